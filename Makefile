@@ -25,7 +25,8 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	"$$p" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo "$$p" && break; done)
 
-.PHONY: help demo serve examples test test-all check format bench bench-peers performance openapi catalogue lock image clean
+.PHONY: help demo serve doctor examples test test-all check format bench bench-peers performance openapi catalogue lock \
+	image pin-image sbom secrets clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +53,9 @@ demo: $(STAMP)  ## start the service, train the digits program over HTTP, stop t
 
 serve: $(STAMP)  ## run the service on HOST:PORT (127.0.0.1:8080) until Ctrl-C
 	@BACKPASS_HOST=$(HOST) BACKPASS_PORT=$(PORT) $(BIN)/backpass serve
+
+doctor: $(STAMP)  ## check settings, machine, disk and store, as the service would use them
+	@$(BIN)/backpass doctor
 
 test: check  ## run lint, types, import contracts, and all tests except slow ones
 	@echo "pytest"
@@ -110,14 +114,37 @@ lock: $(STAMP)  ## pin the newest allowed versions of all dependencies
 	compile --upgrade --no-config pyproject.toml -o requirements/run.txt; \
 	compile --upgrade --no-config pyproject.toml -c requirements/run.txt --extra dev -o requirements/dev.txt; \
 	compile --upgrade --no-config requirements/build.in -o requirements/build.txt; \
+	compile --upgrade --no-config pyproject.toml -c requirements/dev.txt --extra postgres --extra telemetry \
+		-o requirements/image.txt; \
+	compile --upgrade --no-config requirements/sbom.in -c requirements/dev.txt -o requirements/sbom.txt; \
 	compile --upgrade pyproject.toml -c requirements/run.txt --extra gpu -o requirements/gpu.txt; \
 	compile --upgrade --no-config --no-generate-hashes requirements/oracle.in -c requirements/dev.txt \
 		-c requirements/build.txt | grep -vE '^(cuda|nvidia|triton)' > requirements/oracle.txt; \
 	compile --upgrade --no-config --no-generate-hashes requirements/bench.in -c requirements/dev.txt \
 		-c requirements/build.txt -c requirements/oracle.txt | grep -vE '^(cuda|nvidia|triton)' > requirements/bench.txt
 
-image:  ## build the CPU image
-	@docker build --target cpu --tag $(IMAGE):cpu .
+# The base image by digest. Builders without a registry: make image PYTHON_IMAGE=python:3.11-slim-bookworm
+PYTHON_IMAGE ?= $(shell cat requirements/base-image.txt)
+
+image:  ## build the CPU image on the pinned base image
+	@docker build --target cpu --build-arg PYTHON_IMAGE=$(PYTHON_IMAGE) --tag $(IMAGE):cpu .
+
+pin-image:  ## write the newest digest of the base image to requirements/base-image.txt and docker-compose.yml
+	@name=$$(cut -d@ -f1 requirements/base-image.txt); \
+	digest=$$(docker buildx imagetools inspect "$$name" --format '{{json .Manifest.Digest}}' | tr -d '"'); \
+	sed -i "s|$$name@sha256:[0-9a-f]*|$$name@$$digest|" requirements/base-image.txt docker-compose.yml; \
+	cat requirements/base-image.txt
+
+# Images contain the SBOM of their own environment as /opt/backpass/sbom.cdx.json; this one is of the locked packages.
+sbom: $(STAMP)  ## write build/sbom.cdx.json: the packages of the image with their hashes, as CycloneDX
+	@test -x build/sbom/bin/cyclonedx-py || { "$(PYTHON)" -m venv build/sbom \
+		&& build/sbom/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/sbom.txt; }
+	@build/sbom/bin/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application --output-reproducible \
+		--output-file build/sbom.cdx.json requirements/image.txt
+	@echo build/sbom.cdx.json
+
+secrets:  ## write new secrets for docker-compose.yml into secrets/, unless they exist
+	@$(PYTHON) deploy/make_secrets.py secrets
 
 clean:  ## remove .venv, caches and build results
 	@rm -rf $(VENV) $(PEERS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -16,6 +16,7 @@ Files, each importing only from the lines above it:
 errors            exceptions
 text              short texts of results
 rows, tensorfile  sparse gradients; messages with tensors as safetensors files
+streams           gradients that arrive during the backward pass
 connection        HTTP requests to one service, with retries
 results           the gradients and values of a response
 idempotent_calls  calls with sequence numbers, which the service executes once
@@ -28,32 +29,46 @@ tape              the tape itself
 functions         every op as a function
 differentiate     `grad` and `value_and_grad`
 optimizers        gradient descent on variables
+checkpoints       sessions as files
+jobs              training on stored datasets by the service
 sessions          sessions: training in the service
+datasets          stored tables, and their upload
 programs          registered programs
+service           a service with all that it stores
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from backpass_client.connection import Service
+from backpass_client.checkpoints import Checkpoint
+from backpass_client.datasets import Dataset
 from backpass_client.differentiate import grad, value_and_grad
 from backpass_client.errors import BackpassError, Refused, Unreachable
 from backpass_client.expression import Expression, Playback
 from backpass_client.functions import function
+from backpass_client.jobs import Job, JobFailed
 from backpass_client.optimizers import SGD
 from backpass_client.programs import Program
 from backpass_client.results import Gradients
 from backpass_client.rows import Rows
-from backpass_client.sessions import Session, Step, Stopped
+from backpass_client.service import Service
+from backpass_client.sessions import OptimizerState, Session, Step, Stopped
+from backpass_client.streams import GradientStream
 from backpass_client.tape import Tape, immediate, lazy
 from backpass_client.variable import Variable
 
 __all__ = [
     "SGD",
     "BackpassError",
+    "Checkpoint",
+    "Dataset",
     "Expression",
+    "GradientStream",
     "Gradients",
+    "Job",
+    "JobFailed",
+    "OptimizerState",
     "Playback",
     "Program",
     "Refused",

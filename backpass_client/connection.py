@@ -2,38 +2,61 @@
 
 from __future__ import annotations
 
+import os
+import ssl
 import time
-from collections.abc import Mapping
-from typing import Any, Self
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Any, BinaryIO, Self
 from urllib.parse import quote
+from uuid import uuid4
 
 import httpx
 import numpy as np
 
-from backpass_client.errors import Refused, Unreachable
+from backpass_client.errors import BackpassError, Refused, Unreachable
 from backpass_client.tensorfile import MEDIA_TYPE, pack, unpack
 
-__all__ = ["NO_TENSORS", "Service", "quoted"]
+__all__ = ["NO_TENSORS", "Service", "new_key", "quoted"]
 
 NO_TENSORS: Mapping[str, Any] = {}
 NO_HEADERS: Mapping[str, str] = {}
-LONGEST_WAIT_S = 5.0
+LONGEST_WAIT_S = 60.0
+PIECE = 2**20  # bytes of a file that are sent or written at once
 
 
 class Service:
     """One service. ``with Service(url) as service: ...`` closes the connections at the end.
 
     url:      base address, such as "http://127.0.0.1:8080".
+    api_key:  key of the service; by default the environment variable BACKPASS_API_KEY. A service without keys takes
+              requests without one. Use https for services on other machines: the key is part of each request.
     timeout:  seconds to wait for a response. The service has its own deadline, by default 60 s.
     attempts: the most times one request is sent. The client sends a request again after a broken connection or a
               retryable problem, if repeating is safe: the request changes nothing, or carries a sequence number.
-              It never sends a request again that timed out: the next one would take as long.
+              It never sends a request again that timed out: the next one would take as long. It waits as long as the
+              service asks for, unless that is more than a minute.
+    verify:   file with the certificates to trust for https, for services that sign their own; by default those of the
+              system.
     """
 
-    def __init__(self, url: str, *, timeout: float = 120.0, attempts: int = 5) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout: float = 120.0,
+        attempts: int = 5,
+        verify: str | None = None,
+    ) -> None:
         self.url = url
         self.attempts = attempts
-        self._http = httpx.Client(base_url=url, timeout=timeout)
+        key = os.environ.get("BACKPASS_API_KEY") if api_key is None else api_key
+        headers = {"authorization": f"Bearer {key.strip()}"} if key else {}
+        trusted: bool | ssl.SSLContext = True if verify is None else ssl.create_default_context(cafile=verify)
+        self._http = httpx.Client(base_url=url, timeout=timeout, headers=headers, verify=trusted)
         self._ops: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> Self:
@@ -44,6 +67,10 @@ class Service:
 
     def close(self) -> None:
         self._http.close()
+
+    def me(self) -> dict[str, Any]:
+        """The tenant and the scopes of the key, and the quotas of the tenant with their use."""
+        return self.call("GET", "/v1/me")
 
     # --- the catalogue -------------------------------------------------------------------------------------------
 
@@ -72,15 +99,18 @@ class Service:
         body: Any = None,
         *,
         query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
         repeat: bool | None = None,
     ) -> Any:
         """Send JSON; the JSON of the response, None if that is empty.
 
-        repeat: whether sending the request twice is safe; by default every method but POST is.
+        repeat: whether sending the request twice is safe; by default every method but POST is, and a POST with an
+                Idempotency-Key.
         Raises Refused, Unreachable.
         """
         more = {} if body is None else {"json": body}
-        answer = self._send(method, path, repeat, params=query, **more)
+        repeat = True if repeat is None and "idempotency-key" in headers else repeat
+        answer = self._send(method, path, repeat, params=query, headers=headers, **more)
         return answer.json() if answer.content else None
 
     def exchange(
@@ -101,16 +131,87 @@ class Service:
         return unpack(self._send(method, path, repeat, content=pack(tensors, request or {}), headers=sent).content)
 
     def upload(self, path: str, request: Mapping[str, Any], tensors: Mapping[str, Any], *, repeat: bool = False) -> Any:
-        """POST JSON members and tensors; the JSON of the response. Otherwise as `call`."""
+        """POST JSON members and tensors; the JSON of the response. Otherwise as `call`.
+
+        repeat: whether the request changes nothing. One that creates something carries an Idempotency-Key instead.
+        """
         content, headers = pack(tensors, request), {"content-type": MEDIA_TYPE}
-        return self._send("POST", path, repeat, content=content, headers=headers).json()
+        if not repeat:
+            headers |= new_key()
+        return self._send("POST", path, True, content=content, headers=headers).json()
+
+    def send_file(self, path: str, file: BinaryIO, *, headers: Mapping[str, str], query: Mapping[str, Any]) -> Any:
+        """POST the content of an open file, which is never held in memory; the JSON of the response.
+
+        headers: with an Idempotency-Key, so that sending the file twice is safe.
+        """
+
+        def content() -> Iterator[bytes]:
+            file.seek(0)
+            while piece := file.read(PIECE):
+                yield piece
+
+        return self._send("POST", path, True, content=content, headers=headers, params=query).json()
+
+    def receive_file(self, path: str, file: BinaryIO) -> None:
+        """Write the content at `path` to an empty file. After a broken connection it goes on where that broke.
+
+        Raises Refused, Unreachable; BackpassError if the content does not have the digest that the service announced.
+        """
+        digest, done, etag = sha256(), 0, ""
+        for attempt in range(1, self.attempts + 1):
+            headers = {"accept-encoding": "identity"}
+            if done:
+                headers |= {"range": f"bytes={done}-", "if-range": etag}
+            try:
+                with self._http.stream("GET", path, headers=headers) as answer:
+                    if answer.is_error:
+                        answer.read()
+                        raise _refused(answer, f"GET {path}")
+                    if answer.status_code != 206:  # the whole file: the first try, or another content by now
+                        digest, done, etag = sha256(), 0, answer.headers.get("etag", "")
+                        file.seek(0)
+                        file.truncate()
+                    for piece in answer.iter_bytes():
+                        file.write(piece)
+                        digest.update(piece)
+                        done += len(piece)
+            except (httpx.TransportError, Refused) as error:
+                final = isinstance(error, Refused) and not error.retryable
+                if final or attempt == self.attempts:
+                    if isinstance(error, Refused):
+                        raise
+                    raise Unreachable(f"GET {path}: {error or type(error).__name__}") from error
+                time.sleep(min(LONGEST_WAIT_S, 0.05 * 2**attempt))
+                continue
+            wanted = answer.headers.get("repr-digest", "")
+            found = f"sha-256=:{b64encode(digest.digest()).decode()}:"
+            if wanted.startswith("sha-256=") and wanted != found:
+                raise BackpassError(f"GET {path}: the content does not have its digest {wanted}")
+            return
+
+    def send(self, method: str, path: str, *, repeat: bool | None = None, **more: Any) -> httpx.Response:
+        """Send a request of `httpx`; the response. Otherwise as `call`."""
+        return self._send(method, path, repeat, **more)
+
+    @contextmanager
+    def stream(self, method: str, path: str, **more: Any) -> Iterator[httpx.Response]:
+        """Send a request of `httpx`, once; the response, to be read inside the block. Raises Refused, and the
+        exceptions of httpx."""
+        with self._http.stream(method, path, **more) as answer:
+            if answer.is_error:
+                answer.read()
+                raise _refused(answer, f"{method} {path}")
+            yield answer
 
     def _send(self, method: str, path: str, repeat: bool | None = None, **more: Any) -> httpx.Response:
+        """The response. A `content` that can be called makes the content of each try."""
         again = method != "POST" if repeat is None else repeat
+        content = more.pop("content", None)
         for attempt in range(1, self.attempts + 1):
             last = attempt == self.attempts
             try:
-                answer = self._http.request(method, path, **more)
+                answer = self._http.request(method, path, content=content() if callable(content) else content, **more)
             except httpx.TransportError as error:
                 never_sent = isinstance(error, httpx.ConnectError)
                 if last or isinstance(error, httpx.TimeoutException) or not (again or never_sent):
@@ -124,11 +225,18 @@ class Service:
                 if last or not refused.retryable or not (again or refused.status == 429):
                     raise refused
                 wait = refused.retry_after
-            time.sleep(min(LONGEST_WAIT_S, 0.05 * 2**attempt if wait is None else wait))
+                if wait is not None and wait > LONGEST_WAIT_S:  # such as a quota that is free again tomorrow
+                    raise refused
+            time.sleep(0.05 * 2**attempt if wait is None else wait)
         raise AssertionError("the last attempt returns or raises")
 
     def __repr__(self) -> str:
         return f"Service({self.url!r})"
+
+
+def new_key() -> dict[str, str]:
+    """The header that makes a request that creates something safe to repeat."""
+    return {"idempotency-key": str(uuid4())}
 
 
 def quoted(name: str) -> str:

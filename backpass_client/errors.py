@@ -46,11 +46,21 @@ class Refused(BackpassError):
         return next((e["location"] for e in self.errors if e.get("location")), None)
 
 
+HINTS = {
+    "unauthenticated": "pass the key of the service as api_key=..., or set BACKPASS_API_KEY",
+    "forbidden": "GET /v1/me lists the scopes of the key; an administrator can make another one",
+    "quota-exceeded": "GET /v1/me lists the quotas and their use",
+}
+"""Problem code -> advice to users of this client."""
+
+
 def _message(problem: dict[str, Any], request: str) -> str:
     lines = [f"{request}: {problem.get('status')} {problem.get('code')}: {_place(problem)}{problem.get('detail', '')}"]
     for each in problem.get("errors", []):
         hint = f" ({each['suggestion']})" if each.get("suggestion") else ""
         lines.append(f"  {each.get('pointer', '')}: {_place(each)}{each.get('detail', '')}{hint}")
+    if problem.get("code") in HINTS:
+        lines.append(f"  {HINTS[problem['code']]}")
     return "\n".join(lines)
 
 

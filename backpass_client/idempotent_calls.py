@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
 from backpass_client.connection import Service
 from backpass_client.errors import Refused
+from backpass_client.streams import MEDIA_TYPE, GradientStream
+from backpass_client.tensorfile import MEDIA_TYPE as TENSORS
+from backpass_client.tensorfile import pack
 
 __all__ = ["IdempotentCalls"]
+
+T = TypeVar("T")
 
 
 class IdempotentCalls:
@@ -49,6 +54,28 @@ class IdempotentCalls:
         self._unsure = False
         self.next = said["next_seq"]
         return said, found
+
+    def stream(
+        self,
+        call: str,
+        asked: Mapping[str, Any],
+        tensors: Mapping[str, Any],
+        done: Callable[[dict[str, Any], dict[str, np.ndarray]], T],
+    ) -> GradientStream[T]:
+        """POST `asked` and `tensors` to <path>/`call` for a stream of gradients. done: as of `GradientStream`.
+
+        The number is used up when the last line arrives. A broken connection sends the request again.
+        """
+        content = pack(tensors, {"seq": self.next, **asked})
+        headers = {"content-type": TENSORS, "accept": MEDIA_TYPE}
+        self._unsure = True
+
+        def ended(said: dict[str, Any], found: dict[str, np.ndarray]) -> T:
+            self.next, self._unsure = said["next_seq"], False
+            return done(said, found)
+
+        opened = lambda: self._service.stream("POST", f"{self._path}/{call}", content=content, headers=headers)
+        return GradientStream(opened, ended, attempts=self._service.attempts)
 
     def _send(
         self, call: str, asked: Mapping[str, Any], tensors: Mapping[str, Any]

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from backpass_client.connection import NO_TENSORS, Service, quoted
-from backpass_client.results import Gradients, gradients_of
+from backpass_client.results import Gradients, gradients_of, streamed
 from backpass_client.sessions import Session
+from backpass_client.streams import GradientStream
 
 __all__ = ["Program"]
 
@@ -86,14 +87,33 @@ class Program:
         said, tensors = self.service.exchange("POST", path, asked, {**feeds, **parameters}, repeat=True)
         return gradients_of(said, tensors)
 
+    def stream_gradients(
+        self,
+        loss: str | None = None,
+        feeds: Mapping[str, Any] = NO_TENSORS,
+        parameters: Mapping[str, Any] = NO_TENSORS,
+        *,
+        fetch: Sequence[str] = (),
+        **question: Any,
+    ) -> GradientStream[Gradients]:
+        """As `gradients`, each gradient as soon as it is final.
+
+            for name, gradient in program.stream_gradients("loss", feeds, parameters): ...
+
+        `result` of the stream has the loss and the fetched values.
+        """
+        asked = {"fetch": list(fetch), **question} | ({} if loss is None else {"loss": loss})
+        return streamed(self.service, f"/v1/programs/{self.id}/gradients", asked, {**feeds, **parameters})
+
     def session(self, loss: str | None = None, parameters: Mapping[str, Any] = NO_TENSORS, **settings: Any) -> Session:
         """A session that trains this program.
 
         parameters: initial values; the service initializes the others.
         settings:   more members of the body of POST /v1/sessions, such as optimizer, init, clip_norm, lease_s; targets
-                    in place of a loss.
+                    in place of a loss; from_checkpoint, missing and extra to start from a checkpoint.
         """
-        asked = {"program_id": self.id, "loss": loss, **settings}
+        named = {} if loss is None else {"loss": loss}
+        asked = {"program_id": self.id, **named, **settings}
         return Session(self.service, self.service.upload("/v1/sessions", asked, parameters))
 
     def __repr__(self) -> str:

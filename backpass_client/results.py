@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from backpass_client.connection import Service
 from backpass_client.rows import from_tensors
+from backpass_client.streams import MEDIA_TYPE, GradientStream
+from backpass_client.tensorfile import MEDIA_TYPE as TENSORS
+from backpass_client.tensorfile import pack
 from backpass_client.text import NamedArrays, fields
 
-__all__ = ["Arrays", "Gradients", "gradients_of", "group"]
+__all__ = ["Arrays", "Gradients", "gradients_of", "group", "streamed"]
 
 Arrays = dict[str, np.ndarray]
 
@@ -40,6 +45,15 @@ def gradients_of(said: dict[str, Any], tensors: dict[str, np.ndarray]) -> Gradie
     return Gradients(
         tensors.get("loss"), from_tensors(said, tensors), group(tensors, "fetch"), said.get("missing", {}), said
     )
+
+
+def streamed(
+    service: Service, path: str, asked: Mapping[str, Any], tensors: Mapping[str, Any]
+) -> GradientStream[Gradients]:
+    """The stream of the gradients that POST `path` answers with. The request changes nothing, so repeating is safe."""
+    content, headers = pack(tensors, asked), {"content-type": TENSORS, "accept": MEDIA_TYPE}
+    opened = lambda: service.stream("POST", path, content=content, headers=headers)
+    return GradientStream(opened, gradients_of, attempts=service.attempts)
 
 
 def group(tensors: dict[str, np.ndarray], prefix: str) -> Arrays:

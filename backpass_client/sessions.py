@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 
-from backpass_client.connection import NO_TENSORS, Service
+from backpass_client.checkpoints import Checkpoint
+from backpass_client.connection import NO_TENSORS, Service, new_key, quoted
 from backpass_client.errors import BackpassError
 from backpass_client.idempotent_calls import IdempotentCalls
-from backpass_client.results import Arrays, Gradients, gradients_of, group
+from backpass_client.jobs import Jobs
+from backpass_client.results import Arrays, Gradients, gradients_of, group, streamed
 from backpass_client.rows import from_tensors, to_tensors
+from backpass_client.streams import GradientStream
 from backpass_client.text import NamedArrays, fields
 
-__all__ = ["Session", "Step", "Stopped"]
+__all__ = ["OptimizerState", "Session", "Step", "Stopped"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -44,6 +47,14 @@ class Stopped(BackpassError):
         super().__init__(f"batch {reason['batch']} failed after {reason['batch']} steps: {reason['detail']}")
 
 
+@dataclass(frozen=True, slots=True)
+class OptimizerState:
+    """The state of an optimizer. step: number of updates. slots: arrays by ``<parameter>/<slot>``."""
+
+    step: int
+    slots: Arrays
+
+
 class Session:
     """One model in training; ``with program.session(...) as session`` closes it.
 
@@ -57,6 +68,22 @@ class Session:
         self.id: str = view["id"]
         self.path = f"/v1/sessions/{self.id}"
         self._calls = IdempotentCalls(service, self.path, view["next_seq"])
+
+    @classmethod
+    def from_checkpoint(
+        cls, service: Service, checkpoint: Checkpoint | str, parameters: Mapping[str, Any] = NO_TENSORS, **settings: Any
+    ) -> Self:
+        """A session that goes on where the checkpoint was made, to the bit; or, with other settings, starts from it.
+
+        checkpoint: the checkpoint, or its id.
+        parameters: values in place of those of the checkpoint.
+        settings:   members of the body of POST /v1/sessions: another program_id or program with
+                    missing="initialize" and extra="ignore" to fine-tune it; optimizer_state=False to start at step 0;
+                    another optimizer.
+        Raises Refused with every tensor that does not fit.
+        """
+        id = checkpoint if isinstance(checkpoint, str) else checkpoint.id
+        return cls(service, service.upload("/v1/sessions", {"from_checkpoint": id, **settings}, parameters))
 
     def __enter__(self) -> Self:
         return self
@@ -102,10 +129,48 @@ class Session:
         returned = return_gradients if isinstance(return_gradients, str) else list(return_gradients)
         asked = {"fetch": list(fetch), "return_gradients": returned, **more}
         said, tensors = self._calls.send("steps", asked, _with_cotangents(feeds, target_gradients))
-        found = Step(tensors.get("loss"), group(tensors, "fetch"), from_tensors(said, tensors), said)
+        found = _step(said, tensors)
         if said.get("stopped") is not None:
             raise Stopped(found, said["stopped"])
         return found
+
+    def stream_step(
+        self,
+        feeds: Mapping[str, Any] = NO_TENSORS,
+        fetch: Sequence[str] = (),
+        return_gradients: str | Sequence[str] = "all",
+        *,
+        target_gradients: Sequence[Any] = (),
+        **more: Any,
+    ) -> GradientStream[Step]:
+        """One step whose gradients arrive during its backward pass; otherwise as `step`.
+
+        The step takes effect also if the stream is not read to its end; `result` of the stream is the `Step`.
+
+            stream = session.stream_step(feeds)
+            for name, gradient in stream: ...
+            print(stream.result.loss)
+        """
+        returned = return_gradients if isinstance(return_gradients, str) else list(return_gradients)
+        asked = {"fetch": list(fetch), "return_gradients": returned, **more}
+        return self._calls.stream("steps", asked, _with_cotangents(feeds, target_gradients), _step)
+
+    def stream_gradients(
+        self,
+        feeds: Mapping[str, Any] = NO_TENSORS,
+        fetch: Sequence[str] = (),
+        *,
+        target_gradients: Sequence[Any] = (),
+        **more: Any,
+    ) -> GradientStream[Gradients]:
+        """Gradients at the present parameters, each as soon as it is final; changes nothing.
+
+            for name, gradient in session.stream_gradients(feeds): ...
+
+        `result` of the stream has the loss and the fetched values.
+        """
+        tensors = _with_cotangents(feeds, target_gradients)
+        return streamed(self.service, f"{self.path}/gradients", {"fetch": list(fetch), **more}, tensors)
 
     def update(self, gradients: Mapping[str, Any] = NO_TENSORS, **more: Any) -> dict[str, Any]:
         """Apply gradients: those given, or without any those that `gradients` with accumulate=True has added up.
@@ -151,6 +216,30 @@ class Session:
         _, tensors = self.service.exchange("POST", f"{self.path}/evaluations", asked, feeds, repeat=True)
         return group(tensors, "fetch")
 
+    def fit(
+        self,
+        dataset: Any,
+        *,
+        progress: bool | None = None,
+        on_event: Callable[[str, dict[str, Any]], Any] | None = None,
+        on_interrupt: str = "cancel",
+        **settings: Any,
+    ) -> dict[str, np.ndarray]:
+        """Train on a stored dataset, in a job of the service; returns its curves, as `Job.metrics` does.
+
+        dataset:  a dataset, or its id.
+        settings: more members of the body of POST /v1/jobs: epochs or steps, batch_size, feeds, validation, metrics,
+                  early_stop, shuffle, seed, ...
+        progress, on_event, on_interrupt: as of `Job.wait`.
+        Raises Refused with all mistakes, JobFailed.
+        """
+        job = Jobs(self.service).submit(dataset, session_id=self.id, **settings)
+        try:
+            job.wait(progress=progress, on_event=on_event, on_interrupt=on_interrupt)
+        finally:
+            self._calls.next = self.view()["next_seq"]
+        return job.metrics()
+
     def parameters(self) -> Arrays:
         """Parameters and states by name, as `put_parameters` takes them, in this session or another."""
         return NamedArrays(self.service.exchange("GET", f"{self.path}/parameters")[1])
@@ -159,8 +248,43 @@ class Session:
         """Replace the named parameters and states. The others, and the optimizer's state, stay."""
         self.service.exchange("PUT", f"{self.path}/parameters", {}, values, headers={"if-match": "*"})
 
+    def checkpoint(
+        self, name: str = "", *, labels: Mapping[str, str] | None = None, ttl: float | None = None
+    ) -> Checkpoint:
+        """Save all of the session: a session `from_checkpoint` goes on with the same numbers.
+
+        ttl: seconds after which the service deletes the checkpoint; by default never.
+        """
+        asked = {"name": name, "labels": dict(labels or {}), "ttl_s": ttl}
+        headers = new_key()
+        return Checkpoint(self.service, self.service.call("POST", f"{self.path}/checkpoints", asked, headers=headers))
+
+    def checkpoints(self) -> Iterator[Checkpoint]:
+        """The checkpoints of the session."""
+        return Checkpoint.all(self.service, self.id)
+
+    def fork(self, **settings: Any) -> Self:
+        """A new session that is equal to this one to the bit. settings: members of the body, such as lease_s."""
+        headers = new_key()
+        return type(self)(self.service, self.service.call("POST", f"{self.path}/fork", settings, headers=headers))
+
+    def optimizer_state(self, names: Sequence[str] = ()) -> OptimizerState:
+        """The state of the optimizer. names: of parameters or slots; by default all."""
+        query = "&".join(f"names={quoted(name)}" for name in names)
+        said, slots = self.service.exchange("GET", f"{self.path}/optimizer{'?' if query else ''}{query}")
+        return OptimizerState(said["step"], NamedArrays(slots))
+
+    def load_optimizer_state(self, state: OptimizerState) -> None:
+        """Replace the given slots and the step. Other slots, and the parameters, stay."""
+        headers = {"if-match": "*"}
+        self.service.exchange("PUT", f"{self.path}/optimizer", {"step": state.step}, state.slots, headers=headers)
+
     def __repr__(self) -> str:
         return f"Session({self.service.url!r}, {self.id!r})"
+
+
+def _step(said: dict[str, Any], tensors: dict[str, np.ndarray]) -> Step:
+    return Step(tensors.get("loss"), group(tensors, "fetch"), from_tensors(said, tensors), said)
 
 
 def _with_cotangents(feeds: Mapping[str, Any], cotangents: Sequence[Any]) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from backpass_client.arguments import Signature, attributes_as_json
 from backpass_client.batch import Batch, Inputs, RecordedOp, Structures, document, in_stacks
-from backpass_client.connection import Service, quoted
+from backpass_client.connection import Service, new_key, quoted
 from backpass_client.errors import BackpassError, Refused
 from backpass_client.expression import Expression, Playback, Recorder, current_tape
 from backpass_client.idempotent_calls import IdempotentCalls
@@ -43,7 +43,8 @@ class Tape:
         self.service = Service(service) if isinstance(service, str) else service
         self.mode = mode
         self.generation = 0
-        made = self.service.call("POST", "/v1/tapes", {"mode": mode, "seed": seed, "lease_s": lease_s})
+        asked = {"mode": mode, "seed": seed, "lease_s": lease_s}
+        made = self.service.call("POST", "/v1/tapes", asked, headers=new_key())
         self.id: str = made["id"]
         self.path = f"/v1/tapes/{self.id}"
         self._calls = IdempotentCalls(self.service, self.path, made["next_seq"])

@@ -10,41 +10,83 @@ from typing import Any
 
 from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.middleware.cors import CORSMiddleware
 
 from service import __version__, problems
+from service.checkpoints import Checkpoints
+from service.datasets import Datasets
+from service.datasets.ingest import Ingest
+from service.datasets.uploads import Uploads
 from service.engine import EmbeddedPool, Engine, EngineError
 from service.http import middleware
+from service.http.access_log import AccessLog
 from service.http.admission import Admission
+from service.http.auth import Auth, Gatekeeper
 from service.http.codec import Codec
+from service.http.deferred import Deferred, Operations
+from service.http.drain import Drain
 from service.http.fast_path import Direct
+from service.http.idempotency import Idempotency, Idempotent
 from service.http.query_params import known_parameters
+from service.http.sse import Streams
 from service.http.worker_calls import Calls
+from service.ids import new_id
+from service.jobs import Checkpointer, JobStore, Runner
+from service.objects import Objects
+from service.observability.host import HostCollector
 from service.observability.metrics import Metrics
+from service.observability.tracing import Tracing, open_tracing
 from service.routes import (
+    checkpoint_content,
+    checkpoints,
+    console,
+    datasets,
     gradients,
     graph,
+    health,
     insight,
+    jobs,
+    keys,
+    live,
     on_tape,
+    operations,
     ops,
+    optimizer,
     parameters,
     programs,
+    session_checkpoints,
     sessions,
     system,
     tapes,
+    tenants,
     training,
+    uploads,
 )
 from service.routes.common import register_sample
 from service.routes.in_session import SESSION_ID
 from service.routes.samples import restored_samples
+from service.schemas.access import add_access
 from service.schemas.examples import EXAMPLES, SAMPLE_SESSION
+from service.schemas.headers import add_headers
 from service.schemas.programs import Registration
+from service.sessions.live import LiveMetrics
 from service.sessions.registry import SessionRegistry
+from service.sessions.session import SESSIONS
 from service.sessions.tape import TAPES
 from service.settings import Settings
+from service.store.admin import AdminSocket
+from service.store.backup import snapshot
 from service.store.errors import StorageError
+from service.store.presence import Presence
 from service.store.programs import ProgramStore, TooManyPrograms
+from service.store.store import Store
+from service.tenants.actions import key_actions
+from service.tenants.tenancy import Tenancy
 
 __all__ = ["create_app"]
+
+IN_MEMORY = "{} are in the memory of the process that created them, so send all their requests to that one"
+"""What clients of several processes must know."""
 
 log = logging.getLogger("backpass.app")
 
@@ -54,23 +96,57 @@ POST a program (blocks of ops, nested for `while` and `if_else`) to get the grad
 session and train it. All examples on this page can be sent as they are: the service makes
 their programs, their session and their tape.
 """
-ROUTES = (gradients, sessions, training, parameters, tapes, on_tape, programs, graph, insight, ops, system)
+ROUTES = (
+    gradients,
+    sessions,
+    training,
+    parameters,
+    optimizer,
+    session_checkpoints,
+    checkpoints,
+    checkpoint_content,
+    live,
+    tapes,
+    on_tape,
+    programs,
+    graph,
+    health,
+    insight,
+    datasets,
+    uploads,
+    jobs,
+    operations,
+    ops,
+    keys,
+    tenants,
+    console,
+    system,
+)
 TAGS = [
     {"name": "gradients", "description": "One-shot gradients: a program and values in, gradients out."},
     {"name": "sessions", "description": "Training: a worker keeps parameters and optimizer state between calls."},
+    {"name": "checkpoints", "description": "Sessions as files: keep, copy, share and continue them."},
     {"name": "tapes", "description": "Programs written op by op, computed immediately or lazily."},
     {
         "name": "programs",
         "description": "Registered programs, their backward pass, graphs and analysis.",
     },
+    {"name": "datasets", "description": "Stored tables for training jobs, and uploads of large files."},
+    {"name": "jobs", "description": "Training on stored datasets, in the queue of the service."},
+    {"name": "operations", "description": "Long calls that go on after their client got 202."},
     {"name": "ops", "description": "The ops that programs consist of."},
     {"name": "service", "description": "Version and limits, health, workers and metrics."},
+    {"name": "tenants", "description": "API keys, quotas, usage and the audit log."},
     {"name": "problems", "description": "The error codes and their meaning."},
 ]
 
 
-def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
-    """The service as an ASGI application. engine: executes calls; by default a pool of worker processes."""
+def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracing | None = None) -> FastAPI:
+    """The service as an ASGI application.
+
+    engine: executes calls; by default a pool of worker processes. tracing: makes spans; by default as in the settings.
+    Raises UnusableSettings.
+    """
     engine = EmbeddedPool(settings) if engine is None else engine
     app = FastAPI(
         title="Backpass",
@@ -93,18 +169,82 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
     app.state.settings = settings
     app.state.engine = engine
     app.state.metrics = Metrics(engine)
+    app.state.drain = drain = Drain()
+    host = HostCollector(settings.data_dir, settings.disk_floor, lambda: drain.announced)
+    app.state.metrics.registry.register(host)
     app.state.calls = Calls(engine, app.state.metrics)
     app.state.codec = Codec(settings, getattr(engine, "room", None))
     app.state.admission = Admission(
         settings, lambda method, route, status: app.state.metrics.request(method, route, status, 0.0, 0)
     )
-    app.state.programs = ProgramStore(settings.data_dir, settings.programs)
-    app.state.sessions = SessionRegistry(settings, engine, app.state.metrics)
+    app.state.store = Store(settings.data_dir, settings.database_url)
+    app.state.admin = AdminSocket(app.state.store, settings.data_dir)
+    app.state.admin.actions["store.snapshot"] = snapshot
+    app.state.objects = Objects(settings.objects)
+    app.state.checkpoints = Checkpoints(app.state.store, app.state.objects)
+    app.state.programs = ProgramStore(app.state.store, settings.programs)
+    app.state.live = LiveMetrics()
+    app.state.datasets = Datasets(app.state.store, app.state.objects, settings.data_dir, settings.datasets)
+    app.state.uploads = Uploads(settings, app.state.store, app.state.objects)
+    app.state.ingest = Ingest(settings, app.state.datasets, app.state.uploads)
     app.state.samples = asyncio.Lock()
-    app.state.tapes = SessionRegistry(settings, engine, app.state.metrics, TAPES)
+    app.state.tapes = SessionRegistry(
+        settings,
+        engine,
+        app.state.metrics,
+        TAPES,
+        elsewhere=f"in this process of the service; {IN_MEMORY.format('tapes')}" if settings.database_url else "",
+    )
+    app.state.tenancy = Tenancy(settings, app.state.store)
+    origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
+    app.state.gatekeeper = Gatekeeper(app.state.tenancy.ring, app.state.tenancy.quotas, app.state.metrics, origins)
+    app.state.metrics.registry.register(app.state.tenancy.usage)
+    app.state.metrics.on_reply = app.state.tenancy.usage.answered
+    engine.on_spent(lambda tenant, seconds: app.state.tenancy.usage.add(tenant, "compute_seconds", seconds))
+    app.state.instance = new_id("api_")
+    app.state.presence = Presence(app.state.store, app.state.instance, f"{settings.host}:{settings.port}")
+    app.state.sessions = SessionRegistry(
+        settings,
+        engine,
+        app.state.metrics,
+        SESSIONS,
+        app.state.store,
+        app.state.objects,
+        app.state.instance,
+        elsewhere=f"in the store; {IN_MEMORY.format('those with durability `none`')}" if settings.database_url else "",
+    )
+    app.state.programs.limit_of = lambda tenant: app.state.tenancy.quotas.limits(tenant).programs
+    app.state.ingest.room = lambda tenant, size: app.state.tenancy.quotas.room_for(tenant, "dataset_bytes", size)
+    app.state.sessions.quota = app.state.tapes.quota = app.state.tenancy.quotas.limits
+    app.state.idempotency = Idempotency(settings, app.state.store, app.state.objects, app.state.instance)
+    app.state.operations = Operations(settings, app.state.store, app.state.objects, app.state.instance)
+    app.state.streams = Streams(settings.streams)
+    app.state.runner = Runner(
+        JobStore(app.state.store, app.state.instance),
+        app.state.sessions,
+        Checkpointer(app.state.store, app.state.sessions, settings.max_step_deadline),
+        limit=settings.running_jobs,
+        longest_call=settings.max_step_deadline,
+    )
     problems.install(app)
     app.add_middleware(Direct, routes=training.router.routes, id=rf"(?!{SAMPLE_SESSION}$){SESSION_ID}")
-    middleware.install(app, app.state.metrics, app.state.codec)
+    app.add_middleware(Deferred, operations=app.state.operations)
+    app.add_middleware(Idempotent, keys=app.state.idempotency)
+    app.add_middleware(
+        Auth, gatekeeper=app.state.gatekeeper, usage=app.state.tenancy.usage, audit=app.state.tenancy.audit
+    )
+    app.state.tracing = open_tracing(settings) if tracing is None else tracing
+    access = AccessLog(settings.access_log)
+    middleware.install(app, app.state.metrics, app.state.codec, access, drain, app.state.tracing)
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["*"],
+            max_age=600,
+        )
     for each in ROUTES:
         app.include_router(each.router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
@@ -113,7 +253,14 @@ def create_app(settings: Settings, engine: Engine | None = None) -> FastAPI:
 
 @contextlib.asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    await app.state.programs.open()
+    await app.state.store.open()
+    with contextlib.suppress(StorageError):  # on a full disk the service starts, and renews its row later
+        await app.state.presence.start()
+    await app.state.tenancy.start()
+    app.state.admin.actions |= key_actions(app.state.tenancy.ring)
+    await app.state.admin.start()
+    await asyncio.to_thread(app.state.objects.sweep, shared=bool(app.state.settings.objects_url))
+    await asyncio.to_thread(app.state.ingest.sweep)
     if app.state.settings.cache_dir is not None:
         with contextlib.suppress(OSError):  # the cache logs that it cannot store machine code; no call fails
             app.state.settings.cache_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -122,16 +269,34 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         asyncio.create_task(app.state.metrics.watch_event_loop()),
         asyncio.create_task(app.state.sessions.watch()),
         asyncio.create_task(app.state.tapes.watch()),
+        asyncio.create_task(app.state.checkpoints.watch()),
+        asyncio.create_task(app.state.presence.watch()),
+        asyncio.create_task(app.state.idempotency.watch()),
+        asyncio.create_task(app.state.datasets.watch()),
+        asyncio.create_task(app.state.uploads.watch()),
+        asyncio.create_task(app.state.operations.watch()),
+        asyncio.create_task(app.state.operations.listen()),
     ]
     try:
+        app.state.begun = True
         await _register_examples(app)
+        await app.state.runner.start()
         yield
     finally:
+        app.state.streams.close()
         for task in watching:
             task.cancel()
+        await app.state.runner.stop()
+        await app.state.sessions.stop()
         await app.state.engine.stop()
         await app.state.codec.stop()
-        await app.state.programs.close()
+        await app.state.ingest.stop()
+        await app.state.admin.stop()
+        await app.state.presence.stop()
+        await app.state.tenancy.stop()
+        if app.state.tracing is not None:
+            await asyncio.to_thread(app.state.tracing.close)
+        await app.state.store.close()
 
 
 async def _register_examples(app: FastAPI) -> None:
@@ -152,6 +317,10 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         nested = Registration.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas.update(nested.get("$defs", {}))
+        for kind, parts in problems.components().items():
+            document["components"].setdefault(kind, {}).update(parts)
+        add_headers(document)
+        add_access(document)
         app.openapi_schema = _without_defs(document)
     return app.openapi_schema
 

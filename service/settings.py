@@ -18,6 +18,10 @@ from service.machine import available_cores, available_memory
 __all__ = ["LEAST_WORKER_MEMORY", "MIB", "Settings", "TensorLimits", "available_cores", "service_memory"]
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
+DAY = 86_400.0
+
+SECRETS = Path("/run/secrets")
+"""A file in it with the name of a variable, such as backpass_database_url, sets what the variable does not."""
 
 LEAST_WORKER_MEMORY = 256 * MIB
 """Smallest limit of a worker: a fresh one takes about a quarter of it."""
@@ -52,7 +56,9 @@ class TensorLimits:
 class Settings(BaseSettings):
     """The settings of one service process; immutable."""
 
-    model_config = SettingsConfigDict(env_prefix="BACKPASS_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="BACKPASS_", frozen=True, extra="ignore", secrets_dir=SECRETS if SECRETS.is_dir() else None
+    )
 
     # Where and how it listens
     host: str = Field("127.0.0.1", description="Address to listen on.")
@@ -65,12 +71,83 @@ class Settings(BaseSettings):
     data_dir: Path = Field(
         Path("data"), description="Directory of stored data, of this service alone; created at start."
     )
+    database_url: str = Field(
+        "",
+        description="Database of stored data, such as postgresql+psycopg://user:password@host/name; by default SQLite "
+        "in the data directory.",
+    )
+    objects_url: str = Field(
+        "",
+        description="Place of checkpoints and datasets: a directory, or a URL of fsspec such as s3://bucket/prefix; by "
+        "default `objects` in the data directory.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest severity of log lines to show."
     )
-    graceful_shutdown: float = Field(
-        30.0, gt=0, le=3600, description="Time that running requests get to end after SIGTERM."
+    access_log: Literal["all", "errors", "off"] = Field(
+        "all", description="Requests that get a line in the log: all, those with a status of 400 and above, or none."
     )
+    tracing: Literal["off", "otlp"] = Field(
+        "off",
+        description="Traces of requests by OpenTelemetry: off, or otlp, sent as the variables OTEL_* say; needs "
+        "backpass[telemetry].",
+    )
+    graceful_shutdown: float = Field(
+        30.0, gt=0, le=3600, description="Time from SIGTERM to the end of the process: calls end, sessions are saved."
+    )
+    drain_delay: float = Field(
+        0.0,
+        ge=0,
+        le=1800,
+        description="Part of that time for which new requests are still accepted while /healthz/ready already answers "
+        "503, so that load balancers notice.",
+    )
+    metrics_port: int = Field(
+        0,
+        ge=0,
+        le=65535,
+        description="Port of its own for /metrics and health checks; 0: /metrics is on the port of the service.",
+    )
+    metrics_host: str = Field("127.0.0.1", description="Address to listen on for metrics.")
+    disk_floor: int = Field(
+        64 * MIB,
+        ge=0,
+        description="Free space of the data directory, in bytes, below which the service is not ready for work.",
+    )
+
+    # Access
+    require_keys: bool = Field(
+        False, description="Refuse requests without an API key even if no key exists yet; otherwise the first key does."
+    )
+    api_keys_file: Path | None = Field(
+        None, description="File with API keys in addition to those of the store, one on a line as tenant:scopes:key."
+    )
+    allow_anonymous: bool = Field(
+        False,
+        description="Listen on other addresses than loopback although no API key exists: anyone who reaches the port "
+        "may do everything.",
+    )
+    tls_cert: Path | None = Field(None, description="File with the certificate chain for TLS, as PEM.")
+    tls_key: Path | None = Field(None, description="File with the private key of the certificate, as PEM.")
+    cors_origins: str = Field(
+        "",
+        description="Origins whose pages may call the service, separated by commas, such as https://app.example.org; "
+        "`*` allows all.",
+    )
+    audit_days: float = Field(90.0, gt=0, description="Age in days at which entries of the audit log are deleted.")
+
+    # Quotas of a tenant that has no own ones; 0 for no limit. More are `sessions`, `session_bytes` and `programs`
+    tenant_tapes: int = Field(32, ge=0, description="Open tapes of a tenant.")
+    tenant_checkpoint_bytes: int = Field(64 * GIB, ge=0, description="Size of all checkpoints of a tenant, in bytes.")
+    tenant_dataset_bytes: int = Field(
+        64 * GIB, ge=0, description="Size of all datasets and unfinished uploads of a tenant, in bytes."
+    )
+    tenant_jobs: int = Field(64, ge=0, description="Jobs of a tenant that wait or run.")
+    tenant_compute_seconds: float = Field(
+        0.0, ge=0, description="Time in which workers run calls of a tenant on one day (UTC)."
+    )
+    tenant_requests_per_second: float = Field(5_000.0, ge=0, description="Rate of requests with keys of a tenant.")
+    tenant_burst: int = Field(10_000, ge=0, description="Requests of a tenant that may exceed the rate at once.")
 
     # Workers
     device: Literal["cpu", "cuda", "auto"] = Field(
@@ -131,8 +208,10 @@ class Settings(BaseSettings):
     # Time
     step_deadline: float = Field(60.0, gt=0, description="Default deadline of a call.")
     max_step_deadline: float = Field(3600.0, gt=0, description="Longest deadline that a client may request.")
-    session_lease: float = Field(900.0, gt=0, description="Default idle time after which a session or tape is closed.")
-    max_session_lease: float = Field(86_400.0, gt=0, description="Longest lease that a client may request.")
+    session_lease: float = Field(7 * DAY, gt=0, description="Default idle time after which a session is deleted.")
+    max_session_lease: float = Field(90 * DAY, gt=0, description="Longest lease that a client may request.")
+    tape_lease: float = Field(900.0, gt=0, description="Default idle time after which a tape is closed.")
+    max_tape_lease: float = Field(DAY, gt=0, description="Longest lease of a tape that a client may request.")
 
     # Requests
     json_body_bytes: int = Field(8 * MIB, gt=0, description="Largest JSON body.")
@@ -176,15 +255,54 @@ class Settings(BaseSettings):
     tensor_bytes: int = Field(4 * GIB, gt=0, description="Largest size of a tensor, in bytes.")
 
     # Sessions, tapes and registered programs
-    sessions: int = Field(32, gt=0, description="Largest number of open sessions.")
-    tapes: int = Field(32, gt=0, description="Largest number of open tapes.")
+    sessions: int = Field(100_000, gt=0, description="Largest number of open sessions of a tenant.")
+    session_bytes: int = Field(
+        64 * GIB, gt=0, description="Largest sum of the parameters and states of all sessions of a tenant, in bytes."
+    )
+    resident_sessions: int = Field(
+        64, gt=0, description="Number of sessions in workers above which those that are idle longest are parked."
+    )
+    park_after: float = Field(
+        300.0, gt=0, description="Idle time after which a session moves from its worker to the store."
+    )
+    journal_entries: int = Field(
+        1000, gt=0, description="Calls after which the service saves a session and empties its journal."
+    )
+    journal_bytes: int = Field(64 * MIB, gt=0, description="Bytes of calls after which it does so.")
+    journal_seconds: float = Field(5.0, gt=0, description="Compute time of calls after which it does so.")
+    checkpoint_interval: float = Field(
+        30.0, gt=0, description="Longest time between the checkpoints of a session in use that has no journal."
+    )
+    running_jobs: int = Field(
+        default_factory=_default_workers,
+        ge=1,
+        le=1024,
+        description="Largest number of jobs that run at a time; by default that of workers on this machine.",
+    )
+    streams: int = Field(32, gt=0, description="Largest number of open event streams of a tenant.")
+    tapes: int = Field(128, gt=0, description="Largest number of open tapes of all tenants.")
     tape_bytes: int = Field(GIB, gt=0, description="Largest size of all values on a tape, in bytes.")
     session_pipeline: int = Field(8, gt=0, description="Limit of calls that wait for a session or tape.")
+    operations: int = Field(
+        64, gt=0, description="Largest number of running operations (calls with `Prefer: respond-async`) of a tenant."
+    )
     programs: int = Field(1_000, gt=0, description="Largest number of registered programs.")
+
+    # Datasets
+    dataset_bytes: int = Field(4 * GIB, gt=0, description="Largest dataset and largest upload, in bytes.")
+    dataset_deadline: float = Field(600.0, gt=0, description="Time that the conversion of an uploaded file gets.")
+    datasets: int = Field(1_000, gt=0, description="Largest number of datasets of a tenant.")
+    uploads: int = Field(100, gt=0, description="Largest number of unfinished uploads of a tenant.")
+    upload_lease: float = Field(86_400.0, gt=0, description="Time without new bytes after which an upload is deleted.")
 
     @cached_property
     def tensor_limits(self) -> TensorLimits:
         return TensorLimits(rank=self.tensor_rank, elements=self.tensor_elements, bytes=self.tensor_bytes)
+
+    @property
+    def objects(self) -> str:
+        """The URL of the store of checkpoints and datasets."""
+        return self.objects_url or str((self.data_dir / "objects").absolute())
 
     @property
     def codec_processes(self) -> int:

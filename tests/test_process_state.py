@@ -32,7 +32,9 @@ OWNERS = {
     },  # the compiler process; a worker
     "sys.setswitchinterval": {"service/cli/main.py", "service/worker/main.py"},  # the service; a worker
     "threading.stack_size": {"service/worker/compiling.py"},
-    "signal.signal": {"service/cli/main.py", "service/worker/main.py"},  # the service; a worker
+    # before the service runs, and while it runs; a worker
+    "signal.signal": {"service/cli/main.py", "service/cli/server.py", "service/worker/main.py"},
+    "signal.setitimer": {"service/cli/server.py"},
     "logging.basicConfig": {"service/logs.py"},
     "os.environ": {"service/cli/main.py"},  # the command `profile`
 }

@@ -17,11 +17,13 @@ def clone(program: Program, for_test: bool = False) -> Program:
 
     for_test: set `is_test` in ops that behave differently in training (dropout, batch normalisation).
     """
-    return replace(program, block=_forward(program.block, for_test))
+    written = frozenset(program.latest.get(v.name, v.name) for v in program.states)
+    return replace(program, block=_forward(program.block, for_test, written))
 
 
-def _forward(block: Block, for_test: bool) -> Block:
-    needed = set(block.results)
+def _forward(block: Block, for_test: bool, kept: Collection[str] = ()) -> Block:
+    """kept: variables that are read after the block, in addition to its results."""
+    needed = {*block.results, *kept}
     ops: list[Op] = []
     for op in reversed(block.ops):
         backward = op.location is not None and op.location.adjoint

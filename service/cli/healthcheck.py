@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import ssl
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -24,22 +25,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments: `[host:port]`; by default those of the settings.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    host, port = _address(given[0] if given else "", os.environ)
-    problem = failure(host, port)
+    host, port, tls = _address(given[0] if given else "", os.environ)
+    problem = failure(host, port, tls=tls)
     print(problem or "ready", file=sys.stderr if problem else sys.stdout)
     return 1 if problem else 0
 
 
-def _address(given: str, environment: Mapping[str, str]) -> tuple[str, int]:
-    host, _, port = given.rpartition(":")
-    host = host.strip("[]") or environment.get("BACKPASS_HOST", "")
-    port = port or environment.get("BACKPASS_PORT", "8080")
-    return ("127.0.0.1" if host in EVERY_ADDRESS else host), int(port)
+def _address(given: str, environment: Mapping[str, str]) -> tuple[str, int, bool]:
+    """(host, port, whether it speaks TLS). The port for metrics is preferred: it never does."""
+    if not given and environment.get("BACKPASS_METRICS_PORT", "0") != "0":
+        host, port, tls = environment.get("BACKPASS_METRICS_HOST", ""), environment["BACKPASS_METRICS_PORT"], False
+    else:
+        host, _, port = given.rpartition(":")
+        host = host.strip("[]") or environment.get("BACKPASS_HOST", "")
+        port = port or environment.get("BACKPASS_PORT", "8080")
+        tls = bool(environment.get("BACKPASS_TLS_CERT"))
+    return ("127.0.0.1" if host in EVERY_ADDRESS else host), int(port), tls
 
 
-def failure(host: str, port: int, timeout: float = 2.0) -> str | None:
-    """The reason why the service at host:port is not ready; None if it is. timeout: seconds for each socket wait."""
+def failure(host: str, port: int, timeout: float = 2.0, tls: bool = False) -> str | None:
+    """The reason why the service at host:port is not ready; None if it is. timeout: seconds for each socket wait.
+
+    tls: the certificate is not checked, because it names the address of clients and not this one.
+    """
     connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    if tls:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
     try:
         connection.request("GET", PATH, headers={"Connection": "close"})
         answer = connection.getresponse()

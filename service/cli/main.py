@@ -1,4 +1,5 @@
-"""The command line: `backpass serve`, `profile`, `openapi`, `catalogue`, `options`, `version`."""
+"""The command line: `backpass serve`, `doctor`, `keys`, `backup`, `restore`, `profile`, `openapi`, `catalogue`,
+`options` and `version`."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from pydantic import ValidationError
 
 from service import __version__, logs
-from service.http.protocol import guarded
+from service.cli import backup
+from service.cli.keys import add_keys, run_keys
 from service.settings import Settings
 
 __all__ = ["main"]
@@ -32,6 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     match chosen.command:
         case "serve":
             return _serve(chosen)
+        case "keys":
+            return _keys(chosen)
+        case "backup" | "restore":
+            given = {} if chosen.data_dir is None else {"data_dir": chosen.data_dir}
+            settings = _settings(given)
+            return 2 if settings is None else backup.run(chosen, settings)
         case "profile":
             return _profile(chosen)
         case "openapi":
@@ -40,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _catalogue(chosen.output)
         case "options":
             return _options(chosen.output)
+        case "doctor":
+            return _doctor(chosen)
     print(__version__)
     return 0
 
@@ -57,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name, kind in OPTIONS.items():
         serve.add_argument(f"--{name.replace('_', '-')}", type=kind, help=_setting_help(name), metavar=name.upper())
+    add_keys(commands)
+    backup.add_commands(commands)
     profile = commands.add_parser(
         "profile",
         help="show the time of each kernel of a step",
@@ -109,6 +120,15 @@ def _parser() -> argparse.ArgumentParser:
         description="Write the Markdown page about the options of gradients and training.",
     )
     options.add_argument("--output", type=Path, required=True, metavar="FILE", help="file to write")
+    doctor = commands.add_parser(
+        "doctor",
+        help="check settings, machine, disk and store",
+        description="Check what the service needs, with the settings that it would have. Each line is ok, a warning, "
+        "or wrong, with the remedy. The exit status is 1 if something is wrong. It works beside a running service.",
+    )
+    for name in ("host", "port", "device", "workers", "data_dir"):
+        doctor.add_argument(f"--{name.replace('_', '-')}", type=OPTIONS[name], metavar=name.upper())
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     commands.add_parser("version", help="print the version", description="Print the version of Backpass.")
     return parser
 
@@ -130,40 +150,31 @@ def _serve(chosen: argparse.Namespace) -> int:
         return 2
     # imported here, because `version` and an invalid option need no application
     from service.app import create_app
+    from service.cli.server import Server
+    from service.cli.tls import BadCertificate, check_tls
     from service.engine import UnusableSettings, worker_memory
     from service.store.errors import StorageError
+    from service.tenants.key_file import BadKeysFile
+    from service.tenants.tenancy import Unsafe
 
     try:
         if settings.device != "cuda":
             worker_memory(settings)
+        app = create_app(settings)
     except UnusableSettings as error:
         print(f"BACKPASS_{error.setting.upper()}: {error}", file=sys.stderr)
         return 2
     logs.configure(settings.log_level)
     sys.setswitchinterval(SWITCH_S)
-    app = create_app(settings)
-    try:
-        app.state.programs.open_now()  # before the server starts, so that the cause is one line and no traceback
-    except StorageError as error:
+    try:  # before the server starts, so that the cause is one line and no traceback
+        check_tls(settings.tls_cert, settings.tls_key)
+        app.state.store.open_now()
+        app.state.tenancy.check_now()
+    except (StorageError, BadKeysFile, Unsafe, BadCertificate) as error:
         print(f"backpass: {error}", file=sys.stderr)
         return 1
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app,
-            host=settings.host,
-            port=settings.port,
-            http=guarded(settings, app.state.admission),
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            log_level=settings.log_level,
-            access_log=settings.log_level == "debug",
-            server_header=False,
-            timeout_graceful_shutdown=round(settings.graceful_shutdown),
-        )
-    )
-    # uvicorn raises the signal that ended it once more. An orderly stop is no failure, so ignore that signal.
-    for number in (signal.SIGTERM, signal.SIGINT):
+    server = Server(app, settings)
+    for number in (signal.SIGTERM, signal.SIGINT):  # before the server handles them, and after it has ended
         signal.signal(number, lambda *_: None)
     gc.collect()
     gc.freeze()  # the objects of modules and schemas stay; without this, full collections look at all of them
@@ -180,6 +191,11 @@ def _settings(given: Mapping[str, Any]) -> Settings | None:
             name = "_".join(str(part) for part in mistake["loc"])
             print(f"BACKPASS_{name.upper()}: {mistake['msg']}", file=sys.stderr)
         return None
+
+
+def _keys(chosen: argparse.Namespace) -> int:
+    settings = _settings({} if chosen.data_dir is None else {"data_dir": chosen.data_dir})
+    return 2 if settings is None else run_keys(chosen, settings)
 
 
 def _profile(chosen: argparse.Namespace) -> int:
@@ -243,3 +259,12 @@ def _options(output: Path) -> int:
 
     output.write_text(options_page())
     return 0
+
+
+def _doctor(chosen: argparse.Namespace) -> int:
+    from service.cli.doctor import report
+    from service.doctor import examine
+
+    names = ("host", "port", "device", "workers", "data_dir")
+    given = {name: getattr(chosen, name) for name in names if getattr(chosen, name) is not None}
+    return report(examine(**given), chosen.json)

@@ -1,17 +1,23 @@
-"""Dispatch of calls to workers: bounded queues in order of arrival, one for any worker and one for each worker."""
+"""Dispatch of calls to workers: bounded queues, one for any worker and one for each worker.
+
+Tenants take turns: of those that wait for a worker, the one that was served the longest time ago is next. Calls of one
+tenant run in order of arrival. A full queue takes a call of a tenant that has few calls there, in place of the last one
+of the tenant that has the most.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from service.caller import tenant
 from service.engine.devices import WorkerPlan
 from service.engine.process import WorkerProcess
 from service.engine.protocol import DeadlineExceeded, EngineError, NoCapacity, QueueFull, WorkerLost, WorkerStatus
+from service.fair_line import FairLine, Turns
 
 __all__ = ["Dispatcher", "Slot"]
 
@@ -19,11 +25,12 @@ BROKEN_AFTER = 3  # consecutive failures after which calls do not wait for the s
 SMOOTHING = 0.1
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Ticket:
     """One queued call. `slot` gets its result when a worker is free, or an exception."""
 
     number: int
+    tenant: str
     slot: asyncio.Future[Slot]
 
 
@@ -39,7 +46,7 @@ class Slot:
     restarts: int = 0
     failures: int = 0  # consecutive processes that ended without answering a call
     last_fatal: str | None = None
-    waiting: deque[Ticket] = field(default_factory=deque)
+    waiting: FairLine[Ticket] = field(default_factory=FairLine)
     over: asyncio.Future[bool] | None = None  # done when the worker has answered the running call
 
     @property
@@ -57,7 +64,8 @@ class Dispatcher:
     def __init__(self, slots: Sequence[Slot], queue_per_worker: int) -> None:
         self._slots = slots
         self._queue_per_worker = queue_per_worker
-        self._shared: deque[Ticket] = deque()
+        self._shared: FairLine[Ticket] = FairLine()
+        self._turns = Turns()
         self._numbers = itertools.count()
         self._call_seconds = 0.1
         self._closed = False
@@ -75,14 +83,15 @@ class Dispatcher:
         Raises WorkerLost, NoCapacity or QueueFull at once, DeadlineExceeded at the deadline.
         """
         line, limit = self._line(worker)
+        caller = tenant()
         if not line and (slot := self._idle(worker)) is not None:
             slot.status = "busy"
+            self._turns.took(caller)
             return slot
-        if len(line) >= limit and self._idle(worker) is None:
-            seconds = self._call_seconds * (len(line) + 1) / (1 if worker else len(self._slots))
-            raise QueueFull(f"the queue already holds {len(line)} calls", retry_after=max(1.0, seconds))
-        ticket = Ticket(next(self._numbers), asyncio.get_running_loop().create_future())
-        line.append(ticket)
+        if len(line) >= limit and self._idle(worker) is None and not self._made_room(line, caller):
+            raise self._queue_full(line)
+        ticket = Ticket(next(self._numbers), caller, asyncio.get_running_loop().create_future())
+        line.add(ticket)
         self._dispatch()
         try:
             async with asyncio.timeout(max(0.0, give_up - time.monotonic())):
@@ -94,7 +103,22 @@ class Dispatcher:
             self._abandon(ticket, line)
             raise
 
-    def _line(self, worker: str | None) -> tuple[deque[Ticket], int]:
+    def _made_room(self, line: FairLine[Ticket], caller: str) -> bool:
+        """Whether the last call of the tenant that fills a full queue was refused: `caller` has much less there."""
+        last = line.last_of_longest()
+        if last is None or line.of(last.tenant) <= line.of(caller) + 1:
+            return False
+        line.remove(last)
+        if not last.slot.done():
+            last.slot.set_exception(self._queue_full(line))
+        return True
+
+    def _queue_full(self, line: FairLine[Ticket]) -> QueueFull:
+        workers = len(self._slots) if line is self._shared else 1
+        seconds = self._call_seconds * (len(line) + 1) / workers
+        return QueueFull(f"the queue already holds {len(line)} calls", retry_after=max(1.0, seconds))
+
+    def _line(self, worker: str | None) -> tuple[FairLine[Ticket], int]:
         if self._closed:
             raise NoCapacity("the service is stopping")
         if worker is None:
@@ -111,11 +135,11 @@ class Dispatcher:
         free = [slot for slot in self._slots if slot.is_idle and (worker is None or _is(slot, worker))]
         return min(free, key=_load, default=None)
 
-    def _abandon(self, ticket: Ticket, line: deque[Ticket]) -> None:
+    def _abandon(self, ticket: Ticket, line: FairLine[Ticket]) -> None:
         """Remove the ticket from the queue. Release its slot if one was assigned at the same moment."""
-        if ticket in line:
-            line.remove(ticket)
-        elif ticket.slot.done() and not ticket.slot.cancelled() and ticket.slot.exception() is None:
+        if line.remove(ticket):
+            return
+        if ticket.slot.done() and not ticket.slot.cancelled() and ticket.slot.exception() is None:
             self.release(ticket.slot.result())
 
     def release(self, slot: Slot, seconds: float | None = None) -> None:
@@ -147,14 +171,21 @@ class Dispatcher:
         if not self.waiting:
             return
         for slot in sorted((s for s in self._slots if s.is_idle), key=_load):
-            for line in (slot.waiting, self._shared):
-                while line and line[0].slot.done():  # just cancelled: its task has not yet removed the ticket
-                    line.popleft()
-            lines = [line for line in (slot.waiting, self._shared) if line]
-            if lines:
-                ticket = min(lines, key=lambda line: line[0].number).popleft()
+            ticket = self._next(slot)
+            if ticket is not None:
                 slot.status = "busy"
+                self._turns.took(ticket.tenant)
                 ticket.slot.set_result(slot)
+
+    def _next(self, slot: Slot) -> Ticket | None:
+        """The next call for `slot`, which leaves its line; None if no call waits."""
+        while heads := [*slot.waiting.heads(), *self._shared.heads()]:
+            ticket = heads[0] if len(heads) == 1 else min(heads, key=self._turns.rank)
+            if not slot.waiting.remove(ticket):
+                self._shared.remove(ticket)
+            if not ticket.slot.done():  # else just cancelled: its task has not yet removed the ticket
+                return ticket
+        return None
 
 
 def _load(slot: Slot) -> tuple[int, int]:
@@ -166,8 +197,8 @@ def _is(slot: Slot, worker: str) -> bool:
     return slot.process is not None and slot.process.id == worker
 
 
-def _fail(line: deque[Ticket], error: EngineError) -> None:
-    while line:
-        ticket = line.popleft()
+def _fail(line: FairLine[Ticket], error: EngineError) -> None:
+    for ticket in list(line):
+        line.remove(ticket)
         if not ticket.slot.done():
             ticket.slot.set_exception(error)

@@ -13,11 +13,13 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextvars import Context
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from service.caller import tenant
 from service.engine.answer_room import AnswerRoom
 from service.engine.devices import plan_workers
 from service.engine.dispatch import Dispatcher, Slot
@@ -32,6 +34,7 @@ from service.engine.protocol import (
     QueueFull,
     RemoteError,
     Reply,
+    SpentCallback,
     WorkerInfo,
     WorkerLost,
 )
@@ -57,7 +60,7 @@ class EmbeddedPool:
         self._config = WorkerConfig(
             handlers=handlers,
             heartbeat=min(0.25, settings.heartbeat_timeout / 4),
-            settings=settings.model_dump(mode="json"),
+            settings=settings.model_dump(mode="json") | {"objects": settings.objects},
             room=self.room,
         )
         self._slots: list[Slot] = []
@@ -65,6 +68,7 @@ class EmbeddedPool:
         self._supervisors: list[asyncio.Task[None]] = []
         self._stoppers: set[asyncio.Task[None]] = set()
         self._callbacks: list[LostCallback] = []
+        self._on_spent: SpentCallback = lambda tenant, seconds: None
         self.events: Counter[tuple[str, str]] = Counter()  # (event, reason) -> count, for the metrics
 
     async def start(self) -> None:
@@ -76,8 +80,9 @@ class EmbeddedPool:
         self._config = replace(self._config, memory_limit=limit)
         self._slots += [Slot(index, plan) for index, plan in enumerate(plans)]
         first = [asyncio.Event() for _ in self._slots]
-        self._supervisors = [
-            asyncio.create_task(self._supervise(slot, tried)) for slot, tried in zip(self._slots, first, strict=True)
+        self._supervisors = [  # a context of their own: the first request of a codec starts its pool
+            asyncio.create_task(self._supervise(slot, tried), context=Context())
+            for slot, tried in zip(self._slots, first, strict=True)
         ]
         await asyncio.gather(*(tried.wait() for tried in first))
 
@@ -93,8 +98,11 @@ class EmbeddedPool:
     def on_worker_lost(self, callback: LostCallback) -> None:
         self._callbacks.append(callback)
 
+    def on_spent(self, callback: SpentCallback) -> None:
+        self._on_spent = callback
+
     def workers(self) -> list[WorkerInfo]:
-        return [_info(slot) for slot in self._slots]
+        return [replace(_info(slot), memory_limit=self._config.memory_limit) for slot in self._slots]
 
     @property
     def waiting(self) -> int:
@@ -130,7 +138,7 @@ class EmbeddedPool:
                 raise DeadlineExceeded(f"the call did not end within {deadline:g} s", waited=False) from None
         timing = {"queue": queued * 1e3, **reply.timing_ms, "total": (time.monotonic() - arrived) * 1e3}
         timing["compute"] += compiling * 1e3
-        return Reply(reply.result, reply.tensors, timing, reply.worker, reply.compile_ms)
+        return Reply(reply.result, reply.tensors, timing, reply.worker, reply.compile_ms, reply.started)
 
     async def _acquire(self, worker: str | None, give_up: float) -> Slot:
         try:
@@ -154,7 +162,8 @@ class EmbeddedPool:
         started = time.monotonic()
         pending = process.call(op, args, tensors, give_up, on_part)
         slot.over = pending.over
-        pending.over.add_done_callback(lambda over: self._over(slot, process, over, started))
+        caller = tenant()
+        pending.over.add_done_callback(lambda over: self._over(slot, process, over, started, caller))
         patience = max(0.0, give_up - started) + OWN_ANSWER_S
         timer = asyncio.get_running_loop().call_later(patience, pending.time_out)
         try:
@@ -188,10 +197,14 @@ class EmbeddedPool:
             self.events["stopped", "deadline"] += 1
             raise DeadlineExceeded("the deadline passed before the program was compiled", waited=True) from None
 
-    def _over(self, slot: Slot, process: WorkerProcess, over: asyncio.Future[bool], started: float) -> None:
+    def _over(
+        self, slot: Slot, process: WorkerProcess, over: asyncio.Future[bool], started: float, caller: str
+    ) -> None:
         slot.over = None
+        seconds = time.monotonic() - started
+        self._on_spent(caller, seconds)
         if slot.process is process and not process.lost.done():
-            self._dispatcher.release(slot, time.monotonic() - started if over.result() else None)
+            self._dispatcher.release(slot, seconds if over.result() else None)
 
     def _stop(self, process: WorkerProcess, op: str, over: asyncio.Future[bool], cause: str) -> None:
         """Stop a call without a caller. Its slot stays busy until the worker ends the call or is replaced."""
@@ -298,4 +311,5 @@ def _info(slot: Slot) -> WorkerInfo:
         queued=len(slot.waiting),
         last_fatal=slot.last_fatal,
         parked=process.parked if process else 0,
+        device_memory=process.device_memory if process and alive else (0, 0, 0),
     )

@@ -31,6 +31,7 @@ from service.ipc.channel import Channel
 from service.ipc.messages import Call, CompilationDone, Failed, Forget, FromWorker, Parked, Ready, Start
 from service.ipc.shared_memory import Placed
 from service.ipc.signal_page import PAGE_BYTES, SignalPage
+from service.logs import FIELDS
 
 __all__ = ["ParkedCall", "WorkerConfig", "WorkerProcess"]
 
@@ -110,6 +111,11 @@ class WorkerProcess:
     def heartbeat_age(self) -> float:
         """Seconds since the last heartbeat of the process."""
         return max(0.0, (time.monotonic_ns() - self._page.heartbeat) / 1e9)
+
+    @property
+    def device_memory(self) -> tuple[int, int, int]:
+        """Bytes of the GPU: all, in use, free in the worker's pool. Zero without a GPU."""
+        return self._page.device_memory
 
     async def start(self, within: float) -> None:
         """Wait until the process is ready for calls. Call it once.
@@ -210,7 +216,7 @@ class WorkerProcess:
         """Send the frame of a call whose arrays are already copied."""
         described, data, descriptor = put
         try:
-            frame = messages.encode(Call(number, op, args, described, data, deadline))
+            frame = messages.encode(Call(number, op, args, described, data, deadline, FIELDS.get()))
         except BaseException:
             self._shared_memory.requests.close()  # the worker did not get the descriptor: do not use this file again
             raise
@@ -250,7 +256,7 @@ class WorkerProcess:
             kind: Any = message.kind
             call.fail(RemoteError(kind, message.code, message.message, message.problem))
         else:
-            call.succeed(Reply(message.result, arrays, message.timing_ms, self.id, message.compile_ms))
+            call.succeed(Reply(message.result, arrays, message.timing_ms, self.id, message.compile_ms, message.started))
 
     def _over(self, _: asyncio.Future[bool]) -> None:
         self._call = None

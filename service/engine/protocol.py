@@ -29,12 +29,14 @@ __all__ = [
     "QueueFull",
     "RemoteError",
     "Reply",
+    "SpentCallback",
     "WorkerInfo",
     "WorkerLost",
 ]
 
 NO_TENSORS: Mapping[str, np.ndarray] = MappingProxyType({})
 LostCallback = Callable[[str, str], None]
+SpentCallback = Callable[[str, float], None]
 PartCallback = Callable[[dict[str, Any], dict[str, np.ndarray]], None]
 WorkerStatus = Literal["starting", "idle", "busy", "restarting", "stopped"]
 RemoteKind = Literal["program", "execution", "memory", "internal"]
@@ -48,6 +50,7 @@ class Reply:
     timing_ms: milliseconds by phase: queue, transfer_in, compute, transfer_out, total.
     worker:    id of the worker process that ran the call; pass it to `call` to use the same process again.
     compile_ms: milliseconds of `compute` spent on compiling programs, including the time while the call was parked.
+    started:   `time.monotonic_ns()` when the worker began with the call.
     """
 
     result: dict[str, Any]
@@ -55,6 +58,7 @@ class Reply:
     timing_ms: dict[str, float]
     worker: str
     compile_ms: float = 0.0
+    started: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ class WorkerInfo:
     queued:        calls that wait for this worker only.
     last_fatal:    the reason why the previous process of this slot ended; None if there was none.
     parked:        calls that wait for a compilation in this worker.
+    memory_limit:  bytes of private memory that the worker may use; None for no limit.
+    device_memory: bytes of its GPU: all, in use, free in the worker's pool; zero without a GPU.
     """
 
     id: str
@@ -80,6 +86,8 @@ class WorkerInfo:
     queued: int
     last_fatal: str | None
     parked: int = 0
+    memory_limit: int | None = None
+    device_memory: tuple[int, int, int] = (0, 0, 0)
 
 
 class EngineError(Exception):
@@ -183,6 +191,12 @@ class Engine(Protocol):
                   while it runs; all calls happen before this method returns.
         Cancelling the awaiting task also cancels the call in the worker.
         Raises WorkerLost, DeadlineExceeded, QueueFull, NoCapacity or RemoteError.
+        """
+
+    def on_spent(self, callback: SpentCallback) -> None:
+        """Call `callback(tenant, seconds)` on the event loop when a worker has ended a call, also a failed one.
+
+        One callback; a later one replaces it. The tenant is that of `service.caller` when the call began.
         """
 
     def workers(self) -> list[WorkerInfo]:

@@ -25,6 +25,7 @@ from service.formats.json_tensors import (
     dumps,
 )
 from service.formats.strict_json import parse_json
+from service.objects.tensor_file import CODES
 from service.problems import FieldError, HttpProblem
 
 __all__ = ["Entries", "header_size", "pack", "pieces", "read_header", "unpack", "views"]
@@ -38,18 +39,6 @@ MAX_HEADER = 8 * 2**20
 DEFAULT_LIMITS = TensorLimits()
 Flaws = dict[str, TensorError]
 
-CODES = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "int16": "I16",
-    "int32": "I32",
-    "int64": "I64",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float32": "F32",
-    "float64": "F64",
-}
 DTYPE_OF = {code: DTYPES[name] for name, code in CODES.items()}
 CODE_OF = {dtype: code for code, dtype in DTYPE_OF.items()}
 

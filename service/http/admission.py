@@ -2,7 +2,8 @@
 
 Every request passes a gate, which bounds the number of requests in progress. A request that finds its gate full waits
 for a short time, unread and without a task, in order of arrival; then it is refused. Answers of accepted requests
-therefore never wait for work on requests that will be refused.
+therefore never wait for work on requests that will be refused. Tenants wait in turn, and one that has few requests at a
+gate passes it although others fill it.
 
 * calls of one session or tape: one gate for each, as wide as its pipeline
 * other calls that may need a worker: one gate, as wide as the queue of the workers
@@ -16,19 +17,20 @@ therefore never wait for work on requests that will be refused.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import random
 import re
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from service.fair_line import FairLine, Turns
 from service.http.pacer import Pacer
 from service.problems import HttpProblem
 from service.settings import Settings
 
-__all__ = ["SMALL_BODY_BYTES", "Admission", "Gate", "Ticket"]
+__all__ = ["SMALL_BODY_BYTES", "STREAMED", "Admission", "Gate", "Ticket"]
 
 SMALL_BODY_BYTES = 2**16
 """Bodies up to this size are received before their request passes a gate; they need no place for uploads."""
@@ -42,7 +44,13 @@ UPLOADS = 64
 LONGEST_RETRY_S = 60
 
 IN_SESSION = re.compile(r"/v1/((?:sessions/ses|tapes/tap)_[a-z2-7]{26})/")
+STREAMED = re.compile(r"/v1/(?:datasets|uploads)(?:/|$)")
+"""Requests whose large bodies go to the disk, and not into memory."""
+
 WORK = re.compile(r"/v1/(?:gradients|programs|sessions|tapes)(?:/|$)")
+
+
+NUMBERS = itertools.count()
 
 
 @dataclass(eq=False, slots=True)
@@ -52,6 +60,8 @@ class Ticket:
     gate: Gate
     start: Callable[[], None]
     weight: int = 1
+    tenant: str = ""
+    number: int = field(default_factory=NUMBERS.__next__)
     state: str = "new"
     timer: asyncio.TimerHandle | None = None
 
@@ -63,20 +73,29 @@ class Ticket:
 class Gate:
     """A bound on the sum of weights of the requests that have passed and not yet left."""
 
-    def __init__(self, limit: int, what: str, empty: Callable[[], object] = lambda: None) -> None:
-        """what: the requests that it counts, for problem documents. empty: called when the last request leaves."""
-        self.limit, self.what, self._empty = limit, what, empty
+    def __init__(
+        self, limit: int, what: str, empty: Callable[[], object] = lambda: None, *, shared: bool = False
+    ) -> None:
+        """what: the requests that it counts, for problem documents. empty: called when the last request leaves.
+
+        shared: whether a tenant with less than its share passes when others fill the gate, up to twice the limit.
+        """
+        self.limit, self.what, self._empty, self._shared = limit, what, empty, shared
         self.inside = 0
-        self.waiting: deque[Ticket] = deque()
+        self._of: dict[str, int] = {}  # tenant -> its part of `inside`
+        self.waiting: FairLine[Ticket] = FairLine()
+        self._turns = Turns()
         self._left, self._interval = time.monotonic(), 0.1
 
     def enter(self, ticket: Ticket, refuse: Callable[[Ticket], None]) -> bool:
         """Whether `ticket` passes now. Otherwise it starts later, or is refused after ROOM_S."""
-        if not self.waiting and self._fits(ticket):
+        if (not self.waiting and self._fits(ticket)) or (
+            not self.waiting.of(ticket.tenant) and self._has_share(ticket)
+        ):
             self._pass(ticket)
             return True
         ticket.state = "waiting"
-        self.waiting.append(ticket)
+        self.waiting.add(ticket)
         ticket.timer = asyncio.get_running_loop().call_later(ROOM_S, self._refuse, ticket, refuse)
         return False
 
@@ -87,6 +106,9 @@ class Gate:
             self._interval += SMOOTHING * (now - self._left - self._interval)
             self._left = now
             self.inside -= ticket.weight
+            self._of[ticket.tenant] -= ticket.weight
+            if not self._of[ticket.tenant]:
+                del self._of[ticket.tenant]
             self._admit()
         elif ticket.state == "waiting":
             self._drop(ticket)
@@ -107,13 +129,26 @@ class Gate:
     def _fits(self, ticket: Ticket) -> bool:
         return not self.inside or self.inside + ticket.weight <= self.limit
 
+    def _has_share(self, ticket: Ticket) -> bool:
+        """Whether the tenant has less than its share of a gate that others fill."""
+        if not self._shared or self.inside + ticket.weight > 2 * self.limit:
+            return False
+        own = self._of.get(ticket.tenant, 0)
+        tenants = len(self._of) + (own == 0)
+        return tenants > 1 and own + ticket.weight <= self.limit // tenants
+
     def _pass(self, ticket: Ticket) -> None:
         ticket.state = "inside"
         self.inside += ticket.weight
+        self._of[ticket.tenant] = self._of.get(ticket.tenant, 0) + ticket.weight
+        self._turns.took(ticket.tenant)
 
     def _admit(self) -> None:
-        while self.waiting and self._fits(self.waiting[0]):
-            ticket = self.waiting[0]
+        while self.waiting:
+            heads = sorted(self.waiting.heads(), key=self._turns.rank)
+            ticket = heads[0] if self._fits(heads[0]) else next(filter(self._has_share, heads), None)
+            if ticket is None:
+                break
             self._drop(ticket)
             self._pass(ticket)
             ticket.start()
@@ -122,7 +157,7 @@ class Gate:
 
     def _drop(self, ticket: Ticket) -> None:
         ticket.state = "gone"
-        self.waiting.remove(ticket)  # usually the first
+        self.waiting.remove(ticket)
         if ticket.timer is not None:
             ticket.timer.cancel()
             ticket.timer = None
@@ -145,36 +180,43 @@ class Admission:
     light: Gate = field(init=False)
     uploads: Gate = field(init=False)
     body_bytes: Gate = field(init=False)
-    _sessions: dict[str, Gate] = field(default_factory=dict)
+    _sessions: dict[tuple[str, str], Gate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         workers = max(2, self.settings.workers)
-        self.calls = Gate(workers * (1 + self.settings.queue_per_worker), "calls")
-        self.light = Gate(LIGHT, "requests")
-        self.uploads = Gate(UPLOADS, "uploads")
+        self.calls = Gate(workers * (1 + self.settings.queue_per_worker), "calls", shared=True)
+        self.light = Gate(LIGHT, "requests", shared=True)
+        self.uploads = Gate(UPLOADS, "uploads", shared=True)
         self.body_bytes = Gate(self.settings.body_bytes_in_flight, "bytes of bodies")
 
-    def gates(self, path: str, body_bytes: int | None) -> list[Gate]:
+    def gates(self, path: str, body_bytes: int | None, tenant: str = "") -> list[Gate]:
         """The gates that a request passes, in order. body_bytes: the declared size of its body; None if unknown."""
+        is_large = body_bytes is None or body_bytes > SMALL_BODY_BYTES
+        if is_large and STREAMED.match(path) is not None:
+            return [self.uploads]
         found = IN_SESSION.match(path)
         if found is not None:
-            gates = [self._of_session(found[1])]
+            gates = [self._of_session(found[1], tenant)]
         elif WORK.match(path) is None:
             gates = [self.light]
-        elif body_bytes is None or body_bytes > SMALL_BODY_BYTES:
+        elif is_large:
             gates = [self.uploads]
         else:
             gates = [self.calls]
-        if body_bytes is None or body_bytes > SMALL_BODY_BYTES:
+        if is_large:
             gates.append(self.body_bytes)
         return gates
 
-    def _of_session(self, name: str) -> Gate:
-        """The gate of one session or tape. It exists while requests use it, also for ids of no session."""
-        gate = self._sessions.get(name)
+    def _of_session(self, name: str, tenant: str) -> Gate:
+        """The gate of one session or tape. It exists while requests use it, also for ids of no session.
+
+        Requests of other tenants have another gate: they take no place of the owner's calls.
+        """
+        key = tenant, name
+        gate = self._sessions.get(key)
         if gate is None:
             kind = "session" if name.startswith("sessions") else "tape"
-            forget = lambda: self._sessions.pop(name, None)
+            forget = lambda: self._sessions.pop(key, None)
             gate = Gate(1 + self.settings.session_pipeline, f"calls of this {kind}", forget)
-            self._sessions[name] = gate
+            self._sessions[key] = gate
         return gate

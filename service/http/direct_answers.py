@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
 import orjson
 
+from service.http.admission import STREAMED
 from service.problems import HttpProblem, new_request_id, problem_body
 from service.settings import Settings
 
@@ -62,12 +63,16 @@ def refused(problem: HttpProblem, request_id: str, path: str, keep_alive: bool) 
     return "\r\n".join([*lines, ""]).encode() + COMMON + b"\r\n" + body
 
 
-def too_large(headers: Iterable[tuple[bytes, bytes]], declared: int, settings: Settings) -> HttpProblem | None:
+def too_large(scope: Mapping[str, Any], declared: int, settings: Settings) -> HttpProblem | None:
     """The refusal of a body whose declared size exceeds the limit of its media type, if it does."""
+    if STREAMED.match(scope["path"]) is not None and declared <= settings.dataset_bytes:
+        return None  # these routes refuse JSON that is too large themselves
     if declared <= min(settings.json_body_bytes, settings.binary_body_bytes):
         return None
-    kind = next((value for name, value in headers if name == b"content-type"), b"").lower()
+    kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"").lower()
     limit = settings.json_body_bytes if kind.startswith(b"application/json") else settings.binary_body_bytes
+    if STREAMED.match(scope["path"]) is not None and limit == settings.binary_body_bytes:
+        limit = settings.dataset_bytes
     if declared <= limit:
         return None
     detail = f"the body is larger than the limit of {limit} bytes"

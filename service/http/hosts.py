@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from service.settings import Settings
 
-__all__ = ["host_check"]
+__all__ = ["EVERY_ADDRESS", "LOOPBACK", "host_check"]
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 EVERY_ADDRESS = ("", "0.0.0.0", "::")

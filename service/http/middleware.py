@@ -1,7 +1,7 @@
 """The middleware around every request, as one pure ASGI layer to keep its cost low.
 
-Request ids, metrics, security headers, cancellation when the client disconnects, and a problem document for exceptions
-that no handler caught.
+Request ids, metrics, a line in the log, security headers, cancellation when the client disconnects, and a problem
+document for exceptions that no handler caught.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ from contextvars import ContextVar
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.caller import tenant
+from service.http.access_log import AccessLog, thing_of
 from service.http.codec import CODEC, Codec
 from service.http.direct_answers import REQUEST_ID, SECURITY_HEADERS
+from service.http.drain import Drain
+from service.logs import FIELDS
 from service.observability.metrics import Metrics
+from service.observability.tracing import RequestTrace, Tracing
 from service.problems import HttpProblem, from_exception, new_request_id, problem_response
 
 __all__ = ["Around", "install", "request_id"]
@@ -32,9 +37,20 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 
 
-def install(app: FastAPI, metrics: Metrics, codec: Codec | None = None) -> None:
-    """Add the middleware to `app`. Call once, before the application starts. codec: for large bodies and answers."""
-    app.add_middleware(Around, metrics=metrics, codec=codec)
+def install(
+    app: FastAPI,
+    metrics: Metrics,
+    codec: Codec | None = None,
+    access: AccessLog | None = None,
+    drain: Drain | None = None,
+    tracing: Tracing | None = None,
+) -> None:
+    """Add the middleware to `app`. Call once, before the application starts.
+
+    codec: for large bodies and answers. access: writes a line for each request. drain: refuses new work at the end.
+    tracing: makes the spans of requests.
+    """
+    app.add_middleware(Around, metrics=metrics, codec=codec, access=access, drain=drain, tracing=tracing)
 
 
 class Around:
@@ -43,10 +59,21 @@ class Around:
     The answer repeats a valid request id of the client. All requests that match no route share one label.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, codec: Codec | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        codec: Codec | None = None,
+        access: AccessLog | None = None,
+        drain: Drain | None = None,
+        tracing: Tracing | None = None,
+    ) -> None:
         self.app = app
         self.codec = codec
         self.metrics = metrics
+        self.tracing = tracing
+        self.drain = Drain() if drain is None else drain
+        self.access = AccessLog("off") if access is None else access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -56,11 +83,19 @@ class Around:
         answer = _Answer(_id_of(scope), send)
         scope.setdefault("state", {})["request_id"] = answer.request_id
         request_id.set(answer.request_id)
+        FIELDS.set({"request_id": answer.request_id, **thing_of(scope["path"])})
         CODEC.set(self.codec)
+        if self.tracing is not None:
+            answer.trace = self.tracing.begin(scope, answer.request_id)
         watch = _Watch(receive, answer, "on_disconnect" not in scope)
         scope["on_disconnect"] = watch.disconnected
         self.metrics.active += 1
         try:
+            if self.drain.announced:
+                answer.last = True
+                if (refused := self.drain.refusal(scope["path"])) is not None:
+                    await problem_response(refused, answer.request_id, scope["path"])(scope, receive, answer.send)
+                    return
             await self.app(scope, watch.receive, answer.send)
         except asyncio.CancelledError:
             if watch.gone:
@@ -69,7 +104,7 @@ class Around:
                 problem = HttpProblem("draining", "the service stopped before the call ended")
                 await problem_response(problem, answer.request_id, scope["path"])(scope, receive, answer.send)
         except Exception as error:
-            log.exception("request %s failed: %s %s", answer.request_id, scope["method"], scope["path"])
+            log.exception("a request failed: %s %s", scope["method"], scope["path"])
             if answer.started:
                 raise  # the server closes the connection: the status has been sent
             await problem_response(from_exception(error), answer.request_id, scope["path"])(scope, receive, answer.send)
@@ -78,7 +113,14 @@ class Around:
             self.metrics.active -= 1
             route = getattr(scope.get("route"), "path", None) or "unmatched"
             method = scope["method"] if scope["method"] in METHODS else "other"
-            self.metrics.request(method, route, answer.status, time.perf_counter() - started, watch.taken)
+            seconds = time.perf_counter() - started
+            self.metrics.request(method, route, answer.status, seconds, watch.taken)
+            if answer.trace is not None:
+                answer.trace.end(method, route, answer.status, tenant())
+            if answer.replayed:
+                self.metrics.replays.inc()
+            if self.access.wants(route, answer.status):
+                self.access.write(method, route, answer.status, seconds, watch.taken, answer.bytes, tenant())
 
 
 def _id_of(scope: Scope) -> str:
@@ -89,24 +131,34 @@ def _id_of(scope: Scope) -> str:
 class _Answer:
     """The answer being sent, with the headers of every answer.
 
-    status: valid once it has `started`. complete: whether all of the answer was passed on.
+    status: valid once it has `started`. bytes: of its body so far. complete: whether all of the answer was passed on.
+    last: whether the connection closes after it, so that the client finds another process. replayed: whether it is
+    a stored one.
     """
 
     def __init__(self, request_id: str, send: Send) -> None:
         self.request_id = request_id
         self.status = CLIENT_GONE
-        self.started = self.complete = False
+        self.bytes = 0
+        self.started = self.complete = self.last = self.replayed = False
+        self.trace: RequestTrace | None = None
         self._send = send
 
     async def send(self, message: Message) -> None:
         self.started = True
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            if self.trace is not None:
+                self.trace.answering()
             headers = [header for header in message.get("headers", ()) if header[0] != b"request-id"]
             own = {name for name, _ in headers}
             headers += [header for header in SECURITY_HEADERS if header[0] not in own]
+            self.replayed = b"idempotency-replayed" in own
+            if self.last:
+                headers.append((b"connection", b"close"))
             message["headers"] = [*headers, (b"request-id", self.request_id.encode())]
         else:
+            self.bytes += len(message.get("body", b""))
             self.complete = not message.get("more_body", False)
         await self._send(message)
 

@@ -23,10 +23,10 @@ from service.formats import json_tensors as tensors
 from service.http.codec import CODEC
 from service.http.pieces import Part, pieces
 from service.http.request_body import NDJSON
-from service.http.tensor_payloads import INLINE_BYTES, grouped, grouped_texts, joined, timing_of
+from service.http.tensor_payloads import INLINE_BYTES, Answer, grouped, grouped_texts, joined, timing_of
 from service.problems import HttpProblem, from_exception, problem_body
 
-__all__ = ["GradientStream"]
+__all__ = ["GradientStream", "StepStream", "whole_stream"]
 
 log = logging.getLogger("backpass.http")
 
@@ -65,7 +65,7 @@ class GradientStream(Response):
                 running.result()  # raises while it can still become a problem document
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             while part is not None:
-                for piece in await _gradient(*part):
+                for piece in pieces(await _gradient(*part)):
                     await _send(send, piece, more=True)
                 part = await parts.get()
             for piece in await self._end(running, scope):
@@ -81,20 +81,95 @@ class GradientStream(Response):
         try:
             reply = running.result()
         except Exception as error:
-            request_id = scope["state"]["request_id"]
-            if not isinstance(error, EngineError | HttpProblem):
-                log.exception("request %s failed: %s %s", request_id, scope["method"], scope["path"])
-            return [
-                _line({"event": "error", "problem": problem_body(from_exception(error), request_id, scope["path"])})
-            ]
+            return [_error_line(error, scope)]
         members = {"event": "done", **self._members, **self._document(reply.result), "timing_ms": timing_of(reply)}
-        codec = CODEC.get()
-        if _bytes(reply.tensors) <= INLINE_BYTES or codec is None:
-            return [_line({**members, **grouped(reply.tensors)})]
-        return pieces([*joined({**members, **grouped_texts(await codec.texts(reply.tensors))}), b"\n"])
+        return pieces(await _last_line(members, reply.tensors))
 
 
-async def _gradient(result: dict[str, Any], arrays: dict[str, np.ndarray]) -> Iterable[Part]:
+async def whole_stream(
+    reply: Reply, document: Mapping[str, Any], members: Mapping[str, Any], headers: Mapping[str, str]
+) -> Answer:
+    """The stream of a step that has ended, to be sent again. Each line ends with a part that ends with its newline.
+
+    document: members of the last line; `ready_at` has the gradients of the lines before it, in their order.
+    """
+    ready_at, shapes = document["ready_at"], document.get("sparse", {})
+    rest = {name: value for name, value in document.items() if name != "ready_at"} | {"sparse": {}}
+    arrays = dict(reply.tensors)
+    parts: list[Part] = []
+    for name, at in ready_at.items():
+        own = {key: arrays.pop(key) for key in (f"grad/{name}", f"rows/{name}") if key in arrays}
+        parts += await _gradient({"name": name, "ready_at": at, "shape": shapes.get(name)}, own)
+    last = {"event": "done", **members, **rest, "timing_ms": timing_of(reply)}
+    parts += await _last_line(last, arrays)
+    return Answer(parts, NDJSON, headers)
+
+
+class StepStream(Response):
+    """The answer of a step that streams its gradients: each as soon as it is final, and the answer of the step when it
+    has taken effect. A repeated step is answered with all of the stored answer.
+
+    An error before the first gradient is answered with a problem document. The step goes on when its client leaves.
+    """
+
+    def __init__(self, call: Callable[[PartCallback], Awaitable[tuple[Answer, bool]]]) -> None:
+        """call: starts the step; the result is its whole stream, and whether it is a repeated one."""
+        super().__init__(headers={"X-Accel-Buffering": "no"}, media_type=NDJSON)
+        del self.headers["content-length"]
+        self._call = call
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        parts: asyncio.Queue[Arrived | None] = asyncio.Queue()
+        running = asyncio.ensure_future(self._call(lambda *part: parts.put_nowait(part)))
+        running.add_done_callback(lambda _: parts.put_nowait(None))
+        try:
+            part = await parts.get()
+            if part is None:
+                answer, replayed = running.result()
+                await answer.response({"Idempotency-Replayed": "true"} if replayed else {})(scope, receive, send)
+                return
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            lines = 0
+            while part is not None:
+                for piece in pieces(await _gradient(*part)):
+                    await _send(send, piece, more=True)
+                lines += 1
+                part = await parts.get()
+            for piece in self._rest(running, lines, scope):
+                await _send(send, piece, more=True)
+            await _send(send, b"", more=False)
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await running
+
+    def _rest(self, running: asyncio.Future[tuple[Answer, bool]], lines: int, scope: Scope) -> Iterable[Part]:
+        """The stream after its first `lines` lines, or the line of an error."""
+        try:
+            answer, _ = running.result()
+        except Exception as error:
+            return [_error_line(error, scope)]
+        rest = iter(answer.parts)
+        while lines and (part := next(rest, None)) is not None:
+            lines -= bytes(memoryview(part)[-1:]) == b"\n"
+        return pieces(rest)
+
+
+def _error_line(error: Exception, scope: Scope) -> bytes:
+    request_id = scope["state"]["request_id"]
+    if not isinstance(error, EngineError | HttpProblem):
+        log.error("a request failed: %s %s", scope["method"], scope["path"], exc_info=error)
+    return _line({"event": "error", "problem": problem_body(from_exception(error), request_id, scope["path"])})
+
+
+async def _last_line(members: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> list[Part]:
+    codec = CODEC.get()
+    if _bytes(arrays) <= INLINE_BYTES or codec is None:
+        return [_line({**members, **grouped(arrays)})]
+    return [*joined({**members, **grouped_texts(await codec.texts(dict(arrays)))}), b"\n"]
+
+
+async def _gradient(result: dict[str, Any], arrays: dict[str, np.ndarray]) -> list[Part]:
     """The line of one gradient. A codec process writes a large one."""
     codec = CODEC.get()
     encoded: Mapping[str, Any]
@@ -109,7 +184,7 @@ async def _gradient(result: dict[str, Any], arrays: dict[str, np.ndarray]) -> It
     document = {"event": "gradient", **members, "gradient": gradient}
     if isinstance(gradient, dict) and not isinstance(gradient.get("values"), memoryview):
         return [_line(document)]
-    return pieces([*joined(document), b"\n"])
+    return [*joined(document), b"\n"]
 
 
 def _bytes(arrays: Mapping[str, np.ndarray]) -> int:

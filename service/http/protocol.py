@@ -8,6 +8,7 @@ code runs. So is a request that finds no place at the gates of `admission`. `/he
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.http.admission import SMALL_BODY_BYTES, Admission, Gate, Ticket
+from service.http.auth import Gatekeeper
 from service.http.coalesced_write import Gathering
 from service.http.direct_answers import LIVE, alive, id_of, refused, too_large
 from service.http.hosts import host_check
@@ -40,10 +42,13 @@ class Refused(Exception):
     """Raised in callbacks of the parser, which stops; `send_400_response` answers."""
 
 
-def guarded(settings: Settings, admission: Admission | None = None) -> Any:
-    """The protocol with the limits of `settings`, for uvicorn's option `http`. All its connections share the gates."""
+def guarded(settings: Settings, admission: Admission | None = None, gatekeeper: Gatekeeper | None = None) -> Any:
+    """The protocol with the limits of `settings`, for uvicorn's option `http`. All its connections share the gates.
+
+    gatekeeper: decides about callers before their requests are read; None leaves that to the application.
+    """
     gates = Admission(settings) if admission is None else admission
-    return partial(GuardedProtocol, limits=settings, admission=gates, knows=host_check(settings))
+    return partial(GuardedProtocol, limits=settings, admission=gates, knows=host_check(settings), gatekeeper=gatekeeper)
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -51,9 +56,18 @@ class GuardedProtocol(HttpToolsProtocol):
 
     flow: HeldFlow
 
-    def __init__(self, *args: Any, limits: Settings, admission: Admission, knows: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        limits: Settings,
+        admission: Admission,
+        knows: Any,
+        gatekeeper: Gatekeeper | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._limits, self._admission, self._knows = limits, admission, knows
+        self._gatekeeper = gatekeeper
         self._header_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._body_timer: asyncio.TimerHandle | None = None
@@ -209,6 +223,7 @@ class GuardedProtocol(HttpToolsProtocol):
         scope: Any = self.scope
         scope["declared_bytes"] = None if declared < 0 else declared
         scope["on_disconnect"] = lambda: None  # the middleware replaces it
+        scope["arrived"] = time.monotonic_ns()
         self._body_left = max(0, declared)
         super().on_headers_complete()
 
@@ -234,7 +249,10 @@ class GuardedProtocol(HttpToolsProtocol):
         if scope["path"] == LIVE and scope["method"] == "GET":
             self._answer(cycle, alive(id_of(cycle), self.server_state.default_headers, cycle.keep_alive))
             self._admission.answered("GET", LIVE, 200)
-        elif declared is not None and (problem := too_large(scope["headers"], declared, self._limits)) is not None:
+        elif (refusal := self._decided(scope)) is not None:
+            self._admission.pacer.add(partial(self._refuse_request, cycle, refusal))
+            self.flow.hold()
+        elif declared is not None and (problem := too_large(scope, declared, self._limits)) is not None:
             self._admission.pacer.add(partial(self._refuse_request, cycle, problem))
             self.flow.hold()
         elif declared and declared <= SMALL_BODY_BYTES and cycle.more_body:
@@ -246,20 +264,34 @@ class GuardedProtocol(HttpToolsProtocol):
         else:
             self._enter(cycle, app)
 
+    def _decided(self, scope: Any) -> HttpProblem | None:
+        """The refusal of the caller, if there is one; otherwise the scope has the caller."""
+        if self._gatekeeper is None:
+            return None
+        scope["caller"] = found = self._gatekeeper.decide(scope)
+        if isinstance(found, HttpProblem) and not self._gatekeeper.allows_origin(scope):
+            return found
+        return None  # a refusal with CORS headers is the application's
+
     def _enter(self, cycle: RequestResponseCycle, app: Any) -> None:
         scope: Any = cycle.scope
-        gates = self._admission.gates(scope["path"], scope["declared_bytes"])
+        caller = scope.get("caller")
+        tenant = "" if caller is None or isinstance(caller, HttpProblem) else caller.tenant
+        gates = self._admission.gates(scope["path"], scope["declared_bytes"], tenant)
         self._tickets = []
-        self._pass(cycle, app, iter(gates), self._tickets)
+        self._pass(cycle, app, iter(gates), self._tickets, tenant)
 
-    def _pass(self, cycle: RequestResponseCycle, app: Any, gates: Iterator[Gate], tickets: list[Ticket]) -> None:
+    def _pass(
+        self, cycle: RequestResponseCycle, app: Any, gates: Iterator[Gate], tickets: list[Ticket], tenant: str
+    ) -> None:
         """Pass the remaining `gates`. At a full one the request waits, and goes on from there."""
         for gate in gates:
             weight = 1
             if gate is self._admission.body_bytes:
                 declared: int | None = cycle.scope["declared_bytes"]  # type: ignore[typeddict-item]
                 weight = UNKNOWN_BYTES if declared is None else declared
-            tickets.append(Ticket(gate, partial(self._pass, cycle, app, gates, tickets), weight))
+            goes_on = partial(self._pass, cycle, app, gates, tickets, tenant)
+            tickets.append(Ticket(gate, goes_on, weight, tenant))
             if not gate.enter(tickets[-1], partial(self._no_place, cycle)):
                 self.flow.hold()
                 return

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+import hashlib
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
@@ -27,7 +28,9 @@ __all__ = [
     "NDJSON",
     "SAFETENSORS",
     "Body",
+    "body_chunks",
     "decoded",
+    "media_type",
     "parse_json",
     "read_body",
     "wanted_form",
@@ -46,7 +49,6 @@ INLINE_BYTES = 64 * 2**10
 
 DRAIN_BYTES = 16 * 2**20
 DRAIN_S = 2.0
-HASHED_BYTES = 2**20  # hashed at once, because hashing copies them
 LENGTH_BYTES = 8  # of a safetensors file, before its header
 WORTH_S = 0.05  # seconds that a body must earn before its deadline moves
 
@@ -79,14 +81,8 @@ class Body:
 
     @cached_property
     def digest(self) -> str:
-        """A digest of the body: equal for equal bodies, and for different ones with probability 2**-64.
-
-        Python's hash has a secret key, so clients cannot search for collisions, and takes a third of the time of
-        SHA-256. It holds within this process only.
-        """
-        view = memoryview(self.raw)
-        pieces = [hash(bytes(view[start : start + HASHED_BYTES])) for start in range(0, len(view), HASHED_BYTES)]
-        return f"{self.media_type} {len(view)} {hash(tuple(pieces)):x}"
+        """A digest of the body, which later processes of the service compare with that of a repeated request."""
+        return f"{self.media_type} {hashlib.sha256(self.raw).hexdigest()}"
 
 
 async def read_body(request: Request, settings: Settings, *, binary: bool = True, optional: bool = False) -> Body:
@@ -98,14 +94,14 @@ async def read_body(request: Request, settings: Settings, *, binary: bool = True
     """
     if optional and _has_no_body(request):
         return Body({}, {}, JSON, b"")
-    media_type = _media_type(request, binary)
-    limit = settings.json_body_bytes if media_type == JSON else settings.binary_body_bytes
+    form = media_type(request, binary)
+    limit = settings.json_body_bytes if form == JSON else settings.binary_body_bytes
     raw = await _read(request, limit, settings)
     if len(raw) <= INLINE_BYTES:
-        return _parse(raw, media_type, settings)
+        return _parse(raw, form, settings)
     if CODEC.get() is not None:
-        return await _parse_elsewhere(memoryview(raw), media_type, settings)
-    return await asyncio.to_thread(_parse, raw, media_type, settings)
+        return await _parse_elsewhere(memoryview(raw), form, settings)
+    return await asyncio.to_thread(_parse, raw, form, settings)
 
 
 async def _parse_elsewhere(raw: memoryview, media_type: str, settings: Settings) -> Body:
@@ -145,7 +141,7 @@ def _has_no_body(request: Request) -> bool:
     return "transfer-encoding" not in request.headers and request.headers.get("content-length", "0") == "0"
 
 
-def _media_type(request: Request, binary: bool) -> str:
+def media_type(request: Request, binary: bool) -> str:
     """JSON or SAFETENSORS. Raises HttpProblem 415."""
     if _header(request, b"content-encoding", "identity").strip().lower() != "identity":
         raise HttpProblem("unsupported-encoding", "bodies with a Content-Encoding are not supported")
@@ -225,6 +221,32 @@ class _Received:
 
     def whole(self) -> bytearray | memoryview:
         return self._grown if self._array is None else self._array[: self.size]
+
+
+async def body_chunks(request: Request, limit: int, settings: Settings) -> AsyncIterator[bytes]:
+    """The body of `request` in parts, for a reader that does not keep them.
+
+    Raises HttpProblem for more than `limit` bytes, or for a client that sends too slowly; ClientDisconnect.
+    """
+    declared = _header(request, b"content-length")
+    if declared.isdecimal() and len(declared) < 20 and int(declared) > limit:
+        raise await _too_large(request, limit, "expect" not in request.headers)
+    size, waited, more = 0, 0.0, True
+    clock = asyncio.get_running_loop().time
+    while more:
+        started = clock()
+        try:
+            async with asyncio.timeout(settings.body_deadline + size / settings.body_bytes_per_second - waited):
+                chunk, more = await _chunk(request)
+        except TimeoutError:
+            detail = f"only {size} bytes of the body arrived before the deadline"
+            raise HttpProblem("body-timeout", detail, headers={"Connection": "close"}) from None
+        waited += clock() - started  # the time that the reader takes does not count
+        size += len(chunk)
+        if size > limit:
+            raise await _too_large(request, limit, more)
+        if chunk:
+            yield chunk
 
 
 async def _chunk(request: Request) -> tuple[bytes, bool]:

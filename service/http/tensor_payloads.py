@@ -39,6 +39,7 @@ GROUPS = {
     "state": "states",
     "parameter": "parameters",
     "value": "values",
+    "slot": "slots",
     "rows": "rows of gradients",  # no member of a request has this name
 }
 

@@ -12,6 +12,7 @@ import numpy as np
 from service.engine import Engine, EngineError, RemoteError, Reply
 from service.engine.protocol import NO_TENSORS, PartCallback
 from service.observability.metrics import Metrics
+from service.observability.tracing import TRACE
 from service.problems import from_exception
 
 __all__ = ["ANSWER_BYTES", "Calls"]
@@ -41,12 +42,18 @@ class Calls:
         limit = ANSWER_BYTES.get()
         if limit is not None:
             args = {**args, "answer_bytes": limit}
+        trace = TRACE.get()
+        began = 0 if trace is None else time.monotonic_ns()
         try:
             reply = await self.engine.call(op, args, tensors, worker=worker, deadline=deadline, on_part=on_part)
         except EngineError as error:
+            if trace is not None:
+                trace.call(op, began, None, type(error).__name__)
             if self.metrics is not None and not _lacks_program(error):
                 self.metrics.failed(op, from_exception(error).code)
             raise
+        if trace is not None:
+            trace.call(op, began, reply)
         if self.metrics is not None:
             self._count(op, reply)
         return reply

@@ -71,6 +71,7 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
     """Run handler `op`. Carries a descriptor if the shared-memory file for requests is new.
 
     deadline: a value of `time.monotonic()`, a clock that all processes of a machine share.
+    fields: members of the log lines about the call, as of `service.logs.FIELDS`.
     """
 
     number: int
@@ -79,6 +80,7 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
     tensors: tuple[Tensor, ...]
     data: bytearray
     deadline: float
+    fields: dict[str, str] = {}
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -100,6 +102,7 @@ class Returned(msgspec.Struct, frozen=True, tag="returned"):
     """The answer of a handler. Carries a descriptor if the shared-memory file for answers is new.
 
     compile_ms: milliseconds of the call spent on compiling programs.
+    started: `time.monotonic_ns()` when the worker began with it.
     """
 
     number: int
@@ -109,6 +112,7 @@ class Returned(msgspec.Struct, frozen=True, tag="returned"):
     timing_ms: dict[str, float]
     sessions: int
     compile_ms: float = 0.0
+    started: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):

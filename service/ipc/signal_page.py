@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import mmap
 import time
+from array import array
 
 __all__ = ["PAGE_BYTES", "SignalPage"]
 
 PAGE_BYTES = mmap.PAGESIZE
-CANCEL_WORD, HEARTBEAT_WORD = 0, 1
+CANCEL_WORD, HEARTBEAT_WORD, DEVICE_WORDS = 0, 1, slice(2, 5)
 
 
 class SignalPage:
@@ -17,6 +18,8 @@ class SignalPage:
     cancelled: number of the call that must stop, written by the service. It is a number and not a flag, so that a late
                cancel cannot stop the next call.
     heartbeat: `time.monotonic_ns()` of the last sign that the worker runs, written by the worker.
+    device_memory: bytes of the worker's GPU: all, in use by any process, and free in the worker's own pool; written by
+               the worker, and zero without a GPU.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -37,6 +40,15 @@ class SignalPage:
 
     def beat(self) -> None:
         self._words[HEARTBEAT_WORD] = time.monotonic_ns()
+
+    @property
+    def device_memory(self) -> tuple[int, int, int]:
+        total, used, pool_free = self._words[DEVICE_WORDS]
+        return total, used, pool_free
+
+    @device_memory.setter
+    def device_memory(self, sizes: tuple[int, int, int]) -> None:
+        self._words[DEVICE_WORDS] = memoryview(array("Q", sizes))
 
     def close(self) -> None:
         self._words.release()

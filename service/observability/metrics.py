@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.registry import Collector
 
 from service import __version__
 from service.engine.protocol import Engine, Reply
 from service.observability.histogram import Histogram
+from service.observability.workers import EngineCollector
 
 __all__ = ["Metrics"]
 
@@ -27,6 +26,7 @@ class Metrics:
 
     def __init__(self, engine: Engine) -> None:
         self.registry = CollectorRegistry()
+        self.on_reply: Callable[[str, Reply], None] = lambda kind, reply: None  # also told of successful calls
         self._good: dict[str, Counter] = {}
         own: dict[str, Any] = {"registry": self.registry}
 
@@ -55,10 +55,16 @@ class Metrics:
         self.queue_wait = histogram("backpass_queue_wait_seconds", "Time a call waited for a worker.")
         self.sessions = Gauge("backpass_sessions", "Sessions by state.", ["state"], **own)
         self.tapes = Gauge("backpass_tapes", "Tapes by state.", ["state"], **own)
+        self.recoveries = histogram("backpass_session_recovery_seconds", "Time to rebuild a session in a worker.")
+        self.repeated_calls = counter("backpass_session_repeated_calls", "Calls of journals that were run again.")
+        self.journal_seconds = histogram(
+            "backpass_journal_seconds", "Time from the end of a call to the end of its journal entry."
+        )
         self.compile_seconds = histogram("backpass_program_compile_seconds", "Time a call spent compiling programs.")
         self.cache_hits = counter("backpass_compile_cache_hits", "Calls whose program was already compiled.")
         self.cache_misses = counter("backpass_compile_cache_misses", "Calls whose program had to be compiled.")
         self.nonfinite_results = counter("backpass_nonfinite_results", "Results that contain NaN or infinity.")
+        self.replays = counter("backpass_idempotency_replays", "Answers that were stored before and are sent again.")
         self.disconnects = counter(
             "backpass_client_disconnects", "Requests whose client disconnected before the response."
         )
@@ -70,6 +76,7 @@ class Metrics:
         )
         info.labels(__version__).set(1)
         self.registry.register(EngineCollector(engine))
+        ProcessCollector(registry=self.registry)
 
     def request(self, method: str, route: str, status: int, seconds: float, body_bytes: int) -> None:
         """Count an answered request, and the size of its body if it has one."""
@@ -80,6 +87,7 @@ class Metrics:
     def reply(self, kind: str, reply: Reply) -> None:
         """Count a successful call to a worker and its phases. kind: the handler, such as "session.step"."""
         self._counted(kind)
+        self.on_reply(kind, reply)
         for phase in PHASES:
             if phase in reply.timing_ms:
                 self.phases.observe(reply.timing_ms[phase] / 1e3, phase)
@@ -97,6 +105,11 @@ class Metrics:
         """Count a failed call to a worker. reason: a problem code."""
         self.steps.labels(kind, "error", reason).inc()
 
+    def recovered(self, seconds: float, calls: int) -> None:
+        """Count a rebuilt session. calls: of its journal that ran again."""
+        self.recoveries.observe(seconds)
+        self.repeated_calls.inc(calls)
+
     def cache(self, hit: bool) -> None:
         """Count one lookup in the cache of compiled programs."""
         (self.cache_hits if hit else self.cache_misses).inc()
@@ -112,49 +125,3 @@ class Metrics:
     def render(self) -> tuple[bytes, str]:
         """(page for /metrics, its content type)."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
-
-
-class EngineCollector(Collector):
-    """Metrics of the workers, read from the engine at each scrape, because workers are replaced."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def collect(self) -> Iterator[Metric]:
-        workers = self._engine.workers()
-        columns: dict[str, tuple[str, list[float]]] = {
-            "backpass_worker_up": (
-                "1 if the worker accepts calls, else 0.",
-                [w.state in ("idle", "busy") for w in workers],
-            ),
-            "backpass_worker_sessions": ("Sessions and tapes in the worker.", [w.sessions for w in workers]),
-            "backpass_worker_heartbeat_age_seconds": (
-                "Time since the last heartbeat of the worker.",
-                [w.heartbeat_age for w in workers],
-            ),
-            "backpass_queue_depth": ("Calls that wait for this worker only.", [w.queued for w in workers]),
-            "backpass_worker_parked_calls": ("Calls that wait for a compilation.", [w.parked for w in workers]),
-        }
-        for name, (text, values) in columns.items():
-            gauge = GaugeMetricFamily(name, text, labels=["worker"])
-            for worker, value in zip(workers, values, strict=True):
-                gauge.add_metric([str(worker.slot)], float(value))
-            yield gauge
-        yield GaugeMetricFamily("backpass_waiting_calls", "Calls that wait for a worker.", self._engine.waiting)
-        families = {
-            "restart": CounterMetricFamily(
-                "backpass_worker_restarts", "Replaced worker processes by reason.", labels=["reason"]
-            ),
-            "lost_sessions": CounterMetricFamily(
-                "backpass_lost_sessions", "Sessions and tapes in replaced workers by reason.", labels=["reason"]
-            ),
-            "stopped": CounterMetricFamily(
-                "backpass_cancellations", "Calls stopped by a cancellation or a deadline.", labels=["source"]
-            ),
-            "rejected": CounterMetricFamily(
-                "backpass_admission_rejections", "Calls refused by reason.", labels=["reason"]
-            ),
-        }
-        for (event, reason), count in self._engine.events.items():
-            families[event].add_metric([reason], count)
-        yield from families.values()

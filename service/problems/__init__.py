@@ -5,7 +5,7 @@ the handlers that turn each into a document. Documents never contain input value
 """
 
 from service.problems.document import FieldError, HttpProblem, new_request_id, problem_body, problem_response
-from service.problems.install import EXPECTED, answer, install, responses
+from service.problems.install import EXPECTED, answer, components, install, responses
 from service.problems.translate import from_exception, from_remote, from_validation
 from service.problems.types import CODES, ProblemType
 
@@ -16,6 +16,7 @@ __all__ = [
     "HttpProblem",
     "ProblemType",
     "answer",
+    "components",
     "from_exception",
     "from_remote",
     "from_validation",

@@ -19,7 +19,7 @@ from service.problems.document import MEDIA_TYPE, HttpProblem, new_request_id, p
 from service.problems.translate import from_exception
 from service.problems.types import CODES, ProblemType
 
-__all__ = ["EXPECTED", "answer", "install", "responses"]
+__all__ = ["EXPECTED", "answer", "components", "install", "responses"]
 
 log = logging.getLogger("backpass.problems")
 
@@ -65,6 +65,8 @@ SCHEMA: dict[str, Any] = {
     },
 }
 
+
+PROBLEM = {"$ref": "#/components/schemas/Problem"}
 
 EXPECTED = (
     HttpProblem,
@@ -117,15 +119,21 @@ def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
     answers: dict[int | str, dict[str, Any]] = {}
     for code in codes:
         kind = CODES[code]
-        entry = answers.setdefault(kind.status, {"description": "", "content": {MEDIA_TYPE: {"schema": SCHEMA}}})
+        entry = answers.setdefault(kind.status, {"description": "", "content": {MEDIA_TYPE: {"schema": PROBLEM}}})
         entry["description"] = f"{entry['description']} {kind.title} (`{code}`).".strip()
         media = entry["content"][MEDIA_TYPE]
-        media.setdefault("examples", {})[code] = {"summary": kind.title, "value": _example(kind)}
+        media.setdefault("examples", {})[code] = {"$ref": f"#/components/examples/{code}"}
         if kind.status in (429, 503):
             entry["headers"] = {
                 "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait before the next try."}
             }
     return answers
+
+
+def components() -> dict[str, dict[str, Any]]:
+    """The parts of an OpenAPI document to which the `responses` of all routes refer."""
+    examples = {code: {"summary": kind.title, "value": _example(kind)} for code, kind in CODES.items()}
+    return {"schemas": {"Problem": SCHEMA}, "examples": examples}
 
 
 def _example(kind: ProblemType) -> dict[str, Any]:

@@ -51,6 +51,10 @@ _EXECUTION_CODES = {
     "out_of_memory": "device-out-of-memory",
     "too_large": "limit-exceeded",
     "answer_too_large": "limit-exceeded",
+    "checkpoint_damaged": "checkpoint-damaged",
+    "checkpoint_missing": "checkpoint-damaged",
+    "storage_full": "storage-full",
+    "storage_unavailable": "storage-unavailable",
     "not_finite": "numeric-error",
 }
 _STATUS_CODES = {
@@ -63,6 +67,7 @@ _STATUS_CODES = {
     412: "precondition-failed",
     413: "body-too-large",
     415: "unsupported-media-type",
+    416: "range-not-satisfiable",
     422: "invalid-request",
     428: "precondition-required",
     429: "queue-full",

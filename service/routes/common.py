@@ -7,16 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import FastAPI, Path, Query, Request, Response
 from fastapi.openapi.models import Example
 
+from service.caller import CALLER, tenant
+from service.checkpoints import Checkpoints
+from service.datasets import Datasets
 from service.engine import Engine
 from service.formats import json_tensors as wire
 from service.http.request_body import JSON
 from service.http.worker_calls import Calls
+from service.objects import Objects
 from service.observability.metrics import Metrics
 from service.problems import FieldError, HttpProblem
 from service.schemas.examples import EXAMPLES, REGRESSION_ID, WHILE_ID
+from service.sessions.live import LiveMetrics
 from service.settings import Settings
 from service.store.program_text import ProgramText
 from service.store.programs import ProgramStore, StoredProgram
+from service.store.store import Store
+from service.tenants.quotas import Quotas
+from service.tenants.tenancy import Tenancy
 
 if TYPE_CHECKING:
     from service.sessions.registry import SessionRegistry
@@ -26,17 +34,25 @@ __all__ = [
     "Profiled",
     "ProgramId",
     "UnusedProgramId",
+    "administrator",
     "calls",
+    "checkpoints",
+    "datasets",
     "engine",
     "json_answer",
     "lease_of",
+    "live",
     "metrics",
+    "objects",
     "program",
     "programs",
+    "quotas",
     "register_sample",
     "sessions",
     "settings",
+    "store",
     "tapes",
+    "tenancy",
 ]
 
 PROGRAM_ID = r"^prg_[a-z2-7]{26}$"
@@ -78,6 +94,39 @@ def engine(request: Request) -> Engine:
     return request.app.state.engine
 
 
+def store(request: Request) -> Store:
+    return request.app.state.store
+
+
+def datasets(request: Request) -> Datasets:
+    return request.app.state.datasets
+
+
+def objects(request: Request) -> Objects:
+    return request.app.state.objects
+
+
+def checkpoints(request: Request) -> Checkpoints:
+    return request.app.state.checkpoints
+
+
+def tenancy(request: Request) -> Tenancy:
+    return request.app.state.tenancy
+
+
+def quotas(request: Request) -> Quotas:
+    return request.app.state.tenancy.quotas
+
+
+async def administrator(request: Request) -> None:
+    """A dependency of routes for administrators. The check of keys asks the same, before the request is read.
+
+    Raises HttpProblem 403.
+    """
+    if "admin" not in CALLER.get().scopes:
+        raise HttpProblem("forbidden", "the request needs the scope admin")
+
+
 def calls(request: Request) -> Calls:
     return request.app.state.calls
 
@@ -94,6 +143,10 @@ def sessions(request: Request) -> SessionRegistry:
     return request.app.state.sessions
 
 
+def live(request: Request) -> LiveMetrics:
+    return request.app.state.live
+
+
 def tapes(request: Request) -> SessionRegistry:
     return request.app.state.tapes
 
@@ -103,25 +156,25 @@ def json_answer(content: Any, status: int = 200, headers: dict[str, str] | None 
     return Response(wire.dumps(content), status, headers, JSON)
 
 
-def lease_of(asked: float | None, settings: Settings) -> float:
+def lease_of(asked: float | None, default: float, most: float) -> float:
     """The lease in seconds: the requested one, or the default. Raises HttpProblem 422 above the maximum."""
-    if asked is not None and asked > settings.max_session_lease:
-        detail = f"lease_s exceeds the maximum of {settings.max_session_lease:g} s"
+    if asked is not None and asked > most:
+        detail = f"lease_s exceeds the maximum of {most:g} s"
         raise HttpProblem("limit-exceeded", detail, errors=[FieldError("/lease_s", "too_long", detail)])
-    return settings.session_lease if asked is None else asked
+    return default if asked is None else asked
 
 
 async def register_sample(app: FastAPI, id: str) -> StoredProgram:
     """Check and store a program of the documentation. Raises EngineError, StorageError, TooManyPrograms."""
     text = ProgramText.of(EXAMPLES[id])
     reply = await app.state.engine.call("inspect", {"document": text.text, "as_json": True}, deadline=30.0)
-    stored, _ = await app.state.programs.put(text, reply.tensors["json"].tobytes())
+    stored, _ = await app.state.programs.put(tenant(), text, reply.tensors["json"].tobytes())
     return stored
 
 
 async def program(request: Request, id: str) -> StoredProgram:
     """The registered program. A missing sample of the documentation is registered again. Raises HttpProblem 404."""
-    found = await programs(request).get(id)
+    found = await programs(request).get(tenant(), id)
     if found is None and id in EXAMPLES:
         found = await register_sample(request.app, id)
     if found is None:

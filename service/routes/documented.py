@@ -13,7 +13,7 @@ from service.problems import responses
 from service.schemas.gradients import OP, PROGRAM
 from service.schemas.stream import DoneEvent, ErrorEvent, GradientEvent
 
-__all__ = ["HOT_PROBLEMS", "accepts", "answers", "lines"]
+__all__ = ["FILE", "HOT_PROBLEMS", "accepts", "answers", "lines"]
 
 REFERENCES = {"Program": PROGRAM, "Op": OP}
 """Components of the document, and the placeholders that they replace."""

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Path, Request, Response
 
+from service.caller import tenant
 from service.engine import Reply
 from service.http.request_body import SAFETENSORS, Body, read_body, wanted_form
 from service.http.tensor_payloads import render
+from service.problems import HttpProblem
 from service.routes.common import settings
 from service.routes.documented import HOT_PROBLEMS
 from service.schemas.examples import SAMPLE_SESSION
+from service.sessions.answer import etag_of as etag
+from service.sessions.answer import shown
 from service.sessions.registry import SessionRegistry
-from service.sessions.session import Session, version_text
+from service.sessions.session import Session
 
 __all__ = [
     "AT",
+    "IF_MATCH",
     "IN_SESSION",
     "SESSION_ID",
     "TIMING",
@@ -27,6 +32,7 @@ __all__ = [
     "read_answer",
     "received",
     "received_for",
+    "require_if_match",
     "shown",
 ]
 
@@ -42,7 +48,7 @@ SessionId = Annotated[
 
 IN_SESSION = ("not-found", "gone", "numeric-error", *HOT_PROBLEMS)
 TIMING = {"queue": 0.1, "transfer_in": 0.1, "compute": 0.9, "transfer_out": 0.1, "total": 1.5}
-AT = {"step": 1, "weights_version": "e1.v1", "accumulated": 0}
+AT = {"step": 1, "weights_version": "e1.v1", "accumulated": 0, "durable_step": 1}
 
 
 async def received(request: Request, registry: SessionRegistry, id: str) -> tuple[bool, Body, Session]:
@@ -54,7 +60,7 @@ async def received(request: Request, registry: SessionRegistry, id: str) -> tupl
 async def received_for(request: Request, registry: SessionRegistry, id: str, *more: str) -> tuple[str, Body, Session]:
     """The media type of the answer (JSON, safetensors or one of `more`), the body, and the session."""
     form = wanted_form(request, *more)
-    session = registry.get(id)
+    session = await registry.find(tenant(), id)
     return form, await read_body(request, settings(request)), session
 
 
@@ -64,15 +70,26 @@ async def read_answer(reply: Reply, as_file: bool, members: dict[str, Any]) -> R
     return answer.response()
 
 
-def shown(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of a worker, with the version in the form that clients see."""
-    plain = {name: value for name, value in result.items() if name not in ("version", "seq")}
-    return {**plain, "weights_version": version_text(result["version"])}
+IF_MATCH: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "If-Match",
+            "in": "header",
+            "required": True,
+            "schema": {"type": "string"},
+            "description": "ETag of the version to replace, or * for any.",
+            "example": "*",
+        }
+    ]
+}
+"""The header of routes that replace values of a session, for the OpenAPI document; see `require_if_match`."""
 
 
-def etag(reply: Reply) -> str:
-    """The ETag of the parameters after the call."""
-    return f'"{version_text(reply.result["version"])}"'
+def require_if_match(request: Request, session: Session) -> None:
+    """Raises HttpProblem 428 if the request does not say which version it replaces."""
+    if "if-match" not in request.headers:
+        detail = "the header If-Match is missing; send an ETag or *"
+        raise HttpProblem("precondition-required", detail, **session.position)
 
 
 def etag_in(request: Request, header: str, *, weak: bool) -> Callable[[str], bool]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, NoReturn
 from fastapi import APIRouter, Path, Request, Response
 
 from core.ir.errors import escaped
+from service.caller import tenant
 from service.engine import RemoteError, Reply
 from service.engine.protocol import NO_TENSORS
 from service.http.given_values import Values, read_values
@@ -112,7 +113,7 @@ async def append(request: Request, tape: Session, body: Body, asked: schemas.App
 )
 async def delete_ops(request: Request, tape_id: TapeId) -> Response:
     """Delete all ops, constants and values. Parameters and compiled code stay."""
-    tape = tapes(request).get(tape_id)
+    tape = await tapes(request).find(tenant(), tape_id)
     write = Write("tape.renew", {}, NO_TENSORS, None, "renew")
     await _written(request, tape, write, None, False, {})
     return Response(status_code=204)
@@ -130,7 +131,7 @@ async def get_value(
 ) -> Response:
     """The value of a variable. A lazy tape runs the ops that it needs and that have not run yet."""
     as_file = wants_tensorfile(request)
-    tape = tapes(request).get(tape_id)
+    tape = await tapes(request).find(tenant(), tape_id)
     try:
         reply = await tapes(request).read(tape, "tape.values", {"name": name}, {}, settings(request).step_deadline)
     except RemoteError as error:
@@ -184,7 +185,7 @@ async def post_backward(request: Request, tape_id: TapeId) -> Response:
 )
 async def get_program(request: Request, tape_id: TapeId) -> Response:
     """The tape as a program: its parameters become parameters, its constants feeds."""
-    tape = tapes(request).get(tape_id)
+    tape = await tapes(request).find(tenant(), tape_id)
     reply = await tapes(request).read(tape, "tape.program", {}, {}, settings(request).step_deadline)
     text = reply.tensors["program"].data
     return PiecedResponse(joined({"program": text}), media_type=JSON)

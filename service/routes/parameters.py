@@ -6,14 +6,26 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from service.caller import tenant
 from service.engine import Reply
 from service.http.given_values import read_values, told_in_query
 from service.http.request_body import wants_tensorfile
 from service.http.tensor_payloads import render
-from service.problems import HttpProblem
 from service.routes.common import sessions, settings
 from service.routes.documented import accepts, answers
-from service.routes.in_session import AT, IN_SESSION, TIMING, SessionId, etag, etag_in, read_answer, received, shown
+from service.routes.in_session import (
+    AT,
+    IF_MATCH,
+    IN_SESSION,
+    TIMING,
+    SessionId,
+    etag,
+    etag_in,
+    read_answer,
+    received,
+    require_if_match,
+    shown,
+)
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_PARAMETERS
 
@@ -41,9 +53,9 @@ async def get_parameters(
 ) -> Response:
     """Parameters and states as JSON or as a safetensors file. The ETag is their version."""
     as_file = wants_tensorfile(request)
-    session = sessions(request).get(session_id)
+    session = await sessions(request).find(tenant(), session_id)
     deadline = settings(request).step_deadline
-    if session.lost is None and session.unsure is None and etag_in(request, "if-none-match", weak=True)(session.etag):
+    if session.is_settled and etag_in(request, "if-none-match", weak=True)(session.etag):
         return Response(status_code=304, headers={"ETag": session.etag})
     with told_in_query("names", names or ()):
         reply = await sessions(request).read(session, "session.get_parameters", {"names": names}, {}, deadline)
@@ -69,26 +81,12 @@ async def get_parameters(
         *IN_SESSION,
     ),
     openapi_extra=accepts(schemas.PutParameters, regression=("Both parameters", {"parameters": REGRESSION_PARAMETERS}))
-    | {
-        "parameters": [
-            {
-                "name": "If-Match",
-                "in": "header",
-                "required": True,
-                "schema": {"type": "string"},
-                "description": "ETag of the version to replace, or * for any.",
-                "example": "*",
-            }
-        ]
-    },
+    | IF_MATCH,
 )
 async def put_parameters(request: Request, session_id: SessionId) -> Response:
     """Replace the given parameters and states, all of them or, on an error, none. Optimizer state stays."""
     as_file, body, session = await received(request, sessions(request), session_id)
-    if "if-match" not in request.headers:
-        raise HttpProblem(
-            "precondition-required", "the header If-Match is missing; send an ETag or *", **session.position
-        )
+    require_if_match(request, session)
     asked = body.read_as(schemas.PutParameters)
     members = {"/parameters": asked.parameters, "/states": asked.states}
     given = await read_values(body, settings(request), members)
@@ -96,6 +94,6 @@ async def put_parameters(request: Request, session_id: SessionId) -> Response:
     allowed = etag_in(request, "if-match", weak=False)
     with given.told():
         reply = await sessions(request).change(
-            session, "session.put_parameters", lambda: given.args, given.tensors, allowed, deadline
+            session, "session.put_parameters", lambda session: given.args, given.tensors, allowed, deadline
         )
     return await read_answer(reply, as_file, {})

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from core.backward.query import GradientQuery, Unconnected
 from service import __version__
+from service.caller import tenant
 from service.formats.packed import as_text
 from service.http.pieces import Part, PiecedResponse
 from service.http.request_body import JSON, decoded, read_body
@@ -166,7 +167,7 @@ async def create_program(
 async def _registered(request: Request, program: ProgramText, signature: bytes) -> Response:
     """Store a program that was checked. Raises HttpProblem 429."""
     try:
-        stored, created = await programs(request).put(program, signature)
+        stored, created = await programs(request).put(tenant(), program, signature)
     except TooManyPrograms:
         raise HttpProblem("quota-exceeded", "the limit of registered programs is reached; delete some") from None
     headers = {"Location": f"/v1/programs/{stored.id}", "ETag": f'"{stored.id}"'}
@@ -200,7 +201,7 @@ async def list_programs(
     ] = "",
 ) -> Response:
     """One page of the registered programs, ordered by id."""
-    page, more = await programs(request).page(page_token, page_size)
+    page, more = await programs(request).page(tenant(), page_token, page_size)
     return _json({"programs": [_summary(p) for p in page], "next_page_token": page[-1].id if more else None})
 
 
@@ -257,9 +258,9 @@ async def clone_program(request: Request, program_id: ProgramId) -> Response:
 async def delete_program(request: Request, program_id: UnusedProgramId) -> Response:
     """Delete a program. Refused while sessions use it."""
     await program(request, program_id)
-    if used := sessions(request).uses_program(program_id):
+    if used := await sessions(request).uses_program(tenant(), program_id):
         raise HttpProblem("in-use", f"{len(used)} sessions use this program; close them first", sessions=used[:20])
-    await programs(request).delete(program_id)
+    await programs(request).delete(tenant(), program_id)
     return Response(status_code=204)
 
 

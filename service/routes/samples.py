@@ -1,18 +1,32 @@
-"""The sample session and the sample tape of the documentation.
+"""The sample session, tape, dataset, upload, operation and checkpoint of the documentation.
 
-Their ids are constant, so that every form of the API page can be sent as it is. They are opened when a request first
-names them, and again after they were closed, expired or lost.
+Their ids are constant, so that every form of the API page can be sent as it is. They are made when a request first
+names them, and again after they were closed, deleted, expired or lost.
 """
 
 from __future__ import annotations
 
 from fastapi import Request
 
+from service.caller import tenant
+from service.http.recorded import Recorded
 from service.http.request_body import JSON, Body
 from service.routes import common, on_tape, sessions, tapes
+from service.routes.sample_checkpoint import keep_sample
+from service.routes.sample_data import restore_dataset, restore_upload
+from service.routes.sample_job import restore_job
 from service.schemas import sessions as session_schemas
 from service.schemas import tapes as tape_schemas
-from service.schemas.examples import SAMPLE_LINE, SAMPLE_SESSION, SAMPLE_SETTINGS, SAMPLE_TAPE
+from service.schemas.examples import (
+    SAMPLE_DATASET,
+    SAMPLE_JOB,
+    SAMPLE_LINE,
+    SAMPLE_OPERATION,
+    SAMPLE_SESSION,
+    SAMPLE_SETTINGS,
+    SAMPLE_TAPE,
+    SAMPLE_UPLOAD,
+)
 from service.sessions.tape import OpenTape
 
 __all__ = ["restored_samples"]
@@ -28,19 +42,36 @@ async def restored_samples(request: Request) -> None:
     elif named.get("tape_id") == SAMPLE_TAPE:
         async with request.app.state.samples:
             await _restore_tape(request)
+    elif named.get("job_id") == SAMPLE_JOB:
+        async with request.app.state.samples:
+            await restore_job(request)
+    elif "checkpoint_id" in named:
+        await keep_sample(request, named["checkpoint_id"])
+    elif named.get("dataset_id") == SAMPLE_DATASET:
+        async with request.app.state.samples:
+            await restore_dataset(request)
+    elif named.get("upload_id") == SAMPLE_UPLOAD:
+        async with request.app.state.samples:
+            await restore_upload(request)
+    elif named.get("operation_id") == SAMPLE_OPERATION:
+        async with request.app.state.samples:
+            await request.app.state.operations.keep(SAMPLE_OPERATION, "GET /v1", SAMPLE_ANSWER)
+
+
+SAMPLE_ANSWER = Recorded(200, {"content-type": JSON}, (b'{"sample":"the answer of a call"}',))
 
 
 async def _restore_session(request: Request) -> None:
-    if not common.sessions(request).is_open(SAMPLE_SESSION):
+    if not common.sessions(request).is_open(tenant(), SAMPLE_SESSION):
         asked = session_schemas.CreateSession.model_validate(SAMPLE_SETTINGS)
         await sessions.open_session(request, Body(SAMPLE_SETTINGS, {}, JSON, b""), asked, SAMPLE_SESSION)
 
 
 async def _restore_tape(request: Request) -> None:
     registry = common.tapes(request)
-    if not registry.is_open(SAMPLE_TAPE):
+    if not registry.is_open(tenant(), SAMPLE_TAPE):
         await tapes.open_tape(request, tape_schemas.CreateTape.model_validate({}), SAMPLE_TAPE)
-    tape = registry.get(SAMPLE_TAPE)
+    tape = await registry.find(tenant(), SAMPLE_TAPE)
     assert isinstance(tape, OpenTape)
     if tape.ops == 0:
         asked = tape_schemas.AppendOps.model_validate(SAMPLE_LINE)

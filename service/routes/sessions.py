@@ -6,22 +6,21 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from core.ir.errors import ProgramError, escaped
-from core.optim.optimizers import Optimizer
-from service.formats.packed import as_text
+from service.caller import tenant
 from service.http.given_values import read_values
 from service.http.request_body import JSON, Body, read_body
-from service.problems import FieldError, HttpProblem, responses
-from service.routes.common import json_answer, lease_of, program, sessions, settings
+from service.problems import responses
+from service.routes.common import json_answer, lease_of, sessions, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import deadline_of
 from service.routes.in_session import SessionId, etag_in
+from service.routes.new_sessions import NewSession, from_checkpoint, optimizer_of, program_of
 from service.schemas import sessions as schemas
-from service.schemas.examples import REGRESSION_ID, SAMPLE_SETTINGS
+from service.schemas.examples import REGRESSION_ID, SAMPLE_CHECKPOINT, SAMPLE_SETTINGS
 from service.sessions.merge_patch import merged
 from service.sessions.session import Session
 
-__all__ = ["open_session", "router"]
+__all__ = ["VIEW", "open_session", "router", "view"]
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
 
@@ -34,14 +33,16 @@ VIEW: dict[str, Any] = {
     "targets": [],
     "optimizer": {"type": "adam", "learning_rate": 0.01},
     "worker": "wrk_mfrggzdfmztwq2lknnwg23tpob",
+    "durability": "journal",
     "step": 0,
+    "durable_step": 0,
     "next_seq": 1,
     "accumulated": 0,
     "weights_version": "e1.v0",
     "bytes": 12,
     "created": 1767225600.0,
-    "lease_s": 900.0,
-    "lease_left_s": 900.0,
+    "lease_s": 604800.0,
+    "lease_left_s": 604800.0,
 }
 
 
@@ -52,7 +53,9 @@ VIEW: dict[str, Any] = {
     response_model=schemas.SessionView,
     responses={
         201: {"description": "The session is open.", "content": {JSON: {"example": VIEW}}},
-        **responses("not-found", "invalid-program", "no-gradient", "quota-exceeded", *HOT_PROBLEMS),
+        **responses(
+            "not-found", "invalid-program", "no-gradient", "quota-exceeded", "checkpoint-damaged", *HOT_PROBLEMS
+        ),
     },
     openapi_extra=accepts(
         schemas.CreateSession,
@@ -60,40 +63,58 @@ VIEW: dict[str, Any] = {
             "Linear regression with Adam",
             SAMPLE_SETTINGS,
         ),
+        checkpoint=("Continue from a checkpoint", {"from_checkpoint": SAMPLE_CHECKPOINT}),
     ),
 )
 async def create_session(request: Request) -> Response:
-    """Load a program with its parameters into a worker, where they stay until the session is closed."""
+    """Load a program with its parameters into a worker, where they stay until the session is closed.
+
+    With `from_checkpoint` a session goes on as a saved one, to the bit; or, with other settings or another program,
+    starts from its parameters. All tensors that do not fit are reported at once.
+    """
     body = await read_body(request, settings(request))
     session = await open_session(request, body, body.read_as(schemas.CreateSession))
-    return json_answer(_view(session), 201, {"Location": f"/v1/sessions/{session.id}", "ETag": session.etag})
+    return json_answer(view(session), 201, {"Location": f"/v1/sessions/{session.id}", "ETag": session.etag})
 
 
-async def open_session(request: Request, body: Body, asked: schemas.CreateSession, id: str | None = None) -> Session:
-    """A new session with the settings of `body`, which `asked` describes. id: by default a fresh one."""
-    optimizer = _optimizer(asked.optimizer)
+async def open_session(
+    request: Request, body: Body, asked: schemas.CreateSession, id: str | None = None, job: str | None = None
+) -> Session:
+    """A new session with the settings of `body`, which `asked` describes.
+
+    id: by default a fresh one. job: id of the job that owns the session.
+    """
     given = await read_values(body, settings(request), {"/init/parameters": asked.init.parameters})
-    if asked.program is not None:
-        given_program = as_text(asked.program)
+    if asked.from_checkpoint is not None:
+        new = await from_checkpoint(request, asked, bool(given.names))
     else:
-        given_program = (await program(request, asked.program_id or "")).program
-    with given.told():
-        return await sessions(request).open(
+        new = NewSession(
+            "session.create",
             {
                 "query": asked.query(),
-                "optimizer": optimizer.document,
+                "optimizer": optimizer_of(asked.optimizer).document,
                 "clip": asked.clipping(),
                 "loss_scale": asked.scaling(),
                 "seed": asked.init.seed,
                 "initializers": asked.init.initializers,
-                **given.args,
             },
+            await program_of(request, asked),
+            {"loss": asked.loss, "targets": asked.targets, "optimizer": asked.optimizer},
+        )
+    with given.told():
+        return await sessions(request).open(
+            {**new.args, **given.args},
             given.tensors,
-            program=(given_program.id, given_program.text),
-            lease_s=lease_of(asked.lease_s, settings(request)),
+            op=new.op,
+            program=(new.program.id, new.program.text),
+            lease_s=lease_of(asked.lease_s, settings(request).session_lease, settings(request).max_session_lease),
+            tenant=tenant(),
+            durability="none" if id is not None else asked.durability,
+            checkpoint_every=asked.checkpoint_every,
             deadline=deadline_of(asked.deadline_s, settings(request)),
-            about={"loss": asked.loss, "targets": asked.targets, "optimizer": asked.optimizer},
+            about=new.about,
             id=id,
+            job=job,
         )
 
 
@@ -107,10 +128,10 @@ async def list_sessions(
     ] = "",
 ) -> Response:
     """One page of the open and lost sessions, ordered by id."""
-    found = sessions(request).page(page_token, page_size + 1)
+    found = await sessions(request).page(tenant(), page_token, page_size + 1)
     page = found[:page_size]
     token = page[-1].id if len(found) > page_size else None
-    return json_answer({"sessions": [_view(session) for session in page], "next_page_token": token})
+    return json_answer({"sessions": [view(session) for session in page], "next_page_token": token})
 
 
 @router.get(
@@ -124,8 +145,8 @@ async def list_sessions(
 )
 async def get_session(request: Request, session_id: SessionId) -> Response:
     """State of the session, its next `seq` and the version of its parameters. Does not renew the lease."""
-    session = sessions(request).get(session_id)
-    return json_answer(_view(session), headers={"ETag": session.etag})
+    session = await sessions(request).seen(tenant(), session_id, settings(request).step_deadline)
+    return json_answer(view(session), headers={"ETag": session.etag})
 
 
 @router.patch(
@@ -157,18 +178,19 @@ async def patch_session(request: Request, session_id: SessionId) -> Response:
 
     The optimizer state stays. The ETag changes, as with every change of the session.
     """
-    session = sessions(request).get(session_id)
+    session = await sessions(request).find(tenant(), session_id)
     body = await read_body(request, settings(request), binary=False)
     asked = body.read_as(schemas.PatchSession)
 
-    def args() -> dict[str, Any]:
+    def args(session: Session) -> dict[str, Any]:
         whole = merged(session.about["optimizer"], asked.optimizer)
-        return {"optimizer": _optimizer(whole).document, "shown": whole}
+        return {"optimizer": optimizer_of(whole).document, "shown": whole}
 
     allowed = etag_in(request, "if-match", weak=False) if "if-match" in request.headers else lambda etag: True
     deadline = settings(request).step_deadline
     await sessions(request).change(session, "session.configure", args, {}, allowed, deadline)
-    return json_answer(_view(session), headers={"ETag": session.etag})
+    session = await sessions(request).seen(tenant(), session_id, deadline)
+    return json_answer(view(session), headers={"ETag": session.etag})
 
 
 @router.delete(
@@ -182,37 +204,22 @@ async def patch_session(request: Request, session_id: SessionId) -> Response:
 )
 async def delete_session(request: Request, session_id: SessionId) -> Response:
     """Close the session after its running call and release its memory. Safe to repeat."""
-    await sessions(request).close(session_id)
+    await sessions(request).close(tenant(), session_id)
     return Response(status_code=204)
 
 
-def _optimizer(given: dict[str, Any]) -> Optimizer:
-    """Raises HttpProblem 422."""
-    attrs = {name: value for name, value in given.items() if name != "type"}
-    try:
-        return Optimizer(str(given.get("type", "")), attrs)
-    except ProgramError as error:
-        place = FieldError(_place_of(error, given), error.code, error.message, suggestion=error.suggestion)
-        raise HttpProblem("invalid-request", error.message, errors=[place]) from None
-
-
-def _place_of(error: ProgramError, given: dict[str, Any]) -> str:
-    """The pointer to the member of the optimizer that `error` refuses."""
-    if error.code == "unknown_optimizer":
-        return "/optimizer/type" if "type" in given else "/optimizer"
-    named = [name for name in given if f"attribute {name!r}" in error.message]
-    return f"/optimizer/{escaped(named[0])}" if named else "/optimizer"
-
-
-def _view(session: Session) -> dict[str, Any]:
+def view(session: Session) -> dict[str, Any]:
+    """The session as clients see it."""
     return {
         "id": session.id,
         "state": session.state,
         "reason": session.lost,
         "program_id": session.program_id,
         **session.about,
-        "worker": session.worker,
+        "worker": session.worker or None,
+        "durability": session.durability,
         "step": session.step,
+        "durable_step": session.durable_step,
         "next_seq": session.seq + 1,
         "accumulated": session.accumulated,
         "weights_version": session.weights_version,

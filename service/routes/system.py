@@ -1,4 +1,4 @@
-"""The service itself: version and limits, health, workers, metrics, documentation."""
+"""The service itself: version and limits, workers, metrics, documentation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from fastapi import Path as PathParameter
 from pydantic import Field
 
 from service import __version__
+from service.caller import tenant
 from service.formats import json_tensors as tensors
 from service.http.pieces import PiecedResponse
 from service.http.request_body import JSON, NDJSON, SAFETENSORS
 from service.problems import HttpProblem, responses
-from service.routes.common import engine, metrics, programs, settings
+from service.routes.common import engine, metrics, settings, tenancy
+from service.routes.tenants import quotas_of
 from service.schemas.programs import Strict
+from service.schemas.tenants import Quota
 
 __all__ = ["router"]
 
@@ -38,11 +41,17 @@ DOCS_PAGE = """<!doctype html>
 <script src="static/swagger-ui-bundle.js"></script><script src="static/docs.js"></script></head>
 <body><div id="swagger-ui"></div></body></html>
 """
+NOTES = {
+    True: "Every request needs an API key, but those for health and documentation.",
+    False: "No API key exists: everyone who reaches the service may do everything.",
+}
 LIMITS = (
     "step_deadline",
     "max_step_deadline",
     "session_lease",
     "max_session_lease",
+    "tape_lease",
+    "max_tape_lease",
     "json_body_bytes",
     "binary_body_bytes",
     "body_bytes_in_flight",
@@ -68,16 +77,27 @@ LIMITS = (
     "tensor_bytes",
     "queue_per_worker",
     "sessions",
+    "session_bytes",
     "tapes",
     "tape_bytes",
     "session_pipeline",
+    "running_jobs",
+    "streams",
+    "operations",
     "programs",
+    "dataset_bytes",
+    "dataset_deadline",
+    "datasets",
+    "uploads",
+    "upload_lease",
 )
 
-HEALTHY = {
-    "data_directory": "the data directory is in its place and can be written",
-    "store": "the store of programs can be written",
-}
+
+class Access(Strict):
+    """Who may call the service."""
+
+    keys_required: bool = Field(description="Whether requests need an API key.")
+    note: str = Field(description="The rule in a sentence.")
 
 
 class Root(Strict):
@@ -86,22 +106,10 @@ class Root(Strict):
     name: str
     version: str
     limits: dict[str, float] = Field(description="Limits by setting: sizes in bytes, times in seconds, else counts.")
+    access: Access
+    quotas: dict[str, Quota] = Field(description="Limits of the caller's tenant and their use, by name.")
     media_types: list[str] = Field(description="Media types of answers.")
     links: dict[str, str] = Field(description="Paths of the parts of the API.")
-
-
-class Check(Strict):
-    """One condition of readiness."""
-
-    ok: bool
-    detail: str
-
-
-class Health(Strict):
-    """Whether the service can take work."""
-
-    status: str
-    checks: dict[str, Check] = Field({}, description="Each condition of readiness.")
 
 
 class Worker(Strict):
@@ -118,6 +126,9 @@ class Worker(Strict):
     heartbeat_age: float = Field(description="Seconds since the last heartbeat.")
     queued: int = Field(description="Calls that wait for this worker.")
     last_fatal: str | None = Field(description="Reason why the previous process ended.")
+    parked: int = Field(description="Calls that wait for a compilation.")
+    memory_limit: int | None = Field(description="Private memory that the worker may use, in bytes.")
+    device_memory: list[int] = Field(description="Bytes of its GPU: all, used, free in the pool of the worker.")
 
 
 class Workers(Strict):
@@ -129,12 +140,14 @@ class Workers(Strict):
 @router.get("/v1", tags=["service"], summary="Read version and limits", response_model=Root)
 async def root(request: Request) -> Response:
     """Name, version and limits of the service, and the paths of the API."""
-    current = settings(request)
+    current, needed = settings(request), tenancy(request).ring.is_needed
     return _json(
         {
             "name": "backpass",
             "version": __version__,
             "limits": {name: getattr(current, name) for name in LIMITS},
+            "access": {"keys_required": needed, "note": NOTES[needed]},
+            "quotas": await quotas_of(request, tenant()),
             "media_types": [JSON, SAFETENSORS, NDJSON],
             "links": {
                 "programs": "/v1/programs",
@@ -142,6 +155,11 @@ async def root(request: Request) -> Response:
                 "sessions": "/v1/sessions",
                 "tapes": "/v1/tapes",
                 "ops": "/v1/ops",
+                "me": "/v1/me",
+                "usage": "/v1/usage",
+                "keys": "/v1/keys",
+                "tenants": "/v1/tenants",
+                "audit": "/v1/audit",
                 "workers": "/v1/workers",
                 "docs": "/docs",
                 "openapi": "/openapi.json",
@@ -157,32 +175,6 @@ async def list_workers(request: Request) -> Response:
     return _json({"workers": [asdict(w) for w in engine(request).workers()]})
 
 
-@router.get("/healthz/live", tags=["service"], summary="Check that the process is alive", response_model=Health)
-async def live() -> Response:
-    """Always 200 while the process serves requests; nothing else is checked."""
-    return _json({"status": "alive"})
-
-
-@router.get(
-    "/healthz/ready",
-    tags=["service"],
-    summary="Check that the service is ready",
-    response_model=Health,
-    responses={503: {"model": Health, "description": "Not ready; the body lists the failed checks."}},
-)
-async def ready(request: Request) -> Response:
-    """200 if a worker is up and the service can store data, else 503. The body lists each check."""
-    workers = engine(request).workers()
-    up = sum(w.state in ("idle", "busy") and w.heartbeat_age < settings(request).heartbeat_timeout for w in workers)
-    checks = {
-        "workers": {"ok": up > 0, "detail": f"{up} of {len(workers)} workers are up"},
-    }
-    for name, reason in (await programs(request).health()).items():
-        checks[name] = {"ok": reason is None, "detail": reason or HEALTHY[name]}
-    well = all(check["ok"] for check in checks.values())
-    return _json({"status": "ready" if well else "not ready", "checks": checks}, 200 if well else 503)
-
-
 @router.get(
     "/metrics",
     tags=["service"],
@@ -192,19 +184,16 @@ async def ready(request: Request) -> Response:
         200: {
             "content": {"text/plain": {"schema": {"type": "string"}}},
             "description": "Metrics in the Prometheus text format.",
-        }
+        },
+        **responses("not-found"),
     },
 )
 async def read_metrics(request: Request) -> Response:
-    """Metrics for Prometheus: times in seconds, sizes in bytes."""
+    """Metrics for Prometheus: times in seconds, sizes in bytes. 404 if they have a port of their own."""
+    if settings(request).metrics_port:
+        raise HttpProblem("not-found", "the metrics of this service have a port of their own")
     content, media_type = metrics(request).render()
     return Response(content, media_type=None, headers={"Content-Type": media_type})
-
-
-@router.get("/", include_in_schema=False)
-async def start() -> Response:
-    """Redirects a browser to the documentation."""
-    return Response(status_code=307, headers={"Location": "docs"})
 
 
 @router.get("/openapi.json", include_in_schema=False)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
+from service.caller import tenant
 from service.http.request_body import JSON, read_body
 from service.problems import responses
 from service.routes.common import json_answer, lease_of, settings, tapes
@@ -77,7 +78,8 @@ async def open_tape(request: Request, asked: schemas.CreateTape, id: str | None 
     return await tapes(request).open(
         about,
         {},
-        lease_s=lease_of(asked.lease_s, settings(request)),
+        lease_s=lease_of(asked.lease_s, settings(request).tape_lease, settings(request).max_tape_lease),
+        tenant=tenant(),
         deadline=deadline_of(asked.deadline_s, settings(request)),
         about=about,
         id=id,
@@ -94,7 +96,7 @@ async def list_tapes(
     ] = "",
 ) -> Response:
     """One page of the open and lost tapes, ordered by id."""
-    found = tapes(request).page(page_token, page_size + 1)
+    found = await tapes(request).page(tenant(), page_token, page_size + 1)
     page = found[:page_size]
     token = page[-1].id if len(found) > page_size else None
     return json_answer({"tapes": [_view(tape) for tape in page], "next_page_token": token})
@@ -111,7 +113,7 @@ async def list_tapes(
 )
 async def get_tape(request: Request, tape_id: TapeId) -> Response:
     """State and size of the tape, and its next `seq`. Does not renew the lease."""
-    return json_answer(_view(tapes(request).get(tape_id)))
+    return json_answer(_view(await tapes(request).find(tenant(), tape_id)))
 
 
 @router.delete(
@@ -122,7 +124,7 @@ async def get_tape(request: Request, tape_id: TapeId) -> Response:
 )
 async def delete_tape(request: Request, tape_id: TapeId) -> Response:
     """Close the tape after its running call and release its memory. Safe to repeat."""
-    await tapes(request).close(tape_id)
+    await tapes(request).close(tenant(), tape_id)
     return Response(status_code=204)
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from fastapi import APIRouter, Request, Response
 
+from service.caller import tenant
 from service.engine import Reply
 from service.engine.protocol import PartCallback
 from service.http.given_values import Values, read_gradients, read_values
-from service.http.ndjson_stream import GradientStream
+from service.http.ndjson_stream import GradientStream, StepStream
 from service.http.request_body import NDJSON, SAFETENSORS, Body
-from service.http.tensor_payloads import Answer, render
+from service.http.tensor_payloads import Answer
 from service.problems import FieldError, HttpProblem, responses
-from service.routes.common import Profiled, sessions, settings
+from service.routes.common import Profiled, live, sessions, settings
 from service.routes.documented import accepts, answers, lines
 from service.routes.gradients import COTANGENTS, deadline_of
 from service.routes.in_session import (
@@ -21,7 +23,6 @@ from service.routes.in_session import (
     IN_SESSION,
     TIMING,
     SessionId,
-    etag,
     read_answer,
     received,
     received_for,
@@ -29,6 +30,8 @@ from service.routes.in_session import (
 )
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_FEEDS
+from service.sessions.answer import written
+from service.sessions.entry import Form
 from service.sessions.registry import Write
 from service.sessions.session import Session
 
@@ -71,6 +74,7 @@ TWO_BATCHES = {
         "sequence-conflict",
         "sequence-gap",
         *IN_SESSION,
+        stream=lines({**STEP_ANSWER, "gradients": GRADIENTS}, b=12, w=13),
     ),
     openapi_extra=accepts(
         schemas.StepRequest,
@@ -88,20 +92,34 @@ async def post_step(request: Request, session_id: SessionId, profile: Profiled =
 
     With a `seq` the request can be repeated safely: the step is done once. If a step of several fails, or the deadline
     passes between them, the earlier ones stay: the answer has their number as `applied` and the reason as `stopped`.
+
+    With `Accept: application/x-ndjson` the gradients, by default all of them, leave in the order in which the backward
+    pass completes them. The last line is the answer of the step, after it took effect. Such a step runs op by op.
     """
-    as_file, body, session = await received(request, sessions(request), session_id)
+    form, body, session = await received_for(request, sessions(request), session_id, NDJSON)
     asked = body.read_as(schemas.StepRequest)
+    returned = asked.return_gradients
+    if form == NDJSON:
+        if asked.batches is not None or asked.accumulate is not None:
+            _refuse("/accumulate" if asked.batches is None else "/batches", "a step on several batches is not streamed")
+        if "return_gradients" not in asked.model_fields_set:
+            returned = "all"
     args: dict[str, Any] = {
         "fetch": asked.fetch,
-        "returned": asked.return_gradients,
+        "returned": returned,
         "require_finite": asked.require_finite,
     }
     args |= {"learning_rate": asked.learning_rate, "batches": asked.batches, "accumulate": asked.accumulate}
     feeds = await _feeds(request, body, session, asked.feeds, asked.target_gradients)
     args |= {"reduction": asked.reduction, "profile": profile, **feeds.args}
+    members: dict[str, Any] = {"loss": None, "fetched": {}, "recorded": {}}
+    if form == NDJSON:
+        args["stream"] = True
+        write = Write("session.step", args, feeds.tensors, asked.seq, "steps", body)
+        return _streamed(request, session, write, feeds, asked.deadline_s, members)
     write = Write("session.step", args, feeds.tensors, asked.seq, "steps", body)
-    members: dict[str, Any] = {"loss": None, "fetched": {}, "gradients": {}, "recorded": {}}
-    return await _written(request, session, write, feeds, asked.deadline_s, as_file, members)
+    every = {**members, "gradients": {}}
+    return await _written(request, session, write, feeds, asked.deadline_s, form == SAFETENSORS, every)
 
 
 @router.post(
@@ -222,9 +240,9 @@ async def post_evaluation(request: Request, session_id: SessionId, profile: Prof
 )
 async def delete_gradients(request: Request, session_id: SessionId) -> Response:
     """Forget the gradients that `POST .../gradients` with `accumulate` has added up. Safe to repeat."""
-    session = sessions(request).get(session_id)
+    session = await sessions(request).find(tenant(), session_id)
     deadline = settings(request).step_deadline
-    await sessions(request).change(session, "session.discard", dict, {}, lambda etag: True, deadline)
+    await sessions(request).change(session, "session.discard", lambda session: {}, {}, lambda etag: True, deadline)
     return Response(status_code=204)
 
 
@@ -254,11 +272,26 @@ async def _written(
     members: dict[str, Any],
 ) -> Response:
     deadline = deadline_of(deadline_s, settings(request))
+    form: Form = {"as_file": as_file, "members": members}
 
     async def answer(reply: Reply) -> Answer:
-        document = {**shown(reply.result), "seq": reply.result["seq"], "next_seq": reply.result["seq"] + 1}
-        return await render(reply, document, as_file=as_file, headers={"ETag": etag(reply)}, members=members)
+        live(request).record(session.key, reply.result, reply.tensors, reply.timing_ms)
+        return await written(reply, form)
 
     with values.told():
-        found, replayed = await sessions(request).write(session, write, deadline, answer)
+        found, replayed = await sessions(request).write(session, replace(write, form=form), deadline, answer)
     return found.response({"Idempotency-Replayed": "true"} if replayed else {})
+
+
+def _streamed(
+    request: Request, session: Session, write: Write, values: Values, deadline_s: float | None, members: dict[str, Any]
+) -> Response:
+    """The answer of a step as a stream."""
+    deadline = deadline_of(deadline_s, settings(request))
+    write = replace(write, form={"as_file": False, "members": members, "stream": True})
+
+    async def call(on_part: PartCallback) -> tuple[Answer, bool]:
+        with values.told():
+            return await sessions(request).write(session, replace(write, on_part=on_part), deadline)
+
+    return StepStream(call)

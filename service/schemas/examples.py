@@ -15,10 +15,18 @@ __all__ = [
     "REGRESSION_FEEDS",
     "REGRESSION_ID",
     "REGRESSION_PARAMETERS",
+    "SAMPLE_CHECKPOINT",
+    "SAMPLE_COLUMNS",
+    "SAMPLE_CSV",
+    "SAMPLE_DATASET",
+    "SAMPLE_JOB",
+    "SAMPLE_JOB_SETTINGS",
     "SAMPLE_LINE",
+    "SAMPLE_OPERATION",
     "SAMPLE_SESSION",
     "SAMPLE_SETTINGS",
     "SAMPLE_TAPE",
+    "SAMPLE_UPLOAD",
     "WHILE",
     "WHILE_ID",
 ]
@@ -84,7 +92,10 @@ WHILE: dict[str, Any] = {
 
 SAMPLE_SESSION = "ses_samplesessionofregression2"
 SAMPLE_TAPE = "tap_sampletapewithtwoops222222"
-"""Ids of the sample session and the sample tape, which exist whenever a request names them."""
+SAMPLE_OPERATION = "opn_sampleoperation22222222222"
+SAMPLE_CHECKPOINT = "ckp_samplecheckpointofsession2"
+SAMPLE_UPLOAD = "upl_sampleuploadofatable222222"
+"""Ids of the sample session, tape, operation, checkpoint and upload, which exist whenever a request names them."""
 
 REGRESSION_ID = program_id(REGRESSION)
 WHILE_ID = program_id(WHILE)
@@ -117,3 +128,27 @@ SAMPLE_LINE: dict[str, Any] = {
     ],
 }
 """Leaves and ops of a tape. `renew` lets a reader send them again."""
+
+SAMPLE_COLUMNS: dict[str, Any] = {
+    "x": {"dtype": "float32", "shape": [8, 2], "data": [0, 0, 0, 1, 1, 0, 1, 1, 2, 0, 0, 2, 2, 1, 2, 2]},
+    "y": {"dtype": "float32", "shape": [8, 1], "data": [1, 0, 3, 2, 5, -1, 4, 3]},
+}
+"""The sample dataset: y = 1 + 2 a - b for the two features a and b in x, the feeds of the regression."""
+
+SAMPLE_DATASET = "dst_h7opdnqiatxfd32fvtrv63cr5y"
+"""Its id, which comes from its content."""
+
+SAMPLE_CSV = "a,b,y\n0,0,1\n0,1,0\n1,0,3\n1,1,2\n2,0,5\n0,2,-1\n2,1,4\n2,2,3\n"
+"""The same table as the content of the sample upload."""
+SAMPLE_JOB = "job_samplejobofregression22222"
+
+SAMPLE_JOB_SETTINGS: dict[str, Any] = {
+    "program_id": REGRESSION_ID,
+    "loss": "loss",
+    "optimizer": {"type": "adam", "learning_rate": 0.01},
+    "dataset_id": SAMPLE_DATASET,
+    "epochs": 3,
+    "batch_size": 2,
+    "name": "line",
+}
+"""A job of a few steps on the sample dataset."""

@@ -25,6 +25,7 @@ from service.schemas.programs import Strict
 from service.schemas.tensors import Gradients, Tensor, Tensors
 
 __all__ = [
+    "FOR_CHECKPOINTS",
     "CreateSession",
     "EvaluationAnswer",
     "EvaluationRequest",
@@ -176,11 +177,31 @@ class LossScale(Strict):
     pass
 
 
-class CreateSession(GradientOptions):
-    """A program to train. In a safetensors body the tensors are the initial parameters and states."""
+FOR_CHECKPOINTS = {"missing", "extra", "optimizer_state"}
 
+
+class CreateSession(GradientOptions):
+    """A program or a checkpoint to train. In a safetensors body the tensors are the initial parameters and states."""
+
+    from_checkpoint: str | None = Field(
+        None,
+        max_length=40,
+        description="Id of a checkpoint to start from. All other members then have the values of the checkpoint by "
+        "default. Parameters and states are matched by name; those in `init.parameters` go before.",
+    )
     program_id: str | None = Field(None, max_length=64, description="Id of a registered program.")
     program: ProgramDocument | None = None
+    missing: Literal["refuse", "initialize"] = Field(
+        "refuse", description="Parameters and states that the checkpoint lacks: refuse them all, or initialize them."
+    )
+    extra: Literal["refuse", "ignore"] = Field(
+        "refuse", description="Tensors of the checkpoint that the program does not have: refuse them all, or ignore."
+    )
+    optimizer_state: bool | None = Field(
+        None,
+        description="Whether optimizer state, `step` and `seq` go on where the checkpoint was made; by default if the "
+        "program is that of the checkpoint. Otherwise training starts at step 0.",
+    )
     targets: list[Name] = Field(
         [], description=f"{text_of(GradientQuery, 'targets')} Steps may send their cotangents as `target_gradients`."
     )
@@ -219,17 +240,26 @@ class CreateSession(GradientOptions):
         "or an object. A step whose gradients overflow is skipped.",
     )
     init: Init = Field(default_factory=Init.empty)
+    durability: Literal["journal", "checkpoint", "none"] = Field(
+        "journal",
+        description="What a loss of the session's worker or of the service undoes. `journal`: no answered call. "
+        "`checkpoint`: the calls after the last checkpoint, which the service makes every `checkpoint_every` steps; "
+        "the next call reports it. `none`: the session.",
+    )
+    checkpoint_every: int = Field(
+        100, ge=1, le=1_000_000, description="Steps between two checkpoints; only for the durability `checkpoint`."
+    )
     lease_s: float | None = Field(
         None,
         gt=0,
-        description="Idle seconds after which the session is closed. `GET /v1` lists the default and the maximum.",
+        description="Idle seconds after which the session is deleted. `GET /v1` lists the default and the maximum.",
     )
     deadline_s: Deadline = None
 
     @field_validator("loss")
     @classmethod
     def _instead_of_targets(cls, loss: str | None, info: ValidationInfo) -> str | None:
-        if loss is None and not info.data.get("targets"):
+        if loss is None and not info.data.get("targets") and info.data.get("from_checkpoint") is None:
             raise PydanticCustomError("missing", "Field required, or targets in place of it")
         if loss is not None and info.data.get("targets"):
             raise ValueError("give either a loss or targets")
@@ -237,8 +267,11 @@ class CreateSession(GradientOptions):
 
     @model_validator(mode="after")
     def _one_program(self) -> CreateSession:
-        if (self.program is None) == (self.program_id is None):
+        given = (self.program is not None) + (self.program_id is not None)
+        if given > 1 or (not given and self.from_checkpoint is None):
             raise ValueError("give exactly one of program and program_id")
+        if self.from_checkpoint is None and FOR_CHECKPOINTS & self.model_fields_set:
+            raise ValueError(f"{', '.join(sorted(FOR_CHECKPOINTS))} go with from_checkpoint")
         if self.clip is not None and self.clip_norm is not None:
             raise ValueError("clip_norm is short for a clip: give only one of them")
         return self
@@ -362,18 +395,28 @@ class PutParameters(Strict):
     states: Tensors = Field({}, description="Values of states by name.")
 
 
+DurableStep = Annotated[
+    int | None,
+    Field(description="Step that a loss of the worker or of the service cannot undo; null with the durability `none`."),
+]
+
+
 class SessionView(Strict):
     """A session."""
 
     id: str
-    state: Literal["ready", "busy", "lost"] = Field(description="lost: the worker that held the session ended.")
+    state: Literal["ready", "busy", "parked", "lost"] = Field(
+        description="parked: in no worker; the next call moves it into one. lost: its values are gone."
+    )
     reason: str | None = Field(None, description="Reason of the loss.")
     program_id: str
     loss: str | None
     targets: list[str] = Field([], description="The targets of a session without a loss.")
     optimizer: dict[str, Any]
-    worker: str = Field(description="Id of the worker that holds the session.")
+    worker: str | None = Field(description="Id of the worker that holds the session; null if it is parked.")
+    durability: Literal["journal", "checkpoint", "none"]
     step: int = Field(description="Number of updates so far.")
+    durable_step: DurableStep
     next_seq: int = Field(description="`seq` of the next call that changes the session.")
     accumulated: Accumulated
     weights_version: Version
@@ -396,6 +439,7 @@ class Position(Strict):
     step: int
     weights_version: Version
     accumulated: Accumulated = 0
+    durable_step: DurableStep = None
 
 
 class Warned(Strict):

@@ -1,6 +1,12 @@
-"""Open sessions and tapes in the API process: which worker holds each one, and the answers it has given.
+"""Sessions and tapes in the API process: which worker holds each one, the answers it has given, and its journal.
 
-registry  opens, calls and closes sessions, one call of a session at a time
+registry  finds, opens and closes sessions; leases and quotas
+turns     the calls of a session, one at a time; their journal entries
+recovery  rebuilding of a session in another worker
+saving    checkpoints that the service makes, and parking of idle sessions
+stored    the rows of sessions, journals and answers; refuses writes of a process that lost the session
+entry     one entry of the journal
+answer    the answers to calls that change a session
 session   one session: its worker, version, sequence number and lease
 tape      one tape, as another kind of session
 replay    the stored answers, for requests that arrive twice

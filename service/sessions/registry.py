@@ -1,114 +1,243 @@
-"""The registry of open sessions: the worker of each session, and its stored answers.
+"""The registry of open sessions: the worker of each session, its lease, and its place in the store.
 
-The arrays are in the workers. The calls of one session run one at a time, in order of arrival. A call goes on when its
-client disconnects, because the client can fetch the stored answer with its next try.
+The arrays are in the workers. A stored session outlives them: it is found in the store when a request names it, and
+rebuilt in a worker before its next call. An idle one is parked: its worker and this process forget it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
+import logging
 import time
-from base64 import b32encode
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
+from sqlalchemy.exc import IntegrityError
 
 from core.ir.lru import LRU
-from service.engine import DeadlineExceeded, Engine, EngineError, QueueFull, RemoteError, Reply, WorkerLost
-from service.engine.protocol import NO_TENSORS, PartCallback
-from service.http.request_body import Body
-from service.http.tensor_payloads import THREAD_BYTES, Answer
+from service.engine import Engine, EngineError, RemoteError, Reply, WorkerLost
+from service.engine.protocol import NO_TENSORS
 from service.http.worker_calls import Calls
+from service.ids import REPEATABLE, new_id
+from service.objects import Objects
 from service.observability.metrics import Metrics
-from service.problems import HttpProblem, from_exception
+from service.problems import HttpProblem
+from service.sessions.entry import Entry
+from service.sessions.recovery import Rebuilder
 from service.sessions.replay import MAX_BYTES_OF_ALL, History, stored_answers
-from service.sessions.session import SESSIONS, Kind, Session
+from service.sessions.saving import Saver
+from service.sessions.session import SESSIONS, Durability, Kind, Session
+from service.sessions.stored import Fenced, StoredSessions
+from service.sessions.turns import DELETE_S, Turns, Write
 from service.settings import Settings
+from service.store.errors import StorageError
+from service.store.store import Store
 
-__all__ = ["SessionRegistry", "Write"]
+__all__ = ["Quota", "SessionRegistry", "Write"]
+
+log = logging.getLogger("backpass.sessions")
 
 REMEMBERED = 1000  # closed sessions to remember: error 410 gives the reason of closing
 SWEEP_S = 5.0
-DELETE_S = 10.0
+MANY = 1000  # expired sessions that one sweep deletes
 
-T = TypeVar("T")
 Tensors = Mapping[str, np.ndarray]
-Render = Callable[[Reply], Awaitable[Answer]]
+Key = tuple[str, str]
+
+
+class Quota(Protocol):
+    """What one tenant may have. sessions, tapes: their number; session_bytes: of their parameters and states."""
+
+    @property
+    def sessions(self) -> float: ...
+
+    @property
+    def session_bytes(self) -> float: ...
+
+    @property
+    def tapes(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
-    """A call that changes a session.
+class Gone:
+    """A session that was closed. reason: completes "the session ..."."""
 
-    seq:  the sequence number; None for the next one.
-    sent: the kind of request and its parameters, as a part of the digest.
-    """
-
-    op: str
-    args: dict[str, Any]
-    tensors: Tensors
-    seq: int | None
-    sent: str
-    body: Body | None = None
-
-    @property
-    def digest(self) -> str:
-        """A digest of the request, equal for a request that is sent twice."""
-        return self.sent if self.body is None else f"{self.sent} {self.body.digest}"
-
-    async def hash(self) -> None:
-        """Compute and cache the digest: in a thread if the body is large, else while this task waits for the worker."""
-        if self.body is not None and len(self.body.raw) > THREAD_BYTES:
-            await asyncio.to_thread(lambda: self.digest)
-        else:
-            asyncio.get_running_loop().call_soon(lambda: self.digest)
+    reason: str
+    program_id: str
 
 
 class SessionRegistry:
     """All sessions of one service, or all of its tapes: here "session" means an object of the registry's `Kind`."""
 
     def __init__(
-        self, settings: Settings, engine: Engine, metrics: Metrics | None = None, kind: Kind = SESSIONS
+        self,
+        settings: Settings,
+        engine: Engine,
+        metrics: Metrics | None = None,
+        kind: Kind = SESSIONS,
+        store: Store | None = None,
+        objects: Objects | None = None,
+        owner: str = "",
+        elsewhere: str = "",
     ) -> None:
-        self._kind = kind
-        self._settings = settings
+        """store, objects: the places of stored sessions; None if all sessions end with their workers.
+
+        owner: id of this process of the service, among those that share the store.
+        elsewhere: completes "there is no session with this id" where another process may have one.
+        """
+        self._kind, self._settings, self._metrics = kind, settings, metrics
         self._calls = Calls(engine, metrics)
-        self._metrics = metrics
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[Key, Session] = {}
         self._opening = 0
-        self._gone: LRU[str] = LRU(REMEMBERED)
-        self._running: set[asyncio.Task[Any]] = set()
+        self._loading: dict[Key, asyncio.Task[Session | None]] = {}
+        self._gone: LRU[Gone] = LRU(REMEMBERED)
         self._answers = stored_answers(MAX_BYTES_OF_ALL)
+        self._started = time.monotonic()
+        self.quota: Callable[[str], Quota] = lambda tenant: settings
+        """The limits of a tenant."""
+        self._elsewhere = elsewhere
+        self._stored: StoredSessions | None = None
+        rebuilder = None
+        if store is not None and objects is not None:
+            self._stored = StoredSessions(store, objects, owner or new_id("api_"))
+            rebuilder = Rebuilder(self._calls, self._stored, settings, self._make_room)
+        self._turns = Turns(
+            kind, settings, self._calls, self._sessions, self.find, self._stored, rebuilder, self._changed
+        )
+        self._saver = Saver(settings, self._calls, self._stored, self._sessions, self._turns)
+        self.read, self.write, self.change, self.alone = (
+            self._turns.read,
+            self._turns.write,
+            self._turns.change,
+            self._turns.alone,
+        )
         engine.on_worker_lost(self._worker_lost)
+
+    def _changed(self, session: Session) -> None:
+        self._saver.changed(session)
 
     # Finding
 
-    def get(self, id: str) -> Session:
-        """The open or lost session. Raises HttpProblem 404, or 410 for one that was closed."""
-        session = self._sessions.get(id)
+    def held(self, tenant: str, id: str) -> Session | None:
+        """The session if this process holds it, be it in a worker or lost."""
+        return self._sessions.get((tenant, id))
+
+    async def find(self, tenant: str, id: str) -> Session:
+        """The session, taken over from the store if need be. Raises HttpProblem 404, or 410 for one that was closed."""
+        session = self._sessions.get((tenant, id))
         if session is not None:
             return session
-        reason = self._gone.get(id)
-        if reason is not None:
-            raise HttpProblem("gone", f"the {self._kind.name} {reason}")
-        raise HttpProblem("not-found", f"there is no {self._kind.name} with this id")
+        if self._stored is not None and self._gone.get((tenant, id)) is None:
+            session = await self._load((tenant, id))
+            if session is not None:
+                return session
+        raise await self._missing(tenant, id)
 
-    def is_open(self, id: str) -> bool:
-        """Whether there is a session with this id that is not lost."""
-        session = self._sessions.get(id)
+    async def _missing(self, tenant: str, id: str) -> HttpProblem:
+        """The problem for a session that does not exist (any more): it names the places to go on from."""
+        gone = self._gone.get((tenant, id))
+        last = None if self._stored is None else await self._stored.last_checkpoint(tenant, id)
+        if gone is None and last is None:
+            text = f"there is no {self._kind.name} with this id"
+            return HttpProblem("not-found", f"{text} {self._elsewhere}" if self._elsewhere else text)
+        more: dict[str, Any] = {"program_id": gone.program_id} if gone is not None and gone.program_id else {}
+        if last is not None:
+            more |= {"checkpoint": last.id, "checkpoint_step": last.step, "program_id": last.program_id}
+        return HttpProblem("gone", f"the {self._kind.name} {'was closed' if gone is None else gone.reason}", **more)
+
+    async def _load(self, key: Key) -> Session | None:
+        """Take the session over from the store; several requests at a time share one try."""
+        task = self._loading.get(key)
+        if task is None:
+            task = self._loading[key] = asyncio.create_task(self._taken(key))
+            task.add_done_callback(lambda _: self._loading.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _taken(self, key: Key) -> Session | None:
+        assert self._stored is not None
+        row = await self._stored.take(*key)
+        if row is None:
+            return None
+        session = row.session
+        session.history = History(self._answers)
+        await self._stored.answers_of(session, session.history)
+        self._sessions[key] = session
+        self._count()
+        self._saver.make_room_soon()
+        return session
+
+    async def seen(self, tenant: str, id: str, deadline: float) -> Session:
+        """The session, to look at: with its exact position, unless another process holds it. Raises as `find` does."""
+        session = self._sessions.get((tenant, id))
+        if session is not None and not await self._turns.is_current(session):
+            await self._turns.forget(session)
+            if self._stored is None or await self._stored.peek(tenant, id) is None:
+                raise await self._missing(tenant, id)
+            session = None
+        if session is None and self._stored is not None and self._gone.get((tenant, id)) is None:
+            row = await self._stored.peek(tenant, id)
+            if row is not None and (row.is_held or await self._stored.is_saved(row.session)):
+                await self._stored.advance([row.session])
+                return row.session
+        session = await self.find(tenant, id)
+        if session.is_stored and not session.worker and session.lost is None and not session.turn.locked():
+
+            async def nothing(session: Session, give_up: float) -> Session:
+                return session
+
+            return await self._turns.alone(session, deadline, nothing)
+        return session
+
+    def is_open(self, tenant: str, id: str) -> bool:
+        """Whether this process holds a session with this id that is not lost."""
+        session = self._sessions.get((tenant, id))
         return session is not None and session.lost is None
 
-    def page(self, after: str, size: int) -> list[Session]:
-        """Up to `size` sessions with ids greater than `after`, in the order of ids."""
-        return [self._sessions[id] for id in sorted(self._sessions) if id > after][:size]
+    async def page(self, tenant: str, after: str, size: int) -> list[Session]:
+        """Up to `size` sessions of the tenant with ids greater than `after`, in the order of ids.
 
-    def uses_program(self, program_id: str) -> list[str]:
-        """The ids of the sessions of a program, without lost ones."""
-        return [s.id for s in self._sessions.values() if s.program_id == program_id and s.lost is None]
+        The position of one that this process does not hold is that of its last use, or of some seconds before it.
+        """
+        held = {s.id: s for s in self._sessions.values() if s.tenant == tenant and s.id > after and s.job is None}
+        found = {id: session for id, session in held.items() if not session.is_stored}
+        if self._stored is not None:
+            rows = [row.session for row in await self._stored.page(tenant, after, size)]
+            current = {s.id: held[s.id] for s in rows if s.id in held and held[s.id].epoch == s.epoch}
+            others = [session for session in rows if session.id not in current]
+            await self._stored.advance(others)
+            found |= current | {session.id: session for session in others}
+        return [found[id] for id in sorted(found)][:size]
+
+    async def uses_program(self, tenant: str, program_id: str) -> list[str]:
+        """The ids of sessions of a program, without lost ones."""
+        held = (s for s in self._sessions.values() if s.tenant == tenant and s.lost is None)
+        found = {s.id for s in held if s.program_id == program_id}
+        if self._stored is not None:
+            found.update(await self._stored.of_program(tenant, program_id))
+        return sorted(found)
+
+    async def program_text(self, session: Session) -> bytes:
+        """The program of the session as JSON. Raises HttpProblem 410 if the session was closed, StorageError."""
+        if not session.is_stored:
+            return session.document
+        assert self._stored is not None
+        row = await self._stored.peek(session.tenant, session.id)
+        if row is None:
+            raise await self._missing(session.tenant, session.id)
+        return row.document
+
+    async def usage(self, tenant: str) -> tuple[int, int]:
+        """(number of open sessions of a tenant, bytes of the stored ones). Raises StorageError."""
+        living, size = (0, 0) if self._stored is None else await self._stored.usage(tenant)
+        held = (s for s in self._sessions.values() if s.tenant == tenant and not s.is_stored and not s.lost)
+        return living + sum(1 for _ in held), size
+
+    def count(self, tenant: str) -> int:
+        """How many sessions of a tenant this process holds, without lost ones."""
+        return sum(1 for session in self._sessions.values() if session.tenant == tenant and session.lost is None)
 
     # Opening and closing
 
@@ -117,299 +246,246 @@ class SessionRegistry:
         args: dict[str, Any],
         tensors: Tensors,
         *,
+        tenant: str = "local",
         program: tuple[str, bytes] | None = None,
         lease_s: float,
         deadline: float,
         about: dict[str, Any],
         id: str | None = None,
+        durability: Durability = "none",
+        checkpoint_every: int = 100,
+        job: str | None = None,
+        op: str | None = None,
     ) -> Session:
         """Open a session in any idle worker.
 
-        id: of a closed or lost session, which the new one replaces; by default a fresh one.
+        id: of a closed or lost session that is not stored, which the new one replaces; by default a fresh one.
         program: (id, JSON text) of the program to train; None for a tape.
-        Raises HttpProblem 429 at the limit of open sessions, or EngineError.
+        job: id of the job that owns the session. op: the call that creates it in a worker.
+        Raises HttpProblem 429 at the limit of open sessions, StorageError, or EngineError.
         """
-        await self._sweep()
-        living = sum(1 for session in self._sessions.values() if session.lost is None)
-        limit = getattr(self._settings, self._kind.plural)
-        if living + self._opening >= limit:
-            raise HttpProblem(
-                "quota-exceeded", f"{living} of {limit} {self._kind.plural} are already open; delete one first"
-            )
-        if id is None:
-            id = self._kind.prefix + b32encode(secrets.token_bytes(17)).decode().lower()[:26]
+        try:
+            await self._check_quota(tenant, 0)
+        except HttpProblem:
+            await self._close_expired()
+            await self._check_quota(tenant, 0)
+        handle = new_id(self._kind.prefix) if id is None else f"{tenant}/{id}"
+        key = tenant, id or handle
+        if id is None and REPEATABLE.get() is not None:  # an earlier execution of the request may have opened it
+            with contextlib.suppress(HttpProblem):
+                return await self.find(*key)
+        op = op or f"{self._kind.name}.create"
+        durability = "none" if self._stored is None else durability
 
         async def opened() -> Session:
             self._opening += 1
             try:
-                reply = await self._create({**args, "id": id}, tensors, program, deadline)
+                reply = await self._create(op, {**args, "id": handle}, tensors, program, deadline)
                 session = self._kind.entry(
-                    id, program[0] if program else "", reply.worker, lease_s, {**about, "bytes": reply.result["bytes"]}
+                    key[1],
+                    program[0] if program else "",
+                    reply.worker,
+                    lease_s,
+                    {**about, "bytes": reply.result["bytes"]},
+                    tenant=tenant,
+                    handle=handle,
+                    job=job,
+                    durability=durability,
+                    checkpoint_every=checkpoint_every,
                 )
+                if "version" in reply.result:
+                    session.adopt(reply.result)
+                session.saved_step = session.step
+                session.document = program[1] if program and not session.is_stored else b""
                 session.history = History(self._answers)
-                self._sessions[id] = session
-                self._gone.pop(id)
+                if session.is_stored:
+                    await self._store_new(session, program, op, args, tensors)
+                self._sessions[key] = session
+                self._gone.pop(key)
                 if all(worker.id != reply.worker for worker in self._calls.engine.workers()):
-                    session.lost = "it ended"  # after its answer, so `_worker_lost` did not know the session yet
+                    self._turns.lose(session, "it ended")  # after its answer: `_worker_lost` did not know the session
                 return session
             finally:
                 self._opening -= 1
                 self._count()
 
-        return await self._kept_running(opened())
+        try:
+            session = await self._turns.kept_running(opened())
+        except IntegrityError:  # another process executes the same request, as it counted this one as ended
+            return await self.find(*key)
+        self._saver.make_room_soon()
+        return session
 
     async def _create(
-        self, args: dict[str, Any], tensors: Tensors, program: tuple[str, bytes] | None, deadline: float
+        self, op: str, args: dict[str, Any], tensors: Tensors, program: tuple[str, bytes] | None, deadline: float
     ) -> Reply:
-        op = f"{self._kind.name}.create"
-        if program is None:
-            return await self._calls.call(op, args, tensors, deadline=deadline)
-        return await self._calls.with_program(op, *program, args, tensors, deadline=deadline)
+        give_up = time.monotonic() + deadline
+        while True:
+            left = max(0.0, give_up - time.monotonic())
+            try:
+                if program is None:
+                    return await self._calls.call(op, args, tensors, deadline=left)
+                return await self._calls.with_program(op, *program, args, tensors, deadline=left)
+            except RemoteError as error:
+                if error.kind != "memory" or not await self._make_room(None):
+                    raise
 
-    async def close(self, id: str, reason: str = "was deleted") -> None:
+    async def _store_new(
+        self,
+        session: Session,
+        program: tuple[str, bytes] | None,
+        op: str,
+        args: dict[str, Any],
+        tensors: Tensors,
+    ) -> None:
+        assert self._stored is not None and program is not None
+        try:
+            await self._check_quota(session.tenant, session.about["bytes"])
+            await self._stored.add(session, program[1], op, args, Entry(op, {}, tensors))
+            if op != f"{self._kind.name}.create":  # the file that it came from may be deleted
+                await self._saver.save(session)
+        except BaseException:
+            if session.epoch:
+                with contextlib.suppress(StorageError, Fenced):
+                    await self._stored.remove(session)
+            await self._turns.drop(session)
+            raise
+
+    async def _check_quota(self, tenant: str, more_bytes: int) -> None:
+        """Raises HttpProblem 429 if the tenant may not open another session of `more_bytes`."""
+        if self._stored is None:
+            living = sum(1 for session in self._sessions.values() if session.lost is None)
+            limit = getattr(self._settings, self._kind.plural)
+            living += self._opening
+            own, most = self.count(tenant), getattr(self.quota(tenant), self._kind.plural)
+            if own >= most:
+                living, limit = own, most
+        else:
+            living, size = await self.usage(tenant)
+            limits = self.quota(tenant)
+            limit = limits.sessions
+            if size + more_bytes > limits.session_bytes:
+                text = f"sessions may have {limits.session_bytes} bytes: {size} are taken, and {more_bytes} more asked"
+                raise HttpProblem("quota-exceeded", text, limit=limits.session_bytes)
+        if living >= limit:
+            raise HttpProblem(
+                "quota-exceeded", f"{living} of {limit:g} {self._kind.plural} are already open; delete one first"
+            )
+
+    async def close(self, tenant: str, id: str, reason: str = "was deleted") -> None:
         """Close the session; does nothing if it is closed already. Raises HttpProblem 404 if it never existed."""
-        if self._gone.get(id) is not None:
+        if self._gone.get((tenant, id)) is not None:
             return
-        session = self.get(id)
-        await self._kept_running(self._close(session, reason))
+        session = await self.find(tenant, id)
+        await self._turns.kept_running(self._close(session, reason))
 
     async def _close(self, session: Session, reason: str) -> None:
-        if self._sessions.pop(session.id, None) is None:
+        if self._sessions.pop(session.key, None) is None:
             return
-        self._gone.put(session.id, reason)
-        session.history.clear()
+        self._gone.put(session.key, Gone(reason, session.program_id))
         self._count()
-        if session.lost is not None:
-            return
         async with session.turn:  # waits for the running step
-            deadline = max(DELETE_S, self._settings.step_deadline)
+            if session.rebuilding is not None:
+                session.rebuilding.cancel()
             try:
-                with contextlib.suppress(WorkerLost):
-                    await self._calls.call(
-                        f"{self._kind.name}.delete", {"id": session.id}, worker=session.worker, deadline=deadline
-                    )
-            except EngineError:
-                self._gone.pop(session.id)  # the worker still holds it, so it still counts as open
-                self._sessions[session.id] = session
+                if session.is_stored:
+                    assert self._stored is not None
+                    await self._stored.remove(session)
+                if session.lost is None and session.worker:
+                    await self._delete_in_worker(session)
+            except Fenced:  # another process holds it now
+                self._gone.pop(session.key)
+                await self._turns.drop(session)
+                if reason == EXPIRED:
+                    return
+                again = await self.find(session.tenant, session.id)
+                await self._close(again, reason)
+                return
+            except (EngineError, StorageError):
+                self._gone.pop(session.key)  # it still exists, so it still counts as open
+                self._sessions[session.key] = session
                 raise
+            session.history.clear()
+
+    async def _delete_in_worker(self, session: Session) -> None:
+        deadline = max(DELETE_S, self._settings.step_deadline)
+        op, args = f"{self._kind.name}.delete", {"id": session.handle}
+        try:
+            await self._calls.call(op, args, NO_TENSORS, worker=session.worker, deadline=deadline)
+        except WorkerLost:
+            pass
+        except EngineError:
+            if not session.is_stored:
+                raise
+            log.warning("session %s is deleted, but its worker %s still holds it", session.id, session.worker)
+
+    # Time
 
     async def watch(self) -> None:
-        """Close sessions with an expired lease, until cancelled. Run it as a task."""
+        """Close sessions with an expired lease and park idle ones, until cancelled. Run it as a task."""
         while True:
             await asyncio.sleep(SWEEP_S)
-            await self._sweep()
+            try:
+                await self.sweep()
+            except StorageError as error:
+                log.warning("sessions cannot be swept: %s", error)
 
-    async def _sweep(self) -> None:
+    async def sweep(self) -> None:
+        """Close sessions with an expired lease, park idle ones, and note the position of the others."""
+        if self._stored is not None and self._stored.is_shared:
+            await self._saver.note()  # before anything ends because of its idle time in this process
+        await self._close_expired()
+        if self._stored is not None:
+            await self._saver.sweep()
+            self._count(await self._stored.count())
+
+    async def _close_expired(self) -> None:
         for session in list(self._sessions.values()):
             if session.lease_left < 0 and not session.turn.locked() and not session.waiting:
                 try:
-                    await self._close(session, "expired: nothing used it for longer than its lease")
+                    await self._close(session, EXPIRED)
                 except EngineError:
                     continue  # the worker is busy: try again at the next sweep
+        if self._stored is not None:
+            await self._close_unused()
 
-    # Calling
+    async def _close_unused(self) -> None:
+        """Close stored sessions whose lease has passed.
 
-    async def read(
-        self,
-        session: Session,
-        op: str,
-        args: dict[str, Any],
-        tensors: Tensors,
-        deadline: float,
-        on_part: PartCallback | None = None,
-    ) -> Reply:
-        """Run a call that does not change the session. on_part: as in `Engine.call`."""
-
-        async def running(give_up: float) -> Reply:
-            reply = await self._call(session, op, args, tensors, give_up, on_part)
-            session.adopt(reply.result)
-            return reply
-
-        return await self._kept_running(self._in_turn(session, deadline, running))
-
-    async def write(self, session: Session, write: Write, deadline: float, render: Render) -> tuple[Answer, bool]:
-        """Run a call that changes the session, once for each seq; (answer, whether it is a replayed one).
-
-        Raises HttpProblem 409 for a seq that is neither the next one nor a repetition, and the errors of `read`.
-        A failed call changes neither the session nor its seq.
+        The lease must have passed since this process started, too, so that a clock that jumps closes none.
         """
+        assert self._stored is not None
+        uptime = time.monotonic() - self._started
+        for tenant, id, lease_s in await self._stored.unused_since(time.time(), MANY):
+            if lease_s > uptime or (tenant, id) in self._sessions:
+                continue
+            session = await self.find(tenant, id)
+            await self._close(session, EXPIRED)
 
-        async def running(give_up: float) -> tuple[Answer, bool]:
-            seq = session.seq + 1 if write.seq is None else write.seq
-            replayed = self._replayed(session, seq, write)
-            if replayed is not None:
-                return replayed, True
-            await write.hash()
-            session.unsure = (seq, "")
-            try:
-                reply = await self._call(session, write.op, {**write.args, "seq": seq}, write.tensors, give_up)
-            except Exception:
-                if session.unsure is not None:
-                    session.unsure = (seq, write.digest)
-                raise
-            session.adopt(reply.result)
-            answer = await render(reply)
-            session.history.add(seq, write.digest, answer)
-            return answer, False
+    async def _make_room(self, other: Session | None) -> bool:
+        return await self._saver.park_longest_idle(other)
 
-        return await self._kept_running(self._in_turn(session, deadline, running))
-
-    async def change(
-        self,
-        session: Session,
-        op: str,
-        args: Callable[[], dict[str, Any]],
-        tensors: Tensors,
-        allowed: Callable[[str], bool],
-        deadline: float,
-    ) -> Reply:
-        """Run a call that changes the session without a number, if `allowed` accepts the present ETag.
-
-        args: makes the arguments from the session as it is when earlier calls have ended.
-        Raises HttpProblem 412 if the ETag is not accepted.
-        """
-
-        async def running(give_up: float) -> Reply:
-            if not allowed(session.etag):
-                detail = "the session has changed since the version in If-Match"
-                raise HttpProblem("precondition-failed", detail, **session.position)
-            found = args()
-            session.unsure = (0, "")
-            reply = await self._call(session, op, found, tensors, give_up)
-            session.adopt(reply.result)
-            return reply
-
-        return await self._kept_running(self._in_turn(session, deadline, running))
-
-    def _replayed(self, session: Session, seq: int, write: Write) -> Answer | None:
-        """The stored answer to a repeated request; None if `seq` is the next one. Raises HttpProblem 409."""
-        if seq == session.seq + 1:
-            return None
-        if seq > session.seq:
-            raise HttpProblem("sequence-gap", f"expected seq {session.seq + 1}, got {seq}", **session.position)
-        found = session.history.get(seq)
-        if found is not None and found.digest == write.digest:
-            if found.answer is not None:
-                return found.answer
-            detail = f"seq {seq} has taken effect, but its answer is not stored any more"
-        elif found is not None:
-            detail = f"seq {seq} was used with another body"
-        else:
-            detail = f"seq {seq} is too old: the service no longer knows its body"
-        raise HttpProblem("sequence-conflict", detail, **session.position)
-
-    async def _in_turn(self, session: Session, deadline: float, work: Callable[[float], Awaitable[T]]) -> T:
-        """Run `work` when all earlier calls of the session have ended; its argument is the deadline, a value of
-        time.monotonic()."""
-        give_up = time.monotonic() + deadline
-        if session.waiting > self._settings.session_pipeline:
-            raise QueueFull(f"{session.waiting - 1} calls of this {self._kind.name} are already waiting")
-        session.used = time.monotonic()
-        session.waiting += 1
-        try:
-            if session.turn.locked():
-                async with asyncio.timeout(deadline):
-                    await session.turn.acquire()
-            else:
-                await session.turn.acquire()
-        except TimeoutError:
-            session.waiting -= 1
-            raise DeadlineExceeded(
-                f"the deadline passed while earlier calls of the {self._kind.name} ran", waited=True
-            ) from None
-        try:
-            self.get(session.id)  # raises if the session was closed meanwhile
-            if session.lost is not None:
-                raise HttpProblem(
-                    "gone",
-                    f"the {self._kind.name} was lost with its worker ({session.lost}); create a new one",
-                    state="lost",
-                    **session.position,
-                )
-            if session.unsure is not None:
-                await self._make_sure(session, *session.unsure)
-            return await work(give_up)
-        finally:
-            session.waiting -= 1
-            session.turn.release()
-            session.used = time.monotonic()
-
-    async def _call(
-        self,
-        session: Session,
-        op: str,
-        args: dict[str, Any],
-        tensors: Tensors,
-        give_up: float,
-        on_part: PartCallback | None = None,
-    ) -> Reply:
-        """Run `op` in the session's worker. `session.unsure` stays set if a failed call may have taken effect.
-
-        give_up: the deadline, a value of time.monotonic().
-        """
-        args = {**args, "id": session.id}
-        left = max(0.0, give_up - time.monotonic())
-        try:
-            reply = await self._calls.call(op, args, tensors, worker=session.worker, deadline=left, on_part=on_part)
-        except WorkerLost as error:
-            self._lose(session, error.reason)
-            problem = from_exception(error)
-            problem.extensions |= {self._kind.name: session.id, **session.position}
-            raise problem from error
-        except RemoteError as error:
-            if error.kind in ("program", "execution"):
-                session.unsure = None  # handlers raise these before they change the session
-            raise
-        except DeadlineExceeded as error:
-            if error.waited:
-                session.unsure = None
-            raise
-        session.unsure = None
-        return reply
-
-    async def _make_sure(self, session: Session, seq: int, digest: str) -> None:
-        """Ask the worker whether the last call, with this seq and digest, took effect."""
-        before, give_up = session.seq, time.monotonic() + self._settings.step_deadline
-        reply = await self._call(session, f"{self._kind.name}.describe", {}, NO_TENSORS, give_up)
-        session.adopt(reply.result)
-        if session.seq != before:
-            session.history.add(seq, digest, None)
-
-    async def _kept_running(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` as a task that goes on when the caller is cancelled; returns its result."""
-        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        async def running() -> None:
-            try:
-                found = await work
-            except Exception as error:
-                if not result.done():
-                    result.set_exception(error)
-            else:
-                if not result.done():
-                    result.set_result(found)
-            finally:
-                result.cancel()
-
-        task = asyncio.create_task(running())
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        return await result
+    async def stop(self) -> None:
+        """Save the sessions that are in workers. Call it when no more requests arrive, before the engine stops."""
+        if self._stored is not None:
+            await self._saver.stop()
 
     def _worker_lost(self, worker: str, reason: str) -> None:
         for session in self._sessions.values():
             if session.worker == worker:
-                self._lose(session, reason)
+                self._turns.lose(session, reason)
+        self._count()
 
-    def _lose(self, session: Session, reason: str) -> None:
-        if session.lost is None:
-            session.lost = reason
-            self._count()
-
-    def _count(self) -> None:
+    def _count(self, stored: int | None = None) -> None:
         if self._metrics is None:
             return
         lost = sum(1 for session in self._sessions.values() if session.lost is not None)
         gauge = getattr(self._metrics, self._kind.plural)
         gauge.labels("open").set(len(self._sessions) - lost)
         gauge.labels("lost").set(lost)
+        if stored is not None:
+            held = sum(1 for session in self._sessions.values() if session.is_stored)
+            gauge.labels("parked").set(max(0, stored - held))
+
+
+EXPIRED = "expired: nothing used it for longer than its lease"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from core.ir.lru import LRU
 from service.http.tensor_payloads import Answer
 
-__all__ = ["MAX_BYTES_OF_ALL", "Answered", "History", "stored_answers"]
+__all__ = ["MAX_ANSWERS", "MAX_BYTES_OF_ALL", "Answered", "History", "stored_answers"]
 
 MAX_ANSWERS = 64
 MAX_BYTES = 64 * 2**20
@@ -45,6 +45,12 @@ class History:
     def get(self, seq: int) -> Answered | None:
         digest = self._digests.get(seq)
         return None if digest is None else Answered(digest, self._answers.get((self, seq)))
+
+    def items(self) -> list[tuple[int, Answered]]:
+        """The requests by number, in order."""
+        seqs = sorted(seq for seq in self._digests if isinstance(seq, int))
+        found = [(seq, self.get(seq)) for seq in seqs]
+        return [(seq, each) for seq, each in found if each is not None]
 
     def clear(self) -> None:
         """Forget all requests."""

@@ -1,4 +1,4 @@
-"""One session in the API process; its arrays are in its worker."""
+"""One session in the API process; its arrays are in its worker, or in the store."""
 
 from __future__ import annotations
 
@@ -8,24 +8,56 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from service.engine import Reply
+from service.sessions.entry import Entry
 from service.sessions.replay import History
 
-__all__ = ["SESSIONS", "Kind", "Session", "version_text"]
+__all__ = ["SESSIONS", "Durability", "Kind", "Session", "Unsure", "version_text"]
 
 EPOCH = 1
+Durability = Literal["journal", "checkpoint", "none"]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Unsure:
+    """A call that may or may not have taken effect.
+
+    seq, digest: of the call; 0 for one without a number. entry: its journal entry and the number of that, if any.
+    """
+
+    seq: int
+    digest: str
+    entry: tuple[int, Entry] | None
+
+
+@dataclass(slots=True, eq=False)
 class Session:
     """One session.
 
+    worker:  id of the worker that holds its arrays; empty if none does.
     about:   settings and sizes to show to clients.
     created: seconds since 1970.
     used:    time of the last use, a value of time.monotonic().
-    lost:    the reason why its worker was lost; None if it runs.
+    lost:    the reason why its values are lost; None if they exist.
     turn:    held by the running call; waiting counts the calls that wait for it and the running one.
-    unsure:  (seq, digest) of a call that may or may not have taken effect.
+    unsure:  the last call, if it may or may not have taken effect.
     accumulated: number of gradients that wait for an update with their sum.
+    handle:  its id in workers. The samples of all tenants have the same id, but different handles.
+    job:     id of the job that owns it; such a session is in no list.
+    document: the program as JSON; empty if the store has it.
+
+    Of a session that outlives its worker:
+    epoch:        goes up whenever a process of the service takes the session over; writes of others are refused.
+    entry:        number of the last call that is known to have changed it, which is that of its journal entry.
+    saved_entry:  number of the last entry that the checkpoint contains. saved_step: step of the checkpoint.
+    checkpoint:   key of the file of the checkpoint; None if the session is rebuilt from its creation. sha256: of it.
+    checkpoint_every: steps between two checkpoints; only for the durability `checkpoint`.
+    dirty:        whether the store knows that the session changed after its checkpoint.
+    void:         number of the first journal entry that never took effect and is not deleted yet.
+    unsaved_bytes, unsaved_s: size and compute time of the entries after the checkpoint.
+    rolled_back:  whether changes after the checkpoint are lost and no client knows.
+    rebuilding:   rebuilds the session in a worker; its result is the number and the reply of the last entry.
+    deaths:       (entry, number of workers that ended while they ran it).
     """
 
     id: str
@@ -42,14 +74,58 @@ class Session:
     history: History = field(default_factory=History)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
-    unsure: tuple[int, str] | None = None
+    unsure: Unsure | None = None
     accumulated: int = 0
+    tenant: str = "local"
+    handle: str = ""
+    job: str | None = None
+    document: bytes = field(default=b"", repr=False)
+    durability: Durability = "none"
+    epoch: int = 0
+    entry: int = 0
+    saved_entry: int = 0
+    saved_step: int = 0
+    saved_at: float = field(default_factory=time.monotonic)
+    checkpoint: str | None = None
+    sha256: str | None = None
+    checkpoint_every: int = 100
+    dirty: bool = False
+    void: int | None = None
+    unsaved_bytes: int = 0
+    unsaved_s: float = 0.0
+    rolled_back: bool = False
+    rebuilding: asyncio.Task[tuple[int, Reply | None]] | None = None
+    deaths: tuple[int, int] = (0, 0)
 
     @property
-    def state(self) -> Literal["ready", "busy", "lost"]:
+    def key(self) -> tuple[str, str]:
+        """The tenant and the id."""
+        return self.tenant, self.id
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the session outlives its worker."""
+        return self.durability != "none"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether version, step and seq are those of the values in its worker."""
+        return self.lost is None and self.unsure is None and bool(self.worker)
+
+    @property
+    def state(self) -> Literal["ready", "busy", "parked", "lost"]:
         if self.lost is not None:
             return "lost"
-        return "busy" if self.turn.locked() else "ready"
+        if self.turn.locked():
+            return "busy"
+        return "ready" if self.worker else "parked"
+
+    @property
+    def durable_step(self) -> int | None:
+        """The step that a loss of the worker or of this process cannot undo; None if nothing is stored."""
+        if self.durability == "none":
+            return None
+        return self.step if self.durability == "journal" else self.saved_step
 
     @property
     def weights_version(self) -> str:
@@ -67,6 +143,16 @@ class Session:
     def position(self) -> dict[str, Any]:
         """The members of a problem document that let a client continue: its next seq, and the version."""
         return {"expected_seq": self.seq + 1, "weights_version": self.weights_version}
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """The member of a problem document that lets a client open the session again."""
+        return {"program_id": self.program_id} if self.program_id else {}
+
+    def adopt_saved(self, stored: Session) -> None:
+        """Take over the checkpoint of the session as it is stored."""
+        self.checkpoint, self.sha256, self.dirty = stored.checkpoint, stored.sha256, stored.dirty
+        self.saved_entry, self.saved_step = stored.saved_entry, stored.saved_step
 
     def adopt(self, result: Mapping[str, Any]) -> None:
         """Take over version, step and seq from a worker's result, and settings that the call changed."""

@@ -1,7 +1,20 @@
-"""Durable storage.
+"""Durable storage: one database, and the data directory.
 
-programs   registered programs
-database   the SQLite file: created whole, checked when opened
-directory  the data directory: its one owner, and whether it is still in its place
-errors     the reasons why stored data cannot be used
+store          reads and writes of the database
+tables         all tables; `migrations/` creates them
+migrate        brings older tables to this version
+backing        a database behind the store:
+  embedded       SQLite in the data directory
+  server         PostgreSQL
+sqlite_file    the SQLite file: created whole, checked when opened
+first_version  import of the programs that the first version stored
+directory      the data directory: its one owner, and whether it is still in its place
+files          errors of stored files as refusals
+admin          commands of other processes, run by the owner
+backup         a copy of everything that is stored, and the way back
+postgres_tools pg_dump and pg_restore
+presence       the API processes that use the store
+programs       registered programs
+program_text   a program as JSON text, with its id
+errors         the reasons why stored data cannot be used
 """

@@ -31,7 +31,7 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self._descriptor: int | None = None
-        self._files: dict[str, Identity] = {}
+        self._files: dict[str, tuple[str, Identity]] = {}  # name -> path, identity
 
     def claim(self) -> None:
         """Create the directory if it is missing, and become the owner of the directory that is there now.
@@ -67,18 +67,19 @@ class DataDirectory:
             about = os.stat(self.path / name)
         except OSError:
             return False
-        return (about.st_dev, about.st_ino) == self._files.get(name)
+        return name in self._files and (about.st_dev, about.st_ino) == self._files[name][1]
 
     def watch(self, name: str) -> None:
         """From now on `loss` notices when the file `name` is another one."""
-        about = os.stat(self.path / name)
-        self._files[name] = (about.st_dev, about.st_ino)
+        path = str(self.path / name)
+        about = os.stat(path)
+        self._files[name] = path, (about.st_dev, about.st_ino)
 
     def loss(self) -> str | None:
         """The reason why the directory is not the one that was claimed; None if it is."""
-        for name, identity in self._files.items():
+        for name, (path, identity) in self._files.items():
             try:
-                about = os.stat(self.path / name)
+                about = os.stat(path)
             except FileNotFoundError:
                 return f"it has no file {name}" if self.path.is_dir() else "the directory is gone"
             except OSError as error:
@@ -103,7 +104,7 @@ class DataDirectory:
             self._descriptor = None
 
 
-def refusal(error: OSError, path: Path) -> StorageError:
+def refusal(error: OSError, path: Path | str) -> StorageError:
     """The refusal of a request because of an error of the file system."""
     cause = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in FULL:

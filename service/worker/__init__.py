@@ -5,7 +5,14 @@ state      the state that handlers share, and the stop signal of a call
 handlers   the table of handlers, and the handlers about programs
 sessions   handlers about sessions
 session    one session: its values
+opening    settings of a new session, checked and compiled
+snapshot   sessions as files: save and restore
+derive     new sessions from the values of a checkpoint
+optimizer_state   handlers that read and replace optimiser state
+checkpoint_file   these files, with errors for clients
+checkpoint_state  the part of such a file that is not tensors
 tapes      handlers about tapes
+histograms  a handler for the distribution of a session's values
 insight    handlers for cost analysis and gradient checks
 programs   the cache of programs and of their executables
 executables  the executables of all programs, bounded by their memory

@@ -8,7 +8,7 @@ if one fails or the deadline passes, the earlier ones stay, and the answer gives
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -77,9 +77,11 @@ def batches_of(session: WorkerSession, feeds: Arrays, count: int, axes: int = 1)
 def steps_of_batches(
     state: WorkerState, session: WorkerSession, rates: Rates, args: Mapping[str, Any], feeds: Arrays
 ) -> tuple[dict[str, Any], Arrays]:
-    """Run one step on each batch. args: of the handler `step`, with `batches`."""
+    """Run one step on each batch. args: of the handler `step`, with `batches`, and with `only` to run fewer of them."""
     count, parts = args["batches"], args.get("accumulate")
     batches = batches_of(session, feeds, count, axes=1 if parts is None else 2)
+    if args.get("only") is not None:
+        batches = replace(batches, size=args["only"])
     answers = _Answers(state, session, args)
     compute: Callable[[Arrays], Computed]
     if parts is None:
@@ -92,7 +94,7 @@ def steps_of_batches(
 
     stopped = None
     try:
-        for i in range(count):
+        for i in range(len(batches)):
             batch, again = batches[i], session.last_step
             if parts is None and again is not None and again.serves(session.version, rates, args, batch):
                 _run_bound(state, session, args, batches, i, answers)

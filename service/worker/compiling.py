@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.ir.stop import watched_by
+from service.logs import FIELDS
 
 __all__ = ["Compilation", "CompilationPending", "Compilations"]
 
@@ -63,6 +64,7 @@ class Compilation:
     waiting:   numbers of the calls that wait for it.
     abandoned: all of these calls gave up.
     seconds:   time for which it has run Python code.
+    fields:    members of its log lines: those of the call that requested it first.
     """
 
     key: Hashable
@@ -73,6 +75,7 @@ class Compilation:
     waiting: set[int] = field(default_factory=set)
     abandoned: bool = False
     seconds: float = 0.0
+    fields: dict[str, str] = field(default_factory=FIELDS.get)
 
 
 class Compilations:
@@ -210,6 +213,7 @@ class Compilations:
 
     def _run(self, compilation: Compilation) -> None:
         """Run one compilation, and report its end to the calls that wait for it."""
+        FIELDS.set(compilation.fields)
         watch = _TurnOf(self._turns, compilation)
         value = error = None
         try:

@@ -5,7 +5,7 @@ The callers judge the outputs and adopt them; a computation that fails has chang
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,11 +70,13 @@ def one_step(
     compiled: Prepared,
     feeds: Arrays,
     times: Times | None = None,
+    streamed: Collection[str] = (),
+    sent: dict[str, int | None] | None = None,
 ) -> Computed:
-    """One training step on `feeds`. compiled: from `step_for`."""
+    """One training step on `feeds`. compiled: from `step_for`; streamed, sent: as of `run`."""
     values = session.values(state, compiled.executable, {**feeds, **rates.inputs})
     ready = session.cached.timed(compiled) if times is not None else compiled
-    out = run(state, ready.executable, values, session.seed, session.steps, times=times)
+    out = run(state, ready.executable, values, session.seed, session.steps, streamed, times, sent)
     return Computed(compiled, out, values)
 
 

@@ -15,7 +15,18 @@ from core.compiler.compile import Backward, GradientQuery, append_backward, grad
 from core.ir import Variable
 from core.ir.errors import ProgramError
 from core.wire import write
-from service.worker import insight, sessions, tapes, training
+from service.worker import (
+    derive,
+    fit,
+    fit_check,
+    histograms,
+    insight,
+    optimizer_state,
+    sessions,
+    snapshot,
+    tapes,
+    training,
+)
 from service.worker.given import check_values, leaves_of, outputs_of
 from service.worker.programs import Answer, CachedProgram, about_program, blocks_of, cached_program
 from service.worker.running import answer_of, query_from, run, streamed_gradients, times_of
@@ -129,8 +140,18 @@ HANDLERS: dict[str, Handler] = {
     "session.discard": training.discard,
     "session.configure": sessions.configure,
     "session.evaluate": training.evaluate,
+    "session.fit": fit.fit,
+    "session.check_fit": fit_check.check_fit,
+    "session.evaluate_on": fit.evaluate_on,
     "session.get_parameters": sessions.get_parameters,
+    "session.histogram": histograms.histogram,
     "session.put_parameters": sessions.put_parameters,
+    "session.save": snapshot.save,
+    "session.restore": snapshot.restore,
+    "session.check_file": snapshot.check,
+    "session.derive": derive.derive,
+    "session.get_optimizer": optimizer_state.get_optimizer,
+    "session.put_optimizer": optimizer_state.put_optimizer,
     "session.delete": sessions.delete,
     "tape.create": tapes.create,
     "tape.describe": tapes.describe,

@@ -52,6 +52,7 @@ log = logging.getLogger("backpass.worker")
 
 PR_SET_PDEATHSIG = 1
 EXIT_DEVICE_LOST = 70
+DEVICE_S = 1.0
 CACHED = 6  # programs, executables and steps of tapes may each take one part in six of the memory for arrays
 OP_BYTES = 1_000  # memory of an op in a program or in a step of a tape
 SWITCH_S = 0.0001  # the most time for which the compilation thread can delay a call before the interpreter switches
@@ -94,6 +95,8 @@ def main(socket_fd: int, parent_pid: int) -> int:
     state.compilations.start()
     if start.memory_limit is not None:
         _limit_memory(state, start.memory_limit)
+    if start.device == "cuda":
+        threading.Thread(target=_measure_device, args=(page, xp), daemon=True).start()
     send(messages.encode(Ready(device)))
     return _serve(send, frames, handlers, state, page)
 
@@ -112,6 +115,14 @@ def _beat(page: SignalPage, interval: float, parent_pid: int) -> None:
         page.beat()
         if os.getppid() != parent_pid:
             os._exit(0)
+        time.sleep(interval)
+
+
+def _measure_device(page: SignalPage, xp: Any, interval: float = DEVICE_S, rounds: int | None = None) -> None:
+    """Report the memory of the GPU every `interval` seconds. rounds: how often; by default until the process ends."""
+    while rounds is None or (rounds := rounds - 1) >= 0:
+        free, total = xp.cuda.runtime.memGetInfo()
+        page.device_memory = total, total - free, xp.get_default_memory_pool().free_bytes()
         time.sleep(interval)
 
 
@@ -203,6 +214,7 @@ def _serve(send: _Sender, frames: Frames, handlers: Mapping[str, Handler], state
         if not isinstance(call, Call):
             raise ProtocolError(f"expected Call, got a second {type(call).__name__}")
         answers.trim()  # the service has read the previous answer before it sends a call
+        logs.FIELDS.set(call.fields)
         state.stop = StopSignal(page, call.number, call.deadline)
         state.compile_seconds = 0.0
         state.answer_bytes = call.args.get("answer_bytes")
@@ -267,6 +279,7 @@ def _returned(
     requests: SharedMemoryReader,
     answers: SharedMemoryWriter,
 ) -> tuple[bytes, list[int]]:
+    began = time.monotonic_ns()
     started = time.perf_counter()
     if call.tensors and not call.data:
         require(state.host_memory, extent(call.tensors), "the request")
@@ -283,7 +296,7 @@ def _returned(
             "transfer_out": (time.perf_counter() - done) * 1e3,
         }
         compile_ms = state.compile_seconds * 1e3
-        return Returned(call.number, result, described, data, timing, state.residents, compile_ms)
+        return Returned(call.number, result, described, data, timing, state.residents, compile_ms, began)
 
     return _written(state, answers, computed, returned)
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from core.backward.forward_only import clone
 from core.compiler.compile import (
     Clip,
     Executable,
@@ -84,6 +85,7 @@ class CachedProgram:
     _executables: OwnExecutables = field(default_factory=OwnExecutables)
     _ops: int | None = None
     _short: bool | None = None
+    _tested: CachedProgram | None = None
 
     def gradient(
         self,
@@ -108,13 +110,20 @@ class CachedProgram:
             repeated,
         )
 
-    def forward(self, fetch: Sequence[str], feeds: Mapping[str, Any]) -> Prepared:
-        """The executable that computes `fetch` without gradients."""
+    def forward(self, fetch: Sequence[str], feeds: Mapping[str, Any], repeated: bool = False) -> Prepared:
+        """The executable that computes `fetch` without gradients. repeated: expect many runs."""
         shapes = self._shapes(feeds)
-        key = exact(("forward", tuple(fetch), shapes))
+        key = exact(("forward", tuple(fetch), shapes, repeated))
         return self._compiled(
-            key, lambda: self._sized(shapes, lambda sizes: compile_forward(self.program, fetch, sizes))
+            key, lambda: self._sized(shapes, lambda sizes: compile_forward(self.program, fetch, sizes)), repeated
         )
+
+    def for_test(self) -> CachedProgram:
+        """The program with its ops as in a test: without dropout, with running statistics."""
+        if self._tested is None:
+            own = OwnExecutables(self._executables.shared)
+            self._tested = CachedProgram(clone(self.program, True), self.machine, self.compilations, self.note, own)
+        return self._tested
 
     def training(
         self,

@@ -80,6 +80,7 @@ def run(
     step: int,
     streamed: Collection[str] = (),
     times: Times | None = None,
+    sent: dict[str, int | None] | None = None,
 ) -> Outputs:
     """Run `executable` on the `values` that it reads, within the limits of the settings and of this call.
 
@@ -87,6 +88,7 @@ def run(
 
     streamed: gradients to send to the service during the run, each as soon as it is final.
     times:    records the time of each part of the run.
+    sent:     receives the streamed gradients in the order of sending, and the op that completes each.
     """
     check_inputs(executable.inputs, values)
     state.stop.check()  # compilation may have used up the deadline
@@ -96,6 +98,8 @@ def run(
     def send_gradient(name: str, value: Any) -> None:
         if name in streamed:
             result: dict[str, Any] = {"name": name, "ready_at": executable.ready_at.get(name)}
+            if sent is not None:
+                sent[name] = result["ready_at"]
             if isinstance(value, RowArray):
                 result["shape"] = list(value.shape)
             state.send_part(result, _as_tensors(name, value))

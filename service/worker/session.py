@@ -31,6 +31,7 @@ class WorkerSession:
     """A model in training.
 
     rates:     the learning rates of a step that gives none, and the optimiser without them.
+    asked:     program_id, query, clip and loss scale in their JSON form, for checkpoints.
     shown:     the optimiser in the words of the client, if the client changed it; None otherwise.
     gradients: the gradients added up since the last update with them.
     slots:     optimiser state by ``<parameter>/<slot>``; a slot that was never written is absent and counts as zero.
@@ -49,6 +50,7 @@ class WorkerSession:
     parameters: Arrays
     states: Arrays
     rates: Rates
+    asked: dict[str, Any] = field(default_factory=dict)
     shown: dict[str, Any] | None = None
     gradients: GradientSum = field(default_factory=GradientSum)
     slots: Arrays = field(default_factory=dict)
@@ -56,6 +58,11 @@ class WorkerSession:
     version: int = 0
     seq: int = 0
     last_step: LastStep | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the parameters and states."""
+        return sum(value.nbytes for each in (self.parameters, self.states) for value in each.values())
 
     def values(self, state: WorkerState, executable: Executable, given: Mapping[str, Any] | None = None) -> Arrays:
         """The inputs of `executable`: the session's values, and the values `given` with the call."""

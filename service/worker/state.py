@@ -77,6 +77,7 @@ class WorkerState:
     programs, sessions, tapes: the cached programs, the sessions and the tapes by id.
     executables:  those of all programs.
     steps:        the compiled steps of all tapes, by structure; created with the first tape.
+    datasets:     the mapped datasets (`worker.columns`); created with the first one.
     tape_ops:     most ops of all these steps.
     compilations: compiles in a thread; if None, handlers compile in the call itself.
     answer_bytes: limit of the tensors in the answer to the current call; None for no limit.
@@ -96,6 +97,7 @@ class WorkerState:
     sessions: dict[str, Any] = field(default_factory=dict)
     tapes: dict[str, Any] = field(default_factory=dict)
     steps: Any = None
+    datasets: Any = None
     tape_ops: int = TAPE_ROOM
     compilations: Compilations | None = None
     answer_bytes: int | None = None

@@ -47,7 +47,9 @@ Answer = tuple[dict[str, Any], dict[str, Any]]
 def step(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """Forward, backward and update. tensors: the feeds, and the cotangents ``target_gradients/<i>``.
 
-    args: id, seq, fetch, returned, require_finite, profile?, learning_rate?, batches?, accumulate?, reduction?.
+    args: id, seq, fetch, returned, require_finite, profile?, learning_rate?, batches?, accumulate?, reduction?,
+    stream?.
+    With `stream` the returned gradients are also sent during the step, and `ready_at` of the result has their order.
     """
     session = session_of(state, args)
     rates = session.rates_for(args.get("learning_rate"))
@@ -58,7 +60,7 @@ def step(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray
             return steps_of_batches(state, session, rates, args, session.feeds(tensors, args))
         return _accumulated(state, session, rates, args, tensors)
     again = session.last_step
-    if again is None or not again.serves(session.version, rates, args, tensors):
+    if args.get("stream") or again is None or not again.serves(session.version, rates, args, tensors):
         return _first_step(state, session, rates, args, tensors)
     out = again.run(state, session.seed, session.steps)
     result, arrays = answer_of(state, again.compiled, out, args["returned"], args["require_finite"])
@@ -76,8 +78,12 @@ def _first_step(
     """A step that does not reuse the last one. Afterwards, if both were equal, it is bound to the session's arrays."""
     feeds, times = session.feeds(tensors, args), times_of(args)
     compiled = step_for(session, rates, args["fetch"], feeds)
-    done = one_step(state, session, rates, compiled, feeds, times)
+    streamed = streamed_gradients(compiled, args) if args.get("stream") else []
+    sent: dict[str, int | None] = {}
+    done = one_step(state, session, rates, compiled, feeds, times, streamed, sent)
     result, arrays = _answered(state, session, rates, args, done, times)
+    if args.get("stream"):
+        result["ready_at"] = sent
     again = last_step(session.last_step, session.version, rates, compiled, args["fetch"], done.values, done.out)
     _adopt(state, session, args, done, arrays)
     session.last_step = again

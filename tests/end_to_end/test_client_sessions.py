@@ -171,11 +171,16 @@ def test_client_resends_requests_refused_as_retryable(url):
         assert tape.view()["state"] == "ready"
 
 
-def test_client_never_resends_unnumbered_updates(url):
-    with flaky(url, "POST /v1/sessions", 1) as service:
-        program = bp.Program(service, line())
-        with pytest.raises(bp.Unreachable, match="POST /v1/sessions"):
-            program.session("loss")
+def test_a_session_whose_answer_is_lost_is_created_once(url):
+    def ids() -> set[str]:
+        return {each["id"] for each in httpx.get(f"{url}/v1/sessions?page_size=200").json()["sessions"]}
+
+    before = ids()
+    with flaky(url, "POST /v1/sessions", 2) as service, bp.Program(service, line()).session("loss") as session:
+        assert ids() - before == {session.id}
+
+
+def test_a_step_after_an_outage_has_the_number_of_the_lost_one(url):
     with flaky(url, "/steps", 3) as service, bp.Program(service, line()).session("loss", {"w": W}) as session:
         with pytest.raises(bp.Unreachable):
             session.step(FEEDS)

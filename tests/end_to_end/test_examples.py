@@ -46,6 +46,14 @@ def test_the_digits_example_fails_below_its_target_accuracy(url: str) -> None:
     assert "below 0.95" in done.stdout
 
 
+def test_a_job_learns_the_digits(url: str) -> None:
+    printed = run_example("train_job", url)
+
+    accuracy = float(re.search(r"test digits: ([\d.]+)", printed).group(1))  # type: ignore[union-attr]
+    assert accuracy >= 0.93
+    assert "validation" in printed
+
+
 def test_the_character_rnn_learns_with_a_new_number_of_trips_each_step(url: str) -> None:
     printed = run_example("rnn_text", url, "--steps", "150", "--characters", "12")
 
@@ -57,6 +65,15 @@ def test_36_two_hundred_steps_of_gradient_descent_fit_the_surface(url: str) -> N
     printed = run_example("regression", url)
 
     assert re.search(r"loss 0\.\d+ -> 0\.0\d+ in 200 steps", printed)
+
+
+def test_a_checkpoint_helps_to_learn_another_task_from_few_examples(url: str) -> None:
+    printed = run_example("fine_tuning", url)
+
+    told = re.search(r"without options: (.*)", printed)
+    assert told is not None and "'head.w'" in told[1]
+    found = {name: float(value) for value, name in re.findall(r"even: accuracy ([\d.]+) from (\w+ \w+)", printed)}
+    assert found["the checkpoint"] > found["random weights"]
 
 
 def test_the_tape_example_agrees_with_the_formula(url: str) -> None:

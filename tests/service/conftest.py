@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from tests.paths import ROOT
+from tests.postgres import Postgres, postgres
 
 __all__ = ["Served", "serve"]
 
@@ -23,9 +24,10 @@ __all__ = ["Served", "serve"]
 class Served:
     """A running service and a client for it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], url: str, data_dir: Path) -> None:
         self.process = process
         self.url = url
+        self.data_dir = data_dir
         self.client = httpx.Client(base_url=url, timeout=30.0)
 
     def wait_until_ready(self, seconds: float = 60.0) -> None:
@@ -40,15 +42,24 @@ class Served:
 
 
 @contextlib.contextmanager
-def serve(data_dir: Path, *, stderr: IO[str] | None = None, **settings: object) -> Iterator[Served]:
-    """Run `python -m service serve` with these settings until the block ends. stderr: receives its log lines."""
+def serve(
+    data_dir: Path,
+    *,
+    stderr: IO[str] | None = None,
+    command: Sequence[str] = ("-m", "service", "serve"),
+    **settings: object,
+) -> Iterator[Served]:
+    """Run `python -m service serve` with these settings until the block ends.
+
+    stderr: receives its log lines. command: arguments of Python in place of the usual ones.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     given = {"data_dir": data_dir, "port": port, "workers": 2, "device": "cpu", "log_level": "warning"} | settings
     environment = os.environ | {f"BACKPASS_{name.upper()}": str(value) for name, value in given.items()}
-    process = subprocess.Popen([sys.executable, "-m", "service", "serve"], cwd=ROOT, env=environment, stderr=stderr)
-    served = Served(process, f"http://127.0.0.1:{port}")
+    process = subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, stderr=stderr)
+    served = Served(process, f"http://127.0.0.1:{port}", data_dir)
     try:
         served.wait_until_ready()
         yield served
@@ -71,3 +82,18 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture
 def client(service: Served) -> httpx.Client:
     return service.client
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """A PostgreSQL server that all tests share."""
+    with postgres() as running:
+        yield running
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Postgres) -> Iterator[str]:
+    """The URL of a new, empty database."""
+    url = postgres_server.new_database()
+    yield url
+    postgres_server.drop(url)

@@ -58,3 +58,12 @@ def test_a_backward_program_written_read_and_written_again_stays_the_same():
     for s in (trained(), elman("all")):
         document = write(append_backward(read(s.document), "loss").program)
         assert normal(write(read(document))) == normal(document)
+
+
+def test_a_clone_keeps_an_op_that_only_writes_a_state():
+    s = Sketch()
+    s.param("w", 2.0)
+    s._leaf("state", "seen", 0.0, "float32")
+    s.op("increment", "seen", out="seen", step=1)
+    s.op("square", "w", out="loss")
+    assert [op.type for op in clone(read(s.document), for_test=True).block.ops] == ["increment", "square"]

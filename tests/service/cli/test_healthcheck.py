@@ -74,3 +74,21 @@ def test_an_address_argument_overrides_the_settings(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("BACKPASS_PORT", "1")
     with answering(200, b"{}") as port:
         assert main([f"127.0.0.1:{port}"]) == 0
+
+
+def test_the_port_for_metrics_is_asked_first_because_it_never_speaks_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKPASS_TLS_CERT", "/run/secrets/cert.pem")
+    monkeypatch.setenv("BACKPASS_PORT", "1")
+    monkeypatch.setenv("BACKPASS_METRICS_HOST", "0.0.0.0")
+    with answering(200, b"{}") as port:
+        monkeypatch.setenv("BACKPASS_METRICS_PORT", str(port))
+
+        assert main([]) == 0
+
+
+def test_a_service_with_tls_is_asked_over_tls(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setenv("BACKPASS_TLS_CERT", "cert.pem")
+    with answering(200, b"{}") as port:  # without TLS
+        assert main([f"127.0.0.1:{port}"]) == 1
+
+    assert "does not answer" in capsys.readouterr().err

@@ -79,9 +79,10 @@ async def test_a_request_that_waits_too_long_is_refused(monkeypatch):
 
 async def test_retry_after_grows_with_the_queue_and_differs_between_clients():
     short, long = Gate(1, "calls"), Gate(1, "calls")
+    for _ in range(100):
+        long.enter(Ticket(long, lambda: None), lambda _: None)
     for gate in (short, long):
         gate._interval = 0.2
-    long.waiting.extend(Ticket(long, lambda: None) for _ in range(99))
 
     assert {short.retry_after for _ in range(50)} == {1}
     found = {long.retry_after for _ in range(200)}

@@ -34,6 +34,8 @@ class FullQueue:
 
     def on_worker_lost(self, callback: Any) -> None: ...
 
+    def on_spent(self, callback: Any) -> None: ...
+
     async def call(self, *args: Any, **more: Any) -> Any:
         raise QueueFull("64 calls are waiting already")
 

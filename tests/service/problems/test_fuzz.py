@@ -9,13 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-import schemathesis
-from hypothesis import HealthCheck, settings
 
-from service.app import create_app
 from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS, WHILE
-from service.settings import Settings
-from tests.laws.test_random_programs import EXAMPLES
 from tests.service.conftest import Served
 
 JSON = {"Content-Type": "application/json"}
@@ -162,18 +157,3 @@ def test_truncated_and_forged_tensor_files_are_refused(client):
         answer = client.post(path, content=good[:cut], headers=headers)
         check(answer)
         assert answer.status_code >= 400
-
-
-SCHEMA = schemathesis.openapi.from_dict(create_app(Settings.model_construct()).openapi())
-
-
-@SCHEMA.parametrize()
-@settings(max_examples=EXAMPLES // 20, deadline=None, suppress_health_check=list(HealthCheck))
-def test_generated_requests_get_valid_answers(case, service):
-    answer = case.call(base_url=service.url, timeout=20)
-
-    assert answer.status_code < 500 or answer.status_code in (503, 504), answer.text
-    if answer.status_code >= 400 and "/healthz/" not in case.path:
-        assert answer.headers["content-type"][0].startswith("application/problem+json") or answer.headers[
-            "content-type"
-        ].startswith("application/problem+json")

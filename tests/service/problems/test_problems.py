@@ -203,8 +203,11 @@ def test_every_code_can_be_documented():
     answers = problems.responses(*CODES)
 
     assert set(answers) == {kind.status for kind in CODES.values()}
-    examples = answers[503]["content"]["application/problem+json"]["examples"]
-    assert examples["worker-lost"]["value"]["status"] == 503
+    media = answers[503]["content"]["application/problem+json"]
+    shared = problems.components()
+    assert media["schema"] == {"$ref": "#/components/schemas/Problem"} and "Problem" in shared["schemas"]
+    assert media["examples"]["worker-lost"] == {"$ref": "#/components/examples/worker-lost"}
+    assert shared["examples"]["worker-lost"]["value"]["status"] == 503
 
 
 def test_the_table_contains_every_code_that_the_service_uses():

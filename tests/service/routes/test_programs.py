@@ -181,12 +181,6 @@ def test_the_graph_of_a_program_without_a_backward_pass_has_types(client):
     assert all(edge["type"] for edge in graph["edges"] if edge["variable"])
 
 
-def test_the_root_redirects_to_the_docs_by_a_relative_url(client):
-    answer = client.get("/", follow_redirects=False)
-
-    assert (answer.status_code, answer.headers["location"]) == (307, "docs")
-
-
 def test_the_service_serves_all_files_of_the_docs_page(client):
     page = client.get("/docs")
 

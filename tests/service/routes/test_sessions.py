@@ -389,7 +389,7 @@ def test_sessions_waiting_calls_and_leases_are_limited(tmp_path: Path):
 def test_92_a_worker_killed_during_a_step_loses_only_its_own_sessions(tmp_path: Path):
     with serve(tmp_path, loop_trips=10**12, op_executions=10**12) as served:
         client = served.client
-        with opened(client, endless()) as doomed, opened(client, SKETCH, optimizer=SGD) as other:
+        with opened(client, endless(), durability="none") as doomed, opened(client, SKETCH, optimizer=SGD) as other:
             workers = {path: client.get(path).json()["worker"] for path in (doomed, other)}
             assert workers[doomed] != workers[other]
             pid = next(w["pid"] for w in client.get("/v1/workers").json()["workers"] if w["id"] == workers[doomed])

@@ -158,7 +158,7 @@ async def test_a_lost_worker_ends_its_sessions_and_reports_their_position(regist
     assert (problem.status, problem.retryable) == (503, True)
     assert problem.extensions["expected_seq"] == 2
     assert (await refused("gone", step(registry, session, 2))).status == 410
-    await registry.close(session.id)
+    await registry.close("local", session.id)
     assert worker.calls.count("session.delete") == 0
     await refused("gone", step(registry, session, 2))
 
@@ -166,9 +166,9 @@ async def test_a_lost_worker_ends_its_sessions_and_reports_their_position(regist
 async def test_lost_sessions_do_not_count_as_open(registry, session, worker):
     await registry.open({}, {}, program=("prg_1", {}), lease_s=60, deadline=1, about={})
     await refused("quota-exceeded", registry.open({}, {}, program=("prg_1", {}), lease_s=60, deadline=1, about={}))
-    assert registry.uses_program("prg_1") != []
+    assert await registry.uses_program("local", "prg_1") != []
     worker.lost("wrk_1", "killed")
-    assert registry.uses_program("prg_1") == []
+    assert await registry.uses_program("local", "prg_1") == []
     await registry.open({}, {}, program=("prg_1", {}), lease_s=60, deadline=1, about={})
 
 
@@ -182,8 +182,8 @@ async def test_a_session_that_failed_to_close_stays_open(registry, session, work
 
     worker.call = busy
     with pytest.raises(NoCapacity):
-        await registry.close(session.id)
-    assert registry.get(session.id) is session
+        await registry.close("local", session.id)
+    assert await registry.find("local", session.id) is session
 
 
 async def test_a_program_is_sent_only_to_a_worker_that_lacks_it(worker):

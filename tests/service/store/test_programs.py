@@ -1,362 +1,113 @@
-"""The store of programs: a full disk, a directory that goes away, its owner, and damaged files."""
+"""Registered programs, on each kind of database."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
-import resource
-import shutil
-import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
-from service.store.errors import DirectoryInUse, StorageError, StorageFull, StorageUnavailable, StoreDamaged
-from service.store.program_text import ProgramText, program_id
-from service.store.programs import FILE, ProgramStore
+from service.store.errors import StorageUnavailable
+from service.store.program_text import ProgramText
+from service.store.programs import ProgramStore, TooManyPrograms
+from service.store.tables import programs
 
 SIGNATURE = b'{"feeds":[]}'
 
 
-def document(number: int, size: int = 10) -> dict[str, Any]:
-    return {"blocks": [{"ops": [], "n": number, "text": "x" * size}]}
+def text(number: int, size: int = 10) -> ProgramText:
+    return ProgramText.of({"blocks": [{"ops": [], "n": number, "text": "x" * size}]})
 
 
-def put(store: ProgramStore, number: int, size: int = 10) -> str:
-    return asyncio.run(store.put(ProgramText.of(document(number, size)), SIGNATURE))[0].id
+def put(store: ProgramStore, tenant: str, number: int) -> tuple[str, bool]:
+    stored, is_new = asyncio.run(store.put(tenant, text(number), SIGNATURE))
+    return stored.id, is_new
 
 
-def get(store: ProgramStore, id: str) -> Any:
-    found = asyncio.run(store.get(id))
+def ids(store: ProgramStore, tenant: str, after: str = "", size: int = 50) -> tuple[list[str], bool]:
+    page, more = asyncio.run(store.page(tenant, after, size))
+    return [each.id for each in page], more
+
+
+def get(store: ProgramStore, tenant: str, id: str) -> Any:
+    found = asyncio.run(store.get(tenant, id))
     return None if found is None else json.loads(found.text)
 
 
-@contextmanager
-def opened(directory: Path) -> Iterator[ProgramStore]:
-    store = ProgramStore(directory, 100)
-    store.open_now()
-    try:
-        yield store
-    finally:
-        asyncio.run(store.close())
-
-
-def test_programs_survive_a_restart(tmp_path):
-    with opened(tmp_path / "new" / "data") as store:
-        id = put(store, 1)
-    with opened(tmp_path / "new" / "data") as store:
-        assert get(store, id) == document(1)
-
-
-def test_a_store_of_an_earlier_version_is_opened_with_all_programs(tmp_path):
-    old = sqlite3.connect(tmp_path / FILE, isolation_level=None)
-    old.execute("PRAGMA journal_mode=WAL")
-    old.execute(
-        "CREATE TABLE programs (id TEXT PRIMARY KEY, document BLOB NOT NULL, signature BLOB NOT NULL,"
-        " created REAL NOT NULL) WITHOUT ROWID"
-    )
-    id = program_id({"blocks": []})
-    old.execute("INSERT INTO programs VALUES (?, ?, ?, ?)", (id, b'{"blocks":[]}', b"{}", 1.0))
-    old.close()
+def test_a_program_is_stored_once_for_each_tenant(store):
+    stored = ProgramStore(store, 10)
 
-    with opened(tmp_path) as store:
-        assert get(store, id) == {"blocks": []}
-    assert not (tmp_path / f"{FILE}-wal").exists()
+    first, again, other = put(stored, "a", 1), put(stored, "a", 1), put(stored, "b", 1)
 
+    assert (first[1], again[1], other[1]) == (True, False, True)
+    assert first[0] == again[0] == other[0] == text(1).id
 
-# --- a full disk -------------------------------------------------------------------------------------------------
 
+def test_a_tenant_sees_and_deletes_only_its_own_programs(store):
+    stored = ProgramStore(store, 10)
+    mine, shared = put(stored, "a", 1)[0], put(stored, "a", 2)[0]
+    put(stored, "b", 2)
 
-def test_a_full_database_refuses_a_program_and_keeps_the_others(tmp_path):
-    with opened(tmp_path) as store:
-        kept = put(store, 1)
-        pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
-        store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    assert get(stored, "a", mine) is not None
+    assert get(stored, "b", mine) is None
+    assert asyncio.run(stored.delete("b", mine)) is False
+    assert asyncio.run(stored.delete("b", shared)) is True
+    assert get(stored, "b", shared) is None
+    assert get(stored, "a", shared) == json.loads(text(2).text)
+    assert ids(stored, "a")[0] == sorted([mine, shared])
+    assert ids(stored, "b")[0] == []
 
-        with pytest.raises(StorageFull) as refused:
-            put(store, 2, size=100_000)
 
-        assert (refused.value.code, refused.value.status) == ("storage-full", 507)
-        assert get(store, program_id(document(2, 100_000))) is None
-        assert get(store, kept) == document(1)
-        store._connection.execute("PRAGMA max_page_count = 100000")
-        put(store, 2, size=100_000)  # the same store accepts it when there is room
+def test_the_limit_of_programs_is_that_of_each_tenant(store):
+    stored = ProgramStore(store, 2)
+    for tenant in ("a", "b"):
+        put(stored, tenant, 1)
+        put(stored, tenant, 2)
+        with pytest.raises(TooManyPrograms):
+            put(stored, tenant, 3)
+        assert put(stored, tenant, 2)[1] is False  # it is there already
+        assert asyncio.run(stored.delete(tenant, text(1).id))
+        assert put(stored, tenant, 3)[1] is True
 
 
-def test_a_limit_of_file_sizes_counts_as_a_full_disk(tmp_path):
-    with opened(tmp_path) as store:
-        put(store, 1)
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
-        try:
-            with pytest.raises(StorageFull):
-                put(store, 2, size=200_000)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        assert get(store, program_id(document(2, 200_000))) is None
-        put(store, 2, size=200_000)
+def test_pages_list_every_program_once_in_the_order_of_ids(store):
+    stored = ProgramStore(store, 100)
+    expected = sorted(put(stored, "a", number)[0] for number in range(7))
 
-    with opened(tmp_path) as store:
-        assert get(store, program_id(document(2, 200_000))) == document(2, 200_000)
+    first, more = ids(stored, "a", size=3)
+    second, more_then = ids(stored, "a", first[-1], 3)
+    third, more_last = ids(stored, "a", second[-1], 3)
 
+    assert first + second + third == expected
+    assert (more, more_then, more_last) == (True, True, False)
 
-@pytest.mark.parametrize(
-    ("number", "kind"),
-    [
-        (errno.ENOSPC, StorageFull),
-        (errno.EDQUOT, StorageFull),
-        (errno.EFBIG, StorageFull),
-        (errno.EROFS, StorageUnavailable),
-        (errno.EACCES, StorageUnavailable),
-        (errno.EIO, StorageUnavailable),
-    ],
-)
-def test_an_input_output_error_of_sqlite_is_named_by_its_cause(tmp_path, monkeypatch, number, kind):
-    def refused(*_: object, **__: object) -> None:
-        raise OSError(number, "refused")
 
-    def failing(db: object, *_: object) -> None:
-        error = sqlite3.OperationalError("disk I/O error")
-        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
-        raise error
+def test_a_page_ends_early_where_its_signatures_are_large(store):
+    stored = ProgramStore(store, 100)
+    for number in range(4):
+        asyncio.run(stored.put("a", text(number), b"[" + b" " * 600_000 + b"]"))
 
-    with opened(tmp_path) as store:
-        monkeypatch.setattr(store, "_put", failing)
-        monkeypatch.setattr("service.store.directory.tempfile.TemporaryFile", refused)
+    assert [len(ids(stored, "a")[0]), ids(stored, "a")[1]] == [2, True]
 
-        with pytest.raises(StorageError) as error:
-            put(store, 1)
 
-    assert type(error.value) is kind
-    assert str(tmp_path) not in error.value.detail  # clients do not learn paths of the machine
+def test_a_program_that_another_service_deleted_is_not_answered_from_memory(make_store, request):
+    if "sqlite" in request.node.name:
+        pytest.skip("one service owns a SQLite file")
+    one, other = ProgramStore(make_store(), 10), ProgramStore(make_store(), 10)
+    id = put(one, "a", 1)[0]
+    assert get(one, "a", id) is not None
 
+    asyncio.run(other.delete("a", id))
 
-# --- a directory that goes away ----------------------------------------------------------------------------------
+    assert get(one, "a", id) is None
 
 
-def gone(directory: Path, away: Path) -> None:
-    directory.rename(away)
+def test_a_program_whose_bytes_changed_is_never_answered(store):
+    stored = ProgramStore(store, 10)
+    id = put(stored, "a", 1)[0]
+    asyncio.run(store.write(lambda c: c.execute(update(programs).values(document=b'{"blocks":[]}')) and None))
 
-
-def replaced_by_an_empty_one(directory: Path, away: Path) -> None:
-    directory.rename(away)
-    directory.mkdir()
-
-
-def replaced_by_another_store(directory: Path, away: Path) -> None:
-    directory.rename(away)
-    with opened(directory):
-        pass
-
-
-def without_its_database(directory: Path, away: Path) -> None:
-    away.mkdir()
-    for each in directory.iterdir():
-        each.rename(away / each.name)
-
-
-def with_an_empty_database(directory: Path, away: Path) -> None:
-    shutil.copytree(directory, away)
-    (directory / FILE).unlink()
-    (directory / FILE).touch()
-
-
-LOSSES = (gone, replaced_by_an_empty_one, without_its_database, with_an_empty_database)
-
-
-@pytest.mark.parametrize("lose", LOSSES, ids=lambda lose: lose.__name__)
-def test_a_store_without_its_directory_acknowledges_nothing_and_recovers_by_itself(tmp_path, lose):
-    directory, away = tmp_path / "data", tmp_path / "away"
-    with opened(directory) as store:
-        kept = put(store, 1)
-        lose(directory, away)
-
-        failed = {name for name, reason in asyncio.run(store.health()).items() if reason is not None}
-        for act in (lambda: put(store, 2), lambda: asyncio.run(store.delete(kept))):
-            with pytest.raises(StorageUnavailable) as refused:
-                act()
-            assert (refused.value.code, refused.value.status) == ("storage-unavailable", 503)
-            assert refused.value.retryable
-        assert failed == {"data_directory"} or lose is with_an_empty_database
-
-        shutil.rmtree(directory, ignore_errors=True)
-        away.rename(directory)
-
-        assert not any(asyncio.run(store.health()).values())
-        assert get(store, kept) == document(1)
-        assert get(store, program_id(document(2))) is None
-        added = put(store, 3)
-    with opened(directory) as store:
-        assert get(store, kept) == document(1)
-        assert get(store, added) == document(3)
-
-
-def test_a_directory_that_is_lost_during_a_write_is_noticed_after_it(tmp_path):
-    with opened(tmp_path / "data") as store:
-        write = store._put
-
-        def losing(*given: Any) -> Any:
-            done = write(*given)
-            (tmp_path / "data").rename(tmp_path / "away")
-            return done
-
-        store._put = losing
-        with pytest.raises(StorageUnavailable):
-            put(store, 1)
-
-
-def test_another_store_in_the_same_place_is_read_instead_of_the_old_one(tmp_path):
-    directory = tmp_path / "data"
-    with opened(directory) as store:
-        old = put(store, 1)
-        replaced_by_another_store(directory, tmp_path / "away")
-        put(store, 2)
-
-        assert get(store, old) is None
-        assert get(store, program_id(document(2))) == document(2)
-
-
-def test_a_lost_lock_file_is_made_again(tmp_path):
-    with opened(tmp_path) as store:
-        kept = put(store, 1)
-        (tmp_path / "lock").unlink()
-
-        put(store, 2)
-
-        assert get(store, kept) == document(1)
-        with pytest.raises(DirectoryInUse):
-            ProgramStore(tmp_path, 100).open_now()
-
-
-# --- one owner ---------------------------------------------------------------------------------------------------
-
-
-def test_a_directory_has_one_owner_at_a_time(tmp_path):
-    told = r"process \d+ already uses the data directory .*BACKPASS_DATA_DIR"
-    with opened(tmp_path), pytest.raises(DirectoryInUse, match=told):
-        ProgramStore(tmp_path, 100).open_now()
-    with opened(tmp_path):
-        pass  # a closed store owns nothing
-
-
-def test_the_lock_file_of_a_process_that_ended_is_taken_over(tmp_path):
-    (tmp_path / "lock").write_text("999999\n")
-    with opened(tmp_path):
-        assert (tmp_path / "lock").read_text() != "999999\n"
-
-
-# --- damaged stores ----------------------------------------------------------------------------------------------
-
-
-def truncated(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 // 4096 * 4096])
-
-
-def cut_within_its_header(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:50])
-
-
-def random_bytes(path: Path) -> None:
-    path.write_bytes(bytes(range(256)) * 100)
-
-
-def overwritten_in_the_middle(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[4096:-4096] = b"\xa5" * (len(content) - 8192)
-    path.write_bytes(content)
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def a_directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def of_a_later_version(path: Path) -> None:
-    with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 9")
-    db.close()
-
-
-def of_another_application(path: Path) -> None:
-    path.unlink()
-    with sqlite3.connect(path) as db:
-        db.execute("CREATE TABLE users (name TEXT)")
-    db.close()
-
-
-def with_other_columns(path: Path) -> None:
-    with sqlite3.connect(path) as db:
-        db.execute("ALTER TABLE programs DROP COLUMN signature")
-    db.close()
-
-
-def only_its_journal(path: Path) -> None:
-    path.rename(path.with_name(f"{path.name}-journal"))
-
-
-DAMAGES: dict[Callable[[Path], None], str] = {
-    truncated: "damaged",
-    cut_within_its_header: "not a SQLite database",
-    random_bytes: "not a SQLite database",
-    overwritten_in_the_middle: "damaged",
-    empty: "is empty",
-    a_directory: "is a directory",
-    of_a_later_version: "schema version 9",
-    of_another_application: "no table of programs",
-    with_other_columns: "columns",
-    only_its_journal: "is missing",
-}
-
-
-@pytest.mark.parametrize(("damage", "told"), DAMAGES.items(), ids=lambda each: getattr(each, "__name__", ""))
-def test_a_damaged_store_is_refused_at_start_and_left_unchanged(tmp_path, damage, told):
-    with opened(tmp_path) as store:
-        for number in range(5):
-            put(store, number, size=20_000)
-    damage(tmp_path / FILE)
-
-    def content() -> dict[str, bytes | None]:
-        return {e.name: e.read_bytes() if e.is_file() else None for e in tmp_path.iterdir() if e.name != "lock"}
-
-    before = content()
-    for _ in range(2):
-        with pytest.raises(StoreDamaged) as refused:
-            ProgramStore(tmp_path, 100).open_now()
-        assert told in str(refused.value)
-        assert str(tmp_path / FILE) in str(refused.value)
-        assert "backup" in str(refused.value)
-    assert content() == before
-
-
-def test_a_program_whose_bytes_changed_is_never_answered(tmp_path):
-    with opened(tmp_path) as store:
-        id = put(store, 1)
-    with sqlite3.connect(tmp_path / FILE) as db:
-        db.execute("UPDATE programs SET document = ?", (b'{"blocks":[]}',))
-    db.close()
-
-    with opened(tmp_path) as store, pytest.raises(StorageUnavailable, match="damaged"):
-        get(store, id)
-
-
-def test_a_start_that_ended_before_the_store_was_complete_leaves_no_damaged_store(tmp_path):
-    (tmp_path / f"{FILE}.new").write_bytes(b"half")
-    with opened(tmp_path) as store:
-        put(store, 1)
-    assert {each.name for each in tmp_path.iterdir()} == {FILE, f"{FILE}-journal", "lock"}
-
-
-def test_a_store_without_a_directory_keeps_programs_in_memory():
-    store = ProgramStore(None, 100)
-    store.open_now()
-
-    assert get(store, put(store, 1)) == document(1)
-    assert not any(asyncio.run(store.health()).values())
+    with pytest.raises(StorageUnavailable, match="damaged"):
+        get(stored, "a", id)

@@ -20,11 +20,11 @@ from service.cli.main import main
 from service.engine import Reply
 from service.schemas.examples import EXAMPLES, REGRESSION_ID
 from service.settings import Settings
-from service.store.database import create_database
 from service.store.directory import DataDirectory
 from service.store.errors import DirectoryInUse
-from service.store.programs import FILE
+from service.store.sqlite_file import FILE, create_database
 from tests.paths import ROOT
+from tests.postgres import postgres
 from tests.service.conftest import serve
 from tests.service.http.test_worker_calls import FullQueue
 from tests.service.routes.test_programs import fresh
@@ -103,6 +103,49 @@ def test_readiness_names_the_lost_directory_until_it_is_back(tmp_path):
         assert client.post("/v1/programs", json={"program": fresh("lost")}).status_code == 201
 
 
+def test_a_running_service_is_backed_up_by_a_command(tmp_path, capsys):
+    with served(tmp_path / "data") as client:
+        id = client.post("/v1/programs", json={"program": fresh("copied")}).json()["id"]
+        assert main(["backup", str(tmp_path / "backup"), "--data-dir", str(tmp_path / "data")]) == 0
+        client.delete(f"/v1/programs/{id}")
+    assert main(["restore", str(tmp_path / "backup"), "--data-dir", str(tmp_path / "restored")]) == 0
+    assert "restored: " in capsys.readouterr().out
+
+    with served(tmp_path / "restored") as client:
+        assert client.get(f"/v1/programs/{id}").status_code == 200
+
+
+def test_a_service_refuses_changes_while_postgresql_is_down_and_goes_on_without_a_restart(tmp_path):
+    with postgres() as server, served(tmp_path / "data", database_url=server.new_database()) as client:
+        assert client.post("/v1/programs", json={"program": fresh("kept")}).status_code == 201
+        assert checks(client) == set()
+        server.kill()
+
+        answer = client.post("/v1/programs", json={"program": fresh("lost")})
+        problem(answer, 503, "storage-unavailable")
+        assert int(answer.headers["retry-after"]) > 0
+        assert checks(client) == {"store"}
+        assert client.get("/healthz/live").status_code == 200
+
+        server.start()
+        assert client.post("/v1/programs", json={"program": fresh("lost")}).status_code == 201
+        assert checks(client) == set()
+        names = {each["id"] for each in client.get("/v1/programs").json()["programs"]}
+        assert len(names) == len(EXAMPLES) + 2
+
+
+def test_a_lost_database_url_is_one_sentence_at_start(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("service.logs.configure", lambda *_, **__: None)
+    monkeypatch.setenv("BACKPASS_DATABASE_URL", "postgresql://user:secret@127.0.0.1:1/x")
+
+    assert main(["serve", "--data-dir", str(tmp_path), "--port", "0"]) == 1
+
+    told = capsys.readouterr().err
+    assert told.startswith("backpass: the database cannot be used: ")
+    assert told.count("\n") == 1
+    assert "secret" not in told
+
+
 def test_the_directory_above_a_cache_of_machine_code_is_created_at_start_only(tmp_path):
     with served(tmp_path / "data", cache_dir=tmp_path / "a" / "b" / "code"):
         assert (tmp_path / "a" / "b").is_dir()
@@ -113,7 +156,7 @@ def test_a_service_refuses_to_start_with_one_sentence(tmp_path, monkeypatch, cap
     start = ["serve", "--data-dir", str(tmp_path), "--port", "0"]
     owned = DataDirectory(tmp_path)
     owned.claim()
-    create_database(tmp_path / FILE)
+    create_database(tmp_path / FILE, lambda engine: None)
     second = main(start), capsys.readouterr().err
     owned.release()
     (tmp_path / FILE).write_bytes(b"")

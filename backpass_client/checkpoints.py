@@ -1,0 +1,107 @@
+"""Checkpoints: sessions as files in the service, which can be downloaded, uploaded and opened again."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+import numpy as np
+
+from backpass_client.connection import Service
+from backpass_client.tensorfile import MEDIA_TYPE, pack, unpack
+
+__all__ = ["Checkpoint"]
+
+
+class Checkpoint:
+    """One checkpoint of a service. said: its description, as GET answers it."""
+
+    def __init__(self, service: Service, said: Mapping[str, Any]) -> None:
+        self.service = service
+        self.said: dict[str, Any] = dict(said)
+        self.id: str = said["id"]
+        self.path = f"/v1/checkpoints/{self.id}"
+
+    @classmethod
+    def get(cls, service: Service, id: str) -> Self:
+        """Raises Refused (not-found)."""
+        return cls(service, service.call("GET", f"/v1/checkpoints/{id}"))
+
+    @classmethod
+    def all(cls, service: Service, session: str | None = None) -> Iterator[Self]:
+        """All checkpoints of the service, or of the session with this id."""
+        path = "/v1/checkpoints" if session is None else f"/v1/sessions/{session}/checkpoints"
+        token: str | None = ""
+        while token is not None:
+            page = service.call("GET", path, query={"page_size": 200, "page_token": token})
+            yield from (cls(service, each) for each in page["checkpoints"])
+            token = page["next_page_token"]
+
+    @classmethod
+    def upload(
+        cls,
+        service: Service,
+        source: str | os.PathLike[str] | Mapping[str, Any],
+        *,
+        name: str = "",
+        ttl: float | None = None,
+    ) -> Self:
+        """A new checkpoint from a file, or from parameters and states by name.
+
+        source: path of a downloaded checkpoint, or of any safetensors file of parameters; or arrays by name.
+        ttl:    seconds after which the service deletes the checkpoint.
+        Raises Refused with every tensor that is wrong, and if the file changed on its way.
+        """
+        with tempfile.TemporaryFile() if isinstance(source, Mapping) else Path(source).open("rb") as file:
+            if isinstance(source, Mapping):
+                file.write(pack(source, {}))
+                file.seek(0)
+            digest = b64encode(file_digest(file, "sha256").digest()).decode()
+            headers = {
+                "content-type": MEDIA_TYPE,
+                "content-length": str(file.tell()),
+                "repr-digest": f"sha-256=:{digest}:",
+                "idempotency-key": str(uuid4()),
+            }
+            query = {"name": name, **({} if ttl is None else {"ttl_s": ttl})}
+            return cls(service, service.send_file("/v1/checkpoints", file, headers=headers, query=query))
+
+    def download(self, path: str | os.PathLike[str]) -> Path:
+        """Write the file to `path`, which appears whole or not at all. Goes on after a broken connection.
+
+        Raises BackpassError if its digest is wrong.
+        """
+        target = Path(path)
+        partial = target.with_name(f"{target.name}.{uuid4().hex}.partial")
+        try:
+            with partial.open("xb") as file:
+                self.service.receive_file(f"{self.path}/content", file)
+                os.fsync(file.fileno())
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+        return target
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All tensors of the file by name: parameters, states, and optimizer state as ``<parameter>/<slot>``."""
+        with tempfile.TemporaryFile() as file:
+            self.service.receive_file(f"{self.path}/content", file)
+            file.seek(0)
+            return unpack(file.read())[1]
+
+    def change(self, **members: Any) -> None:
+        """Change name, labels or expires; None removes one."""
+        self.said = self.service.call("PATCH", self.path, members)
+
+    def delete(self) -> None:
+        """Delete the checkpoint; safe to repeat. Sessions that were opened from it go on."""
+        self.service.call("DELETE", self.path)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.service.url!r}, {self.id!r}, step {self.said['step']})"

@@ -1,0 +1,241 @@
+"""Jobs: training on stored datasets by the service alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import httpx
+import numpy as np
+
+from backpass_client.connection import NO_TENSORS, Service, quoted
+from backpass_client.errors import BackpassError, Refused
+
+__all__ = ["Job", "JobFailed", "Jobs"]
+
+ENDED = ("succeeded", "failed", "canceled", "aborted")
+LONGEST_PAUSE_S = 5.0
+EVENT_STREAM = "text/event-stream"
+Event = tuple[str, dict[str, Any]]
+
+
+class JobFailed(BackpassError):
+    """A job has ended without success. view: the job; its members `reason` and `error` tell the cause."""
+
+    def __init__(self, view: dict[str, Any]) -> None:
+        self.view = view
+        error = view.get("error") or {}
+        detail = f": {error['detail']}" if error.get("detail") else ""
+        super().__init__(f"job {view['id']} {view['state']} at step {view['step']} ({view['reason']}){detail}")
+
+
+class Job:
+    """One job of a service."""
+
+    def __init__(self, service: Service, view: Mapping[str, Any]) -> None:
+        """view: the response to POST or GET of a job."""
+        self.service = service
+        self.id: str = view["id"]
+        self.session_id: str = view["session_id"]
+        self.path = f"/v1/jobs/{quoted(self.id)}"
+
+    def view(self) -> dict[str, Any]:
+        """The state of the job, its position and its last metrics."""
+        return self.service.call("GET", self.path)
+
+    def cancel(self) -> dict[str, Any]:
+        """End the job after its running call; its session keeps the steps that were done."""
+        return self._act("cancel")
+
+    def pause(self) -> dict[str, Any]:
+        """Let the job wait until `resume`."""
+        return self._act("pause")
+
+    def resume(self) -> dict[str, Any]:
+        """Let a paused job go on."""
+        return self._act("resume")
+
+    def _act(self, action: str) -> dict[str, Any]:
+        return self.service.call("POST", f"{self.path}/{action}", repeat=True)
+
+    def delete(self) -> None:
+        """Delete the ended job with its events and metrics; its session and its checkpoints stay."""
+        self.service.call("DELETE", self.path)
+
+    def metrics(self, points: int = 1000) -> dict[str, np.ndarray]:
+        """The curves as columns, NaN for values that are not finite: step, loss, gradient_norm, learning_rate, ...
+
+        Metrics of validations are ``validation/step`` and ``validation/<metric>``.
+        """
+        found = self.service.call("GET", f"{self.path}/metrics", query={"points": points})
+        columns = {"step": found["step"], **found["columns"]}
+        columns |= {f"validation/{name}": values for name, values in found["validation"].items()}
+        return {name: np.array(values, "int64" if name.endswith("step") else float) for name, values in columns.items()}
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """The checkpoints of its session, oldest first."""
+        found: list[dict[str, Any]] = []
+        token: str | None = ""
+        while token is not None:
+            query = {"page_size": 200, "page_token": token}
+            page = self.service.call("GET", f"{self.path}/checkpoints", query=query)
+            found += page["checkpoints"]
+            token = page["next_page_token"]
+        return sorted(found, key=lambda each: each["created"])
+
+    def events(self, after: int = 0) -> Iterator[Event]:
+        """(kind, data) of each event, as it happens, until the job has ended. After a broken connection the stream goes
+        on behind the last event.
+
+        after: number of the last event that the caller has; data["id"] is that of an event.
+        Raises Refused, and Unreachable after several failed tries.
+        """
+        last, failures = after, 0
+        while True:
+            before = last
+            try:
+                headers = {"accept": EVENT_STREAM, "last-event-id": str(last)}
+                with self.service.stream("GET", f"{self.path}/events", headers=headers) as answer:
+                    if answer.status_code == 204:
+                        return
+                    for id, kind, data in _events(answer.iter_lines()):
+                        if id is not None:
+                            last = id
+                            yield kind, {"id": id, **data}
+                        elif kind == "reset":
+                            last = data["oldest"] - 1
+            except Refused as error:
+                if not error.retryable:
+                    raise
+                failures += 1
+            except httpx.TransportError:
+                failures += 1
+            failures = 0 if last > before else failures
+            if failures >= self.service.attempts:
+                self.view()  # raises Unreachable, or tells that the service is back
+                failures = 0
+            if failures:
+                time.sleep(min(LONGEST_PAUSE_S, 0.1 * 2**failures))
+
+    def wait(
+        self,
+        *,
+        progress: bool | None = None,
+        on_event: Callable[[str, dict[str, Any]], Any] | None = None,
+        on_interrupt: str = "cancel",
+    ) -> dict[str, Any]:
+        """Wait for the end of the job; returns its view.
+
+        progress:     show a progress bar, if tqdm is installed; by default in a terminal.
+        on_event:     called with each event as it happens.
+        on_interrupt: Ctrl-C cancels the job, or with "detach" leaves it running; in both cases it raises
+                      KeyboardInterrupt.
+        Raises JobFailed if the job has not succeeded.
+        """
+        try:
+            with _bar(progress) as show:
+                for kind, data in self.events():
+                    show(kind, data)
+                    if on_event is not None:
+                        on_event(kind, data)
+        except KeyboardInterrupt as error:
+            if on_interrupt == "cancel":
+                self.cancel()
+                error.add_note(f"job {self.id} is canceled")
+            else:
+                error.add_note(f"job {self.id} goes on")
+            raise
+        view = self.view()
+        if view["state"] != "succeeded":
+            raise JobFailed(view)
+        return view
+
+    def __repr__(self) -> str:
+        return f"Job({self.service.url!r}, {self.id!r})"
+
+
+class Jobs:
+    """The jobs of a service; `service.jobs`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def submit(self, dataset: Any, parameters: Mapping[str, Any] = NO_TENSORS, **settings: Any) -> Job:
+        """Queue a job.
+
+        dataset:    a dataset, or its id.
+        parameters: initial values of the session to open.
+        settings:   more members of the body of POST /v1/jobs: session_id, or the members that open a session; feeds,
+                    epochs or steps, batch_size, validation, metrics, early_stop, ...
+        Raises Refused with all mistakes.
+        """
+        asked = {"dataset_id": id_of(dataset), **settings}
+        if isinstance(asked.get("validation"), Mapping) and "dataset" in asked["validation"]:
+            validation = dict(asked["validation"])
+            asked["validation"] = {"dataset_id": id_of(validation.pop("dataset")), **validation}
+        return Job(self._service, self._service.upload("/v1/jobs", asked, parameters))
+
+    def get(self, id: str) -> Job:
+        """The job with this id. Raises Refused (not-found)."""
+        return Job(self._service, self._service.call("GET", f"/v1/jobs/{quoted(id)}"))
+
+    def list(self, state: str | None = None) -> Sequence[dict[str, Any]]:
+        """The views of all jobs, or of those in one state."""
+        found: list[dict[str, Any]] = []
+        token: str | None = ""
+        while token is not None:
+            query = {"page_size": 200, "page_token": token, **({} if state is None else {"state": state})}
+            page = self._service.call("GET", "/v1/jobs", query=query)
+            found += page["jobs"]
+            token = page["next_page_token"]
+        return found
+
+
+def id_of(dataset: Any) -> str:
+    return dataset if isinstance(dataset, str) else dataset.id
+
+
+def _events(lines: Iterator[str]) -> Iterator[tuple[int | None, str, dict[str, Any]]]:
+    """(number, kind, data) of the events in a stream; unnumbered ones have None. Half an event is left out."""
+    fields: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        if line and name:
+            fields[name] = value.removeprefix(" ")
+        elif not line:
+            if "event" in fields:
+                number = fields.get("id")
+                yield None if number is None else int(number), fields["event"], json.loads(fields["data"])
+            fields = {}
+
+
+@contextmanager
+def _bar(wanted: bool | None) -> Iterator[Callable[[str, dict[str, Any]], None]]:
+    """A function that shows events as a progress bar."""
+    shown = sys.stderr.isatty() if wanted is None else wanted
+    try:
+        tqdm = import_module("tqdm").tqdm if shown else None
+    except ImportError:
+        tqdm = None
+    if tqdm is None:
+        yield lambda kind, data: None
+        return
+    with tqdm(unit="step") as bar:
+
+        def show(kind: str, data: dict[str, Any]) -> None:
+            if kind == "progress":
+                bar.total = data["steps"]
+                values = {name: value for name, value in data["metrics"].items() if value is not None}
+                bar.set_postfix({"loss": f"{values['loss']:.4g}"} if "loss" in values else {}, refresh=False)
+                bar.update(data["step"] - bar.n)
+            elif kind == "validation":
+                values = data["metrics"]
+                text = ", ".join(f"{name} {value:.4g}" for name, value in values.items() if value is not None)
+                bar.write(f"step {data['step']}: {text}")
+
+        yield show

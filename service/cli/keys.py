@@ -1,0 +1,172 @@
+"""`backpass keys`: make, list, revoke and rotate API keys, and set limits of tenants, also beside a running service."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from service.settings import Settings
+
+__all__ = ["add_keys", "run_keys"]
+
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0, "y": 31_557_600.0}
+DURATION = "such as 90d, 12h or 3600s"
+
+
+def add_keys(commands: Any) -> None:
+    """Add the command `keys` to the subparsers of the command line."""
+    keys = commands.add_parser(
+        "keys",
+        help="make, list, revoke and rotate API keys",
+        description="API keys and tenants, in the store of BACKPASS_DATA_DIR or BACKPASS_DATABASE_URL. A running "
+        "service follows each change within seconds. As soon as one key exists, every request needs one.",
+    )
+    keys.add_argument("--data-dir", metavar="DATA_DIR", help="directory of the service (default: BACKPASS_DATA_DIR)")
+    actions = keys.add_subparsers(dest="action", required=True, metavar="ACTION")
+    create = actions.add_parser("create", help="make a key and print it", description="Make a key and print it, once.")
+    create.add_argument("--tenant", default="local", help="tenant whose things the key opens (default: local)")
+    create.add_argument("--name", default="key", help="what the key is for, to recognise it")
+    create.add_argument(
+        "--scopes", default="read,write", help="what it allows: read, write, admin (default: read,write)"
+    )
+    create.add_argument("--expires", type=_seconds, metavar="TIME", help=f"time until it ends, {DURATION}")
+    create.add_argument(
+        "--line", action="store_true", help="store nothing: print a line for a file of keys (BACKPASS_API_KEYS_FILE)"
+    )
+    listing = actions.add_parser("list", help="list keys", description="List keys, without their text.")
+    listing.add_argument("--tenant", help="keys of this tenant only")
+    revoke = actions.add_parser("revoke", help="end a key", description="End a key now.")
+    revoke.add_argument("id", help="id of the key, key_...")
+    rotate = actions.add_parser(
+        "rotate",
+        help="replace a key",
+        description="Make a key with the same rights, print it, and end the old one.",
+    )
+    rotate.add_argument("id", help="id of the key, key_...")
+    rotate.add_argument(
+        "--overlap", type=_seconds, default=86_400.0, metavar="TIME", help="time for which both are valid (default: 1d)"
+    )
+    tenants = actions.add_parser(
+        "tenants", help="list tenants, or set their limits", description="List tenants, or set limits of one."
+    )
+    inner = tenants.add_subparsers(dest="of_tenants", metavar="ACTION")
+    listed = inner.add_parser("list", help="list tenants with keys or own limits")
+    setting = inner.add_parser(
+        "set",
+        help="set limits of a tenant",
+        description="Set limits of a tenant, such as jobs=4 compute_seconds=3600; 0 for no limit, `default` for that "
+        "of the settings. GET /v1/me lists the names.",
+    )
+    setting.add_argument("tenant")
+    setting.add_argument("limits", nargs="+", metavar="NAME=NUMBER")
+    for parser in (create, listing, revoke, rotate, tenants, listed, setting):
+        parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+
+
+def run_keys(chosen: argparse.Namespace, settings: Settings) -> int:
+    """Run the chosen action; returns the exit status."""
+    from service.store.admin import AdminError, act
+    from service.tenants.actions import ACTIONS
+
+    try:
+        name, arguments, show = _chosen(chosen)
+        answer = _line(arguments) if getattr(chosen, "line", False) else act(settings, name, ACTIONS[name], arguments)
+    except (AdminError, ValueError) as error:
+        print(f"backpass: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(answer, indent=2) if getattr(chosen, "json", False) else show(answer))
+    return 0
+
+
+def _chosen(chosen: argparse.Namespace) -> tuple[str, dict[str, Any], Callable[[Any], str]]:
+    """(action, arguments, text of the answer). Raises ValueError."""
+    match chosen.action:
+        case "create":
+            scopes = [scope.strip() for scope in chosen.scopes.split(",") if scope.strip()]
+            given = {"tenant": chosen.tenant, "name": chosen.name, "scopes": scopes, "expires_in": chosen.expires}
+            return "keys.create", given, _new
+        case "list":
+            return "keys.list", {"tenant": chosen.tenant}, _keys
+        case "revoke":
+            return "keys.revoke", {"id": chosen.id}, lambda key: f"{key['id']} of {key['tenant']} is revoked"
+        case "rotate":
+            return "keys.rotate", {"id": chosen.id, "overlap": chosen.overlap}, _rotated
+    if chosen.of_tenants == "set":
+        limits = dict(map(_limit, chosen.limits))
+        return "tenants.set", {"tenant": chosen.tenant, "limits": limits}, lambda answer: _tenants([answer])
+    return "tenants.list", {}, _tenants
+
+
+def _line(arguments: dict[str, Any]) -> dict[str, Any]:
+    """A new key that is not stored. Raises ValueError."""
+    from service.tenants.actions import shown
+    from service.tenants.key import new_key
+
+    scopes = frozenset(arguments["scopes"])
+    if arguments["expires_in"] is not None:
+        raise ValueError("a key of a file does not expire: delete its line")
+    secret, key = new_key(arguments["tenant"], arguments["name"], scopes, time.time(), None)
+    return {**shown(key), "key": f"{key.tenant}:{','.join(shown(key)['scopes'])}:{secret}"}
+
+
+def _new(key: dict[str, Any]) -> str:
+    return str(key["key"])
+
+
+def _rotated(key: dict[str, Any]) -> str:
+    return str(key["key"])
+
+
+def _keys(found: Sequence[dict[str, Any]]) -> str:
+    head = ("ID", "TENANT", "NAME", "BEGINS", "SCOPES", "STATE", "CREATED", "EXPIRES", "LAST USED")
+    rows = [
+        (
+            key["id"],
+            key["tenant"],
+            key["name"],
+            key["prefix"],
+            ",".join(key["scopes"]),
+            key["state"],
+            *(_day(key[name]) for name in ("created", "expires", "last_used")),
+        )
+        for key in found
+    ]
+    return _table([head, *rows])
+
+
+def _tenants(found: Sequence[dict[str, Any]]) -> str:
+    rows = [
+        (each["tenant"], str(each.get("keys", "")), " ".join(f"{n}={v:g}" for n, v in each["limits"].items()) or "-")
+        for each in found
+    ]
+    return _table([("TENANT", "VALID KEYS", "OWN LIMITS"), *rows])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _day(seconds: float | None) -> str:
+    return "-" if seconds is None else time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+
+
+def _limit(given: str) -> tuple[str, float | None]:
+    name, _, value = given.partition("=")
+    try:
+        return name, None if value == "default" else float(value)
+    except ValueError:
+        raise ValueError(f"{given}: expected NAME=NUMBER or NAME=default") from None
+
+
+def _seconds(given: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdwy])", given)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"expected a time {DURATION}, got {given!r}")
+    return float(found[1]) * SECONDS[found[2]]

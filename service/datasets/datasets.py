@@ -1,0 +1,261 @@
+"""The datasets of all tenants: their rows in the store, their files in the object store.
+
+Tenants with equal data share a file. A file is deleted when no row names it. On SQLite all writes happen one after the
+other, and on PostgreSQL a lock on the key of the file orders them, so that no row can appear for a file that goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, delete, func, insert, select, text, update
+
+from service.datasets.dataset import Dataset
+from service.ids import new_id
+from service.objects import Objects
+from service.objects.tensor_file import DamagedFile, read_entries
+from service.problems import HttpProblem
+from service.store import tables
+from service.store.errors import StorageError
+from service.store.store import Store
+
+__all__ = ["Datasets"]
+
+log = logging.getLogger("backpass.datasets")
+
+table = tables.datasets
+SWEEP_S = 60.0
+FOLDER = "datasets"
+SUMMARY = [column for column in table.c if column.name != "columns"]
+
+
+class Datasets:
+    """All datasets. Every method takes the tenant, and sees the datasets of that tenant alone."""
+
+    def __init__(self, store: Store, objects: Objects, directory: Path, limit: int = 1_000) -> None:
+        """directory: of this service, for copies of files that a remote object store keeps. limit: of each tenant."""
+        self._store, self._objects, self._limit = store, objects, limit
+        self._copies = directory / "copies"
+
+    async def get(self, tenant: str, id: str) -> Dataset | None:
+        """The dataset, or None. Raises StorageError."""
+
+        def work(connection: Connection) -> Dataset | None:
+            return _found(connection, tenant, id)
+
+        return await self._store.read(work)
+
+    async def page(self, tenant: str, after: str, size: int) -> list[Dataset]:
+        """Up to `size` datasets with ids above `after`, in the order of ids, without their columns."""
+
+        def work(connection: Connection) -> list[Dataset]:
+            wanted = select(*SUMMARY).where(table.c.tenant == tenant, table.c.id > after).order_by(table.c.id)
+            rows = connection.execute(wanted.limit(size)).mappings()
+            return [Dataset.of_row({**row, "columns": "[]"}) for row in rows]
+
+        return await self._store.read(work)
+
+    async def bytes_of(self, tenant: str) -> int:
+        """Bytes of all datasets of the tenant; shared files count in full."""
+        wanted = select(func.coalesce(func.sum(table.c.size), 0)).where(table.c.tenant == tenant)
+        return await self._store.read(lambda connection: int(connection.execute(wanted).scalar_one()))
+
+    async def add(self, tenant: str, dataset: Dataset, file: Path) -> tuple[Dataset, bool]:
+        """Store a dataset, whose file is at `file`: (the stored one, whether it is new).
+
+        Raises HttpProblem 429 at the limit of datasets, StorageError, OSError.
+        """
+        local = self._objects.local_path(dataset.key)
+        while True:
+            if local is not None or not await asyncio.to_thread(self._objects.exists, dataset.key):
+                await asyncio.to_thread(self._objects.adopt, dataset.key, file)
+            try:
+                found = await self._store.write(lambda connection: self._insert(connection, tenant, dataset))
+            except BaseException:
+                await self.collect(dataset.key)
+                raise
+            if found is None:
+                continue  # the last row of another tenant went, and the file with it
+            if local is not None and not await asyncio.to_thread(_renewed, local):
+                continue
+            return found
+
+    def _insert(self, connection: Connection, tenant: str, dataset: Dataset) -> tuple[Dataset, bool] | None:
+        _lock(connection, dataset.key)
+        if (known := _found(connection, tenant, dataset.id)) is not None:
+            return known, False
+        if not self._objects.exists(dataset.key):
+            return None
+        count = connection.execute(select(func.count()).where(table.c.tenant == tenant)).scalar_one()
+        if count >= self._limit:
+            raise HttpProblem("quota-exceeded", f"the limit of {self._limit} datasets is reached; delete some")
+        connection.execute(insert(table).values(dataset.row(tenant)))
+        return dataset, True
+
+    async def change(self, tenant: str, id: str, change: Callable[[Dataset], Dataset]) -> Dataset | None:
+        """Change name, labels or expiry; the changed dataset, None if there is none. Raises StorageError."""
+
+        def work(connection: Connection) -> Dataset | None:
+            found = _found(connection, tenant, id)
+            if found is None:
+                return None
+            changed = change(found)
+            row = changed.row(tenant)
+            wanted = update(table).where(table.c.tenant == tenant, table.c.id == id)
+            connection.execute(wanted.values({name: row[name] for name in ("name", "about", "expires")}))
+            return changed
+
+        return await self._store.write(work)
+
+    async def delete(self, tenant: str, id: str) -> bool:
+        """Delete a dataset; whether there was one. Raises HttpProblem 409 while a job uses it, StorageError."""
+
+        def work(connection: Connection) -> Dataset | None:
+            found = _found(connection, tenant, id)
+            if found is not None:
+                if used := _jobs(connection, tenant, id):
+                    detail = f"{len(used)} jobs use this dataset; cancel them, or wait for their end"
+                    raise HttpProblem("in-use", detail, jobs=used[:20])
+                connection.execute(delete(table).where(table.c.tenant == tenant, table.c.id == id))
+            return found
+
+        found = await self._store.write(work)
+        if found is not None:
+            await self.collect(found.key)
+        return found is not None
+
+    async def collect(self, key: str) -> None:
+        """Delete the file `key` if no row names it. A failure is logged: the next start tries again."""
+
+        def work(connection: Connection) -> None:  # it changes no row: it may run twice
+            _lock(connection, key)
+            named = select(func.count()).select_from(table).where(table.c.key == key)
+            if not connection.execute(named).scalar_one():
+                self._objects.delete(key)
+                (self._copies / key.rpartition("/")[2]).unlink(missing_ok=True)
+
+        try:
+            await self._store.write(work)
+        except (StorageError, OSError) as error:
+            log.warning("the file %s is not deleted: %s", key, error)
+
+    async def collect_all(self) -> None:
+        """Delete all files without a row: their process died before it wrote the row, or after it deleted it."""
+
+        def work(connection: Connection) -> set[str]:
+            return set(connection.execute(select(table.c.key).distinct()).scalars())
+
+        named = await self._store.read(work)
+        for key in await asyncio.to_thread(lambda: list(self._objects.keys(FOLDER))):
+            if key not in named:
+                await self.collect(key)
+
+    async def watch(self) -> None:
+        """Delete expired datasets, until cancelled. Run it as a task."""
+        with contextlib.suppress(StorageError, OSError):
+            await self.collect_all()
+        while True:
+            try:
+                await self.sweep()
+            except (StorageError, OSError) as error:
+                log.warning("expired datasets are not deleted: %s", error)
+            await asyncio.sleep(SWEEP_S)
+
+    async def sweep(self) -> None:
+        """Delete the datasets whose time is over, unless a job uses them. Raises StorageError."""
+
+        def work(connection: Connection) -> list[tuple[str, str]]:
+            wanted = select(table.c.tenant, table.c.id).where(table.c.expires <= time.time())
+            return [(row.tenant, row.id) for row in connection.execute(wanted)]
+
+        for tenant, id in await self._store.read(work):
+            try:
+                await self.delete(tenant, id)
+            except HttpProblem as problem:
+                if problem.code != "in-use":
+                    raise
+
+    # Files
+
+    async def path(self, dataset: Dataset) -> Path:
+        """The file of the dataset on this machine, to map it; a file of a remote store is copied first.
+
+        Raises FileNotFoundError if the file is lost, OSError.
+        """
+        local = self._objects.local_path(dataset.key)
+        return local if local is not None else await asyncio.to_thread(self._copied, dataset)
+
+    def _copied(self, dataset: Dataset) -> Path:
+        path = self._copies / dataset.sha256
+        if path.exists():
+            os.utime(path)
+            return path
+        self._copies.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f"{dataset.sha256}.{new_id('')}")
+        try:
+            with self._objects.open(dataset.key) as source, temporary.open("wb") as target:
+                shutil.copyfileobj(source, target, 4 * 2**20)
+            temporary.rename(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return path
+
+    async def rows(self, dataset: Dataset, names: list[str], first: int, count: int) -> dict[str, np.ndarray]:
+        """`count` rows from row `first`, 0 is the first one, of some columns. Raises DamagedFile, OSError."""
+        return await asyncio.to_thread(self._rows, dataset, names, first, count)
+
+    def _rows(self, dataset: Dataset, names: list[str], first: int, count: int) -> dict[str, np.ndarray]:
+        with self._objects.open(dataset.key) as file:
+            entries, _ = read_entries(file, dataset.size)
+            found = {}
+            for name in names:
+                dtype, shape, begin, _ = entries[name]
+                width = int(np.prod(shape[1:])) * dtype.itemsize
+                file.seek(begin + first * width)
+                data = file.read(count * width)
+                if len(data) != count * width:
+                    raise DamagedFile(f"the file ends inside of {name!r}")
+                found[name] = np.frombuffer(data, dtype).reshape(count, *shape[1:])
+        return found
+
+
+def changed(dataset: Dataset, members: Mapping[str, Any]) -> Dataset:
+    """The dataset with other values of `name`, `labels` or `expires`."""
+    return replace(dataset, **members)
+
+
+def _found(connection: Connection, tenant: str, id: str) -> Dataset | None:
+    row = connection.execute(select(table).where(table.c.tenant == tenant, table.c.id == id)).mappings().first()
+    return None if row is None else Dataset.of_row(dict(row))
+
+
+def _jobs(connection: Connection, tenant: str, id: str) -> list[str]:
+    """The ids of unfinished jobs of the tenant that name the dataset."""
+    jobs = tables.jobs
+    wanted = select(jobs.c.id).where(jobs.c.tenant == tenant, jobs.c.ended.is_(None), jobs.c.spec.contains(id))
+    return list(connection.execute(wanted).scalars())
+
+
+def _renewed(path: Path) -> bool:
+    """Change the time of the file, so that it is not the one whose deletion a backup may have postponed before its row
+    appeared; whether it is there."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _lock(connection: Connection, key: str) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:key))"), {"key": key})

@@ -1,0 +1,246 @@
+"""Uploads: bytes that arrive in parts, over several requests and restarts, before they become a dataset.
+
+Each part is a file of the object store, complete and synced before the row of the upload counts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from service.ids import new_id
+from service.objects import Objects
+from service.problems import HttpProblem
+from service.settings import Settings
+from service.store import tables
+from service.store.errors import StorageError
+from service.store.store import Store
+
+__all__ = ["UPLOAD_ID", "Upload", "Uploads"]
+
+log = logging.getLogger("backpass.datasets")
+
+table = tables.uploads
+UPLOAD_ID = r"^upl_[a-z2-7]{26}$"
+FOLDER = "uploads"
+PARTS = 10_000
+SWEEP_S = 60.0
+LOST_S = 3600.0  # another process may be about to count a part
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An upload of one tenant.
+
+    length: bytes of the whole; offset: bytes that are stored. sha256: that the whole must have, or None.
+    keys: of its parts. dataset: id of the dataset that it became, and `options` of its reading. Times since 1970.
+    """
+
+    id: str
+    length: int
+    offset: int
+    purpose: str
+    sha256: str | None
+    keys: tuple[str, ...]
+    dataset: str | None
+    options: dict[str, Any] | None
+    created: float
+    expires: float
+
+
+class Uploads:
+    """All uploads. Every method takes the tenant, and sees the uploads of that tenant alone."""
+
+    def __init__(self, settings: Settings, store: Store, objects: Objects) -> None:
+        self._settings, self._store, self._objects = settings, store, objects
+
+    async def create(
+        self, tenant: str, length: int, purpose: str = "dataset", sha256: str | None = None, id: str = ""
+    ) -> Upload:
+        """A new upload, without bytes. Raises HttpProblem 429 at the limit of uploads, StorageError."""
+        now = time.time()
+        about = {"length": length, "purpose": purpose, "sha256": sha256, "keys": [], "dataset": None, "options": None}
+        row = {
+            "tenant": tenant,
+            "id": id or new_id("upl_"),
+            "about": json.dumps(about),
+            "size": length,
+            "offset": 0,
+            "created": now,
+            "expires": now + self._settings.upload_lease,
+        }
+
+        def work(connection: Connection) -> None:
+            open_ones = select(func.count()).where(table.c.tenant == tenant, table.c.size > 0)
+            if connection.execute(open_ones).scalar_one() >= self._settings.uploads:
+                detail = f"the limit of {self._settings.uploads} uploads is reached; delete some"
+                raise HttpProblem("quota-exceeded", detail)
+            connection.execute(insert(table).values(row))
+
+        await self._store.write(work)
+        return _of_row(row)
+
+    async def get(self, tenant: str, id: str) -> Upload | None:
+        """The upload, or None. Raises StorageError."""
+        return await self._store.read(lambda connection: _found(connection, tenant, id))
+
+    async def append(self, tenant: str, id: str, offset: int, file: Path, size: int) -> Upload | None:
+        """Add the `size` bytes in `file` at `offset`; the upload after that, None if there is none.
+
+        Raises HttpProblem 409 if the upload has another offset, StorageError, OSError.
+        """
+        if not size:
+            return await self.get(tenant, id)
+        key = f"{FOLDER}/{id}/{offset}.{new_id('')}"
+        await asyncio.to_thread(self._store_part, key, file)
+
+        def work(connection: Connection) -> Upload | None:
+            found = _found(connection, tenant, id)
+            if found is None:
+                return None
+            self.check(found, offset, size)
+            now = time.time()
+            about = _about(found) | {"keys": [*found.keys, key]}
+            wanted = update(table).where(table.c.tenant == tenant, table.c.id == id, table.c.offset == offset)
+            values = {"offset": offset + size, "about": json.dumps(about)}
+            expires = max(found.expires, now + self._settings.upload_lease)
+            if not connection.execute(wanted.values(**values, expires=expires)).rowcount:
+                raise _moved(offset)
+            return _found(connection, tenant, id)
+
+        try:
+            found = await self._store.write(work)
+        except BaseException:
+            await asyncio.to_thread(self._objects.delete, key)
+            raise
+        if found is None:
+            await asyncio.to_thread(self._objects.delete, key)
+        return found
+
+    def _store_part(self, key: str, file: Path) -> None:
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+        self._objects.adopt(key, file)
+
+    def check(self, upload: Upload, offset: int, size: int = 0) -> None:
+        """Raises HttpProblem unless `size` bytes can be added at `offset`: 409 for another offset, 422 for too many."""
+        if upload.dataset is not None:
+            raise HttpProblem("invalid-state", f"the upload has become the dataset {upload.dataset}")
+        if offset != upload.offset:
+            raise _moved(upload.offset)
+        if offset + size > upload.length:
+            detail = f"{offset + size} bytes, but the upload was declared with {upload.length}"
+            raise HttpProblem("limit-exceeded", detail)
+        if len(upload.keys) >= PARTS:
+            raise HttpProblem("limit-exceeded", f"the upload has {PARTS} parts already; send larger ones")
+
+    async def used(self, tenant: str, upload: Upload, dataset: str, options: dict[str, Any]) -> None:
+        """Note that the upload has become `dataset`, and delete its bytes. Raises StorageError."""
+        about = json.dumps(_about(upload) | {"dataset": dataset, "options": options, "keys": []})
+        wanted = update(table).where(table.c.tenant == tenant, table.c.id == upload.id)
+        await self._store.write(lambda connection: connection.execute(wanted.values(about=about, size=0)).rowcount)
+        await self._delete_parts(upload.keys)
+
+    async def delete(self, tenant: str, id: str) -> bool:
+        """Delete an upload; whether there was one. Raises StorageError."""
+
+        def work(connection: Connection) -> Upload | None:
+            found = _found(connection, tenant, id)
+            connection.execute(delete(table).where(table.c.tenant == tenant, table.c.id == id))
+            return found
+
+        found = await self._store.write(work)
+        if found is not None:
+            await self._delete_parts(found.keys)
+        return found is not None
+
+    async def _delete_parts(self, keys: tuple[str, ...]) -> None:
+        try:
+            for key in keys:
+                await asyncio.to_thread(self._objects.delete, key)
+        except OSError as error:
+            log.warning("parts of an upload are not deleted: %s", error)
+
+    async def watch(self) -> None:
+        """Delete expired uploads, and files without an upload, until cancelled. Run it as a task."""
+        started, lost = time.monotonic(), None
+        while True:
+            try:
+                if lost is None:
+                    lost = await self.without_upload()
+                elif lost and time.monotonic() - started > LOST_S:
+                    await self.delete_lost(lost)
+                    lost = set()
+                await self.sweep()
+            except (StorageError, OSError) as error:
+                log.warning("expired uploads are not deleted: %s", error)
+            await asyncio.sleep(SWEEP_S)
+
+    async def sweep(self) -> None:
+        """Delete the uploads whose time is over. Raises StorageError."""
+
+        def work(connection: Connection) -> list[tuple[str, str]]:
+            wanted = select(table.c.tenant, table.c.id).where(table.c.expires <= time.time())
+            return [(row.tenant, row.id) for row in connection.execute(wanted)]
+
+        for tenant, id in await self._store.read(work):
+            await self.delete(tenant, id)
+
+    async def without_upload(self) -> set[str]:
+        """The keys of parts that no upload has: their process died before it counted them, or still counts them."""
+
+        def work(connection: Connection) -> set[str]:
+            rows = connection.execute(select(table.c.about)).scalars()
+            return {key for about in rows for key in json.loads(about)["keys"]}
+
+        keys = await asyncio.to_thread(lambda: set(self._objects.keys(FOLDER)))
+        return keys - await self._store.read(work)
+
+    async def delete_lost(self, keys: set[str]) -> None:
+        """Delete those of `keys` that still have no upload."""
+        for key in keys & await self.without_upload():
+            await asyncio.to_thread(self._objects.delete, key)
+
+
+def _found(connection: Connection, tenant: str, id: str) -> Upload | None:
+    row = connection.execute(select(table).where(table.c.tenant == tenant, table.c.id == id)).mappings().first()
+    return None if row is None else _of_row(dict(row))
+
+
+def _of_row(row: dict[str, Any]) -> Upload:
+    about = json.loads(row["about"])
+    return Upload(
+        row["id"],
+        about["length"],
+        row["offset"],
+        about["purpose"],
+        about["sha256"],
+        tuple(about["keys"]),
+        about["dataset"],
+        about["options"],
+        row["created"],
+        row["expires"],
+    )
+
+
+def _about(upload: Upload) -> dict[str, Any]:
+    return {
+        "length": upload.length,
+        "purpose": upload.purpose,
+        "sha256": upload.sha256,
+        "keys": list(upload.keys),
+        "dataset": upload.dataset,
+        "options": upload.options,
+    }
+
+
+def _moved(offset: int) -> HttpProblem:
+    return HttpProblem("invalid-state", f"the upload has {offset} bytes; continue there", offset=offset)

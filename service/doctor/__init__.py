@@ -1,0 +1,16 @@
+"""The examination of `backpass doctor`: what this service needs, what it finds, and what to do about the difference.
+
+It writes only files of its own into the data directory, which it deletes again, and works beside a running service.
+
+finding      one line of the report
+settings     invalid, unknown and conflicting settings
+machine      processor, GPU, memory, limits, clock, kernel
+storage      data directory, disk, database, objects, secrets
+network      ports
+examination  all of them
+"""
+
+from service.doctor.examination import examine
+from service.doctor.finding import Finding
+
+__all__ = ["Finding", "examine"]

@@ -1,0 +1,55 @@
+"""All checks in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import ValidationError
+
+from service.doctor import machine, network, storage
+from service.doctor.finding import Finding, wrong
+from service.doctor.settings import conflicts, unknown_variables
+from service.settings import Settings
+
+__all__ = ["examine"]
+
+CHECKS = (
+    conflicts,
+    machine.processor,
+    machine.gpu,
+    machine.memory,
+    machine.limits,
+    machine.clock,
+    machine.kernel,
+    storage.data_directory,
+    storage.disk,
+    storage.sync_time,
+    storage.database,
+    storage.objects,
+    storage.secrets,
+    network.ports,
+)
+
+
+def examine(**given: Any) -> Iterator[Finding]:
+    """The findings, one after another. given: settings on top of those of the environment.
+
+    A check that fails unexpectedly is a finding too, so that the others still run.
+    """
+    yield from unknown_variables()
+    try:
+        settings = Settings(**given)
+    except ValidationError as error:
+        for mistake in error.errors(include_url=False):
+            name = "_".join(str(part) for part in mistake["loc"])
+            yield wrong(
+                "settings", f"BACKPASS_{name.upper()}: {mistake['msg']}", "Correct the value: see docs/settings.md."
+            )
+        return
+    for check in CHECKS:
+        try:
+            yield from check(settings)
+        except Exception as error:
+            found = f"the check failed: {type(error).__name__}: {error}"
+            yield wrong(check.__name__, found, "Report this failure, with the line.")

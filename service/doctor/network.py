@@ -1,0 +1,63 @@
+"""Ports: free, or taken by the service itself."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Iterator
+
+from service.doctor.finding import Finding, ok, wrong
+from service.http.hosts import EVERY_ADDRESS
+from service.settings import Settings
+
+__all__ = ["ports"]
+
+
+def ports(settings: Settings) -> Iterator[Finding]:
+    """The port of the service and the one for metrics."""
+    yield _port("port", settings.host, settings.port, settings.tls_cert is not None)
+    if settings.metrics_port:
+        yield _port("metrics_port", settings.metrics_host, settings.metrics_port, False)
+
+
+def _port(setting: str, host: str, port: int, tls: bool) -> Finding:
+    name = f"BACKPASS_{setting.upper()}"
+    if port == 0:
+        return ok("ports", f"{name}: a free one is chosen at start")
+    try:
+        family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with socket.socket(family[0], family[1]) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(family[4])
+    except PermissionError:
+        return wrong("ports", f"{name}: this user may not listen on {port}", "Choose a port above 1023.")
+    except socket.gaierror as error:
+        return wrong("ports", f"{name}: {host} has no address here: {error.strerror}", "Correct the host.")
+    except OSError as error:
+        if _is_service(host, port, tls):
+            return ok("ports", f"{name}: a service answers on {host}:{port}")
+        text = f"{name}: cannot listen on {host}:{port}: {error.strerror}"
+        return wrong("ports", text, "End the other program, or choose another port.")
+    return ok("ports", f"{name}: {host}:{port} is free")
+
+
+def _is_service(host: str, port: int, tls: bool) -> bool:
+    """Whether a service of this kind answers there."""
+    if tls:
+        return _accepts(host, port)
+    connection = http.client.HTTPConnection("127.0.0.1" if host in EVERY_ADDRESS else host, port, timeout=2.0)
+    try:
+        connection.request("GET", "/healthz/live", headers={"Connection": "close"})
+        return b'"status"' in connection.getresponse().read(1024)
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _accepts(host: str, port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1" if host in EVERY_ADDRESS else host, port), timeout=2.0).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,71 @@
+"""Settings: variables that nothing reads, and values that do not fit each other."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+from collections.abc import Iterator
+
+from service.doctor.finding import Finding, ok, warning, wrong
+from service.engine import UnusableSettings, worker_memory
+from service.http.hosts import LOOPBACK
+from service.settings import Settings
+
+__all__ = ["conflicts", "unknown_variables"]
+
+PREFIX = "BACKPASS_"
+FOR_OTHERS = {"BACKPASS_API_KEY", "BACKPASS_URL", "BACKPASS_TEST_PROGRAMS"}
+"""Variables that the service itself does not read: of the client and of the tests."""
+
+
+def unknown_variables() -> Iterator[Finding]:
+    """A warning for each variable that looks like a setting and is none, usually a typing mistake."""
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    for name in sorted(os.environ):
+        if name.upper().startswith(PREFIX) and name.upper() not in known | FOR_OTHERS:
+            near = difflib.get_close_matches(name.upper(), known, 1)
+            do = f"Set {near[0]} instead." if near else "Remove the variable: docs/settings.md lists all settings."
+            yield warning("settings", f"{name} is not a setting, so it has no effect", do)
+
+
+def conflicts(settings: Settings) -> Iterator[Finding]:
+    """Pairs of settings that contradict each other."""
+    found = list(_conflicts(settings))
+    yield from found
+    if not any(each.state == "wrong" for each in found):
+        yield ok("settings", f"{len(settings.model_fields_set)} settings are given, and all fit each other")
+
+
+def _conflicts(s: Settings) -> Iterator[Finding]:
+    for less, more in (("step_deadline", "max_step_deadline"), ("session_lease", "max_session_lease")):
+        low, high = getattr(s, less), getattr(s, more)
+        if low > high:
+            text = f"{_name(less)} is {low:g}, above {_name(more)}, which is {high:g}"
+            yield wrong("settings", text, f"Raise {_name(more)} or lower {_name(less)}.")
+    if s.drain_delay > s.graceful_shutdown / 2:
+        text = (
+            f"BACKPASS_DRAIN_DELAY is {s.drain_delay:g}, but of the {s.graceful_shutdown:g} s of "
+            "BACKPASS_GRACEFUL_SHUTDOWN half are kept for running calls"
+        )
+        yield wrong("settings", text, "Raise BACKPASS_GRACEFUL_SHUTDOWN to at least twice the delay.")
+    if s.device != "cuda":
+        try:
+            worker_memory(s)
+        except UnusableSettings as error:
+            yield wrong("settings", f"{_name(error.setting)}: {error}", "Set fewer workers, or give them more memory.")
+    if s.metrics_port and s.metrics_port == s.port:
+        yield wrong("settings", f"BACKPASS_METRICS_PORT is {s.port}, the port of the service", "Choose another port.")
+    if s.tracing != "off" and importlib.util.find_spec("opentelemetry.sdk") is None:
+        yield wrong("settings", "BACKPASS_TRACING needs packages that are missing", "Install backpass[telemetry].")
+    if s.database_url.startswith("postgresql") and importlib.util.find_spec("psycopg") is None:
+        yield wrong("settings", "BACKPASS_DATABASE_URL needs psycopg, which is missing", "Install backpass[postgres].")
+    if s.host not in LOOPBACK and s.allow_anonymous:
+        text = f"the service listens on {s.host}, and BACKPASS_ALLOW_ANONYMOUS lets anyone in who reaches it"
+        yield warning("settings", text, "Create keys with `backpass keys` and remove BACKPASS_ALLOW_ANONYMOUS.")
+    if (s.tls_cert is None) != (s.tls_key is None):
+        yield wrong("settings", "only one of BACKPASS_TLS_CERT and BACKPASS_TLS_KEY is set", "Set both, or none.")
+
+
+def _name(setting: str) -> str:
+    return PREFIX + setting.upper()

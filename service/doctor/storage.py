@@ -1,0 +1,261 @@
+"""Stored data: the directory and its disk, the database, the objects, and secrets in files."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+
+from service.doctor.finding import Finding, ok, warning, wrong
+from service.objects import Objects
+from service.settings import MIB, Settings
+
+__all__ = ["data_directory", "database", "disk", "objects", "secrets", "sync_time"]
+
+DATABASE, LOCK = "backpass.sqlite", "lock"
+REMOTE = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "gluster", "lustre")
+SYNCS, SLOW_SYNC_S, UNUSABLE_SYNC_S = 5, 0.05, 1.0
+ROOMY = 4
+
+
+def data_directory(settings: Settings) -> Iterator[Finding]:
+    """Existence, permissions, owner, and whether a file can be written."""
+    path = settings.data_dir.absolute()
+    if not path.exists():
+        above = next(each for each in path.parents if each.exists())
+        if os.access(above, os.W_OK | os.X_OK):
+            yield ok("data directory", f"{path} does not exist yet; the service creates it")
+        else:
+            yield wrong("data directory", f"{path} cannot be created in {above}", f"Let this user write to {above}.")
+        return
+    if not path.is_dir():
+        yield wrong("data directory", f"{path} is not a directory", "Set BACKPASS_DATA_DIR to a directory.")
+        return
+    about = path.stat()
+    try:
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(b"doctor")
+            file.flush()
+            skew = time.time() - os.fstat(file.fileno()).st_mtime
+    except OSError as error:
+        do = f"Let user {os.geteuid()} write to it, and check that its disk is mounted for writing."
+        yield wrong("data directory", f"{path} cannot be written: {error.strerror}", do)
+        return
+    if about.st_mode & stat.S_IWOTH:
+        yield wrong("data directory", f"every user may write to {path}", f"chmod o-rwx {path}")
+    elif about.st_mode & (stat.S_IROTH | stat.S_IXOTH):
+        yield warning("data directory", f"every user may read {path}", f"chmod o-rwx {path}")
+    else:
+        owner = _owner(path)
+        yield ok("data directory", f"{path} can be written" + (f"; the owner is{owner}" if owner else ""))
+    if abs(skew) > 5:
+        text = f"its disk dates files {abs(skew):.0f} s {'behind' if skew > 0 else 'ahead of'} this machine"
+        yield warning("data directory", text, "Synchronise the clocks of the file server and of this machine.")
+    kind = file_system(path)
+    if kind.startswith(REMOTE):
+        do = "Use a local disk, or PostgreSQL by BACKPASS_DATABASE_URL: SQLite needs locks that work."
+        if settings.database_url:
+            do = "Check that a file that was synced survives a failure of the file server."
+        yield warning("data directory", f"{path} is on a network file system ({kind})", do)
+
+
+def _owner(path: Path) -> str:
+    """The process that uses the directory, as " process 12"; empty if there is none."""
+    try:
+        with open(path / LOCK, "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return f" process {file.read(20).decode(errors='replace').strip() or '(unknown)'}"
+            return ""
+    except OSError:
+        return ""
+
+
+def file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
+    """The kind of the file system that `path` is on; empty if unknown."""
+    best, kind = -1, ""
+    try:
+        lines = mounts.read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        _, place, name, *_ = line.split(" ")
+        if path.is_relative_to(place) and len(place) > best:
+            best, kind = len(place), name
+    return kind
+
+
+def disk(settings: Settings) -> Iterator[Finding]:
+    """Free space and free inodes, against the floor of readiness."""
+    about = os.statvfs(_existing(settings.data_dir))
+    free, floor = about.f_bavail * about.f_frsize, settings.disk_floor
+    text = f"{free // MIB} MiB are free, the floor is {floor // MIB} MiB"
+    if free < floor:
+        yield wrong("disk", text, "Free space, or lower BACKPASS_DISK_FLOOR: the service is not ready below it.")
+    elif free < ROOMY * floor:
+        yield warning("disk", text, "Free space: below the floor the service is not ready.")
+    else:
+        yield ok("disk", text)
+    if about.f_files and about.f_favail < 10_000:
+        yield warning("disk", f"only {about.f_favail} files can be created", "Delete files, or use another disk.")
+
+
+def sync_time(settings: Settings) -> Iterator[Finding]:
+    """The time of one fsync of a small file: every durable step waits for one."""
+    times = []
+    with tempfile.TemporaryFile(dir=_existing(settings.data_dir)) as file:
+        for _ in range(SYNCS):
+            file.write(os.urandom(4096))
+            file.flush()
+            started = time.perf_counter()
+            os.fsync(file.fileno())
+            times.append(time.perf_counter() - started)
+    took = median(times)
+    text = f"an fsync takes {took * 1e3:.2f} ms"
+    if took > UNUSABLE_SYNC_S:
+        yield wrong("fsync", text, "Use another disk: every acknowledged change waits this long.")
+    elif took > SLOW_SYNC_S:
+        yield warning("fsync", text, "Use a faster disk, or sessions with durability checkpoint or none.")
+    else:
+        yield ok("fsync", text)
+
+
+def database(settings: Settings) -> Iterator[Finding]:
+    """Whether the database opens, is whole, can be written, and has the version of this program."""
+    from sqlalchemy import create_engine
+    from sqlalchemy.exc import SQLAlchemyError
+
+    if not settings.database_url:
+        yield from _sqlite(settings.data_dir / DATABASE, _owner(settings.data_dir))
+        return
+    try:
+        engine = create_engine(settings.database_url)
+        with engine.connect() as connection:
+            version = str(connection.exec_driver_sql("SHOW server_version").scalar())
+            read_only = connection.exec_driver_sql("SHOW transaction_read_only").scalar() == "on"
+            exists = connection.exec_driver_sql("SELECT to_regclass('alembic_version')").scalar() is not None
+            query = "SELECT version_num FROM alembic_version"
+            revision = connection.exec_driver_sql(query).scalar() if exists else None
+        engine.dispose()
+    except (SQLAlchemyError, ImportError) as error:
+        cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+        yield wrong("database", f"it cannot be reached: {cause}", "Check BACKPASS_DATABASE_URL and the server.")
+        return
+    if read_only:
+        do = "Name the primary server: a standby takes no writes."
+        yield wrong("database", f"PostgreSQL {version} takes no writes", do)
+    else:
+        yield _version(f"PostgreSQL {version}", None if revision is None else str(revision))
+
+
+def _sqlite(path: Path, owner: str) -> Iterator[Finding]:
+    """owner: the process of the data directory, which may hold the file for itself."""
+    if not path.exists():
+        yield ok("database", f"{path.name} does not exist yet; the service creates it")
+        return
+    restore = "Restore it from a backup: see docs/operations.md."
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=2.0)) as db:
+            result = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            row = (
+                db.execute("SELECT version_num FROM alembic_version").fetchone()
+                if "alembic_version" in tables
+                else None
+            )
+            db.isolation_level = None
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        if owner and getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            yield ok("database", f"{path.name} is held by{owner}; /healthz/ready tells whether it can be written")
+            return
+        damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        do = restore if damaged else "Check the permissions of the file, and which process holds it."
+        yield wrong("database", f"{path.name} cannot be used: {error}", do)
+        return
+    if result != "ok":
+        yield wrong("database", f"{path.name} is damaged: {' '.join(str(result).split())}", restore)
+    else:
+        yield _version(f"SQLite {sqlite3.sqlite_version}, {path.name} is whole", None if row is None else row[0])
+
+
+def _version(text: str, revision: str | None) -> Finding:
+    """The finding about the version of the tables."""
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    from service.store import migrate
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrate.__file__).parent / "migrations"))
+    scripts = ScriptDirectory.from_config(config)
+    head = scripts.get_current_head()
+    if revision is None:
+        return ok("database", f"{text}; its tables are created at start")
+    if revision == head:
+        return ok("database", f"{text}; version {revision}")
+    if revision in {script.revision for script in scripts.walk_revisions()}:
+        do = "Make a backup, then start the service: it migrates the tables."
+        return warning("database", f"{text}; version {revision}, this program has {head}", do)
+    do = "Start the version of Backpass that wrote it, or a later one."
+    return wrong("database", f"{text}; version {revision}, which this program (version {head}) does not know", do)
+
+
+def objects(settings: Settings) -> Iterator[Finding]:
+    """Whether checkpoints and datasets can be written and read."""
+    url, key = settings.objects, f"doctor/{os.getpid()}"
+    shown = url.rpartition("@")[2]
+    if "://" not in url and not Path(url).exists():
+        yield ok("objects", f"{shown} does not exist yet; the service creates it")
+        return
+    try:
+        store = Objects(url)
+        store.write(key, [b"doctor"])
+        same = store.read(key) == b"doctor"
+        store.delete(key)
+    except Exception as error:  # each kind of store has its own errors
+        text = f"{shown} cannot be written: {type(error).__name__}: {str(error)[:300]}"
+        yield wrong("objects", text, "Check BACKPASS_OBJECTS_URL, its credentials, and the permissions.")
+        return
+    if "://" not in url:
+        (Path(url) / "doctor").rmdir()
+    yield (
+        ok("objects", f"{shown} can be written")
+        if same
+        else wrong("objects", f"{shown} does not return what was written", "Use a store that reads its own writes.")
+    )
+
+
+def secrets(settings: Settings) -> Iterator[Finding]:
+    """Permissions of the files of keys."""
+    files = [
+        (name, value) for name, value in settings if isinstance(value, Path) and ("key" in name or "secret" in name)
+    ]
+    for name, path in files:
+        variable = f"BACKPASS_{name.upper()}"
+        try:
+            mode = path.stat().st_mode
+            with path.open("rb"):
+                pass
+        except OSError as error:
+            yield wrong("secrets", f"{variable}: {path} cannot be read: {error.strerror}", "Let this user read it.")
+            continue
+        if mode & (stat.S_IRWXG | stat.S_IRWXO) and not path.is_relative_to("/run/secrets"):
+            yield warning("secrets", f"{variable}: others may read {path}", f"chmod 600 {path}")
+        else:
+            yield ok("secrets", f"{variable}: {path} can be read by its owner alone")
+
+
+def _existing(path: Path) -> Path:
+    """The directory, or the nearest one above that exists."""
+    path = path.absolute()
+    return next(each for each in (path, *path.parents) if each.is_dir())

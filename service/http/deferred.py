@@ -1,0 +1,281 @@
+"""Asynchronous requests: with `Prefer: respond-async` a long call becomes an operation.
+
+The client gets 202 with the operation's path as soon as its body has arrived and `wait` seconds (of the same header, by
+default 0) have passed. The call goes on; its answer is stored and can be read for an hour. A call that ends earlier is
+answered as usual.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service import problems
+from service.caller import tenant
+from service.http.idempotency import SECRETS
+from service.http.recorded import Recorded, Recorder, delete_stored, stored
+from service.ids import new_id
+from service.objects import Objects
+from service.problems import HttpProblem, new_request_id, problem_body
+from service.problems.document import MEDIA_TYPE
+from service.settings import Settings
+from service.store import operations as rows
+from service.store.store import Store
+
+__all__ = ["Deferred", "Operations", "preferences"]
+
+log = logging.getLogger("backpass.http")
+
+KEPT_S = 3600.0
+MAX_WAIT_S = 60.0
+SWEEP_S = 15.0
+POLL_S = 0.5  # between two looks at an operation of another process
+STOP_S = 5.0  # for another process to stop one
+STREAMS = (b"text/event-stream", b"application/x-ndjson")
+
+
+class Operations:
+    """The operations of one process, and the store of all."""
+
+    def __init__(self, settings: Settings, store: Store, objects: Objects, instance: str) -> None:
+        """instance: id of this process."""
+        self.settings, self.store, self.objects, self.instance = settings, store, objects, instance
+        self._calls: dict[str, asyncio.Task[Recorded]] = {}
+        self._finishing: set[asyncio.Task[None]] = set()
+        self._ended: dict[str, asyncio.Event] = {}
+
+    async def watch(self) -> None:
+        """End operations whose process died, and delete expired ones, until cancelled. Run it as a task."""
+        while True:
+            try:
+                await self.sweep()
+            except (HttpProblem, OSError) as error:
+                log.warning("operations are not swept: %s", error)
+            await asyncio.sleep(SWEEP_S)
+
+    async def sweep(self) -> None:
+        """End operations whose process died, and delete expired ones. Raises StorageError, OSError."""
+        now = time.time()
+        problem = HttpProblem("canceled", "the service ended while it executed the call; send the request again")
+        answer = await stored(_as_answer(problem, ""), self.objects)
+        await self.store.write(lambda db: rows.lose(db, self.instance, answer, problem.status, now, now + KEPT_S))
+        for old in await self.store.write(lambda db: rows.expired(db, now)):
+            await delete_stored(old, self.objects)
+
+    async def listen(self) -> None:
+        """Stop the calls whose operations were canceled or deleted at another process, until cancelled."""
+        while not self.store.is_sqlite:
+            await asyncio.sleep(POLL_S)
+            if mine := dict(self._calls):
+                try:
+                    going_on = await self.store.read(lambda db: rows.going_on(db, self.instance))
+                except HttpProblem as error:
+                    log.warning("requests to stop operations are not seen: %s", error)
+                    continue
+                for id, call in mine.items():
+                    if id not in going_on:
+                        call.cancel()
+
+    async def begin(self, request: str, ending: asyncio.Task[Recorded]) -> str:
+        """The id of a new operation for the call `ending`. Raises HttpProblem for too many, StorageError.
+
+        request: its method and path.
+        """
+        owner, now, limit = tenant(), time.time(), self.settings.operations
+
+        def adding(db: Any) -> str:
+            if rows.running(db, owner) >= limit:
+                detail = f"{limit} operations are already running"
+                raise HttpProblem("quota-exceeded", detail, headers={"Retry-After": "5"})
+            id = new_id("opn_")
+            rows.add(db, owner, id, request, self.instance, now)
+            return id
+
+        id = await self.store.write(adding)
+        self._ended[id], self._calls[id] = asyncio.Event(), ending
+        task = asyncio.create_task(self._finish(owner, id, request.partition(" ")[2], ending))
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
+        return id
+
+    async def keep(self, id: str, request: str, recorded: Recorded) -> None:
+        """Store an operation that has ended with `recorded`, unless there is one with this id. Raises StorageError."""
+        owner, now = tenant(), time.time()
+        answer = await stored(recorded, self.objects)
+
+        def adding(db: Any) -> None:
+            if rows.get(db, owner, id) is None:
+                rows.add(db, owner, id, request, self.instance, now)
+                rows.finish(db, owner, id, "succeeded", recorded.status, answer, now, now + KEPT_S)
+
+        await self.store.write(adding)
+
+    async def _finish(self, owner: str, id: str, path: str, ending: asyncio.Task[Recorded]) -> None:
+        """Store the answer of the call when it has ended."""
+        state = "succeeded"
+        try:
+            recorded = await ending
+            if recorded.status >= 400:
+                state = "failed"
+        except asyncio.CancelledError:
+            ending.cancel()
+            recorded = _as_answer(HttpProblem("canceled", "the operation was canceled", retryable=False), path)
+            state = "canceled"
+        except Exception as error:
+            log.exception("operation %s failed", id)
+            recorded = _as_answer(problems.from_exception(error), path)
+            state = "failed"
+        try:
+            answer, now, status = await stored(recorded, self.objects), time.time(), recorded.status
+            if not await self.store.write(
+                lambda db: rows.finish(db, owner, id, state, status, answer, now, now + KEPT_S)
+            ):
+                await delete_stored(answer, self.objects)  # it was deleted meanwhile
+        except (HttpProblem, OSError) as error:
+            log.error("the result of operation %s is lost: %s", id, error)
+        finally:
+            self._calls.pop(id, None)
+            self._ended.pop(id).set()
+
+    async def wait(self, id: str, seconds: float) -> None:
+        """Wait until the operation ends, at most `seconds`. Raises StorageError."""
+        event, owner = self._ended.get(id), tenant()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                if event is not None:
+                    await event.wait()
+                    return
+                while not self.store.is_sqlite:  # it runs in another process
+                    found = await self.store.read(lambda db: rows.get(db, owner, id))
+                    if found is None or found.state != rows.RUNNING:
+                        return
+                    await asyncio.sleep(POLL_S)
+
+    async def cancel(self, id: str) -> None:
+        """Stop the call of the operation; does nothing if it has ended. Raises StorageError.
+
+        One of another process may still run afterwards: that process stops it as soon as it can.
+        """
+        call, event, owner = self._calls.get(id), self._ended.get(id), tenant()
+        if call is not None and event is not None:
+            call.cancel()
+            await event.wait()
+        elif not self.store.is_sqlite:
+            await self.store.write(lambda db: rows.ask_to_stop(db, owner, id))
+            await self.wait(id, STOP_S)
+
+    async def drain(self) -> None:
+        """Wait for the running operations."""
+        if self._finishing:
+            await asyncio.wait(self._finishing)
+
+
+class Deferred:
+    """Middleware for requests with `Prefer: respond-async`. All others pass."""
+
+    def __init__(self, app: ASGIApp, operations: Operations) -> None:
+        self.app, self._operations = app, operations
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        wanted = None
+        if scope["type"] == "http" and scope["method"] != "DELETE" and scope["path"].startswith("/v1/"):
+            wanted = preferences(scope).get("respond-async")
+        if wanted is None or scope["path"].startswith(("/v1/operations", SECRETS)) or _streams(scope):
+            await self.app(scope, receive, send)
+            return
+        try:
+            response = await self._response(scope, receive)
+        except problems.EXPECTED as error:
+            response = await problems.answer(Request(scope), error)
+        await response(scope, receive, send)
+
+    async def _response(self, scope: Scope, receive: Receive) -> Response:
+        body = _Received(receive, _has_body(scope))
+        inner = {**scope, "state": dict(scope.get("state", {}))}
+        inner.pop("on_disconnect", None)
+
+        async def run() -> Recorded:
+            recorder = Recorder()
+            try:
+                await self.app(inner, body.receive, recorder.send)
+            except problems.EXPECTED as error:
+                await (await problems.answer(Request(inner), error))(inner, body.receive, recorder.send)
+            if recorder.recorded is None:
+                raise HttpProblem("limit-exceeded", "the answer is too large for an operation")
+            return recorder.recorded
+
+        ending: asyncio.Task[Recorded] = asyncio.create_task(run())
+        arrived = asyncio.create_task(body.whole.wait())
+        try:
+            await asyncio.wait({ending, arrived}, return_when=asyncio.FIRST_COMPLETED)
+            if not ending.done():
+                await asyncio.wait({ending}, timeout=min(MAX_WAIT_S, _seconds(preferences(scope).get("wait"))))
+            if ending.done():
+                scope["route"] = inner.get("route")
+                return (await ending).response()
+            id = await self._operations.begin(f"{scope['method']} {scope['path']}", ending)
+        except BaseException:
+            ending.cancel()  # the client left, or there is no room for an operation
+            raise
+        finally:
+            arrived.cancel()
+            scope["route"] = inner.get("route")
+        path = f"/v1/operations/{id}"
+        content = orjson.dumps({"id": id, "state": rows.RUNNING, "request": f"{scope['method']} {scope['path']}"})
+        headers = {"Location": path, "Preference-Applied": "respond-async", "Retry-After": "1"}
+        return Response(content, 202, headers, "application/json")
+
+
+class _Received:
+    """Passes on the body of a request. whole: set when all of it has arrived."""
+
+    def __init__(self, receive: Receive, has_body: bool) -> None:
+        self._receive = receive
+        self.whole = asyncio.Event()
+        if not has_body:
+            self.whole.set()
+
+    async def receive(self) -> Message:
+        if self.whole.is_set():
+            await asyncio.get_running_loop().create_future()  # the operation does not end with its client
+        message = await self._receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            self.whole.set()
+        return message
+
+
+def _has_body(scope: Scope) -> bool:
+    sizes = [value for name, value in scope["headers"] if name in (b"content-length", b"transfer-encoding")]
+    return any(size != b"0" for size in sizes)
+
+
+def preferences(scope: Scope) -> dict[str, str]:
+    """The preferences in the `Prefer` headers (RFC 7240): name -> value, in lower case."""
+    found: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        if name == b"prefer":
+            for each in value.decode("latin-1").lower().replace(";", ",").split(","):
+                preference, _, given = each.partition("=")
+                found.setdefault(preference.strip(), given.strip().strip('"'))
+    return found
+
+
+def _seconds(text: str | None) -> float:
+    return float(text) if text is not None and text.isdecimal() and len(text) < 6 else 0.0
+
+
+def _streams(scope: Scope) -> bool:
+    return any(name == b"accept" and any(kind in value for kind in STREAMS) for name, value in scope["headers"])
+
+
+def _as_answer(problem: HttpProblem, path: str) -> Recorded:
+    body = orjson.dumps(problem_body(problem, new_request_id(), path))
+    return Recorded(problem.status, {**problem.headers, "content-type": MEDIA_TYPE}, (body,))

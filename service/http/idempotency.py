@@ -1,0 +1,261 @@
+"""Idempotency keys: a POST with the header `Idempotency-Key` takes effect once, however often it arrives.
+
+The key is reserved in the store before the request runs, and the answer is stored before it is sent; a repeated request
+gets the stored answer, also after a restart. Such a request runs to its end when its client leaves. If the service dies
+meanwhile, the next try executes the request again: everything it creates gets the same ids (`service.ids`), so it finds
+what the first try created.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import re
+import time
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service import problems
+from service.caller import tenant
+from service.http.recorded import Recorded, Recorder, delete_stored, load, stored
+from service.ids import REPEATABLE, Repeatable
+from service.objects import Objects
+from service.problems import FieldError, HttpProblem
+from service.settings import Settings
+from service.store import idempotency as rows
+from service.store.store import Store
+
+__all__ = ["HEADER", "SECRETS", "Idempotency", "Idempotent"]
+
+log = logging.getLogger("backpass.http")
+
+HEADER = "Idempotency-Key"
+KEY = re.compile(r"[\x21-\x7e]{1,255}")
+KEPT_S = 24 * 3600.0
+PATIENCE_S = 60.0  # for the first of several equal requests
+SWEEP_S = 300.0
+REFUSED = frozenset({408, 409, 425, 429})  # these answers are not stored: the same request may succeed later
+
+SECRETS = "/v1/keys"
+"""Answers below this path contain the text of an API key, which is stored nowhere."""
+
+CREATED = {
+    r"/v1/sessions": ("ses_", "/v1/sessions/"),
+    r"/v1/sessions/ses_[a-z2-7]{26}/fork": ("ses_", "/v1/sessions/"),
+    r"/v1/sessions/ses_[a-z2-7]{26}/checkpoints": ("ckp_", "/v1/checkpoints/"),
+    r"/v1/checkpoints": ("ckp_", "/v1/checkpoints/"),
+    r"/v1/tapes": ("tap_", "/v1/tapes/"),
+    r"/v1/jobs": ("job_", "/v1/jobs/"),
+    r"/v1/uploads": ("upl_", "/v1/uploads/"),
+}
+"""Pattern of a path whose POST creates something -> the prefix of its id, and the path at which it can be read."""
+
+CHANGES = re.compile(r"/v1/(?:sessions|tapes)/[a-z]{3}_[a-z2-7]{26}/\w+")
+"""Requests that change an open session or tape, whose effect cannot be looked up afterwards."""
+
+
+class Idempotency:
+    """The requests of one process that carry a key, and the store of their answers."""
+
+    def __init__(self, settings: Settings, store: Store, objects: Objects, instance: str) -> None:
+        """instance: id of this process."""
+        self.settings, self.store, self.objects, self.instance = settings, store, objects, instance
+        self.running: dict[tuple[str, str], asyncio.Event] = {}
+        self.tasks: set[asyncio.Task[Any]] = set()
+
+    async def watch(self) -> None:
+        """Delete expired answers, until cancelled. Run it as a task."""
+        while True:
+            try:
+                for answer in await self.store.write(lambda db: rows.expired(db, time.time())):
+                    await delete_stored(answer, self.objects)
+            except (HttpProblem, OSError) as error:
+                log.warning("expired answers are not deleted: %s", error)
+            await asyncio.sleep(SWEEP_S)
+
+    async def drain(self) -> None:
+        """Wait for the running requests."""
+        if self.tasks:
+            await asyncio.wait(self.tasks)
+
+
+class Idempotent:
+    """Middleware for POST requests with the header `Idempotency-Key`. Others pass, and those with secret answers."""
+
+    def __init__(self, app: ASGIApp, keys: Idempotency) -> None:
+        self.app, self._keys = app, keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = None
+        if scope["type"] == "http" and scope["method"] == "POST" and not scope["path"].startswith(SECRETS):
+            given = next((value for name, value in scope["headers"] if name == b"idempotency-key"), None)
+        if given is None:
+            await self.app(scope, receive, send)
+            return
+        try:
+            await self._once(_key(given), scope, receive, send)
+        except problems.EXPECTED as error:
+            await (await problems.answer(Request(scope), error))(scope, receive, send)
+
+    async def _once(self, key: str, scope: Scope, receive: Receive, send: Send) -> None:
+        keys, owner = self._keys, tenant()
+        name = owner, key
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while (event := keys.running.get(name)) is not None:
+                    await event.wait()
+        except TimeoutError:
+            raise _in_flight() from None
+        keys.running[name] = event = asyncio.Event()
+        body = _Hashing(scope, receive)
+
+        async def run() -> Response | None:
+            try:
+                return await self._answer(key, owner, body, scope, receive, send)
+            finally:
+                del keys.running[name]
+                event.set()
+
+        task = asyncio.create_task(run())
+        keys.tasks.add(task)
+        task.add_done_callback(keys.tasks.discard)
+        response = await asyncio.shield(task)
+        if response is not None:
+            await response(scope, receive, send)
+
+    async def _answer(
+        self, key: str, owner: str, body: _Hashing, scope: Scope, receive: Receive, send: Send
+    ) -> Response | None:
+        """The answer to send; None if it was sent already."""
+        keys, now = self._keys, time.time()
+        known = await keys.store.write(lambda db: rows.begin(db, owner, key, keys.instance, now, now + KEPT_S))
+        if known is not None and known.answer is not None:
+            if await body.whole(keys.settings) != known.digest:
+                raise HttpProblem("idempotency-conflict", f"the {HEADER} was used with another request")
+            return await self._stored(known.answer)
+        source = Repeatable(f"{owner}\0{key}".encode())
+        if known is not None:
+            if known.owner != keys.instance and not await keys.store.write(
+                lambda db: rows.take_over(db, owner, key, known.owner, keys.instance)
+            ):
+                raise _in_flight()
+            found = await self._created(source, scope)
+            if found is not None:
+                return await self._keep(found, key, owner, await body.whole(keys.settings))
+        REPEATABLE.set(source)
+        recorder = Recorder(send)
+        try:
+            await self.app(scope, body.receive, recorder.send)
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, Exception) or not body.has_ended:  # nothing runs before the whole body is there
+                await keys.store.write(lambda db: rows.drop(db, owner, key, keys.instance))
+            raise
+        recorded = recorder.recorded
+        if recorded is None or recorded.status >= 500 or recorded.status in REFUSED:
+            await keys.store.write(lambda db: rows.drop(db, owner, key, keys.instance))
+            return recorded.response() if recorded is not None else None
+        return await self._keep(recorded, key, owner, await body.whole(keys.settings))
+
+    async def _stored(self, answer: bytes) -> Response:
+        try:
+            found = await load(answer, self._keys.objects)
+        except FileNotFoundError:
+            detail = "the request has taken effect, but its answer is not stored any more"
+            raise HttpProblem("outcome-unknown", detail) from None
+        return found.response({"Idempotency-Replayed": "true"})
+
+    async def _keep(self, recorded: Recorded, key: str, owner: str, digest: str) -> Response:
+        keys = self._keys
+        answer = await stored(recorded, keys.objects)
+        status = recorded.status
+        if not await keys.store.write(lambda db: rows.finish(db, owner, key, keys.instance, digest, status, answer)):
+            await delete_stored(answer, keys.objects)  # another process took the request over, as this one was silent
+        return recorded.response()
+
+    async def _created(self, source: Repeatable, scope: Scope) -> Recorded | None:
+        """The answer to an earlier execution of the request that died with its process, from what it created; None if
+        it created nothing. Raises HttpProblem if that cannot be known."""
+        for pattern, (prefix, place) in CREATED.items():
+            if re.fullmatch(pattern, scope["path"]):
+                path = place + source.made(prefix)
+                found = await _read(self.app, path, scope)
+                if found is None:
+                    return None
+                return Recorded(201, {**found.headers, "location": path}, found.parts)
+        if CHANGES.fullmatch(scope["path"]):
+            raise HttpProblem(
+                "outcome-unknown",
+                "the service ended while it executed the first request with this key; read the state to see whether it "
+                "took effect, and number requests with seq, which are safe to repeat",
+            )
+        return None
+
+
+class _Hashing:
+    """Passes on the body of a request, and computes the digest of the request."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._receive, self.has_ended = receive, False
+        kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+        about = orjson.dumps([scope["method"], scope["path"], scope["query_string"].decode("latin-1")])
+        self._digest = hashlib.sha256(about + kind + b"\0")
+        size = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        self._size = int(size) if size.isdigit() else 0
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._digest.update(message.get("body", b""))
+            self.has_ended = not message.get("more_body", False)
+        return message
+
+    async def whole(self, settings: Settings) -> str:
+        """The digest, after the rest of the body has arrived. Raises HttpProblem if it comes too slowly."""
+        try:
+            async with asyncio.timeout(settings.body_deadline + self._size / settings.body_bytes_per_second):
+                while not self.has_ended:
+                    await self.receive()
+        except TimeoutError:
+            detail = "the body did not arrive before the deadline"
+            raise HttpProblem("body-timeout", detail, headers={"Connection": "close"}) from None
+        return self._digest.hexdigest()
+
+
+async def _read(app: ASGIApp, path: str, scope: Scope) -> Recorded | None:
+    """The answer to GET `path` by the same caller, if its status is 200."""
+    recorder = Recorder()
+    kept = (b"host", b"authorization")
+    headers = [each for each in scope["headers"] if each[0] in kept]
+    inner = {**scope, "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers}
+    for name in ("route", "path_params", "endpoint", "tickets"):
+        inner.pop(name, None)
+
+    async def nothing() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    with contextlib.suppress(*problems.EXPECTED):
+        await app(inner, nothing, recorder.send)
+    found = recorder.recorded
+    return found if found is not None and found.status == 200 else None
+
+
+def _key(given: bytes) -> str:
+    """The key in the header. Raises HttpProblem 422."""
+    text = given.decode("latin-1").strip()
+    if text.startswith('"') and text.endswith('"') and len(text) > 1:
+        text = text[1:-1]
+    if KEY.fullmatch(text) is None:
+        detail = f"the {HEADER} must be 1 to 255 visible ASCII characters"
+        raise HttpProblem("invalid-request", detail, errors=[FieldError("", "invalid", detail, parameter=HEADER)])
+    return text
+
+
+def _in_flight() -> HttpProblem:
+    detail = f"the first request with this {HEADER} has not ended yet"
+    return HttpProblem("idempotency-in-flight", detail, headers={"Retry-After": "1"})

@@ -1,0 +1,115 @@
+"""Answers that are recorded, to be sent again later: for repeated requests, and as results of operations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Message, Send
+
+from service.http.pieces import Part, PiecedResponse, size_of
+from service.ids import new_id
+from service.objects import Objects
+
+__all__ = ["INLINE_BYTES", "MAX_BYTES", "Recorded", "Recorder", "delete_stored", "load", "stored"]
+
+MAX_BYTES = 64 * 2**20
+"""Longer answers are sent on without being recorded."""
+
+INLINE_BYTES = 256 * 2**10
+"""Longer answers are stored as files, shorter ones in the database."""
+
+NOT_REPEATED = frozenset({b"content-length", b"connection", b"date", b"request-id", b"server-timing"})
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An answer. headers: without those that belong to one connection or one execution."""
+
+    status: int
+    headers: dict[str, str]
+    parts: Sequence[Part]
+
+    def response(self, more: dict[str, str] | None = None) -> Response:
+        return PiecedResponse(self.parts, self.status, {**self.headers, **(more or {})})
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Collects the answer that an application sends, up to MAX_BYTES.
+
+    forward: sends on the answers that are not recorded: streams, and those that are longer. None drops them.
+    """
+
+    forward: Send | None = None
+    recorded: Recorded | None = None
+    is_forwarding: bool = False
+    _start: Message | None = None
+    _parts: list[Part] = field(default_factory=list)
+    _size: int = 0
+
+    async def send(self, message: Message) -> None:
+        if self.is_forwarding:
+            if self.forward is not None:
+                await self.forward(message)
+            return
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        body = message.get("body", b"")
+        self._parts.append(body if isinstance(body, bytes) else bytes(body))
+        self._size += size_of((body,))
+        assert self._start is not None, "an answer begins with its status"
+        if self._size > MAX_BYTES or (message.get("more_body") and _is_stream(self._start)):
+            await self._give_up(message)
+        elif not message.get("more_body"):
+            headers = {
+                name.decode("latin-1"): value.decode("latin-1")
+                for name, value in self._start["headers"]
+                if name.lower() not in NOT_REPEATED
+            }
+            self.recorded = Recorded(self._start["status"], headers, self._parts)
+
+    async def _give_up(self, message: Message) -> None:
+        self.is_forwarding = True
+        parts, self._parts = self._parts, []
+        if self.forward is not None:
+            assert self._start is not None
+            await self.forward(self._start)
+            for part in parts[:-1]:
+                await self.forward({"type": "http.response.body", "body": part, "more_body": True})
+            await self.forward({**message, "body": parts[-1]})
+
+
+def _is_stream(start: Message) -> bool:
+    return not any(name.lower() == b"content-length" for name, _ in start["headers"])
+
+
+async def stored(recorded: Recorded, objects: Objects) -> bytes:
+    """`recorded` as bytes for the database; a long body is written to a file. Raises OSError."""
+    size = size_of(recorded.parts)
+    document: dict[str, Any] = {"status": recorded.status, "headers": recorded.headers}
+    if size > INLINE_BYTES:
+        document["file"] = f"answers/{new_id('')}"
+        await asyncio.to_thread(objects.write, document["file"], recorded.parts)
+    else:
+        document["body"] = b"".join(recorded.parts)
+    return msgspec.msgpack.encode(document)
+
+
+async def load(data: bytes, objects: Objects) -> Recorded:
+    """The answer that `stored` wrote. Raises OSError if its file is gone."""
+    document = msgspec.msgpack.decode(data)
+    body = document["body"] if "body" in document else await asyncio.to_thread(objects.read, document["file"])
+    return Recorded(document["status"], document["headers"], (body,))
+
+
+async def delete_stored(data: bytes, objects: Objects) -> None:
+    """Delete the file of the answer, if it has one. Raises OSError."""
+    file = msgspec.msgpack.decode(data).get("file")
+    if file is not None:
+        await asyncio.to_thread(objects.delete, file)

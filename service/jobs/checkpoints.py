@@ -1,0 +1,60 @@
+"""Checkpoints that a job makes of its session: files and rows like those that clients make."""
+
+from __future__ import annotations
+
+import time
+
+import orjson
+from sqlalchemy import Connection, insert, select
+
+from service.ids import Repeatable
+from service.jobs.job import Job
+from service.jobs.training import Sessions
+from service.sessions.session import Session
+from service.store.store import Store
+from service.store.tables import checkpoints, sessions
+
+__all__ = ["Checkpointer"]
+
+FOLDER = "checkpoints/client"
+
+
+class Checkpointer:
+    """Saves sessions of jobs."""
+
+    def __init__(self, store: Store, registry: Sessions, deadline: float) -> None:
+        self._store, self._registry, self._deadline = store, registry, deadline
+
+    async def __call__(self, session: Session, job: Job, step: int) -> str:
+        """The id of the checkpoint of `job` after `step`, which is made once. Raises EngineError, StorageError."""
+        id = Repeatable(f"{job.id}\0{step}".encode()).made("ckp_")
+
+        def known(connection: Connection) -> tuple[bool, bytes | None]:
+            made = connection.execute(select(checkpoints.c.id).where(checkpoints.c.id == id)).first()
+            text = connection.execute(select(sessions.c.document).where(sessions.c.id == session.id)).scalar()
+            return made is not None, text
+
+        exists, text = await self._store.read(known)
+        if exists:
+            return id
+        key = f"{FOLDER}/{id[4:]}.safetensors"
+        args = {"key": key, "about": {} if text is None else {"program": text.decode()}}
+        reply = await self._registry.read(session, "session.save", args, {}, self._deadline)
+        shown = {name: session.about.get(name) for name in ("loss", "targets", "optimizer")}
+        row = {
+            "id": id,
+            "tenant": job.tenant,
+            "session": session.id,
+            "program_id": session.program_id,
+            "name": f"{job.spec.name or job.id} step {step}"[:128],
+            "kind": "client",
+            "step": reply.result["step"],
+            "key": key,
+            "size": reply.result["size"],
+            "sha256": reply.result["sha256"],
+            "about": orjson.dumps({"labels": {"job": job.id}, "resumable": True, **shown}).decode(),
+            "created": time.time(),
+            "expires": None,
+        }
+        await self._store.write(lambda connection: connection.execute(insert(checkpoints).values(row)))
+        return id

@@ -1,0 +1,158 @@
+"""The runner: trains a bounded number of jobs at a time, in a fair order, and goes on with those of ended processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+
+from service.caller import acting_for
+from service.engine import EngineError, NoCapacity, QueueFull
+from service.jobs.job import ENDED, Job
+from service.jobs.store import Fenced, JobStore
+from service.jobs.stream import Bell
+from service.jobs.training import CHUNK_S, MOST_FAILURES, Checkpointed, Sessions, Training
+from service.problems import HttpProblem
+from service.store.errors import StorageError
+
+__all__ = ["Runner"]
+
+log = logging.getLogger("backpass.jobs")
+
+POLL_S = 1.0
+RENEW_S = 10.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
+
+
+class Runner:
+    """Runs jobs as tasks of the event loop; the steps are computed by workers."""
+
+    def __init__(
+        self,
+        jobs: JobStore,
+        sessions: Sessions,
+        checkpointed: Checkpointed,
+        *,
+        limit: int,
+        longest_call: float,
+        chunk_s: float = CHUNK_S,
+    ) -> None:
+        """limit: most jobs at a time. The other arguments are those of `Training`."""
+        self.jobs = jobs
+        self.bell = Bell()
+        self._sessions, self._checkpointed = sessions, checkpointed
+        self._limit, self._longest, self._chunk_s = limit, longest_call, chunk_s
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self._closing = False
+
+    @property
+    def running(self) -> int:
+        """The number of jobs that run in this process."""
+        return len(self._running)
+
+    async def start(self) -> None:
+        """Go on with the jobs of the process before, then run those of the queue. Raises StorageError."""
+        await self.jobs.disown()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Stop all loops after their call. Their jobs stay in the state running, for the next process."""
+        self._closing = True
+        tasks = [*self._running.values()]
+        if self._watching is not None:
+            self._watching.cancel()
+            tasks.append(self._watching)
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.suppress(StorageError):
+            await self.jobs.release()
+
+    def wake(self, job: Job | None = None) -> None:
+        """Look at the queue now: a job was added, or changed its state."""
+        if job is not None:
+            self._told(job)
+        self._wake.set()
+
+    async def ended(self, id: str) -> None:
+        """Wait until this process does not run the job any more."""
+        task = self._running.get(id)
+        if task is not None:
+            await asyncio.wait({task})
+
+    def _told(self, job: Job) -> None:
+        """Tell the readers that the job has new events; let clients find the session of an ended one."""
+        session = self._sessions.held(job.tenant, job.session) if job.state in ENDED else None
+        if session is not None and session.job == job.id:
+            session.job = None
+        self.bell.ring(job.id)
+
+    async def _watch(self) -> None:
+        renewed = 0.0
+        loop = asyncio.get_running_loop()
+        while not self._closing:
+            self._wake.clear()
+            try:
+                if loop.time() - renewed > RENEW_S:
+                    renewed = loop.time()
+                    await self.jobs.renew()
+                for id in await self.jobs.expire():
+                    self.bell.ring(id)
+                while len(self._running) < self._limit and (job := await self.jobs.claim()) is not None:
+                    self._begin(job)
+            except (StorageError, HttpProblem) as error:
+                log.warning("the queue of jobs cannot be read: %s", error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    await self._wake.wait()
+
+    def _begin(self, job: Job) -> None:
+        with acting_for(job.tenant):  # its calls count as those of its tenant
+            task = asyncio.create_task(self._run(job), name=f"job {job.id}")
+        self._running[job.id] = task
+        self.bell.ring(job.id)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if self._running.get(job.id) is task:
+                del self._running[job.id]
+            self.bell.ring(job.id)
+            self._wake.set()
+
+        task.add_done_callback(ended)
+
+    async def _run(self, job: Job) -> None:
+        """Run the loop of `job`, again after failures that may pass."""
+        log.info("job %s runs from step %d", job.id, job.progress.step)
+        training = Training(
+            job, self.jobs, self._sessions, self._checkpointed, self._told,
+            longest_call=self._longest, chunk_s=self._chunk_s,
+        )  # fmt: skip
+        failures, pause = 0, FIRST_PAUSE_S
+        while not self._closing:
+            before = job.progress.step
+            try:
+                await training.run()
+                return
+            except Fenced:
+                log.info("job %s is run by another process, or was deleted", job.id)
+                return
+            except (EngineError, StorageError, HttpProblem) as error:
+                if job.progress.step > before:
+                    failures, pause = 0, FIRST_PAUSE_S
+                if not isinstance(error, QueueFull | NoCapacity | StorageError):
+                    failures += 1
+                log.info("job %s waits after a failure: %s", job.id, error)
+                if failures >= MOST_FAILURES:
+                    with contextlib.suppress(Fenced, StorageError):
+                        await training.give_up(error)
+                        return
+            except Exception as error:
+                log.exception("job %s failed", job.id)
+                with contextlib.suppress(Fenced, StorageError):
+                    await training.give_up(error)
+                return
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(LONGEST_PAUSE_S, pause * 2)

@@ -1,0 +1,289 @@
+"""The loop of one job: calls of some steps each, and validations and checkpoints between them.
+
+Every decision depends on numbers of steps alone, or is written to the store before it is acted on. A loop that another
+process goes on with therefore takes the same steps, and gets the same numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from copy import deepcopy
+from typing import Any, Protocol
+
+import orjson
+
+from service.engine import EngineError, QueueFull, RemoteError, Reply, WorkerLost
+from service.engine.protocol import DeadlineExceeded, NoCapacity
+from service.http.tensor_payloads import Answer
+from service.jobs.curves import joined, mean, packed
+from service.jobs.job import Job, Progress, Spec, State
+from service.jobs.store import JobStore, Turn
+from service.jobs.validation import validated
+from service.problems import HttpProblem, from_exception, problem_body
+from service.sessions.registry import Write
+from service.sessions.session import Session
+from service.store.errors import StorageError
+
+__all__ = ["CHUNK_S", "Checkpointed", "Ended", "Sessions", "Training"]
+
+log = logging.getLogger("backpass.jobs")
+
+CHUNK_S = 0.25
+"""Seconds of steps in one call. Other calls of the worker wait so long at most."""
+
+FIRST_STEPS, MOST_STEPS = 4, 20_000
+GROWTH = 4.0
+MOST_FAILURES = 8
+FORM: dict[str, Any] = {"as_file": False, "members": {}}
+WAITS = (QueueFull, NoCapacity, StorageError)
+OF_CODES = {
+    "not_finite": "numeric-error",
+    "dataset_unavailable": "dataset-unavailable",
+    "out_of_memory": "out-of-memory",
+    "too_large": "out-of-memory",
+}
+
+Checkpointed = Callable[[Session, Job, int], Awaitable[str]]
+"""Makes a checkpoint of the session after a step of the job; returns its id."""
+
+
+class Sessions(Protocol):
+    """The part of the registry of sessions that jobs use."""
+
+    async def find(self, tenant: str, id: str) -> Session: ...
+
+    def held(self, tenant: str, id: str) -> Session | None: ...
+
+    write: Callable[..., Awaitable[tuple[Answer, bool]]]
+    read: Callable[..., Awaitable[Reply]]
+
+
+class Ended(Exception):
+    """The job leaves its loop."""
+
+    def __init__(self, state: State, reason: str | None = None, error: Mapping[str, Any] | None = None) -> None:
+        super().__init__(state)
+        self.state, self.reason, self.error = state, reason, error
+
+
+class Training:
+    """One run of a job's loop."""
+
+    def __init__(
+        self,
+        job: Job,
+        jobs: JobStore,
+        sessions: Sessions,
+        checkpointed: Checkpointed,
+        said: Callable[[Job], None],
+        *,
+        longest_call: float,
+        chunk_s: float = CHUNK_S,
+    ) -> None:
+        """said: called after events were stored. longest_call: deadline of one call, in seconds."""
+        self._job, self._jobs, self._sessions, self._checkpointed = job, jobs, sessions, checkpointed
+        self._said, self._longest, self._chunk_s = said, longest_call, chunk_s
+        self._asked = job.asked
+        self._steps = FIRST_STEPS
+        self._resumed = time.monotonic()
+        left = None if job.spec.deadline_s is None else job.created + job.spec.deadline_s - time.time()
+        self._end = None if left is None else time.monotonic() + min(left, job.spec.deadline_s or 0.0)
+
+    @property
+    def _spec(self) -> Spec:
+        return self._job.spec
+
+    @property
+    def _at(self) -> Progress:
+        return self._job.progress
+
+    async def run(self) -> None:
+        """Train until the job has ended or is paused. Raises Fenced when another process has taken it over, and
+        EngineError or StorageError when the call can be made again later."""
+        try:
+            while True:
+                await self._turn()
+        except Ended as end:
+            await self._finish(end)
+        except WAITS:
+            raise
+        except RemoteError as error:
+            if error.kind in ("memory", "internal"):
+                raise
+            await self._finish(_failed(OF_CODES.get(error.code, "execution-failed"), error))
+        except HttpProblem as problem:
+            if problem.retryable:
+                raise
+            codes = {"gone": "session-lost", "not-found": "session-lost", "rolled-back": "session-lost"}
+            codes |= {"sequence-conflict": "session-changed", "sequence-gap": "session-changed"}
+            await self._finish(_failed(codes.get(problem.code, "internal"), problem))
+
+    async def give_up(self, error: Exception) -> None:
+        """End the job after too many failures of the same call."""
+        reason = "worker-lost" if isinstance(error, WorkerLost) else "internal"
+        if isinstance(error, RemoteError) and error.kind == "memory":
+            reason = "out-of-memory"
+        await self._finish(_failed(reason, error))
+
+    async def _turn(self) -> None:
+        spec, at = self._spec, self._at
+        if at.step > at.summed_at and (at.step % spec.every == 0 or at.step >= spec.steps):
+            await self._judge()
+            return
+        ends = at.stops or at.step >= spec.steps
+        if self._checkpoint_is_due(ends):
+            await self._save()
+            return
+        if ends:
+            raise Ended("succeeded", "early-stop" if at.stops else "completed")
+        if self._asked == "cancel":
+            raise Ended("canceled", "requested")
+        if self._end is not None and time.monotonic() >= self._end:
+            raise Ended("canceled", "deadline")
+        if self._asked == "pause":
+            raise Ended("paused")
+        await self._train()
+
+    # Steps
+
+    async def _train(self) -> None:
+        """One call of some steps, and its place in the store."""
+        spec, at, job = self._spec, self._at, self._job
+        session = await self._sessions.find(job.tenant, job.session)
+        if spec.opened and session.step > spec.base_step + at.step and session.seq > at.seq + 1:
+            raise Ended("failed", "session-changed")
+        count = self._count()
+        args = {"data": spec.data, "start": at.step, "batches": count, "metrics": spec.metrics}
+        args["require_finite"] = spec.require_finite
+        write = Write("session.fit", args, {}, at.seq + 1, f"fit {job.id} {at.step}", form=FORM, steps=count)
+        left = self._longest if self._end is None else max(0.001, min(self._longest, self._end - time.monotonic()))
+        started = time.monotonic()
+        try:
+            answer, replayed = await self._sessions.write(session, write, left)
+        except DeadlineExceeded:
+            if self._end is not None and time.monotonic() >= self._end:
+                raise Ended("canceled", "deadline") from None
+            raise
+        except HttpProblem as problem:
+            kept = session.history.get(at.seq + 1)
+            if problem.code != "sequence-conflict" or kept is None or kept.digest != write.digest:
+                raise
+            await self._adopt_unanswered(session)
+            return
+        found = orjson.loads(b"".join(bytes(part) for part in answer.parts))
+        await self._take(found, time.monotonic() - started, replayed)
+
+    def _count(self) -> int:
+        """Steps of the next call: up to the next judgement or checkpoint, and no longer than `chunk_s`."""
+        spec, at = self._spec, self._at
+        ends = [spec.steps, at.step - at.step % spec.every + spec.every]
+        if spec.checkpoint_steps is not None:
+            ends.append(at.step - at.step % spec.checkpoint_steps + spec.checkpoint_steps)
+        return max(1, min(self._steps, min(ends) - at.step))
+
+    async def _take(self, found: Mapping[str, Any], seconds: float, replayed: bool) -> None:
+        """Store what a call has answered, and the new position."""
+        job, at = self._job, deepcopy(self._at)
+        applied, curves = found["applied"], found["curves"]
+        first = at.step + 1
+        at.seq, at.step, at.samples = found["seq"], at.step + applied, at.samples + found["samples"]
+        timing = found.get("timing_ms", {})
+        at.compute_s += timing.get("compute", 0.0) / 1e3
+        at.last = {name: values[-1] for name, values in curves.items() if values}
+        self._count_time(at)
+        if not replayed and seconds > 0 and not found["compiled"]:
+            at.rate = applied / seconds
+            wanted = max(1.0, self._chunk_s * at.rate)
+            self._steps = int(min(wanted, self._steps * GROWTH, MOST_STEPS)) or 1
+        said: list[tuple[str, Mapping[str, Any]]] = [
+            ("progress", {"step": at.step, "steps": job.spec.steps, "rate": at.rate, "metrics": at.last})
+        ]
+        said += [("warning", each) for each in found.get("warnings", ())]
+        said += [("message", each) for each in found.get("messages", ())]
+        await self._store(Turn(at, [("training", first, applied, packed(curves))], said))
+
+    async def _adopt_unanswered(self, session: Session) -> None:
+        """Go on behind a call that took effect, but whose answer is lost."""
+        at = deepcopy(self._at)
+        at.seq, at.step = session.seq, session.step - self._spec.base_step
+        at.samples = sum(self._spec.sampling.size(position) for position in range(at.step))
+        said = {"detail": f"the metrics of the steps {self._at.step + 1} to {at.step} are lost"}
+        await self._store(Turn(at, said=[("warning", said)]))
+
+    # Between steps
+
+    async def _judge(self) -> None:
+        """The mean of training metrics, the validation, and the early stop."""
+        spec, job, at = self._spec, self._job, deepcopy(self._at)
+        rows = await self._jobs.curves(job.id, "training", at.summed_at + 1, at.step)
+        steps, columns = joined(rows)
+        since = steps > at.summed_at
+        means = {name: mean(values[since]) for name, values in columns.items()}
+        said: list[tuple[str, Mapping[str, Any]]] = [
+            ("mean", {"step": at.step, "since": at.summed_at, "metrics": means})
+        ]
+        found, curves = {_plain(name): value for name, value in means.items()}, []
+        if spec.validation is not None:
+            session = await self._sessions.find(job.tenant, job.session)
+            at.validated, seconds = await validated(self._sessions, session, spec, self._longest)
+            at.validated_at, at.compute_s = at.step, at.compute_s + seconds
+            said.append(("validation", {"step": at.step, "metrics": at.validated}))
+            curves = [("validation", at.step, 1, packed({name: [value] for name, value in at.validated.items()}))]
+            found |= {f"validation/{name}": value for name, value in at.validated.items()}
+        at.summed_at = at.step
+        rule = spec.early_stop
+        at.stops = rule is not None and at.judged.add(rule, found.get(rule.metric), at.step)
+        self._count_time(at)
+        await self._store(Turn(at, curves, said))
+
+    def _checkpoint_is_due(self, ends: bool) -> bool:
+        spec, at = self._spec, self._at
+        if at.step == at.saved_at:
+            return False
+        if spec.checkpoint_steps is not None and at.step % spec.checkpoint_steps == 0:
+            return True
+        running = at.running_s + time.monotonic() - self._resumed
+        if spec.checkpoint_s is not None and running - at.saved_s >= spec.checkpoint_s:
+            return True
+        return ends and (spec.checkpoint_steps is not None or spec.checkpoint_s is not None)
+
+    async def _save(self) -> None:
+        job, at = self._job, deepcopy(self._at)
+        session = await self._sessions.find(job.tenant, job.session)
+        made = await self._checkpointed(session, job, at.step)
+        self._count_time(at)
+        at.saved_at, at.saved_s = at.step, at.running_s
+        await self._store(Turn(at, said=[("checkpoint", {"step": at.step, "id": made})]))
+
+    # Storing
+
+    def _count_time(self, at: Progress) -> None:
+        now = time.monotonic()
+        at.running_s += now - self._resumed
+        self._resumed = now
+
+    async def _store(self, turn: Turn) -> None:
+        self._asked = await self._jobs.advance(self._job, turn)
+        self._job.progress, self._job.state = turn.progress, turn.state or self._job.state
+        self._said(self._job)
+
+    async def _finish(self, end: Ended) -> None:
+        at = deepcopy(self._at)
+        self._count_time(at)
+        await self._store(Turn(at, state=end.state, reason=end.reason, error=end.error))
+        log.info("job %s: %s %s at step %d", self._job.id, end.state, end.reason or "", at.step)
+
+
+def _failed(reason: str, error: Exception) -> Ended:
+    problem = from_exception(error)
+    if not isinstance(error, EngineError | HttpProblem):
+        log.error("a job failed", exc_info=error)
+    document = problem_body(problem, "", "")
+    return Ended("failed", reason, {name: document[name] for name in ("type", "title", "code", "detail")})
+
+
+def _plain(column: str) -> str:
+    """The name of a training metric as clients write it."""
+    return column.removeprefix("metric/")

@@ -1,0 +1,247 @@
+"""The submission of a job: all mistakes at once, then its session, then its place in the queue."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from fastapi import Request
+
+from service.caller import tenant
+from service.datasets import Dataset
+from service.engine import EngineError, RemoteError, Reply
+from service.http.request_body import Body
+from service.ids import new_id
+from service.jobs import Job, Runner, Spec
+from service.jobs.early_stop import EarlyStop
+from service.jobs.job import Validation
+from service.problems import FieldError, HttpProblem, from_remote
+from service.routes.common import datasets, sessions, settings
+from service.routes.new_sessions import optimizer_of
+from service.routes.sample_data import restore_dataset
+from service.routes.sessions import open_session
+from service.sampling import Sampling
+from service.schemas import jobs as schemas
+from service.schemas.examples import SAMPLE_DATASET
+from service.sessions.session import Session
+from service.store.errors import StorageError
+
+__all__ = ["submitted"]
+
+MOST_STEPS = 2**40
+
+
+async def submitted(
+    request: Request, body: Body, asked: schemas.CreateJob, id: str | None = None, paused: bool = False
+) -> Job:
+    """The job in the queue. id: by default a fresh one. paused: let it wait until it is resumed.
+
+    Raises HttpProblem with all mistakes; then nothing has been created.
+    """
+    runner: Runner = request.app.state.runner
+    id = new_id("job_") if id is None else id
+    errors = _mistakes(asked)
+    data, validation = await _datasets(request, asked, errors)
+    if asked.session_id is None and not errors:
+        try:
+            session = await open_session(request, body, asked.session(), job=id)
+        except HttpProblem as problem:
+            raise HttpProblem(
+                problem.code, problem.detail, status=problem.status, errors=[*problem.errors, *errors],
+                **problem.extensions,
+            ) from problem  # fmt: skip
+    else:
+        session = await _found(request, asked, errors)
+    try:
+        job = await _checked(request, asked, id, session, data, validation, errors)
+        if paused:
+            job.state = "paused"
+        await runner.jobs.add(job, [("state", {"state": job.state, "reason": None})])
+    except BaseException:
+        if asked.session_id is None:
+            with contextlib.suppress(HttpProblem, EngineError, StorageError):
+                await sessions(request).close(session.tenant, session.id)
+        raise
+    runner.wake()
+    return job
+
+
+def _mistakes(asked: schemas.CreateJob) -> list[FieldError]:
+    """The mistakes that show without a look at the program and the data."""
+    found = []
+    if asked.session_id is not None:
+        for name in asked.of_session:
+            detail = "describes a session to open, but session_id names an open one"
+            found.append(FieldError(f"/{name}", "invalid", detail))
+    elif asked.loss is None and (asked.targets or asked.from_checkpoint is None):
+        detail = (
+            "a job needs a loss; a session with targets cannot train by itself" if asked.targets else "Field required"
+        )
+        found.append(FieldError("/loss", "missing", detail))
+    if asked.session_id is None and asked.from_checkpoint is None:
+        try:
+            optimizer_of(asked.optimizer)
+        except HttpProblem as problem:
+            found += problem.errors
+    known = {"loss", *asked.metrics}
+    if asked.validation is not None:
+        known |= {f"validation/{name}" for name in known}
+    metric = None if asked.early_stop is None else asked.early_stop.metric
+    loss = {} if asked.loss is None else {asked.loss: "loss", f"validation/{asked.loss}": "validation/loss"}
+    if metric is not None and metric not in known and metric not in loss:
+        detail = f"{metric!r} is not recorded; recorded are {', '.join(sorted(known))}"
+        found.append(FieldError("/early_stop/metric", "invalid", detail))
+    return found
+
+
+async def _datasets(
+    request: Request, asked: schemas.CreateJob, errors: list[FieldError]
+) -> tuple[Dataset | None, Dataset | None]:
+    """The datasets of training and validation, with their files on this machine; adds the mistakes to `errors`."""
+    found: list[Dataset | None] = []
+    validation = None if asked.validation is None else asked.validation.dataset_id
+    for name, pointer in ((asked.dataset_id, "/dataset_id"), (validation, "/validation/dataset_id")):
+        if name == SAMPLE_DATASET:
+            await restore_dataset(request)
+        dataset = None if name is None else await datasets(request).get(tenant(), name)
+        if dataset is not None:
+            await datasets(request).path(dataset)
+        elif name is not None:
+            errors.append(FieldError(pointer, "not-found", "there is no dataset with this id"))
+        if dataset is not None and dataset.rows == 0:
+            errors.append(FieldError(pointer, "invalid", "the dataset has no rows"))
+        found.append(dataset)
+    data, fraction = found[0], None if asked.validation is None else asked.validation.fraction
+    if data is not None and fraction is not None and not 0 < _kept(data, fraction) < data.rows:
+        detail = f"{fraction} of {data.rows} rows leave none for the validation, or none for the training"
+        errors.append(FieldError("/validation/fraction", "invalid", detail))
+    return data, found[1]
+
+
+def _kept(data: Dataset, fraction: float) -> int:
+    """The number of rows for the validation."""
+    return round(data.rows * fraction)
+
+
+async def _found(request: Request, asked: schemas.CreateJob, errors: list[FieldError]) -> Session:
+    """The open session that the request names. Raises HttpProblem with `errors` if there are any before that."""
+    if asked.session_id is not None:
+        try:
+            session = await sessions(request).find(tenant(), asked.session_id)
+        except HttpProblem as problem:
+            if problem.code not in ("not-found", "gone"):
+                raise
+            errors.append(FieldError("/session_id", problem.code, problem.detail))
+        else:
+            if session.job is not None:
+                errors.append(FieldError("/session_id", "in-use", "another job trains the session"))
+            if not errors:
+                return session
+    raise _refused(errors)
+
+
+async def _checked(
+    request: Request,
+    asked: schemas.CreateJob,
+    id: str,
+    session: Session,
+    data: Dataset | None,
+    validation: Dataset | None,
+    errors: list[FieldError],
+) -> Job:
+    """The job, after the worker has compared its data with the feeds of the session. Raises HttpProblem."""
+    if session.about.get("loss") is None:
+        place = "/session_id" if asked.from_checkpoint is None else "/from_checkpoint"
+        errors.append(FieldError(place, "invalid", "the session has targets; a job needs a loss"))
+    if data is None or errors:
+        raise _refused(errors)
+    kept = 0
+    if asked.validation is not None and asked.validation.fraction is not None:
+        kept = _kept(data, asked.validation.fraction)
+    reply = await _compared(request, asked, session, data, validation, kept)
+    found = reply.result
+    fit = {
+        "key": data.key,
+        "rows": data.rows,
+        "columns": found["columns"],
+        "batch_size": found["batch_size"],
+        "drop_last": found["drop_last"],
+        "shuffle": asked.shuffle,
+        "seed": asked.init.seed if asked.seed is None else asked.seed,
+        "holdout": kept,
+    }
+    sampling = Sampling(data.rows, fit["batch_size"], fit["drop_last"], fit["shuffle"], fit["seed"], kept)
+    steps = asked.steps if asked.steps is not None else (asked.epochs or 1) * sampling.batches
+    if steps > MOST_STEPS:
+        raise _refused([FieldError("/epochs", "too_large", f"{steps} steps are more than {MOST_STEPS}")])
+    every = sampling.batches
+    judged = None
+    if asked.validation is not None:
+        every = asked.validation.every or every
+        other = fit if validation is None else {**fit, "key": validation.key, "rows": validation.rows}
+        rows = kept if validation is None else validation.rows
+        judged = Validation(
+            other if validation is None else {**other, "shuffle": False}, rows, every,
+            None if validation is None else validation.id,
+        )  # fmt: skip
+    loss = session.about["loss"]
+    now = time.time()
+    spec = Spec(
+        program_id=session.program_id,
+        dataset_id=data.id,
+        loss=loss,
+        data=fit,
+        steps=steps,
+        every=every,
+        metrics=[name for name in dict.fromkeys(asked.metrics) if name != loss],
+        require_finite=asked.require_finite,
+        validation=judged,
+        early_stop=_early_stop(asked, loss),
+        checkpoint_steps=None if asked.save_every is None else asked.save_every.steps,
+        checkpoint_s=None if asked.save_every is None else asked.save_every.seconds,
+        deadline_s=asked.deadline_s,
+        base_step=session.step,
+        opened=asked.session_id is None,
+        name=asked.name,
+        labels=asked.labels,
+    )
+    job = Job(id, session.tenant, session.id, spec, asked.priority, now, now)
+    job.progress.seq = session.seq
+    return job
+
+
+async def _compared(
+    request: Request, asked: schemas.CreateJob, session: Session, data: Dataset, validation: Dataset | None, kept: int
+) -> Reply:
+    """The answer of the worker to the check. Raises HttpProblem with the places of all mistakes."""
+    args: dict[str, Any] = {
+        "data": {"key": data.key, "rows": data.rows, "holdout": kept},
+        "validation": None if validation is None else {"key": validation.key, "rows": validation.rows},
+        "feeds": asked.feeds,
+        "batch_size": asked.batch_size,
+        "drop_last": asked.drop_last,
+        "metrics": asked.metrics,
+    }
+    try:
+        return await sessions(request).read(session, "session.check_fit", args, {}, settings(request).step_deadline)
+    except RemoteError as error:
+        if error.kind != "program":
+            raise
+        raise from_remote(error) from error
+
+
+def _early_stop(asked: schemas.CreateJob, loss: str) -> EarlyStop | None:
+    rule = asked.early_stop
+    if rule is None:
+        return None
+    metric = rule.metric or ("loss" if asked.validation is None else "validation/loss")
+    if metric in (loss, "validation/loss"):  # the loss may be a variable of another name
+        metric = "loss" if metric == loss else f"validation/{loss}"
+    return EarlyStop(metric, rule.patience, rule.min_delta, rule.mode)
+
+
+def _refused(errors: list[FieldError]) -> HttpProblem:
+    count = "one value is" if len(errors) == 1 else f"{len(errors)} values are"
+    first = f": {errors[0].pointer}: {errors[0].detail}" if errors else ""
+    return HttpProblem("invalid-request", f"{count} not valid{first}", errors=errors)

@@ -1,0 +1,332 @@
+"""Jobs: submit, list, steer and delete them; their events and metrics."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from service.caller import tenant
+from service.http.request_body import JSON, read_body
+from service.http.sse import EVENT_STREAM, EventStream, Streams, last_event_id
+from service.jobs import JOB_ID, Job, JobStore, Runner
+from service.jobs.curves import joined, listed, thinned
+from service.jobs.job import Action
+from service.jobs.stream import JobEvents
+from service.problems import responses
+from service.routes.checkpoints import PageSize, PageToken, page_of
+from service.routes.common import json_answer, quotas, settings
+from service.routes.documented import HOT_PROBLEMS, accepts
+from service.routes.job_submission import submitted
+from service.routes.sample_job import stored_id
+from service.schemas import jobs as schemas
+from service.schemas.checkpoints import CheckpointPage
+from service.schemas.examples import REGRESSION_ID, SAMPLE_DATASET, SAMPLE_JOB, SAMPLE_JOB_SETTINGS
+
+__all__ = ["job_store", "router", "runner"]
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+JobId = Annotated[
+    str,
+    Path(
+        pattern=JOB_ID,
+        description="Id of a job.",
+        openapi_examples={"sample": {"summary": "The sample job", "value": SAMPLE_JOB}},
+    ),
+]
+VIEW: dict[str, Any] = {
+    "id": "job_mfrggzdfmztwq2lknnwg23tpob",
+    "name": "line",
+    "labels": {},
+    "state": "queued",
+    "reason": None,
+    "asked": None,
+    "error": None,
+    "priority": 5,
+    "queue_position": 0,
+    "program_id": REGRESSION_ID,
+    "session_id": "ses_mfrggzdfmztwq2lknnwg23tpob",
+    "dataset_id": SAMPLE_DATASET,
+    "columns": {"x": ["x"], "y": ["y"]},
+    "batch_size": 2,
+    "step": 0,
+    "steps": 12,
+    "epoch": 0.0,
+    "steps_per_epoch": 4,
+    "samples": 0,
+    "rate": 0.0,
+    "eta_s": None,
+    "compute_s": 0.0,
+    "running_s": 0.0,
+    "metrics": {},
+    "validation": {},
+    "validated_at": None,
+    "best": None,
+    "created": 1767225600.0,
+    "started": None,
+    "ended": None,
+    "deadline": None,
+}
+EVENTS = {
+    "events": [{"id": 1, "kind": "state", "data": {"time": 1767225600.0, "state": "queued", "reason": None}}],
+    "oldest": 1,
+    "newest": 1,
+    "ended": False,
+}
+METRICS = {
+    "step": [1, 2],
+    "columns": {"loss": [1.61, 1.58], "gradient_norm": [12.63, 12.4], "learning_rate": [0.01, 0.01]},
+    "validation": {},
+}
+STREAM = 'id: 1\nevent: state\ndata: {"time":1767225600.0,"state":"queued","reason":null}\n\n'
+
+
+def runner(request: Request) -> Runner:
+    return request.app.state.runner
+
+
+def job_store(request: Request) -> JobStore:
+    return request.app.state.runner.jobs
+
+
+def streams(request: Request) -> Streams:
+    return request.app.state.streams
+
+
+@router.post(
+    "",
+    summary="Submit a job",
+    status_code=201,
+    response_model=schemas.JobView,
+    responses={
+        201: {"description": "The job is queued.", "content": {JSON: {"example": VIEW}}},
+        **responses("not-found", "invalid-program", "no-gradient", "quota-exceeded", "gone", *HOT_PROBLEMS),
+    },
+    openapi_extra=accepts(
+        schemas.CreateJob, regression=("Linear regression on the sample dataset", SAMPLE_JOB_SETTINGS)
+    ),
+)
+async def create_job(request: Request) -> Response:
+    """Train a session on a dataset, in the queue of the service. The job is checked completely before it is accepted.
+
+    Its batches do not cross HTTP. It survives restarts of the service and ends with the same numbers.
+    """
+    body = await read_body(request, settings(request))
+    asked = body.read_as(schemas.CreateJob)
+    async with quotas(request).room_for(tenant(), "jobs", 1):
+        job = await submitted(request, body, asked)
+    return json_answer(await _view(request, job), 201, {"Location": f"/v1/jobs/{job.id}"})
+
+
+@router.get("", summary="List jobs", response_model=schemas.JobPage, responses=responses("invalid-request"))
+async def list_jobs(
+    request: Request,
+    state: Annotated[schemas.State | None, Query(description="Only jobs in this state.")] = None,
+    page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of jobs in the answer.")] = 50,
+    page_token: Annotated[
+        str,
+        Query(max_length=40, pattern=r"^(job_[a-z2-7]{26})?$", description="`next_page_token` of the previous page."),
+    ] = "",
+) -> Response:
+    """One page of the jobs, ordered by id."""
+    found = await job_store(request).page(tenant(), page_token, page_size + 1, state)
+    page = found[:page_size]
+    token = page[-1].id if len(found) > page_size else None
+    return json_answer({"jobs": [await _view(request, job) for job in page], "next_page_token": token})
+
+
+@router.get(
+    "/{job_id}",
+    summary="Read a job",
+    response_model=schemas.JobView,
+    responses={
+        200: {"description": "The job.", "content": {JSON: {"example": VIEW}}},
+        **responses("not-found", "invalid-request"),
+    },
+)
+async def get_job(request: Request, job_id: JobId) -> Response:
+    """State, position and last metrics of the job."""
+    return json_answer(await _view(request, await job_store(request).get(tenant(), stored_id(job_id))))
+
+
+async def _asked(request: Request, id: str, action: Action) -> Response:
+    job = await job_store(request).ask(tenant(), stored_id(id), action)
+    runner(request).wake(job)
+    return json_answer(await _view(request, job))
+
+
+CHANGED: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The job after the request.", "content": {JSON: {"example": VIEW}}},
+    **responses("not-found", "invalid-state", "invalid-request"),
+}
+
+
+@router.post("/{job_id}/cancel", summary="Cancel a job", response_model=schemas.JobView, responses=CHANGED)
+async def cancel_job(request: Request, job_id: JobId) -> Response:
+    """End the job after its running call, which takes part of a second. Its session keeps the steps that were done.
+
+    Safe to repeat.
+    """
+    return await _asked(request, job_id, "cancel")
+
+
+@router.post("/{job_id}/pause", summary="Pause a job", response_model=schemas.JobView, responses=CHANGED)
+async def pause_job(request: Request, job_id: JobId) -> Response:
+    """Let the job wait after its running call, until it is resumed. A pause changes no number. Safe to repeat."""
+    return await _asked(request, job_id, "pause")
+
+
+@router.post("/{job_id}/resume", summary="Resume a job", response_model=schemas.JobView, responses=CHANGED)
+async def resume_job(request: Request, job_id: JobId) -> Response:
+    """Let a paused job join the queue again. Safe to repeat."""
+    return await _asked(request, job_id, "resume")
+
+
+@router.get(
+    "/{job_id}/events",
+    summary="Read or follow the events of a job",
+    response_model=schemas.JobEvents,
+    responses={
+        200: {
+            "description": "The events.",
+            "content": {JSON: {"example": EVENTS}, EVENT_STREAM: {"schema": {"type": "string"}, "example": STREAM}},
+        },
+        204: {"description": "The job has ended, and the client has all its events: do not connect again."},
+        **responses("not-found", "not-acceptable", "invalid-request", "quota-exceeded", "draining"),
+    },
+    openapi_extra={
+        "parameters": [
+            {
+                "name": "Last-Event-ID",
+                "in": "header",
+                "schema": {"type": "string"},
+                "description": "Number of the last event that the client has, in place of `after`.",
+            }
+        ]
+    },
+)
+async def get_events(
+    request: Request,
+    job_id: JobId,
+    after: Annotated[int, Query(ge=0, le=2**53, description="Number of the last event that the client has.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Most events in the answer.")] = 200,
+) -> Response:
+    """One page of events as JSON; with `Accept: text/event-stream` server-sent events, until the job has ended.
+
+    A stream that breaks goes on with `Last-Event-ID`. The event `reset` says that events before its `oldest` are not
+    kept any more, `shutdown` that the service stops.
+    """
+    job = await job_store(request).get(tenant(), stored_id(job_id))
+    after = last_event_id(request, after)
+    if EVENT_STREAM not in request.headers.get("accept", ""):
+        page = await job_store(request).events(job.id, after, limit)
+        found = [{"id": each.id, "kind": each.kind, "data": each.data} for each in page.events]
+        return json_answer({"events": found, "oldest": page.oldest, "newest": page.newest, "ended": page.ended})
+    source = JobEvents(job_store(request), runner(request).bell, job.id)
+    page = await source.after(after, 1)
+    if page.ended and after == page.newest:
+        return Response(status_code=204)
+    return EventStream(streams(request), tenant(), source, after)
+
+
+@router.get(
+    "/{job_id}/metrics",
+    summary="Read the curves of a job",
+    response_model=schemas.JobMetrics,
+    responses={
+        200: {"description": "The curves.", "content": {JSON: {"example": METRICS}}},
+        **responses("not-found", "invalid-request"),
+    },
+)
+async def get_metrics(
+    request: Request,
+    job_id: JobId,
+    points: Annotated[int, Query(ge=1, le=100_000, description="Most points of a curve.")] = 1000,
+    first: Annotated[int, Query(ge=1, le=2**53, description="First step.")] = 1,
+    last: Annotated[int | None, Query(ge=1, le=2**53, description="Last step; by default that of the job.")] = None,
+) -> Response:
+    """Loss, gradient norm, learning rate and metrics of the steps, as columns; and the metrics of validations."""
+    job = await job_store(request).get(tenant(), stored_id(job_id))
+    steps, columns = joined(await job_store(request).curves(job.id, "training", first, last))
+    inside = (steps >= first) & (steps <= (last or 2**53))
+    steps, columns = thinned(steps[inside], {name: values[inside] for name, values in columns.items()}, points)
+    at, validation = joined(await job_store(request).curves(job.id, "validation", first, last))
+    shown = {name: listed(values) for name, values in validation.items()}
+    return json_answer(
+        {
+            "step": steps.tolist(),
+            "columns": {name: listed(values) for name, values in columns.items()},
+            "validation": {"step": at.tolist(), **shown} if shown else {},
+        }
+    )
+
+
+@router.get(
+    "/{job_id}/checkpoints",
+    summary="List the checkpoints of a job",
+    response_model=CheckpointPage,
+    responses=responses("not-found", "invalid-request"),
+)
+async def list_job_checkpoints(
+    request: Request, job_id: JobId, page_size: PageSize = 50, page_token: PageToken = ""
+) -> Response:
+    """One page of the checkpoints of the job's session, ordered by id. They outlive the job and the session."""
+    job = await job_store(request).get(tenant(), stored_id(job_id))
+    return await page_of(request, page_size, page_token, job.session)
+
+
+@router.delete(
+    "/{job_id}",
+    summary="Delete a job",
+    status_code=204,
+    responses={
+        204: {"description": "The job is deleted."},
+        **responses("not-found", "invalid-state", "invalid-request"),
+    },
+)
+async def delete_job(request: Request, job_id: JobId) -> Response:
+    """Delete an ended job with its events and metrics. Its session and its checkpoints stay."""
+    job = await job_store(request).remove(tenant(), stored_id(job_id))
+    runner(request).wake(job)
+    return Response(status_code=204)
+
+
+async def _view(request: Request, job: Job) -> dict[str, Any]:
+    spec, at = job.spec, job.progress
+    left = spec.steps - at.step
+    judged = at.judged
+    best = None if judged.best is None else {"value": judged.best, "step": judged.best_step, "since": judged.since}
+    return {
+        "id": job.id,
+        "name": spec.name,
+        "labels": spec.labels,
+        "state": job.state,
+        "reason": job.reason,
+        "asked": job.asked,
+        "error": job.error,
+        "priority": job.priority,
+        "queue_position": await job_store(request).position(job),
+        "program_id": spec.program_id,
+        "session_id": job.session,
+        "dataset_id": spec.dataset_id,
+        "columns": spec.data["columns"],
+        "batch_size": spec.data["batch_size"],
+        "step": at.step,
+        "steps": spec.steps,
+        "epoch": at.step / spec.sampling.batches,
+        "steps_per_epoch": spec.sampling.batches,
+        "samples": at.samples,
+        "rate": at.rate,
+        "eta_s": left / at.rate if job.state == "running" and at.rate > 0 else None,
+        "compute_s": at.compute_s,
+        "running_s": at.running_s,
+        "metrics": at.last,
+        "validation": at.validated,
+        "validated_at": at.validated_at or None,
+        "best": best,
+        "created": job.created,
+        "started": job.started,
+        "ended": job.ended,
+        "deadline": None if spec.deadline_s is None else job.created + spec.deadline_s,
+    }

@@ -1,0 +1,131 @@
+"""What a new session is made of: the settings of the request, and those of a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+
+from core.ir.errors import ProgramError, escaped
+from core.optim.optimizers import Optimizer
+from service.caller import tenant
+from service.formats.packed import as_text
+from service.problems import FieldError, HttpProblem
+from service.routes.common import checkpoints, program, programs
+from service.routes.sample_checkpoint import keep_sample
+from service.schemas import sessions as schemas
+from service.schemas.gradients import GradientOptions
+from service.sessions.merge_patch import merged
+from service.store.checkpoints import StoredCheckpoint
+from service.store.program_text import ProgramText
+
+__all__ = ["NewSession", "from_checkpoint", "optimizer_of", "program_of"]
+
+QUERY = {"loss", "targets", "inputs", "parameter_list", *GradientOptions.model_fields}
+CHANGES = QUERY | {"optimizer", "clip", "clip_norm", "loss_scale", "init"}
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """A session to open. op, args: the call of a worker, without given values. about: settings to show to clients."""
+
+    op: str
+    args: dict[str, Any]
+    program: ProgramText
+    about: dict[str, Any]
+
+
+async def program_of(request: Request, asked: schemas.CreateSession) -> ProgramText:
+    """The program that the request names or contains. Raises HttpProblem 404."""
+    if asked.program is not None:
+        return as_text(asked.program)
+    return (await program(request, asked.program_id or "")).program
+
+
+async def from_checkpoint(request: Request, asked: schemas.CreateSession, has_values: bool) -> NewSession:
+    """A session that starts from a checkpoint. has_values: whether the request gives values of parameters.
+
+    Raises HttpProblem 404, 409 for a damaged file, 422.
+    """
+    found = await _checkpoint(request, asked.from_checkpoint or "")
+    resumable = found.about.get("resumable", False)
+    if asked.program is not None or asked.program_id is not None:
+        text = await program_of(request, asked)
+    elif found.program_id:
+        registered = await programs(request).get(tenant(), found.program_id)
+        text = await checkpoints(request).program(found) if registered is None else registered.program
+    else:
+        raise _refused("/program_id", "missing", "the checkpoint is a file of parameters: name a program for them")
+    is_same = text.id == found.program_id
+    keeps = (is_same and resumable) if asked.optimizer_state is None else asked.optimizer_state
+    given = asked.model_fields_set & CHANGES - ({"loss"} if asked.loss is None else set())
+    file = {"key": found.key, "sha256": found.sha256}
+    about: dict[str, Any] = {name: found.about.get(name) for name in ("loss", "targets", "optimizer")}
+    if is_same and keeps and resumable and not given and not has_values:
+        return NewSession("session.restore", file, text, about)
+
+    optimizer = asked.optimizer
+    if resumable:  # members without a type change the optimizer of the checkpoint
+        optimizer = merged(about["optimizer"], optimizer) if "type" not in optimizer else optimizer
+        optimizer = optimizer if "optimizer" in given else about["optimizer"]
+    changes = {
+        "query": {name: value for name, value in asked.query().items() if name in given},
+        "optimizer": optimizer_of(optimizer).document,
+        "clip": asked.clipping(),
+        "loss_scale": asked.scaling(),
+        "seed": asked.init.seed,
+    }
+    if resumable:
+        kept = {
+            "optimizer": "optimizer" in given,
+            "clip": bool(given & {"clip", "clip_norm"}),
+            "loss_scale": "loss_scale" in given,
+            "seed": "seed" in asked.init.model_fields_set,
+        }
+        changes = {name: value for name, value in changes.items() if kept.get(name, True)}
+    args = {
+        **file,
+        "changes": changes,
+        "missing": asked.missing,
+        "extra": asked.extra,
+        "optimizer_state": keeps,
+        "initializers": asked.init.initializers,
+    }
+    if asked.loss is not None:
+        about |= {"loss": asked.loss, "targets": []}
+    elif asked.targets:
+        about |= {"loss": None, "targets": asked.targets}
+    return NewSession("session.derive", args, text, about | {"targets": about["targets"] or [], "optimizer": optimizer})
+
+
+async def _checkpoint(request: Request, id: str) -> StoredCheckpoint:
+    await keep_sample(request, id)
+    try:
+        return await checkpoints(request).get(tenant(), id)
+    except HttpProblem as problem:
+        if problem.code != "not-found":
+            raise
+        raise _refused("/from_checkpoint", "unknown_checkpoint", problem.detail, code="not-found") from None
+
+
+def _refused(pointer: str, kind: str, detail: str, code: str = "invalid-request") -> HttpProblem:
+    return HttpProblem(code, detail, errors=[FieldError(pointer, kind, detail)])
+
+
+def optimizer_of(given: dict[str, Any]) -> Optimizer:
+    """The optimizer in the client's words. Raises HttpProblem 422."""
+    attrs = {name: value for name, value in given.items() if name != "type"}
+    try:
+        return Optimizer(str(given.get("type", "")), attrs)
+    except ProgramError as error:
+        place = FieldError(_place_of(error, given), error.code, error.message, suggestion=error.suggestion)
+        raise HttpProblem("invalid-request", error.message, errors=[place]) from None
+
+
+def _place_of(error: ProgramError, given: dict[str, Any]) -> str:
+    """The pointer to the member of the optimizer that `error` refuses."""
+    if error.code == "unknown_optimizer":
+        return "/optimizer/type" if "type" in given else "/optimizer"
+    named = [name for name in given if f"attribute {name!r}" in error.message]
+    return f"/optimizer/{escaped(named[0])}" if named else "/optimizer"

@@ -1,0 +1,172 @@
+"""Operations: their state, their results, and stopping them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from service.caller import tenant
+from service.http.deferred import Operations, preferences
+from service.http.recorded import delete_stored, load
+from service.http.request_body import JSON
+from service.problems import HttpProblem, responses
+from service.routes.common import json_answer, objects, store
+from service.schemas import operations as schemas
+from service.schemas.examples import SAMPLE_OPERATION
+from service.store import operations as rows
+from service.store.operations import StoredOperation
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/operations", tags=["operations"])
+
+ID = r"opn_[a-z2-7]{26}"
+OperationId = Annotated[
+    str,
+    Path(
+        pattern=f"^{ID}$",
+        description="Id of an operation.",
+        openapi_examples={"sample": {"summary": "The sample operation", "value": SAMPLE_OPERATION}},
+    ),
+]
+LONGEST_WAIT_S = 60.0
+VIEW: dict[str, Any] = {
+    "id": "opn_mfrggzdfmztwq2lknnwg23tpob",
+    "state": "succeeded",
+    "request": "POST /v1/gradients",
+    "status": 200,
+    "result": "/v1/operations/opn_mfrggzdfmztwq2lknnwg23tpob/result",
+    "created": 1767225600.0,
+    "ended": 1767225612.0,
+    "expires": 1767229212.0,
+}
+
+
+@router.get("", summary="List operations", response_model=schemas.OperationPage, responses=responses("invalid-request"))
+async def list_operations(
+    request: Request,
+    page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of operations in the answer.")] = 50,
+    page_token: Annotated[
+        str, Query(max_length=40, pattern=rf"^({ID})?$", description="`next_page_token` of the previous page.")
+    ] = "",
+) -> Response:
+    """One page of the operations, ordered by id."""
+    owner = tenant()
+    found = await store(request).read(lambda db: rows.page(db, owner, page_token, page_size + 1))
+    page = found[:page_size]
+    token = page[-1].id if len(found) > page_size else None
+    return json_answer({"operations": [_view(each) for each in page], "next_page_token": token})
+
+
+@router.get(
+    "/{operation_id}",
+    summary="Read an operation",
+    response_model=schemas.OperationView,
+    responses={
+        200: {"description": "The operation.", "content": {JSON: {"example": VIEW}}},
+        **responses("not-found", "invalid-request"),
+    },
+    openapi_extra={
+        "parameters": [
+            {
+                "name": "Prefer",
+                "in": "header",
+                "schema": {"type": "string"},
+                "description": "`wait=20` waits up to 20 seconds for the end of the operation; at most 60.",
+            }
+        ]
+    },
+)
+async def get_operation(request: Request, operation_id: OperationId) -> Response:
+    """The state of an operation. `result` names the path of its answer as soon as it has ended."""
+    found = await _found(request, operation_id)
+    wait = preferences(request.scope).get("wait", "")
+    if found.state == rows.RUNNING and wait.isdecimal() and len(wait) < 6:
+        await _operations(request).wait(operation_id, min(LONGEST_WAIT_S, float(wait)))
+        found = await _found(request, operation_id)
+    headers = {"Retry-After": "1"} if found.state == rows.RUNNING else {}
+    return json_answer(_view(found), headers=headers)
+
+
+@router.get(
+    "/{operation_id}/result",
+    summary="Read the answer of an operation",
+    responses={
+        200: {"description": "The answer of the call, as it would have been without `Prefer`: any status."},
+        **responses("not-found", "invalid-state", "invalid-request"),
+    },
+)
+async def get_result(request: Request, operation_id: OperationId) -> Response:
+    """The answer of the call with its status, headers and body. It is kept for an hour."""
+    found = await _found(request, operation_id)
+    if found.answer is None:
+        detail = "the operation is still running; it has a result when its state is another"
+        raise HttpProblem("invalid-state", detail, headers={"Retry-After": "1"}, state=found.state)
+    try:
+        return (await load(found.answer, objects(request))).response()
+    except FileNotFoundError:
+        raise HttpProblem("gone", "the answer of the operation is not stored any more") from None
+
+
+@router.post(
+    "/{operation_id}/cancel",
+    summary="Stop an operation",
+    response_model=schemas.OperationView,
+    responses={
+        200: {"description": "The operation after the request.", "content": {JSON: {"example": VIEW}}},
+        **responses("not-found", "invalid-request"),
+    },
+    openapi_extra={"requestBody": {"required": False, "content": {JSON: {"schema": {}, "examples": {}}}}},
+)
+async def cancel_operation(request: Request, operation_id: OperationId) -> Response:
+    """Stop the call of the operation. Safe to repeat; an operation that has ended stays as it is.
+
+    A step of a session that has begun goes on, as when its client disconnects.
+    """
+    await _found(request, operation_id)
+    await _operations(request).cancel(operation_id)
+    return json_answer(_view(await _found(request, operation_id)))
+
+
+@router.delete(
+    "/{operation_id}",
+    summary="Delete an operation",
+    status_code=204,
+    responses={204: {"description": "The operation is deleted."}, **responses("invalid-request")},
+)
+async def delete_operation(request: Request, operation_id: OperationId) -> Response:
+    """Stop the operation if it runs, and delete it with its answer. Safe to repeat."""
+    owner = tenant()
+    if await store(request).read(lambda db: rows.get(db, owner, operation_id)) is not None:
+        await _operations(request).cancel(operation_id)
+        answer = await store(request).write(lambda db: rows.remove(db, owner, operation_id))
+        if answer is not None:
+            await delete_stored(answer, objects(request))
+    return Response(status_code=204)
+
+
+def _operations(request: Request) -> Operations:
+    return request.app.state.operations
+
+
+async def _found(request: Request, id: str) -> StoredOperation:
+    owner = tenant()
+    found = await store(request).read(lambda db: rows.get(db, owner, id))
+    if found is None:
+        raise HttpProblem("not-found", "there is no operation with this id")
+    return found
+
+
+def _view(operation: StoredOperation) -> dict[str, Any]:
+    has_ended = operation.state != rows.RUNNING
+    return {
+        "id": operation.id,
+        "state": operation.state,
+        "request": operation.kind,
+        "status": operation.status,
+        "result": f"/v1/operations/{operation.id}/result" if has_ended else None,
+        "created": operation.created,
+        "ended": operation.ended,
+        "expires": operation.expires,
+    }

@@ -1,0 +1,50 @@
+"""The sample job of the documentation: it waits until it is resumed, and is made again after its end."""
+
+from __future__ import annotations
+
+from fastapi import Request
+
+from service.caller import tenant
+from service.http.request_body import JSON, Body
+from service.ids import Repeatable
+from service.jobs import ENDED, Runner
+from service.problems import HttpProblem
+from service.routes.job_submission import submitted
+from service.schemas.examples import SAMPLE_JOB, SAMPLE_JOB_SETTINGS
+from service.schemas.jobs import CreateJob
+
+__all__ = ["restore_job", "stored_id"]
+
+
+def stored_id(id: str) -> str:
+    """The id of the job in the store: each tenant has a sample job of its own."""
+    return Repeatable(f"{tenant()}\0{id}".encode()).made("job_") if id == SAMPLE_JOB else id
+
+
+async def restore_job(request: Request) -> None:
+    """Let the sample job of the caller be in a state in which it takes the request.
+
+    A job that does not exist waits in the state paused. One that has ended is made again before it is paused, resumed
+    or canceled. One that has not ended is canceled before it is deleted. Raises HttpProblem, EngineError.
+    """
+    runner: Runner = request.app.state.runner
+    owner, id, action = tenant(), stored_id(SAMPLE_JOB), request.url.path.rpartition("/")[2]
+    try:
+        found = await runner.jobs.get(owner, id)
+    except HttpProblem:
+        found = None
+    if request.method == "DELETE":
+        if found is not None and found.state not in ENDED:
+            runner.wake(await runner.jobs.ask(owner, id, "cancel"))
+            await runner.ended(id)
+        if found is not None:
+            return
+    elif found is not None and not (action in ("cancel", "pause", "resume") and found.state in ENDED):
+        return
+    if found is not None:
+        await runner.jobs.remove(owner, id)
+    asked = CreateJob.model_validate(SAMPLE_JOB_SETTINGS)
+    body = Body(SAMPLE_JOB_SETTINGS, {}, JSON, b"")
+    job = await submitted(request, body, asked, id, paused=True)
+    if request.method == "DELETE":
+        await runner.jobs.ask(owner, job.id, "cancel")

@@ -1,0 +1,245 @@
+"""The caller and its limits, usage by day, and for administrators tenants and the audit log."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from service.caller import CALLER
+from service.http.request_body import JSON, read_body
+from service.problems import FieldError, HttpProblem, responses
+from service.routes.common import administrator, json_answer, quotas, sessions, settings, store, tapes, tenancy
+from service.routes.documented import accepts
+from service.schemas import tenants as schemas
+from service.store.errors import StorageError
+from service.tenants import actions, audit, usage
+
+__all__ = ["quotas_of", "router"]
+
+router = APIRouter(tags=["tenants"])
+
+DAY = r"^\d{4}-\d{2}-\d{2}$"
+DAY_S = 86_400.0
+MOST_ROWS = 50_000
+TENANT = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+TenantName = Annotated[
+    str, Path(pattern=TENANT, description="Name of a tenant.", openapi_examples={"acme": {"value": "acme"}})
+]
+QUOTAS = {
+    "sessions": {"limit": 10000, "used": 3},
+    "compute_seconds": {"limit": None, "used": 12.5},
+    "requests_per_second": {"limit": 5000, "used": None},
+}
+ME = {
+    "tenant": "acme",
+    "key": {"id": "key_mfrggzdfmztwq2lknnwg23tpob", "name": "ci", "prefix": "bp_mzxw6y", "expires": None},
+    "scopes": ["read", "write"],
+    "quotas": QUOTAS,
+    "today": {"compute_seconds": 12.5, "steps": 1000, "requests": 1010, "bytes_in": 40000, "bytes_out": 90000},
+}
+
+
+async def quotas_of(request: Request, tenant: str) -> dict[str, dict[str, float | None]]:
+    """The limits of a tenant and their use; without the use of stored things if the store cannot be read."""
+    open_tapes = float(tapes(request).count(tenant))
+    try:
+        living, _ = await sessions(request).usage(tenant)
+        return await quotas(request).told(tenant, tapes=open_tapes, sessions=float(living))
+    except StorageError:
+        return quotas(request).untold(tenant)
+
+
+@router.get(
+    "/v1/me",
+    summary="Read who is calling",
+    response_model=schemas.Me,
+    responses={200: {"description": "The caller.", "content": {JSON: {"example": ME}}}},
+)
+async def me(request: Request) -> Response:
+    """Tenant and scopes of the key of the request, the limits of the tenant, and how much of them it uses."""
+    caller = CALLER.get()
+    key = tenancy(request).ring.by_id(caller.key)
+    about = None if key is None else {name: getattr(key, name) for name in ("id", "name", "prefix", "expires")}
+    today = usage.day_of(time.time())
+    found = await _usage(request, caller.tenant, today, today)
+    return json_answer(
+        {
+            "tenant": caller.tenant,
+            "key": about,
+            "scopes": [scope for scope in ("read", "write", "admin") if scope in caller.scopes],
+            "quotas": await quotas_of(request, caller.tenant),
+            "today": {kind: found[0][kind] if found else 0.0 for kind in usage.KINDS},
+        }
+    )
+
+
+@router.get(
+    "/v1/usage",
+    summary="Read the usage",
+    response_model=schemas.UsagePage,
+    responses=responses("invalid-request", "limit-exceeded", "storage-unavailable"),
+)
+async def read_usage(
+    request: Request,
+    first: Annotated[
+        str | None, Query(alias="from", pattern=DAY, description="First day (UTC); by default 30 days before the last.")
+    ] = None,
+    last: Annotated[str | None, Query(alias="to", pattern=DAY, description="Last day (UTC); by default today.")] = None,
+    tenant: Annotated[
+        str | None, Query(pattern=TENANT, description="Usage of this tenant; of another one with the scope admin only.")
+    ] = None,
+) -> Response:
+    """Compute seconds, steps, requests and bytes by day: of the caller's tenant, and of all with the scope admin."""
+    caller = CALLER.get()
+    if tenant is None and "admin" not in caller.scopes:
+        tenant = caller.tenant
+    if tenant not in (None, caller.tenant) and "admin" not in caller.scopes:
+        raise HttpProblem("forbidden", "the usage of another tenant needs the scope admin")
+    until = last or usage.day_of(time.time())
+    since = first or usage.day_of(_seconds(until, "to") - 30 * DAY_S)
+    if not 0 <= _seconds(until, "to") - _seconds(since, "from") <= 366 * DAY_S:
+        field = FieldError("", "out_of_range", "from is at most 366 days before to", parameter="query: from")
+        raise HttpProblem("invalid-request", "the first day must be at most 366 days before the last", errors=[field])
+    return json_answer({"from": since, "to": until, "usage": await _usage(request, tenant, since, until)})
+
+
+async def _usage(request: Request, tenant: str | None, first: str, last: str) -> list[dict[str, Any]]:
+    """The use by day and tenant. Raises StorageError, or HttpProblem for too much of it."""
+    with contextlib.suppress(StorageError):  # a full disk keeps the last seconds in memory
+        await tenancy(request).usage.flush()
+    rows = await store(request).read(lambda db: usage.rows(db, tenant, first, last, MOST_ROWS + 1))
+    if len(rows) > MOST_ROWS:
+        raise HttpProblem("limit-exceeded", "the answer would be too large; ask for fewer days or for one tenant")
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        empty = {"day": row.day, "tenant": row.tenant, **dict.fromkeys(usage.KINDS, 0.0)}
+        found.setdefault((row.day, row.tenant), empty)[row.kind] = round(row.amount, 6)
+    return list(found.values())
+
+
+def _seconds(day: str, parameter: str) -> float:
+    try:
+        return time.mktime((*time.strptime(day, "%Y-%m-%d")[:3], 12, 0, 0, 0, 0, 0))
+    except (ValueError, OverflowError):
+        field = FieldError("", "invalid", "no day of the calendar", parameter=f"query: {parameter}")
+        raise HttpProblem("invalid-request", f"{parameter} is no day of the calendar", errors=[field]) from None
+
+
+@router.get(
+    "/v1/audit",
+    summary="Read the audit log",
+    response_model=schemas.AuditPage,
+    responses=responses("invalid-request", "storage-unavailable"),
+    dependencies=[Depends(administrator)],
+)
+async def read_audit(
+    request: Request,
+    tenant: Annotated[str | None, Query(pattern=TENANT, description="Entries of this tenant only.")] = None,
+    page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of entries in the answer.")] = 50,
+    page_token: Annotated[
+        str, Query(pattern=r"^\d{0,18}$", description="`next_page_token` of the previous page.")
+    ] = "",
+) -> Response:
+    """Who created, changed or deleted what, the newest entry first.
+
+    Steps, gradients and reads have no entries, but for those of administrators. An entry appears within two seconds.
+    """
+    before = int(page_token) if page_token else None
+    rows = await store(request).read(lambda db: audit.page(db, before, page_size + 1, tenant))
+    page = rows[:page_size]
+    token = str(page[-1].n) if len(rows) > page_size else None
+    entries = [
+        {
+            "n": row.n,
+            "time": row.time,
+            "tenant": row.tenant,
+            "key": row.key,
+            "action": row.action,
+            "target": row.target,
+            "status": row.status,
+            "request_id": row.request_id,
+        }
+        for row in page
+    ]
+    return json_answer({"entries": entries, "next_page_token": token})
+
+
+@router.get(
+    "/v1/tenants",
+    summary="List tenants",
+    response_model=schemas.TenantPage,
+    responses=responses("invalid-request", "storage-unavailable"),
+    dependencies=[Depends(administrator)],
+)
+async def list_tenants(
+    request: Request,
+    page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of tenants in the answer.")] = 50,
+    page_token: Annotated[
+        str, Query(pattern=r"^[a-z0-9._-]{0,64}$", description="`next_page_token` of the previous page.")
+    ] = "",
+) -> Response:
+    """One page of the tenants with keys or own limits, ordered by name, with their quotas."""
+    known = await actions.list_tenants(store(request), {})
+    names = {each["tenant"] for each in known} | {key.tenant for key in tenancy(request).ring.of_file}
+    found = sorted(name for name in names if name > page_token)
+    page = found[:page_size]
+    token = page[-1] if len(found) > page_size else None
+    return json_answer({"tenants": await _views(request, page), "next_page_token": token})
+
+
+@router.get(
+    "/v1/tenants/{tenant}",
+    summary="Read a tenant",
+    response_model=schemas.TenantView,
+    responses=responses("invalid-request", "storage-unavailable"),
+    dependencies=[Depends(administrator)],
+)
+async def get_tenant(request: Request, tenant: TenantName) -> Response:
+    """Limits of the tenant and their use. A tenant without keys has those of the settings."""
+    return json_answer((await _views(request, [tenant]))[0])
+
+
+@router.put(
+    "/v1/tenants/{tenant}",
+    summary="Set the limits of a tenant",
+    response_model=schemas.TenantView,
+    responses=responses(
+        "invalid-json",
+        "body-too-large",
+        "body-timeout",
+        "unsupported-media-type",
+        "invalid-request",
+        "storage-full",
+        "storage-unavailable",
+    ),
+    dependencies=[Depends(administrator)],
+    openapi_extra=accepts(
+        schemas.SetLimits,
+        binary=False,
+        limits=("Fewer jobs, and an hour of compute time a day", {"limits": {"jobs": 4, "compute_seconds": 3600}}),
+        default=("The limits of the settings", {"limits": {"jobs": None, "compute_seconds": None}}),
+    ),
+)
+async def put_tenant(request: Request, tenant: TenantName) -> Response:
+    """Set own limits of a tenant, which hold at once in this process and within seconds in others.
+
+    Limits that are left out stay as they are. Things beyond a lower limit are not deleted.
+    """
+    asked = (await read_body(request, settings(request), binary=False)).read_as(schemas.SetLimits)
+    try:
+        await actions.set_limits(store(request), {"tenant": tenant, "limits": asked.limits})
+    except ValueError as error:
+        raise HttpProblem(
+            "invalid-request", str(error), errors=[FieldError("/limits", "invalid", str(error))]
+        ) from None
+    await tenancy(request).ring.refresh()
+    return json_answer((await _views(request, [tenant]))[0])
+
+
+async def _views(request: Request, names: Iterable[str]) -> list[dict[str, Any]]:
+    own = tenancy(request).ring.limits
+    return [{"tenant": name, "own": own.get(name, {}), "quotas": await quotas_of(request, name)} for name in names]

@@ -1,0 +1,211 @@
+"""Uploads in parts that can be resumed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Request, Response
+
+from service.caller import tenant
+from service.datasets.ingest import Ingest
+from service.datasets.uploads import UPLOAD_ID, Upload, Uploads
+from service.http.request_body import read_body
+from service.http.spooled_body import spooled
+from service.problems import FieldError, HttpProblem, responses
+from service.routes.common import json_answer, settings
+from service.routes.documented import accepts
+from service.schemas import datasets as schemas
+from service.schemas.examples import SAMPLE_CSV, SAMPLE_UPLOAD
+
+__all__ = ["UploadId", "router", "upload_of", "uploads"]
+
+router = APIRouter(prefix="/v1/uploads", tags=["datasets"])
+
+BODY_TYPES = ("application/offset+octet-stream", "application/octet-stream")
+STORAGE = ("storage-full", "storage-unavailable")
+UploadId = Annotated[
+    str,
+    Path(
+        pattern=UPLOAD_ID,
+        description="Id of an upload.",
+        openapi_examples={"sample": {"summary": "The sample upload", "value": SAMPLE_UPLOAD}},
+    ),
+]
+OFFSET = {"Upload-Offset": {"schema": {"type": "integer"}, "description": "Bytes that are stored."}}
+STATE = {
+    **OFFSET,
+    "Upload-Length": {"schema": {"type": "integer"}, "description": "Bytes of the whole file."},
+}
+
+
+def uploads(request: Request) -> Uploads:
+    return request.app.state.uploads
+
+
+def ingest(request: Request) -> Ingest:
+    return request.app.state.ingest
+
+
+async def upload_of(request: Request, id: str) -> Upload:
+    """The upload of the caller. Raises HttpProblem 404."""
+    found = await uploads(request).get(tenant(), id)
+    if found is None:
+        raise HttpProblem("not-found", "no upload has this id")
+    return found
+
+
+@router.post(
+    "",
+    summary="Start an upload",
+    status_code=201,
+    response_model=schemas.UploadView,
+    responses={
+        201: {"description": "The upload has no bytes yet.", "headers": OFFSET},
+        **responses("invalid-json", "invalid-request", "unsupported-media-type", "quota-exceeded", *STORAGE),
+    },
+    openapi_extra=accepts(schemas.CreateUpload, binary=False, table=("A table", {"size": len(SAMPLE_CSV)})),
+)
+async def create_upload(request: Request) -> Response:
+    """Start an upload in parts. Send the bytes with PATCH, in order; after an interruption HEAD tells where to go on.
+
+    A complete upload becomes a dataset with `POST /v1/datasets {"upload": id}`.
+    """
+    asked = (await read_body(request, settings(request), binary=False)).read_as(schemas.CreateUpload)
+    limit = settings(request).dataset_bytes
+    if asked.size > limit:
+        detail = f"an upload may have at most {limit} bytes"
+        raise HttpProblem("limit-exceeded", detail, errors=[FieldError("/size", "too_large", detail)])
+    async with ingest(request).room(tenant(), asked.size):
+        made = await uploads(request).create(tenant(), asked.size, asked.purpose, asked.sha256)
+    return json_answer(view(made), 201, {"Location": f"/v1/uploads/{made.id}", **_headers(made)})
+
+
+@router.get(
+    "/{upload_id}",
+    summary="Read the state of an upload",
+    response_model=schemas.UploadView,
+    responses={200: {"headers": STATE}, **responses("not-found", "invalid-request", "storage-unavailable")},
+)
+async def get_upload(request: Request, upload_id: UploadId) -> Response:
+    """How many bytes of the upload are stored."""
+    found = await upload_of(request, upload_id)
+    return json_answer(view(found), headers=_headers(found))
+
+
+@router.head(
+    "/{upload_id}",
+    response_class=Response,
+    summary="Read where to continue an upload",
+    responses={
+        200: {"description": "The state is in the headers.", "headers": STATE},
+        **responses("not-found", "invalid-request", "storage-unavailable"),
+    },
+)
+async def head_upload(request: Request, upload_id: UploadId) -> Response:
+    """As GET, in headers alone."""
+    return Response(headers=_headers(await upload_of(request, upload_id)))
+
+
+@router.patch(
+    "/{upload_id}",
+    summary="Send the next bytes of an upload",
+    status_code=204,
+    responses={
+        204: {"description": "The bytes are stored.", "headers": OFFSET},
+        **responses(
+            "not-found",
+            "invalid-request",
+            "invalid-state",
+            "limit-exceeded",
+            "unsupported-media-type",
+            "body-timeout",
+            "body-too-large",
+            *STORAGE,
+        ),
+    },
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {each: {"schema": {"type": "string", "format": "binary"}} for each in BODY_TYPES},
+        }
+    },
+)
+async def append_to_upload(
+    request: Request,
+    upload_id: UploadId,
+    upload_offset: Annotated[
+        int,
+        Header(
+            ge=0,
+            le=2**53,
+            description="Position of the first byte of the body: the bytes that are stored already.",
+            openapi_examples={"sample": {"summary": "The end of the sample upload", "value": len(SAMPLE_CSV)}},
+        ),
+    ],
+) -> Response:
+    """Add bytes at `Upload-Offset`. Another offset than the present one is answered with 409 and `offset`.
+
+    Bytes that arrived before the connection broke stay. The answer 204 says that the bytes are on the disk.
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type not in BODY_TYPES:
+        detail = f"the Content-Type must be {BODY_TYPES[0]}"
+        raise HttpProblem("unsupported-media-type", detail, headers={"Accept": ", ".join(BODY_TYPES)})
+    found = await upload_of(request, upload_id)
+    uploads(request).check(found, upload_offset)
+    owner, left = tenant(), found.length - upload_offset
+    async with ingest(request).folder() as folder:
+        path = folder / "part"
+        try:
+            size = await spooled(request, path, left, settings(request))
+        except HttpProblem as problem:
+            if problem.code == "body-timeout":
+                await _keep(uploads(request), owner, upload_id, upload_offset, path)
+            raise
+        except asyncio.CancelledError:  # the client left; the bytes that arrived stay
+            keeping = asyncio.create_task(_keep(uploads(request), owner, upload_id, upload_offset, path))
+            await asyncio.shield(keeping)
+            raise
+        after = await uploads(request).append(owner, upload_id, upload_offset, path, size)
+    if after is None:
+        raise HttpProblem("not-found", "no upload has this id")
+    return Response(status_code=204, headers=_headers(after))
+
+
+async def _keep(store: Uploads, owner: str, id: str, offset: int, path: Any) -> None:
+    size = (await asyncio.to_thread(path.stat)).st_size
+    await store.append(owner, id, offset, path, size)
+
+
+@router.delete(
+    "/{upload_id}",
+    summary="Delete an upload",
+    status_code=204,
+    responses={
+        204: {"description": "The upload is deleted."},
+        **responses("not-found", "invalid-request", *STORAGE),
+    },
+)
+async def delete_upload(request: Request, upload_id: UploadId) -> Response:
+    """Delete an upload and its bytes. A dataset that it has become stays."""
+    if not await uploads(request).delete(tenant(), upload_id):
+        raise HttpProblem("not-found", "no upload has this id")
+    return Response(status_code=204)
+
+
+def view(upload: Upload) -> dict[str, Any]:
+    return {
+        "id": upload.id,
+        "size": upload.length,
+        "offset": upload.offset,
+        "purpose": upload.purpose,
+        "sha256": upload.sha256,
+        "dataset": upload.dataset,
+        "created": upload.created,
+        "expires_at": upload.expires,
+    }
+
+
+def _headers(upload: Upload) -> dict[str, str]:
+    return {"Upload-Offset": str(upload.offset), "Upload-Length": str(upload.length)}

@@ -1,0 +1,46 @@
+"""API keys in the OpenAPI document: the scheme, and the answers of requests without the right key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.http.auth import is_public, scope_of
+from service.problems import responses
+
+__all__ = ["add_access"]
+
+CODES = ("unauthenticated", "forbidden", "rate-limited")
+SCHEME = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "An API key, `bp_...`. A service without keys accepts requests of its own machine without one.",
+}
+
+
+def add_access(document: dict[str, Any]) -> None:
+    """Add the scheme of API keys, and to each operation that needs one the scope and the refusals."""
+    document.setdefault("components", {}).setdefault("securitySchemes", {})["key"] = SCHEME
+    refusals = {
+        str(status): answer for status, answer in responses("unauthenticated", "forbidden", "rate-limited").items()
+    }
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            filled = path.replace("{", "").replace("}", "")
+            if is_public(method.upper(), filled):
+                operation["security"] = []
+                continue
+            operation["security"] = [{"key": [scope_of(method.upper(), path)]}, {}]
+            for status, answer in refusals.items():
+                present = operation["responses"].setdefault(status, answer)
+                if present is not answer:
+                    _merge(present, answer)
+
+
+def _merge(present: dict[str, Any], answer: dict[str, Any]) -> None:
+    """Add the description and the examples of `answer` to those of another answer with the same status."""
+    if answer["description"] in present["description"]:
+        return
+    present["description"] = f"{present['description']} {answer['description']}"
+    for media, content in answer["content"].items():
+        examples = present.setdefault("content", {}).setdefault(media, content).setdefault("examples", {})
+        examples.update(content["examples"])

@@ -1,0 +1,119 @@
+"""Checkpoints: requests and answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, WithJsonSchema
+
+from service.schemas.gradients import Deadline
+from service.schemas.programs import Strict
+from service.schemas.sessions import OPTIMIZER, VersionAnswer
+from service.schemas.tensors import Tensors
+
+__all__ = [
+    "LONGEST_S",
+    "TEXT",
+    "CheckpointPage",
+    "CheckpointView",
+    "CreateCheckpoint",
+    "ForkSession",
+    "OptimizerAnswer",
+    "PatchCheckpoint",
+    "PutOptimizer",
+    "UploadCheckpoint",
+]
+
+TEXT = r"^[^\x00-\x1f\x7f]*$"
+LONGEST_S = 10 * 365 * 86_400.0
+
+Label = Annotated[str, Field(max_length=256, pattern=TEXT)]
+LabelName = Annotated[str, Field(min_length=1, max_length=64, pattern=TEXT)]
+Labels = Annotated[dict[LabelName, Label], Field(max_length=64, description="Words of the client, by name.")]
+Name = Annotated[str, Field(max_length=128, pattern=TEXT, description="Name for people; it need not be unique.")]
+Ttl = Annotated[
+    float | None,
+    Field(gt=0, le=LONGEST_S, description="Seconds after which the checkpoint is deleted; by default never."),
+]
+
+
+class CreateCheckpoint(Strict):
+    """A name for the checkpoint, and how long to keep it."""
+
+    name: Name = ""
+    labels: Labels = Field({})
+    ttl_s: Ttl = None
+    deadline_s: Deadline = None
+
+
+class UploadCheckpoint(Strict):
+    """Parameters and states by name. A safetensors body is the file of a checkpoint, or one of parameters."""
+
+    name: Name = ""
+    labels: Labels = Field({})
+    ttl_s: Ttl = None
+    tensors: Tensors = Field(description="Values of parameters and states by name.")
+
+
+class PatchCheckpoint(Strict):
+    """Members to change, as a merge patch (RFC 7396): null removes a label or the time of deletion."""
+
+    name: Name | None = Field(None, description="Name for people; null removes it.")
+    labels: Annotated[dict[LabelName, Label | None], Field(max_length=64)] | None = Field(
+        None, description="Labels to set; a label that is null is removed, and null removes all."
+    )
+    expires: float | None = Field(
+        None,
+        gt=0,
+        le=1e11,
+        description="Time at which the checkpoint is deleted, in seconds since 1970; null for never.",
+    )
+
+
+class CheckpointView(Strict):
+    """A checkpoint."""
+
+    id: str
+    name: str
+    labels: dict[str, str]
+    session: str | None = Field(description="The session that was saved; null for an upload.")
+    program_id: str | None = Field(description="The program of the session; null for a file of parameters.")
+    resumable: bool = Field(description="Whether the file has the state of a session, and not only parameters.")
+    step: int = Field(description="Number of updates of the session.")
+    loss: str | None
+    targets: list[str]
+    optimizer: dict[str, Any] | None
+    size: int = Field(description="Bytes of the file.")
+    sha256: str = Field(description="SHA-256 of the file, in hexadecimal.")
+    created: float = Field(description="Seconds since 1970.")
+    expires: float | None = Field(description="Seconds since 1970; null for never.")
+
+
+class CheckpointPage(Strict):
+    """One page of checkpoints."""
+
+    checkpoints: list[CheckpointView]
+    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
+
+
+class ForkSession(Strict):
+    """Settings of the new session that are not those of the old one."""
+
+    lease_s: float | None = Field(None, gt=0, description="As of `POST /v1/sessions`.")
+    deadline_s: Deadline = None
+
+
+class PutOptimizer(Strict):
+    """New optimizer state. The rest stays. In a safetensors body the tensors have the names of the slots."""
+
+    slots: Tensors = Field({}, description="Optimizer state by `<parameter>/<slot>`, as in the answer to GET.")
+    step: int | None = Field(
+        None, ge=0, le=2**53, description="Number of updates, which is also the position of a schedule."
+    )
+
+
+class OptimizerAnswer(VersionAnswer):
+    """The optimizer and its state. State that was never written counts as zero and is absent."""
+
+    optimizer: Annotated[dict[str, Any], WithJsonSchema(OPTIMIZER)] = Field(description="With all attributes.")
+    slots: Tensors = Field({}, description="Optimizer state by `<parameter>/<slot>`.")

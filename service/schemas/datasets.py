@@ -1,0 +1,145 @@
+"""Requests and answers about datasets and uploads."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from service.datasets.dataset import DATASET_ID
+from service.datasets.options import TEXT, Floats, Format, Missing
+from service.datasets.uploads import UPLOAD_ID
+from service.objects.tensor_file import CODES
+from service.schemas.programs import Strict
+from service.schemas.tensors import Tensors
+
+__all__ = [
+    "ChangeDataset",
+    "CreateDataset",
+    "CreateUpload",
+    "DatasetPage",
+    "DatasetView",
+    "Preview",
+    "UploadView",
+]
+
+MAX_TIME = 253_402_300_800.0  # the year 10000
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Labels = Annotated[
+    dict[
+        Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]{1,64}$")],
+        Annotated[str, Field(max_length=256)],
+    ],
+    Field(max_length=64),
+]
+Type = Literal[(*CODES, TEXT)]  # type: ignore[valid-type]
+Expires = Annotated[float, Field(gt=0, lt=MAX_TIME)]
+ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class CreateDataset(Strict):
+    """A dataset from columns in the request, or from an upload. Exactly one of `columns` and `upload` is given."""
+
+    columns: Tensors | None = Field(None, description="Name -> tensor [rows, ...]; all have the same number of rows.")
+    upload: str | None = Field(None, pattern=UPLOAD_ID, description="Id of a complete upload.")
+    format: Format | None = Field(None, description="Format of the uploaded file.")
+    name: Name = Field("dataset", description="Name for people; it need not be unique.")
+    labels: Labels = Field(default_factory=dict, description="Labels for people and tools.")
+    expires_at: Expires | None = Field(None, description="Seconds since 1970 at which it is deleted; null keeps it.")
+    types: dict[ColumnName, Type] = Field(  # type: ignore[valid-type]
+        default_factory=dict,
+        max_length=10_000,
+        description="Column -> dtype, or `text` for codes of its texts. Without it the type is found from all cells.",
+    )
+    floats: Floats = Field("float32", description="Dtype of decimal numbers in CSV files and JSON lines.")
+    missing: Missing = Field(
+        "refuse", description="Missing values: refuse the file, store NaN, or drop the rows that have one."
+    )
+    delimiter: str = Field(",", pattern=r"^[,;|\t ]$", description="Delimiter of a CSV file.")
+    header: bool = Field(True, description="Whether the first line of a CSV file names the columns.")
+    stack: dict[ColumnName, Annotated[list[str], Field(min_length=1, max_length=10_000)]] = Field(
+        default_factory=dict,
+        max_length=1_000,
+        description="New column -> the columns that become its parts, [rows, parts]; `*` stands for any characters.",
+    )
+
+
+class ColumnView(Strict):
+    """One column."""
+
+    name: str
+    dtype: str
+    shape: list[int] = Field(description="Shape of a row; empty for a number.")
+    vocabulary: list[str] | None = Field(
+        None, description="Texts that the codes 0, 1, ... stand for; null for a column of numbers."
+    )
+    statistics: dict[str, float | None] = Field(
+        description="nan, infinite: counts. min, max, mean: of the finite elements."
+    )
+
+
+class DatasetSummary(Strict):
+    """A dataset without its columns."""
+
+    id: str = Field(pattern=DATASET_ID)
+    name: str
+    labels: dict[str, str]
+    rows: int
+    size: int = Field(description="Bytes of the stored file.")
+    sha256: str = Field(description="Digest of the stored file, in hexadecimal.")
+    created: float = Field(description="Seconds since 1970.")
+    expires_at: float | None
+
+
+class DatasetView(DatasetSummary):
+    """A dataset."""
+
+    columns: list[ColumnView]
+
+
+class DatasetPage(Strict):
+    """One page of datasets."""
+
+    datasets: list[DatasetSummary]
+    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
+
+
+class ChangeDataset(Strict):
+    """A merge patch: members to change."""
+
+    name: Name | None = Field(None, description="A new name.")
+    labels: dict[str, str | None] | None = Field(None, description="Labels to set; null removes one.")
+    expires_at: Expires | None = Field(None, description="A new time; null keeps the dataset.")
+
+
+class Preview(Strict):
+    """Some rows of a dataset."""
+
+    first: int = Field(description="Number of the first row; 0 is the first row of the dataset.")
+    rows: list[dict[str, Any]] = Field(
+        description="Column -> value: numbers, nested lists, or texts. NaN and infinity are null."
+    )
+    total: int = Field(description="Number of rows of the dataset.")
+
+
+class CreateUpload(Strict):
+    """An upload in parts."""
+
+    size: int = Field(gt=0, description="Bytes of the whole file.")
+    purpose: Literal["dataset"] = "dataset"
+    sha256: str | None = Field(
+        None, pattern=r"^[0-9a-f]{64}$", description="Digest of the whole file, to be verified when it is used."
+    )
+
+
+class UploadView(Strict):
+    """An upload."""
+
+    id: str = Field(pattern=UPLOAD_ID)
+    size: int = Field(description="Bytes of the whole file.")
+    offset: int = Field(description="Bytes that are stored; continue there.")
+    purpose: str
+    sha256: str | None
+    dataset: str | None = Field(description="Id of the dataset that it has become.")
+    created: float = Field(description="Seconds since 1970.")
+    expires_at: float = Field(description="Time at which it is deleted unless more bytes arrive.")

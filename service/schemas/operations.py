@@ -1,0 +1,31 @@
+"""Operations: calls that go on after their client got 202."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from service.schemas.programs import Strict
+
+__all__ = ["OperationPage", "OperationView"]
+
+
+class OperationView(Strict):
+    """One operation."""
+
+    id: str
+    state: Literal["running", "succeeded", "failed", "canceled"]
+    request: str = Field(description="Method and path of the request.")
+    status: int | None = Field(description="HTTP status of the answer; null while the call runs.")
+    result: str | None = Field(description="Path of the answer; null while the call runs.")
+    created: float = Field(description="Seconds since 1970.")
+    ended: float | None = Field(description="Seconds since 1970; null while the call runs.")
+    expires: float | None = Field(description="Time at which the operation and its answer are deleted.")
+
+
+class OperationPage(Strict):
+    """One page of operations."""
+
+    operations: list[OperationView]
+    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")

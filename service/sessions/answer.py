@@ -1,0 +1,34 @@
+"""The answers to calls that change a session, written when the call ends or when it is repeated from the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from service.engine import Reply
+from service.http.ndjson_stream import whole_stream
+from service.http.tensor_payloads import Answer, render
+from service.sessions.entry import Form
+from service.sessions.session import version_text
+
+__all__ = ["etag_of", "shown", "written"]
+
+
+def shown(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of a worker, with the version in the form that clients see."""
+    plain = {name: value for name, value in result.items() if name not in ("version", "seq")}
+    return {**plain, "weights_version": version_text(result["version"])}
+
+
+def etag_of(reply: Reply) -> str:
+    """The ETag of the parameters after the call."""
+    return f'"{version_text(reply.result["version"])}"'
+
+
+async def written(reply: Reply, form: Form) -> Answer:
+    """The answer to a numbered call."""
+    document = {**shown(reply.result), "seq": reply.result["seq"], "next_seq": reply.result["seq"] + 1}
+    headers = {"ETag": etag_of(reply)}
+    if form.get("stream"):
+        return await whole_stream(reply, document, form["members"], headers)
+    return await render(reply, document, as_file=form["as_file"], headers=headers, members=form["members"])

@@ -1,0 +1,106 @@
+"""One entry of the journal: a call that changed a session, with all that a worker needs to repeat it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import ml_dtypes
+import msgspec
+import numpy as np
+
+from service.objects import Objects, tensor_file
+
+__all__ = ["INLINE_BYTES", "Entry", "Form", "file_of", "folder_of", "packed", "stale", "unpacked"]
+
+INLINE_BYTES = 2**20
+"""Tensors of more bytes in all are stored in a file, not in the database."""
+
+Form = Mapping[str, Any]
+"""How an answer is written: `as_file`, and `members`, the defaults of its JSON members."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A call that changes a session.
+
+    seq:     its number, 0 for a call without one. digest: of the request.
+    form:    of the answer, to write it again; None if it need not be repeated.
+    limit_s: time that the call had, in seconds.
+    stopped: the outcome of a call of several steps of which only the first ones were taken: the members `applied` and
+             `stopped` of its result.
+    """
+
+    op: str
+    args: dict[str, Any]
+    tensors: Mapping[str, np.ndarray]
+    seq: int = 0
+    digest: str = ""
+    form: Form | None = None
+    limit_s: float = 60.0
+    stopped: dict[str, Any] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum([array.nbytes for array in self.tensors.values()])
+
+    @property
+    def repeated_args(self) -> dict[str, Any]:
+        """The arguments that repeat exactly the steps that were taken."""
+        return self.args if self.stopped is None else {**self.args, "only": self.stopped["applied"]}
+
+
+def folder_of(session: str) -> str:
+    """The folder of the files of a session's journal."""
+    return f"journal/{session}"
+
+
+def file_of(session: str, n: int, epoch: int) -> str:
+    """The key of the file with the tensors of entry `n`. epoch: of the writer, whose files no other writer replaces."""
+    return f"{folder_of(session)}/{n:016d}-{epoch}"
+
+
+def stale(keys: Iterable[str], until: int | None, epoch: int) -> Iterator[str]:
+    """The keys with numbers up to `until` (None: all) that writers up to `epoch` have made.
+
+    Files of later writers stay: a process that lost the session may delete long after it.
+    """
+    for key in keys:
+        n, _, made = key.rpartition("/")[2].partition("-")
+        if (until is None or int(n) <= until) and int(made) <= epoch:
+            yield key
+
+
+def packed(entry: Entry, file: str | None = None) -> bytes:
+    """The entry as bytes. file: the key of the file that holds its tensors; None to hold them in the bytes."""
+    held: Any = file
+    if file is None:
+        held = [[name, array.dtype.name, array.shape, _bytes_of(array)] for name, array in entry.tensors.items()]
+    form = None if entry.form is None else dict(entry.form)
+    return _encoder.encode([entry.op, entry.args, held, entry.seq, entry.digest, form, entry.limit_s, entry.stopped])
+
+
+def unpacked(data: bytes, objects: Objects | None) -> Entry:
+    """The entry that `packed` has written; its arrays are read-only. Raises OSError if its file cannot be read."""
+    op, args, held, seq, digest, form, limit_s, stopped = _decoder.decode(data)
+    if isinstance(held, str):
+        assert objects is not None, "tensors are in files only where there is a place for them"
+        with objects.open(held) as file:
+            content = file.read()
+        tensors = tensor_file.read(BytesIO(content), len(content))[0]
+    else:
+        tensors = {
+            name: np.frombuffer(raw, ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype).reshape(shape)
+            for name, dtype, shape, raw in held
+        }
+    return Entry(op, args, tensors, seq, digest, form, limit_s, stopped)
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

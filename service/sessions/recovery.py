@@ -1,0 +1,188 @@
+"""Rebuilding of a session in a worker: from its checkpoint or its creation, then all calls of its journal in order."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from service.engine import DeadlineExceeded, RemoteError, Reply, WorkerLost
+from service.engine.protocol import NO_TENSORS
+from service.http.codec import CODEC
+from service.http.worker_calls import ANSWER_BYTES, Calls
+from service.problems import HttpProblem
+from service.sessions.answer import written
+from service.sessions.entry import Entry
+from service.sessions.replay import MAX_ANSWERS
+from service.sessions.session import Session
+from service.sessions.stored import Fenced, StoredSessions
+from service.settings import Settings
+
+__all__ = ["MOST_DEATHS", "Rebuilder"]
+
+log = logging.getLogger("backpass.sessions")
+
+MOST_DEATHS = 2  # of workers by one call that was not answered yet; then it is given up
+MOST_DEATHS_OF_KNOWN = 10  # of workers, one after the other, by a call that once ended well; then the session is lost
+BY_CHANCE = ("deadline_exceeded", "canceled", "out_of_memory")  # reasons to stop that depend on more than the values
+MORE_TIME, LEAST_S = 4.0, 60.0  # a repeated call gets so many times the time that it had, and seconds in addition
+TRIES = 5  # to rebuild a session whose workers end meanwhile
+
+
+class _Voided(Exception):
+    """An entry was deleted after it ran in a worker."""
+
+
+class _Unequal(Exception):
+    """A repeated call did not do what it did before."""
+
+
+class Rebuilder:
+    """Rebuilds sessions. `rebuild` runs in a task of its own, which goes on when the waiting call gives up."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        stored: StoredSessions,
+        settings: Settings,
+        make_room: Callable[[Session], Awaitable[bool]],
+    ) -> None:
+        """make_room: parks another session, so that this one may fit into a worker; False if there is none."""
+        self._calls, self._stored, self._settings, self._make_room = calls, stored, settings, make_room
+
+    async def rebuild(self, session: Session, pending: int | None, give_up: float) -> tuple[int, Reply | None]:
+        """(number, reply) of the session's last call; the reply is None if no call follows the checkpoint.
+
+        pending: the entry of a call that waits for its answer until `give_up`, a value of time.monotonic(). If it ends
+        several workers or does not end in time, its entry is deleted, and the returned number is smaller.
+        Raises Fenced, StorageError, EngineError, or HttpProblem 410 if the session cannot be rebuilt.
+        """
+        ANSWER_BYTES.set(None)  # the calls of the journal had limits of their own
+        CODEC.set(None)
+        started = time.monotonic()
+        for left in reversed(range(TRIES)):
+            try:
+                last = await self._try(session, None if pending is None else (pending, give_up))
+            except WorkerLost as error:
+                log.warning("session %s: a worker ended while it was rebuilt: %s", session.id, error.reason)
+                n, deaths = session.deaths
+                if deaths >= MOST_DEATHS and n == pending:
+                    await self._stored.void(session, n)
+                elif deaths >= MOST_DEATHS_OF_KNOWN:
+                    raise self._lost(session, f"call {n} of its journal ends every worker that runs it") from error
+                elif not left:
+                    raise
+            except _Voided:
+                continue
+            except _Unequal as error:
+                log.warning("session %s: %s", session.id, error)
+            except RemoteError as error:
+                if error.code in ("checkpoint_damaged", "checkpoint_missing"):
+                    raise self._lost(session, error.message) from error
+                if error.kind != "memory" or not left or not await self._make_room(session):
+                    raise
+            else:
+                seconds = time.monotonic() - started
+                log.info(
+                    "session %s is rebuilt at step %d from %s and %d calls in %.3f s", session.id, session.step,
+                    session.checkpoint or "its creation", last[0] - session.saved_entry, seconds,
+                )  # fmt: skip
+                if self._calls.metrics is not None:
+                    self._calls.metrics.recovered(seconds, last[0] - session.saved_entry)
+                return last
+        raise DeadlineExceeded("several tries to rebuild the session failed", waited=True)
+
+    async def _try(self, session: Session, pending: tuple[int, float] | None) -> tuple[int, Reply | None]:
+        row = await self._stored.peek(session.tenant, session.id)
+        if row is None or row.session.epoch != session.epoch:
+            raise Fenced
+        session.adopt_saved(row.session)  # a checkpoint may be stored although its writer got an error
+        if session.void is not None:
+            await self._stored.void(session, session.void)
+        if session.checkpoint is not None:
+            op, args, tensors = "session.restore", {"key": session.checkpoint, "sha256": session.sha256}, NO_TENSORS
+        else:
+            op, args, tensors = row.op, row.args, (await self._stored.creation(session)).tensors
+        limit = self._settings.max_step_deadline
+        args = {**args, "id": session.handle}
+        made = await self._calls.with_program(op, session.program_id, row.document, args, tensors, deadline=limit)
+        reply: Reply | None = None
+        done, position, optimizer = session.saved_entry, made.result, made.result.get("optimizer")
+        _, last_seq = await self._stored.last_entry(session)
+        while page := await self._stored.entries(session, done):
+            for n, entry in page:
+                try:
+                    is_pending, left = False, MORE_TIME * entry.limit_s + LEAST_S
+                    if pending is not None and n == pending[0]:
+                        is_pending = True
+                        left = max(0.0, pending[1] - time.monotonic())
+                    found = await self._repeated(session, made.worker, n, entry, left)
+                    await self._check_steps(session, n, entry, found, is_pending)
+                except RemoteError as error:
+                    if error.kind not in ("program", "execution"):
+                        raise
+                    await self._drop_failed(session, n, error)
+                    continue
+                except DeadlineExceeded as error:
+                    if error.waited and not is_pending:
+                        raise
+                    await self._drop_endless(session, n, error)
+                reply, done, position = found, n, found.result
+                optimizer = position.get("optimizer", optimizer)
+                if entry.seq > last_seq - MAX_ANSWERS and session.history.get(entry.seq) is None:
+                    answer = None if entry.form is None else await written(found, entry.form)
+                    session.history.add(entry.seq, entry.digest, answer)
+        session.adopt(position if optimizer is None else {**position, "optimizer": optimizer})
+        session.entry, session.worker = done, made.worker
+        session.rolled_back = session.dirty
+        return done, reply
+
+    async def _repeated(self, session: Session, worker: str, n: int, entry: Entry, limit: float) -> Reply:
+        args = {**entry.repeated_args, "id": session.handle}
+        if entry.seq:
+            args["seq"] = entry.seq
+        try:
+            reply = await self._calls.call(entry.op, args, entry.tensors, worker=worker, deadline=limit)
+        except WorkerLost:
+            before, deaths = session.deaths
+            session.deaths = n, deaths + 1 if before == n else 1
+            raise
+        if session.deaths[0] == n:
+            session.deaths = 0, 0
+        reply.result.update(entry.stopped or {})
+        reply.result["durable_step"] = reply.result["step"]
+        return reply
+
+    async def _check_steps(self, session: Session, n: int, entry: Entry, reply: Reply, is_pending: bool) -> None:
+        """Compare the number of steps that a repeated call has taken with that of the call itself, if known."""
+        stopped = reply.result.get("stopped")
+        if stopped is None or entry.stopped is not None:
+            return
+        if not is_pending and (n <= session.entry or stopped["code"] in BY_CHANCE):
+            raise _Unequal(f"call {n} of the journal was stopped: {stopped['detail']}")
+        outcome = {name: reply.result[name] for name in ("applied", "stopped")}
+        await self._stored.rewrite(session, n, replace(entry, stopped=outcome), reply.result["step"])
+
+    async def _drop_failed(self, session: Session, n: int, error: RemoteError) -> None:
+        """Delete the last entry, a call that failed without an answer. Raises HttpProblem for any other entry."""
+        last, _ = await self._stored.last_entry(session)
+        if n != last or n <= session.entry:
+            raise self._lost(session, f"call {n} of its journal cannot be repeated: {error.message}")
+        log.info("session %s: the last call of its journal had failed: %s", session.id, error.message)
+        await self._stored.void(session, n)
+
+    async def _drop_endless(self, session: Session, n: int, error: DeadlineExceeded) -> None:
+        """Delete the last entry, a call that does not end. Raises _Voided; DeadlineExceeded for any other entry."""
+        last, _ = await self._stored.last_entry(session)
+        if n != last or n <= session.entry:
+            raise error
+        log.warning("session %s: the last call of its journal does not end, and is given up", session.id)
+        await self._stored.void(session, n)
+        raise _Voided  # whether it has changed the worker's copy is not known
+
+    def _lost(self, session: Session, reason: str) -> HttpProblem:
+        """Mark the session as lost; the problem to answer with."""
+        session.lost = reason
+        log.error("session %s is lost: %s", session.id, reason)
+        return HttpProblem("gone", f"the session is lost: {reason}", state="lost", **session.origin, **session.position)

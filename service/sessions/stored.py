@@ -1,0 +1,443 @@
+"""Stored sessions: their rows, journals and answers. Every change names the epoch of the session and is refused when
+another process of the service has taken the session over."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import orjson
+from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
+
+from service.http.tensor_payloads import Answer
+from service.objects import Objects, tensor_file
+from service.sessions.entry import INLINE_BYTES, Entry, file_of, folder_of, packed, stale, unpacked
+from service.sessions.replay import Answered, History
+from service.sessions.session import Session
+from service.store.errors import StorageFull, StorageUnavailable
+from service.store.store import Store
+from service.store.tables import answers, checkpoints, journal, sessions
+
+__all__ = ["Fenced", "Row", "StoredSessions", "checkpoints_of"]
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+PAGE_ROWS = 64  # of the journal, read at once
+OWNED_S = 15.0  # time for which a process tells the others that it holds a session
+
+_encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder()
+
+APPEND = (
+    "INSERT INTO journal (session, n, seq, step, entry) "
+    "SELECT {0}, {0}, {0}, {0}, {0} FROM sessions WHERE id = {0} AND epoch = {0}"
+)
+APPENDS = {"qmark": APPEND.format("?"), "pyformat": APPEND.format("%s") + " FOR SHARE"}
+"""The statement of the hot path as text, which SQLAlchemy passes on.
+
+With PostgreSQL it locks the session's row, so that nobody takes the session over before the entry is committed.
+"""
+
+
+class Fenced(Exception):
+    """Another process of the service has taken the session over: the copy in this process is out of date."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A stored session: its place in the store, and all that a worker needs to create it.
+
+    session:  the session as the store knows it, in no worker.
+    document: the program as JSON text. op, args: of the call that creates the session without its checkpoint.
+    is_held:  whether another process holds the session now.
+    """
+
+    session: Session
+    document: bytes
+    op: str
+    args: dict[str, Any]
+    is_held: bool
+
+
+class StoredSessions:
+    """The rows of all stored sessions. Every method raises StorageError if the store cannot be used."""
+
+    def __init__(self, store: Store, objects: Objects, owner: str) -> None:
+        """owner: id of this process of the service."""
+        self._store = store
+        self.objects = objects
+        self._owner = owner
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes of the service may use the same store."""
+        return not self._store.is_sqlite
+
+    # Sessions
+
+    async def add(self, session: Session, document: bytes, op: str, args: dict[str, Any], first: Entry) -> None:
+        """Store a new session. first: the call that created it, with its tensors."""
+        files = first.nbytes > INLINE_BYTES
+        file = file_of(session.id, 0, 1) if files else None
+        if file is not None:
+            await self._write_file(file, first)
+        rows = {"session": session.id, "n": 0, "seq": 0, "step": session.step, "entry": packed(first, file)}
+        values = {
+            "id": session.id,
+            "tenant": session.tenant,
+            "program_id": session.program_id,
+            "document": document,
+            "settings": _encoder.encode([op, args]),
+            "durability": session.durability,
+            "checkpoint_every": session.checkpoint_every,
+            "dirty": 0,
+            "epoch": 1,
+            "owner": self._owner,
+            "owner_until": time.time() + OWNED_S,
+            "entry": 0,
+            "saved_step": session.step,
+            "checkpoint": None,
+            "bytes": session.about.get("bytes", 0),
+            "lease_s": session.lease_s,
+            "job": session.job,
+            "created": session.created,
+            **_position(session),
+        }
+
+        def work(connection: Connection) -> None:
+            connection.execute(insert(sessions).values(values))
+            connection.execute(insert(journal).values(rows))
+
+        await self._store.write(work)
+        session.epoch = 1
+
+    async def take(self, tenant: str, id: str) -> Row | None:
+        """Take the session over from whoever holds it; None if there is none."""
+
+        def work(connection: Connection) -> Any:
+            found = connection.execute(select(sessions).where(sessions.c.id == id, sessions.c.tenant == tenant)).first()
+            if found is None:
+                return None
+            taken = update(sessions).where(sessions.c.id == id, sessions.c.epoch == found.epoch)
+            values = {"epoch": found.epoch + 1, "owner": self._owner, "owner_until": time.time() + OWNED_S}
+            if connection.execute(taken.values(values)).rowcount != 1:
+                raise Fenced
+            return found
+
+        for _ in range(8):
+            try:
+                found = await self._store.write(work)
+            except Fenced:
+                continue  # another process was faster: take it over from that one
+            return None if found is None else self._row(found, found.epoch + 1)
+        raise Fenced
+
+    async def peek(self, tenant: str, id: str) -> Row | None:
+        """The session as it is stored, without taking it over."""
+        query = select(sessions).where(sessions.c.id == id, sessions.c.tenant == tenant)
+        found = await self._store.read(lambda connection: connection.execute(query).first())
+        return None if found is None else self._row(found, found.epoch)
+
+    async def page(self, tenant: str, after: str, size: int) -> list[Row]:
+        """Up to `size` sessions with ids greater than `after`, in the order of ids, without those of jobs."""
+        mine = and_(sessions.c.tenant == tenant, sessions.c.id > after, sessions.c.job.is_(None))
+        query = select(sessions).where(mine).order_by(sessions.c.id).limit(size)
+        rows = await self._store.read(lambda connection: connection.execute(query).all())
+        return [self._row(row, row.epoch) for row in rows]
+
+    def _row(self, row: Any, epoch: int) -> Row:
+        op, args = _decoder.decode(row.settings)
+        session = Session(
+            row.id,
+            row.program_id,
+            "",
+            row.lease_s,
+            orjson.loads(row.about),
+            row.created,
+            time.monotonic() - max(0.0, time.time() - row.used),
+            version=row.version,
+            step=row.step,
+            seq=row.seq,
+            accumulated=row.accumulated,
+            tenant=row.tenant,
+            handle=row.id,
+            job=row.job,
+            durability=row.durability,
+            epoch=epoch,
+            entry=max(row.entry, row.known),
+            saved_entry=row.entry,
+            saved_step=row.saved_step,
+            checkpoint=row.checkpoint,
+            sha256=row.sha256,
+            checkpoint_every=row.checkpoint_every,
+            dirty=bool(row.dirty),
+        )
+        held = self.is_shared and row.owner != self._owner and (row.owner_until or 0.0) > time.time()
+        return Row(session, row.document, op, args, held)
+
+    async def usage(self, tenant: str) -> tuple[int, int]:
+        """(number of sessions of the tenant, sum of their bytes)."""
+        query = select(func.count(), func.coalesce(func.sum(sessions.c.bytes), 0)).where(sessions.c.tenant == tenant)
+        count, size = await self._store.read(lambda connection: connection.execute(query).one())
+        return int(count), int(size)
+
+    async def last_checkpoint(self, tenant: str, id: str) -> Any:
+        """id, program_id and step of the newest checkpoint that a client made of a session; None without one."""
+        found = select(checkpoints.c.id, checkpoints.c.program_id, checkpoints.c.step)
+        found = found.where(checkpoints.c.tenant == tenant, checkpoints.c.session == id)
+        found = found.order_by(checkpoints.c.created.desc()).limit(1)
+        return await self._store.read(lambda connection: connection.execute(found).first())
+
+    async def count(self) -> int:
+        """The number of all sessions."""
+        query = select(func.count()).select_from(sessions)
+        return int(await self._store.read(lambda connection: connection.execute(query).scalar_one()))
+
+    async def of_program(self, tenant: str, program_id: str) -> list[str]:
+        """Some ids of sessions of a program."""
+        query = select(sessions.c.id).where(sessions.c.tenant == tenant, sessions.c.program_id == program_id).limit(200)
+        return list(await self._store.read(lambda connection: connection.execute(query).scalars().all()))
+
+    async def unused_since(self, now: float, limit: int) -> list[tuple[str, str, float]]:
+        """(tenant, id, lease) of sessions whose lease has passed at the time `now`, in seconds since 1970.
+
+        Those that another living process holds are left to it: it knows whether a long call uses them.
+        """
+        free = or_(sessions.c.owner == self._owner, sessions.c.owner_until < now, sessions.c.owner_until.is_(None))
+        query = select(sessions.c.tenant, sessions.c.id, sessions.c.lease_s)
+        query = query.where(sessions.c.used + sessions.c.lease_s < now).limit(limit)
+        if self.is_shared:
+            query = query.where(free)
+        rows = await self._store.read(lambda connection: connection.execute(query).all())
+        return [(row.tenant, row.id, row.lease_s) for row in rows]
+
+    async def remove(self, session: Session) -> None:
+        """Delete the session and its files. Raises Fenced."""
+
+        def work(connection: Connection) -> None:
+            mine = delete(sessions).where(sessions.c.id == session.id, sessions.c.epoch == session.epoch)
+            if connection.execute(mine).rowcount != 1:
+                raise Fenced
+            connection.execute(delete(journal).where(journal.c.session == session.id))
+            connection.execute(delete(answers).where(answers.c.session == session.id))
+
+        await self._store.write(work)
+        await asyncio.to_thread(self._delete_files, session.id, session.epoch, None, None)
+
+    async def note(self, held: Iterable[Session]) -> set[str]:
+        """Store the positions of sessions, the time of their last use, and that this process holds them.
+
+        Returns the ids of those that another process has taken over or deleted.
+        """
+        now = time.time()
+        rows = [(s.id, s.epoch, _position(s, now)) for s in held]
+
+        def work(connection: Connection) -> set[str]:
+            lost = set()
+            for id, epoch, values in rows:
+                mine = update(sessions).where(sessions.c.id == id, sessions.c.epoch == epoch)
+                if not connection.execute(mine.values(**values, owner_until=now + OWNED_S)).rowcount:
+                    lost.add(id)
+            return lost
+
+        return await self._store.write(work) if rows else set()
+
+    async def owns(self, session: Session) -> bool:
+        """Whether this process still holds the session."""
+        query = select(sessions.c.epoch).where(sessions.c.id == session.id)
+        return await self._store.read(lambda c: c.execute(query).scalar()) == session.epoch
+
+    async def set_dirty(self, session: Session, dirty: bool) -> None:
+        """Store whether the session has changes that its checkpoint lacks. Raises Fenced."""
+        await self._change(session, {"dirty": int(dirty)})
+        session.dirty = dirty
+
+    async def _change(self, session: Session, values: dict[str, Any]) -> None:
+        mine = update(sessions).where(sessions.c.id == session.id, sessions.c.epoch == session.epoch).values(values)
+
+        def work(connection: Connection) -> None:
+            if connection.execute(mine).rowcount != 1:
+                raise Fenced
+
+        await self._store.write(work)
+
+    # The journal
+
+    async def append(self, session: Session, n: int, entry: Entry, step: int) -> int:
+        """Store entry `n`; returns its bytes. step: of the session after the call. Raises Fenced."""
+        file = None
+        if entry.nbytes > INLINE_BYTES:
+            file = file_of(session.id, n, session.epoch)
+            await self._write_file(file, entry)
+        data = packed(entry, file)
+        given = (session.id, n, entry.seq, step, data, session.id, session.epoch)
+        session_id, epoch, void = session.id, session.epoch, session.void
+
+        def work(connection: Connection) -> None:
+            if void is not None:
+                _void(connection, session_id, epoch, void)
+            if connection.exec_driver_sql(APPENDS[connection.dialect.paramstyle], given).rowcount != 1:
+                raise Fenced
+
+        await self._store.write(work)
+        session.void = None
+        return entry.nbytes if file is not None else len(data)
+
+    async def rewrite(self, session: Session, n: int, entry: Entry, step: int) -> None:
+        """Replace the stored entry `n`, whose tensors stay. step: as of `append`. Raises Fenced."""
+        file = file_of(session.id, n, session.epoch) if entry.nbytes > INLINE_BYTES else None
+        change = update(journal).where(journal.c.session == session.id, journal.c.n == n)
+        change = change.where(_is_current(session)).values(entry=packed(entry, file), step=step)
+
+        def work(connection: Connection) -> None:
+            if connection.execute(change).rowcount != 1:
+                raise Fenced
+
+        await self._store.write(work)
+
+    async def void(self, session: Session, n: int) -> None:
+        """Delete entry `n` and all later ones: their calls never took effect. Raises Fenced.
+
+        If the store cannot be used, the next entry replaces them.
+        """
+        session.void = n if session.void is None else min(n, session.void)
+        first = session.void
+        await self._store.write(lambda connection: _void(connection, session.id, session.epoch, first))
+        session.void = None
+
+    async def creation(self, session: Session) -> Entry:
+        """The call that created the session, with its tensors."""
+        query = select(journal.c.entry).where(journal.c.session == session.id, journal.c.n == 0)
+        data = await self._store.read(lambda connection: connection.execute(query).scalar_one())
+        return await asyncio.to_thread(unpacked, data, self.objects)
+
+    async def entries(self, session: Session, after: int) -> Sequence[tuple[int, Entry]]:
+        """Some entries after the number `after` with their numbers, in order; none at the end of the journal."""
+        mine = and_(journal.c.session == session.id, journal.c.n > after)
+        query = select(journal.c.n, journal.c.entry).where(mine).order_by(journal.c.n).limit(PAGE_ROWS)
+        rows = await self._store.read(lambda connection: connection.execute(query).all())
+        return await asyncio.to_thread(lambda: [(row.n, unpacked(row.entry, self.objects)) for row in rows])
+
+    async def last_entry(self, session: Session) -> tuple[int, int]:
+        """(number, greatest seq) of the entries after the checkpoint; those of the session if there are none."""
+        n, seq, _ = (await self.last_entries([session])).get(session.id, (0, 0, 0))
+        return max(session.saved_entry, n), max(session.seq, seq)
+
+    async def last_entries(self, found: Sequence[Session]) -> dict[str, tuple[int, int, int]]:
+        """Session -> the greatest number, seq and step of its journal."""
+        of_all = func.max(journal.c.n), func.max(journal.c.seq), func.max(journal.c.step)
+        query = select(journal.c.session, *of_all).where(journal.c.session.in_([s.id for s in found]))
+        rows = await self._store.read(lambda c: c.execute(query.group_by(journal.c.session)).all())
+        return {id: (n, seq, step) for id, n, seq, step in rows}
+
+    async def advance(self, found: Sequence[Session]) -> None:
+        """Give loaded sessions the seq and the step of their journals."""
+        last = await self.last_entries(found)
+        for session in found:
+            _, seq, step = last.get(session.id, (0, 0, 0))
+            session.seq, session.step = max(session.seq, seq), max(session.step, step)
+
+    async def is_saved(self, session: Session) -> bool:
+        """Whether the checkpoint contains all entries."""
+        return (await self.last_entry(session))[0] == session.saved_entry
+
+    # Checkpoints
+
+    async def saved(self, session: Session, key: str, sha256: str, answered: Sequence[tuple[int, Answered]]) -> None:
+        """Make the file `key` the session's checkpoint: it contains all entries so far. Raises Fenced.
+
+        answered: the last calls by number, with the answers that are kept for repeated requests.
+        """
+        values = {
+            **_position(session),
+            "entry": session.entry,
+            "saved_step": session.step,
+            "checkpoint": key,
+            "sha256": sha256,
+            "dirty": 0,
+            "owner_until": time.time() + OWNED_S,
+        }
+        rows = [
+            {"session": session.id, "seq": seq, "digest": each.digest, "answer": _packed_answer(each.answer)}
+            for seq, each in answered
+        ]
+
+        def work(connection: Connection) -> None:
+            mine = update(sessions).where(sessions.c.id == session.id, sessions.c.epoch == session.epoch)
+            if connection.execute(mine.values(values)).rowcount != 1:
+                raise Fenced
+            connection.execute(delete(journal).where(journal.c.session == session.id, journal.c.n <= values["entry"]))
+            connection.execute(delete(answers).where(answers.c.session == session.id))
+            if rows:
+                connection.execute(insert(answers), rows)
+
+        await self._store.write(work)
+        await asyncio.to_thread(self._delete_files, session.id, session.epoch, values["entry"], key)
+
+    async def answers_of(self, session: Session, history: History) -> None:
+        """Put the answers that were stored with the checkpoint into `history`."""
+        query = select(answers).where(answers.c.session == session.id).order_by(answers.c.seq)
+        for row in await self._store.read(lambda connection: connection.execute(query).all()):
+            history.add(row.seq, row.digest, None if row.answer is None else _answer(row.answer))
+
+    # Files
+
+    async def _write_file(self, key: str, entry: Entry) -> None:
+        try:
+            await asyncio.to_thread(self.objects.write, key, tensor_file.chunks(entry.tensors, {}))
+        except OSError as error:
+            kind = StorageFull if error.errno in FULL else StorageUnavailable
+            raise kind("the values of the call cannot be stored", f"cannot write {key}: {error}") from error
+
+    def _delete_files(self, session: str, epoch: int, until: int | None, checkpoint: str | None) -> None:
+        """Delete the files of entries up to `until` (None: all), and all checkpoints but `checkpoint`."""
+        for key in stale(self.objects.keys(folder_of(session)), until, epoch):
+            self.objects.delete(key)
+        for key in stale(self.objects.keys(checkpoints_of(session)), None, epoch):
+            if key != checkpoint:
+                self.objects.delete(key)
+
+
+def checkpoints_of(session: str) -> str:
+    """The folder of the checkpoints that the service makes of a session."""
+    return f"sessions/{session}"
+
+
+def _is_current(session: Session) -> Any:
+    mine = select(sessions.c.id).where(sessions.c.id == session.id, sessions.c.epoch == session.epoch)
+    return mine.exists()
+
+
+def _void(connection: Connection, session: str, epoch: int, first: int) -> None:
+    query = select(sessions.c.epoch).where(sessions.c.id == session).with_for_update(read=True)
+    if connection.execute(query).scalar() != epoch:
+        raise Fenced
+    connection.execute(delete(journal).where(journal.c.session == session, journal.c.n >= first))
+
+
+def _position(session: Session, now: float | None = None) -> dict[str, Any]:
+    """The columns of the position, and of the time of the last use."""
+    idle = time.monotonic() - session.used
+    return {
+        "about": orjson.dumps(session.about).decode(),
+        "seq": session.seq,
+        "step": session.step,
+        "known": session.entry,
+        "version": session.version,
+        "accumulated": session.accumulated,
+        "used": (time.time() if now is None else now) - idle,
+    }
+
+
+def _packed_answer(answer: Answer | None) -> bytes | None:
+    if answer is None:
+        return None
+    return _encoder.encode([b"".join(answer.parts), answer.media_type, dict(answer.headers)])
+
+
+def _answer(data: bytes) -> Answer:
+    content, media_type, headers = _decoder.decode(data)
+    return Answer((content,), media_type, headers)

@@ -1,0 +1,123 @@
+"""The rows of operations: calls that go on after their client got 202."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Select, and_, delete, func, insert, select, update
+
+from service.store import presence
+from service.store.tables import operations
+
+__all__ = [
+    "RUNNING",
+    "StoredOperation",
+    "add",
+    "ask_to_stop",
+    "expired",
+    "finish",
+    "get",
+    "going_on",
+    "lose",
+    "page",
+    "remove",
+    "running",
+]
+
+RUNNING = "running"
+ASKED = '{"stop": true}'
+"""In the column `about` of a running operation: its process should stop it."""
+
+WIDTH = 500  # rows that one sweep deletes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOperation:
+    """One operation. kind: method and path of its request; answer: see `service.http.recorded`."""
+
+    id: str
+    kind: str
+    state: str
+    status: int | None
+    answer: bytes | None
+    created: float
+    ended: float | None
+    expires: float | None
+
+
+COLUMNS = [operations.c[name] for name in StoredOperation.__slots__]
+
+
+def add(db: Connection, tenant: str, id: str, kind: str, owner: str, now: float) -> None:
+    """Store a new running operation of process `owner`."""
+    values = {"id": id, "tenant": tenant, "kind": kind, "state": RUNNING, "about": "{}", "owner": owner, "created": now}
+    db.execute(insert(operations).values(**values))
+
+
+def finish(
+    db: Connection, tenant: str, id: str, state: str, status: int | None, answer: bytes, now: float, expires: float
+) -> bool:
+    """Store the end of a running operation; False if it has ended already, or was deleted."""
+    values = {"state": state, "status": status, "answer": answer, "ended": now, "expires": expires}
+    found = and_(operations.c.tenant == tenant, operations.c.id == id, operations.c.state == RUNNING)
+    return db.execute(update(operations).where(found).values(**values)).rowcount == 1
+
+
+def ask_to_stop(db: Connection, tenant: str, id: str) -> None:
+    """Ask the process that runs the operation to stop it."""
+    found = and_(operations.c.tenant == tenant, operations.c.id == id, operations.c.state == RUNNING)
+    db.execute(update(operations).where(found).values(about=ASKED))
+
+
+def going_on(db: Connection, owner: str) -> set[str]:
+    """The ids of the running operations of process `owner` that nobody asked to stop."""
+    found = and_(operations.c.owner == owner, operations.c.state == RUNNING, operations.c.about != ASKED)
+    return set(db.execute(select(operations.c.id).where(found)).scalars())
+
+
+def get(db: Connection, tenant: str, id: str) -> StoredOperation | None:
+    row = db.execute(_of(tenant).where(operations.c.id == id)).first()
+    return None if row is None else StoredOperation(*row)
+
+
+def page(db: Connection, tenant: str, after: str, size: int) -> list[StoredOperation]:
+    """Up to `size` operations with ids greater than `after`, in the order of ids, without their answers."""
+    rows = db.execute(_of(tenant).where(operations.c.id > after).order_by(operations.c.id).limit(size))
+    return [StoredOperation(*row) for row in rows]
+
+
+def running(db: Connection, tenant: str) -> int:
+    """The number of running operations of a tenant."""
+    found = and_(operations.c.tenant == tenant, operations.c.state == RUNNING)
+    return db.execute(select(func.count()).select_from(operations).where(found)).scalar_one()
+
+
+def remove(db: Connection, tenant: str, id: str) -> bytes | None:
+    """Delete an operation; its answer."""
+    found = get(db, tenant, id)
+    db.execute(delete(operations).where(and_(operations.c.tenant == tenant, operations.c.id == id)))
+    return None if found is None else found.answer
+
+
+def lose(db: Connection, owner: str, answer: bytes, status: int, now: float, expires: float) -> int:
+    """End the running operations of processes that have ended with `answer`; their number. owner: this process."""
+    others = select(operations.c.owner).where(operations.c.state == RUNNING, operations.c.owner != owner).distinct()
+    dead = [each for each in db.execute(others).scalars() if presence.ended(db, each)]
+    if not dead:
+        return 0
+    found = and_(operations.c.state == RUNNING, operations.c.owner.in_(dead))
+    values = {"state": "failed", "status": status, "answer": answer, "ended": now, "expires": expires}
+    return db.execute(update(operations).where(found).values(**values)).rowcount
+
+
+def expired(db: Connection, now: float) -> list[bytes]:
+    """Delete operations whose result has expired; their answers."""
+    old = and_(operations.c.expires.is_not(None), operations.c.expires <= now)
+    rows = db.execute(select(operations.c.tenant, operations.c.id, operations.c.answer).where(old).limit(WIDTH)).all()
+    for row in rows:
+        db.execute(delete(operations).where(and_(operations.c.tenant == row.tenant, operations.c.id == row.id)))
+    return [row.answer for row in rows if row.answer is not None]
+
+
+def _of(tenant: str) -> Select:  # type: ignore[type-arg]
+    return select(*COLUMNS).where(operations.c.tenant == tenant)

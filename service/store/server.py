@@ -1,0 +1,106 @@
+"""PostgreSQL, which several services may share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Connection, create_engine, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+
+from service.store.backing import Engines
+from service.store.errors import StorageError, StorageFull, StorageUnavailable, StoreDamaged
+from service.store.first_version import import_programs
+from service.store.migrate import UnknownSchema, upgrade
+from service.store.sqlite_file import damaged
+
+__all__ = ["Server"]
+
+DRIVER = "postgresql+psycopg"
+CONNECT = {
+    "connect_timeout": 5,
+    "keepalives_idle": 10,  # a server that vanished is noticed, also by a connection that waits for its answer
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,  # milliseconds
+}
+RETRIED = ("40001", "40P01", "23505")
+"""Serialization failure, deadlock, and a row that another transaction has just added: the next try sees it."""
+FULL = ("53100",)  # disk full
+REMEDY = "restore it from a backup, or set another BACKPASS_DATABASE_URL"
+
+
+class Server:
+    """One database of a PostgreSQL server."""
+
+    is_sqlite = False
+
+    def __init__(self, url: str, directory: Path | None, readers: int, writers: int) -> None:
+        """url: of SQLAlchemy or of libpq. directory: of programs of an earlier version to import, if there are some.
+
+        readers, writers: the most connections that read and that write."""
+        self._url, self._directory, self._sizes = url, directory, (readers, writers)
+
+    def open(self, *, create: bool) -> Engines:
+        try:
+            url = make_url(self._url)
+            if url.get_backend_name() not in ("postgresql", "postgres"):
+                text = f"BACKPASS_DATABASE_URL names {url.get_backend_name()}; expected postgresql or nothing"
+                raise StorageUnavailable("the store cannot be used", text)
+            url = url.set(drivername=DRIVER)
+            readers, writers = self._sizes
+            writer = create_engine(
+                url,
+                pool_size=writers,
+                max_overflow=1,
+                pool_pre_ping=True,
+                isolation_level="SERIALIZABLE",  # as on SQLite: a transaction sees no other that runs beside it
+                connect_args=CONNECT,
+            )
+            reading = create_engine(
+                url,
+                pool_size=readers,
+                max_overflow=1,
+                pool_pre_ping=True,
+                isolation_level="REPEATABLE READ",
+                connect_args=CONNECT,
+            )
+            reader = reading.execution_options(postgresql_readonly=True)
+        except (ArgumentError, NoSuchModuleError, ImportError) as error:
+            raise StorageUnavailable("the store cannot be used", f"BACKPASS_DATABASE_URL: {error}") from error
+        engines = Engines(writer, reader)
+        try:
+            upgrade(engines.writer)
+            if self._directory is not None:
+                import_programs(engines.writer, self._directory)
+        except UnknownSchema as error:
+            engines.dispose()
+            raise damaged(url.render_as_string(), str(error), REMEDY) from error
+        except (OSError, SQLAlchemyError) as error:
+            engines.dispose()
+            raise self.refusal(error) from error
+        except BaseException:
+            engines.dispose()
+            raise
+        return engines
+
+    def loss(self) -> str | None:
+        return None  # a lost connection is opened again by the pool
+
+    def refusal(self, error: Exception) -> StorageError:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        state = getattr(cause, "sqlstate", None) or ""
+        about = " ".join(str(cause).split())
+        if state in FULL:
+            return StorageFull("no space is left for stored data", f"no space is left for stored data: {about}")
+        if state.startswith("XX"):
+            return StoreDamaged("the store is damaged", f"the store is damaged: {about}")
+        return StorageUnavailable("the database cannot be used now", f"the database cannot be used: {about}")
+
+    def retried(self, error: SQLAlchemyError) -> bool:
+        return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in RETRIED
+
+    def probe(self, connection: Connection) -> None:
+        connection.execute(text("UPDATE alembic_version SET version_num = version_num"))
+
+    def release(self) -> None:
+        pass

@@ -1,0 +1,134 @@
+"""The faults that a run injects, one at a time, at random moments."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from tests.reliability.house import House
+
+__all__ = ["FAULTS", "Fire"]
+
+
+def kill_service(house: House, rng: random.Random) -> None:
+    house.kill()
+    house.start()
+
+
+def kill_worker(house: House, rng: random.Random) -> None:
+    workers = house.workers()
+    if not workers:
+        raise Missed
+    os.kill(rng.choice(workers), signal.SIGKILL)
+
+
+def stop_worker(house: House, rng: random.Random) -> None:
+    """Stop a worker for longer than its heartbeat may be missing: the service replaces it."""
+    workers = house.workers()
+    if not workers:
+        raise Missed
+    pid = rng.choice(workers)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(2.5)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+def pause_service(house: House, rng: random.Random) -> None:
+    assert house.process is not None
+    house.process.send_signal(signal.SIGSTOP)
+    time.sleep(0.3)
+    house.process.send_signal(signal.SIGCONT)
+
+
+def tear_write(house: House, rng: random.Random) -> None:
+    """Kill the service while a file is being written, if one is within a second."""
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        if any(house.objects.rglob("*.partial")):
+            break
+    else:
+        raise Missed
+    kill_service(house, rng)
+
+
+def fill_disk(house: House, rng: random.Random) -> None:
+    """Let no file of the service grow for a moment, as on a full disk."""
+    assert house.process is not None
+    pids = [house.process.pid, *house.children()]
+    for limit in (1, resource.RLIM_INFINITY):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        time.sleep(0.3)
+
+
+def set_clock_back(house: House, rng: random.Random) -> None:
+    house.clock.write_text(str(-rng.randrange(3600, 10**6)))
+
+
+def restart_store(house: House, rng: random.Random) -> None:
+    """End the database server at once, and start it again."""
+    assert house.postgres is not None
+    house.postgres.kill()
+    time.sleep(rng.uniform(0.0, 0.5))
+    house.postgres.start()
+
+
+Fault = Callable[[House, random.Random], None]
+FAULTS: dict[str, Fault] = {
+    "service killed": kill_service,
+    "worker killed": kill_worker,
+    "worker stopped": stop_worker,
+    "service stopped": pause_service,
+    "write torn": tear_write,
+    "disk full": fill_disk,
+    "clock set back": set_clock_back,
+    "store restarted": restart_store,
+}
+
+
+class Missed(Exception):
+    """The moment for the fault did not come."""
+
+
+class Fire:
+    """Injects faults until it is put out. counts: those that happened, by name."""
+
+    def __init__(self, houses: Sequence[House], seed: int, faults: dict[str, float], pause: float) -> None:
+        """houses: one of them has each fault, by chance. faults: name -> weight. pause: seconds between two at most."""
+        self.counts: Counter[str] = Counter()
+        self.error: BaseException | None = None
+        self._houses, self._rng, self._faults, self._pause = houses, random.Random(seed), faults, pause
+        self._out = threading.Event()
+        self._thread = threading.Thread(target=self._burn, name="fire")
+
+    def __enter__(self) -> Fire:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._out.set()
+        self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+    def _burn(self) -> None:
+        names, weights = list(self._faults), list(self._faults.values())
+        try:
+            while not self._out.wait(self._rng.uniform(0, self._pause)):
+                name = self._rng.choices(names, weights)[0]
+                try:
+                    FAULTS[name](self._rng.choice(self._houses), self._rng)
+                except Missed:
+                    continue
+                self.counts[name] += 1
+        except BaseException as error:
+            self.error = error

@@ -1,0 +1,136 @@
+"""The end of `backpass serve`: readiness, refusals, running calls, and the exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from tests.service.conftest import Served, serve
+from tests.service.routes.test_gradients import asked
+from tests.service.wire import endless, problem
+
+LONG = {"workers": 1, "loop_trips": 10**9, "op_executions": 10**12}
+
+
+@contextlib.contextmanager
+def running(served: Served, seconds: float) -> Iterator[list[httpx.Response]]:
+    """A call that ends by its own deadline after `seconds`; its answer is in the list when the block has ended."""
+    answers: list[httpx.Response] = []
+    body = asked(endless(), deadline_s=seconds)
+    thread = threading.Thread(
+        target=lambda: answers.append(httpx.post(f"{served.url}/v1/gradients", json=body, timeout=60))
+    )
+    thread.start()
+    wait_for(lambda: any(w["state"] == "busy" for w in served.client.get("/v1/workers").json()["workers"]))
+    try:
+        yield answers
+    finally:
+        thread.join()
+
+
+def wait_for(condition: Any, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def ready(served: Served) -> tuple[int, dict[str, Any]]:
+    answer = served.client.get("/healthz/ready")
+    return answer.status_code, answer.json()
+
+
+def test_readiness_ends_at_once_and_work_is_refused_after_the_delay_while_calls_end(tmp_path) -> None:
+    with serve(tmp_path, **LONG, drain_delay=1.5, graceful_shutdown=20) as served:
+        with running(served, 4) as answers:
+            served.process.send_signal(signal.SIGTERM)
+            began = time.monotonic()
+            wait_for(lambda: ready(served)[0] == 503, 0.5)
+
+            assert not ready(served)[1]["checks"]["running"]["ok"]
+            assert served.client.get("/healthz/live").status_code == 200
+            accepted = served.client.get("/v1/programs")
+            assert accepted.status_code == 200
+            assert accepted.headers["connection"] == "close"
+            wait_for(lambda: served.client.get("/v1/programs").status_code == 503, 5)
+            assert time.monotonic() - began >= 1.4
+            refused = served.client.post("/v1/gradients", json={})
+            assert problem(refused, 503, "draining")["retryable"]
+            assert int(refused.headers["retry-after"]) > 0
+        problem(answers[0], 504, "deadline-exceeded")  # the end that the call has without a signal
+
+        assert served.process.wait(10) == 0
+
+
+def test_calls_that_outlast_the_grace_period_are_answered_and_the_exit_status_is_0(tmp_path) -> None:
+    with serve(tmp_path, **LONG, graceful_shutdown=2) as served:
+        with running(served, 60) as answers:
+            served.process.send_signal(signal.SIGTERM)
+            began = time.monotonic()
+            assert served.process.wait(10) == 0
+            assert time.monotonic() - began < 4
+        problem(answers[0], 503, "draining")
+
+
+def test_a_second_signal_ends_the_service_at_once(tmp_path) -> None:
+    with serve(tmp_path, **LONG, drain_delay=20, graceful_shutdown=60) as served:
+        served.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: ready(served)[0] == 503)
+
+        served.process.send_signal(signal.SIGINT)
+
+        assert served.process.wait(2) == 128 + signal.SIGINT
+
+
+def test_a_service_that_hangs_at_its_end_is_ended_by_the_kernel(tmp_path) -> None:
+    program = (
+        "import time; from service.cli import server; from service.cli.main import main\n"
+        "server.Server.shutdown = lambda self, sockets=None: time.sleep(60)\n"
+        "main(['serve'])"
+    )
+    with serve(tmp_path, command=["-c", program], workers=1, graceful_shutdown=0.5) as served:
+        served.process.send_signal(signal.SIGTERM)
+
+        assert served.process.wait(10) == -signal.SIGALRM
+
+
+def test_a_part_of_the_service_that_fails_or_hangs_at_its_end_stops_nothing(tmp_path) -> None:
+    program = """
+import asyncio, sys
+from service import app as made
+from service.cli.main import main
+create = made.create_app
+async def hangs():
+    print("told", file=sys.stderr, flush=True)
+    await asyncio.sleep(60)
+async def fails():
+    raise RuntimeError("no disk")
+def create_app(settings):
+    app = create(settings)
+    app.state.operations.drain, app.state.idempotency.drain = hangs, fails
+    return app
+made.create_app = create_app
+sys.exit(main(["serve"]))
+"""
+    log = tmp_path / "log"
+    with (
+        log.open("w") as file,
+        serve(
+            tmp_path / "data", command=["-c", program], stderr=file, workers=1, graceful_shutdown=2, log_level="error"
+        ) as served,
+    ):
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(10) == 0
+
+    lines = log.read_text().splitlines()
+    assert [line for line in lines if not line.startswith("{")] == ["told"]
+    messages = [json.loads(line)["message"] for line in lines if line.startswith("{")]
+    assert messages[0] == "idempotency failed to end"
+    assert messages[1].startswith("operations did not end within")

@@ -1,0 +1,359 @@
+"""`backpass doctor`: a sound service has no finding, and each thing that is broken has one with a remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from service.cli.main import main
+from service.doctor import Finding, examine, machine, storage
+from tests.service.conftest import Served, serve
+
+Patch = pytest.MonkeyPatch
+MIB = 2**20
+
+
+def findings(tmp_path: Path, check: str, **settings: Any) -> list[Finding]:
+    """The findings of one check that are not ok."""
+    given = {"data_dir": tmp_path, "port": 0, "device": "cpu", "workers": 1} | settings
+    found = [each for each in examine(**given) if each.check == check]
+    assert found, f"no finding about {check}"
+    assert all(bool(each.do) == (each.state != "ok") for each in found)
+    return [each for each in found if each.state != "ok"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# What is broken, the check that tells, its state, and a part of what it tells
+
+
+def unknown_variable(path: Path, patch: Patch) -> dict[str, Any]:
+    patch.setenv("BACKPASS_WORKER", "3")
+    return {}
+
+
+def invalid_setting(path: Path, patch: Patch) -> dict[str, Any]:
+    return {"device": "tpu"}
+
+
+def deadlines_crossed(path: Path, patch: Patch) -> dict[str, Any]:
+    return {"step_deadline": 100, "max_step_deadline": 50}
+
+
+def delay_too_long(path: Path, patch: Patch) -> dict[str, Any]:
+    return {"drain_delay": 20, "graceful_shutdown": 30}
+
+
+def same_ports(path: Path, patch: Patch) -> dict[str, Any]:
+    port = free_port()
+    return {"port": port, "metrics_port": port}
+
+
+def too_many_workers(path: Path, patch: Patch) -> dict[str, Any]:
+    return {"workers": 256, "worker_memory": 10**12}
+
+
+def no_vectors(path: Path, patch: Patch) -> dict[str, Any]:
+    patch.setattr(machine, "cpu_features", lambda: {"sse2"})
+    return {}
+
+
+def crowded(path: Path, patch: Patch) -> dict[str, Any]:
+    patch.setattr(machine, "available_cores", lambda: 1)
+    return {"workers": 3, "worker_memory": 256 * MIB}
+
+
+def no_gpu(path: Path, patch: Patch) -> dict[str, Any]:
+    patch.setattr(machine, "visible_gpus", list)
+    return {"device": "cuda"}
+
+
+def gpu_without_cupy(path: Path, patch: Patch) -> dict[str, Any]:
+    patch.setattr(machine, "visible_gpus", lambda: ["0"])
+    patch.setattr(machine.importlib.util, "find_spec", lambda name: None)
+    return {"device": "auto"}
+
+
+def little_memory(path: Path, patch: Patch) -> dict[str, Any]:
+    patch.setattr("service.engine.memory.available_memory", lambda: 300 * MIB)
+    return {}
+
+
+def few_files(path: Path, patch: Patch) -> dict[str, Any]:
+    patch.setattr(resource, "getrlimit", lambda which: (256, 256))
+    return {}
+
+
+def some_files(path: Path, patch: Patch) -> dict[str, Any]:
+    patch.setattr(resource, "getrlimit", lambda which: (1024, 4096))
+    return {}
+
+
+def few_processes(path: Path, patch: Patch) -> dict[str, Any]:
+    (path / "pids.max").write_text("64\n")
+    patch.setattr(machine, "GROUP", path)
+    return {}
+
+
+def clock_stands(path: Path, patch: Patch) -> dict[str, Any]:
+    patch.setattr(machine.time, "monotonic", lambda: 1.0)
+    return {}
+
+
+def clock_of_1970(path: Path, patch: Patch) -> dict[str, Any]:
+    patch.setattr(machine.time, "time", lambda: 1000.0)
+    return {}
+
+
+def clock_jumps(path: Path, patch: Patch) -> dict[str, Any]:
+    real, began = time.time, time.monotonic()
+    patch.setattr(machine.time, "time", lambda: real() + 3600 * (time.monotonic() - began))
+    return {}
+
+
+def no_memfd(path: Path, patch: Patch) -> dict[str, Any]:
+    def refuse(*args: Any) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    patch.setattr(os, "memfd_create", refuse)
+    return {}
+
+
+def no_locks(path: Path, patch: Patch) -> dict[str, Any]:
+    def refuse(*args: Any) -> None:
+        raise OSError(37, "No locks available")
+
+    patch.setattr(machine.fcntl, "flock", refuse)
+    return {}
+
+
+def directory_is_a_file(path: Path, patch: Patch) -> dict[str, Any]:
+    (path / "file").write_text("")
+    return {"data_dir": path / "file"}
+
+
+def directory_read_only(path: Path, patch: Patch) -> dict[str, Any]:
+    real = storage.tempfile.TemporaryFile
+
+    def refuse(*args: Any, **more: Any) -> Any:
+        if more.get("dir") == path:
+            raise OSError(30, "Read-only file system")
+        return real(*args, **more)
+
+    patch.setattr(storage.tempfile, "TemporaryFile", refuse)
+    return {}
+
+
+def directory_open_to_all(path: Path, patch: Patch) -> dict[str, Any]:
+    path.chmod(0o777)
+    return {}
+
+
+def directory_read_by_all(path: Path, patch: Patch) -> dict[str, Any]:
+    path.chmod(0o755)
+    return {}
+
+
+def directory_on_nfs(path: Path, patch: Patch) -> dict[str, Any]:
+    patch.setattr(storage, "file_system", lambda path: "nfs4")
+    return {}
+
+
+def disk_with(free: int) -> Callable[[Path, Patch], dict[str, Any]]:
+    def apply(path: Path, patch: Patch) -> dict[str, Any]:
+        about = SimpleNamespace(f_bavail=free, f_frsize=MIB, f_files=10**6, f_favail=10**6)
+        patch.setattr(storage.os, "statvfs", lambda path: about)
+        return {"disk_floor": 100 * MIB}
+
+    return apply
+
+
+def syncs_taking(seconds: float) -> Callable[[Path, Patch], dict[str, Any]]:
+    def apply(path: Path, patch: Patch) -> dict[str, Any]:
+        now = [0.0]
+        patch.setattr(storage.time, "perf_counter", lambda: now[0])
+        patch.setattr(storage.os, "fsync", lambda descriptor: now.__setitem__(0, now[0] + seconds))
+        return {}
+
+    return apply
+
+
+def database_of_text(path: Path, patch: Patch) -> dict[str, Any]:
+    (path / storage.DATABASE).write_bytes(b"no database at all" * 100)
+    return {}
+
+
+def database_of_the_future(path: Path, patch: Patch) -> dict[str, Any]:
+    with sqlite3.connect(path / storage.DATABASE) as db:
+        db.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        db.execute("INSERT INTO alembic_version VALUES ('v9999')")
+    return {}
+
+
+def database_locked(path: Path, patch: Patch) -> dict[str, Any]:
+    holder = sqlite3.connect(path / storage.DATABASE, isolation_level=None)
+    holder.execute("CREATE TABLE t (x)")
+    holder.execute("BEGIN EXCLUSIVE")
+    real = sqlite3.connect
+    patch.setattr(storage.sqlite3, "connect", lambda *args, **more: real(*args, **{**more, "timeout": 0.01}))
+    patch.setattr(storage, "_holder", holder, raising=False)  # keeps it open until the test ends
+    return {}
+
+
+def no_server(path: Path, patch: Patch) -> dict[str, Any]:
+    return {"database_url": f"postgresql+psycopg://user:hidden@127.0.0.1:{free_port()}/none"}
+
+
+def objects_not_writable(path: Path, patch: Patch) -> dict[str, Any]:
+    (path / "objects").mkdir()
+    (path / "objects" / "doctor").write_text("a file where a folder must be")
+    return {}
+
+
+def open_key(path: Path, patch: Patch) -> dict[str, Any]:
+    key = path / "tls.key"
+    key.write_text("secret")
+    key.chmod(0o644)
+    return {"tls_cert": key, "tls_key": key}
+
+
+def missing_key(path: Path, patch: Patch) -> dict[str, Any]:
+    return {"tls_cert": path, "tls_key": path / "none"}
+
+
+def port_taken(path: Path, patch: Patch) -> dict[str, Any]:
+    holder = socket.socket()
+    holder.bind(("127.0.0.1", 0))
+    holder.listen()
+    patch.setattr(storage, "_holder", holder, raising=False)
+    return {"port": holder.getsockname()[1]}
+
+
+def foreign_address(path: Path, patch: Patch) -> dict[str, Any]:
+    return {"host": "192.0.2.1", "port": 8080}
+
+
+BROKEN: list[tuple[Callable[[Path, Patch], dict[str, Any]], str, str, str]] = [
+    (unknown_variable, "settings", "warning", "BACKPASS_WORKER is not a setting"),
+    (invalid_setting, "settings", "wrong", "BACKPASS_DEVICE"),
+    (deadlines_crossed, "settings", "wrong", "BACKPASS_STEP_DEADLINE is 100, above"),
+    (delay_too_long, "settings", "wrong", "BACKPASS_DRAIN_DELAY is 20"),
+    (same_ports, "settings", "wrong", "the port of the service"),
+    (too_many_workers, "settings", "wrong", "BACKPASS_WORKER_MEMORY"),
+    (no_vectors, "processor", "warning", "without AVX2"),
+    (crowded, "processor", "warning", "3 workers share 1 cores"),
+    (no_gpu, "gpu", "wrong", "no GPU is visible"),
+    (gpu_without_cupy, "gpu", "warning", "cupy is not installed"),
+    (little_memory, "memory", "wrong", "MiB"),
+    (few_files, "limits", "wrong", "only 256 files"),
+    (some_files, "limits", "warning", "1024 files"),
+    (few_processes, "limits", "warning", "64 processes"),
+    (clock_stands, "clock", "wrong", "stands still"),
+    (clock_of_1970, "clock", "wrong", "1970-01-01"),
+    (clock_jumps, "clock", "warning", "moved by"),
+    (no_memfd, "kernel", "wrong", "memfd_create"),
+    (no_locks, "kernel", "wrong", "flock"),
+    (directory_is_a_file, "data directory", "wrong", "not a directory"),
+    (directory_read_only, "data directory", "wrong", "Read-only file system"),
+    (directory_open_to_all, "data directory", "wrong", "every user may write"),
+    (directory_read_by_all, "data directory", "warning", "every user may read"),
+    (directory_on_nfs, "data directory", "warning", "nfs4"),
+    (disk_with(99), "disk", "wrong", "99 MiB are free, the floor is 100 MiB"),
+    (disk_with(399), "disk", "warning", "399 MiB"),
+    (syncs_taking(0.06), "fsync", "warning", "60.00 ms"),
+    (syncs_taking(2.0), "fsync", "wrong", "2000.00 ms"),
+    (database_of_text, "database", "wrong", "not a database"),
+    (database_of_the_future, "database", "wrong", "v9999"),
+    (database_locked, "database", "wrong", "locked"),
+    (no_server, "database", "wrong", "cannot be reached"),
+    (objects_not_writable, "objects", "wrong", "cannot be written"),
+    (open_key, "secrets", "warning", "others may read"),
+    (missing_key, "secrets", "wrong", "No such file"),
+    (port_taken, "ports", "wrong", "Address already in use"),
+    (foreign_address, "ports", "wrong", "cannot listen"),
+]
+
+
+@pytest.mark.parametrize(("broken", "check", "state", "part"), BROKEN, ids=[f"{b[0].__name__}-{b[2]}" for b in BROKEN])
+def test_each_broken_thing_has_one_finding_with_a_remedy(
+    tmp_path: Path, monkeypatch: Patch, broken: Any, check: str, state: str, part: str
+) -> None:
+    tmp_path.chmod(0o700)
+    settings = broken(tmp_path, monkeypatch)
+
+    (found,) = findings(tmp_path, check, **settings)
+
+    assert found.state == state
+    assert part in found.found
+    assert "hidden" not in found.found + found.do
+
+
+def test_an_unknown_variable_is_compared_with_the_known_ones(tmp_path: Path, monkeypatch: Patch) -> None:
+    unknown_variable(tmp_path, monkeypatch)
+
+    assert findings(tmp_path, "settings")[0].do == "Set BACKPASS_WORKERS instead."
+
+
+def test_a_check_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: Patch) -> None:
+    def fail() -> None:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(machine, "cpu_features", fail)
+
+    found = list(examine(data_dir=tmp_path, port=0, device="cpu", workers=1))
+
+    assert "RuntimeError: no such thing" in next(each for each in found if each.check == "processor").found
+    assert {"disk", "database", "ports"} <= {each.check for each in found}
+
+
+def test_a_running_service_is_found_sound_and_stays_untouched(tmp_path: Path, capsys: Any) -> None:
+    with serve(tmp_path, workers=1, metrics_port=free_port()) as served:
+        tmp_path.chmod(0o700)
+        before = files(tmp_path)
+        address = ["--data-dir", str(tmp_path), "--port", str(port_of(served)), "--workers", "1", "--device", "cpu"]
+
+        status = main(["doctor", "--json", *address])
+
+        assert files(tmp_path) == before
+        assert served.client.get("/healthz/ready").status_code == 200
+    report = json.loads(capsys.readouterr().out)
+    wrong = [each for each in report["findings"] if each["state"] == "wrong"]
+    assert (status, wrong) == (0, [])
+    found = {each["check"]: each["found"] for each in report["findings"]}
+    assert found["ports"].startswith(f"BACKPASS_PORT: a service answers on 127.0.0.1:{port_of(served)}")
+    assert f"the owner is process {served.process.pid}" in found["data directory"]
+    assert "is whole; version" in found["database"] or "is held by process" in found["database"]
+
+
+def port_of(served: Served) -> int:
+    return int(served.url.rpartition(":")[2])
+
+
+def files(path: Path) -> set[Path]:
+    return {each for each in path.rglob("*") if not each.name.endswith(("-wal", "-shm"))}
+
+
+def test_the_report_for_people_has_a_line_for_each_finding_and_the_remedy_below(tmp_path: Path, capsys: Any) -> None:
+    tmp_path.chmod(0o755)
+
+    status = main(["doctor", "--data-dir", str(tmp_path), "--port", "0", "--device", "tpu"])
+
+    out = capsys.readouterr().out.splitlines()
+    assert status == 1
+    assert out[0].startswith("wrong    settings: BACKPASS_DEVICE")
+    assert out[1].strip().startswith("-> ")
+    assert out[-1] == "0 ok, 0 warning, 1 wrong"

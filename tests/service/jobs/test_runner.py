@@ -1,0 +1,321 @@
+"""Jobs end with the numbers of an uninterrupted training, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.engine import DeadlineExceeded, NoCapacity, RemoteError, WorkerLost
+from service.jobs import ENDED, Job, Runner
+from service.jobs.curves import joined
+from service.jobs.early_stop import EarlyStop
+from service.jobs.job import Validation
+from service.jobs.store import Fenced, Turn
+from service.problems import HttpProblem
+from service.worker import fit
+from tests.service.jobs.conftest import House, described
+from tests.service.worker.test_fit import PLAIN, Side, batches, same
+
+pytestmark = pytest.mark.anyio
+
+
+async def until(runner: Runner, job: Job, *states: str) -> Job:
+    """The job as soon as it is in one of `states`, by default an end."""
+    async with asyncio.timeout(20):
+        while True:
+            found = await runner.jobs.get(job.tenant, job.id)
+            if found.state in (states or ENDED):
+                return found
+            await asyncio.sleep(0.005)
+
+
+async def curve(runner: Runner, job: Job, name: str = "loss") -> list[Any]:
+    steps, columns = joined(await runner.jobs.curves(job.id, "training"))
+    assert steps.tolist() == list(range(1, len(steps) + 1)), "each step once"
+    return [value if math.isfinite(value) else None for value in columns[name].tolist()]
+
+
+def by_steps(house: House, data: dict[str, Any], count: int) -> tuple[Side, list[float]]:
+    """A session trained step by step, and its losses."""
+    side = house.side()
+    return side, [float(side.step(feeds)[1]["loss"]) for feeds in batches(data, count, PLAIN)]
+
+
+async def test_a_job_equals_single_steps(house):
+    runner = await house.runner()
+    job = await house.submit(runner, steps=40)
+    done = await until(runner, job)
+    side, losses = by_steps(house, described(), 40)
+    assert (done.state, done.reason, done.progress.step) == ("succeeded", "completed", 40)
+    assert await curve(runner, job) == losses
+    assert same(house.held(job), side.held())
+    assert done.progress.samples == sum(len(each["label"]) for each in batches(described(), 40, PLAIN))
+    assert done.progress.last["loss"] == losses[-1]
+    assert len({count for op, count in house.sessions.calls}) > 1, "calls of different lengths"
+
+
+async def test_pauses_losses_of_answers_and_restarts_change_no_number(house):
+    """Every way to interrupt a job, at random moments: its curve and its session stay those of single steps."""
+    rng = random.Random(3)
+    side, losses = by_steps(house, described(holdout=7), 60)
+    settings = {"steps": 60, "data": described(holdout=7), "every": 7, "checkpoint_steps": 9}
+    settings["validation"] = Validation(described(holdout=7), 7, 7)
+    runner = await house.runner()
+    quiet = await house.submit(runner, **settings)
+    await until(runner, quiet)
+    expected = joined(await runner.jobs.curves(quiet.id, "validation"))
+    saved = [step for _, step in house.saved]
+
+    for _ in range(4):
+        house.saved.clear()
+
+        def trouble(op: str) -> None:
+            if rng.random() < 0.3:
+                raise rng.choice(
+                    [WorkerLost("wrk_1", "killed"), NoCapacity("none"), DeadlineExceeded("late", waited=False)]
+                )
+
+        house.sessions.before = lambda op: trouble(op) if rng.random() < 0.3 else None
+        house.sessions.after = trouble
+        job = await house.submit(runner, **settings)
+        while (found := await runner.jobs.get("local", job.id)).state not in ENDED:
+            await asyncio.sleep(rng.random() * 0.02)
+            match rng.randrange(4):
+                case 0:
+                    await runner.stop()
+                    runner = await house.runner()
+                case 1 if found.state in ("running", "queued"):
+                    try:
+                        await runner.jobs.ask("local", job.id, "pause")
+                    except HttpProblem:
+                        continue
+                case _ if found.state == "paused":
+                    await runner.jobs.ask("local", job.id, "resume")
+                    runner.wake()
+        house.sessions.before = house.sessions.after = lambda op: None
+        done = await until(runner, job)
+        assert (done.state, done.progress.step) == ("succeeded", 60)
+        assert await curve(runner, job) == losses
+        assert same(house.held(job), side.held())
+        steps, columns = joined(await runner.jobs.curves(job.id, "validation"))
+        assert steps.tolist() == expected[0].tolist()
+        assert all(np.array_equal(columns[name], expected[1][name]) for name in expected[1])
+        assert sorted({step for _, step in house.saved}) == saved
+
+
+async def test_a_call_whose_answer_was_lost_is_not_repeated(house):
+    """The process ends between the worker's answer and the store; the next one gets the stored answer."""
+    runner = await house.runner()
+    lost = asyncio.Event()
+    advance = runner.jobs.advance
+
+    async def fails(job: Job, turn: Turn) -> Any:
+        if turn.progress.step > 8 and not lost.is_set():
+            lost.set()
+            await asyncio.sleep(100)
+        return await advance(job, turn)
+
+    runner.jobs.advance = fails  # type: ignore[method-assign]
+    job = await house.submit(runner, steps=30)
+    async with asyncio.timeout(10):
+        await lost.wait()
+    before = len(house.sessions.calls)
+    await runner.stop()
+    runner = await house.runner()
+    await until(runner, job)
+    assert await curve(runner, job) == by_steps(house, described(), 30)[1]
+    assert sum(count for _, count in house.sessions.calls) == 30, (before, house.sessions.calls)
+
+
+async def test_an_answer_that_is_not_stored_any_more_costs_its_metrics_alone(house):
+    runner = await house.runner()
+    job = await house.submit(runner, steps=30)
+    write, dropped = house.sessions.write, []
+
+    async def forgets(session: Any, asked: Any, deadline: float) -> Any:
+        if asked.args["start"] > 0 and not dropped:
+            dropped.append(asked.args["start"])
+            await write(session, asked, deadline)
+            house.sessions.answers[session.id, asked.seq] = asked.digest, None
+            raise WorkerLost("wrk_1", "killed")
+        return await write(session, asked, deadline)
+
+    house.sessions.write = forgets  # type: ignore[method-assign]
+    done = await until(runner, job)
+    side, losses = by_steps(house, described(), 30)
+    assert done.state == "succeeded"
+    assert same(house.held(job), side.held())
+    steps, columns = joined(await runner.jobs.curves(job.id, "training"))
+    assert len(steps) < 30
+    assert [losses[i - 1] for i in steps] == columns["loss"].tolist()
+    page = await runner.jobs.events(job.id, 0, 1000)
+    assert any("are lost" in str(each.data) for each in page.events if each.kind == "warning")
+
+
+async def test_early_stop_follows_the_rule_computed_by_hand(house):
+    runner = await house.runner()
+    data = described(holdout=9)
+    validation = Validation(data, 9, 4)
+    free = await house.submit(runner, steps=48, data=data, every=4, validation=validation)
+    await until(runner, free)
+    values = joined(await runner.jobs.curves(free.id, "validation"))[1]["loss"].tolist()
+    for patience, delta in ((1, 0.0), (2, 0.001), (3, 0.2), (1, 5.0)):
+        best, since, end = math.inf, 0, 48
+        for i, value in enumerate(values):
+            best, since = (value, 0) if best - value > delta else (best, since + 1)
+            if since >= patience:
+                end = 4 * (i + 1)
+                break
+        rule = EarlyStop("validation/loss", patience, delta)
+        job = await house.submit(runner, steps=48, data=data, every=4, validation=validation, early_stop=rule,
+                                 checkpoint_steps=1000)  # fmt: skip
+        done = await until(runner, job)
+        stopped = end < 48 or since >= patience
+        assert (done.progress.step, done.reason) == (end, "early-stop" if stopped else "completed"), (patience, delta)
+        assert done.progress.judged.best == pytest.approx(best)
+        assert house.saved[-1] == (job.id, end)
+
+
+async def test_early_stop_on_a_training_metric_uses_its_mean_since_the_last_judgement(house):
+    runner = await house.runner()
+    job = await house.submit(runner, steps=60, early_stop=EarlyStop("accuracy", 2, 0.0, "max"))
+    done = await until(runner, job)
+    accuracy = await curve(runner, job, "metric/accuracy")
+    each = fit.sampling_of(described()).batches
+    means = [math.fsum(accuracy[i : i + each]) / each for i in range(0, len(accuracy), each)]
+    best, since = -math.inf, 0
+    for i, value in enumerate(means):
+        best, since = (value, 0) if value > best else (best, since + 1)
+        assert (since >= 2) == (i == len(means) - 1 and done.reason == "early-stop")
+
+
+async def test_cancel_ends_a_job_after_its_call_and_a_queued_one_at_once(house):
+    runner = await house.runner(limit=1)
+    running = await house.submit(runner, steps=10_000_000)
+    queued = await house.submit(runner, steps=10)
+    await until(runner, running, "running")
+    assert await runner.jobs.position(await runner.jobs.get("local", queued.id)) == 0
+    assert (await runner.jobs.ask("local", queued.id, "cancel")).state == "aborted"
+    await runner.jobs.ask("local", running.id, "cancel")
+    done = await until(runner, running)
+    assert (done.state, done.reason) == ("canceled", "requested")
+    assert done.progress.step == house.sessions.open[running.session].step
+    for job in (running, queued):
+        assert (await runner.jobs.ask("local", job.id, "cancel")).state in ENDED
+        with pytest.raises(HttpProblem) as caught:
+            await runner.jobs.ask("local", job.id, "pause")
+        assert caught.value.code == "invalid-state"
+        assert caught.value.extensions["allowed_states"] == ["queued", "running", "pausing", "paused"]
+
+
+async def test_a_deadline_cancels_a_running_job_and_aborts_a_waiting_one(house):
+    runner = await house.runner(limit=1)
+    running = await house.submit(runner, steps=10_000_000, deadline_s=0.4)
+    waiting = await house.submit(runner, steps=10, deadline_s=0.05)
+    assert (await until(runner, running)).reason == "deadline"
+    done = await until(runner, waiting)
+    assert (done.state, done.reason) == ("aborted", "deadline")
+    assert (await runner.jobs.get("local", running.id)).state == "canceled"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (HttpProblem("gone", "closed"), "session-lost"),
+        (HttpProblem("sequence-gap", "used"), "session-changed"),
+        (RemoteError("execution", "not_finite", "not finite: loss", {}), "numeric-error"),
+        (RemoteError("execution", "dataset_unavailable", "gone", {}), "dataset-unavailable"),
+        (RemoteError("execution", "index_out_of_range", "label 9", {}), "execution-failed"),
+        (RuntimeError("a defect"), "internal"),
+    ],
+)
+async def test_a_failure_that_stays_ends_the_job_with_its_reason_and_its_problem(house, error, reason):
+    runner = await house.runner()
+
+    def fails(op: str) -> None:
+        raise error
+
+    house.sessions.before = fails
+    done = await until(runner, await house.submit(runner))
+    assert (done.state, done.reason) == ("failed", reason)
+    assert done.error is not None
+    assert "a defect" not in str(done.error)
+
+
+async def test_a_client_that_steps_the_session_of_a_job_ends_it(house):
+    runner = await house.runner()
+    job = await house.submit(runner, steps=10_000_000)
+    await until(runner, job, "running")
+    await asyncio.sleep(0.05)
+    session = house.sessions.open[job.session]
+    session.seq += 1
+    session.step += 1
+    done = await until(runner, job)
+    assert (done.state, done.reason) == ("failed", "session-changed")
+
+
+async def test_a_job_that_another_process_has_taken_over_is_left_alone(house):
+    runner = await house.runner()
+    job = await house.submit(runner, steps=10_000_000)
+    await until(runner, job, "running")
+    runner._limit = 0  # it takes no other job
+    other = await house.runner()  # one process at a time uses an embedded store: it takes over at once
+    taken = None
+    async with asyncio.timeout(10):
+        while taken is None or taken.epoch < 2:
+            await asyncio.sleep(0.01)
+            taken = await other.jobs.get("local", job.id)
+        while runner.running:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    with pytest.raises(Fenced):
+        await runner.jobs.advance(job, Turn(job.progress))
+    await other.jobs.ask("local", job.id, "cancel")
+    done = await until(other, job)
+    assert len(await curve(other, job)) == done.progress.step
+
+
+async def test_the_queue_goes_by_priority_then_by_tenant_then_by_age(house):
+    runner = await house.runner(limit=1)
+    blocker = await house.submit(runner, steps=10_000_000, priority=9)
+    await until(runner, blocker, "running")
+    order = [
+        await house.submit(runner, tenant=tenant, priority=priority, steps=2)
+        for tenant, priority in [("a", 5), ("a", 5), ("a", 5), ("b", 5), ("a", 7), ("b", 5), ("c", 0)]
+    ]
+    await runner.jobs.ask("local", blocker.id, "cancel")
+    for job in order:
+        await until(runner, job)
+    started = [(await runner.jobs.get(job.tenant, job.id)).started or 0 for job in order]
+    assert sorted(range(len(order)), key=lambda i: started[i]) == [4, 3, 0, 5, 1, 2, 6]
+
+
+async def test_other_tenants_see_no_job(house):
+    runner = await house.runner()
+    job = await house.submit(runner, tenant="a")
+    await until(runner, job)
+    for work in (
+        runner.jobs.get("b", job.id),
+        runner.jobs.ask("b", job.id, "cancel"),
+        runner.jobs.remove("b", job.id),
+    ):
+        with pytest.raises(HttpProblem) as caught:
+            await work
+        assert caught.value.code == "not-found"
+    assert set(house.sessions.callers) == {"a"}, "its calls count as those of its tenant"
+    assert await runner.jobs.page("b", "", 10) == []
+    assert [each.id for each in await runner.jobs.page("a", "", 10)] == [job.id]
+
+
+async def test_a_deleted_job_leaves_no_rows(house):
+    runner = await house.runner()
+    job = await house.submit(runner)
+    await until(runner, job)
+    await runner.jobs.remove("local", job.id)
+    assert await runner.jobs.curves(job.id, "training") == []
+    page = await runner.jobs.events(job.id, 0, 10)
+    assert (page.ended, list(page.events)) == (True, [])

@@ -1,0 +1,262 @@
+"""Jobs over HTTP: submitted, watched, steered, and equal to the same steps sent one by one."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from examples.models import digits_mlp
+from service.sampling import Sampling
+from tests.service.conftest import Served, serve
+from tests.service.wire import FILE, file_of, read_file
+
+ROWS = 203
+RNG = np.random.default_rng(5)
+COLUMNS = {
+    "x": RNG.random((ROWS, 64)).astype("float32"),
+    "y": RNG.integers(0, 10, ROWS),
+    "other": RNG.random(ROWS),
+}
+
+
+def stored(client: httpx.Client, columns: dict[str, np.ndarray]) -> str:
+    """The id of a dataset with these columns."""
+    answer = client.post("/v1/datasets", content=save(columns), headers={"content-type": FILE})
+    assert answer.status_code in (200, 201), answer.text
+    return answer.json()["id"]
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, str]]:
+    root = tmp_path_factory.mktemp("jobs")
+    with serve(root) as served:
+        yield served, stored(served.client, COLUMNS)
+
+
+@pytest.fixture
+def client(house: tuple[Served, str]) -> httpx.Client:
+    return house[0].client
+
+
+@pytest.fixture
+def dataset(house: tuple[Served, str]) -> str:
+    return house[1]
+
+
+def asked(dataset: str, **more: Any) -> dict[str, Any]:
+    session = {"program": digits_mlp(16), "loss": "loss", "optimizer": {"type": "adam", "learning_rate": 0.01}}
+    return {**session, "init": {"seed": 3}, "dataset_id": dataset, "batch_size": 32, **more}
+
+
+def ended(client: httpx.Client, id: str, *states: str) -> dict[str, Any]:
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        found = client.get(f"/v1/jobs/{id}").json()
+        if found["state"] in (states or ("succeeded", "failed", "canceled", "aborted")):
+            return found
+        time.sleep(0.02)
+    raise AssertionError(found)
+
+
+def submitted(client: httpx.Client, body: dict[str, Any]) -> dict[str, Any]:
+    answer = client.post("/v1/jobs", json=body)
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+def opened(client: httpx.Client) -> str:
+    """The id of a session with the settings of the jobs."""
+    body = {name: value for name, value in asked("").items() if name not in ("dataset_id", "batch_size")}
+    return client.post("/v1/sessions", json=body).json()["id"]
+
+
+def parameters(client: httpx.Client, session: str) -> dict[str, np.ndarray]:
+    answer = client.get(f"/v1/sessions/{session}/parameters", headers={"accept": "application/x-safetensors"})
+    assert answer.status_code == 200, answer.text
+    return read_file(answer)[1]
+
+
+def test_a_job_equals_the_same_steps_over_http(client, dataset):
+    job = submitted(client, asked(dataset, epochs=2, metrics=["accuracy"], seed=9))
+    done = ended(client, job["id"])
+    sampling = Sampling(ROWS, 32, False, True, 9)
+    assert (done["state"], done["reason"], done["step"]) == ("succeeded", "completed", 2 * sampling.batches)
+    assert done["session_id"] in [each["id"] for each in client.get("/v1/sessions").json()["sessions"]]
+    metrics = client.get(f"/v1/jobs/{job['id']}/metrics").json()
+
+    session = client.post(
+        "/v1/sessions", json={k: v for k, v in asked("").items() if k not in ("dataset_id", "batch_size")}
+    )
+    path, losses = f"/v1/sessions/{session.json()['id']}", []
+    for position in range(2 * sampling.batches):
+        epoch, index = divmod(position, sampling.batches)
+        rows = sampling.epoch(epoch)[index * 32 : index * 32 + sampling.size(position)]
+        answer = client.post(f"{path}/steps", **file_of({"x": COLUMNS["x"][rows], "y": COLUMNS["y"][rows]}))
+        losses.append(float(read_file(answer)[1]["loss"]))
+    assert metrics["step"] == list(range(1, len(losses) + 1))
+    assert metrics["columns"]["loss"] == losses
+    one, other = (parameters(client, each) for each in (done["session_id"], path.rpartition("/")[2]))
+    assert all(one[name].tobytes() == other[name].tobytes() for name in other)
+    assert client.post(f"/v1/sessions/{done['session_id']}/evaluations", json={"feeds": {}}).status_code == 422
+    for id in (done["session_id"], path.rpartition("/")[2]):
+        client.delete(f"/v1/sessions/{id}")
+    assert client.delete(f"/v1/jobs/{job['id']}").status_code == 204
+    assert client.get(f"/v1/jobs/{job['id']}").status_code == 404
+
+
+def test_all_mistakes_of_a_submission_are_told_at_once(client, dataset):
+    body = asked(dataset, feeds={"x": "other", "z": "y"}, metrics=["nope"], validation={"fraction": 0.2})
+    answer = client.post("/v1/jobs", json=body)
+    assert answer.status_code == 422
+    assert {(each["pointer"], each["code"]) for each in answer.json()["errors"]} == {
+        ("/feeds/x", "feed-dtype"), ("/feeds/z", "feed-unknown"), ("/metrics/0", "bad-query"),
+    }  # fmt: skip
+    body |= {"dataset_id": "dst_x", "loss": None, "early_stop": {"metric": "other"}, "optimizer": {"type": "adamm"}}
+    answer = client.post("/v1/jobs", json=body).json()
+    assert {each["pointer"] for each in answer["errors"]} == {
+        "/dataset_id", "/loss", "/early_stop/metric", "/optimizer/type"
+    }  # fmt: skip
+    assert client.get("/v1/jobs").json()["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    ("more", "pointer"),
+    [
+        ({"epochs": 1, "steps": 3}, ""),
+        ({"program_id": "prg_x"}, ""),
+        ({"validation": {}}, "/validation"),
+        ({"validation": {"fraction": 0.0001}}, "/validation/fraction"),
+        ({"validation": {"dataset_id": "dst_x"}}, "/validation/dataset_id"),
+        ({"priority": 10}, "/priority"),
+        ({"batch_size": 0}, "/batch_size"),
+        ({"batch_size": 500, "drop_last": True}, "/batch_size"),
+        ({"save_every": {}}, "/save_every"),
+        ({"feeds": {"x": []}}, "/feeds/x"),
+        ({"loss": "nope"}, "/loss"),
+        ({"deadline_s": -1}, "/deadline_s"),
+        ({"unknown": 1}, "/unknown"),
+        ({"session_id": "ses_" + "a" * 26}, ""),
+    ],
+)
+def test_a_mistake_has_its_place(client, dataset, more, pointer):
+    answer = client.post("/v1/jobs", json=asked(dataset, **more))
+    assert answer.status_code == 422, answer.text
+    assert pointer in [each["pointer"] for each in answer.json().get("errors", [])] or "nope" in answer.text
+
+
+def test_a_job_trains_an_open_session(client, dataset):
+    session = opened(client)
+    wrong = client.post("/v1/jobs", json={"session_id": session, "dataset_id": dataset, "optimizer": {"type": "sgd"}})
+    assert [each["pointer"] for each in wrong.json()["errors"]] == ["/optimizer"]
+    for count in (1, 2):
+        job = submitted(client, {"session_id": session, "dataset_id": dataset, "steps": 5, "batch_size": 16})
+        assert ended(client, job["id"])["state"] == "succeeded"
+        assert client.get(f"/v1/sessions/{session}").json()["step"] == 5 * count
+    client.delete(f"/v1/sessions/{session}")
+    gone = client.post("/v1/jobs", json={"session_id": session, "dataset_id": dataset})
+    assert gone.json()["errors"][0]["pointer"] == "/session_id"
+
+
+def events(client: httpx.Client, id: str, after: int = 0, most: int = 10**9) -> list[tuple[int, str, Any]]:
+    """Server-sent events, until the stream ends or `most` have come."""
+    found, fields = [], {}
+    headers = {"accept": "text/event-stream", "last-event-id": str(after)}
+    with client.stream("GET", f"/v1/jobs/{id}/events", headers=headers) as answer:
+        if answer.status_code == 204:
+            return []
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        for line in answer.iter_lines():
+            name, _, value = line.partition(": ")
+            if line:
+                fields[name] = value
+            elif "event" in fields:
+                found.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
+                fields = {}
+                if len(found) >= most:
+                    break
+    return found
+
+
+def test_the_stream_of_events_goes_on_where_it_broke_and_ends_with_the_job(client, dataset):
+    job = submitted(client, asked(dataset, epochs=60, validation={"fraction": 0.2}, save_every={"steps": 100}))
+    seen: list[Any] = []
+    for most in (1, 2, 3, 10**9):
+        seen += events(client, job["id"], seen[-1][0] if seen else 0, most)
+    assert [id for id, *_ in seen] == list(range(1, len(seen) + 1))
+    assert seen[-1][1:] == ("state", {**seen[-1][2], "state": "succeeded", "reason": "completed"})
+    assert {kind for _, kind, _ in seen} >= {"state", "progress", "mean", "validation", "checkpoint"}
+    assert events(client, job["id"], seen[-1][0]) == []
+    page = client.get(f"/v1/jobs/{job['id']}/events", params={"after": 2, "limit": 3}).json()
+    assert [(e["id"], e["kind"]) for e in page["events"]] == [each[:2] for each in seen[2:5]]
+    assert (page["newest"], page["ended"]) == (len(seen), True)
+    found = client.get(f"/v1/jobs/{job['id']}/metrics", params={"points": 7}).json()
+    assert len(found["step"]) == len(found["columns"]["loss"]) == 7
+    assert found["validation"]["step"] == [each["step"] for _, kind, each in seen if kind == "validation"]
+    assert found["columns"]["loss"][-1] < found["columns"]["loss"][0]
+
+
+def test_a_job_is_paused_resumed_and_canceled(client, dataset):
+    job = submitted(client, asked(dataset, epochs=100_000, priority=9, name="long", labels={"a": "b"}))["id"]
+    assert ended(client, job, "running")["labels"] == {"a": "b"}
+    for _ in range(2):
+        client.post(f"/v1/jobs/{job}/pause")
+    paused = ended(client, job, "paused")
+    assert client.get("/v1/jobs", params={"state": "paused"}).json()["jobs"][0]["id"] == job
+    time.sleep(0.1)
+    assert client.get(f"/v1/jobs/{job}").json()["step"] == paused["step"]
+    refused = client.delete(f"/v1/jobs/{job}")
+    assert (refused.status_code, refused.json()["code"]) == (409, "invalid-state")
+    assert client.post(f"/v1/jobs/{job}/resume").json()["state"] == "queued"
+    ended(client, job, "running")
+    client.post(f"/v1/jobs/{job}/cancel")
+    done = ended(client, job)
+    assert (done["state"], done["reason"]) == ("canceled", "requested")
+    again = client.post(f"/v1/jobs/{job}/resume")
+    assert (again.status_code, "paused" in again.json()["allowed_states"]) == (409, True)
+
+
+def test_a_job_leaves_room_for_other_calls(client, dataset):
+    jobs = [submitted(client, asked(dataset, epochs=100_000))["id"] for _ in range(2)]
+    for job in jobs:
+        ended(client, job, "running")
+    waits = []
+    session = opened(client)
+    for _ in range(5):
+        started = time.monotonic()
+        assert client.get(f"/v1/sessions/{session}/parameters").status_code == 200
+        waits.append(time.monotonic() - started)
+    for job in jobs:
+        client.post(f"/v1/jobs/{job}/cancel")
+        ended(client, job)
+    client.delete(f"/v1/sessions/{session}")
+    assert sorted(waits)[2] < 2.0, waits
+
+
+def test_a_job_goes_on_after_a_kill_with_the_same_numbers(client, dataset, tmp_path):
+    body = {"epochs": 100, "validation": {"fraction": 0.1, "every": 50}}
+    done = ended(client, submitted(client, asked(dataset, **body))["id"])
+    curves = client.get(f"/v1/jobs/{done['id']}/metrics", params={"points": 100_000}).json()
+    held = parameters(client, done["session_id"])
+
+    with serve(tmp_path) as served:
+        job = submitted(served.client, asked(stored(served.client, COLUMNS), **body))["id"]
+        end = time.monotonic() + 20
+        while served.client.get(f"/v1/jobs/{job}").json()["step"] < 60 and time.monotonic() < end:
+            time.sleep(0.01)
+        served.process.kill()
+        served.process.wait()
+    with serve(tmp_path) as served:
+        again = ended(served.client, job)
+        assert (again["state"], again["step"]) == ("succeeded", done["step"])
+        assert served.client.get(f"/v1/jobs/{job}/metrics", params={"points": 100_000}).json() == curves
+        found = parameters(served.client, again["session_id"])
+        kinds = [e["kind"] for e in served.client.get(f"/v1/jobs/{job}/events?limit=1000").json()["events"]]
+    assert all(found[name].tobytes() == held[name].tobytes() for name in held)
+    assert "continued" in kinds

@@ -1,0 +1,116 @@
+"""Long calls as operations: `Prefer: respond-async`."""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+import pytest
+
+from service.schemas.examples import REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS, WHILE_ID
+from tests.service.conftest import serve
+
+ASYNC = {"Prefer": "respond-async"}
+SHORT = {"program_id": REGRESSION_ID, "loss": "loss", "feeds": REGRESSION_FEEDS, "parameters": REGRESSION_PARAMETERS}
+LONG = {
+    "program_id": WHILE_ID,
+    "loss": "loss",
+    "feeds": {"n": {"dtype": "int64", "shape": [], "data": [9000]}},
+    "parameters": {"w": {"dtype": "float64", "shape": [2], "data": [0.5, 0.25]}},
+}
+"""A call of many trips, which takes longer than the answer 202."""
+
+
+def ended(client: httpx.Client, path: str, seconds: float = 20.0) -> dict:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = client.get(path, headers={"Prefer": "wait=5"}).json()
+        if found["state"] != "running":
+            return found
+    raise AssertionError("the operation does not end")
+
+
+def test_an_operation_has_the_answer_of_the_call(client):
+    at_once = client.post("/v1/gradients", json=LONG)
+    accepted = client.post("/v1/gradients", json=LONG, headers=ASYNC)
+
+    assert accepted.status_code == 202
+    assert accepted.headers["preference-applied"] == "respond-async"
+    found = ended(client, accepted.headers["location"])
+    assert (found["state"], found["status"], found["request"]) == ("succeeded", 200, "POST /v1/gradients")
+    answer = client.get(found["result"])
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == at_once.headers["content-type"]
+    assert answer.json()["gradients"] == at_once.json()["gradients"]
+
+
+def test_a_call_that_ends_within_the_wait_is_answered_at_once(client):
+    answer = client.post("/v1/gradients", json=SHORT, headers={"Prefer": "respond-async, wait=20"})
+
+    assert answer.status_code == 200
+    assert answer.json()["gradients"]
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/x-safetensors"])
+def test_the_result_keeps_the_form_that_the_request_accepts(client, accept):
+    accepted = client.post("/v1/gradients", json=LONG, headers={**ASYNC, "Accept": accept})
+
+    found = ended(client, accepted.headers["location"])
+
+    assert client.get(found["result"]).headers["content-type"] == accept
+
+
+def test_a_failed_call_is_a_failed_operation_with_its_problem(client):
+    endless = {**LONG, "feeds": {"n": {"dtype": "int64", "shape": [], "data": [10**6]}}}
+    accepted = client.post("/v1/gradients", json=endless, headers=ASYNC)
+
+    found = ended(client, accepted.headers["location"])
+
+    assert (found["state"], found["status"]) == ("failed", 422)
+    answer = client.get(found["result"])
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+
+
+def test_operations_are_listed_and_deleted(client):
+    accepted = client.post("/v1/gradients", json=LONG, headers=ASYNC)
+    path = accepted.headers["location"]
+    ended(client, path)
+    listed = client.get("/v1/operations", params={"page_size": 200}).json()["operations"]
+    assert accepted.json()["id"] in {each["id"] for each in listed}
+
+    assert client.delete(path).status_code == 204
+    assert client.delete(path).status_code == 204
+    assert client.get(path).status_code == 404
+    assert client.get(f"{path}/result").status_code == 404
+
+
+def test_an_operation_and_a_key_go_together(client):
+    headers = {**ASYNC, "Idempotency-Key": f"operation-{time.time()}"}
+    first = client.post("/v1/gradients", json=LONG, headers=headers)
+
+    again = client.post("/v1/gradients", json=LONG, headers=headers)
+
+    assert again.status_code == 202
+    assert again.headers["location"] == first.headers["location"]
+
+
+def test_unfinished_operations_are_ended_after_a_kill(tmp_path):
+    with serve(tmp_path, workers=1) as first:
+        paths = [first.client.post("/v1/gradients", json=LONG, headers=ASYNC).headers["location"] for _ in range(20)]
+        done = {path for path in paths if first.client.get(path).json()["state"] != "running"}
+        first.process.kill()
+        first.process.wait()
+    with serve(tmp_path, workers=1) as second:
+        for path in paths:
+            found = second.client.get(path).json()
+            assert found["state"] in ("succeeded", "failed"), found
+            answer = second.client.get(found["result"])
+            if found["state"] == "succeeded":
+                assert answer.json()["gradients"]
+            else:
+                assert path not in done
+                assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (
+                    503,
+                    "canceled",
+                    True,
+                )

@@ -1,0 +1,138 @@
+"""Two processes of the service on one store: a process leaves sessions alone that the other one uses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.ids import REPEATABLE, Repeatable
+from service.objects import Objects
+from service.problems import HttpProblem
+from service.sessions.registry import Write
+from service.sessions.session import Session
+from service.settings import Settings
+from service.store.store import Store
+from tests.service.sessions.fake_service import Faults, Process, tensor
+
+pytestmark = pytest.mark.anyio
+
+LEASE_S = 100.0
+STEPPED = {"as_file": False, "members": {}}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[tuple[Process, Process]]:
+    store = Store(tmp_path)
+    await store.open()
+    objects, settings = Objects(str(tmp_path / "objects")), Settings(checkpoint_interval=60.0)
+    first, second = (Process(store, objects, Faults(random.Random(0)), settings, shared=True) for _ in range(2))
+    yield first, second
+    await store.close()
+
+
+async def opened(process: Process, durability: Any = "journal") -> str:
+    about: dict[str, Any] = {"optimizer": {"rate": 3}}
+    session = await process.registry.open(
+        {"query": {}}, {"w": tensor(1)}, program=("prg_1", b"{}"), lease_s=LEASE_S, deadline=5.0, about=about,
+        durability=durability,
+    )  # fmt: skip
+    return session.id
+
+
+async def step(process: Process, id: str) -> Session:
+    registry = process.registry
+    await registry.write(await registry.find("local", id), Write("session.step", {}, {}, None, "", None, STEPPED), 5.0)
+    held = registry.held("local", id)
+    assert held is not None
+    return held
+
+
+async def test_a_lease_that_passed_in_one_process_does_not_end_a_session_that_another_uses(pair):
+    first, second = pair
+    id = await opened(first)
+    (await step(first, id)).used -= 2 * LEASE_S
+    await step(second, id)
+
+    await first.registry.sweep()
+
+    assert (await step(second, id)).step == 3
+    assert first.registry.held("local", id) is None
+
+
+async def test_a_call_longer_than_the_lease_keeps_its_session_from_the_sweeps_of_other_processes(pair):
+    first, second = pair
+    id = await opened(first)
+    session = await step(first, id)
+    session.used -= 2 * LEASE_S  # as if the call had begun then
+    async with session.turn:
+        await first.registry.sweep()
+        second.registry._started -= 4 * LEASE_S
+
+        await second.registry.sweep()
+
+    assert (await first.registry.seen("local", id, 5.0)).step == 1
+
+
+async def test_a_process_never_steps_a_session_with_checkpoints_alone_that_another_has_taken_over(pair):
+    first, second = pair
+    id = await opened(first, "checkpoint")
+    await step(first, id)
+    with pytest.raises(HttpProblem, match="goes on from its checkpoint at step 0"):
+        await step(second, id)
+    await step(second, id)
+
+    with pytest.raises(HttpProblem, match="goes on from its checkpoint at step 0"):
+        await step(first, id)
+
+
+async def test_no_process_takes_a_session_back_in_order_to_save_it(pair):
+    first, second = pair
+    id = await opened(first, "checkpoint")
+    before = await step(first, id)
+    with pytest.raises(HttpProblem, match="goes on from its checkpoint"):
+        await step(second, id)
+    await step(second, id)
+    before.saved_at -= 100.0  # due
+
+    first.registry._changed(before)
+    await asyncio.sleep(0.05)
+    await first.registry.sweep()
+
+    assert (await step(second, id)).step == 2
+
+
+async def test_a_session_that_another_process_deleted_is_seen_no_more(pair):
+    first, second = pair
+    id = await opened(first)
+    await step(first, id)
+    await second.registry.close("local", id)
+
+    assert await first.registry.page("local", "", 10) == []
+    with pytest.raises(HttpProblem, match="no session"):
+        await first.registry.seen("local", id, 5.0)
+    assert first.pool.calls["session.delete"] == 1
+
+
+async def test_two_executions_of_one_request_open_one_session(pair):
+    async def once(process: Process) -> str:
+        REPEATABLE.set(Repeatable(b"request"))
+        return await opened(process)
+
+    tasks = [asyncio.create_task(once(each), context=contextvars.copy_context()) for each in pair]
+    first, second = await asyncio.gather(*tasks)
+
+    assert first == second
+    assert len(await pair[0].registry.page("local", "", 10)) == 1
+    assert (await step(pair[0], first)).step == 1
+    assert (await step(pair[1], first)).step == 2

@@ -1,0 +1,88 @@
+"""TLS by certificate files, with certificates signed by themselves."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.cli import healthcheck
+from tests.paths import ROOT
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
+
+
+def certificate(folder: Path, name: str) -> None:
+    """A new certificate and key for localhost, in the files cert and key of `folder`."""
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    names = ["-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    files = ["-keyout", str(folder / "key"), "-out", str(folder / "cert")]
+    subprocess.run([*made, *names, *files], check=True, capture_output=True)
+
+
+def shown(port: int) -> bytes:
+    """The certificate that the service presents now."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", port)) as plain, context.wrap_socket(plain) as secure:
+        found = secure.getpeercert(binary_form=True)
+        assert found is not None
+        return found
+
+
+def test_a_service_with_a_certificate_speaks_tls_and_takes_a_new_one_after_sighup(tmp_path, monkeypatch):
+    certificate(tmp_path, "first")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = {"DATA_DIR": tmp_path / "data", "PORT": port, "WORKERS": 1, "DEVICE": "cpu", "LOG_LEVEL": "warning"}
+    settings |= {"TLS_CERT": tmp_path / "cert", "TLS_KEY": tmp_path / "key"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"BACKPASS_{name}", str(value))
+    process = subprocess.Popen([sys.executable, "-m", "service", "serve"], cwd=ROOT)
+    try:
+        end = time.monotonic() + 60
+        while healthcheck.main([]) != 0:  # reads the settings of the environment
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        trusting = ssl.create_default_context(cafile=str(tmp_path / "cert"))
+        with httpx.Client(base_url=f"https://localhost:{port}", verify=trusting) as client:
+            assert client.get("/v1").json()["name"] == "backpass"
+            large = client.get("/openapi.json")
+            assert large.status_code == 200
+            assert len(large.content) > 10**5
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://127.0.0.1:{port}/v1")
+        first = shown(port)
+        (tmp_path / "cert").write_text("broken")
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        assert shown(port) == first
+        certificate(tmp_path, "second")
+        process.send_signal(signal.SIGHUP)
+        end = time.monotonic() + 10
+        while shown(port) == first:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    finally:
+        process.terminate()
+        assert process.wait(40) == 0

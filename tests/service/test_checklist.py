@@ -1,0 +1,25 @@
+"""The table of threats in docs/security.md names tests that exist, one row for each threat."""
+
+from __future__ import annotations
+
+import re
+
+from tests.paths import ROOT
+
+ROWS = {
+    int(number): cells
+    for number, cells in re.findall(r"^\| (\d+) \| (.+) \|$", (ROOT / "docs" / "security.md").read_text(), re.M)
+}
+
+
+def test_every_threat_has_a_row() -> None:
+    assert sorted(ROWS) == list(range(1, 49))
+
+
+def test_every_named_test_exists() -> None:
+    sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    known = set(re.findall(r"^(?:async )?def (test_\w+)", sources, re.M))
+    for number, cells in ROWS.items():
+        named = set(re.findall(r"`(test_\w+)`", cells))
+        assert named <= known, (number, named - known)
+        assert named or "no test: " in cells, number

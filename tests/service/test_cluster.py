@@ -1,0 +1,290 @@
+"""Two services on one PostgreSQL and one directory of objects: what one creates is known to the other."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from service.schemas.examples import (
+    REGRESSION,
+    REGRESSION_FEEDS,
+    REGRESSION_ID,
+    REGRESSION_PARAMETERS,
+    SAMPLE_CSV,
+    SAMPLE_SETTINGS,
+    WHILE_ID,
+)
+from tests.paths import ROOT
+from tests.postgres import Postgres
+from tests.service.conftest import Served, serve
+
+SESSION = {**SAMPLE_SETTINGS, "program_id": REGRESSION_ID}
+LONG = {
+    "program_id": WHILE_ID,
+    "loss": "loss",
+    "feeds": {"n": {"dtype": "int64", "shape": [], "data": [9000]}},
+    "parameters": {"w": {"dtype": "float64", "shape": [2], "data": [0.5, 0.25]}},
+}
+ASYNC = {"Prefer": "respond-async"}
+
+
+@pytest.fixture(scope="module")
+def cluster_url(postgres_server: Postgres) -> str:
+    return postgres_server.new_database()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, cluster_url: str) -> Iterator[list[Served]]:
+    """Two services that start at the same time on an empty database."""
+    folder = tmp_path_factory.mktemp("cluster")
+    settings = {
+        "workers": 1,
+        "database_url": cluster_url,
+        "objects_url": folder / "objects",
+        "step_deadline": 60.0,
+    }
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(2) as pool:
+        contexts = [serve(folder / f"data{i}", **settings) for i in range(2)]
+        started = list(pool.map(stack.enter_context, contexts))
+        yield started
+
+
+@pytest.fixture
+def one(pair: list[Served]) -> httpx.Client:
+    return pair[0].client
+
+
+@pytest.fixture
+def other(pair: list[Served]) -> httpx.Client:
+    return pair[1].client
+
+
+def key() -> dict[str, str]:
+    return {"Idempotency-Key": str(uuid.uuid4())}
+
+
+def until(ready: Any, seconds: float = 30.0) -> Any:
+    """The first value of `ready()` that is true."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := ready():
+            return found
+        time.sleep(0.1)
+    raise AssertionError("it does not happen")
+
+
+def test_numbered_steps_at_alternating_services_are_those_of_one_service(one, other):
+    moving = one.post("/v1/sessions", json=SESSION).headers["location"]
+    calm = one.post("/v1/sessions", json=SESSION).headers["location"]
+
+    for seq, client in zip(range(1, 7), itertools.cycle([other, one, one]), strict=False):
+        body = {"feeds": REGRESSION_FEEDS, "seq": seq}
+        answers = [client.post(f"{moving}/steps", json=body), one.post(f"{calm}/steps", json=body)]
+        again = (one if client is other else other).post(f"{moving}/steps", json=body)
+
+        assert [each.status_code for each in answers] == [200, 200], answers[0].text
+        assert answers[0].json()["loss"] == answers[1].json()["loss"]
+        assert again.json()["loss"] == answers[0].json()["loss"]
+        assert again.json()["step"] == seq
+    values = [each.json()["parameters"] for each in (other.get(f"{moving}/parameters"), one.get(f"{calm}/parameters"))]
+    assert values[0] == values[1]
+    assert other.delete(moving).status_code == 204
+    assert one.get(moving).status_code == 404
+    assert one.post(f"{moving}/steps", json={"feeds": REGRESSION_FEEDS}).status_code == 404
+    one.delete(calm)
+
+
+def test_clients_that_step_one_session_at_both_services_at_a_time_lose_no_step(one, other):
+    path = one.post("/v1/sessions", json=SESSION).headers["location"]
+
+    def steps(client: httpx.Client) -> int:
+        done = 0
+        while done < 10:
+            answer = client.post(f"{path}/steps", json={"feeds": REGRESSION_FEEDS})
+            assert answer.status_code == 200 or answer.json()["retryable"], answer.text
+            done += answer.status_code == 200
+        return done
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sum(pool.map(steps, (one, other))) == 20
+    assert one.get(path).json()["step"] == 20
+    other.delete(path)
+
+
+def test_a_key_of_one_service_is_known_to_the_other(one, other):
+    headers = key()
+    first = one.post("/v1/sessions", json=SESSION, headers=headers)
+
+    again = other.post("/v1/sessions", json=SESSION, headers=headers)
+    changed = other.post("/v1/sessions", json={**SESSION, "loss": "prediction"}, headers=headers)
+
+    assert (again.status_code, again.json()["id"]) == (201, first.json()["id"])
+    assert again.headers["idempotency-replayed"] == "true"
+    assert changed.json()["code"] == "idempotency-conflict"
+    one.delete(first.headers["location"])
+
+
+def test_equal_requests_at_both_services_at_a_time_create_one_session(one, other):
+    headers = key()
+
+    def created(client: httpx.Client) -> str:
+        def tried() -> str | None:
+            answer = client.post("/v1/sessions", json=SESSION, headers=headers)
+            assert answer.status_code == 201 or answer.json()["code"] == "idempotency-in-flight", answer.text
+            return answer.headers.get("location")
+
+        return until(tried)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(created, [one, other] * 4))
+    assert len(found) == 1
+    other.delete(found.pop())
+
+
+def test_programs_are_shared(one, other):
+    renamed = json.loads(json.dumps(REGRESSION).replace('"prediction"', '"predicted"'))
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda client: client.post("/v1/programs", json={"program": renamed}), (one, other)))
+
+    assert {each.status_code for each in answers} <= {200, 201}, [each.text for each in answers]
+    assert len({each.json()["id"] for each in answers}) == 1
+    call = {"loss": "loss", "feeds": REGRESSION_FEEDS, "parameters": REGRESSION_PARAMETERS}
+    call["program_id"] = answers[0].json()["id"]
+    assert other.post("/v1/gradients", json=call).status_code == 200
+
+
+def test_checkpoints_are_shared(one, other):
+    path = one.post("/v1/sessions", json=SESSION).headers["location"]
+    one.post(f"{path}/steps", json={"feeds": REGRESSION_FEEDS})
+    made = one.post(f"{path}/checkpoints", json={})
+    assert made.status_code == 201, made.text
+    checkpoint = made.json()["id"]
+
+    from_other = other.post("/v1/sessions", json={"from_checkpoint": checkpoint})
+
+    assert from_other.status_code == 201, from_other.text
+    content = [client.get(f"/v1/checkpoints/{checkpoint}/content").content for client in (one, other)]
+    assert content[0] == content[1]
+    copy = from_other.headers["location"]
+    assert one.get(f"{copy}/parameters").json()["parameters"] == one.get(f"{path}/parameters").json()["parameters"]
+    assert other.delete(f"/v1/checkpoints/{checkpoint}").status_code == 204
+    assert one.get(f"/v1/checkpoints/{checkpoint}").status_code == 404
+    for each in (path, copy):
+        one.delete(each)
+
+
+def test_uploads_continue_at_another_service_and_datasets_are_shared(one, other):
+    data = (SAMPLE_CSV + "3,3,3\n").encode()
+    upload = one.post("/v1/uploads", json={"size": len(data)})
+    assert upload.status_code == 201, upload.text
+    path, half = upload.headers["location"], len(data) // 2
+    for client, at, part in ((one, 0, data[:half]), (other, half, data[half:])):
+        headers = {"Upload-Offset": str(at), "Content-Type": "application/offset+octet-stream"}
+        sent = client.patch(path, content=part, headers=headers)
+        assert sent.status_code in (200, 204), sent.text
+
+    made = other.post("/v1/datasets", json={"upload": path.rpartition("/")[2], "format": "csv"})
+
+    assert made.status_code == 201, made.text
+    dataset = f"/v1/datasets/{made.json()['id']}"
+    assert one.get(dataset).json()["rows"] == other.get(dataset).json()["rows"] == 9
+    assert one.delete(dataset).status_code == 204
+    assert other.get(dataset).status_code == 404
+
+
+def test_a_tape_is_in_one_service_and_the_other_says_so(one, other):
+    path = one.post("/v1/tapes", json={}).headers["location"]
+
+    answer = other.get(path)
+
+    assert answer.status_code == 404
+    assert "in the memory of the process that created them" in answer.json()["detail"]
+    assert one.delete(path).status_code == 204
+
+
+def test_a_session_without_durability_is_in_one_service_and_the_other_says_so(one, other):
+    path = one.post("/v1/sessions", json={**SESSION, "durability": "none"}).headers["location"]
+
+    answer = other.post(f"{path}/steps", json={"feeds": REGRESSION_FEEDS})
+
+    assert answer.status_code == 404
+    assert "in the memory of the process that created them" in answer.json()["detail"]
+    assert one.delete(path).status_code == 204
+
+
+def test_an_operation_of_one_service_is_awaited_and_read_at_the_other(one, other):
+    path = one.post("/v1/gradients", json=LONG, headers=ASYNC).headers["location"]
+
+    found = until(lambda: _ended(other.get(path, headers={"Prefer": "wait=20"}).json()))
+
+    assert found["state"] == "succeeded"
+    at_once = one.post("/v1/gradients", json=LONG).json()
+    assert other.get(found["result"]).json()["gradients"] == at_once["gradients"]
+    assert other.delete(path).status_code == 204
+    assert one.get(path).status_code == 404
+
+
+def test_an_operation_of_one_service_is_canceled_at_the_other(one, other):
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(one.post, "/v1/gradients", json=LONG)  # the operation waits for the only worker
+        path = one.post("/v1/gradients", json=LONG, headers=ASYNC).headers["location"]
+
+        answer = other.post(f"{path}/cancel")
+
+        assert answer.status_code == 200
+        found = until(lambda: _ended(other.get(path, headers={"Prefer": "wait=20"}).json()))
+        assert found["state"] in ("canceled", "succeeded")
+        assert busy.result().status_code == 200
+    assert one.get(path).json()["state"] == found["state"]
+
+
+def _ended(operation: dict[str, Any]) -> dict[str, Any] | None:
+    return operation if operation["state"] != "running" else None
+
+
+def test_an_api_key_of_one_service_is_known_to_the_other_within_seconds(pair, cluster_url, one, other):
+    """The last test of requests: afterwards every request needs a key."""
+    command = [
+        sys.executable,
+        "-m",
+        "service",
+        "keys",
+        "--data-dir",
+        str(pair[0].data_dir),
+        "create",
+        "--scopes",
+        "read,write,admin",
+    ]
+    environment = os.environ | {"BACKPASS_DATABASE_URL": cluster_url}
+    printed = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    admin = {"Authorization": f"Bearer {re.findall(r'bp_[a-z2-7]{52}', printed.stdout)[0]}"}
+    for client in (one, other):
+        assert until(lambda client=client: client.get("/v1/sessions").status_code == 401)
+    made = one.post("/v1/keys", json={"name": "second", "tenant": "acme", "scopes": ["read", "write"]}, headers=admin)
+    assert made.status_code == 201, made.text
+    second = {"Authorization": f"Bearer {made.json()['key']}"}
+    assert until(lambda: other.get("/v1/sessions", headers=second).status_code == 200)
+
+    limited = one.put("/v1/tenants/acme", json={"limits": {"sessions": 3}}, headers=admin)
+
+    assert limited.status_code == 200, limited.text
+    assert until(lambda: other.get("/v1/me", headers=second).json()["quotas"]["sessions"]["limit"] == 3)
+    assert one.delete(f"/v1/keys/{made.json()['id']}", headers=admin).status_code == 204
+    assert until(lambda: other.get("/v1/sessions", headers=second).status_code == 401)
+
+
+def test_no_service_has_ended(pair):
+    assert all(each.process.poll() is None for each in pair)
