@@ -31,6 +31,9 @@ def parse(data: bytes, files: Mapping[str, bytes]) -> ModelProto:
     for tensor in _tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
             _load(tensor, files)
+    for output in model.graph.output:
+        if output.type.HasField("tensor_type"):  # the checker wants a shape; the reader infers the type itself
+            output.type.tensor_type.shape.SetInParent()
     try:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:

@@ -23,7 +23,7 @@ def model_of(
     **more: Any,
 ) -> ModelProto:
     """A model. inputs: name -> (element type, shape). outputs: the same, or names of floats of any shape."""
-    given = outputs if isinstance(outputs, Mapping) else {n: (TensorProto.FLOAT, None) for n in outputs}
+    given = outputs if isinstance(outputs, Mapping) else dict.fromkeys(outputs, (TensorProto.FLOAT, None))
     graph = helper.make_graph(
         list(nodes),
         "graph",
