@@ -226,9 +226,9 @@ def resize(
     inside = None
     for k, (axis, (out, scale)) in enumerate(zip(chosen, lengths, strict=True)):
         start, end = (roi[k], roi[len(chosen) + k]) if crops and roi is not None else (0.0, 1.0)
-        if scale == 1.0 and out == x.shape[axis] and (start, end) == (0.0, 1.0):
-            if how.coordinates != "tf_half_pixel_for_nn":
-                continue
+        unchanged = scale == 1.0 and out == x.shape[axis] and (start, end) == (0.0, 1.0)
+        if unchanged and how.coordinates != "tf_half_pixel_for_nn":
+            continue
         if x.shape[axis] < 1:
             raise ProgramError(f"axis {axis} of {x.type} must have a known size above 0", "shape_mismatch")
         x, within = _resized(x, axis, out, scale, start, end, how)
