@@ -125,6 +125,7 @@ REASONS: dict[str, tuple[str, dict[str, set[int]]]] = {
     "rotary_embedding": ("each pair of features has a frequency that depends on their number", {"x": {2}}),
     "row_conv": (FILTER, {"filter": {0}}),
     "scatter_nd": (COORDINATES, {"index": {1}}),
+    "scatter_nd_update": (COORDINATES, {"index": {0, 1, 2}}),
     "scatter_nd_add": (COORDINATES, {"index": {1}}),
     "spectral_norm": ("the estimates u and v have the sizes of the weight", {"weight": {0, 1, 2}}),
     "squeeze": ("without `axes`, the sizes decide which axes stay", {"x": {0, 1, 2, 3}}),
