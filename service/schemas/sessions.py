@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from core.backward.query import GradientQuery
 from core.optim import clipping, loss_scaling
+from service.schemas.components import component
 from service.schemas.derived import as_core, derived, text_of
 from service.schemas.gradients import (
     Deadline,
@@ -114,33 +115,36 @@ TargetGradients = Annotated[
         "...",
     ),
 ]
-OPTIMIZER: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "type": {"type": "string"},
-        "learning_rate": {"anyOf": [{"type": "number"}, {"type": "object"}]},
-        "groups": {
-            "type": "array",
-            "description": "Parameters with attributes of their own. A parameter belongs to the first group that "
-            "matches it, else to the group `default`. A group without parameters is refused.",
-            "items": {
-                "type": "object",
-                "required": ["match"],
-                "properties": {
-                    "match": {
-                        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-                        "description": "Names of parameters, or patterns with `*`, `?` and `[abc]`.",
+OPTIMIZER = component(
+    "Optimizer",
+    {
+        "type": "object",
+        "properties": {
+            "type": {"type": "string"},
+            "learning_rate": {"anyOf": [{"type": "number"}, {"type": "object"}]},
+            "groups": {
+                "type": "array",
+                "description": "Parameters with attributes of their own. A parameter belongs to the first group that "
+                "matches it, else to the group `default`. A group without parameters is refused.",
+                "items": {
+                    "type": "object",
+                    "required": ["match"],
+                    "properties": {
+                        "match": {
+                            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+                            "description": "Names of parameters, or patterns with `*`, `?` and `[abc]`.",
+                        },
+                        "name": {"type": "string", "description": "Name in answers; by default the patterns."},
+                        "type": {"type": "string", "description": "Another optimizer for these parameters."},
+                        "learning_rate": {"anyOf": [{"type": "number"}, {"type": "object"}]},
                     },
-                    "name": {"type": "string", "description": "Name in answers; by default the patterns."},
-                    "type": {"type": "string", "description": "Another optimizer for these parameters."},
-                    "learning_rate": {"anyOf": [{"type": "number"}, {"type": "object"}]},
+                    "additionalProperties": True,
                 },
-                "additionalProperties": True,
             },
         },
+        "additionalProperties": True,
     },
-    "additionalProperties": True,
-}
+)
 
 
 Version = Annotated[
