@@ -128,7 +128,7 @@ class GradientsRequest(Question):
     feeds: Tensors = Field({}, description="Values of feeds by name.")
     parameters: Tensors = Field({}, description="Values of parameters by name.")
     states: Tensors = Field({}, description="Values of states by name.")
-    target_gradients: list[Tensor] = Field(
+    target_gradients: list[Tensor | None] = Field(
         [], max_length=10_000, description="The cotangent of each target; null means ones."
     )
     fetch: Fetch = Field([])
@@ -214,7 +214,7 @@ class GradientsAnswer(Timed):
     In a file: `loss`, `grad/<name>`, `fetch/<name>`, `recorded/<name>`, `state/<name>`.
     """
 
-    loss: Tensor = None
+    loss: Tensor | None = None
     gradients: Gradients = Field({})
     fetched: Tensors = Field({})
     recorded: Tensors = Field({}, description="Gradients recorded by hooks; inside loops one row per trip.")

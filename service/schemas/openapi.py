@@ -36,6 +36,8 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
     document = resolved(document)
     for schema in _schemas(document):
         _shorten(schema)
+        for member in schema.get("properties", {}).values():
+            _say_default(member)
     _share_parameters(document)
     return document
 
@@ -85,6 +87,18 @@ def _shorten(schema: dict[str, Any]) -> None:
     schema.pop("title", None)
     if schema.get("default", 0) is None:
         del schema["default"]
+
+
+def _say_default(member: dict[str, Any]) -> None:
+    """Move the default of a member into its description.
+
+    Generated clients send members that have a default, or demand them; but a service that is sent a member obeys it,
+    even if a checkpoint has another value, and answers leave members out.
+    """
+    default, text = member.pop("default", None), member.get("description", "")
+    if default not in (None, {}, []) and "default" not in text.lower():
+        shown = default if isinstance(default, str) else json.dumps(default)
+        member["description"] = f"{text} By default `{shown}`.".strip()
 
 
 def _share_parameters(document: dict[str, Any]) -> None:

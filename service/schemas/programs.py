@@ -70,7 +70,7 @@ class Block(Strict):
     results: list[str] | None = Field(None, description="Closed form: outputs of the block, by position.")
 
 
-class Body(Strict):
+class FunctionBody(Strict):
     """Blocks of ops; block 0 is the root."""
 
     version: Literal[1] = 1
@@ -85,7 +85,7 @@ class Body(Strict):
 class Function(Strict):
     """A function of a program. Feeds are its arguments; ops of the type `call` run it."""
 
-    program: Body
+    program: FunctionBody
     results: list[str | None] = Field(
         [], description="Variables of block 0 that it returns. In a function that is a gradient, null for no gradient."
     )
@@ -94,7 +94,7 @@ class Function(Strict):
     )
 
 
-class Program(Body):
+class Program(FunctionBody):
     """Blocks of ops, and the functions that they call; block 0 is the root."""
 
     functions: dict[str, Function] = Field({}, description="Name -> function.")

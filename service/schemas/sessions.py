@@ -108,7 +108,7 @@ Reduction = Annotated[
 ]
 Accumulated = Annotated[int, Field(description="Number of gradients that wait for an update with their sum.")]
 TargetGradients = Annotated[
-    list[Tensor],
+    list[Tensor | None],
     Field(
         max_length=10_000,
         description="The cotangent of each target of the session; null means ones. In a file: `target_gradients/0`, "
@@ -499,7 +499,7 @@ class StepAnswer(Checked, Position):
     stopped: Stopped | None = Field(None, description="The failure of a step after others; these stay applied.")
     seq: int
     next_seq: int
-    loss: Tensor = None
+    loss: Tensor | None = None
     fetched: Tensors = Field({})
     gradients: Gradients = Field({})
     recorded: Tensors = Field({})
@@ -510,7 +510,7 @@ class SessionGradientsAnswer(Checked, Position):
 
     seq: int | None = Field(None, description="Number of the call; only with `accumulate`.")
     next_seq: int | None = None
-    loss: Tensor = None
+    loss: Tensor | None = None
     fetched: Tensors = Field({})
     gradients: Gradients = Field({})
     recorded: Tensors = Field({})

@@ -155,7 +155,7 @@ class Played(OnTape):
     """A playback."""
 
     missing: dict[str, str] = Field({}, description="Variable -> reason why it has no gradient.")
-    value: Tensor = Field(None, description="Value of the target; not with `record`.")
+    value: Tensor | None = Field(None, description="Value of the target; not with `record`.")
     gradients: Tensors = Field({}, description="Gradients by variable; not with `record`.")
     played_back: list[int] = Field([], description="Positions of the ops played back, in order.")
     final: list[Final] = Field([], description="Gradients in the order in which they became final.")

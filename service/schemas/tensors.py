@@ -34,7 +34,7 @@ TENSOR = component("Tensor", TENSOR_SCHEMA)
 Tensor = Annotated[Any, WithJsonSchema(TENSOR)]
 Tensors = Annotated[
     dict[str, Any],
-    WithJsonSchema({"type": "object", "additionalProperties": TENSOR}),
+    WithJsonSchema(component("Tensors", {"type": "object", "additionalProperties": TENSOR})),
     Field(max_length=100_000),
 ]
 """Name -> tensor; decoded and checked by `service.formats.json_tensors.decode_all`."""
@@ -46,13 +46,13 @@ ROWS: dict[str, Any] = {
     "additionalProperties": False,
     "properties": {
         "rows": {
-            **TENSOR_SCHEMA,
+            **TENSOR,
             "description": "Row numbers: int64 [n]. In answers ascending and unique. In requests a row may be "
             "repeated: its values are added.",
             "example": {"dtype": "int64", "shape": [2], "data": [3, 17]},
         },
         "values": {
-            **TENSOR_SCHEMA,
+            **TENSOR,
             "description": "Values of these rows, [n, ...].",
             "example": {"dtype": "float32", "shape": [2, 2], "data": [1, 2, 3, 4]},
         },
@@ -63,7 +63,7 @@ GRADIENT = component("Gradient", {"anyOf": [TENSOR, component("Rows", ROWS)]})
 Gradient = Annotated[Any, WithJsonSchema(GRADIENT)]
 Gradients = Annotated[
     dict[str, Any],
-    WithJsonSchema({"type": "object", "additionalProperties": GRADIENT}),
+    WithJsonSchema(component("Gradients", {"type": "object", "additionalProperties": GRADIENT})),
     Field(max_length=100_000),
 ]
 """Name -> gradient: a tensor, or the rows of a table with sparse lookups (`service.http.tensor_payloads`)."""
