@@ -20,9 +20,10 @@ from service.http.tensor_payloads import joined
 from service.problems import HttpProblem, responses
 from service.routes.common import LOSS, ProgramId, UnusedProgramId, calls, program, programs, sessions, settings
 from service.routes.documented import accepts
+from service.schemas.backward import BackwardProgram
 from service.schemas.derived import text_of
 from service.schemas.examples import REGRESSION, REGRESSION_ID, WHILE, WHILE_ID
-from service.schemas.gradients import CheckpointBytes, LoopBytes, LoopMemory, Question, Trips, budgeted
+from service.schemas.gradients import CheckpointBytes, LoopBytes, LoopMemory, ProgramDocument, Question, Trips, budgeted
 from service.schemas.programs import Registration, Strict
 from service.store.program_text import ProgramText
 from service.store.programs import StoredProgram, TooManyPrograms
@@ -66,7 +67,7 @@ class ProgramSummary(Strict):
 class ProgramDetail(ProgramSummary):
     """A registered program with its document."""
 
-    program: dict[str, Any] = Field(description="The document as it was sent.")
+    program: ProgramDocument = Field(description="The document as it was sent.")
 
 
 class CloneRequest(Strict):
@@ -132,20 +133,12 @@ def pieced(parts: Sequence[Part], status: int = 200, headers: Mapping[str, str] 
         },
         **responses("invalid-program", "quota-exceeded", *STORAGE_PROBLEMS, *BODY_PROBLEMS, *WORKER_PROBLEMS),
     },
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                JSON: {
-                    "schema": Registration.model_json_schema(ref_template="#/components/schemas/{model}"),
-                    "examples": {
-                        "regression": {"summary": "Linear regression", "value": {"program": REGRESSION}},
-                        "while": {"summary": "A loop whose trip count is a feed", "value": {"program": WHILE}},
-                    },
-                }
-            },
-        }
-    },
+    openapi_extra=accepts(
+        Registration,
+        binary=False,
+        regression=("Linear regression", {"program": REGRESSION}),
+        loop=("A loop whose trip count is a feed", {"program": WHILE}),
+    ),
 )
 async def create_program(
     request: Request,
@@ -292,7 +285,7 @@ CACHED = {"Cache-Control": "private, no-cache", "Vary": "Accept"}
     "/{program_id}/backward",
     summary="Compute the backward pass",
     responses={
-        200: {"description": "The program with its backward pass, and tables about it."},
+        200: {"model": BackwardProgram, "description": "The program with its backward pass, and tables about it."},
         304: {"description": "The answer is that of If-None-Match."},
         **responses("not-found", "invalid-program", "no-gradient", "invalid-request", *WORKER_PROBLEMS),
     },
@@ -340,12 +333,12 @@ async def get_backward(
     "/{program_id}/backward",
     summary="Compute the backward pass, with hooks",
     responses={
-        200: {"description": "The program with its backward pass, and tables about it."},
+        200: {"model": BackwardProgram, "description": "The program with its backward pass, and tables about it."},
         **responses("invalid-program", "no-gradient", "not-found", *BODY_PROBLEMS, *WORKER_PROBLEMS),
     },
     openapi_extra=accepts(Question, binary=False, regression=("Clip the gradients of all parameters", CLIPPED)),
 )
-async def post_backward(request: Request, program_id: ProgramId) -> Response:
+async def compute_backward(request: Request, program_id: ProgramId) -> Response:
     """As the GET, for questions that do not fit into a query string."""
     stored = await program(request, program_id)
     body = await read_body(request, settings(request), binary=False)
