@@ -26,7 +26,8 @@ CLOSED = 16
 """Factor on the limits of blocks, ops and variables for programs in the closed form."""
 OP_NAME = 64
 """A generated name may start with the name of an op in place of a client's name. No op has a longer name."""
-NAME = re.compile(r"[A-Za-z_@][A-Za-z0-9_.@/\-]*\Z")
+NAME = re.compile(r"(?![0-9]+:)[A-Za-z0-9_/@][A-Za-z0-9_.:@/\-]*\Z")
+"""PyTorch names a weight `0.weight`, ONNX a value `/encoder/Add_output_0`. `1:h` is the variable `h` of block 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +376,8 @@ class _Reader:
         if not isinstance(raw, str) or not self.is_short(raw) or not NAME.match(raw):
             self.problems.add(
                 "bad_name",
-                f"a name has at most {self.limits.max_name} letters, digits and _ . / - and starts with a letter or _",
+                f"a name has at most {self.limits.max_name} letters, digits and _ . : / -, starts with a letter, a digit, "
+                "_ or /, and has no : after leading digits alone",
                 pointer,
             )
             return None

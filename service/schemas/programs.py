@@ -23,7 +23,9 @@ class Strict(BaseModel):
 class Variable(Strict):
     """The declaration of a variable. Temporaries need none: their types are inferred."""
 
-    name: str = Field(description="Up to 128 letters, digits and _ . / -", examples=["w"])
+    name: str = Field(
+        description="Up to 128 letters, digits and _ . : / -; the first is a letter, a digit, _ or /.", examples=["w"]
+    )
     dtype: str | None = Field(None, json_schema_extra={"enum": list(DTYPES)})
     shape: list[int] | None = Field(None, description="Sizes; each step sets a size of -1, which only feeds may have.")
     role: Literal["feed", "parameter", "state", "temporary"] = Field(
