@@ -12,8 +12,10 @@ from service.checkpoints import Checkpoints
 from service.datasets import Datasets
 from service.engine import Engine
 from service.formats import json_tensors as wire
+from service.formats.packed import as_text
 from service.http.request_body import JSON
 from service.http.worker_calls import Calls
+from service.models import Importer
 from service.objects import Objects
 from service.observability.metrics import Metrics
 from service.problems import FieldError, HttpProblem
@@ -21,6 +23,7 @@ from service.schemas.examples import EXAMPLES, REGRESSION_ID, WHILE_ID
 from service.sessions.live import LiveMetrics
 from service.settings import Settings
 from service.store.program_text import ProgramText
+from service.store.program_values import StoredValues
 from service.store.programs import ProgramStore, StoredProgram
 from service.store.store import Store
 from service.tenants.quotas import Quotas
@@ -39,10 +42,12 @@ __all__ = [
     "checkpoints",
     "datasets",
     "engine",
+    "importer",
     "json_answer",
     "lease_of",
     "live",
     "metrics",
+    "named_program",
     "objects",
     "program",
     "programs",
@@ -51,8 +56,10 @@ __all__ = [
     "sessions",
     "settings",
     "store",
+    "stored_values",
     "tapes",
     "tenancy",
+    "values_of",
 ]
 
 PROGRAM_ID = r"^prg_[a-z2-7]{26}$"
@@ -100,6 +107,10 @@ def store(request: Request) -> Store:
 
 def datasets(request: Request) -> Datasets:
     return request.app.state.datasets
+
+
+def importer(request: Request) -> Importer:
+    return request.app.state.importer
 
 
 def objects(request: Request) -> Objects:
@@ -170,6 +181,36 @@ async def register_sample(app: FastAPI, id: str) -> StoredProgram:
     reply = await app.state.engine.call("inspect", {"document": text.text, "as_json": True}, deadline=30.0)
     stored, _ = await app.state.programs.put(tenant(), text, reply.tensors["json"].tobytes())
     return stored
+
+
+async def named_program(
+    request: Request, document: dict[str, Any] | None, id: str | None
+) -> tuple[ProgramText, dict[str, Any]]:
+    """The program of a request that contains or names it, and the arguments of `values_of`.
+
+    Raises HttpProblem 404, or 422 for a program with initial values that are not stored.
+    """
+    if document is None:
+        stored = await program(request, id or "")
+        return stored.program, values_of(stored.values)
+    text = as_text(document)
+    if text.values is None:
+        return text, {}
+    return text, values_of(await stored_values(request, text.values))
+
+
+async def stored_values(request: Request, sha256: str) -> StoredValues:
+    """The initial values with this digest. Raises HttpProblem 422."""
+    found = await programs(request).values_with(tenant(), sha256)
+    if found is None:
+        detail = "the program names initial values that are not stored here: send them, or leave the member out"
+        raise HttpProblem("invalid-request", detail, errors=[FieldError("/program/values", "unknown_values", detail)])
+    return found
+
+
+def values_of(values: StoredValues | None) -> dict[str, Any]:
+    """The arguments of a worker's call that tell it the initial values of the program."""
+    return {} if values is None else {"values": {"key": values.key, "sha256": values.sha256}}
 
 
 async def program(request: Request, id: str) -> StoredProgram:
