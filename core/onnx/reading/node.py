@@ -128,11 +128,10 @@ class Node:
         if found.rank != 1 or found.shape[0] == -1:
             raise self.refuse(f"input {position} must be a vector of known length, not {found.type}")
         worlds = [s.value for s in found.samples if s is not None and s.value is not None]
-        unknown: list[int | None] = [None] * found.shape[0]
         if len(worlds) < 2:
-            return unknown
-        return [int(v[0]) if (v := [w[i] for w in worlds]) and len(set(map(int, v))) == 1 else None
-                for i in range(found.shape[0])]  # fmt: skip
+            return [None] * found.shape[0]
+        columns = [{int(w[i]) for w in worlds} for i in range(found.shape[0])]
+        return [each.pop() if len(each) == 1 else None for each in columns]
 
     # --- attributes --------------------------------------------------------------------------------------------
 
@@ -209,4 +208,21 @@ class Node:
         result: Tensor = (
             x if x.shape == tuple(shape) and -1 not in shape else self.emit("reshape", x, shape=list(shape))
         )
+        return result
+
+    def size(self, x: Tensor, axis: int) -> Tensor:
+        """The size of an axis of `x` as a scalar, a constant where it is known."""
+        if x.shape[axis] != -1:
+            return self.const(x.shape[axis], "int64")
+        place = self.const(axis, "int64")
+        result: Tensor = self.emit("gather", self.emit("shape", x), place, axis=0)
+        return result
+
+    def counted(self, x: Tensor, axis: int) -> Tensor:
+        """The position along `axis` of each element of `x`, int64 with the shape of x."""
+        if x.type.is_static:
+            shape = [n if i == axis else 1 for i, n in enumerate(x.shape)]
+            return self.const(np.broadcast_to(np.arange(x.shape[axis]).reshape(shape), x.shape), "int64")
+        ones = self.emit("ones_like", self.cast(x, "int64"))
+        result: Tensor = self.emit("cumsum", ones, axis=axis, exclusive=True)
         return result

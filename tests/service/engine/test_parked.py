@@ -4,6 +4,8 @@ ends when the test opens its gate."""
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,13 +29,27 @@ def gate(tmp_path: Path) -> Gate:
 
 async def open_gate(path: str, said: str = "code") -> None:
     """Give the compilation that waits at this gate its result, and wait until it has read it."""
-    gate = Path(path)
-    whole = gate.with_name(f"{gate.name}.new")
+
+    def given() -> None:
+        leave_open(path, said)
+        end = time.monotonic() + MINUTE
+        while os.path.exists(path):
+            assert time.monotonic() < end, f"no compilation reads {path}"
+            time.sleep(0.001)
+
+    await asyncio.to_thread(given)
+
+
+def leave_open(path: str, said: str = "code") -> None:
+    """Give a result to the compilation that waits at this gate, now or later."""
+    whole = Path(f"{path}.new")
     whole.write_text(said)
-    whole.rename(gate)
-    async with asyncio.timeout(MINUTE):
-        while gate.exists():
-            await asyncio.sleep(0.001)
+    whole.rename(path)
+
+
+def is_closed(path: str) -> bool:
+    """Whether no compilation has read what this gate gives."""
+    return os.path.exists(path)
 
 
 async def parked(pool: EmbeddedPool, count: int) -> None:
@@ -131,11 +147,11 @@ async def test_cancelling_a_parked_call_ends_its_compilation(open_pool, gate):
         await pool.call("echo", {}, deadline=MINUTE)  # arrives after the `Forget` message
 
         await open_gate(running)
-        Path(unwanted).write_text("code")
+        leave_open(unwanted)
         await open_gate(wanted)
 
         assert [(await calls[i]).result["compiled"] for i in (0, 2)] == ["code", "code"]
-        assert Path(unwanted).exists(), "the cancelled compilation has read its gate"
+        assert is_closed(unwanted), "the cancelled compilation has read its gate"
 
 
 async def test_the_number_of_parked_calls_is_bounded(open_pool, gate):
