@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request, Response
@@ -15,11 +16,11 @@ from service.formats import json_tensors as wire
 from service.formats.packed import as_text
 from service.http.request_body import JSON
 from service.http.worker_calls import Calls
-from service.models import Importer
+from service.models import Importer, write_values
 from service.objects import Objects
 from service.observability.metrics import Metrics
 from service.problems import FieldError, HttpProblem
-from service.schemas.examples import EXAMPLES, REGRESSION_ID, WHILE_ID
+from service.schemas.examples import EXAMPLES, FITTED, FITTED_ID, REGRESSION_ID, REGRESSION_PARAMETERS, WHILE_ID
 from service.sessions.live import LiveMetrics
 from service.settings import Settings
 from service.store.program_text import ProgramText
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOSS",
+    "FittedProgramId",
     "Profiled",
     "ProgramId",
     "UnusedProgramId",
@@ -75,6 +77,15 @@ ProgramId = Annotated[
     ),
 ]
 """The id in a path. Forms of the documentation start with an example program."""
+FittedProgramId = Annotated[
+    str,
+    Path(
+        pattern=PROGRAM_ID,
+        description="Id of a registered program with initial values.",
+        openapi_examples={"fitted": {"summary": "Linear regression with initial values", "value": FITTED_ID}},
+    ),
+]
+"""The same with an example program that has initial values."""
 UnusedProgramId = Annotated[
     str,
     Path(
@@ -183,6 +194,16 @@ async def register_sample(app: FastAPI, id: str) -> StoredProgram:
     return stored
 
 
+async def _register_fitted(app: FastAPI) -> StoredProgram:
+    """Store the sample program with initial values. Raises as `register_sample`."""
+    text, arrays = ProgramText.of(FITTED), wire.decode_all(REGRESSION_PARAMETERS, pointer="")
+    async with app.state.importer.folder() as folder:
+        new = await asyncio.to_thread(write_values, arrays, folder / "values.safetensors")
+        reply = await app.state.engine.call("inspect", {"document": text.text, "as_json": True}, deadline=30.0)
+        stored, _ = await app.state.programs.put(tenant(), text, reply.tensors["json"].tobytes(), new)
+    return stored
+
+
 async def named_program(
     request: Request, document: dict[str, Any] | None, id: str | None
 ) -> tuple[ProgramText, dict[str, Any]]:
@@ -218,6 +239,8 @@ async def program(request: Request, id: str) -> StoredProgram:
     found = await programs(request).get(tenant(), id)
     if found is None and id in EXAMPLES:
         found = await register_sample(request.app, id)
+    if found is None and id == FITTED_ID:
+        found = await _register_fitted(request.app)
     if found is None:
         raise HttpProblem("not-found", "no program has this id")
     return found

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from service.http.file_answer import file_answer
 from service.http.request_body import SAFETENSORS
 from service.problems import HttpProblem, responses
-from service.routes.common import ProgramId, objects, program
+from service.routes.common import FittedProgramId, objects, program
 from service.routes.documented import FILE
 
 __all__ = ["router"]
@@ -27,7 +27,7 @@ CONTENT = {SAFETENSORS: FILE}
         **responses("not-found", "invalid-request", "range-not-satisfiable", "values-damaged", "storage-unavailable"),
     },
 )
-async def get_program_values(request: Request, program_id: ProgramId) -> Response:
+async def get_program_values(request: Request, program_id: FittedProgramId) -> Response:
     """The initial values of parameters and states by name. A program without some is answered with 404."""
     stored = await program(request, program_id)
     values = stored.values

@@ -84,6 +84,7 @@ LIMITS = (
     "running_jobs",
     "streams",
     "operations",
+    "import_deadline",
     "programs",
     "dataset_bytes",
     "dataset_deadline",

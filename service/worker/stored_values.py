@@ -39,7 +39,8 @@ def viewed(
 ) -> dict[str, np.ndarray]:
     """`given`, and read-only views of the file ``args["values"]`` {key, sha256} for other parameters and states.
 
-    The file is read if there is that argument, and `given` lacks a parameter or state. The digest is checked when this worker first maps the file, which stays mapped while it is used.
+    The file is read if there is that argument, and `given` lacks a parameter or state. The digest is checked when this
+    worker first maps the file, which stays mapped while it is used.
     Raises InvalidProgram for values that the program cannot have; ExecutionError (values_missing, values_damaged,
     storage_unavailable, canceled, deadline_exceeded).
     """

@@ -31,7 +31,8 @@ def model(*nodes: onnx.NodeProto, weights: dict[str, np.ndarray], out: str = "y"
         [helper.make_tensor_value_info(out, TensorProto.FLOAT, None)],
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9, **more)
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("org.example", 1)]
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=9, **more)
     return made.SerializeToString()
 
 
@@ -113,7 +114,7 @@ def test_all_nodes_that_cannot_be_read_are_reported_at_once(client):
     found = problem(client.post("/v1/programs", content=content, headers=ONNX), 422, "invalid-program")["errors"]
 
     assert len(found) == 2
-    assert "'first'" in found[0]["detail"] or "first" in found[0]["detail"]
+    assert "first" in found[0]["detail"]
     assert "second" in found[1]["detail"]
 
 
