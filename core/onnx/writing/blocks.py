@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from core.ir import HOLE, Block, Op, StackType, TensorType, Type
 from core.ir.errors import Problem
 from core.ir.registry import lookup
@@ -87,7 +89,14 @@ def reason_of(op: str) -> str:
     return REASONS.get(op, "no ONNX operators compute it")
 
 
+def types_empty(types: Sequence[Type]) -> bool:
+    """Whether every type is that of an array without elements, so that there is nothing to compute."""
+    return bool(types) and all(isinstance(t, TensorType) and 0 in t.shape and t.is_static for t in types)
+
+
 def _write(site: OpSite, op: Op, inputs: list[Val | None]) -> tuple[Val, ...]:
+    if types_empty(site.types):
+        return tuple(site.const(np.zeros(t.shape), t.dtype) for t in site.types if isinstance(t, TensorType))
     rule = RULES.get(op.type)
     if rule is None:
         raise Refused(reason_of(op.type))

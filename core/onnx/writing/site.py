@@ -10,6 +10,7 @@ import numpy as np
 
 from core.ir import Op, Type
 from core.onnx.writing.dtypes import ELEM, computed_in
+from core.onnx.writing.fold import folded
 from core.onnx.writing.graph import Graph, Tensor
 
 __all__ = ["Site", "Size"]
@@ -68,6 +69,11 @@ class Site:
         **attrs: Any,
     ) -> list[Tensor]:
         """The outputs of a new node, each with its (dtype, shape), as in `node`."""
+        if len(outputs) == 1 and inputs:
+            known = [None if x is None else self.model.known.get(x.name) for x in inputs]
+            constant = folded(operator, known, attrs)
+            if constant is not None:
+                return [self.const(constant)]
         at = DATA.get(operator, 0)
         data = inputs[at] if len(inputs) > at else None
         given = list(inputs)
@@ -146,6 +152,7 @@ class Site:
 
     def vector(self, sizes: Sequence[Size]) -> Tensor:
         """Sizes as an int64 vector."""
+        sizes = [self.known_size(n) for n in sizes]
         if all(isinstance(n, int) for n in sizes):
             return self.ints(n for n in sizes if isinstance(n, int))
         parts = [self.ints([n]) if isinstance(n, int) else n for n in sizes]
@@ -156,6 +163,12 @@ class Site:
         if isinstance(size, int):
             return self.const(np.int64(size))
         return self.node("Reshape", size, self.ints([]), shape=())
+
+    def known_size(self, size: Size) -> Size:
+        """A size as a number, if it is a constant."""
+        if isinstance(size, Tensor) and size.name in self.model.known:
+            return int(self.model.known[size.name].reshape(()))
+        return size
 
     def product(self, sizes: Sequence[Size]) -> Size:
         """The product of sizes."""
@@ -168,6 +181,7 @@ class Site:
 
     def arith(self, operator: str, a: Size, b: Size) -> Size:
         """``a operator b`` for sizes: Add, Sub, Mul, Div (which truncates), Max or Min."""
+        a, b = self.known_size(a), self.known_size(b)
         if isinstance(a, int) and isinstance(b, int):
             return {
                 "Add": a + b,
@@ -293,6 +307,7 @@ class Site:
 
     def slice_axis(self, x: Tensor, axis: int, start: Size, end: Size, step: int = 1) -> Tensor:
         """``x[start:end:step]`` along one axis."""
+        start, end = self.known_size(start), self.known_size(end)
         shape = list(x.shape or ())
         axis %= x.rank
         n = shape[axis]
@@ -341,6 +356,10 @@ class Site:
 
         ONNX has no assertion: an index out of range stands for it, and x depends on that index by its shape.
         """
+        given = [self.model.known.get(each.name) for each in holds]
+        holds = tuple(each for each, value in zip(holds, given, strict=True) if value is None or not value.all())
+        if not holds:
+            return x
         shape = self.node("Shape", x, shape=(x.rank,))
         for each in holds:
             zero = self.check(each)

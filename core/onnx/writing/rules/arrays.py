@@ -68,7 +68,7 @@ def array_write(w, x, index, array):
     inside = w.node("And", w.node("GreaterOrEqual", i, zero), w.node("LessOrEqual", i, count))
     i = w.guarded(i, inside)
     before = drop(w, array, zero, i)
-    after = drop(w, array, w.add(i, w.ints([1])), w.node("Max", count, w.add(i, w.ints([1])), shape=(1,)))
+    after = drop(w, array, w.node("Min", w.add(i, w.ints([1])), count, shape=(1,)), count)
     return join(w, append(w, before, x), _like(w, after, x))
 
 

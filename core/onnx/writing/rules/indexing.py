@@ -35,7 +35,7 @@ def scatter_add_like(w, x, index, like, *, axis):
     merged = w.product(sizes[at : at + index.rank])
     flat = w.reshape(x, [*sizes[:at], merged, *sizes[at + index.rank :]])
     rows = w.moved(flat, at, 0)
-    out = w.scatter_add(count, w.flat(wrapped(w, index, count)), rows)
+    out = w.scatter_add(count, w.flat(w.cast(index, "int64")), rows)
     return w.moved(out, 0, at)
 
 
