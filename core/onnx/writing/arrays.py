@@ -3,18 +3,41 @@
 ONNX has sequences, but no sequences of sequences, and no gradient of a loop needs them. The elements of a stack lie one
 after the other in one tensor. Where their shapes can differ they lie there flattened, and a second tensor has their
 shapes. A stack of stacks has the number of elements of each inner stack in a further tensor.
+
+The cotangent of a tensor array may lack elements, which count as zeros. Among arrays of one shape they are zeros;
+otherwise the sizes of a missing element are -1, and it has no data.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property  # noqa: F401
 
-from core.ir import StackType, TensorType
+import numpy as np
+
+from core.ir import TensorType
 from core.onnx.writing.graph import Tensor
 from core.onnx.writing.site import Site, Size
 
-__all__ = ["Stack", "append", "at", "drop", "empty", "length", "one", "join", "put_together", "reversed_stack", "rows"]
+__all__ = [
+    "Stack",
+    "alike",
+    "append",
+    "at",
+    "drop",
+    "empty",
+    "flattened",
+    "join",
+    "laid_out",
+    "length",
+    "missing",
+    "numels",
+    "one",
+    "open_tensors",
+    "padded",
+    "put_together",
+    "reversed_stack",
+    "zeros",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +134,8 @@ def append(w: Site, stack: Stack, x: Tensor | Stack) -> Stack:
 
 def _offsets(w: Site, counts: Tensor) -> Tensor:
     """The sums of the counts before each element, and of all: int64 [n + 1]."""
-    total = w.node("CumSum", counts, w.const(np_int64(0)))
+    total = w.node("CumSum", counts, w.const(np.int64(0)))
     return w.concat([w.ints([0]), total])
-
-
-def np_int64(value: int):  # type: ignore[no-untyped-def]
-    import numpy as np
-
-    return np.int64(value)
 
 
 def drop(w: Site, stack: Stack, start: Size, end: Size) -> Stack:
@@ -137,8 +154,41 @@ def drop(w: Site, stack: Stack, start: Size, end: Size) -> Stack:
 
 
 def numels(w: Site, shapes: Tensor) -> Tensor:
-    """The numbers of elements of arrays, from their shapes [n, rank]."""
-    return w.reduce("ReduceProd", shapes, [1], False)
+    """The numbers of elements of arrays, from their shapes [n, rank]; 0 for a missing array."""
+    product = w.reduce("ReduceProd", shapes, [1], False)
+    return w.where(missing(w, shapes), w.const(np.int64(0)), product)
+
+
+def missing(w: Site, shapes: Tensor) -> Tensor:
+    """Which arrays are missing, from their shapes [n, rank]: bool [n]."""
+    if shapes.rank and shapes.shape and shapes.shape[1] == 0:
+        return w.full([w.size(shapes, 0)], False, "bool")
+    return w.node("Less", w.reduce("ReduceMin", shapes, [1], False), w.const(np.int64(0)))
+
+
+def padded(w: Site, stack: Stack, count: Size) -> Stack:
+    """`stack`, in the form for different shapes, with missing elements at its end up to `count` elements."""
+    assert stack.shapes is not None
+    absent = w.arith("Max", w.arith("Sub", count, w.size(stack.shapes, 0)), 0)
+    rows = w.full([absent, stack.element.rank], -1, "int64")
+    return replace(stack, shapes=w.concat([stack.shapes, rows]))
+
+
+def laid_out(w: Site, stack: Stack, shapes: Tensor) -> Tensor:
+    """The data of `stack` as the data of a stack with `shapes`; missing elements become zeros.
+
+    The two have the same number of elements, and equal shapes where `stack` has an element.
+    """
+    assert stack.shapes is not None
+    own, new = numels(w, stack.shapes), numels(w, shapes)
+    zero = w.const(np.int64(0))
+    moves = w.sub(w.node("CumSum", new, zero, exclusive=1), w.node("CumSum", own, zero, exclusive=1))
+    ends = w.node("CumSum", own, zero)
+    at = w.arange(w.size(stack.data, 0))
+    before = w.node("LessOrEqual", ends, w.unsqueeze(at, [1]))
+    ids = w.reduce("ReduceSum", w.cast(before, "int64"), [-1], False)
+    total = w.reduce("ReduceSum", new, [0], True)
+    return w.scatter_add(total, w.add(at, w.gather(moves, ids)), stack.data)
 
 
 def at(w: Site, stack: Stack, index: Tensor) -> Tensor | Stack:
@@ -163,11 +213,6 @@ def reversed_stack(w: Site, stack: Stack) -> Stack:
     """A stack of arrays of one shape, in reverse order."""
     assert stack.shapes is None and not stack.counts
     return replace(stack, data=w.slice_axis(stack.data, 0, -1, -(2**31), -1))
-
-
-def rows(type: StackType) -> TensorType:
-    """The type of the arrays in a stack."""
-    return type.array
 
 
 def flattened(w: Site, stack: Stack) -> Stack:

@@ -8,21 +8,24 @@ from dataclasses import replace
 from core.ir import StackType, TensorType
 from core.onnx.writing.arrays import (
     Stack,
-    alike,
     append,
     at,
     drop,
     empty,
     flattened,
     join,
+    laid_out,
     length,
+    missing,
     numels,
+    padded,
     zeros,
 )
 from core.onnx.writing.blocks import OpSite
 from core.onnx.writing.graph import Tensor
 from core.onnx.writing.registry import Refused, writes
 from core.onnx.writing.rules.control import _inner, branches
+from core.onnx.writing.rules.indexing import repeated
 
 # ruff: noqa: ANN
 # mypy: disable-error-code="no-untyped-def"
@@ -36,13 +39,6 @@ def _element(w: OpSite) -> TensorType:
 
 def _uniform(w: OpSite) -> bool:
     return _element(w).is_static or w.uniform()
-
-
-def _same_shapes(stack: Stack) -> Stack:
-    """`stack`, whose missing elements are zeros. Raises Refused if its arrays may differ in shape."""
-    if stack.shapes is not None:
-        raise Refused("elements of different shapes are missing from the cotangent of a tensor array")
-    return stack
 
 
 def _position(w: OpSite, index: Tensor) -> Tensor:
@@ -94,49 +90,62 @@ def array_length(w, array):
 
 @writes("array_place")
 def array_place(w, x, index):
-    """Zeros of the shape of x, then x: missing elements are zeros."""
-    if isinstance(x, Stack) or not _uniform(w):
-        raise Refused("elements of different shapes are missing from the cotangent of a tensor array")
+    """Missing elements, then x."""
+    if isinstance(x, Stack):
+        raise Refused("an element of a stack of stacks is placed")
     i = _position(w, index)
-    before = w.full([i, *w.sizes(x)], 0, x.dtype)
-    return Stack(_element(w), w.concat([before, w.unsqueeze(x, [0])]))
+    if _uniform(w):
+        before = w.full([i, *w.sizes(x)], 0, x.dtype)
+        return Stack(_element(w), w.concat([before, w.unsqueeze(x, [0])]))
+    shape = w.reshape(w.shape_of(x), [1, x.rank])
+    absent = w.full([i, x.rank], -1, "int64")
+    return Stack(_element(w), w.flat(x), w.concat([absent, shape]))
 
 
 @writes("array_take")
 def array_take(w, array, index, like):
     """An `If`: the element, or zeros."""
     i = _position(w, index)
-    count = w.vector([length(w, array)])
     here, inside = _inner(w)
     there, absent = _inner(w)
-    condition = w.node("Less", i, count)
+    if array.shapes is None or array.counts:
+        condition = w.node("Less", i, w.vector([length(w, array)]))
+    else:
+        more = padded(w, array, w.arith("Add", i, 1))
+        condition = w.node("Not", w.gather(missing(w, more.shapes), i))
     found = at(inside, array, i)
-    nothing = absent.zeros_like(like)
-    return branches(w, condition, [(here, inside, [found]), (there, absent, [nothing])])[0]
+    return branches(w, condition, [(here, inside, [found]), (there, absent, [absent.zeros_like(like)])])[0]
 
 
 @writes("array_erase")
 def array_erase(w, array, index):
-    """The elements times 0 at the index: a selection, so that NaN and infinity are dropped too."""
-    array = _same_shapes(array)
+    """A selection, so that NaN and infinity are dropped too."""
     if array.counts:
         raise Refused("an element of a stack of stacks is erased")
-    n = w.size(array.data, 0)
+    n = w.size(array.tensors[-1], 0)
     erased = w.node("Equal", w.arange(n), _position(w, index), shape=(-1,))
-    mask = w.unsqueeze(erased, list(range(1, array.data.rank)))
-    return replace(array, data=w.where(mask, w.number(0, array.data), array.data))
+    if array.shapes is None:
+        mask = w.unsqueeze(erased, list(range(1, array.data.rank)))
+        return replace(array, data=w.where(mask, w.number(0, array.data), array.data))
+    shapes = w.where(w.unsqueeze(erased, [1]), w.const(-1, "int64"), array.shapes)
+    lengths = numels(w, array.shapes)
+    kept = w.node("Not", w.gather(erased, repeated(w, lengths)))
+    data = w.node("Compress", array.data, kept, axis=0, shape=(-1,))
+    return replace(array, data=data, shapes=shapes)
 
 
 @writes("array_fill")
 def array_fill(w, array, like):
-    """The elements, then zeros for the missing ones."""
-    if array.shapes is not None or like.shapes is not None or array.counts:
-        array, like = flattened(w, array), flattened(w, like)
+    """The elements, and zeros for the missing ones."""
     if array.counts:
         return array  # only whole stacks of stacks are written, which have every element
-    have, want = w.size(array.tensors[-1], 0), w.size(like.tensors[-1], 0)
-    missing = drop(w, zeros(w, like), have, w.arith("Max", have, want))
-    return join(w, _like_stack(w, array, like), missing)
+    if array.shapes is None and like.shapes is None and _uniform(w):
+        have, want = w.size(array.data, 0), w.size(like.data, 0)
+        absent = drop(w, zeros(w, like), have, w.arith("Max", have, want))
+        return join(w, _like_stack(w, array, like), absent)
+    array, like = flattened(w, array), flattened(w, like)
+    array = padded(w, array, w.size(like.shapes, 0))
+    return replace(array, data=laid_out(w, array, like.shapes), shapes=like.shapes)
 
 
 def _like_stack(w: OpSite, stack: Stack, like: Stack) -> Stack:
@@ -269,29 +278,31 @@ def array_paste(w, array, like):
 
 
 def sum_of_stacks(w, *x: Stack) -> Stack:
-    """The sum of stacks, element by element; the elements that one of them lacks count as zeros."""
-    x = tuple(alike(w, *x))
-    if x[0].shapes is not None or x[0].counts:
-        first = x[0]
-        data = first.data
-        for each in x[1:]:
-            same = w.node("Equal", w.shape_of(data), w.shape_of(each.data))
-            data = w.add(w.guarded(data, same), each.data)
-        return replace(first, data=data)
-    total = x[0].data
+    """The sum of stacks, element by element; an element that one of them lacks counts as zeros."""
+    total = x[0]
     for each in x[1:]:
-        a, b = w.size(total, 0), w.size(each.data, 0)
-        most = w.arith("Max", a, b)
-        total = w.add(_grown(w, total, most, each.data), _grown(w, each.data, most, total))
-    return replace(x[0], data=total)
+        total = _sum(w, total, each)
+    return total
 
 
-def _grown(w: OpSite, data: Tensor, count, other: Tensor) -> Tensor:
+def _sum(w: OpSite, a: Stack, b: Stack) -> Stack:
+    if a.shapes is None and b.shapes is None and _uniform(w):
+        if a.counts:
+            return replace(a, data=w.add(a.data, b.data))
+        most = w.arith("Max", w.size(a.data, 0), w.size(b.data, 0))
+        return replace(a, data=w.add(_grown(w, a.data, most), _grown(w, b.data, most)))
+    if a.counts:
+        raise Refused("stacks of stacks of arrays of different shapes are added")
+    a, b = flattened(w, a), flattened(w, b)
+    most = w.arith("Max", w.size(a.shapes, 0), w.size(b.shapes, 0))
+    a, b = padded(w, a, most), padded(w, b, most)
+    shapes = w.node("Max", a.shapes, b.shapes)
+    return Stack(_element(w), w.add(laid_out(w, a, shapes), laid_out(w, b, shapes)), shapes)
+
+
+def _grown(w: OpSite, data: Tensor, count) -> Tensor:
     """`data` with zeros after it, so that it has `count` elements."""
     if isinstance(count, int) and count == (data.shape or (-1,))[0]:
         return data
-    missing = w.arith("Sub", count, w.size(data, 0))
-    sizes = w.sizes(data)[1:]
-    return w.concat([data, w.full([missing, *sizes], 0, data.dtype)])
-
-
+    absent = w.arith("Sub", count, w.size(data, 0))
+    return w.concat([data, w.full([absent, *w.sizes(data)[1:]], 0, data.dtype)])

@@ -30,8 +30,21 @@ def matmul(w, x, y, *, transpose_x, transpose_y):
 
 @writes("einsum")
 def einsum(w, *x, equation):
-    inputs, output, _ = terms_of(equation, tuple(v.rank for v in x))
+    """An `Einsum` with a letter for each axis; axes under ``...`` are broadcast before it."""
+    inputs, output, ellipsis = terms_of(equation, tuple(v.rank for v in x))
     wide = [w.wide(v) for v in x]
+    for letter in ellipsis:
+        found = [w.size(v, term.index(letter)) for v, term in zip(wide, inputs, strict=True) if letter in term]
+        if len(found) < 2 or (set(map(type, found)) == {int} and len(set(found)) == 1):
+            continue
+        most = 1
+        for n in found:
+            most = w.arith("Max", most, n) if 0 not in found else 0
+        for i, term in enumerate(inputs):
+            if letter in term:
+                sizes = w.sizes(wide[i])
+                sizes[term.index(letter)] = most
+                wide[i] = w.expand(wide[i], sizes)
     out = w.node("Einsum", *wide, equation=f"{','.join(inputs)}->{output}", shape=w.types[0].shape)
     return w.cast(out, x[0].dtype)
 
