@@ -256,9 +256,7 @@ def array_chunks(w, array, *, order):
     sizes = w.sub(w.node("Min", bounds, n), w.node("Min", starts, n))
     used = w.node("Less", starts, n)
     counts = w.node("Compress", sizes, used, axis=0, shape=(-1,))
-    if array.counts:
-        raise Refused("a stack of stacks is divided into runs")
-    return replace(array, counts=(counts,))
+    return replace(array, counts=(counts, *array.counts))
 
 
 @writes("array_cut")
