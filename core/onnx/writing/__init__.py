@@ -9,7 +9,6 @@
     arrays      stacks and tensor arrays as tensors
     blocks      the ops of a block, one after the other
     sizes       the open sizes of a program and their names
-    report      which ops can be written, as a table for the documents
     rules/      the rules, one file for each family of ops
 
 A rule ends in the same arguments as the kernel of its op: ``rule(w, *inputs, **attrs)``, where the inputs are tensors of

@@ -16,6 +16,7 @@ cannot(
     "qr_factor",
     "svd",
 )
+cannot("ONNX has no operator for linear systems", "inverse", "slogdet", "solve", "triangular_solve")
 
 
 @writes("matmul")

@@ -6,10 +6,13 @@ import math
 
 from core.onnx.writing.blocks import OpSite
 from core.onnx.writing.graph import Tensor
-from core.onnx.writing.registry import writes
+from core.onnx.writing.registry import cannot, writes
 from core.onnx.writing.rules.indexing import ordered, repeated
 
 # mypy: disable-error-code="no-untyped-def"
+
+
+cannot("its path is traced back step by step, which no ONNX operator does", "crf_decoding")
 
 
 def _zero(w):
