@@ -118,6 +118,7 @@ REASONS: dict[str, tuple[str, dict[str, set[int]]]] = {
     "positions_nd": (COORDINATES, {"index": {1}}),
     "qr": (FACTORS, {"x": {0, 1, 2}}),
     "qr_factor": (FACTORS, {"x": {0, 1, 2}}),
+    "resize": (IMAGE, {"x": {0, 1, 2, 3}}),
     "roi_align": (IMAGE, {"boxes": {1}, "x": {2, 3}}),
     "roi_pool": (IMAGE, {"boxes": {1}, "x": {2, 3}}),
     "roi_positions": (IMAGE, {"boxes": {1}, "x": {2, 3}}),
