@@ -12,7 +12,7 @@ from core.ir.errors import ProgramError
 
 __all__ = ["OLDEST", "parse", "subgraphs"]
 
-OLDEST = 7
+OLDEST = 6
 """The oldest opset of the default domain that is read."""
 
 

@@ -19,7 +19,7 @@ from core.onnx.reading.draft import Draft
 from core.onnx.reading.graph import Env, GraphReader
 from core.onnx.reading.losses import Loss, append_loss
 from core.onnx.reading.model import OLDEST, parse, subgraphs
-from core.onnx.reading.values import Label, Maybe, Poison, Tensor, Value
+from core.onnx.reading.values import Label, List, Maybe, Poison, Tensor, Value
 
 __all__ = ["ImportedModel", "read_model"]
 
@@ -129,11 +129,13 @@ def _feed(draft: Draft, reader: GraphReader, info: ValueInfoProto) -> Value:
 
 
 def _tensors(name: str, value: Value | None, reader: GraphReader) -> list[tuple[str, Tensor]]:
-    """The graph output `name` as arrays."""
-    if isinstance(value, Maybe) and isinstance(value.held, Tensor):
+    """The graph output `name` as arrays: one, or one for each tensor of a sequence."""
+    if isinstance(value, Maybe) and isinstance(value.held, Tensor | List):
         value = value.held
     if isinstance(value, Tensor):
         return [(name, value)]
+    if isinstance(value, List):
+        return [(f"{name}.{i}", each) for i, each in enumerate(value.items)]
     if not isinstance(value, Poison):
         reader.report(f"output {name!r}", ProgramError("only arrays can be outputs", "unsupported_type"))
     return []

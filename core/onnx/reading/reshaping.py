@@ -34,7 +34,7 @@ def reshaped(node: Node, x: Tensor, sizes: Tensor, target: Sequence[int | None],
             return _regrouped(node, x, groups, worlds)
         if known.count(None) == 1 and -1 not in known:
             return node.reshape(x, [-1 if n is None else n for n in known])
-    return _by_sizes(node, x, sizes, known)
+    return _by_sizes(node, x, sizes, known, copies_zeros)
 
 
 def _copied(x: Tensor, axis: int) -> int | None:
@@ -120,7 +120,13 @@ def _regrouped(
     return x
 
 
-def _by_sizes(node: Node, x: Tensor, sizes: Tensor, known: Sequence[int | None]) -> Tensor:
+def _by_sizes(node: Node, x: Tensor, sizes: Tensor, known: Sequence[int | None], copies_zeros: bool) -> Tensor:
     shape = [-1 if n is None or n == -1 else n for n in known]
-    result: Tensor = node.emit("dynamic_reshape", x, node.cast(sizes, "int64"), shape=shape)
+    sizes = node.cast(sizes, "int64")
+    if copies_zeros and any(n is None for n in known):
+        own = node.emit("slice", node.emit("shape", x), axes=[0], starts=[0], ends=[len(known)])
+        if x.rank < len(known):
+            own = node.emit("concat", own, node.const([0] * (len(known) - x.rank), "int64"), axis=0)
+        sizes = node.emit("where", node.emit("equal", sizes, node.const(0, "int64")), own, sizes)
+    result: Tensor = node.emit("dynamic_reshape", x, sizes, shape=shape)
     return result

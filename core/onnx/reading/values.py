@@ -86,10 +86,14 @@ class Array:
 
 @dataclass(slots=True, eq=False)
 class List:
-    """A sequence whose length is known at import."""
+    """A sequence whose length is known at import.
+
+    rank: of its tensors, where an empty sequence has to tell it.
+    """
 
     items: list[Tensor] = field(default_factory=list)
     dtype: str = "float32"
+    rank: int | None = None
 
 
 @dataclass(slots=True, eq=False)

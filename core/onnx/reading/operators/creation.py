@@ -56,7 +56,12 @@ def range_(node: Node) -> Tensor:
         numbers = start.value + np.arange(max(int(count), 0)).astype(start.value.dtype) * delta.value
         return node.const(numbers, start.dtype)
     result: Tensor = node.emit("dynamic_range", start, limit, delta)
-    return result
+    if not result.is_float:
+        return result
+    # Written out for its gradient: the number of elements does not change with the ends, but the elements do.
+    counted = node.cast(node.counted(result, 0), start.dtype)
+    written: Tensor = node.emit("add", start, node.emit("mul", counted, delta))
+    return written
 
 
 @converter("EyeLike")

@@ -166,7 +166,11 @@ def bit_shift(node: Node) -> Tensor:
     direction = node.attr("direction")
     if direction not in ops:
         raise node.refuse(f"the direction must be LEFT or RIGHT, not {direction!r}")
-    result: Tensor = node.emit(ops[direction], node[0], node[1])
+    x, bits = node[0], node[1]
+    if not x.dtype.startswith("u"):  # a negative number of bits counts as all of them
+        negative = node.emit("less_than", bits, node.const(0, x.dtype))
+        bits = node.emit("where", negative, node.const(8 * _width(x.dtype), x.dtype), bits)
+    result: Tensor = node.emit(ops[direction], x, bits)
     return result
 
 

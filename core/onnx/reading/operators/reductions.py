@@ -108,8 +108,7 @@ def reduction(node: Node) -> Tensor:
     if not axes and node.attr("noop_with_empty_axes", 0):
         if node.op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceLogSumExp"):
             return x
-        each = rule(node, node.emit("unsqueeze", x, axes=[x.rank]), {"axes": [x.rank], "keepdims": False})
-        return each
+        return rule(node, node.emit("unsqueeze", x, axes=[x.rank]), {"axes": [x.rank], "keepdims": False})
     return rule(node, x, {"axes": sorted(a % x.rank for a in axes) if axes else None, "keepdims": keepdims})
 
 
