@@ -18,7 +18,7 @@ from core.ir.stop import poll
 from core.onnx.reading.arrays import name_of_array
 from core.onnx.reading.dynamic_sizes import sized
 from core.onnx.reading.folding import computed
-from core.onnx.reading.values import Array, Initial, Label, Tensor
+from core.onnx.reading.values import Array, Initial, Label, Origin, Tensor
 from core.onnx.reading.worlds import WORLDS, Sample, Sizes
 from core.ops.common.types import as_dtype
 
@@ -161,6 +161,8 @@ class Draft:
             raise ProgramError(f"the model needs more than {MOST_OPS} ops", "limit_exceeded")
         samples = self._samples(spec, padded, complete, found)
         outputs = tuple(self._result(spec.name, t, s) for t, s in zip(found, samples, strict=True))
+        if len(outputs) == 1 and isinstance(outputs[0], Tensor):
+            outputs[0].origin = Origin(spec.name, tuple(inputs), attrs)
         labels = [self._label(each) for each in outputs]
         slots = (
             {spec.outputs[0]: labels}

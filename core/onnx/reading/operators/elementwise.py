@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import reduce
 
 import numpy as np
@@ -143,8 +144,34 @@ def cast_like(node: Node) -> Tensor:
 
 @converter("Where")
 def where(node: Node) -> Tensor:
-    result: Tensor = node.emit("where", node[0], node[1], node[2])
+    condition, x, y = node[0], node[1], node[2]
+    y = _kept_rows(node, y, lambda: node.emit("logical_not", condition), condition)
+    x = _kept_rows(node, x, lambda: condition, condition)
+    result: Tensor = node.emit("where", condition, x, y)
     return result
+
+
+def _kept_rows(node: Node, x: Tensor, kept: Callable[[], Tensor], condition: Tensor) -> Tensor:
+    """`x`, whose rows that the selection drops get a gradient of 0, if it is a softmax and whole rows are dropped.
+
+    A row whose scores are all -inf has a softmax of NaN. The selection replaces it, but the gradient of a softmax
+    multiplies by its result, and 0 * NaN is NaN.
+    """
+    casts: list[str] = []
+    source = x
+    while source.origin is not None and source.origin.op == "cast":
+        casts.append(source.dtype)
+        source = source.origin.inputs[0]
+    made = source.origin
+    if made is None or made.op != "softmax":
+        return x
+    axis = made.attrs.get("axis", -1) % source.rank - source.rank
+    if condition.rank > source.rank or (condition.rank >= -axis and condition.shape[axis] != 1):
+        return x
+    found: Tensor = node.emit("softmax", node.emit("mask_gradient", kept(), made.inputs[0]), **made.attrs)
+    for dtype in reversed(casts):
+        found = node.cast(found, dtype)
+    return found
 
 
 @converter("IsInf")
