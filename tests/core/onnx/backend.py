@@ -138,6 +138,10 @@ def outcome(case: Case) -> Outcome:
         except CoreError as error:
             text = "; ".join(each.message for each in error.problems)
             wanted = {n for n in given if f"{n!r}) must be a constant" in text} - fixed
+            # a function body names its own values: give it all integers
+            wanted = (
+                wanted or {n for n, v in given.items() if "must be a constant" in text and v.dtype.kind == "i"} - fixed
+            )
             if not wanted:
                 return Outcome("refused", text)
             fixed |= wanted
@@ -227,7 +231,10 @@ def gradient_outcome(case: Case, found: Outcome) -> tuple[Literal["right", "wron
     wrt = [n for n, a in given.items() if a.dtype == np.float64 and a.size]
     for n in wrt:  # off the kinks at integers
         given[n] = given[n] + rng.uniform(1e-3, 2e-3, given[n].shape) * rng.choice([-1, 1], given[n].shape)
-    read = core.read(program)
+    try:
+        read = core.read(program)
+    except CoreError as error:
+        return "none", f"cannot be said in float64: {error}"
     shapes = {n: a.shape for n, a in given.items()}
     evaluate = core.compile_forward(read, list(model.outputs), shapes)
 

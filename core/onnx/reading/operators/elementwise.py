@@ -8,7 +8,6 @@ from functools import reduce
 
 import numpy as np
 
-from core.ir import FLOATS, INTEGERS
 from core.onnx.reading.arrays import dtype_name
 from core.onnx.reading.node import Node
 from core.onnx.reading.registry import converter
@@ -73,10 +72,7 @@ def _truncated(node: Node, x: Tensor, y: Tensor) -> Tensor:
 
 @converter("Mod")
 def mod(node: Node) -> Tensor:
-    fmod = node.attr("fmod", 0)
-    if node[0].is_float and not fmod:
-        raise node.refuse("floats need the attribute fmod = 1")
-    result: Tensor = node.emit("fmod" if fmod else "mod", node[0], node[1])
+    result: Tensor = node.emit("fmod" if node.attr("fmod", 0) else "mod", node[0], node[1])
     return result
 
 
@@ -176,15 +172,9 @@ def _kept_rows(node: Node, x: Tensor, kept: Callable[[], Tensor], condition: Ten
 
 @converter("IsInf")
 def is_infinite(node: Node) -> Tensor:
-    x = node[0]
-    negative, positive = node.attr("detect_negative", 1), node.attr("detect_positive", 1)
-    found: Tensor = node.emit("isinf", x)
-    zero = node.const(0, x.dtype)
-    if not positive:
-        found = node.emit("logical_and", found, node.emit("less_than", x, zero))
-    if not negative:
-        found = node.emit("logical_and", found, node.emit("greater_than", x, zero))
-    return found
+    signs = {"positive": bool(node.attr("detect_positive", 1)), "negative": bool(node.attr("detect_negative", 1))}
+    result: Tensor = node.emit("isinf", node[0], **signs)
+    return result
 
 
 @converter("BitShift")
@@ -203,14 +193,8 @@ def bit_shift(node: Node) -> Tensor:
 
 @converter("BitCast")
 def bit_cast(node: Node) -> Tensor:
-    x, dtype = node[0], dtype_name(node.attr("to"))
-    if x.value is not None:
-        return node.draft.constant(x.value.view(node.const(0, dtype).value.dtype))  # type: ignore[union-attr]
-    if x.dtype == dtype:
-        return x
-    if {x.dtype, dtype} <= set(INTEGERS) - set(FLOATS) and _width(x.dtype) == _width(dtype):
-        return node.cast(x, dtype)
-    raise node.refuse(f"the bits of {x.dtype} cannot be read as {dtype}")
+    result: Tensor = node.emit("bitcast", node[0], dtype=dtype_name(node.attr("to")))
+    return result
 
 
 def _width(dtype: str) -> int:
