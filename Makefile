@@ -18,6 +18,8 @@ HOST   ?= 127.0.0.1
 PORT   ?= 8080
 JOBS   ?= auto
 IMAGE  ?= backpass
+# A test that waits for ever fails by name after this time, in seconds, instead of stopping the run.
+NO_HANG := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 # Python must write bytecode, because the tests start hundreds of processes that read the same sources.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -59,7 +61,7 @@ doctor: $(STAMP)  ## check settings, machine, disk and store, as the service wou
 
 test: check  ## run lint, types, import contracts, and all tests except slow ones
 	@echo "pytest"
-	@$(BIN)/pytest -n $(JOBS) -m "not slow"
+	@$(BIN)/pytest -n $(JOBS) -m "not slow" $(NO_HANG)
 
 test-all: check $(ORACLE)  ## run `test` with slow tests, comparisons with PyTorch, 10 times the random programs, and machine code
 	@echo "pytest, slow tests included"
@@ -103,9 +105,10 @@ performance: $(STAMP)  ## write docs/performance.md from the last `make bench`
 openapi: $(STAMP)  ## write openapi/openapi.json from the code
 	@$(BIN)/backpass openapi --output openapi/openapi.json
 
-catalogue: $(STAMP)  ## write docs/ops and docs/options.md from the code
+catalogue: $(STAMP)  ## write docs/ops, docs/options.md and the client's table of ops from the code
 	@$(BIN)/backpass catalogue --output docs/ops
 	@$(BIN)/backpass options --output docs/options.md
+	@$(BIN)/backpass signatures --output backpass_client/builder/ops.json
 
 lock: $(STAMP)  ## pin the newest allowed versions of all dependencies
 	@$(PIP) uv==0.13.8

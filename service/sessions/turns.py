@@ -345,6 +345,8 @@ class Turns:
         n, storing = session.entry + 1, None
         if session.durability == "journal":
             storing = asyncio.create_task(self._append(session, n, write, seq, give_up))
+            storing.add_done_callback(_retrieved)
+            await asyncio.sleep(0)  # the entry is on its way to the disk while the call is written to the worker
         elif write.body is not None:
             asyncio.get_running_loop().call_soon(lambda: write.digest)  # while this task waits for the worker
         if session.durability == "checkpoint":
@@ -556,6 +558,12 @@ class Turns:
         return await result
 
     kept_running = _kept_running
+
+
+def _retrieved(storing: asyncio.Task[Entry]) -> None:
+    """Nobody waits for the entry of a call that was cancelled, because the service ends."""
+    if not storing.cancelled():
+        storing.exception()
 
 
 UPDATES = {"session.step": 1, "session.update": 1}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from sqlalchemy import Connection, Engine
@@ -13,14 +14,33 @@ from service.store.errors import StorageError
 __all__ = ["Backing", "Engines"]
 
 
-@dataclass(frozen=True, slots=True)
 class Engines:
     """Connections to an open database. reader: they cannot write."""
 
-    writer: Engine
-    reader: Engine
+    def __init__(self, writer: Engine, reader: Engine) -> None:
+        self.writer, self.reader = writer, reader
+        self._kept: Connection | None = None
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A transaction on the only connection that writes, for one thread at a time.
+
+        The connection stays open between transactions, because the pool takes a fifth of the time of a short one.
+        """
+        kept = self._kept or self.writer.connect()
+        self._kept = None
+        try:
+            with kept.begin():
+                yield kept
+        except BaseException:
+            kept.close()
+            raise
+        self._kept = kept
 
     def dispose(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
         self.reader.dispose()
         self.writer.dispose()
 

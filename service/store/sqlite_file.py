@@ -42,6 +42,7 @@ MAGIC = b"SQLite format 3\x00"
 REMEDY = "restore it from a backup, or move it away to start with an empty store"
 LOG_BYTES = 64 * 2**20  # the log is cut to this size when a large transaction is over
 NO_CHECKPOINT_ON_CLOSE = 1006  # SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE
+PAGE_BYTES = 8192  # of a new database: journals hold tensors, which take fewer and larger pages than 4 KiB ones
 COPY_PAGES = 2048  # of a copy, between two chances of other threads
 
 
@@ -61,6 +62,7 @@ def open_engine(path: Path, *, size: int, query_only: bool = False, log: bool = 
     def opened() -> sqlite3.Connection:
         connection = connect(path)
         try:
+            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # without effect on a database that has pages
             connection.execute(f"PRAGMA journal_mode = {'WAL' if log else 'MEMORY'}")
             connection.execute("PRAGMA synchronous = FULL")  # an acknowledged write survives a power failure
             connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")

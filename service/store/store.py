@@ -257,7 +257,7 @@ class Store:
         try:
             with self._used() as (engines, backing):
                 try:
-                    with engines.writer.begin() as connection:
+                    with engines.transaction() as connection:
                         _run(connection, group, backing)
                 except OF_WORK:
                     raise

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from core.ir.errors import ExecutionError, InvalidProgram, Location, Problem
+from core.ir.stop import poll
 from service.worker.state import WorkerState
 
 
@@ -99,14 +101,18 @@ def count(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarra
 
 
 def gated(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
-    """Request the compilation args["what"], which ends when the test writes to the FIFO args["gate"].
+    """Request the compilation args["what"], which ends when the test makes the file args["gate"], and deletes the file.
 
-    The written text is the result; the text "fail" makes the compilation fail.
+    The text of the file is the result; the text "fail" makes the compilation fail.
     """
 
     def compile() -> str:
-        with open(args["gate"]) as gate:
-            said = gate.read()
+        gate = Path(args["gate"])
+        while not gate.exists():
+            poll()  # as real compilations do: others take their turns, and an abandoned one ends
+            time.sleep(0.001)
+        said = gate.read_text()
+        gate.unlink()
         if said == "fail":
             raise ExecutionError("cannot be compiled", "compiler_failed")
         return said

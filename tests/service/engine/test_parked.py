@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,19 +23,33 @@ Gate = Callable[[str], str]
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Gate:
-    """gate(name) creates a FIFO and returns its path."""
-
-    def made(name: str) -> str:
-        path = tmp_path / name
-        os.mkfifo(path)
-        return str(path)
-
-    return made
+    """gate(name) is the path of the file that ends a compilation."""
+    return lambda name: str(tmp_path / name)
 
 
 async def open_gate(path: str, said: str = "code") -> None:
-    """Wait until the compilation reads from its gate, then give it its result."""
-    await asyncio.to_thread(Path(path).write_text, said)
+    """Give the compilation that waits at this gate its result, and wait until it has read it."""
+
+    def given() -> None:
+        leave_open(path, said)
+        end = time.monotonic() + MINUTE
+        while os.path.exists(path):
+            assert time.monotonic() < end, f"no compilation reads {path}"
+            time.sleep(0.001)
+
+    await asyncio.to_thread(given)
+
+
+def leave_open(path: str, said: str = "code") -> None:
+    """Give a result to the compilation that waits at this gate, now or later."""
+    whole = Path(f"{path}.new")
+    whole.write_text(said)
+    whole.rename(path)
+
+
+def is_closed(path: str) -> bool:
+    """Whether no compilation has read what this gate gives."""
+    return os.path.exists(path)
 
 
 async def parked(pool: EmbeddedPool, count: int) -> None:
@@ -121,7 +136,7 @@ async def test_the_deadline_of_a_parked_call_does_not_end_the_worker(open_pool, 
         assert (await later).result == {"compiled": "code", "pid": pid}
 
 
-async def test_cancelling_a_parked_call_cancels_its_queued_compilation(open_pool, gate):
+async def test_cancelling_a_parked_call_ends_its_compilation(open_pool, gate):
     async with open_pool(workers=1) as pool:
         running, unwanted, wanted = gate("a"), gate("b"), gate("c")
         calls = [compiling(pool, path, path) for path in (running, unwanted, wanted)]
@@ -132,9 +147,11 @@ async def test_cancelling_a_parked_call_cancels_its_queued_compilation(open_pool
         await pool.call("echo", {}, deadline=MINUTE)  # arrives after the `Forget` message
 
         await open_gate(running)
-        await open_gate(wanted)  # reached only if the cancelled compilation before it does not run
+        leave_open(unwanted)
+        await open_gate(wanted)
 
         assert [(await calls[i]).result["compiled"] for i in (0, 2)] == ["code", "code"]
+        assert is_closed(unwanted), "the cancelled compilation has read its gate"
 
 
 async def test_the_number_of_parked_calls_is_bounded(open_pool, gate):
