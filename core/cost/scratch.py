@@ -48,6 +48,7 @@ BYTES: Mapping[str, tuple[float, float]] = {
     "read_rows": (2.0, 2.0),
     "roi_positions": (3.0, 3.0),
     "segment_max": (2.0, 2.0),
+    "segment_prod": (4.0, 4.0),
     "slogdet": (2.5, 2.5),
     "det": (2.5, 2.5),
     "solve": (2.0, 3.0),
@@ -58,6 +59,9 @@ BYTES: Mapping[str, tuple[float, float]] = {
     "cholesky_factor": (2.0, 2.0),
     "softplus": (1.0, 3.0),
     "window_sizes": (1.0, 2.0),
+    "lu": (3.0, 2.0),
+    "matrix_exp": (12.0, 3.0),
+    "dft": (5.0, 5.0),
     "triangular_solve": (3.0, 4.0),
     "correlate": (3.0, 3.0),
     "correlate_filter_adjoint": (3.0, 3.0),
@@ -79,6 +83,7 @@ WORDS: Mapping[str, tuple[float, float]] = {
     "gaussian_random": (1, 17),
     "is_last": (4, 4),
     "merge_rows": (4, 2),
+    "non_max_suppression": (24, 3),
     "mode_position": (8, 2),
     "multinomial": (12, 10),
     "next_key": (1, 64),
@@ -87,6 +92,7 @@ WORDS: Mapping[str, tuple[float, float]] = {
     "truncated_gaussian": (1, 10),
     "uniform_random": (1, 10),
     "unique_positions": (4, 3),
+    "unique_slices": (6, 3),
 }
 """Temporary words of eight bytes for each element of the operands, and for each element of the outputs, of kernels that
 compute in 64 bits whatever the dtype: they draw random numbers, sort, or find positions."""

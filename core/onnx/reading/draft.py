@@ -16,6 +16,7 @@ from core.ir.errors import ProgramError
 from core.ir.registry import OpSpec, json_value, lookup
 from core.ir.stop import poll
 from core.onnx.reading.arrays import name_of_array
+from core.onnx.reading.dynamic_sizes import sized
 from core.onnx.reading.folding import computed
 from core.onnx.reading.values import Array, Initial, Label, Tensor
 from core.onnx.reading.worlds import WORLDS, Sample, Sizes
@@ -221,7 +222,7 @@ class Draft:
         self, w: int, spec: OpSpec, inputs: Sequence[Operand | None], attrs: Mapping[str, Any]
     ) -> list[Sample | None] | None:
         types: list[Type | None] = []
-        values: list[np.ndarray | None] | None = []
+        values: list[np.ndarray | None] = []
         for each in inputs:
             sample = Sample(each.type, each.value) if isinstance(each, Tensor) else None
             if isinstance(each, Tensor) and each.samples:
@@ -229,19 +230,20 @@ class Draft:
                 if sample is None:
                     return None
             types.append(each.type if isinstance(each, Array) else None if sample is None else sample.type)
-            value = None if sample is None else sample.value
-            if values is not None:
-                values = None if each is not None and value is None else [*values, value]
+            values.append(None if sample is None else sample.value)
         try:
-            found = output_types(spec, tuple(types), attrs)
+            found = list(output_types(spec, tuple(types), attrs))
         except ProgramError:
             return None
+        if spec.name.startswith("dynamic_") and (shape := sized(spec.name, types, values, attrs)) is not None:
+            assert isinstance(found[0], TensorType)
+            found[0] = TensorType(shape, found[0].dtype)
+        known = all(v is not None for v, each in zip(values, inputs, strict=True) if each is not None)
         small = all(isinstance(t, TensorType) and -1 not in t.shape and math.prod(t.shape) <= SAMPLED for t in found)
-        shapes_only = spec.name == "shape" and types[0] is not None
         results: tuple[np.ndarray, ...] | None = None
-        if shapes_only and isinstance(types[0], TensorType) and types[0].is_static:
+        if spec.name == "shape" and isinstance(types[0], TensorType) and types[0].is_static:
             results = (np.array(types[0].shape, "int64"),)
-        elif values is not None and small and not spec.takes_key and spec.kind != "control":
+        elif known and small and not spec.takes_key and spec.kind != "control":
             results = computed(spec, types, values, attrs)
         return [
             None if not isinstance(t, TensorType) else Sample(t, None if results is None else results[i])

@@ -83,13 +83,7 @@ def _taps(size: int, out: int, scale: float, start: float, end: float, how: Samp
     """Positions and weights [taps, out]. An output element is the weighted sum of its taps."""
     where_ = np.clip(_source(size, out, scale, start, end, how.coordinates), -(2.0**52), 2.0**52)
     if how.mode == "nearest":
-        rounded = {
-            "round_prefer_floor": lambda v: np.ceil(v - 0.5),
-            "round_prefer_ceil": lambda v: np.floor(v + 0.5),
-            "floor": np.floor,
-            "ceil": np.ceil,
-        }[how.nearest_mode](where_)
-        return np.clip(rounded, 0, size - 1).astype(int)[None], np.ones((1, out))
+        return np.clip(_rounded(where_, how.nearest_mode), 0, size - 1).astype(int)[None], np.ones((1, out))
     n = _reach(scale, how)
     at = np.floor(where_)[None] + np.arange(1 - n, n + 1)[:, None]
     distance = np.abs(at - where_) * (min(scale, 1.0) if how.antialias else 1.0)
@@ -100,6 +94,17 @@ def _taps(size: int, out: int, scale: float, start: float, end: float, how: Samp
         total = weights.sum(0)
         weights = weights / np.where(total == 0, 1.0, total)
     return np.clip(at, 0, size - 1).astype(int), weights
+
+
+def _rounded(at: np.ndarray, nearest_mode: str) -> np.ndarray:
+    match nearest_mode:
+        case "floor":
+            return np.floor(at)
+        case "ceil":
+            return np.ceil(at)
+        case "round_prefer_floor":
+            return np.ceil(at - 0.5)
+    return np.floor(at + 0.5)
 
 
 def _linear(distance: np.ndarray) -> np.ndarray:

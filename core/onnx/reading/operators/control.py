@@ -358,10 +358,10 @@ def scan(node: Node) -> tuple[Value, ...]:
     hints, recorded_hints = _hints(node, body, 0, states)
     results = _scanned(node, body, initial, sequences, hints, recorded_hints)
     for i, (axis, flips) in enumerate(zip(out_axes, out_backward, strict=True)):
-        x = results[states + i]
-        assert isinstance(x, Tensor)
-        x = node.emit("flip", x, axes=[0]) if flips else x
-        results[states + i] = _moved(node, x, 0, _checked_axis(node, axis, x.rank))
+        stacked = results[states + i]
+        assert isinstance(stacked, Tensor)
+        stacked = node.emit("flip", stacked, axes=[0]) if flips else stacked
+        results[states + i] = _moved(node, stacked, 0, _checked_axis(node, axis, stacked.rank))
     return tuple(results)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from core.onnx.reading.node import Node
@@ -45,7 +43,6 @@ def slice_(node: Node) -> Tensor:
     cut = [axes[i] % x.rank for i in open_ones]
     shape = [-1 if i in cut else n for i, n in enumerate(x.shape)]
     result: Tensor = node.emit("dynamic_slice", x, *operands, axes=cut, shape=shape)
-    _sample_sizes(node, x, result, open_ones, cut)
     return result
 
 
@@ -83,31 +80,6 @@ def _picked(node: Node, vector: Tensor, positions: list[int]) -> Tensor:
         return vector
     result: Tensor = node.emit("gather", vector, node.const(positions, "int64"), axis=0)
     return result
-
-
-def _sample_sizes(node: Node, x: Tensor, result: Tensor, positions: list[int], axes: list[int]) -> None:
-    """Give `result` the sizes that its positions mean in each world."""
-    vectors = [node[k] for k in (1, 2)] + ([node[4]] if node.given(4) else [])
-    found: list[Any] = []
-    for w in range(len(result.samples)):
-        at = x.samples[w] if x.samples else None
-        values = [v.value if v.value is not None else _value(v, w) for v in vectors]
-        sample = result.samples[w]
-        if sample is None or any(v is None for v in values) or (at is None and x.samples):
-            found.append(sample)
-            continue
-        shape = list(at.type.shape if at is not None else x.shape)
-        steps = values[2] if len(values) > 2 else np.ones(len(values[0]), "int64")
-        for i, axis in zip(positions, axes, strict=True):
-            part = slice(int(values[0][i]), int(values[1][i]), int(steps[i]) or 1)
-            shape[axis] = len(range(*part.indices(shape[axis])))
-        found.append(type(sample)(type(sample.type)(tuple(shape), sample.type.dtype), sample.value))
-    result.samples = tuple(found)
-
-
-def _value(vector: Tensor, w: int) -> np.ndarray | None:
-    sample = vector.samples[w] if w < len(vector.samples) else None
-    return None if sample is None else sample.value
 
 
 # --- reads ---------------------------------------------------------------------------------------------------------
