@@ -83,7 +83,7 @@ def _merged(node: Node, name: str, a: Value, b: Value) -> tuple[Value, list[Cell
         return List(items, a.dtype), [cell for _, cells in pairs for cell in cells]
     if not isinstance(a, Tensor | Array) or not isinstance(b, Tensor | Array):
         raise node.refuse(f"output {name!r} has different kinds in the branches")
-    wide, _ = joined(node.draft, a, b, f"the branches give {name!r} different types")
+    wide, _ = joined(node.draft, a, b, f"the branches give {name!r} different types", set())
     cell = Cell.like(wide, name)
     return cell.value, [cell]
 
@@ -176,7 +176,7 @@ class _Body:
             wider = False
             for cell, result in zip(cells, self.carried, strict=True):
                 what = f"{cell.label.hint!r} changes its type in the loop"
-                cell.value, changed = joined(node.draft, cell.value, result, what)
+                cell.value, changed = joined(node.draft, cell.value, result, what, cell.free)
                 wider |= changed
             if not wider:
                 return
