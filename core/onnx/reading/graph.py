@@ -166,7 +166,6 @@ class GraphReader:
             for op in self.draft.block.ops[first:]
             for labels in op.outputs.values()
             for label in labels
-            if not label.wanted
         }
         base = next((n for n in names if n), proto.op_type)
         for name, value in zip(names, results, strict=False):
@@ -180,7 +179,7 @@ class GraphReader:
                 label.hint, label.wanted = name, True
                 del fresh[id(label)]
         for label in fresh.values():
-            if "." not in label.hint and "/" not in label.hint:
+            if not label.wanted and "." not in label.hint and "/" not in label.hint:
                 label.hint = f"{base}.{label.hint}"
 
     @staticmethod
