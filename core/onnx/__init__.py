@@ -11,6 +11,6 @@ inputs become feeds, its float initialisers parameters, its outputs variables, a
 * `reading`: from an ONNX model to a program.
 """
 
-from core.onnx.reading import ImportedModel, Loss, read_model
+from core.onnx.reading import ImportedModel, Loss, embedded, read_model
 
-__all__ = ["ImportedModel", "Loss", "read_model"]
+__all__ = ["ImportedModel", "Loss", "embedded", "read_model"]
