@@ -30,9 +30,10 @@ from service.routes.registration import (
     signature_of,
     summary,
 )
+from service.schemas.backward import BackwardProgram
 from service.schemas.derived import text_of
 from service.schemas.examples import REGRESSION_ID, WHILE_ID
-from service.schemas.gradients import CheckpointBytes, LoopBytes, LoopMemory, Question, Trips, budgeted
+from service.schemas.gradients import CheckpointBytes, LoopBytes, LoopMemory, ProgramDocument, Question, Trips, budgeted
 from service.schemas.programs import Strict
 from service.store.program_text import ProgramText
 from service.store.programs import StoredProgram
@@ -62,7 +63,7 @@ class DetailedValues(InitialValues):
 class ProgramDetail(ProgramSummary):
     """A registered program with its document."""
 
-    program: dict[str, Any] = Field(description="The document as it was sent, with the member `values`.")
+    program: ProgramDocument = Field(description="The document as it was sent, with the member `values`.")
     values: DetailedValues | None = Field(None, description="Its initial values, if it has some.")  # type: ignore[assignment]
 
 
@@ -205,7 +206,7 @@ CACHED = {"Cache-Control": "private, no-cache", "Vary": "Accept"}
     "/{program_id}/backward",
     summary="Compute the backward pass",
     responses={
-        200: {"description": "The program with its backward pass, and tables about it."},
+        200: {"model": BackwardProgram, "description": "The program with its backward pass, and tables about it."},
         304: {"description": "The answer is that of If-None-Match."},
         **responses("not-found", "invalid-program", "no-gradient", "invalid-request", *WORKER_PROBLEMS),
     },
@@ -253,12 +254,12 @@ async def get_backward(
     "/{program_id}/backward",
     summary="Compute the backward pass, with hooks",
     responses={
-        200: {"description": "The program with its backward pass, and tables about it."},
+        200: {"model": BackwardProgram, "description": "The program with its backward pass, and tables about it."},
         **responses("invalid-program", "no-gradient", "not-found", *BODY_PROBLEMS, *WORKER_PROBLEMS),
     },
     openapi_extra=accepts(Question, binary=False, regression=("Clip the gradients of all parameters", CLIPPED)),
 )
-async def post_backward(request: Request, program_id: ProgramId) -> Response:
+async def compute_backward(request: Request, program_id: ProgramId) -> Response:
     """As the GET, for questions that do not fit into a query string."""
     stored = await program(request, program_id)
     body = await read_body(request, settings(request), binary=False)
