@@ -117,6 +117,11 @@ class Program:
         """The variables of the outputs of an ONNX model, in order; empty for other programs."""
         return self.signature.get("outputs") or []
 
+    @property
+    def loss(self) -> str | None:
+        """The variable of the loss of a built program or of an ONNX model, if it has one."""
+        return self._loss(None)
+
     def values(self) -> dict[str, np.ndarray]:
         """The initial values that the service keeps with the program. Raises Refused (not-found) if it has none."""
         return unpack(self.service.send("GET", f"/v1/programs/{self.id}/values").content)[1]
@@ -253,9 +258,7 @@ class Programs:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def create(
-        self, document: BuiltProgram | Mapping[str, Any], values: Mapping[str, Any] = NO_TENSORS
-    ) -> Program:
+    def create(self, document: BuiltProgram | Mapping[str, Any], values: Mapping[str, Any] = NO_TENSORS) -> Program:
         """Register a built program or a program document, with initial values. Raises Refused."""
         return Program(self._service, document, values)
 

@@ -27,7 +27,9 @@ def graph_model(
     """A model with one output; by default with the feed x: float32 [rows, 2]."""
     fed = [helper.make_tensor_value_info("x", FLOAT, ["rows", 2])] if inputs is None else list(inputs)
     initial = [numpy_helper.from_array(value, name) for name, value in weights.items()]
-    graph = helper.make_graph(list(nodes), "graph", fed, [helper.make_tensor_value_info(out, FLOAT, None)], initial)
+    graph = helper.make_graph(
+        list(nodes), "graph", fed, [helper.make_tensor_value_info(out, FLOAT, ["rows", "n"])], initial
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9, **more)
 
 

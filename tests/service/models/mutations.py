@@ -103,7 +103,8 @@ def deep_nests(model: onnx.ModelProto, draw: random.Random) -> None:
     graph = onnx.GraphProto()
     graph.CopyFrom(_inner("innermost", [helper.make_node("Relu", ["x"], ["deep0"])], "deep0"))
     for n in range(1, depth):
-        node = helper.make_node("If", ["flag"], [f"deep{n}"], then_branch=graph, else_branch=graph if n < 4 else _leaf(n))
+        other = graph if n < 4 else _leaf(n)
+        node = helper.make_node("If", ["flag"], [f"deep{n}"], then_branch=graph, else_branch=other)
         graph = _inner(f"level{n}", [node], f"deep{n}")
     model.graph.initializer.append(helper.make_tensor("flag", TensorProto.BOOL, [], [True]))
     model.graph.node.append(helper.make_node("If", ["flag"], ["deep"], then_branch=graph, else_branch=_leaf(0)))
@@ -132,7 +133,7 @@ def shuffled_nodes(model: onnx.ModelProto, draw: random.Random) -> None:
 
 
 def external_paths(model: onnx.ModelProto, draw: random.Random) -> None:
-    places = ["../../etc/passwd", "/etc/passwd", "/dev/zero", "/proc/self/mem", "file:///etc/passwd", "\0", "a" * 10_000]
+    places = ["../../etc/passwd", "/etc/passwd", "/dev/zero", "/proc/self/mem", "file:///etc/passwd", "\0", "a" * 10**4]
     for tensor in model.graph.initializer:
         tensor.ClearField("raw_data")
         tensor.data_location = TensorProto.EXTERNAL
@@ -194,8 +195,11 @@ def endless_loops(model: onnx.ModelProto, draw: random.Random) -> None:
             helper.make_tensor_value_info("cond", TensorProto.BOOL, []),
             helper.make_tensor_value_info("v", FLOAT, [2]),
         ],
-        [helper.make_tensor_value_info("cond_out", TensorProto.BOOL, []), helper.make_tensor_value_info("v_out", FLOAT, [2])],
-    )  # fmt: skip
+        [
+            helper.make_tensor_value_info("cond_out", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("v_out", FLOAT, [2]),
+        ],
+    )
     model.graph.initializer.append(helper.make_tensor("trips", TensorProto.INT64, [], [draw.choice(HUGE)]))
     model.graph.initializer.append(helper.make_tensor("sure", TensorProto.BOOL, [], [True]))
     model.graph.initializer.append(helper.make_tensor("start", FLOAT, [2], [1.0, 2.0]))
@@ -212,7 +216,7 @@ def missing_types(model: onnx.ModelProto, draw: random.Random) -> None:
 
 def recursive_functions(model: onnx.ModelProto, draw: random.Random) -> None:
     """Functions that call themselves, each other, or the next one twice."""
-    count = draw.choice([1, 2, 30])
+    count = draw.choice([1, 2, 12])
     for n in range(count):
         again = (n + 1) % count if draw.random() < 0.5 else n + 1
         nodes = [helper.make_node(f"F{again}", ["a"], [f"o{k}"], domain="local") for k in range(2)]

@@ -73,7 +73,7 @@ def test_a_location_outside_of_the_folder_is_refused(tmp_path, location):
     archive = zipped(tmp_path / "a.zip", ("linear.onnx", path.read_bytes()), ("linear.data", external()[1]))
 
     for each in (path, archive):
-        with pytest.raises((BadModelFile, ProgramError), match="is not that of a file inside|which was not given"):
+        with pytest.raises((BadModelFile, ProgramError), match=r"is not that of a file inside|which was not given"):
             read_model_file(each, LIMIT)
 
 
@@ -87,7 +87,7 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path):
 
 
 def test_missing_data_is_named(tmp_path):
-    with pytest.raises(ProgramError, match="'linear.data', which was not given"):
+    with pytest.raises(ProgramError, match=r"'linear.data', which was not given"):
         read_model_file(written(tmp_path, data=None), LIMIT)
 
 
