@@ -31,16 +31,17 @@ TRAINABLE = "backpass.trainable"
 _TRAINING = {"train", "training", "use_input_stats", "dropout_p"}
 """Arguments of operators of torch that change what they compute in training."""
 _RIGHT_IN_TRAINING = {
-    "batch_norm", "dropout", "native_dropout", "instance_norm", "lstm", "gru", "scaled_dot_product_attention",
+    "batch_norm", "instance_norm", "lstm", "gru", "scaled_dot_product_attention",
+    "dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """data: the ONNX model. outputs: number of outputs of the module, in the order in which pytrees have them."""
+    """data: the ONNX model. outputs: names of the outputs, in the order in which pytrees have them."""
 
     data: bytes
-    outputs: int
+    outputs: tuple[str, ...]
 
 
 def exported(
@@ -68,7 +69,7 @@ def exported(
                 module, tuple(args), dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False
             )
         except Exception as error:
-            raise BackpassError(f"torch.export cannot trace {type(module).__name__}: {error}") from error
+            raise BackpassError(f"torch.export cannot trace {type(module).__name__}: {_cause(error)}") from error
     _check_training(program)
     try:
         model = torch.onnx.export(
@@ -76,16 +77,22 @@ def exported(
             custom_translation_table=_translations(),
         ).model_proto  # fmt: skip
     except Exception as error:
-        raise BackpassError(f"torch.onnx.export cannot convert {type(module).__name__}: {error}") from error
-    count = len(model.graph.output) - len(buffers)
+        raise BackpassError(f"torch.onnx.export cannot convert {type(module).__name__}: {_cause(error)}") from error
     _name_tied(model, module)
     _bind_buffers(model, list(buffers))
     names = [name for name, each in module.named_parameters() if each.requires_grad]
     model.metadata_props.add(key=TRAINABLE, value=json.dumps(names))
     try:
-        return Exported(model.SerializeToString(), count)
+        return Exported(model.SerializeToString(), tuple(each.name for each in model.graph.output))
     except ValueError as error:  # protobuf ends at 2 GiB
         raise BackpassError(f"the ONNX model of {type(module).__name__} is too large: {error}") from error
+
+
+def _cause(error: BaseException) -> str:
+    """The first error of a chain; torch puts long advice around it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}"
 
 
 # --- tracing -------------------------------------------------------------------------------------------------------
@@ -230,7 +237,8 @@ def _attention(
         key, value = _for_each_query(query, key), _for_each_query(query, value)
     size = op.CastLike(op.Shape(query, start=-1), query)
     factor = op.Reciprocal(op.Sqrt(size)) if scale is None else _like(scale, query)
-    turned = [*range(len(key.shape) - 2), len(key.shape) - 1, len(key.shape) - 2]
+    rank = len(query.shape)
+    turned = [*range(rank - 2), rank - 1, rank - 2]
     scores = op.MatMul(op.Mul(query, factor), op.Transpose(key, perm=turned))
     allowed = attn_mask if attn_mask is not None and attn_mask.dtype == onnx.TensorProto.BOOL else None
     if is_causal:

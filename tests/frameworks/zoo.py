@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-__all__ = ["CASES", "Case"]
+__all__ = ["CASES", "Case", "loss_of"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,12 @@ class Case:
     loss: str
     label: Tensor
     dynamic: Any = None
+
+
+def loss_of(case: Case, outputs: Tensor) -> Tensor:
+    """The loss of the case in torch."""
+    function = {"cross_entropy": nn.functional.cross_entropy, "mse": nn.functional.mse_loss}[case.loss]
+    return function(outputs, case.label)
 
 
 class UNet(nn.Module):
@@ -156,7 +162,7 @@ _library: torch.library.Library | None = None  # definitions last as long as it
 
 def resnet18() -> Case:
     resnet18 = _vision().resnet18
-    return Case(resnet18(num_classes=10), (torch.randn(4, 3, 32, 32),), "cross_entropy", _classes(4, 10))
+    return Case(resnet18(num_classes=10), (torch.randn(8, 3, 64, 64),), "cross_entropy", _classes(8, 10))
 
 
 def mobilenet_v3() -> Case:
