@@ -28,7 +28,7 @@ def mutants(count: int, seed: int = 0) -> Iterator[tuple[str, bytes]]:
 
 
 def _base(draw: random.Random) -> onnx.ModelProto:
-    return draw.choice([linear, perceptron, perceptron, lambda: external()[0]])()
+    return draw.choice([linear] * 3 + [perceptron] * 6 + [lambda: external()[0]])()
 
 
 # --- bytes -------------------------------------------------------------------------------------------------------
@@ -230,24 +230,31 @@ def recursive_functions(model: onnx.ModelProto, draw: random.Random) -> None:
 
 
 def attributes(model: onnx.ModelProto, draw: random.Random) -> None:
+    """An attribute of the operator, or of another one, with a strange value."""
     node = draw.choice(model.graph.node)
-    values = (draw.choice(HUGE), 1e38, float("nan"), "text", [], list(HUGE), [0.5] * 100, np.zeros(3).tolist())
-    name = draw.choice(["axis", "axes", "keepdims", "alpha", "body", "value", "to", "perm", "then_branch"])
-    del node.attribute[:]
+    known = [*onnx.defs.get_schema(node.op_type).attributes] or ["axis"]
+    name = draw.choice([*known, *known, "axes", "body"])
+    values = (draw.choice(HUGE), 1e38, float("nan"), "text", None, list(HUGE), [0.5] * 100, np.zeros(3).tolist())
     value = draw.choice(values)
-    if value == []:
+    kept = [each for each in node.attribute if each.name != name]
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    if value is None:
         node.attribute.add(name=name, type=draw.choice([*AttributeProto.AttributeType.values()]))
     else:
         node.attribute.append(helper.make_attribute(name, value))
 
 
 def operators(model: onnx.ModelProto, draw: random.Random) -> None:
-    """Any operator of the standard in place of another, with the inputs of that one."""
+    """Another operator with as many inputs in place of one, or any other one."""
     node = draw.choice(model.graph.node)
-    schema = draw.choice([each for each in onnx.defs.get_all_schemas() if each.domain == ""])
+    schemas = [each for each in onnx.defs.get_all_schemas() if each.domain == ""]
+    alike = [each for each in schemas if each.min_input <= len(node.input) <= each.max_input]
+    schema = draw.choice(schemas if draw.random() < 0.2 else alike)
     node.op_type = schema.name
-    if draw.random() < 0.5:
-        del node.attribute[:]
+    kept = [each for each in node.attribute if each.name in schema.attributes]
+    del node.attribute[:]
+    node.attribute.extend(kept)
 
 
 def names(model: onnx.ModelProto, draw: random.Random) -> None:
