@@ -11,6 +11,7 @@ import backpass_client as bp
 from backpass_client.torch_tensors import from_array, to_array
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
+pytest.importorskip("onnxscript", reason="needs onnxscript, which exports models of PyTorch")
 nn, functional = torch.nn, torch.nn.functional
 
 pytestmark = pytest.mark.slow

@@ -12,6 +12,7 @@ import pytest
 import backpass_client as bp
 
 torch = pytest.importorskip("torch", reason="needs PyTorch")
+pytest.importorskip("onnxscript", reason="needs onnxscript, which exports models of PyTorch")
 nn, functional = torch.nn, torch.nn.functional
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-__all__ = ["CASES", "Case", "loss_of"]
+__all__ = ["CASES", "Case", "Logits", "loss_of", "vision_models"]
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _classes(batch: int, classes: int, *more: int) -> Tensor:
     return torch.randint(0, classes, (batch, *more))
 
 
-def _vision() -> Any:
+def vision_models() -> Any:
     """`torchvision.models`. The models also work with a build of torchvision for another variant of torch, whose own
     operators cannot be loaded; but its import wants their schemas."""
     global _library
@@ -161,17 +161,17 @@ _library: torch.library.Library | None = None  # definitions last as long as it
 
 
 def resnet18() -> Case:
-    resnet18 = _vision().resnet18
+    resnet18 = vision_models().resnet18
     return Case(resnet18(num_classes=10), (torch.randn(8, 3, 64, 64),), "cross_entropy", _classes(8, 10))
 
 
 def mobilenet_v3() -> Case:
-    module = _vision().mobilenet_v3_small(num_classes=10, dropout=0.0)
+    module = vision_models().mobilenet_v3_small(num_classes=10, dropout=0.0)
     return Case(module, (torch.randn(4, 3, 64, 64),), "cross_entropy", _classes(4, 10))
 
 
 def vit() -> Case:
-    module = _vision().VisionTransformer(16, 4, 2, 2, 32, 64, num_classes=10)
+    module = vision_models().VisionTransformer(16, 4, 2, 2, 32, 64, num_classes=10)
     nn.init.normal_(module.heads.head.weight, std=0.02)
     return Case(module, (torch.randn(4, 3, 16, 16),), "cross_entropy", _classes(4, 10))
 
@@ -210,7 +210,7 @@ class Logits(nn.Module):
 
 
 def gpt2() -> Case:
-    _vision()  # transformers imports it
+    vision_models()  # transformers imports it
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -221,7 +221,7 @@ def gpt2() -> Case:
 
 
 def bert() -> Case:
-    _vision()
+    vision_models()
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(
