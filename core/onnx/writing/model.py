@@ -91,6 +91,7 @@ def _written(program: Program, wanted: Mapping[str, str], values: Mapping[str, n
         else:
             inputs.append(value_info(name, type, sizes.get(name)))
             operands.append(Tensor(name, type.dtype, type.shape))
+    taken = {value.name for value in operands if isinstance(value, Tensor) and value.name in read}
     for name in wanted:  # reserved, so that no other value has the name of an output
         model.claim(name)
     found = dict(zip(variables, writer.block(graph, block, operands), strict=True))
@@ -100,6 +101,8 @@ def _written(program: Program, wanted: Mapping[str, str], values: Mapping[str, n
     for name, variable in wanted.items():
         value = found[variable]
         assert isinstance(value, Tensor)
+        if value.name != name and name in taken:
+            raise ProgramError(f"an output cannot have the name {name!r} of an input", "bad_query")
         graph.add("Identity", [value.name], [name], {}) if value.name != name else None
         results.append(value_info(name, value.type))
     return _serialized(graph, inputs, results, opset)
