@@ -199,7 +199,7 @@ def agree(seed: int, depth: int) -> list[str]:
     return refused
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6, 18))
 def test_random_programs_and_their_gradients_agree(seed):
     for reason in agree(seed, 3):
         assert "draw other numbers" in reason

@@ -242,20 +242,22 @@ def array_regroup(w, array, like):
 
 @writes("array_chunks")
 def array_chunks(w, array, *, order):
-    """Counts binom(k + order - 1, order), cut off at the number of elements."""
+    """The first k runs have binom(k + order, order + 1) elements. At most sqrt(2 n) + 2 runs are needed for n of them."""
+    if order > 2:
+        raise Refused(f"runs of order {order}; the memory policies of loops use 1 and 2")
     n = w.vector([length(w, array)])
-    most = 4096
-    ends, total = [], 0
-    for k in range(most):
-        total += math.comb(k + order, order)
-        ends.append(min(total, 2**62))
-        if total > 2**40:
-            break
-    bounds = w.ints(ends)
-    starts = w.ints([0, *ends[:-1]])
-    sizes = w.sub(w.node("Min", bounds, n), w.node("Min", starts, n))
-    used = w.node("Less", starts, n)
-    counts = w.node("Compress", sizes, used, axis=0, shape=(-1,))
+    root = w.node("Sqrt", w.cast(w.mul(n, w.ints([2])), "float64"))
+    k = w.arange(w.add(w.cast(w.node("Ceil", root), "int64"), w.ints([2])))
+
+    def elements(k):
+        """The elements of the first k runs."""
+        product = k
+        for i in range(1, order + 1):
+            product = w.mul(product, w.add(k, w.ints([i])))
+        return w.node("Min", w.div(product, w.ints([math.factorial(order + 1)])), n)
+
+    starts, ends = elements(k), elements(w.add(k, w.ints([1])))
+    counts = w.node("Compress", w.sub(ends, starts), w.node("Less", starts, n), axis=0, shape=(-1,))
     return replace(array, counts=(counts, *array.counts))
 
 
