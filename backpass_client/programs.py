@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+import numpy as np
+
 from backpass_client.connection import NO_TENSORS, Service, quoted
+from backpass_client.onnx_file import content_of
 from backpass_client.results import Gradients, gradients_of, streamed
 from backpass_client.sessions import Session
 from backpass_client.streams import GradientStream
+from backpass_client.tensorfile import unpack
 
 __all__ = ["Program"]
 
@@ -16,21 +20,89 @@ __all__ = ["Program"]
 class Program:
     """A registered program. The same document always has the same id."""
 
-    def __init__(self, service: Service | str, document: Mapping[str, Any] | str) -> None:
+    def __init__(
+        self, service: Service | str, document: Mapping[str, Any] | str, values: Mapping[str, Any] = NO_TENSORS
+    ) -> None:
         """service:  a connection, or an address; ``with Program(address, ...)`` closes the connection at the end.
         document: a program document, which is registered now; or the id of a registered program.
+        values:   initial values of parameters and states, which the service keeps with a new program.
 
         Raises Refused with every mistake in the document.
         """
         self._owns_service = isinstance(service, str)
         self.service = Service(service) if isinstance(service, str) else service
+        # registering the same program twice stores it once, so repeating is safe
         if isinstance(document, str):
-            self.id = document
-            self.signature: dict[str, Any] = self.service.call("GET", f"/v1/programs/{quoted(document)}")["signature"]
+            if values:
+                raise ValueError("a registered program keeps its initial values: give values with a document")
+            made = self.service.call("GET", f"/v1/programs/{quoted(document)}")
+        elif values:
+            made = self.service.upload("/v1/programs", {"program": document}, values, repeat=True)
         else:
-            # registering the same program twice stores it once, so repeating is safe
             made = self.service.call("POST", "/v1/programs", {"program": document}, repeat=True)
-            self.id, self.signature = made["id"], made["signature"]
+        self.id: str = made["id"]
+        self.signature: dict[str, Any] = made["signature"]
+
+    @classmethod
+    def from_onnx(
+        cls,
+        service: Service | str,
+        model: Any,
+        *,
+        loss: str | None = None,
+        of: str | None = None,
+        label: str | None = None,
+        axis: int | None = None,
+        trainable: Sequence[str] | None = None,
+    ) -> Self:
+        """Register an ONNX model with its weights.
+
+        model:     the path of a file, the bytes of the protobuf, or an `onnx.ModelProto`. A model with external data
+                   beside its file needs the package onnx.
+        loss:      an output of one element to be the loss, or a loss to append: "cross_entropy", "mse", ...
+        of:        the output that an appended loss judges; by default the first one.
+        label:     the name of the new feed of labels; by default "label".
+        axis:      the axis of the classes, of "cross_entropy" and "nll"; by default 1.
+        trainable: the initialisers to train; by default all of floating point with an axis.
+
+        Raises Refused with every node that the service cannot read.
+        """
+        owns = isinstance(service, str)
+        asked = {"loss": loss, "of": of, "label": label, "axis": axis, "trainable": trainable}
+        query = {name: value for name, value in asked.items() if value is not None}
+        content = content_of(model)
+        connection = Service(service) if isinstance(service, str) else service
+        try:
+            headers = {"content-type": "application/x-onnx"}
+            sent = connection.send("POST", "/v1/programs", repeat=True, content=content, headers=headers, params=query)
+        except BaseException:
+            if owns:
+                connection.close()
+            raise
+        made = sent.json()
+        found = cls.__new__(cls)
+        found._owns_service, found.service = owns, connection
+        found.id, found.signature = made["id"], made["signature"]
+        return found
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of the feeds; of an ONNX model in its order."""
+        return self.signature.get("inputs") or [feed["name"] for feed in self.signature["feeds"]]
+
+    @property
+    def outputs(self) -> list[str]:
+        """The variables of the outputs of an ONNX model, in order; empty for other programs."""
+        return self.signature.get("outputs") or []
+
+    @property
+    def loss(self) -> str | None:
+        """The variable of the loss that an ONNX model was registered with."""
+        return self.signature.get("loss")
+
+    def values(self) -> dict[str, np.ndarray]:
+        """The initial values that the service keeps with the program. Raises Refused (not-found) if it has none."""
+        return unpack(self.service.send("GET", f"/v1/programs/{self.id}/values").content)[1]
 
     def __enter__(self) -> Self:
         return self
@@ -78,11 +150,11 @@ class Program:
     ) -> Gradients:
         """Gradients at these values. The service keeps nothing, so repeating is safe.
 
+        loss:     by default that of an ONNX model, unless there are targets.
+        feeds, parameters: values; parameters and states without one have the initial values of the program.
         question: more members of the body of POST /v1/programs/{id}/gradients, such as targets and inputs.
         """
-        asked = {"fetch": list(fetch), **question}
-        if loss is not None:
-            asked["loss"] = loss
+        asked = {"fetch": list(fetch), **question, **self._asked(loss, question)}
         path = f"/v1/programs/{self.id}/gradients"
         said, tensors = self.service.exchange("POST", path, asked, {**feeds, **parameters}, repeat=True)
         return gradients_of(said, tensors)
@@ -102,19 +174,24 @@ class Program:
 
         `result` of the stream has the loss and the fetched values.
         """
-        asked = {"fetch": list(fetch), **question} | ({} if loss is None else {"loss": loss})
+        asked = {"fetch": list(fetch), **question, **self._asked(loss, question)}
         return streamed(self.service, f"/v1/programs/{self.id}/gradients", asked, {**feeds, **parameters})
 
     def session(self, loss: str | None = None, parameters: Mapping[str, Any] = NO_TENSORS, **settings: Any) -> Session:
         """A session that trains this program.
 
-        parameters: initial values; the service initializes the others.
+        loss:       by default that of an ONNX model, unless there are targets.
+        parameters: initial values; the others are those of the program, or the service initializes them.
         settings:   more members of the body of POST /v1/sessions, such as optimizer, init, clip_norm, lease_s; targets
                     in place of a loss; from_checkpoint, missing and extra to start from a checkpoint.
         """
-        named = {} if loss is None else {"loss": loss}
-        asked = {"program_id": self.id, **named, **settings}
+        asked = {"program_id": self.id, **self._asked(loss, settings), **settings}
         return Session(self.service, self.service.upload("/v1/sessions", asked, parameters))
+
+    def _asked(self, loss: str | None, question: Mapping[str, Any]) -> dict[str, str]:
+        """The member `loss` of a request."""
+        chosen = self.loss if loss is None and not question.get("targets") else loss
+        return {} if chosen is None or (question.get("from_checkpoint") and loss is None) else {"loss": chosen}
 
     def __repr__(self) -> str:
         return f"Program({self.service.url!r}, {self.id!r})"

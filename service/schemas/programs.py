@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from core.ir import DTYPES
+from service.schemas.tensors import Tensors
 
 __all__ = ["Block", "Op", "Program", "Registration", "Strict", "Variable"]
 
@@ -23,7 +24,9 @@ class Strict(BaseModel):
 class Variable(Strict):
     """The declaration of a variable. Temporaries need none: their types are inferred."""
 
-    name: str = Field(description="Up to 128 letters, digits and _ . / -", examples=["w"])
+    name: str = Field(
+        description="Up to 128 letters, digits and _ . : / -; the first is a letter, a digit, _ or /.", examples=["w"]
+    )
     dtype: str | None = Field(None, json_schema_extra={"enum": list(DTYPES)})
     shape: list[int] | None = Field(None, description="Sizes; each step sets a size of -1, which only feeds may have.")
     role: Literal["feed", "parameter", "state", "temporary"] = Field(
@@ -68,9 +71,15 @@ class Program(Strict):
     )
     blocks: list[Block] = Field(min_length=1)
     names: dict[str, str] = Field({}, description="Closed form: name -> variable with its last version.")
+    values: str | None = Field(
+        None,
+        pattern="^[0-9a-f]{64}$",
+        description="SHA-256 of the file of its initial values. The service sets it when it stores values.",
+    )
 
 
 class Registration(Strict):
     """The body of POST /v1/programs."""
 
     program: Program
+    values: Tensors = Field({}, description="Initial values of parameters and states by name.")

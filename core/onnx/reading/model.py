@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
 
 from core.ir.errors import ProgramError
 
-__all__ = ["OLDEST", "parse", "subgraphs"]
+__all__ = ["OLDEST", "embedded", "parse", "subgraphs"]
 
 OLDEST = 6
 """The oldest opset of the default domain that is read."""
@@ -21,6 +21,30 @@ def parse(data: bytes, files: Mapping[str, bytes]) -> ModelProto:
 
     Raises ProgramError: malformed_model.
     """
+    model = _whole(data, files)
+    for output in model.graph.output:
+        if output.type.HasField("tensor_type"):  # the checker wants a shape; the reader infers the type itself
+            output.type.tensor_type.shape.SetInParent()
+    try:
+        onnx.checker.check_model(model)
+    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+        raise ProgramError(f"the model is not valid: {_first_line(error)}", "malformed_model") from None
+    return model
+
+
+def embedded(data: bytes, files: Mapping[str, bytes]) -> bytes:
+    """The model with its external data inside, not checked. files: as of `parse`.
+
+    Raises ProgramError: malformed_model, also for a model that is too large for one protobuf.
+    """
+    model = _whole(data, files)
+    try:
+        return model.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise ProgramError(f"the model cannot be one file: {_first_line(error)}", "malformed_model") from None
+
+
+def _whole(data: bytes, files: Mapping[str, bytes]) -> ModelProto:
     model = ModelProto()
     try:
         model.ParseFromString(data)
@@ -31,13 +55,6 @@ def parse(data: bytes, files: Mapping[str, bytes]) -> ModelProto:
     for tensor in _tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
             _load(tensor, files)
-    for output in model.graph.output:
-        if output.type.HasField("tensor_type"):  # the checker wants a shape; the reader infers the type itself
-            output.type.tensor_type.shape.SetInParent()
-    try:
-        onnx.checker.check_model(model)
-    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
-        raise ProgramError(f"the model is not valid: {_first_line(error)}", "malformed_model") from None
     return model
 
 
