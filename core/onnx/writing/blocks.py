@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -62,7 +63,7 @@ class Writer:
 class OpSite(Site):
     """A `Site` that also knows the block of its op, for loops and branches."""
 
-    def __init__(self, graph: Graph, op: Op, types: tuple[Type, ...], writer: Writer, block: Block) -> None:
+    def __init__(self, graph: Graph, op: Op, types: tuple[Any, ...], writer: Writer, block: Block) -> None:
         super().__init__(graph, op, types)
         self.writer = writer
         self.block = block

@@ -13,7 +13,6 @@ from core.ir.errors import InternalError, InvalidProgram, Problem, ProgramError
 from core.ir.names import root_array
 from core.ir.recursion import headroom
 from core.onnx.writing import rules  # noqa: F401  (declares every rule)
-from core.onnx.writing.arrays import Stack
 from core.onnx.writing.blocks import Val, Writer
 from core.onnx.writing.graph import Graph, Model, Tensor, value_info
 from core.onnx.writing.prepare import prepared
@@ -22,7 +21,7 @@ from core.onnx.writing.sizes import open_sizes
 __all__ = ["NEWEST", "OLDEST", "default_outputs", "write_model"]
 
 OLDEST, NEWEST = 21, 28
-"""The operator sets that can be written. The newest is the newest one that onnxruntime runs."""
+"""The operator sets that can be written: all rules use operators of the oldest, and onnxruntime runs the newest."""
 
 MOST_BYTES = 2**31 - 1
 """The largest protobuf message."""
@@ -122,7 +121,7 @@ def _serialized(graph: Graph, inputs: list, results: list, opset: int) -> bytes:
     proto = graph.proto("program", inputs, results)
     _without_copies(proto)
     proto.initializer.extend(graph.model.initializers)
-    unused = {n for n in (i.name for i in proto.initializer)} - _read(proto)
+    unused = {each.name for each in proto.initializer} - _read(proto)
     for each in [i for i in proto.initializer if i.name in unused]:
         proto.initializer.remove(each)
     opsets = [helper.make_opsetid("", opset)]

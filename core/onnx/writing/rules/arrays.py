@@ -27,9 +27,6 @@ from core.onnx.writing.registry import Refused, writes
 from core.onnx.writing.rules.control import _inner, branches
 from core.onnx.writing.rules.indexing import repeated
 
-# ruff: noqa: ANN
-# mypy: disable-error-code="no-untyped-def"
-
 
 def _element(w: OpSite) -> TensorType:
     type = w.types[0]
@@ -111,8 +108,8 @@ def array_take(w, array, index, like):
     if array.shapes is None or array.counts:
         condition = w.node("Less", i, w.vector([length(w, array)]))
     else:
-        more = padded(w, array, w.arith("Add", i, 1))
-        condition = w.node("Not", w.gather(missing(w, more.shapes), i))
+        _, shapes = padded(w, array, w.arith("Add", i, 1)).tensors
+        condition = w.node("Not", w.gather(missing(w, shapes), i))
     found = at(inside, array, i)
     return branches(w, condition, [(here, inside, [found]), (there, absent, [absent.zeros_like(like)])])[0]
 
@@ -242,7 +239,7 @@ def array_regroup(w, array, like):
 
 @writes("array_chunks")
 def array_chunks(w, array, *, order):
-    """The first k runs have binom(k + order, order + 1) elements. At most sqrt(2 n) + 2 runs are needed for n of them."""
+    """The first k runs have binom(k + order, order + 1) elements, so n of them need at most sqrt(2 n) + 2 runs."""
     if order > 2:
         raise Refused(f"runs of order {order}; the memory policies of loops use 1 and 2")
     n = w.vector([length(w, array)])
@@ -294,9 +291,9 @@ def _sum(w: OpSite, a: Stack, b: Stack) -> Stack:
     if a.counts:
         raise Refused("stacks of stacks of arrays of different shapes are added")
     a, b = flattened(w, a), flattened(w, b)
-    most = w.arith("Max", w.size(a.shapes, 0), w.size(b.shapes, 0))
+    most = w.arith("Max", w.size(a.tensors[1], 0), w.size(b.tensors[1], 0))
     a, b = padded(w, a, most), padded(w, b, most)
-    shapes = w.node("Max", a.shapes, b.shapes)
+    shapes = w.node("Max", a.tensors[1], b.tensors[1])
     return Stack(_element(w), w.add(laid_out(w, a, shapes), laid_out(w, b, shapes)), shapes)
 
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from core.onnx.writing.registry import writes
 
-# mypy: disable-error-code="no-untyped-def"
-
 NODES = 96
 
 
