@@ -142,36 +142,37 @@ def _serialized(graph: Graph, inputs: list, results: list, opset: int) -> bytes:
 
 def _without_copies(graph: onnx.GraphProto) -> None:
     """Let nodes compute the outputs of the graph under their names, instead of an Identity that copies them."""
-    declared = {each.name for each in (*graph.input, *graph.output)}
-    produced = {name: node for node in graph.node for name in node.output}
-    for copy in [n for n in graph.node if n.op_type == "Identity" and n.output[0] in {o.name for o in graph.output}]:
-        source, target = copy.input[0], copy.output[0]
-        if source not in produced or source in declared:
-            continue
-        _rename(graph, source, target)
-        graph.node.remove(copy)
-        declared.add(target)
-        infos = [i for i in graph.value_info if i.name == target]
-        for info in infos:
-            graph.value_info.remove(info)
-        produced[target] = produced.pop(source)
-
-
-def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
+    results = {each.name for each in graph.output}
+    kept = {each.name for each in graph.input} | results
+    produced = {name for node in graph.node for name in node.output}
+    names: dict[str, str] = {}
+    copies = []
     for node in graph.node:
-        for names in (node.input, node.output):
-            for i, each in enumerate(names):
-                if each == old:
-                    names[i] = new
+        if node.op_type != "Identity" or node.output[0] not in results:
+            continue
+        source = node.input[0]
+        if source in produced and source not in kept:
+            names[source] = node.output[0]
+            kept |= {source}
+            copies.append(node)
+    for node in copies:
+        graph.node.remove(node)
+    declared = [each for each in graph.value_info if names.get(each.name, each.name) not in results]
+    del graph.value_info[:]
+    graph.value_info.extend(declared)
+    if names:
+        _rename(graph, names)
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    for node in graph.node:
+        for values in (node.input, node.output):
+            for i, each in enumerate(values):
+                if each in names:
+                    values[i] = names[each]
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                _rename(attribute.g, old, new)
-    for info in graph.value_info:
-        if info.name == old:
-            info.name = new
-    for output in graph.output:
-        if output.name == old and output is not None:
-            output.name = new
+                _rename(attribute.g, names)
 
 
 def _read(graph: onnx.GraphProto) -> set[str]:
