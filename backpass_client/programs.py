@@ -4,45 +4,67 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, Self
 
 import numpy as np
 
+from backpass_client.builder import BuiltProgram, explain
 from backpass_client.connection import NO_TENSORS, Service, quoted
+from backpass_client.errors import BackpassError, Refused
 from backpass_client.onnx_file import ACCEPT, content_of, model_query, saved
 from backpass_client.results import Gradients, gradients_of, streamed
 from backpass_client.sessions import Session
 from backpass_client.streams import GradientStream
 from backpass_client.tensorfile import unpack
 
-__all__ = ["Program"]
+__all__ = ["Program", "Programs"]
 
 
 class Program:
-    """A registered program. The same document always has the same id."""
+    """A registered program. The same document always has the same id.
+
+    A program that `program` has built brings its loss and first values along: calls need not repeat them.
+    """
+
+    id: str
+    signature: dict[str, Any]
 
     def __init__(
-        self, service: Service | str, document: Mapping[str, Any] | str, values: Mapping[str, Any] = NO_TENSORS
+        self,
+        service: Service | str,
+        document: BuiltProgram | Mapping[str, Any] | str,
+        values: Mapping[str, Any] = NO_TENSORS,
     ) -> None:
         """service:  a connection, or an address; ``with Program(address, ...)`` closes the connection at the end.
-        document: a program document, which is registered now; or the id of a registered program.
+        document: a program that `program` has built or a program document, which is registered now; or the id of a
+                  registered program.
         values:   initial values of parameters and states, which the service keeps with a new program.
 
-        Raises Refused with every mistake in the document.
+        Raises Refused with every mistake in the document, and the Python lines of a built program that wrote them.
         """
         self._owns_service = isinstance(service, str)
         self.service = Service(service) if isinstance(service, str) else service
-        # registering the same program twice stores it once, so repeating is safe
+        self.built = document if isinstance(document, BuiltProgram) else None
         if isinstance(document, str):
             if values:
                 raise ValueError("a registered program keeps its initial values: give values with a document")
             made = self.service.call("GET", f"/v1/programs/{quoted(document)}")
-        elif values:
-            made = self.service.upload("/v1/programs", {"program": document}, values, repeat=True)
+        elif isinstance(document, BuiltProgram):
+            try:
+                made = self._registered(document.document(), values)
+            except Refused as error:
+                explain(error, document)
+                raise
         else:
-            made = self.service.call("POST", "/v1/programs", {"program": document}, repeat=True)
-        self.id: str = made["id"]
-        self.signature: dict[str, Any] = made["signature"]
+            made = self._registered(document, values)
+        self.id, self.signature = made["id"], made["signature"]
+
+    def _registered(self, document: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a new program. Registering it twice stores it once, so repeating is safe."""
+        if values:
+            return self.service.upload("/v1/programs", {"program": document}, values, repeat=True)
+        return self.service.call("POST", "/v1/programs", {"program": document}, repeat=True)
 
     @classmethod
     def from_onnx(
@@ -82,7 +104,7 @@ class Program:
             raise
         made = sent.json()
         found = cls.__new__(cls)
-        found._owns_service, found.service = owns, connection
+        found._owns_service, found.service, found.built = owns, connection, None
         found.id, found.signature = made["id"], made["signature"]
         return found
 
@@ -98,8 +120,8 @@ class Program:
 
     @property
     def loss(self) -> str | None:
-        """The variable of the loss that an ONNX model was registered with."""
-        return self.signature.get("loss")
+        """The variable of the loss of a built program or of an ONNX model, if it has one."""
+        return self._loss(None)
 
     def values(self) -> dict[str, np.ndarray]:
         """The initial values that the service keeps with the program. Raises Refused (not-found) if it has none."""
@@ -116,9 +138,26 @@ class Program:
         """The registered document."""
         return self.service.call("GET", f"/v1/programs/{self.id}")["program"]
 
-    def backward(self, loss: str, **question: Any) -> dict[str, Any]:
+    def _loss(self, loss: str | None) -> str | None:
+        """`loss`, or that of the built program or of the ONNX model."""
+        if loss is not None:
+            return loss
+        return self.signature.get("loss") if self.built is None else self.built.loss
+
+    def _needed_loss(self, loss: str | None) -> str:
+        found = self._loss(loss)
+        if found is None:
+            raise BackpassError("name the loss: the program has no output `loss` and not one number as its only output")
+        return found
+
+    def _values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """`given`, and the first values that the built program has for other parameters."""
+        return {**(self.built.values if self.built is not None else {}), **given}
+
+    def backward(self, loss: str | None = None, **question: Any) -> dict[str, Any]:
         """The program with its backward pass, and the tables that describe it. question: more query parameters."""
-        return self.service.call("GET", f"/v1/programs/{self.id}/backward", query={"loss": loss, **question})
+        asked = {"loss": self._needed_loss(loss), **question}
+        return self.service.call("GET", f"/v1/programs/{self.id}/backward", query=asked)
 
     def to_onnx(
         self,
@@ -150,27 +189,30 @@ class Program:
     ) -> bytes:
         """The backward pass as an ONNX model; written to the file `path` too if that is given.
 
-        loss:     by default that of an ONNX model, unless there are targets.
+        loss:     by default that of a built program or an ONNX model, unless there are targets.
         question: more members of the body of POST /v1/programs/{id}/backward, such as targets and inputs.
 
         The inputs are the feeds, parameters and states that the gradients depend on. The outputs are the loss or the
         targets, and the gradients under the names that they have in `params_grads`.
         """
-        asked = {**question, **self._asked(loss, question)}
+        chosen = loss if loss is not None or question.get("targets") else self._needed_loss(None)
+        asked = question if chosen is None else {"loss": chosen, **question}
         target = f"/v1/programs/{self.id}/backward"
         query = model_query(None, opset)
         answer = self.service.send("POST", target, repeat=True, json=asked, params=query, headers=ACCEPT)
         return saved(answer.content, path)
 
-    def analysis(self, loss: str, shapes: Mapping[str, Sequence[int]] | None = None, **question: Any) -> dict[str, Any]:
+    def analysis(
+        self, loss: str | None = None, shapes: Mapping[str, Sequence[int]] | None = None, **question: Any
+    ) -> dict[str, Any]:
         """The predicted cost of a step and its causes; nothing runs. shapes: shapes of feeds with open sizes."""
         sizes = [f"{name}:{','.join(map(str, shape))}" for name, shape in (shapes or {}).items()]
-        query = {"loss": loss, "shape": sizes, **question}
+        query = {"loss": self._needed_loss(loss), "shape": sizes, **question}
         return self.service.call("GET", f"/v1/programs/{self.id}/analysis", query=query)
 
     def check(
         self,
-        loss: str,
+        loss: str | None = None,
         feeds: Mapping[str, Any] = NO_TENSORS,
         parameters: Mapping[str, Any] = NO_TENSORS,
         **settings: Any,
@@ -179,8 +221,8 @@ class Program:
 
         settings: more members of the body of POST /v1/programs/{id}/check, such as samples and tolerance.
         """
-        asked = {"loss": loss, **settings}
-        return self.service.upload(f"/v1/programs/{self.id}/check", asked, {**feeds, **parameters}, repeat=True)
+        asked, tensors = {"loss": self._needed_loss(loss), **settings}, {**feeds, **self._values(parameters)}
+        return self.service.upload(f"/v1/programs/{self.id}/check", asked, tensors, repeat=True)
 
     def gradients(
         self,
@@ -193,13 +235,13 @@ class Program:
     ) -> Gradients:
         """Gradients at these values. The service keeps nothing, so repeating is safe.
 
-        loss:     by default that of an ONNX model, unless there are targets.
+        loss:     by default that of a built program or of an ONNX model, unless there are targets.
         feeds, parameters: values; parameters and states without one have the initial values of the program.
         question: more members of the body of POST /v1/programs/{id}/gradients, such as targets and inputs.
         """
-        asked = {"fetch": list(fetch), **question, **self._asked(loss, question)}
+        given = {**feeds, **self._values(parameters)}
         path = f"/v1/programs/{self.id}/gradients"
-        said, tensors = self.service.exchange("POST", path, asked, {**feeds, **parameters}, repeat=True)
+        said, tensors = self.service.exchange("POST", path, self._question(loss, fetch, question), given, repeat=True)
         return gradients_of(said, tensors)
 
     def stream_gradients(
@@ -217,24 +259,57 @@ class Program:
 
         `result` of the stream has the loss and the fetched values.
         """
-        asked = {"fetch": list(fetch), **question, **self._asked(loss, question)}
-        return streamed(self.service, f"/v1/programs/{self.id}/gradients", asked, {**feeds, **parameters})
+        given = {**feeds, **self._values(parameters)}
+        return streamed(self.service, f"/v1/programs/{self.id}/gradients", self._question(loss, fetch, question), given)
+
+    def _question(self, loss: str | None, fetch: Sequence[str], more: Mapping[str, Any]) -> dict[str, Any]:
+        asked = {"fetch": list(fetch), **more}
+        chosen = loss if "targets" in more else self._loss(loss)
+        return asked if chosen is None else {"loss": chosen, **asked}
 
     def session(self, loss: str | None = None, parameters: Mapping[str, Any] = NO_TENSORS, **settings: Any) -> Session:
         """A session that trains this program.
 
-        loss:       by default that of an ONNX model, unless there are targets.
         parameters: initial values; the others are those of the program, or the service initializes them.
         settings:   more members of the body of POST /v1/sessions, such as optimizer, init, clip_norm, lease_s; targets
                     in place of a loss; from_checkpoint, missing and extra to start from a checkpoint.
         """
-        asked = {"program_id": self.id, **self._asked(loss, settings), **settings}
+        chosen = loss if "targets" in settings else self._loss(loss)
+        named = {} if chosen is None else {"loss": chosen}
+        asked = {"program_id": self.id, **named, **settings}
+        if self.built is not None and "from_checkpoint" not in settings:
+            parameters = self._values(parameters)
+            init = dict(settings.get("init") or {})
+            own = {n: spec for n, spec in self.built.initializers.items() if n not in parameters}
+            given = init.get("initializers", {})
+            if own or given:
+                init["initializers"] = {**{n: spec for n, spec in own.items() if not _covered(n, given)}, **given}
+                asked["init"] = init
         return Session(self.service, self.service.upload("/v1/sessions", asked, parameters))
-
-    def _asked(self, loss: str | None, question: Mapping[str, Any]) -> dict[str, str]:
-        """The member `loss` of a request."""
-        chosen = self.loss if loss is None and not question.get("targets") else loss
-        return {} if chosen is None or (question.get("from_checkpoint") and loss is None) else {"loss": chosen}
 
     def __repr__(self) -> str:
         return f"Program({self.service.url!r}, {self.id!r})"
+
+
+def _covered(name: str, patterns: Mapping[str, Any]) -> bool:
+    """Whether the initializers of a request decide about `name`: they go before those of the program."""
+    return name in patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+class Programs:
+    """The programs of a service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def create(self, document: BuiltProgram | Mapping[str, Any], values: Mapping[str, Any] = NO_TENSORS) -> Program:
+        """Register a built program or a program document, with initial values. Raises Refused."""
+        return Program(self._service, document, values)
+
+    def create_from_onnx(self, model: Any, **loss: Any) -> Program:
+        """Register an ONNX model with its weights; see `Program.from_onnx`. Raises Refused."""
+        return Program.from_onnx(self._service, model, **loss)
+
+    def get(self, id: str) -> Program:
+        """A registered program."""
+        return Program(self._service, id)

@@ -1,5 +1,5 @@
 """The command line: `backpass serve`, `import`, `doctor`, `keys`, `backup`, `restore`, `profile`, `openapi`,
-`catalogue`, `options` and `version`."""
+`catalogue`, `options`, `signatures` and `version`."""
 
 from __future__ import annotations
 
@@ -50,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _catalogue(chosen.output)
         case "options":
             return _options(chosen.output)
+        case "signatures":
+            return _signatures(chosen.output)
         case "doctor":
             return _doctor(chosen)
     print(__version__)
@@ -124,6 +126,12 @@ def _parser() -> argparse.ArgumentParser:
         description="Write the Markdown page about the options of gradients and training.",
     )
     options.add_argument("--output", type=Path, required=True, metavar="FILE", help="file to write")
+    signatures = commands.add_parser(
+        "signatures",
+        help="write the signatures of the ops for the Python client",
+        description="Write the slots and attributes of all ops, from which the Python client builds programs.",
+    )
+    signatures.add_argument("--output", type=Path, required=True, metavar="FILE", help="file to write")
     doctor = commands.add_parser(
         "doctor",
         help="check settings, machine, disk and store",
@@ -239,10 +247,11 @@ def _profile(chosen: argparse.Namespace) -> int:
 
 def _openapi(output: Path | None) -> int:
     from service.app import create_app
+    from service.schemas.openapi import openapi_text
 
     # Default settings only, because the document must not depend on the environment of the writer.
     document = create_app(Settings.model_construct()).openapi()
-    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    text = openapi_text(document) + "\n"
     if output is None:
         sys.stdout.write(text)
     else:
@@ -262,6 +271,13 @@ def _options(output: Path) -> int:
     from service.cli.options_page import options_page
 
     output.write_text(options_page())
+    return 0
+
+
+def _signatures(output: Path) -> int:
+    from service.cli.signatures import signatures
+
+    output.write_text(signatures())
     return 0
 
 

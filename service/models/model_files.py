@@ -34,11 +34,11 @@ def read_model_file(path: Path, limit: int, is_zip: bool | None = None) -> bytes
     files: _Files
     if not zipped:
         files = _Folder(path.parent, limit)
-        return embedded(files.read(path), files)
+        return embedded(files.read(path), files, limit)
     try:
         with zipfile.ZipFile(path) as opened:
             files = _Zip(opened, limit)
-            return embedded(files.model(), files)
+            return embedded(files.model(), files, limit)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise BadModelFile(f"the zip file cannot be read: {error}") from error
 

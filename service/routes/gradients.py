@@ -61,7 +61,7 @@ LINES = lines(ANSWER, b=12, w=13)
         registered=("The id of a registered program", {"program_id": REGRESSION_ID, **VALUES}),
     ),
 )
-async def post_gradients(request: Request, profile: Profiled = False) -> Response:
+async def compute_gradients(request: Request, profile: Profiled = False) -> Response:
     """Compile the program and run it forward and backward once. The service keeps no values.
 
     With `Accept: application/x-ndjson` the answer is a stream of JSON lines: one for each gradient as soon as it is
@@ -81,7 +81,7 @@ async def post_gradients(request: Request, profile: Profiled = False) -> Respons
     responses=answers(GradientsAnswer, ANSWER, *PROBLEMS, stream=LINES) | responses("not-found"),
     openapi_extra=accepts(GradientsRequest, regression=("Linear regression", VALUES)),
 )
-async def post_program_gradients(request: Request, program_id: ProgramId, profile: Profiled = False) -> Response:
+async def compute_program_gradients(request: Request, program_id: ProgramId, profile: Profiled = False) -> Response:
     """As `POST /v1/gradients`, with only values in the request. The answer can be streamed too.
 
     Parameters and states that are not in the request have the initial values of the program.

@@ -114,7 +114,7 @@ class Analysis(Strict):
         **responses("not-found", "invalid-program", "no-gradient", "invalid-request", *WORKER_PROBLEMS),
     },
 )
-async def get_analysis(
+async def get_program_analysis(
     request: Request,
     program_id: ProgramId,
     loss: Annotated[str, Query(description=text_of(GradientQuery, "loss"), openapi_examples=LOSS)],
@@ -211,7 +211,7 @@ VALUES = {"loss": "loss", "feeds": REGRESSION_FEEDS, "parameters": REGRESSION_PA
         random=("At random parameters", {"loss": "loss", "feeds": REGRESSION_FEEDS, "samples": 10}),
     ),
 )
-async def check(request: Request, program_id: ProgramId) -> Response:
+async def check_program(request: Request, program_id: ProgramId) -> Response:
     """Compare every gradient with central differences of the loss, and report the worst element of each.
 
     Use it to test functions with a gradient of your own.

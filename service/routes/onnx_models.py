@@ -102,7 +102,7 @@ def _file(reply: Reply, name: str, headers: dict[str, str]) -> Response:
         **responses("invalid-program", *IN_SESSION),
     },
 )
-async def get_session_model(
+async def download_session_model(
     request: Request,
     session_id: SessionId,
     outputs: Outputs = None,

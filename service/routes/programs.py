@@ -31,9 +31,10 @@ from service.routes.registration import (
     signature_of,
     summary,
 )
+from service.schemas.backward import BackwardProgram
 from service.schemas.derived import text_of
 from service.schemas.examples import REGRESSION_ID, WHILE_ID
-from service.schemas.gradients import CheckpointBytes, LoopBytes, LoopMemory, Question, Trips, budgeted
+from service.schemas.gradients import CheckpointBytes, LoopBytes, LoopMemory, ProgramDocument, Question, Trips, budgeted
 from service.schemas.programs import Strict
 from service.store.program_text import ProgramText
 from service.store.programs import StoredProgram
@@ -63,7 +64,7 @@ class DetailedValues(InitialValues):
 class ProgramDetail(ProgramSummary):
     """A registered program with its document."""
 
-    program: dict[str, Any] = Field(description="The document as it was sent, with the member `values`.")
+    program: ProgramDocument = Field(description="The document as it was sent, with the member `values`.")
     values: DetailedValues | None = Field(None, description="Its initial values, if it has some.")  # type: ignore[assignment]
 
 
@@ -229,7 +230,7 @@ CACHED = {"Cache-Control": "private, no-cache", "Vary": "Accept"}
     "/{program_id}/backward",
     summary="Compute the backward pass",
     responses={
-        200: {"description": BACKWARD, "content": onnx_models.CONTENT},
+        200: {"model": BackwardProgram, "description": BACKWARD, "content": onnx_models.CONTENT},
         304: {"description": "The answer is that of If-None-Match."},
         **responses("not-found", "invalid-program", "no-gradient", "invalid-request", *WORKER_PROBLEMS),
     },
@@ -286,12 +287,12 @@ async def get_backward(
     "/{program_id}/backward",
     summary="Compute the backward pass, with hooks",
     responses={
-        200: {"description": BACKWARD, "content": onnx_models.CONTENT},
+        200: {"model": BackwardProgram, "description": BACKWARD, "content": onnx_models.CONTENT},
         **responses("invalid-program", "no-gradient", "not-found", *BODY_PROBLEMS, *WORKER_PROBLEMS),
     },
     openapi_extra=accepts(Question, binary=False, regression=("Clip the gradients of all parameters", CLIPPED)),
 )
-async def post_backward(request: Request, program_id: ProgramId, opset: onnx_models.Opset = None) -> Response:
+async def compute_backward(request: Request, program_id: ProgramId, opset: onnx_models.Opset = None) -> Response:
     """As the GET, for questions that do not fit into a query string."""
     as_onnx = prefers_onnx(request)
     stored = await program(request, program_id)

@@ -23,6 +23,7 @@ from service.models.losses import KINDS, BadLoss, loss_of
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import calls, importer, programs, quotas, settings, stored_values
 from service.routes.documented import FILE
+from service.schemas.components import model as reference
 from service.schemas.examples import REGRESSION, REGRESSION_PARAMETERS, WHILE
 from service.schemas.onnx_example import ONNX_EXAMPLE
 from service.schemas.programs import Registration, Strict
@@ -116,7 +117,7 @@ class ValidProgram(Strict):
             "required": True,
             "content": {
                 JSON: {
-                    "schema": Registration.model_json_schema(ref_template="#/components/schemas/{model}"),
+                    "schema": reference(Registration),
                     "examples": {
                         "regression": {"summary": "Linear regression", "value": {"program": REGRESSION}},
                         "while": {"summary": "A loop whose trip count is a feed", "value": {"program": WHILE}},

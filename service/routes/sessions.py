@@ -175,7 +175,7 @@ async def get_session(request: Request, session_id: SessionId) -> Response:
         ]
     },
 )
-async def patch_session(request: Request, session_id: SessionId) -> Response:
+async def update_session(request: Request, session_id: SessionId) -> Response:
     """Merge the members into the optimizer of the session (a merge patch of RFC 7396).
 
     The optimizer state stays. The ETag changes, as with every change of the session.

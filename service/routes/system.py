@@ -139,7 +139,7 @@ class Workers(Strict):
 
 
 @router.get("/v1", tags=["service"], summary="Read version and limits", response_model=Root)
-async def root(request: Request) -> Response:
+async def get_service(request: Request) -> Response:
     """Name, version and limits of the service, and the paths of the API."""
     current, needed = settings(request), tenancy(request).ring.is_needed
     return _json(
@@ -189,7 +189,7 @@ async def list_workers(request: Request) -> Response:
         **responses("not-found"),
     },
 )
-async def read_metrics(request: Request) -> Response:
+async def get_metrics(request: Request) -> Response:
     """Metrics for Prometheus: times in seconds, sizes in bytes. 404 if they have a port of their own."""
     if settings(request).metrics_port:
         raise HttpProblem("not-found", "the metrics of this service have a port of their own")

@@ -24,6 +24,10 @@ the relation of two sizes, a converter uses it, for example to write a reshape w
 * `values.py`: what a name of the graph stands for: a tensor, a sequence or an optional.
 * `worlds.py`: sample sizes.
 * `folding.py`: computes an op on known arrays.
+* `dynamic_sizes.py`: the sizes of results whose sizes are operands.
+* `reshaping.py`: reshapes to open sizes, by static ops where the samples allow.
+* `cells.py`: variables that inner blocks write.
+* `sequences.py`: sequences as tensor arrays.
 * `draft.py`: the program under construction.
 * `document.py`: the JSON form of a draft, and its names.
 * `registry.py`: the table of converters.

@@ -16,8 +16,9 @@ from core.ir.errors import ProgramError
 from core.ir.registry import OpSpec, json_value, lookup
 from core.ir.stop import poll
 from core.onnx.reading.arrays import name_of_array
+from core.onnx.reading.dynamic_sizes import sized
 from core.onnx.reading.folding import computed
-from core.onnx.reading.values import Array, Initial, Label, Tensor
+from core.onnx.reading.values import Array, Initial, Label, Origin, Tensor
 from core.onnx.reading.worlds import WORLDS, Sample, Sizes
 from core.ops.common.types import as_dtype
 
@@ -69,16 +70,19 @@ class Draft:
         self.initials: list[tuple[Label, Initial]] = []
         self.at_end: list[tuple[Tensor, Tensor]] = []
         self._count = 0
+        self._shaped: list[dict[tuple[tuple[int, ...] | None, ...], Tensor]] = [{}]
         self._entered: dict[int, Label] = {}
 
     @contextmanager
     def inside(self, block: DraftBlock) -> Iterator[None]:
         """Write to `block` inside the `with` statement."""
         outer, self.block = self.block, block
+        self._shaped.append({})
         try:
             yield
         finally:
             self.block = outer
+            self._shaped.pop()
 
     # --- values without an op ----------------------------------------------------------------------------------
 
@@ -95,7 +99,9 @@ class Draft:
         shapes = (
             [n if s is None else s[w] for n, s in zip(type.shape, open_sizes, strict=True)] for w in range(WORLDS)
         )
-        return Tensor(type, label, samples=tuple(Sample(TensorType(tuple(shape), type.dtype)) for shape in shapes))
+        fed = Tensor(type, label, samples=tuple(Sample(TensorType(tuple(shape), type.dtype)) for shape in shapes))
+        self._remember(fed)
+        return fed
 
     def constant(self, array: np.ndarray, name: str | None = None) -> Tensor:
         """A constant. It enters the program if an op reads it."""
@@ -155,6 +161,8 @@ class Draft:
             raise ProgramError(f"the model needs more than {MOST_OPS} ops", "limit_exceeded")
         samples = self._samples(spec, padded, complete, found)
         outputs = tuple(self._result(spec.name, t, s) for t, s in zip(found, samples, strict=True))
+        if len(outputs) == 1 and isinstance(outputs[0], Tensor):
+            outputs[0].origin = Origin(spec.name, tuple(inputs), attrs)
         labels = [self._label(each) for each in outputs]
         slots = (
             {spec.outputs[0]: labels}
@@ -183,6 +191,16 @@ class Draft:
         """A value of `type` that an inner block or a loop gives: its open sizes have samples of their own."""
         return self._sampled(Tensor(type, label), [None] * WORLDS)
 
+    def shaped(self, shapes: Sequence[tuple[int, ...] | None]) -> Tensor | None:
+        """A tensor that is visible here and has this shape in each world; None stands for an impossible world."""
+        return next((found for each in reversed(self._shaped) if (found := each.get(tuple(shapes)))), None)
+
+    def _remember(self, tensor: Tensor) -> None:
+        """Let `shaped` find a tensor with two open sizes or more, which no static reshape can make."""
+        shapes = tuple(None if s is None else s.type.shape for s in tensor.samples)
+        if tensor.type.shape.count(-1) > 1 and len(shapes) - shapes.count(None) > 1:
+            self._shaped[-1].setdefault(shapes, tensor)
+
     # --- results -----------------------------------------------------------------------------------------------
 
     def _result(self, hint: str, type: Type, samples: Sequence[Sample | None]) -> Operand:
@@ -206,6 +224,7 @@ class Draft:
                 s = Sample(TensorType(shape, s.type.dtype), s.value)
             filled.append(s)
         tensor.samples = tuple(filled)
+        self._remember(tensor)
         return tensor
 
     def _samples(
@@ -221,7 +240,7 @@ class Draft:
         self, w: int, spec: OpSpec, inputs: Sequence[Operand | None], attrs: Mapping[str, Any]
     ) -> list[Sample | None] | None:
         types: list[Type | None] = []
-        values: list[np.ndarray | None] | None = []
+        values: list[np.ndarray | None] = []
         for each in inputs:
             sample = Sample(each.type, each.value) if isinstance(each, Tensor) else None
             if isinstance(each, Tensor) and each.samples:
@@ -229,19 +248,20 @@ class Draft:
                 if sample is None:
                     return None
             types.append(each.type if isinstance(each, Array) else None if sample is None else sample.type)
-            value = None if sample is None else sample.value
-            if values is not None:
-                values = None if each is not None and value is None else [*values, value]
+            values.append(None if sample is None else sample.value)
         try:
-            found = output_types(spec, tuple(types), attrs)
+            found = list(output_types(spec, tuple(types), attrs))
         except ProgramError:
             return None
+        if spec.name.startswith("dynamic_") and (shape := sized(spec.name, types, values, attrs)) is not None:
+            assert isinstance(found[0], TensorType)
+            found[0] = TensorType(shape, found[0].dtype)
+        known = all(v is not None for v, each in zip(values, inputs, strict=True) if each is not None)
         small = all(isinstance(t, TensorType) and -1 not in t.shape and math.prod(t.shape) <= SAMPLED for t in found)
-        shapes_only = spec.name == "shape" and types[0] is not None
         results: tuple[np.ndarray, ...] | None = None
-        if shapes_only and isinstance(types[0], TensorType) and types[0].is_static:
+        if spec.name == "shape" and isinstance(types[0], TensorType) and types[0].is_static:
             results = (np.array(types[0].shape, "int64"),)
-        elif values is not None and small and not spec.takes_key and spec.kind != "control":
+        elif known and small and not spec.takes_key and spec.kind != "control":
             results = computed(spec, types, values, attrs)
         return [
             None if not isinstance(t, TensorType) else Sample(t, None if results is None else results[i])

@@ -32,20 +32,22 @@ def parse(data: bytes, files: Mapping[str, bytes]) -> ModelProto:
     return model
 
 
-def embedded(data: bytes, files: Mapping[str, bytes]) -> bytes:
-    """The model with its external data inside, not checked. files: as of `parse`.
+def embedded(data: bytes, files: Mapping[str, bytes], limit: int = 2**31) -> bytes:
+    """The model with its external data inside, not checked. files: as of `parse`. limit: of the result in bytes; one
+    protobuf has less than 2 GiB.
 
-    Raises ProgramError: malformed_model, also for a model that is too large for one protobuf.
+    Raises ProgramError: malformed_model.
     """
-    model = _whole(data, files)
+    model = _whole(data, files, limit)
     try:
         return model.SerializeToString()
     except (EncodeError, ValueError) as error:
         raise ProgramError(f"the model cannot be one file: {_first_line(error)}", "malformed_model") from None
 
 
-def _whole(data: bytes, files: Mapping[str, bytes]) -> ModelProto:
-    model = ModelProto()
+def _whole(data: bytes, files: Mapping[str, bytes], limit: int | None = None) -> ModelProto:
+    """The model with its external data, of which many tensors may name the same bytes."""
+    model, size = ModelProto(), len(data)
     try:
         model.ParseFromString(data)
     except DecodeError as error:
@@ -55,6 +57,9 @@ def _whole(data: bytes, files: Mapping[str, bytes]) -> ModelProto:
     for tensor in _tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
             _load(tensor, files)
+            size += len(tensor.raw_data)
+            if limit is not None and size > limit:
+                raise ProgramError(f"the tensors of the model have more than {limit} bytes", "malformed_model")
     return model
 
 

@@ -18,6 +18,7 @@ from core.ops.shape.reshape import reshape_to
 __all__: list[str] = []
 
 X = np.arange(6.0).reshape(2, 3)
+CUBE = np.arange(8.0).reshape(2, 2, 2) - 3
 
 
 def _check_vector(sizes: TensorType, count: int, what: str) -> None:
@@ -66,6 +67,8 @@ dynamic_reshape.example(
     lambda: [
         Example((X, np.array([3, 2])), (X.reshape(3, 2),), {"shape": (3, -1)}),
         Example((X, np.array([-1, 1, 6])), (X.reshape(1, 1, 6),), {"shape": (-1, -1, -1)}),
+        Example((X[0, 0], np.array([1])), (np.zeros(1),), {"shape": (-1,)}),
+        Example((X[:0], np.array([4, 0])), (np.zeros((4, 0)),), {"shape": (4, -1)}),
     ]
 )
 
@@ -100,6 +103,8 @@ dynamic_expand.example(
     lambda: [
         Example((X[:1], np.array([4, 1])), (np.broadcast_to(X[:1], (4, 3)),), {"shape": (-1, 3)}),
         Example((X[0], np.array([2, 2, 3])), (np.broadcast_to(X[0], (2, 2, 3)),), {"shape": (-1, -1, -1)}),
+        Example((X[0, 1], np.array([2])), (np.ones(2),), {"shape": (-1,)}),
+        Example((X[:1], np.array([0, 3])), (X[:0],), {"shape": (-1, 3)}),
     ]
 )
 
@@ -224,11 +229,21 @@ dynamic_slice.vjp(
         None,
     )
 )
+
+
+def _along(*place: int) -> tuple[np.ndarray, ...]:
+    return tuple(np.array([n]) for n in place)
+
+
 _AT = (np.array([1, 0]), np.array([9, 4]), np.array([1, 2]))
 dynamic_slice.example(
     lambda: [
         Example((X, *_AT), (X[1:, ::2],), {"axes": (0, 1), "shape": (-1, -1)}),
-        Example((X, np.array([-1]), np.array([-9]), np.array([-2])), (X[:, ::-2],), {"axes": (1,), "shape": (2, -1)}),
+        Example((X, *_along(-1, -9, -2)), (X[:, ::-2],), {"axes": (1,), "shape": (2, -1)}),
+        Example((X[0], *_along(1, 3, 1)), (X[0, 1:],), {"axes": (0,), "shape": (-1,)}),
+        Example((CUBE, *_along(-2, 9, 1)), (CUBE,), {"axes": (-1,), "shape": (2, 2, 2)}),
+        Example((X, *_along(2, 2, 1)), (X[:, :0],), {"axes": (1,), "shape": (2, -1)}),
+        Example((X[:0], *_along(0, -1, 1)), (X[:0],), {"axes": (0,), "shape": (-1, 3)}),
     ]
 )
 
@@ -261,10 +276,11 @@ dynamic_slice_into.vjp(
 )
 
 
-def _ones_in_slice() -> np.ndarray:
-    out = np.zeros((2, 3))
-    out[1:, ::2] = 1.0
-    return out
-
-
-dynamic_slice_into.example(lambda: [Example((np.ones((1, 2)), X, *_AT), (_ones_in_slice(),), {"axes": (0, 1)})])
+dynamic_slice_into.example(
+    lambda: [
+        Example((np.ones((1, 2)), X, *_AT), (np.array([[0.0, 0, 0], [1, 0, 1]]),), {"axes": (0, 1)}),
+        Example((np.array([1.0, 2]), X[0], *_along(1, 3, 1)), (np.array([0.0, 1, 2]),), {"axes": (0,)}),
+        Example((CUBE, CUBE, *_along(1, -9, -1)), (CUBE[:, :, ::-1],), {"axes": (2,)}),
+        Example((X[:, :0], X, *_along(2, 2, 1)), (0 * X,), {"axes": (1,)}),
+    ]
+)

@@ -83,7 +83,7 @@ def _merged(node: Node, name: str, a: Value, b: Value) -> tuple[Value, list[Cell
         return List(items, a.dtype), [cell for _, cells in pairs for cell in cells]
     if not isinstance(a, Tensor | Array) or not isinstance(b, Tensor | Array):
         raise node.refuse(f"output {name!r} has different kinds in the branches")
-    wide, _ = joined(node.draft, a, b, f"the branches give {name!r} different types")
+    wide, _ = joined(node.draft, a, b, f"the branches give {name!r} different types", set())
     cell = Cell.like(wide, name)
     return cell.value, [cell]
 
@@ -176,7 +176,7 @@ class _Body:
             wider = False
             for cell, result in zip(cells, self.carried, strict=True):
                 what = f"{cell.label.hint!r} changes its type in the loop"
-                cell.value, changed = joined(node.draft, cell.value, result, what)
+                cell.value, changed = joined(node.draft, cell.value, result, what, cell.free)
                 wider |= changed
             if not wider:
                 return
@@ -358,10 +358,10 @@ def scan(node: Node) -> tuple[Value, ...]:
     hints, recorded_hints = _hints(node, body, 0, states)
     results = _scanned(node, body, initial, sequences, hints, recorded_hints)
     for i, (axis, flips) in enumerate(zip(out_axes, out_backward, strict=True)):
-        x = results[states + i]
-        assert isinstance(x, Tensor)
-        x = node.emit("flip", x, axes=[0]) if flips else x
-        results[states + i] = _moved(node, x, 0, _checked_axis(node, axis, x.rank))
+        stacked = results[states + i]
+        assert isinstance(stacked, Tensor)
+        stacked = node.emit("flip", stacked, axes=[0]) if flips else stacked
+        results[states + i] = _moved(node, stacked, 0, _checked_axis(node, axis, stacked.rank))
     return tuple(results)
 
 

@@ -71,7 +71,7 @@ def eye_like(node: Node) -> Tensor:
     if x.rank != 2:
         raise node.refuse(f"it needs a matrix, not {x.type}")
     if x.type.is_static:
-        return node.draft.constant(np.eye(*x.shape, k=offset, dtype=as_dtype(dtype)))
+        return node.draft.constant(np.eye(x.shape[0], x.shape[1], k=offset, dtype=as_dtype(dtype)))
     row, column = (node.counted(x, axis) for axis in (0, 1))
     on_diagonal = node.emit("equal", node.emit("add", row, node.const(offset, "int64")), column)
     return node.cast(on_diagonal, dtype)
