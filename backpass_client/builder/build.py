@@ -272,10 +272,17 @@ class Builder:
         if not fits:
             raise InvalidOp(f"{symbol.name.text} is {have}, not {type}")
         known = have.shape or (None,) * type.rank
-        symbol.type = Type(type.dtype, tuple(m if n is None else n for m, n in zip(known, type.dims, strict=True)))
-        if symbol.name.text not in self.leaves and symbol not in symbol.block.declared:
-            symbol.block.declared.append(symbol)
-        return symbol
+        found = Type(type.dtype, tuple(m if n is None else n for m, n in zip(known, type.dims, strict=True)))
+        written = [x for op in self.root.ops if not op.blocks for refs in op.outputs.values() for x in refs]
+        if self.block is self.root and symbol in written:
+            symbol.type = found
+            if symbol not in self.root.declared:
+                self.root.declared.append(symbol)
+            return symbol
+        # a declaration in an inner block would make the variable one of that block
+        checked: Symbol = self.call("check_shape", (symbol,), {"shape": found.wire_shape})
+        checked.type = found
+        return checked
 
     # --- inner blocks --------------------------------------------------------------------------------------------
 

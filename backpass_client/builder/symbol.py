@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from backpass_client.arithmetic import Arithmetic
 from backpass_client.builder.blocks import Block, Name, Ref
+from backpass_client.builder.inference.sizes import product
 from backpass_client.builder.types import InvalidOp, Size, Type
 from backpass_client.indexing import index_ops
 from backpass_client.recorder import Operand, OpRecorder
@@ -20,13 +21,20 @@ __all__ = ["Symbol"]
 class Symbol(Operand["Symbol"], Ref):
     """A value of a program under construction: Python's operators and the ops of the package make new ones from it."""
 
-    __slots__ = ("block", "builder", "name", "type")
+    __slots__ = ("_name", "block", "builder", "type")
 
     def __init__(self, builder: Builder, name: Name, type: Type, block: Block) -> None:
         self.builder = builder
-        self.name = name
+        self._name = name
         self.type = type
         self.block = block
+
+    @property
+    def name(self) -> Name:  # type: ignore[override]
+        """The name of its variable."""
+        while self._name.same is not None:
+            self._name = self._name.same
+        return self._name
 
     @property
     def owner(self) -> OpRecorder:
@@ -74,6 +82,11 @@ class Symbol(Operand["Symbol"], Ref):
             last += 1
         before, after = have[first : len(have) - last], sizes[first : len(sizes) - last]
         if sum(not isinstance(size, int) for size in sizes) == 1 and -1 not in sizes:
+            named = [size for size in sizes if not isinstance(size, int)]
+            if [size for size in have if not isinstance(size, int)] == named and product(
+                size for size in have if isinstance(size, int)
+            ) != product(size for size in sizes if isinstance(size, int)):
+                raise InvalidOp(f"cannot reshape {self.name.text}={self.type} to {sizes}")
             return self._op("reshape", shape=[size if isinstance(size, int) else -1 for size in sizes])
         opened = [size if isinstance(size, int) else -1 for size in after]
         if not before and not after:
