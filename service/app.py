@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import Depends, FastAPI
-from fastapi.openapi.utils import get_openapi
 from starlette.middleware.cors import CORSMiddleware
 
 from service import __version__, problems
@@ -32,6 +31,7 @@ from service.http.sse import Streams
 from service.http.worker_calls import Calls
 from service.ids import new_id
 from service.jobs import Checkpointer, JobStore, Runner
+from service.models import Importer
 from service.objects import Objects
 from service.observability.host import HostCollector
 from service.observability.metrics import Metrics
@@ -53,7 +53,9 @@ from service.routes import (
     ops,
     optimizer,
     parameters,
+    program_values,
     programs,
+    registration,
     session_checkpoints,
     sessions,
     system,
@@ -65,10 +67,8 @@ from service.routes import (
 from service.routes.common import register_sample
 from service.routes.in_session import SESSION_ID
 from service.routes.samples import restored_samples
-from service.schemas.access import add_access
 from service.schemas.examples import EXAMPLES, SAMPLE_SESSION
-from service.schemas.headers import add_headers
-from service.schemas.programs import Registration
+from service.schemas.openapi import openapi_of
 from service.sessions.live import LiveMetrics
 from service.sessions.registry import SessionRegistry
 from service.sessions.session import SESSIONS
@@ -108,7 +108,9 @@ ROUTES = (
     live,
     tapes,
     on_tape,
+    registration,
     programs,
+    program_values,
     graph,
     health,
     insight,
@@ -160,6 +162,8 @@ def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracin
         # an unknown path is a 404: some clients drop the body of a redirected POST
         redirect_slashes=False,
         dependencies=[Depends(known_parameters), Depends(restored_samples)],
+        # generated clients have methods of these names
+        generate_unique_id_function=lambda route: route.name,
         telemetry={
             "tracing": False,
             "metrics": False,
@@ -182,11 +186,14 @@ def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracin
     app.state.admin.actions["store.snapshot"] = snapshot
     app.state.objects = Objects(settings.objects)
     app.state.checkpoints = Checkpoints(app.state.store, app.state.objects)
-    app.state.programs = ProgramStore(app.state.store, settings.programs)
+    app.state.programs = ProgramStore(
+        app.state.store, settings.programs, app.state.objects, settings.data_dir / "copies"
+    )
     app.state.live = LiveMetrics()
     app.state.datasets = Datasets(app.state.store, app.state.objects, settings.data_dir, settings.datasets)
     app.state.uploads = Uploads(settings, app.state.store, app.state.objects)
     app.state.ingest = Ingest(settings, app.state.datasets, app.state.uploads)
+    app.state.importer = Importer(settings)
     app.state.samples = asyncio.Lock()
     app.state.tapes = SessionRegistry(
         settings,
@@ -261,6 +268,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await app.state.admin.start()
     await asyncio.to_thread(app.state.objects.sweep, shared=bool(app.state.settings.objects_url))
     await asyncio.to_thread(app.state.ingest.sweep)
+    with contextlib.suppress(OSError):  # with PostgreSQL, nothing else makes it; requests that need it are refused
+        app.state.settings.data_dir.mkdir(parents=True, exist_ok=True)
     if app.state.settings.cache_dir is not None:
         with contextlib.suppress(OSError):  # the cache logs that it cannot store machine code; no call fails
             app.state.settings.cache_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -270,6 +279,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         asyncio.create_task(app.state.sessions.watch()),
         asyncio.create_task(app.state.tapes.watch()),
         asyncio.create_task(app.state.checkpoints.watch()),
+        asyncio.create_task(app.state.programs.collect_all()),
         asyncio.create_task(app.state.presence.watch()),
         asyncio.create_task(app.state.idempotency.watch()),
         asyncio.create_task(app.state.datasets.watch()),
@@ -291,6 +301,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await app.state.engine.stop()
         await app.state.codec.stop()
         await app.state.ingest.stop()
+        await app.state.importer.stop()
         await app.state.admin.stop()
         await app.state.presence.stop()
         await app.state.tenancy.stop()
@@ -309,26 +320,7 @@ async def _register_examples(app: FastAPI) -> None:
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, with the schemas that hand-written bodies refer to."""
+    """The OpenAPI document, made once."""
     if app.openapi_schema is None:
-        document = get_openapi(
-            title=app.title, version=app.version, description=app.description, tags=app.openapi_tags, routes=app.routes
-        )
-        schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        nested = Registration.model_json_schema(ref_template="#/components/schemas/{model}")
-        schemas.update(nested.get("$defs", {}))
-        for kind, parts in problems.components().items():
-            document["components"].setdefault(kind, {}).update(parts)
-        add_headers(document)
-        add_access(document)
-        app.openapi_schema = _without_defs(document)
+        app.openapi_schema = openapi_of(app)
     return app.openapi_schema
-
-
-def _without_defs(value: Any) -> Any:
-    """`value` without `$defs`: references point to the components of the document."""
-    if isinstance(value, dict):
-        return {k: _without_defs(v) for k, v in value.items() if k != "$defs"}
-    if isinstance(value, list):
-        return [_without_defs(v) for v in value]
-    return value

@@ -243,10 +243,11 @@ def _profile(chosen: argparse.Namespace) -> int:
 
 def _openapi(output: Path | None) -> int:
     from service.app import create_app
+    from service.schemas.openapi import openapi_text
 
     # Default settings only, because the document must not depend on the environment of the writer.
     document = create_app(Settings.model_construct()).openapi()
-    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    text = openapi_text(document) + "\n"
     if output is None:
         sys.stdout.write(text)
     else:

@@ -15,7 +15,14 @@ from starlette.responses import JSONResponse, Response
 
 from core.ir.errors import CoreError
 from service.engine.protocol import EngineError
-from service.problems.document import MEDIA_TYPE, HttpProblem, new_request_id, problem_body, problem_response
+from service.problems.document import (
+    MEDIA_TYPE,
+    FieldError,
+    HttpProblem,
+    new_request_id,
+    problem_body,
+    problem_response,
+)
 from service.problems.translate import from_exception
 from service.problems.types import CODES, ProblemType
 
@@ -65,8 +72,33 @@ SCHEMA: dict[str, Any] = {
     },
 }
 
+KIND: dict[str, Any] = {
+    "type": "object",
+    "description": "A kind of problem.",
+    "required": ["code", "title", "statuses", "retryable", "meaning", "remedy", "href"],
+    "properties": {
+        "code": {"type": "string"},
+        "title": {"type": "string", "description": "Short name of the code."},
+        "statuses": {
+            "type": "array",
+            "items": {"type": "integer"},
+            "description": "HTTP statuses, the usual one first.",
+        },
+        "retryable": {"type": "boolean", "description": "Whether the same request may succeed when it is sent again."},
+        "meaning": {"type": "string", "description": "The cause."},
+        "remedy": {"type": "string", "description": "The action that a client can take."},
+        "href": {"type": "string", "description": "Path of the page that explains this code."},
+    },
+}
+KINDS: dict[str, Any] = {
+    "type": "object",
+    "description": "All kinds of problems.",
+    "required": ["problems"],
+    "properties": {"problems": {"type": "array", "items": {"$ref": "#/components/schemas/ProblemKind"}}},
+}
 
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
+RESPONSE = {"$ref": "#/components/responses/Problem"}
 
 EXPECTED = (
     HttpProblem,
@@ -84,17 +116,32 @@ def install(app: FastAPI) -> None:
     """Answer every error of `app` with a problem document, and serve the pages of the codes."""
     for kind in (*EXPECTED, Exception):
         app.add_exception_handler(kind, answer)
-    app.add_api_route("/problems", _index, methods=["GET"], tags=["problems"], summary="List problem codes")
+    app.add_api_route(
+        "/problems",
+        list_problems,
+        methods=["GET"],
+        tags=["problems"],
+        summary="List problem codes",
+        responses={
+            200: {
+                "description": "All codes.",
+                "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ProblemKinds"}}},
+            }
+        },
+    )
     app.add_api_route(
         "/problems/{code}",
-        _page,
+        get_problem,
         methods=["GET"],
         tags=["problems"],
         summary="Read about a problem code",
         response_class=Response,
         responses={
             200: {
-                "content": {"application/json": {}, "text/html": {}},
+                "content": {
+                    "application/json": {"schema": {"$ref": "#/components/schemas/ProblemKind"}},
+                    "text/html": {"schema": {"type": "string"}},
+                },
                 "description": "The code as JSON, or as text/html if the Accept header asks for it.",
             },
             **responses("not-found", "invalid-request"),
@@ -112,32 +159,37 @@ async def answer(request: Request, error: Exception) -> Response:
 
 
 def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
-    """The `responses` argument of a route that may answer with these codes: one entry per status, one example per code.
+    """The `responses` argument of a route that may answer with these codes: one entry per status.
 
+    Each refers to the one response of the document for problems, and its description lists the codes:
     responses("invalid-json", "invalid-program") -> {400: {...}, 422: {...}}
     """
     answers: dict[int | str, dict[str, Any]] = {}
     for code in codes:
-        kind = CODES[code]
-        entry = answers.setdefault(kind.status, {"description": "", "content": {MEDIA_TYPE: {"schema": PROBLEM}}})
-        entry["description"] = f"{entry['description']} {kind.title} (`{code}`).".strip()
-        media = entry["content"][MEDIA_TYPE]
-        media.setdefault("examples", {})[code] = {"$ref": f"#/components/examples/{code}"}
-        if kind.status in (429, 503):
-            entry["headers"] = {
-                "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait before the next try."}
-            }
+        entry = answers.setdefault(CODES[code].status, {**RESPONSE, "description": ""})
+        entry["description"] = f"{entry['description']} `{code}`".strip()
     return answers
 
 
 def components() -> dict[str, dict[str, Any]]:
     """The parts of an OpenAPI document to which the `responses` of all routes refer."""
-    examples = {code: {"summary": kind.title, "value": _example(kind)} for code, kind in CODES.items()}
-    return {"schemas": {"Problem": SCHEMA}, "examples": examples}
-
-
-def _example(kind: ProblemType) -> dict[str, Any]:
-    return problem_body(HttpProblem(kind.code, kind.meaning), EXAMPLE_ID, "/v1")
+    kind = CODES["shape-mismatch"]
+    error = FieldError("/feeds/x/shape", kind.code, "the shape [3, 2] needs 6 numbers, and data has 5")
+    example = problem_body(HttpProblem(kind.code, error.detail, errors=[error]), EXAMPLE_ID, "/v1/gradients")
+    response = {
+        "description": "A problem document (RFC 9457).",
+        "content": {MEDIA_TYPE: {"schema": PROBLEM, "example": example}},
+        "headers": {
+            "Retry-After": {
+                "schema": {"type": "integer"},
+                "description": "Seconds to wait before the next try, with 429 and 503.",
+            }
+        },
+    }
+    return {
+        "schemas": {"Problem": SCHEMA, "ProblemKind": KIND, "ProblemKinds": KINDS},
+        "responses": {"Problem": response},
+    }
 
 
 def _facts(kind: ProblemType) -> dict[str, Any]:
@@ -152,7 +204,7 @@ def _facts(kind: ProblemType) -> dict[str, Any]:
     }
 
 
-async def _index() -> JSONResponse:
+async def list_problems() -> JSONResponse:
     return JSONResponse({"problems": [_facts(kind) for kind in CODES.values()]}, headers=CACHED)
 
 
@@ -161,7 +213,7 @@ Code = Annotated[
 ]
 
 
-async def _page(request: Request, code: Code) -> Response:
+async def get_problem(request: Request, code: Code) -> Response:
     kind = CODES.get(code)
     if kind is None:
         raise HttpProblem("not-found", "no problem has this code")

@@ -48,7 +48,7 @@ CONTENT = {SAFETENSORS: FILE}
         ]
     },
 )  # fmt: skip
-async def get_content(request: Request, checkpoint_id: CheckpointId) -> Response:
+async def download_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Response:
     """The tensors have the names of the parameters and states, so that other tools can read the file.
 
     Optimizer state is named `<parameter>/<slot>`. The metadata has the program and the rest of the session's state.

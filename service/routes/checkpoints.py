@@ -220,7 +220,7 @@ async def get_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Respo
         ]
     },
 )  # fmt: skip
-async def patch_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Response:
+async def update_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Response:
     """Merge the members into the checkpoint (a merge patch of RFC 7396). Its content never changes."""
     body = await read_body(request, settings(request), binary=False)
     asked = body.read_as(schemas.PatchCheckpoint)

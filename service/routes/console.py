@@ -93,7 +93,7 @@ async def console_file(
         200: {"description": "The numbers.", "content": {"application/json": {"example": STATISTICS}}},
     },
 )
-async def read_statistics(request: Request) -> Response:
+async def get_worker_statistics(request: Request) -> Response:
     """Queues, compile times and memory of the service: the main numbers of the metrics, for people.
 
     Percentiles come from histograms, so they are upper bounds of the interval that contains them.

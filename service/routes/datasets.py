@@ -322,6 +322,7 @@ def _lost(dataset: Dataset, error: OSError) -> HttpProblem:
 @router.get(
     "/{dataset_id}/content",
     summary="Download a dataset",
+    response_class=Response,
     responses={
         200: {
             "description": "The stored file, a safetensors file with a tensor for each column.",
@@ -332,7 +333,7 @@ def _lost(dataset: Dataset, error: OSError) -> HttpProblem:
         **responses("not-found", "invalid-request", "range-not-satisfiable", "storage-unavailable"),
     },
 )
-async def get_content(request: Request, dataset_id: DatasetId) -> Response:
+async def download_dataset(request: Request, dataset_id: DatasetId) -> Response:
     """The stored file. Its ETag is its SHA-256 digest, which `Repr-Digest` has in base64 (RFC 9530)."""
     dataset = await dataset_of(request, dataset_id)
     headers = {"Content-Disposition": f'attachment; filename="{dataset.id}.safetensors"'}
@@ -353,7 +354,7 @@ async def get_content(request: Request, dataset_id: DatasetId) -> Response:
     ),
     openapi_extra=accepts(schemas.ChangeDataset, binary=False, name=("A label", {"labels": {"team": "research"}})),
 )
-async def patch_dataset(request: Request, dataset_id: DatasetId) -> Response:
+async def update_dataset(request: Request, dataset_id: DatasetId) -> Response:
     """Merge members into the dataset (a merge patch of RFC 7396). The content never changes."""
     body = await read_body(request, settings(request), binary=False)
     asked = body.read_as(schemas.ChangeDataset)

@@ -10,14 +10,20 @@ from pydantic import BaseModel
 from service.formats.json_tensors import dumps
 from service.http.request_body import JSON, NDJSON, SAFETENSORS
 from service.problems import responses
-from service.schemas.gradients import OP, PROGRAM
+from service.schemas.components import component
+from service.schemas.components import model as reference
 from service.schemas.stream import DoneEvent, ErrorEvent, GradientEvent
 
 __all__ = ["FILE", "HOT_PROBLEMS", "accepts", "answers", "lines"]
 
-REFERENCES = {"Program": PROGRAM, "Op": OP}
-"""Components of the document, and the placeholders that they replace."""
 FILE = {"schema": {"type": "string", "format": "binary"}}
+LINE = component(
+    "StreamEvent",
+    {
+        "description": "One line of a stream.",
+        "oneOf": [reference(event) for event in (GradientEvent, DoneEvent, ErrorEvent)],
+    },
+)
 
 HOT_PROBLEMS = (
     "invalid-json",
@@ -50,7 +56,7 @@ def accepts(
     examples: name=(summary, body).
     """
     shown = {name: {"summary": summary, "value": value} for name, (summary, value) in examples.items()}
-    content: dict[str, Any] = {JSON: {"schema": _schema(model), "examples": shown}}
+    content: dict[str, Any] = {JSON: {"schema": reference(model), "examples": shown}}
     if binary:
         content[SAFETENSORS] = FILE
     return {"requestBody": {"required": required, "content": content}}
@@ -65,8 +71,7 @@ def answers(
     """
     content = {JSON: {"example": example}, SAFETENSORS: FILE}
     if stream is not None:
-        events = [_schema(event) for event in (GradientEvent, DoneEvent, ErrorEvent)]
-        content[NDJSON] = {"schema": {"description": "One line of the stream.", "oneOf": events}, "example": stream}
+        content[NDJSON] = {"schema": LINE, "example": stream}
     good: dict[int | str, dict[str, Any]] = {
         status: {"model": model, "description": (model.__doc__ or "").partition("\n")[0], "content": content}
     }
@@ -82,22 +87,3 @@ def lines(answer: Mapping[str, Any], **ready_at: int) -> str:
     ]
     events.append({"event": "done", **{name: value for name, value in answer.items() if name != "gradients"}})
     return "".join(dumps(event).decode() + "\n" for event in events)
-
-
-def _schema(model: type[BaseModel]) -> Any:
-    """The schema of `model` without references: FastAPI collects definitions of models that it declares itself only."""
-    schema = model.model_json_schema()
-    definitions = schema.pop("$defs", {})
-
-    def inlined(value: Any) -> Any:
-        for name, schema in REFERENCES.items():
-            if value == schema:
-                return {"$ref": f"#/components/schemas/{name}"}
-        if isinstance(value, dict):
-            if "$ref" in value:
-                value = {**definitions[value["$ref"].rpartition("/")[2]], **value}
-                value.pop("$ref")
-            return {name: inlined(each) for name, each in value.items()}
-        return [inlined(each) for each in value] if isinstance(value, list) else value
-
-    return inlined(schema)

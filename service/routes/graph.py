@@ -13,8 +13,11 @@ from service.http.pieces import Part, PiecedResponse
 from service.http.request_body import INLINE_BYTES, JSON
 from service.problems import HttpProblem, responses
 from service.routes.common import ProgramId, program
-from service.routes.programs import CACHED, WORKER_PROBLEMS, asked_of, backward_of, tag_of, unchanged
+from service.routes.programs import CACHED, asked_of, backward_of, tag_of, unchanged
+from service.routes.registration import WORKER_PROBLEMS
+from service.schemas.components import model as reference
 from service.schemas.gradients import Question
+from service.schemas.graph import ProgramGraph
 
 __all__ = ["router"]
 
@@ -36,7 +39,7 @@ POLICY = (
         200: {
             "description": "The graph in the media type of the Accept header.",
             "content": {
-                JSON: {},
+                JSON: {"schema": reference(ProgramGraph)},
                 GRAPHVIZ: {"schema": {"type": "string"}},
                 MERMAID: {"schema": {"type": "string"}},
                 PAGE: {"schema": {"type": "string"}},
@@ -48,7 +51,7 @@ POLICY = (
         ),
     },
 )
-async def get_graph(
+async def get_program_graph(
     request: Request,
     program_id: ProgramId,
     loss: Annotated[str | None, Query(description="Include the backward pass of this loss.", examples=["loss"])] = None,

@@ -56,8 +56,14 @@ def unhealthy(text: str) -> dict[int | str, dict[str, Any]]:
 
 
 @router.get("/healthz/live", tags=["service"], summary="Check that the process is alive", response_model=Health)
-@router.get("/v2/health/live", tags=["service"], summary="Check that the process is alive (OIP)", response_model=Health)
-async def live() -> Response:
+@router.get(
+    "/v2/health/live",
+    tags=["service"],
+    summary="Check that the process is alive (OIP)",
+    operation_id="check_server_live",
+    response_model=Health,
+)
+async def check_live() -> Response:
     """Always 200 while the process serves requests; nothing else is checked."""
     return json_answer({"status": "alive"})
 
@@ -69,7 +75,7 @@ async def live() -> Response:
     response_model=Health,
     responses=unhealthy("Not started; the body lists the checks."),
 )
-async def startup(request: Request) -> Response:
+async def check_started(request: Request) -> Response:
     """200 from the moment when the store is open with all its migrations, and a first worker is ready; else 503."""
     state = request.app.state
     begun = getattr(state, "begun", False)  # the lifespan has opened the store
@@ -93,10 +99,11 @@ async def startup(request: Request) -> Response:
     "/v2/health/ready",
     tags=["service"],
     summary="Check that the service is ready (OIP)",
+    operation_id="check_server_ready",
     response_model=Health,
     responses=unhealthy("Not ready; the body lists the failed checks."),
 )
-async def ready(request: Request) -> Response:
+async def check_ready(request: Request) -> Response:
     """200 if the service is not shutting down, a worker is up, the service can store data, and the disk has space left;
     else 503. The body lists each check."""
     drain: Drain = request.app.state.drain
@@ -115,7 +122,7 @@ async def ready(request: Request) -> Response:
 
 
 @router.get("/v2", tags=["service"], summary="Read name and version (OIP)", response_model=Server)
-async def about() -> Response:
+async def get_server() -> Response:
     """Name and version in the form of the Open Inference Protocol. Programs and sessions have no paths below /v2."""
     return json_answer({"name": "backpass", "version": __version__, "extensions": []})
 

@@ -206,7 +206,7 @@ async def resume_job(request: Request, job_id: JobId) -> Response:
         ]
     },
 )
-async def get_events(
+async def get_job_events(
     request: Request,
     job_id: JobId,
     after: Annotated[int, Query(ge=0, le=2**53, description="Number of the last event that the client has.")] = 0,
@@ -239,7 +239,7 @@ async def get_events(
         **responses("not-found", "invalid-request"),
     },
 )
-async def get_metrics(
+async def get_job_metrics(
     request: Request,
     job_id: JobId,
     points: Annotated[int, Query(ge=1, le=100_000, description="Most points of a curve.")] = 1000,

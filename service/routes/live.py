@@ -116,7 +116,7 @@ class HistogramsAnswer(Position):
         **responses("not-found", "gone", "invalid-request"),
     },
 )
-async def get_metrics(
+async def get_session_metrics(
     request: Request,
     session_id: SessionId,
     after: Annotated[int, Query(ge=0, le=2**53, description="Only points with greater numbers.")] = 0,
@@ -198,7 +198,7 @@ async def get_session_events(
         **responses(*IN_SESSION),
     },
 )
-async def get_histograms(
+async def get_session_histograms(
     request: Request,
     session_id: SessionId,
     names: Annotated[

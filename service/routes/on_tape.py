@@ -74,7 +74,7 @@ HIDDEN = ("version", "step")  # members of a worker's result that clients of a t
     ),
     openapi_extra=accepts(schemas.AppendOps, line=("A parameter, a constant and two ops", SAMPLE_LINE)),
 )
-async def post_ops(request: Request, tape_id: TapeId) -> Response:
+async def append_ops(request: Request, tape_id: TapeId) -> Response:
     """Append leaves and ops, all of them or, on an error, none. An immediate tape computes their values.
 
     `backward` plays the tape back in the same request. A training loop that appends the same ops again can send the
@@ -111,7 +111,7 @@ async def append(request: Request, tape: Session, body: Body, asked: schemas.App
     status_code=204,
     responses={204: {"description": "Only the parameters are left."}, **responses(*ON_TAPE)},
 )
-async def delete_ops(request: Request, tape_id: TapeId) -> Response:
+async def clear_tape(request: Request, tape_id: TapeId) -> Response:
     """Delete all ops, constants and values. Parameters and compiled code stay."""
     tape = await tapes(request).find(tenant(), tape_id)
     write = Write("tape.renew", {}, NO_TENSORS, None, "renew")
@@ -124,7 +124,7 @@ async def delete_ops(request: Request, tape_id: TapeId) -> Response:
     summary="Read a value",
     responses=answers(schemas.ValueAnswer, {"value": SUM, "ran": [0, 1], **NOW}, *ON_TAPE),
 )
-async def get_value(
+async def get_tape_value(
     request: Request,
     tape_id: TapeId,
     name: Annotated[str, Path(max_length=256, description="Name of a variable on the tape.", openapi_examples=LOSS)],
@@ -151,7 +151,7 @@ async def get_value(
         record=("Gradients as new ops on the tape", {"target": "loss", "wrt": ["w"], "record": True}),
     ),
 )
-async def post_backward(request: Request, tape_id: TapeId) -> Response:
+async def play_back(request: Request, tape_id: TapeId) -> Response:
     """Gradients of the target. Plays back the ops that it depends on, in reverse order."""
     as_file, body, tape = await received(request, tapes(request), tape_id)
     asked = body.read_as(schemas.BackwardRequest)
@@ -183,7 +183,7 @@ async def post_backward(request: Request, tape_id: TapeId) -> Response:
         **responses(*ON_TAPE),
     },
 )
-async def get_program(request: Request, tape_id: TapeId) -> Response:
+async def get_tape_program(request: Request, tape_id: TapeId) -> Response:
     """The tape as a program: its parameters become parameters, its constants feeds."""
     tape = await tapes(request).find(tenant(), tape_id)
     reply = await tapes(request).read(tape, "tape.program", {}, {}, settings(request).step_deadline)

@@ -97,7 +97,7 @@ async def get_operation(request: Request, operation_id: OperationId) -> Response
         **responses("not-found", "invalid-state", "invalid-request"),
     },
 )
-async def get_result(request: Request, operation_id: OperationId) -> Response:
+async def get_operation_result(request: Request, operation_id: OperationId) -> Response:
     """The answer of the call with its status, headers and body. It is kept for an hour."""
     found = await _found(request, operation_id)
     if found.answer is None:

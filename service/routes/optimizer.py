@@ -84,7 +84,7 @@ async def get_optimizer(
     )
     | IF_MATCH,
 )
-async def put_optimizer(request: Request, session_id: SessionId) -> Response:
+async def set_optimizer(request: Request, session_id: SessionId) -> Response:
     """Replace the given optimizer state, all of it or, on an error, none. Parameters stay."""
     as_file, body, session = await received(request, sessions(request), session_id)
     require_if_match(request, session)

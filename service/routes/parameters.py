@@ -83,7 +83,7 @@ async def get_parameters(
     openapi_extra=accepts(schemas.PutParameters, regression=("Both parameters", {"parameters": REGRESSION_PARAMETERS}))
     | IF_MATCH,
 )
-async def put_parameters(request: Request, session_id: SessionId) -> Response:
+async def set_parameters(request: Request, session_id: SessionId) -> Response:
     """Replace the given parameters and states, all of them or, on an error, none. Optimizer state stays."""
     as_file, body, session = await received(request, sessions(request), session_id)
     require_if_match(request, session)

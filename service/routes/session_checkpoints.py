@@ -92,7 +92,7 @@ async def create_checkpoint(request: Request, session_id: SessionId) -> Response
     response_model=schemas.CheckpointPage,
     responses=responses("not-found", "gone", "invalid-request"),
 )
-async def list_checkpoints(
+async def list_session_checkpoints(
     request: Request, session_id: SessionId, page_size: PageSize = 50, page_token: PageToken = ""
 ) -> Response:
     """One page of the checkpoints of the session, ordered by id. They outlive the session."""

@@ -59,7 +59,7 @@ async def quotas_of(request: Request, tenant: str) -> dict[str, dict[str, float 
     response_model=schemas.Me,
     responses={200: {"description": "The caller.", "content": {JSON: {"example": ME}}}},
 )
-async def me(request: Request) -> Response:
+async def get_me(request: Request) -> Response:
     """Tenant and scopes of the key of the request, the limits of the tenant, and how much of them it uses."""
     caller = CALLER.get()
     key = tenancy(request).ring.by_id(caller.key)
@@ -83,7 +83,7 @@ async def me(request: Request) -> Response:
     response_model=schemas.UsagePage,
     responses=responses("invalid-request", "limit-exceeded", "storage-unavailable"),
 )
-async def read_usage(
+async def get_usage(
     request: Request,
     first: Annotated[
         str | None, Query(alias="from", pattern=DAY, description="First day (UTC); by default 30 days before the last.")
@@ -136,7 +136,7 @@ def _seconds(day: str, parameter: str) -> float:
     responses=responses("invalid-request", "storage-unavailable"),
     dependencies=[Depends(administrator)],
 )
-async def read_audit(
+async def list_audit_records(
     request: Request,
     tenant: Annotated[str | None, Query(pattern=TENANT, description="Entries of this tenant only.")] = None,
     page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of entries in the answer.")] = 50,

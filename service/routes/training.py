@@ -87,7 +87,7 @@ TWO_BATCHES = {
         ),
     ),
 )
-async def post_step(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
+async def train_step(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
     """Forward pass, backward pass and update; with `batches` several of them, in one call.
 
     With a `seq` the request can be repeated safely: the step is done once. If a step of several fails, or the deadline
@@ -137,7 +137,7 @@ async def post_step(request: Request, session_id: SessionId, profile: Profiled =
         regression=("Gradients of both parameters", {"gradients": GRADIENTS}),
     ),
 )
-async def post_update(request: Request, session_id: SessionId) -> Response:
+async def apply_gradients(request: Request, session_id: SessionId) -> Response:
     """Update the parameters with gradients that the client computed, or added up over several workers.
 
     Without gradients the update applies those that calls of `POST .../gradients` with `accumulate` have added up.
@@ -166,7 +166,7 @@ async def post_update(request: Request, session_id: SessionId) -> Response:
         accumulate=("Add the gradients up in the session", {"feeds": REGRESSION_FEEDS, "accumulate": True}),
     ),
 )
-async def post_session_gradients(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
+async def compute_session_gradients(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
     """Forward and backward pass; parameters, states and optimizer state do not change.
 
     With `accumulate` the gradients are added up in the session and not returned unless the request names them; the
@@ -219,7 +219,7 @@ async def post_session_gradients(request: Request, session_id: SessionId, profil
         regression=("Predictions", {"feeds": {"x": REGRESSION_FEEDS["x"]}, "fetch": ["prediction"]}),
     ),
 )
-async def post_evaluation(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
+async def evaluate_session(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
     """Forward pass at the current parameters. Feeds that the fetched values do not need may be left out."""
     as_file, body, session = await received(request, sessions(request), session_id)
     asked = body.read_as(schemas.EvaluationRequest)
@@ -238,7 +238,7 @@ async def post_evaluation(request: Request, session_id: SessionId, profile: Prof
     status_code=204,
     responses={204: {"description": "No gradients are accumulated."}, **responses(*IN_SESSION)},
 )
-async def delete_gradients(request: Request, session_id: SessionId) -> Response:
+async def discard_gradients(request: Request, session_id: SessionId) -> Response:
     """Forget the gradients that `POST .../gradients` with `accumulate` has added up. Safe to repeat."""
     session = await sessions(request).find(tenant(), session_id)
     deadline = settings(request).step_deadline

@@ -7,4 +7,6 @@ derived                                  pydantic models from the core's datacla
 programs, gradients, sessions, tapes     requests and answers of these routes
 profile, stream, tensors                 parts of answers
 examples                                 the programs in the examples of the documentation
+components                               schemas that the OpenAPI document names once
+openapi                                  the OpenAPI document
 """

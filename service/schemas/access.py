@@ -20,9 +20,7 @@ SCHEME = {
 def add_access(document: dict[str, Any]) -> None:
     """Add the scheme of API keys, and to each operation that needs one the scope and the refusals."""
     document.setdefault("components", {}).setdefault("securitySchemes", {})["key"] = SCHEME
-    refusals = {
-        str(status): answer for status, answer in responses("unauthenticated", "forbidden", "rate-limited").items()
-    }
+    refusals = {str(status): answer for status, answer in responses(*CODES).items()}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             filled = path.replace("{", "").replace("}", "")
@@ -32,15 +30,7 @@ def add_access(document: dict[str, Any]) -> None:
             operation["security"] = [{"key": [scope_of(method.upper(), path)]}, {}]
             for status, answer in refusals.items():
                 present = operation["responses"].setdefault(status, answer)
-                if present is not answer:
-                    _merge(present, answer)
-
-
-def _merge(present: dict[str, Any], answer: dict[str, Any]) -> None:
-    """Add the description and the examples of `answer` to those of another answer with the same status."""
-    if answer["description"] in present["description"]:
-        return
-    present["description"] = f"{present['description']} {answer['description']}"
-    for media, content in answer["content"].items():
-        examples = present.setdefault("content", {}).setdefault(media, content).setdefault("examples", {})
-        examples.update(content["examples"])
+                if answer["description"] not in present["description"]:
+                    operation["responses"][status] = answer | {
+                        "description": f"{present['description']} {answer['description']}"
+                    }

@@ -10,14 +10,13 @@ from core.autodiff import hooks
 from core.backward import query
 from core.cost.budget import Budget
 from core.ops.control.inner_blocks import LoopMemory
+from service.schemas.components import model
 from service.schemas.derived import as_core, derived, text_of
 from service.schemas.profile import Profile
-from service.schemas.programs import Strict
+from service.schemas.programs import Program, Strict
 from service.schemas.tensors import Gradients, Tensor, Tensors
 
 __all__ = [
-    "OP",
-    "PROGRAM",
     "CheckpointBytes",
     "Deadline",
     "Fetch",
@@ -66,11 +65,7 @@ CheckpointBytes = Annotated[
     int | None, Field(ge=1, description=f"In place of `checkpoints`, a budget: {text_of(Budget, 'bytes')}")
 ]
 Trips = Annotated[int, Field(ge=0, le=10**6, description=text_of(Budget, "trips"))]
-PROGRAM = {"type": "object", "title": "Program"}
-"""Placeholder of the program schema, replaced when the OpenAPI document is built."""
-OP = {"type": "object", "title": "Op"}
-"""Placeholder of the op schema."""
-ProgramDocument = Annotated[dict[str, Any], WithJsonSchema(PROGRAM)]
+ProgramDocument = Annotated[dict[str, Any], WithJsonSchema(model(Program))]
 """Validated by the core, which reports all problems of a program at once."""
 
 
@@ -94,6 +89,7 @@ class LoopChoice(Strict):
 
     block: int = Field(description="Block of the loop in the client's program.")
     op: int = Field(description="Position of the loop in that block.")
+    function: str | None = Field(None, description="The function that has the loop; absent for the program itself.")
     memory: LoopMemory
 
 
@@ -132,7 +128,7 @@ class GradientsRequest(Question):
     feeds: Tensors = Field({}, description="Values of feeds by name.")
     parameters: Tensors = Field({}, description="Values of parameters by name.")
     states: Tensors = Field({}, description="Values of states by name.")
-    target_gradients: list[Tensor] = Field(
+    target_gradients: list[Tensor | None] = Field(
         [], max_length=10_000, description="The cotangent of each target; null means ones."
     )
     fetch: Fetch = Field([])
@@ -218,7 +214,7 @@ class GradientsAnswer(Timed):
     In a file: `loss`, `grad/<name>`, `fetch/<name>`, `recorded/<name>`, `state/<name>`.
     """
 
-    loss: Tensor = None
+    loss: Tensor | None = None
     gradients: Gradients = Field({})
     fetched: Tensors = Field({})
     recorded: Tensors = Field({}, description="Gradients recorded by hooks; inside loops one row per trip.")

@@ -6,6 +6,8 @@ from typing import Any
 
 from service.http.idempotency import SECRETS
 from service.problems import responses
+from service.schemas.components import model
+from service.schemas.operations import Accepted
 
 __all__ = ["add_headers"]
 
@@ -23,8 +25,16 @@ HEADERS = {"Idempotency-Key": (("post",), KEY), "Prefer": (("post", "put"), PREF
 CODES = ("idempotency-in-flight", "outcome-unknown", "idempotency-conflict")
 
 
+STARTED = model(Accepted)
+ACCEPTED = {"$ref": "#/components/responses/Accepted"}
+
+
 def add_headers(document: dict[str, Any]) -> None:
     """Add the headers, and the answers that they lead to, to all operations of an OpenAPI document that take them."""
+    document["components"].setdefault("responses", {})["Accepted"] = {
+        "description": "The call goes on as an operation (`Prefer: respond-async`). Location has its path.",
+        "content": {"application/json": {"schema": STARTED}},
+    }
     for path, methods in document["paths"].items():
         if not path.startswith("/v1/") or path.startswith(("/v1/operations", SECRETS)):
             continue
@@ -34,7 +44,7 @@ def add_headers(document: dict[str, Any]) -> None:
                 methods[method].setdefault("parameters", []).append(header)
         for method in methods.keys() & {"post", "put"}:
             answers = methods[method]["responses"]
-            answers.setdefault("202", {"description": "The call goes on as an operation (`Prefer: respond-async`)."})
+            answers.setdefault("202", ACCEPTED)
             if method == "post":
                 for status, answer in responses(*CODES).items():
                     answers.setdefault(str(status), answer)

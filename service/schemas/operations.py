@@ -8,7 +8,15 @@ from pydantic import Field
 
 from service.schemas.programs import Strict
 
-__all__ = ["OperationPage", "OperationView"]
+__all__ = ["Accepted", "OperationPage", "OperationView"]
+
+
+class Accepted(Strict):
+    """The answer to a request whose call goes on as an operation."""
+
+    id: str = Field(description="Id of the operation.")
+    state: Literal["running"]
+    request: str = Field(description="Method and path of the request.")
 
 
 class OperationView(Strict):

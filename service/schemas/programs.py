@@ -5,11 +5,12 @@ The core validates programs itself and reports all problems at once; these model
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from core.ir import DTYPES
+from service.schemas.tensors import Tensors
 
 __all__ = ["Block", "Op", "Program", "Registration", "Strict", "Variable"]
 
@@ -23,18 +24,28 @@ class Strict(BaseModel):
 class Variable(Strict):
     """The declaration of a variable. Temporaries need none: their types are inferred."""
 
-    name: str = Field(description="Up to 128 letters, digits and _ . / -", examples=["w"])
-    dtype: str | None = Field(None, json_schema_extra={"enum": list(DTYPES)})
+    name: str = Field(
+        description="Up to 128 letters, digits and _ . : / -; the first is a letter, a digit, _ or /.", examples=["w"]
+    )
+    dtype: Annotated[str, WithJsonSchema({"type": "string", "enum": list(DTYPES)})] | None = None
     shape: list[int] | None = Field(None, description="Sizes; each step sets a size of -1, which only feeds may have.")
-    role: Literal["feed", "parameter", "state", "temporary"] = Field(
+    role: Literal["feed", "parameter", "state", "temporary", "key"] = Field(
         "temporary",
         description="feed: given with each step. parameter: trained. state: kept between steps, not trained. "
-        "temporary: written by "
-        "an op.",
+        "temporary: written by an op. key: only in answers, the key that random ops draw from.",
     )
     trainable: bool = Field(True, description="False freezes a parameter.")
     stop_gradient: bool = Field(False, description="True stops gradients at the first op that writes the variable.")
     stack_depth: int = Field(0, description="Only in answers: above 0 for a stack recorded by that many nested loops.")
+
+
+class Origin(Strict):
+    """An op of the program that an answer was made from."""
+
+    block: int
+    op: int
+    type: str
+    function: str | None = Field(None, description="The function that has the op; absent for the program itself.")
 
 
 class Op(Strict):
@@ -44,6 +55,10 @@ class Op(Strict):
     inputs: dict[str, str | list[str]] = Field({}, description="Slot -> name of a variable, or a list of names.")
     outputs: dict[str, str | list[str]] = Field({}, description="Slot -> name of a variable, or a list of names.")
     attrs: dict[str, Any] = Field({}, description="Attributes. Control flow refers to its inner blocks by index.")
+    made_from: Origin | None = Field(None, description="Only in answers: the op of the request that this one is.")
+    backward_of: Origin | None = Field(
+        None, description="Only in answers: the op of the request that this one helps to differentiate."
+    )
 
 
 class Block(Strict):
@@ -58,7 +73,7 @@ class Block(Strict):
     results: list[str] | None = Field(None, description="Closed form: outputs of the block, by position.")
 
 
-class Program(Strict):
+class FunctionBody(Strict):
     """Blocks of ops; block 0 is the root."""
 
     version: Literal[1] = 1
@@ -70,7 +85,31 @@ class Program(Strict):
     names: dict[str, str] = Field({}, description="Closed form: name -> variable with its last version.")
 
 
+class Function(Strict):
+    """A function of a program. Feeds are its arguments; ops of the type `call` run it."""
+
+    program: FunctionBody
+    results: list[str | None] = Field(
+        [], description="Variables of block 0 that it returns. In a function that is a gradient, null for no gradient."
+    )
+    gradient: str | None = Field(
+        None, description="The function of the program that computes its gradient; by default the ops decide."
+    )
+
+
+class Program(FunctionBody):
+    """Blocks of ops, and the functions that they call; block 0 is the root."""
+
+    functions: dict[str, Function] = Field({}, description="Name -> function.")
+    values: str | None = Field(
+        None,
+        pattern="^[0-9a-f]{64}$",
+        description="SHA-256 of the file of its initial values. The service sets it when it stores values.",
+    )
+
+
 class Registration(Strict):
     """The body of POST /v1/programs."""
 
     program: Program
+    values: Tensors = Field({}, description="Initial values of parameters and states by name.")

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from core.backward.query import GradientQuery
 from core.optim import clipping, loss_scaling
+from service.schemas.components import component
 from service.schemas.derived import as_core, derived, text_of
 from service.schemas.gradients import (
     Deadline,
@@ -107,40 +108,43 @@ Reduction = Annotated[
 ]
 Accumulated = Annotated[int, Field(description="Number of gradients that wait for an update with their sum.")]
 TargetGradients = Annotated[
-    list[Tensor],
+    list[Tensor | None],
     Field(
         max_length=10_000,
         description="The cotangent of each target of the session; null means ones. In a file: `target_gradients/0`, "
         "...",
     ),
 ]
-OPTIMIZER: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "type": {"type": "string"},
-        "learning_rate": {"anyOf": [{"type": "number"}, {"type": "object"}]},
-        "groups": {
-            "type": "array",
-            "description": "Parameters with attributes of their own. A parameter belongs to the first group that "
-            "matches it, else to the group `default`. A group without parameters is refused.",
-            "items": {
-                "type": "object",
-                "required": ["match"],
-                "properties": {
-                    "match": {
-                        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-                        "description": "Names of parameters, or patterns with `*`, `?` and `[abc]`.",
+OPTIMIZER = component(
+    "Optimizer",
+    {
+        "type": "object",
+        "properties": {
+            "type": {"type": "string"},
+            "learning_rate": {"anyOf": [{"type": "number"}, {"type": "object"}]},
+            "groups": {
+                "type": "array",
+                "description": "Parameters with attributes of their own. A parameter belongs to the first group that "
+                "matches it, else to the group `default`. A group without parameters is refused.",
+                "items": {
+                    "type": "object",
+                    "required": ["match"],
+                    "properties": {
+                        "match": {
+                            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+                            "description": "Names of parameters, or patterns with `*`, `?` and `[abc]`.",
+                        },
+                        "name": {"type": "string", "description": "Name in answers; by default the patterns."},
+                        "type": {"type": "string", "description": "Another optimizer for these parameters."},
+                        "learning_rate": {"anyOf": [{"type": "number"}, {"type": "object"}]},
                     },
-                    "name": {"type": "string", "description": "Name in answers; by default the patterns."},
-                    "type": {"type": "string", "description": "Another optimizer for these parameters."},
-                    "learning_rate": {"anyOf": [{"type": "number"}, {"type": "object"}]},
+                    "additionalProperties": True,
                 },
-                "additionalProperties": True,
             },
         },
+        "additionalProperties": True,
     },
-    "additionalProperties": True,
-}
+)
 
 
 Version = Annotated[
@@ -495,7 +499,7 @@ class StepAnswer(Checked, Position):
     stopped: Stopped | None = Field(None, description="The failure of a step after others; these stay applied.")
     seq: int
     next_seq: int
-    loss: Tensor = None
+    loss: Tensor | None = None
     fetched: Tensors = Field({})
     gradients: Gradients = Field({})
     recorded: Tensors = Field({})
@@ -506,7 +510,7 @@ class SessionGradientsAnswer(Checked, Position):
 
     seq: int | None = Field(None, description="Number of the call; only with `accumulate`.")
     next_seq: int | None = None
-    loss: Tensor = None
+    loss: Tensor | None = None
     fetched: Tensors = Field({})
     gradients: Gradients = Field({})
     recorded: Tensors = Field({})

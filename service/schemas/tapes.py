@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from service.schemas.gradients import OP, Deadline, Name, Seed
-from service.schemas.programs import Strict
+from service.schemas.components import model
+from service.schemas.gradients import Deadline, Name, ProgramDocument, Seed
+from service.schemas.programs import Op, Strict
 from service.schemas.sessions import Seq
 from service.schemas.tensors import TENSOR, Tensor, Tensors
 
@@ -23,7 +24,7 @@ __all__ = [
     "ValueAnswer",
 ]
 
-Ops = Annotated[list[Any], WithJsonSchema({"type": "array", "items": OP})]
+Ops = Annotated[list[Any], WithJsonSchema({"type": "array", "items": model(Op)})]
 """Validated by the core, which reports all problems at once."""
 Ran = Annotated[list[int], Field(description="Positions of the ops that ran for this call.")]
 Mode = Annotated[
@@ -154,7 +155,7 @@ class Played(OnTape):
     """A playback."""
 
     missing: dict[str, str] = Field({}, description="Variable -> reason why it has no gradient.")
-    value: Tensor = Field(None, description="Value of the target; not with `record`.")
+    value: Tensor | None = Field(None, description="Value of the target; not with `record`.")
     gradients: Tensors = Field({}, description="Gradients by variable; not with `record`.")
     played_back: list[int] = Field([], description="Positions of the ops played back, in order.")
     final: list[Final] = Field([], description="Gradients in the order in which they became final.")
@@ -200,7 +201,7 @@ class BackwardAnswer(Played):
 class TapeProgram(Strict):
     """A program that `POST /v1/programs` accepts as its body."""
 
-    program: dict[str, Any]
+    program: ProgramDocument
 
 
 class TapeView(Strict):

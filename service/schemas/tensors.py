@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema
 
 from service.formats.json_tensors import DTYPES
+from service.schemas.components import component
 
 __all__ = ["TENSOR", "Gradient", "Gradients", "Tensor", "Tensors"]
 
-TENSOR: dict[str, Any] = {
-    "title": "Tensor",
+TENSOR_SCHEMA: dict[str, Any] = {
     "type": "object",
     "description": "Exactly one of `data` and `b64` is present. An answer with NaN or infinity has `b64`.",
     "required": ["dtype", "shape"],
@@ -29,17 +29,17 @@ TENSOR: dict[str, Any] = {
     },
     "example": {"dtype": "float32", "shape": [2, 2], "data": [1, 2, 3, 4]},
 }
+TENSOR = component("Tensor", TENSOR_SCHEMA)
 
 Tensor = Annotated[Any, WithJsonSchema(TENSOR)]
 Tensors = Annotated[
     dict[str, Any],
-    WithJsonSchema({"type": "object", "additionalProperties": TENSOR}),
+    WithJsonSchema(component("Tensors", {"type": "object", "additionalProperties": TENSOR})),
     Field(max_length=100_000),
 ]
 """Name -> tensor; decoded and checked by `service.formats.json_tensors.decode_all`."""
 
 ROWS: dict[str, Any] = {
-    "title": "Rows of a table",
     "type": "object",
     "description": "Gradient of a table with sparse lookups. All other rows are zero.",
     "required": ["rows", "values"],
@@ -59,10 +59,11 @@ ROWS: dict[str, Any] = {
         "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}, "description": "Shape of the table."},
     },
 }
-Gradient = Annotated[Any, WithJsonSchema({"anyOf": [TENSOR, ROWS]})]
+GRADIENT = component("Gradient", {"anyOf": [TENSOR, component("Rows", ROWS)]})
+Gradient = Annotated[Any, WithJsonSchema(GRADIENT)]
 Gradients = Annotated[
     dict[str, Any],
-    WithJsonSchema({"type": "object", "additionalProperties": {"anyOf": [TENSOR, ROWS]}}),
+    WithJsonSchema(component("Gradients", {"type": "object", "additionalProperties": GRADIENT})),
     Field(max_length=100_000),
 ]
 """Name -> gradient: a tensor, or the rows of a table with sparse lookups (`service.http.tensor_payloads`)."""

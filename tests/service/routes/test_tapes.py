@@ -15,9 +15,8 @@ import httpx
 import numpy as np
 import pytest
 
-from service.app import create_app
-from service.settings import Settings
 from tests.service.conftest import serve
+from tests.service.openapi import DOCUMENT
 from tests.service.wire import FILE, array, file_of, problem, read_file, tensor, tensors
 
 W, X = np.array([0.5, -1.0]), np.array([3.0, 4.0])
@@ -360,7 +359,7 @@ def test_a_killed_worker_loses_only_its_own_tapes(tmp_path: Path):
 
 
 def test_the_api_examples_work_unchanged(client):
-    paths = create_app(Settings.model_construct()).openapi()["paths"]
+    paths = DOCUMENT["paths"]
 
     def examples(path: str) -> list[Any]:
         content = paths[path]["post"]["requestBody"]["content"]["application/json"]

@@ -23,6 +23,7 @@ from service.cli.options_page import options_page
 from tests.core.autodiff.test_hooks import EXAMPLES
 from tests.paths import ROOT
 from tests.programs import Sketch, grads
+from tests.service.openapi import whole
 from tests.service.routes.test_options import asked, gradient
 
 DOCUMENT: dict[str, Any] = json.loads((ROOT / "openapi" / "openapi.json").read_text())
@@ -30,22 +31,27 @@ DOCUMENT: dict[str, Any] = json.loads((ROOT / "openapi" / "openapi.json").read_t
 
 def body(path: str) -> dict[str, Any]:
     """The properties of the JSON body of a POST in the stored document."""
-    return DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    return properties(DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"])
+
+
+def properties(schema: dict[str, Any]) -> dict[str, Any]:
+    """The properties of a schema, or of the one that it refers to."""
+    return whole(DOCUMENT, schema).get("properties", {})
 
 
 def one_of(schema: dict[str, Any], member: str) -> dict[str, Any]:
     """The properties of the alternative of `schema` that has this member."""
-    return next(each["properties"] for each in schema["anyOf"] if member in each.get("properties", {}))
+    return next(found for each in schema["anyOf"] if member in (found := properties(each)))
 
 
 QUERY, SESSION = body("/v1/gradients"), body("/v1/sessions")
-HOOK = QUERY["hooks"]["items"]["properties"]
+HOOK = properties(QUERY["hooks"]["items"])
 SCHEMAS = [
     (GradientQuery, QUERY),
     (GradientQuery, body("/v1/programs/{program_id}/backward")),
     (Hook, HOOK),
-    (Hook, SESSION["hooks"]["items"]["properties"]),
-    (Match, HOOK["match"]["properties"]),
+    (Hook, properties(SESSION["hooks"]["items"])),
+    (Match, properties(HOOK["match"])),
     (Budget, one_of(QUERY["loop_memory"], "bytes")),
     (Clip, one_of(SESSION["clip"], "by")),
     (LossScale, one_of(SESSION["loss_scale"], "initial")),

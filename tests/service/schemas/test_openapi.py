@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from service.app import create_app
 from service.schemas.examples import (
     REGRESSION_FEEDS,
     REGRESSION_ID,
@@ -19,16 +18,13 @@ from service.schemas.examples import (
     SAMPLE_TAPE,
     WHILE_ID,
 )
-from service.settings import Settings
 from tests.paths import ROOT
 from tests.service.conftest import serve
+from tests.service.openapi import DOCUMENT, OPERATIONS, at
 
 PROGRAMS = [f"/v1/programs/{id}" for id in (REGRESSION_ID, WHILE_ID)]
 FILE = ROOT / "openapi" / "openapi.json"
-DOCUMENT = create_app(Settings.model_construct()).openapi()
-OPERATIONS = [
-    (path, method, operation) for path, methods in DOCUMENT["paths"].items() for method, operation in methods.items()
-]
+BY_PATH = {(path, method): operation for path, method, operation in OPERATIONS}
 ACTIONS = ("/cancel", "/pause", "/resume")
 """Endings of the paths of requests without a body."""
 NAMES = [f"{method.upper()} {path}" for path, method, _ in OPERATIONS]
@@ -65,10 +61,7 @@ def test_every_reference_has_a_target():
                 yield from references(each)
 
     for reference in references(DOCUMENT):
-        at: Any = DOCUMENT
-        for step in reference.removeprefix("#/").split("/"):
-            assert step in at, reference
-            at = at[step]
+        assert at(DOCUMENT, reference), reference
 
 
 SENT = [
@@ -84,7 +77,7 @@ BODIES = {(path, method, name): value for path, method, name, value in SENT}
 def filled(client, path: str, method: str, **given: str) -> dict[str, Any]:
     """A request with the values that the API page shows at first: `url`, `params` and `headers`."""
     parts: dict[str, Any] = {"path": {}, "query": {}, "header": {}}
-    for each in DOCUMENT["paths"][path][method].get("parameters", ()):
+    for each in BY_PATH[path, method]["parameters"]:
         shown = [
             *(e["value"] for e in each.get("examples", {}).values()),
             *([each["example"]] if "example" in each else []),
@@ -114,15 +107,15 @@ def opened(client) -> Iterator[dict[str, str]]:
 
 @pytest.mark.parametrize(("path", "method", "name", "value"), SENT, ids=[f"{m} {p} {n}" for p, m, n, _ in SENT])
 def test_every_example_is_a_valid_request(client, opened, path, method, name, value):
-    at = {each: id for each, id in opened.items() if each != "program_id"}
+    ids = {each: id for each, id in opened.items() if each != "program_id"}
     if path.endswith("/backward") and "tape_id" in path:
         client.post(f"/v1/tapes/{opened['tape_id']}/ops", json=BODIES["/v1/tapes/{tape_id}/ops", "post", "line"])
-    answer = client.request(method, **filled(client, path, method, **at), json=value)
+    answer = client.request(method, **filled(client, path, method, **ids), json=value)
 
     assert answer.status_code in (200, 201), answer.text
     if answer.status_code == 201 and path != "/v1/programs":
         client.delete(answer.headers["location"])
-    shown = DOCUMENT["paths"][path][method]["responses"].get(str(answer.status_code), {}).get("content", {})
+    shown = BY_PATH[path, method]["responses"].get(str(answer.status_code), {}).get("content", {})
     example = shown.get("application/json", {}).get("example")
     if example is not None and name not in ("record", "accumulate"):  # their answers have other members
         assert example.keys() == {member for member, each in answer.json().items() if each is not None}
@@ -135,7 +128,7 @@ def test_the_documented_stream_equals_the_streamed_answer(client, opened, path):
     def events(text: str) -> list[tuple[str, str | None]]:
         return [(each["event"], each.get("name")) for each in map(json.loads, text.splitlines())]
 
-    shown = DOCUMENT["paths"][path]["post"]["responses"]["200"]["content"]["application/x-ndjson"]["example"]
+    shown = BY_PATH[path, "post"]["responses"]["200"]["content"]["application/x-ndjson"]["example"]
     url = path.format(**opened)
     body = {name: value for name, value in BODIES[path, "post", "regression"].items() if name != "return_gradients"}
     answer = client.post(url, json=body, headers={"accept": "application/x-ndjson"})
@@ -154,9 +147,9 @@ OCTETS = [
 
 @pytest.mark.parametrize(("path", "method"), ASKED, ids=[f"{m} {p}" for p, m in ASKED])
 def test_every_form_without_a_body_is_a_valid_request(client, opened, path, method):
-    at = opened if method == "delete" else {each: id for each, id in opened.items() if each != "program_id"}
+    ids = opened if method == "delete" else {each: id for each, id in opened.items() if each != "program_id"}
     client.post(f"/v1/tapes/{opened['tape_id']}/ops", json=BODIES["/v1/tapes/{tape_id}/ops", "post", "line"])
-    answer = client.request(method, **filled(client, path, method, **at))
+    answer = client.request(method, **filled(client, path, method, **ids))
 
     assert answer.status_code in (200, 204), answer.text
 

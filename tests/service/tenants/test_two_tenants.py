@@ -13,18 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
-from service.app import create_app
 from service.schemas.examples import REGRESSION_FEEDS, SAMPLE_SESSION, SAMPLE_TAPE
-from service.settings import Settings
+from tests.service import openapi
+from tests.service.openapi import DOCUMENT
 from tests.service.tenants.conftest import Keyed
 from tests.service.wire import problem, regression
 
-DOCUMENT = create_app(Settings.model_construct()).openapi()
-OPERATIONS = [
-    (path, method.upper(), operation)
-    for path, methods in DOCUMENT["paths"].items()
-    for method, operation in methods.items()
-]
+OPERATIONS = [(path, method.upper(), operation) for path, method, operation in openapi.OPERATIONS]
 NAMES = [f"{method} {path}" for path, method, _ in OPERATIONS]
 PUBLIC = {
     "/healthz/live", "/healthz/ready", "/healthz/startup", "/v2", "/v2/health/live", "/v2/health/ready", "/problems",

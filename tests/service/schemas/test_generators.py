@@ -1,0 +1,108 @@
+"""The OpenAPI document is fit for generators: small, valid, and with names that make good methods and types."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.paths import ROOT
+from tests.service.openapi import DOCUMENT, at
+
+OPERATIONS = {
+    operation["operationId"]: (path, operation)
+    for path, methods in DOCUMENT["paths"].items()
+    for operation in methods.values()
+}
+
+
+def schemas(value: Any) -> Iterator[dict[str, Any]]:
+    """Every JSON object in `value`, except inside examples."""
+    if isinstance(value, dict):
+        yield value
+        for key, each in value.items():
+            if key not in ("example", "examples"):
+                yield from schemas(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from schemas(each)
+
+
+def test_the_document_is_below_500_kilobytes():
+    assert (ROOT / "openapi" / "openapi.json").stat().st_size < 500_000
+    assert len(orjson.dumps(DOCUMENT)) < 500_000
+
+
+def test_the_document_is_valid():
+    validator = pytest.importorskip("openapi_spec_validator")
+
+    validator.validate(DOCUMENT)
+
+
+def test_operation_ids_are_unique_and_in_snake_case():
+    ids = Counter(operation["operationId"] for methods in DOCUMENT["paths"].values() for operation in methods.values())
+
+    assert [each for each, count in ids.items() if count > 1] == []
+    assert [each for each in ids if not re.fullmatch(r"[a-z]+(_[a-z]+)+", each)] == []
+    assert {"create_session", "train_step", "compute_gradients", "list_programs"} <= ids.keys()
+
+
+def test_every_error_refers_to_the_one_response_for_problems():
+    problem = at(DOCUMENT, "#/components/responses/Problem")
+    assert problem["content"]["application/problem+json"]["schema"] == {"$ref": "#/components/schemas/Problem"}
+    for path, operation in OPERATIONS.values():
+        for status, answer in operation["responses"].items():
+            if int(status) >= 400 and "/health" not in path:
+                assert answer["$ref"] == "#/components/responses/Problem", (path, status)
+                assert re.fullmatch("`[a-z-]+`( `[a-z-]+`)*", answer["description"]), (path, status)
+
+
+def test_every_body_and_answer_has_a_schema():
+    for name, (path, operation) in OPERATIONS.items():
+        parts = [operation.get("requestBody", {}), *operation["responses"].values()]
+        content = [each for part in parts for each in part.get("content", {}).values()]
+        if name not in ("get_operation_result", "cancel_operation"):  # the answer of any call; no members
+            assert all(each.get("schema") for each in content), path
+
+
+def test_no_two_schemas_are_equal():
+    texts = Counter(
+        orjson.dumps(each, option=orjson.OPT_SORT_KEYS) for each in DOCUMENT["components"]["schemas"].values()
+    )
+
+    assert [text for text, count in texts.items() if count > 1] == []
+
+
+def test_no_schema_of_a_component_is_repeated_in_another_place():
+    """A type has one name, so that generators make one class of it."""
+    named = {id(each) for each in DOCUMENT["components"]["schemas"].values()}
+    large = {
+        orjson.dumps(each, option=orjson.OPT_SORT_KEYS): name
+        for name, each in DOCUMENT["components"]["schemas"].items()
+        if "properties" in each
+    }
+    repeated = [
+        large[text]
+        for each in schemas(DOCUMENT)
+        if id(each) not in named and (text := orjson.dumps(each, option=orjson.OPT_SORT_KEYS)) in large
+    ]
+
+    assert repeated == []
+
+
+def test_members_have_no_default_that_a_generated_client_would_send():
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        for member, each in schema.get("properties", {}).items():
+            assert "default" not in each, (name, member)
+
+
+def test_a_program_declares_its_functions():
+    functions = at(DOCUMENT, "#/components/schemas/Program")["properties"]["functions"]
+    body = at(DOCUMENT, at(DOCUMENT, functions["additionalProperties"]["$ref"])["properties"]["program"]["$ref"])
+
+    assert "blocks" in body["properties"]
+    assert "functions" not in body["properties"]  # functions of functions are refused
