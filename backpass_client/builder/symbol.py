@@ -104,10 +104,27 @@ class Symbol(Operand["Symbol"], Ref):
         """The part at `index`: integers, slices, `...`, None; or a symbol of positions on one axis."""
         if isinstance(index, Arithmetic):
             return self._op("gather", index)
-        part = self
-        for type, others, attrs in index_ops(index, lambda: self.ndim, lambda axis: self.shape[axis], fixed=True):
+        items = list(index) if isinstance(index, tuple) else [index]
+        chosen = [i for i, each in enumerate(items) if isinstance(each, Arithmetic)]
+        if len(chosen) > 1:
+            raise TypeError("only one axis can be indexed with a symbol; bp.gather_nd takes positions on several")
+        if chosen:
+            return self._gathered(items, chosen[0])
+        part, shape = self, self.type.shape
+        for type, others, attrs in index_ops(
+            index, lambda: self.ndim, lambda axis: None if shape is None else shape[axis], fixed=True
+        ):
             part = part._op(type, *others, **attrs)
         return part
+
+    def _gathered(self, items: list[Any], at: int) -> Symbol:
+        """The part at `items`, where item number `at` is a symbol of positions."""
+        before = items[:at]
+        axis = sum(each is None or isinstance(each, slice) for each in before)
+        if Ellipsis in before:
+            axis += self.ndim - sum(each is not None and each is not Ellipsis for each in items)
+        rest = tuple(slice(None) if i == at else each for i, each in enumerate(items))
+        return self[rest]._op("gather", items[at], axis=axis)
 
     def __len__(self) -> int:
         if not self.shape:
