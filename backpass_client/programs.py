@@ -37,7 +37,7 @@ class Program:
         self.built = document if isinstance(document, BuiltProgram) else None
         if isinstance(document, BuiltProgram):
             try:
-                made = self.service.call("POST", "/v1/programs", {"program": document.document()}, repeat=True)
+                made = self._register(document)
             except Refused as error:
                 explain(error, document)
                 raise
@@ -61,6 +61,13 @@ class Program:
         """The registered document."""
         return self.service.call("GET", f"/v1/programs/{self.id}")["program"]
 
+    def _register(self, built: BuiltProgram) -> dict[str, Any]:
+        """The answer to the registration of `built`, with its values, which the service stores."""
+        asked = {"program": built.document()}
+        if built.values:
+            return self.service.upload("/v1/programs", asked, built.values, repeat=True)
+        return self.service.call("POST", "/v1/programs", asked, repeat=True)
+
     def _loss(self, loss: str | None) -> str | None:
         """`loss`, or that of the built program."""
         return self.built.loss if loss is None and self.built is not None else loss
@@ -70,10 +77,6 @@ class Program:
         if found is None:
             raise BackpassError("name the loss: the program has no output `loss` and not one number as its only output")
         return found
-
-    def _values(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """`given`, and the first values that the built program has for other parameters."""
-        return {**(self.built.values if self.built is not None else {}), **given}
 
     def backward(self, loss: str | None = None, **question: Any) -> dict[str, Any]:
         """The program with its backward pass, and the tables that describe it. question: more query parameters."""
@@ -99,7 +102,7 @@ class Program:
 
         settings: more members of the body of POST /v1/programs/{id}/check, such as samples and tolerance.
         """
-        asked, tensors = {"loss": self._needed_loss(loss), **settings}, {**feeds, **self._values(parameters)}
+        asked, tensors = {"loss": self._needed_loss(loss), **settings}, {**feeds, **parameters}
         return self.service.upload(f"/v1/programs/{self.id}/check", asked, tensors, repeat=True)
 
     def gradients(
@@ -115,7 +118,7 @@ class Program:
 
         question: more members of the body of POST /v1/programs/{id}/gradients, such as targets and inputs.
         """
-        given = {**feeds, **self._values(parameters)}
+        given = {**feeds, **parameters}
         path = f"/v1/programs/{self.id}/gradients"
         said, tensors = self.service.exchange("POST", path, self._question(loss, fetch, question), given, repeat=True)
         return gradients_of(said, tensors)
@@ -135,7 +138,7 @@ class Program:
 
         `result` of the stream has the loss and the fetched values.
         """
-        given = {**feeds, **self._values(parameters)}
+        given = {**feeds, **parameters}
         return streamed(self.service, f"/v1/programs/{self.id}/gradients", self._question(loss, fetch, question), given)
 
     def _question(self, loss: str | None, fetch: Sequence[str], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,7 +157,6 @@ class Program:
         named = {} if chosen is None else {"loss": chosen}
         asked = {"program_id": self.id, **named, **settings}
         if self.built is not None and "from_checkpoint" not in settings:
-            parameters = self._values(parameters)
             init = dict(settings.get("init") or {})
             own = {n: spec for n, spec in self.built.initializers.items() if n not in parameters}
             given = init.get("initializers", {})

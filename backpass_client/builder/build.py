@@ -22,7 +22,7 @@ from backpass_client.recorder import Operand, OpRecorder, current_recorder
 
 __all__ = ["Builder", "current_builder"]
 
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,127}")
+NAME = re.compile(r"(?![0-9]+:)[A-Za-z0-9_/][A-Za-z0-9_.:/-]{0,127}")
 MOST_CONSTANTS = 10_000
 """Elements of an array that may stand in the text of a program."""
 
@@ -337,8 +337,8 @@ def current_builder(what: str) -> Builder:
 def check_name(text: str, what: str) -> None:
     if NAME.fullmatch(text) is None or text.startswith("grad/"):
         raise InvalidOp(
-            f"the name {text!r} of a {what} must have 1 to 128 letters, digits and _ . / -, start with a letter or _, "
-            "and not start with grad/"
+            f"the name {text!r} of a {what} must have 1 to 128 letters, digits and _ . : / -, start with a letter, a "
+            "digit, _ or /, have no : after leading digits alone, and not start with grad/"
         )
 
 
