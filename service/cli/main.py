@@ -148,6 +148,7 @@ def _serve(chosen: argparse.Namespace) -> int:
     settings = _settings(given)
     if settings is None:
         return 2
+    gc.disable()  # until the server starts: what the imports make stays
     # imported here, because `version` and an invalid option need no application
     from service.app import create_app
     from service.cli.server import Server
@@ -178,6 +179,7 @@ def _serve(chosen: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: None)
     gc.collect()
     gc.freeze()  # the objects of modules and schemas stay; without this, full collections look at all of them
+    gc.enable()
     server.run()
     return 0 if server.started else 1
 
