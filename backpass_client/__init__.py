@@ -1,4 +1,5 @@
-"""The Python client of Backpass: a tape that records programs while they compute, and sessions that train them.
+"""The Python client of Backpass: programs written in Python, a tape that computes while it records, and sessions that
+train both.
 
     import backpass_client as bp
 
@@ -8,7 +9,14 @@
         y.backward()
         print(y.value, x.grad)
 
-Every op of the catalogue (`GET /v1/ops`) is a function of this package under its name: ``bp.softmax(x, axis=0)``.
+Every op of the catalogue (`GET /v1/ops`) is a function of this package under its name: ``bp.softmax(x, axis=0)``. It
+works on a tape and in a function under `program`, which becomes a program without a service.
+
+    @bp.program
+    def line(x: bp.f32["batch", 2], y: bp.f32["batch"]):
+        w = bp.parameter("w", [2])
+        return {"loss": bp.mse_loss(x @ w, y)}
+
 The package needs httpx and numpy.
 
 Files, each importing only from the lines above it:
@@ -22,11 +30,14 @@ results           the gradients and values of a response
 idempotent_calls  calls with sequence numbers, which the service executes once
 indexing          ``x[...]`` as a list of ops
 arithmetic        Python's operators as ops
+recorder          who records an op: a tape or a program under construction
+arguments         Python's arguments as the slots and attributes of an op
+builder           programs written in Python
 expression        values on a tape
 variable          leaves of a tape
-arguments         Python's arguments as the slots and attributes of an op
 tape              the tape itself
 functions         every op as a function
+nn                layers of neural networks for the builder
 differentiate     `grad` and `value_and_grad`
 optimizers        gradient descent on variables
 checkpoints       sessions as files
@@ -41,6 +52,37 @@ from __future__ import annotations
 
 from typing import Any
 
+from backpass_client import nn
+from backpass_client.builder import (
+    Builder,
+    BuiltProgram,
+    InvalidOp,
+    Symbol,
+    Type,
+    bf16,
+    bool_,
+    cond,
+    constant,
+    f16,
+    f32,
+    f64,
+    feed,
+    i8,
+    i16,
+    i32,
+    i64,
+    parameter,
+    program,
+    safe_where,
+    scan,
+    scope,
+    state,
+    switch,
+    typed,
+    u8,
+    update,
+    while_loop,
+)
 from backpass_client.checkpoints import Checkpoint
 from backpass_client.datasets import Dataset
 from backpass_client.differentiate import grad, value_and_grad
@@ -61,11 +103,14 @@ from backpass_client.variable import Variable
 __all__ = [
     "SGD",
     "BackpassError",
+    "Builder",
+    "BuiltProgram",
     "Checkpoint",
     "Dataset",
     "Expression",
     "GradientStream",
     "Gradients",
+    "InvalidOp",
     "Job",
     "JobFailed",
     "OptimizerState",
@@ -77,14 +122,40 @@ __all__ = [
     "Session",
     "Step",
     "Stopped",
+    "Symbol",
     "Tape",
+    "Type",
     "Unreachable",
     "Variable",
+    "bf16",
+    "bool_",
+    "cond",
+    "constant",
+    "f16",
+    "f32",
+    "f64",
+    "feed",
     "function",
     "grad",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
     "immediate",
     "lazy",
+    "nn",
+    "parameter",
+    "program",
+    "safe_where",
+    "scan",
+    "scope",
+    "state",
+    "switch",
+    "typed",
+    "u8",
+    "update",
     "value_and_grad",
+    "while_loop",
 ]
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from backpass_client.arithmetic import is_number
-from backpass_client.expression import Expression
+from backpass_client.recorder import Operand
 
-__all__ = ["Signature", "attributes_as_json"]
+__all__ = ["Signature", "as_json", "attributes_as_json"]
 
 
 class Signature:
@@ -67,20 +67,18 @@ class Signature:
         return given, attrs
 
     def with_expanded_numbers(
-        self, given: Mapping[str, Any], full_like: Callable[[Expression, int | float], Any]
+        self, given: Mapping[str, Any], full_like: Callable[[Any, int | float], Any]
     ) -> dict[str, Any]:
-        """slot -> its input, or a list of them, where numbers have the first expression's shape and dtype; no Nones.
+        """slot -> its input, or a list of them, where numbers have the first operand's shape and dtype; no Nones.
 
-        full_like: the op that makes an array of one number, of the shape and dtype of an expression.
+        full_like: the op that makes an array of one number, of the shape and dtype of an operand.
         """
         flat = [x for each in given.values() for x in (each if isinstance(each, list) else [each])]
-        like = next((x for x in flat if isinstance(x, Expression)), None)
+        like = next((x for x in flat if isinstance(x, Operand)), None)
 
         def expanded(x: Any) -> Any:
             if like is None or not is_number(x):
                 return x
-            if x != x:  # NaN cannot be an attribute of full_like
-                return np.array(x, like.dtype)
             return full_like(like, x.item() if isinstance(x, np.generic) else x)
 
         return {
@@ -91,20 +89,21 @@ class Signature:
 
 
 def attributes_as_json(attrs: Mapping[str, Any]) -> str:
-    """`attrs` as JSON; infinity is a string, because JSON has no number for it. Empty without attributes."""
-    if not attrs:
-        return ""
-    return json.dumps({name: _written(value) for name, value in attrs.items()}, default=_as_json)
+    """`attrs` as JSON text. Empty without attributes."""
+    return json.dumps({name: as_json(value) for name, value in attrs.items()}) if attrs else ""
 
 
-def _written(value: Any) -> Any:
+def as_json(value: Any) -> Any:
+    """An attribute as a JSON value; infinity is a string, because JSON has no number for it.
+
+    Raises TypeError for a value that is no number, text, bool or None, and no list of these.
+    """
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [as_json(each) for each in value]
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
-    return value
-
-
-def _as_json(value: Any) -> Any:
-    """A numpy number or array as a Python number or list."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
     raise TypeError(f"cannot write a {type(value).__name__} as JSON")

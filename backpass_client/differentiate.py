@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from backpass_client.expression import Expression, apply, current
+from backpass_client.expression import Expression, current
+from backpass_client.recorder import apply
 from backpass_client.variable import Variable
 
 __all__ = ["grad", "value_and_grad"]

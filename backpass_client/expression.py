@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
 
-from backpass_client.arithmetic import Arithmetic
 from backpass_client.batch import Batch
 from backpass_client.errors import BackpassError
 from backpass_client.names import Name
+from backpass_client.recorder import Operand, OpRecorder
 from backpass_client.text import fields, shown
 
-__all__ = ["Expression", "Playback", "Recorder", "apply", "current", "current_tape"]
+__all__ = ["Expression", "Playback", "Recorder", "current", "current_tape"]
 
 current_tape: ContextVar[Recorder | None] = ContextVar("tape", default=None)
 """The tape of the innermost ``with``."""
@@ -42,13 +42,10 @@ class Playback:
         return fields(self, "played", "final", "ran", "missing", "compiled")
 
 
-class Recorder(Protocol):
+class Recorder(OpRecorder, Protocol):
     """The tape as expressions and variables use it; `Tape` implements it."""
 
     generation: int
-
-    def call(self, type: str, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Append the op `type` with Python's arguments; its output, or a tuple of them."""
 
     def put(self, variable: Expression, data: np.ndarray) -> Name:
         """Add a leaf that holds `data`."""
@@ -74,7 +71,7 @@ class Recorder(Protocol):
         """The gradients of `target` as expressions."""
 
 
-class Expression(Arithmetic["Expression"]):
+class Expression(Operand["Expression"]):
     """A value on a tape. Reading `value`, `shape` or `dtype` sends the recorded ops if necessary.
 
     grad: see `retain_grad`.
@@ -89,9 +86,6 @@ class Expression(Arithmetic["Expression"]):
         self._batch = batch
         self._number = number
         self._output = output
-
-    def _apply(self, type: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
-        return apply(type, inputs, attrs)
 
     # --- properties ----------------------------------------------------------------------------------------------
 
@@ -215,25 +209,6 @@ class Expression(Arithmetic["Expression"]):
     def detach(self) -> Expression:
         """The same value as a constant."""
         return self._op("stop_gradient")
-
-
-def apply(type: str, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    """Append the op `type` to the tape of its inputs; its output, or a tuple of them.
-
-    The first expression among the inputs decides the tape; if there are only variables and arrays, the current tape
-    takes the op. Raises TypeError for arguments that the op does not have.
-    """
-    first = inputs[0] if inputs else None
-    tape = first.tape if first.__class__ is Expression else _tape_of([*inputs, *named.values()])
-    return tape.call(type, inputs, named)
-
-
-def _tape_of(values: Iterable[Any]) -> Recorder:
-    for each in values:
-        for x in each if isinstance(each, list | tuple) else [each]:
-            if isinstance(x, Expression) and x.owner is not None:
-                return x.owner
-    return current()
 
 
 def current(default: Recorder | None = None) -> Recorder:

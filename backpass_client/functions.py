@@ -1,4 +1,4 @@
-"""Every op of the catalogue as a Python function."""
+"""Every op of the catalogue as a Python function, on a tape or in a program; and functions of programs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,31 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from backpass_client.expression import apply
+from backpass_client.builder.calls import Function
+from backpass_client.recorder import apply
 
-__all__ = ["function"]
+__all__ = ["function", "op_function"]
+
+
+def function(of: str | Callable[..., Any]) -> Any:
+    """The op named `of` as a function; or, as a decorator, a Python function as a function of programs.
+
+        @bp.function
+        def hard(x):
+            return bp.sign(x)
+
+        @hard.gradient
+        def straight(x, result, ct):
+            return ct
+
+    A program has a function once for each combination of operand types. It sees no other symbols than its operands, and
+    has no parameters and no random ops.
+    """
+    return op_function(of) if isinstance(of, str) else Function(of)
 
 
 @cache
-def function(type: str) -> Callable[..., Any]:
+def op_function(type: str) -> Callable[..., Any]:
     """The op `type` as a function of its input slots, in order or by name, and of its attributes, by name.
 
     A variadic slot takes all remaining positional arguments, or one list. An array argument becomes a constant; a

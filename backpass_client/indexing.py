@@ -15,13 +15,14 @@ OpCall = tuple[str, tuple[Any, ...], dict[str, Any]]
 """(type, inputs after the first one, attributes)."""
 
 
-def index_ops(index: Any, ndim: Callable[[], int], size: Callable[[int], int]) -> list[OpCall]:
+def index_ops(index: Any, ndim: Callable[[], int], size: Callable[[int], int], fixed: bool = False) -> list[OpCall]:
     """The ops that index an array, in order; each takes the output of the one before as its first input.
 
     index:      integers, slices, `...` and None as in numpy; or one integer array of positions on axis 0.
     ndim, size: the rank of the array, and its size on an axis. They are functions because the answer may cost a
                 request; only `...` needs the first, and only negative positions need the second.
-    Integer positions are passed as values, so that programs that differ in a position share one compiled structure.
+    fixed:      whether integer positions become attributes of a slice. By default they are passed as values, so that
+                tapes that differ in a position share one compiled structure.
     Raises TypeError for any other index.
     """
     if isinstance(index, np.ndarray | list):
@@ -56,6 +57,10 @@ def index_ops(index: Any, ndim: Callable[[], int], size: Callable[[int], int]) -
             raise TypeError(f"cannot index with {each!r} of type {type(each).__name__}")
         axis += 1
     ops: list[OpCall] = []
+    squeezed = [axis for axis, _ in single] if fixed else []
+    if fixed:
+        sliced += [(axis, slice(at, None if at == -1 else at + 1)) for axis, at in single]
+        single = []
     if sliced:
         attrs = {
             "axes": [axis for axis, _ in sliced],
@@ -68,6 +73,8 @@ def index_ops(index: Any, ndim: Callable[[], int], size: Callable[[int], int]) -
         if position < 0:
             position += size(axis)
         ops.append(("gather", (np.array(position, np.int64),), {"axis": axis}))
+    if squeezed:
+        ops.append(("squeeze", (), {"axes": squeezed}))
     if new:
         ops.append(("unsqueeze", (), {"axes": new}))
     return ops

@@ -21,6 +21,7 @@ from backpass_client.errors import BackpassError, Refused
 from backpass_client.expression import Expression, Playback, Recorder, current_tape
 from backpass_client.idempotent_calls import IdempotentCalls
 from backpass_client.names import Name, Names
+from backpass_client.recorder import OpRecorder, current_recorder
 from backpass_client.results import Arrays, group
 from backpass_client.variable import Variable
 
@@ -55,14 +56,16 @@ class Tape:
         self._batch = Batch(self, self.generation)
         self._parameters: weakref.WeakSet[Name] = weakref.WeakSet()
         self._retained: weakref.WeakSet[Expression] = weakref.WeakSet()
-        self._tokens: list[Token[Recorder | None]] = []
+        self._tokens: list[tuple[Token[Recorder | None], Token[OpRecorder | None]]] = []
 
     def __enter__(self) -> Self:
-        self._tokens.append(current_tape.set(self))
+        self._tokens.append((current_tape.set(self), current_recorder.set(self)))
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        current_tape.reset(self._tokens.pop())
+        as_tape, as_recorder = self._tokens.pop()
+        current_recorder.reset(as_recorder)
+        current_tape.reset(as_tape)
         if not self._tokens:
             try:
                 self.close()
@@ -151,6 +154,8 @@ class Tape:
         return tuple([Expression(name, batch, number, i) for i, name in enumerate(written)])
 
     def _full_like(self, like: Expression, value: int | float) -> Any:
+        if value != value:  # NaN cannot be an attribute
+            return np.array(value, like.dtype)
         signature = self._signatures.get("full_like") or self._signature("full_like")
         return self._record(signature, [like], {"value": value})  # sent with the op that reads it
 

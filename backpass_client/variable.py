@@ -13,7 +13,7 @@ from backpass_client.text import shown
 
 __all__ = ["Variable"]
 
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,99}")
+NAME = re.compile(r"(?![0-9]+:)[A-Za-z0-9_/][A-Za-z0-9_.:/-]{0,99}")
 
 
 class Variable(Expression):
@@ -23,13 +23,14 @@ class Variable(Expression):
                    `requires_grad`.
     grad:          the sum of the gradients of all backward passes; None before the first one.
     requires_grad: whether backward passes compute its gradient.
-    name:          the prefix of its name on the tape: letters, digits and ``_ . / -``.
+    name:          the prefix of its name on the tape: letters, digits and ``_ . : / -``.
     """
 
     def __init__(self, data: Any, requires_grad: bool = True, name: str | None = None) -> None:
         if name is not None and NAME.fullmatch(name) is None:
             raise ValueError(
-                f"the name {name!r} must have 1 to 100 letters, digits and _ . / -, and start with a letter or _"
+                f"the name {name!r} must have 1 to 100 letters, digits and _ . : / -, start with a letter, a digit, _ "
+                "or /, and have no : after leading digits alone"
             )
         self._data = np.array(data)
         self.requires_grad = requires_grad

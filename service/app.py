@@ -31,6 +31,7 @@ from service.http.sse import Streams
 from service.http.worker_calls import Calls
 from service.ids import new_id
 from service.jobs import Checkpointer, JobStore, Runner
+from service.models import Importer
 from service.objects import Objects
 from service.observability.host import HostCollector
 from service.observability.metrics import Metrics
@@ -52,7 +53,9 @@ from service.routes import (
     ops,
     optimizer,
     parameters,
+    program_values,
     programs,
+    registration,
     session_checkpoints,
     sessions,
     system,
@@ -105,7 +108,9 @@ ROUTES = (
     live,
     tapes,
     on_tape,
+    registration,
     programs,
+    program_values,
     graph,
     health,
     insight,
@@ -181,11 +186,14 @@ def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracin
     app.state.admin.actions["store.snapshot"] = snapshot
     app.state.objects = Objects(settings.objects)
     app.state.checkpoints = Checkpoints(app.state.store, app.state.objects)
-    app.state.programs = ProgramStore(app.state.store, settings.programs)
+    app.state.programs = ProgramStore(
+        app.state.store, settings.programs, app.state.objects, settings.data_dir / "copies"
+    )
     app.state.live = LiveMetrics()
     app.state.datasets = Datasets(app.state.store, app.state.objects, settings.data_dir, settings.datasets)
     app.state.uploads = Uploads(settings, app.state.store, app.state.objects)
     app.state.ingest = Ingest(settings, app.state.datasets, app.state.uploads)
+    app.state.importer = Importer(settings)
     app.state.samples = asyncio.Lock()
     app.state.tapes = SessionRegistry(
         settings,
@@ -269,6 +277,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         asyncio.create_task(app.state.sessions.watch()),
         asyncio.create_task(app.state.tapes.watch()),
         asyncio.create_task(app.state.checkpoints.watch()),
+        asyncio.create_task(app.state.programs.collect_all()),
         asyncio.create_task(app.state.presence.watch()),
         asyncio.create_task(app.state.idempotency.watch()),
         asyncio.create_task(app.state.datasets.watch()),
@@ -290,6 +299,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await app.state.engine.stop()
         await app.state.codec.stop()
         await app.state.ingest.stop()
+        await app.state.importer.stop()
         await app.state.admin.stop()
         await app.state.presence.stop()
         await app.state.tenancy.stop()

@@ -139,6 +139,9 @@ class Settings(BaseSettings):
     # Quotas of a tenant that has no own ones; 0 for no limit. More are `sessions`, `session_bytes` and `programs`
     tenant_tapes: int = Field(32, ge=0, description="Open tapes of a tenant.")
     tenant_checkpoint_bytes: int = Field(64 * GIB, ge=0, description="Size of all checkpoints of a tenant, in bytes.")
+    tenant_program_bytes: int = Field(
+        64 * GIB, ge=0, description="Size of the initial values of all programs of a tenant, in bytes."
+    )
     tenant_dataset_bytes: int = Field(
         64 * GIB, ge=0, description="Size of all datasets and unfinished uploads of a tenant, in bytes."
     )
@@ -215,7 +218,7 @@ class Settings(BaseSettings):
 
     # Requests
     json_body_bytes: int = Field(8 * MIB, gt=0, description="Largest JSON body.")
-    binary_body_bytes: int = Field(GIB, gt=0, description="Largest safetensors body.")
+    binary_body_bytes: int = Field(GIB, gt=0, description="Largest safetensors or ONNX body.")
     body_bytes_in_flight: int = Field(
         2 * GIB, gt=0, description="Limit of the sum of all bodies above 64 KiB that are received or used at a time."
     )
@@ -286,6 +289,7 @@ class Settings(BaseSettings):
     operations: int = Field(
         64, gt=0, description="Largest number of running operations (calls with `Prefer: respond-async`) of a tenant."
     )
+    import_deadline: float = Field(120.0, gt=0, description="Time that the conversion of an ONNX model gets.")
     programs: int = Field(1_000, gt=0, description="Largest number of registered programs.")
 
     # Datasets

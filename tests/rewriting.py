@@ -130,7 +130,8 @@ def renamed(document: Mapping[str, Any], draw: random.Random) -> tuple[dict[str,
 
     def other(name: str) -> str:
         while name not in given:
-            new = draw.choice([f"n{draw.randrange(10**6)}", draw.choice(POOL), f"Z{draw.randrange(100)}_"])
+            n = draw.randrange(10**6)
+            new = draw.choice([f"n{n}", draw.choice(POOL), f"Z{n % 100}_", f"{n % 50}.weight", f"/n{n % 50}/Add:0"])
             if new not in taken:
                 taken.add(new)
                 given[name] = new

@@ -58,14 +58,14 @@ CHEAP = frozenset([
 COSTLY = {
     "accuracy": 5, "bernoulli": 5, "crf_decoding": 10, "erf": 2, "erfc": 2, "erfinv": 3, "exponential": 6,
     "gaussian_random": 8, "lgamma": 3, "logcumsumexp": 15, "mode_position": 10, "multinomial": 20, "polygamma": 20,
-    "pow": 2, "randint": 5, "randperm": 5, "scatter_add_like": 3, "segment_max": 3, "tree_path": 2,
+    "pow": 2, "randint": 5, "randperm": 5, "scatter_add_like": 3, "segment_max": 3, "segment_prod": 4, "tree_path": 2,
     "truncated_gaussian": 8, "uniform_random": 5, "uniform_random_like": 5,
 }  # fmt: skip
 """Multiples of `ELEMENT`."""
 
 SORTS = frozenset([
     "accuracy", "argsort", "auc", "linear_scan", "mode_position", "randperm", "rank_table", "searchsorted",
-    "unique_positions",
+    "unique_positions", "unique_slices",
 ])  # fmt: skip
 """Ops that take `ELEMENT` / 4 for each element and each bit of the number of elements."""
 

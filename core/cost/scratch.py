@@ -48,6 +48,7 @@ BYTES: Mapping[str, tuple[float, float]] = {
     "read_rows": (2.0, 2.0),
     "roi_positions": (3.0, 3.0),
     "segment_max": (2.0, 2.0),
+    "segment_prod": (4.0, 4.0),
     "slogdet": (2.5, 2.5),
     "det": (2.5, 2.5),
     "solve": (2.0, 3.0),
@@ -87,6 +88,7 @@ WORDS: Mapping[str, tuple[float, float]] = {
     "truncated_gaussian": (1, 10),
     "uniform_random": (1, 10),
     "unique_positions": (4, 3),
+    "unique_slices": (6, 3),
 }
 """Temporary words of eight bytes for each element of the operands, and for each element of the outputs, of kernels that
 compute in 64 bits whatever the dtype: they draw random numbers, sort, or find positions."""

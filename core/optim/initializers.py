@@ -18,7 +18,7 @@ from core.ir.stop import poll
 from core.ir.suggest import near
 from core.ops.common.types import as_dtype
 
-__all__ = ["BY_ROLE", "INITIALIZERS", "initial_parameters"]
+__all__ = ["BY_ROLE", "INITIALIZERS", "initial_parameters", "named"]
 
 PIECE = 1 << 20
 """Random numbers that are drawn at a time."""
@@ -80,6 +80,11 @@ def initial_parameters(
         spec = _default(v, (roles or {}).get(v.name)) if spec is None else spec
         found[v.name] = _value(v.name, v.type, spec, seed)
     return found
+
+
+def named(name: str, initializers: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether an initialiser is given for the variable `name`, by its name or by a pattern."""
+    return _chosen(name, initializers) is not None
 
 
 def _chosen(name: str, initializers: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
 from core.ir import HOLE, Block, Op, with_inner
@@ -11,9 +12,12 @@ from core.ir.registry import lookup
 __all__ = ["expand_composites"]
 
 
-def expand_composites(block: Block) -> Block:
-    """A block of primitives, loops and branches that computes the same results as `block`."""
-    if not any(_needs_expansion(op) for op in block.ops):
+def expand_composites(block: Block, keep: Container[str] = ()) -> Block:
+    """A block of primitives, loops and branches that computes the same results as `block`.
+
+    keep: composites that stay as they are.
+    """
+    if not any(_needs_expansion(op, keep) for op in block.ops):
         return block
     b = BlockBuilder()
     b.params.extend(block.params)
@@ -23,23 +27,23 @@ def expand_composites(block: Block) -> Block:
     for op in block.ops:
         inputs = tuple([final(n, n) for n in op.inputs])
         spec = lookup(op.type)
-        if spec.kind == "composite":
+        if spec.kind == "composite" and op.type not in keep:
             types = tuple(None if n == HOLE else b.types[n] for n in inputs)
-            inner = expand_composites(expansion(spec, types, op.attrs))
+            inner = expand_composites(expansion(spec, types, op.attrs), keep)
             with b.at(op.location):
                 outs = b.inline(inner, [None if n == HOLE else b.value(n) for n in inputs])
             renamed.update(zip(op.outputs, (v.name for v in outs), strict=True))
         elif op.type == "call":
-            outs = b.inline(expand_composites(op.attrs["block"]), [b.value(n) for n in inputs])
+            outs = b.inline(expand_composites(op.attrs["block"], keep), [b.value(n) for n in inputs])
             renamed.update(zip(op.outputs, (v.name for v in outs), strict=True))
         else:
-            op = with_inner(op, expand_composites)
+            op = with_inner(op, lambda inner: expand_composites(inner, keep))
             b.ops.append(op if inputs == op.inputs else replace(op, inputs=inputs))
     results = tuple(renamed.get(n, n) for n in block.results)
     return Block(block.params, tuple(b.ops), results, b.types, block.stopped, block.index)
 
 
-def _needs_expansion(op: Op) -> bool:
-    if lookup(op.type).kind == "composite":
+def _needs_expansion(op: Op, keep: Container[str]) -> bool:
+    if lookup(op.type).kind == "composite" and op.type not in keep:
         return True
     return any(isinstance(v, Block) for v in op.attrs.values())

@@ -22,6 +22,8 @@ __all__: list[str] = []
 
 def _pooling(low: Lowering, op: Op, x: str, out: str) -> Windows:
     attrs = op.attrs
+    if max(attrs["dilations"]) > 1:
+        raise Unsupported("the vector code reads neighbouring elements of a window")
     strides = attrs["strides"] or attrs["kernel_size"]
     return windows_of(low.type(x).shape, low.type(out).shape, attrs["kernel_size"], strides, (1,), attrs["paddings"])
 

@@ -24,9 +24,13 @@ ORIGINS = ("made_from", "backward_of")
 """Members of an op in an answer that name the client's op it computes, or the client's op it helps to differentiate."""
 CLOSED = 16
 """Factor on the limits of blocks, ops and variables for programs in the closed form."""
+OPTIONAL = {"version", "form", "names", "functions", "values"}
+"""Members of a program besides `blocks`. `values` names values that belong to it; its meaning does not depend on it."""
+DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 OP_NAME = 64
 """A generated name may start with the name of an op in place of a client's name. No op has a longer name."""
-NAME = re.compile(r"[A-Za-z_@][A-Za-z0-9_.@/\-]*\Z")
+NAME = re.compile(r"(?![0-9]+:)[A-Za-z0-9_/@][A-Za-z0-9_.:@/\-]*\Z")
+"""PyTorch names a weight `0.weight`, ONNX a value `/encoder/Add_output_0`. `1:h` is the variable `h` of block 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +173,16 @@ class _Reader:
 
     def program(self, document: Any, at: str = "") -> RawProgram | None:
         """The program at the JSON pointer `at`."""
-        members = self.members(document, at, {"blocks"}, {"version", "form", "names", "functions"})
+        members = self.members(document, at, {"blocks"}, OPTIONAL)
         if members.get("version", 1) != 1 or isinstance(members.get("version"), bool):
             self.problems.add("bad_program", "version must be 1", f"{at}/version")
         form = members.get("form", "open")
         if form not in ("open", "closed"):
             self.problems.add("bad_program", 'form must be "open" or "closed"', f"{at}/form")
+        digest = members.get("values")
+        if digest is not None and (self.depth or not isinstance(digest, str) or not DIGEST.match(digest)):
+            message = "values must be the SHA-256 of a file, 64 hexadecimal digits, and a function has none"
+            self.problems.add("bad_program", message, f"{at}/values")
         self.closed = form == "closed"
         raw_blocks = members.get("blocks")
         if not isinstance(raw_blocks, list) or not raw_blocks:
@@ -375,7 +383,8 @@ class _Reader:
         if not isinstance(raw, str) or not self.is_short(raw) or not NAME.match(raw):
             self.problems.add(
                 "bad_name",
-                f"a name has at most {self.limits.max_name} letters, digits and _ . / - and starts with a letter or _",
+                f"a name has at most {self.limits.max_name} letters, digits and _ . : / -, starts with a letter, a "
+                "digit, _ or /, and has no : after leading digits alone",
                 pointer,
             )
             return None

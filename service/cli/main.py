@@ -1,5 +1,5 @@
 """The command line: `backpass serve`, `doctor`, `keys`, `backup`, `restore`, `profile`, `openapi`, `catalogue`,
-`options` and `version`."""
+`options`, `signatures` and `version`."""
 
 from __future__ import annotations
 
@@ -47,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _catalogue(chosen.output)
         case "options":
             return _options(chosen.output)
+        case "signatures":
+            return _signatures(chosen.output)
         case "doctor":
             return _doctor(chosen)
     print(__version__)
@@ -120,6 +122,12 @@ def _parser() -> argparse.ArgumentParser:
         description="Write the Markdown page about the options of gradients and training.",
     )
     options.add_argument("--output", type=Path, required=True, metavar="FILE", help="file to write")
+    signatures = commands.add_parser(
+        "signatures",
+        help="write the signatures of the ops for the Python client",
+        description="Write the slots and attributes of all ops, from which the Python client builds programs.",
+    )
+    signatures.add_argument("--output", type=Path, required=True, metavar="FILE", help="file to write")
     doctor = commands.add_parser(
         "doctor",
         help="check settings, machine, disk and store",
@@ -261,6 +269,13 @@ def _options(output: Path) -> int:
     from service.cli.options_page import options_page
 
     output.write_text(options_page())
+    return 0
+
+
+def _signatures(output: Path) -> int:
+    from service.cli.signatures import signatures
+
+    output.write_text(signatures())
     return 0
 
 

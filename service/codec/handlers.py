@@ -79,7 +79,7 @@ def _parts(document: dict[str, Any], limits: TensorLimits) -> Answer:
     if isinstance(document.get(PROGRAM), dict):
         program = ProgramText.of(document[PROGRAM])
         document[PROGRAM] = None
-        result["program_id"] = program.id
+        result["program_id"], result["program_values"] = program.id, program.values
         arrays[PROGRAM] = _text(program.text)
     if len(orjson.dumps(document)) > OPTION_BYTES:
         raise HttpProblem(

@@ -1,7 +1,6 @@
 """The datasets of all tenants: their rows in the store, their files in the object store.
 
-Tenants with equal data share a file. A file is deleted when no row names it. On SQLite all writes happen one after the
-other, and on PostgreSQL a lock on the key of the file orders them, so that no row can appear for a file that goes.
+Tenants with equal data share a file (`service.store.shared_files`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, delete, func, insert, select, text, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from service.datasets.dataset import Dataset
 from service.ids import new_id
@@ -27,6 +26,7 @@ from service.objects.tensor_file import DamagedFile, read_entries
 from service.problems import HttpProblem
 from service.store import tables
 from service.store.errors import StorageError
+from service.store.shared_files import lock, renewed
 from service.store.store import Store
 
 __all__ = ["Datasets"]
@@ -86,12 +86,12 @@ class Datasets:
                 raise
             if found is None:
                 continue  # the last row of another tenant went, and the file with it
-            if local is not None and not await asyncio.to_thread(_renewed, local):
+            if local is not None and not await asyncio.to_thread(renewed, local):
                 continue
             return found
 
     def _insert(self, connection: Connection, tenant: str, dataset: Dataset) -> tuple[Dataset, bool] | None:
-        _lock(connection, dataset.key)
+        lock(connection, dataset.key)
         if (known := _found(connection, tenant, dataset.id)) is not None:
             return known, False
         if not self._objects.exists(dataset.key):
@@ -138,7 +138,7 @@ class Datasets:
         """Delete the file `key` if no row names it. A failure is logged: the next start tries again."""
 
         def work(connection: Connection) -> None:  # it changes no row: it may run twice
-            _lock(connection, key)
+            lock(connection, key)
             named = select(func.count()).select_from(table).where(table.c.key == key)
             if not connection.execute(named).scalar_one():
                 self._objects.delete(key)
@@ -244,18 +244,3 @@ def _jobs(connection: Connection, tenant: str, id: str) -> list[str]:
     jobs = tables.jobs
     wanted = select(jobs.c.id).where(jobs.c.tenant == tenant, jobs.c.ended.is_(None), jobs.c.spec.contains(id))
     return list(connection.execute(wanted).scalars())
-
-
-def _renewed(path: Path) -> bool:
-    """Change the time of the file, so that it is not the one whose deletion a backup may have postponed before its row
-    appeared; whether it is there."""
-    try:
-        os.utime(path)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _lock(connection: Connection, key: str) -> None:
-    if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:key))"), {"key": key})

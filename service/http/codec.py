@@ -90,6 +90,7 @@ def _document(reply: Reply) -> dict[str, Any]:
         wrong = TensorError(*error) if error else None
         put_back(document, tuple(place), ExtractedTensor(reply.tensors.get(str(i)), wrong))
     if PROGRAM in reply.tensors:
-        program = ProgramText(reply.result["program_id"], reply.tensors[PROGRAM].tobytes())
+        result, text = reply.result, reply.tensors[PROGRAM].tobytes()
+        program = ProgramText(result["program_id"], text, result["program_values"])
         document[PROGRAM] = packed(program)
     return document

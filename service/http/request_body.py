@@ -26,6 +26,7 @@ from service.settings import Settings
 __all__ = [
     "JSON",
     "NDJSON",
+    "ONNX",
     "SAFETENSORS",
     "Body",
     "body_chunks",
@@ -39,10 +40,12 @@ __all__ = [
 
 JSON = "application/json"
 SAFETENSORS = "application/x-safetensors"
+ONNX = "application/x-onnx"
 NDJSON = "application/x-ndjson"
 Asked = TypeVar("Asked", bound=BaseModel)
 JSON_ALIASES = (JSON, "application/merge-patch+json")  # a merge patch is the body of every PATCH
 BINARY_ALIASES = (SAFETENSORS, "application/octet-stream")
+ONNX_ALIASES = (ONNX, "application/onnx")
 
 INLINE_BYTES = 64 * 2**10
 """Longer JSON is parsed in another process: the parser holds the interpreter lock until it has finished."""
@@ -141,24 +144,26 @@ def _has_no_body(request: Request) -> bool:
     return "transfer-encoding" not in request.headers and request.headers.get("content-length", "0") == "0"
 
 
-def media_type(request: Request, binary: bool) -> str:
-    """JSON or SAFETENSORS. Raises HttpProblem 415."""
+def media_type(request: Request, binary: bool, *more: str) -> str:
+    """JSON, SAFETENSORS if `binary`, or one of `more`. Raises HttpProblem 415."""
     if _header(request, b"content-encoding", "identity").strip().lower() != "identity":
         raise HttpProblem("unsupported-encoding", "bodies with a Content-Encoding are not supported")
     found = _known(_header(request, b"content-type"))
-    if found == JSON or (binary and found == SAFETENSORS):
+    if found == JSON or (binary and found == SAFETENSORS) or (found is not None and found in more):
         return found
-    accepted = f"{JSON}, {SAFETENSORS}" if binary else JSON
+    accepted = ", ".join([JSON, *([SAFETENSORS] if binary else []), *more])
     raise HttpProblem("unsupported-media-type", f"the Content-Type must be {accepted}", headers={"Accept": accepted})
 
 
 @lru_cache(256)
 def _known(header: str) -> str | None:
-    """The media type of a Content-Type header, if it is JSON or SAFETENSORS."""
+    """The media type of a Content-Type header, if it is JSON, SAFETENSORS or ONNX."""
     media_type, _, parameters = header.partition(";")
     media_type = media_type.strip().lower()
     if media_type in BINARY_ALIASES:
         return SAFETENSORS
+    if media_type in ONNX_ALIASES:
+        return ONNX
     charset = parameters.strip().lower().replace('"', "")
     return JSON if media_type in JSON_ALIASES and charset in ("", "charset=utf-8") else None
 

@@ -53,6 +53,8 @@ _EXECUTION_CODES = {
     "answer_too_large": "limit-exceeded",
     "checkpoint_damaged": "checkpoint-damaged",
     "checkpoint_missing": "checkpoint-damaged",
+    "values_damaged": "values-damaged",
+    "values_missing": "values-damaged",
     "storage_full": "storage-full",
     "storage_unavailable": "storage-unavailable",
     "not_finite": "numeric-error",

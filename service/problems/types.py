@@ -143,6 +143,9 @@ _ROWS: tuple[tuple[str, tuple[int, ...], str, bool, str, str], ...] = (
     ("checkpoint-damaged", (409,), "Checkpoint is damaged", False,
      "The stored file of the checkpoint is missing, or its content is not as it was written.",
      "Use another checkpoint, or upload a copy of this one."),
+    ("values-damaged", (409,), "Stored values are damaged", False,
+     "The stored file with the initial values of the program is missing, or its content is not as it was written.",
+     "Send the values in the request, or delete the program and register it again."),
     # Capacity
     ("queue-full", (429,), "Too many calls are waiting", True,
      "The queue of calls is full. No part of the request was executed.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request, Response
@@ -12,15 +13,18 @@ from service.checkpoints import Checkpoints
 from service.datasets import Datasets
 from service.engine import Engine
 from service.formats import json_tensors as wire
+from service.formats.packed import as_text
 from service.http.request_body import JSON
 from service.http.worker_calls import Calls
+from service.models import Importer, write_values
 from service.objects import Objects
 from service.observability.metrics import Metrics
 from service.problems import FieldError, HttpProblem
-from service.schemas.examples import EXAMPLES, REGRESSION_ID, WHILE_ID
+from service.schemas.examples import EXAMPLES, FITTED, FITTED_ID, REGRESSION_ID, REGRESSION_PARAMETERS, WHILE_ID
 from service.sessions.live import LiveMetrics
 from service.settings import Settings
 from service.store.program_text import ProgramText
+from service.store.program_values import StoredValues
 from service.store.programs import ProgramStore, StoredProgram
 from service.store.store import Store
 from service.tenants.quotas import Quotas
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOSS",
+    "FittedProgramId",
     "Profiled",
     "ProgramId",
     "UnusedProgramId",
@@ -39,10 +44,12 @@ __all__ = [
     "checkpoints",
     "datasets",
     "engine",
+    "importer",
     "json_answer",
     "lease_of",
     "live",
     "metrics",
+    "named_program",
     "objects",
     "program",
     "programs",
@@ -51,8 +58,10 @@ __all__ = [
     "sessions",
     "settings",
     "store",
+    "stored_values",
     "tapes",
     "tenancy",
+    "values_of",
 ]
 
 PROGRAM_ID = r"^prg_[a-z2-7]{26}$"
@@ -68,6 +77,15 @@ ProgramId = Annotated[
     ),
 ]
 """The id in a path. Forms of the documentation start with an example program."""
+FittedProgramId = Annotated[
+    str,
+    Path(
+        pattern=PROGRAM_ID,
+        description="Id of a registered program with initial values.",
+        openapi_examples={"fitted": {"summary": "Linear regression with initial values", "value": FITTED_ID}},
+    ),
+]
+"""The same with an example program that has initial values."""
 UnusedProgramId = Annotated[
     str,
     Path(
@@ -100,6 +118,10 @@ def store(request: Request) -> Store:
 
 def datasets(request: Request) -> Datasets:
     return request.app.state.datasets
+
+
+def importer(request: Request) -> Importer:
+    return request.app.state.importer
 
 
 def objects(request: Request) -> Objects:
@@ -172,11 +194,53 @@ async def register_sample(app: FastAPI, id: str) -> StoredProgram:
     return stored
 
 
+async def _register_fitted(app: FastAPI) -> StoredProgram:
+    """Store the sample program with initial values. Raises as `register_sample`."""
+    text, arrays = ProgramText.of(FITTED), wire.decode_all(REGRESSION_PARAMETERS, pointer="")
+    async with app.state.importer.folder() as folder:
+        new = await asyncio.to_thread(write_values, arrays, folder / "values.safetensors")
+        reply = await app.state.engine.call("inspect", {"document": text.text, "as_json": True}, deadline=30.0)
+        stored, _ = await app.state.programs.put(tenant(), text, reply.tensors["json"].tobytes(), new)
+    return stored
+
+
+async def named_program(
+    request: Request, document: dict[str, Any] | None, id: str | None
+) -> tuple[ProgramText, dict[str, Any]]:
+    """The program of a request that contains or names it, and the arguments of `values_of`.
+
+    Raises HttpProblem 404, or 422 for a program with initial values that are not stored.
+    """
+    if document is None:
+        stored = await program(request, id or "")
+        return stored.program, values_of(stored.values)
+    text = as_text(document)
+    if text.values is None:
+        return text, {}
+    return text, values_of(await stored_values(request, text.values))
+
+
+async def stored_values(request: Request, sha256: str) -> StoredValues:
+    """The initial values with this digest. Raises HttpProblem 422."""
+    found = await programs(request).values_with(tenant(), sha256)
+    if found is None:
+        detail = "the program names initial values that are not stored here: send them, or leave the member out"
+        raise HttpProblem("invalid-request", detail, errors=[FieldError("/program/values", "unknown_values", detail)])
+    return found
+
+
+def values_of(values: StoredValues | None) -> dict[str, Any]:
+    """The arguments of a worker's call that tell it the initial values of the program."""
+    return {} if values is None else {"values": {"key": values.key, "sha256": values.sha256}}
+
+
 async def program(request: Request, id: str) -> StoredProgram:
     """The registered program. A missing sample of the documentation is registered again. Raises HttpProblem 404."""
     found = await programs(request).get(tenant(), id)
     if found is None and id in EXAMPLES:
         found = await register_sample(request.app, id)
+    if found is None and id == FITTED_ID:
+        found = await _register_fitted(request.app)
     if found is None:
         raise HttpProblem("not-found", "no program has this id")
     return found

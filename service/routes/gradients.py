@@ -9,13 +9,12 @@ from fastapi import APIRouter, Request, Response
 
 from service.engine import Reply
 from service.engine.protocol import PartCallback
-from service.formats.packed import as_text
 from service.http.given_values import read_values
 from service.http.ndjson_stream import GradientStream
 from service.http.request_body import NDJSON, SAFETENSORS, Body, read_body, wanted_form
 from service.http.tensor_payloads import render
 from service.problems import FieldError, HttpProblem, responses
-from service.routes.common import Profiled, ProgramId, calls, program, settings
+from service.routes.common import Profiled, ProgramId, calls, named_program, program, settings, values_of
 from service.routes.documented import HOT_PROBLEMS, accepts, answers, lines
 from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
 from service.schemas.gradients import GradientsAnswer, GradientsRequest, InlineGradientsRequest
@@ -72,11 +71,8 @@ async def compute_gradients(request: Request, profile: Profiled = False) -> Resp
     form = wanted_form(request, NDJSON)
     body = await read_body(request, settings(request))
     asked = body.read_as(InlineGradientsRequest)
-    if asked.program is not None:
-        given = as_text(asked.program)
-    else:
-        given = (await program(request, asked.program_id or "")).program
-    return await _gradients(request, body, asked, given, form, profile)
+    given, stored = await named_program(request, asked.program, asked.program_id)
+    return await _gradients(request, body, asked, given, stored, form, profile)
 
 
 @router.post(
@@ -86,17 +82,27 @@ async def compute_gradients(request: Request, profile: Profiled = False) -> Resp
     openapi_extra=accepts(GradientsRequest, regression=("Linear regression", VALUES)),
 )
 async def compute_program_gradients(request: Request, program_id: ProgramId, profile: Profiled = False) -> Response:
-    """As `POST /v1/gradients`, with only values in the request. The answer can be streamed too."""
+    """As `POST /v1/gradients`, with only values in the request. The answer can be streamed too.
+
+    Parameters and states that are not in the request have the initial values of the program.
+    """
     form = wanted_form(request, NDJSON)
     stored = await program(request, program_id)
     body = await read_body(request, settings(request))
     asked = body.read_as(GradientsRequest)
-    return await _gradients(request, body, asked, stored.program, form, profile)
+    return await _gradients(request, body, asked, stored.program, values_of(stored.values), form, profile)
 
 
 async def _gradients(
-    request: Request, body: Body, asked: GradientsRequest, given: ProgramText, form: str, profile: bool
+    request: Request,
+    body: Body,
+    asked: GradientsRequest,
+    given: ProgramText,
+    stored: dict[str, Any],
+    form: str,
+    profile: bool,
 ) -> Response:
+    """stored: as of `values_of`."""
     cotangents = {str(i): value for i, value in enumerate(asked.target_gradients) if value is not None}
     members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states, COTANGENTS: cotangents}
     values = await read_values(body, settings(request), members, {COTANGENTS: "target_gradients/"})
@@ -110,6 +116,7 @@ async def _gradients(
         "stream": form == NDJSON,
         "profile": profile,
         **values.args,
+        **stored,
     }
     deadline = deadline_of(asked.deadline_s, settings(request))
 

@@ -13,7 +13,8 @@ from service.http.pieces import Part, PiecedResponse
 from service.http.request_body import INLINE_BYTES, JSON
 from service.problems import HttpProblem, responses
 from service.routes.common import ProgramId, program
-from service.routes.programs import CACHED, WORKER_PROBLEMS, asked_of, backward_of, tag_of, unchanged
+from service.routes.programs import CACHED, asked_of, backward_of, tag_of, unchanged
+from service.routes.registration import WORKER_PROBLEMS
 from service.schemas.components import model as reference
 from service.schemas.gradients import Question
 from service.schemas.graph import ProgramGraph

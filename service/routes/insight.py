@@ -12,10 +12,11 @@ from service.formats import json_tensors as tensors
 from service.http.given_values import read_values, told_in_query
 from service.http.request_body import JSON, read_body
 from service.problems import FieldError, HttpProblem, responses
-from service.routes.common import LOSS, ProgramId, calls, program, settings
+from service.routes.common import LOSS, ProgramId, calls, program, settings, values_of
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import deadline_of
-from service.routes.programs import CACHED, WORKER_PROBLEMS, Names, asked_of, pieced, tag_of, unchanged
+from service.routes.programs import CACHED, Names, asked_of, pieced, tag_of, unchanged
+from service.routes.registration import WORKER_PROBLEMS
 from service.schemas.derived import text_of
 from service.schemas.examples import REGRESSION_FEEDS, REGRESSION_PARAMETERS
 from service.schemas.gradients import (
@@ -226,6 +227,7 @@ async def check_program(request: Request, program_id: ProgramId) -> Response:
         "tolerance": asked.tolerance,
         "seed": asked.seed,
         **values.args,
+        **values_of(stored.values),
     }
     deadline = deadline_of(asked.deadline_s, settings(request))
     with values.told():

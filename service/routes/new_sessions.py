@@ -10,9 +10,8 @@ from fastapi import Request
 from core.ir.errors import ProgramError, escaped
 from core.optim.optimizers import Optimizer
 from service.caller import tenant
-from service.formats.packed import as_text
 from service.problems import FieldError, HttpProblem
-from service.routes.common import checkpoints, program, programs
+from service.routes.common import checkpoints, named_program, programs, values_of
 from service.routes.sample_checkpoint import keep_sample
 from service.schemas import sessions as schemas
 from service.schemas.gradients import GradientOptions
@@ -20,7 +19,7 @@ from service.sessions.merge_patch import merged
 from service.store.checkpoints import StoredCheckpoint
 from service.store.program_text import ProgramText
 
-__all__ = ["NewSession", "from_checkpoint", "optimizer_of", "program_of"]
+__all__ = ["NewSession", "from_checkpoint", "optimizer_of"]
 
 QUERY = {"loss", "targets", "inputs", "parameter_list", *GradientOptions.model_fields}
 CHANGES = QUERY | {"optimizer", "clip", "clip_norm", "loss_scale", "init"}
@@ -36,13 +35,6 @@ class NewSession:
     about: dict[str, Any]
 
 
-async def program_of(request: Request, asked: schemas.CreateSession) -> ProgramText:
-    """The program that the request names or contains. Raises HttpProblem 404."""
-    if asked.program is not None:
-        return as_text(asked.program)
-    return (await program(request, asked.program_id or "")).program
-
-
 async def from_checkpoint(request: Request, asked: schemas.CreateSession, has_values: bool) -> NewSession:
     """A session that starts from a checkpoint. has_values: whether the request gives values of parameters.
 
@@ -51,10 +43,11 @@ async def from_checkpoint(request: Request, asked: schemas.CreateSession, has_va
     found = await _checkpoint(request, asked.from_checkpoint or "")
     resumable = found.about.get("resumable", False)
     if asked.program is not None or asked.program_id is not None:
-        text = await program_of(request, asked)
+        text, stored = await named_program(request, asked.program, asked.program_id)
     elif found.program_id:
         registered = await programs(request).get(tenant(), found.program_id)
         text = await checkpoints(request).program(found) if registered is None else registered.program
+        stored = {} if registered is None else values_of(registered.values)
     else:
         raise _refused("/program_id", "missing", "the checkpoint is a file of parameters: name a program for them")
     is_same = text.id == found.program_id
@@ -91,6 +84,7 @@ async def from_checkpoint(request: Request, asked: schemas.CreateSession, has_va
         "extra": asked.extra,
         "optimizer_state": keeps,
         "initializers": asked.init.initializers,
+        **stored,
     }
     if asked.loss is not None:
         about |= {"loss": asked.loss, "targets": []}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Query, Request, Response
@@ -16,58 +16,55 @@ from service.caller import tenant
 from service.formats.packed import as_text
 from service.http.pieces import Part, PiecedResponse
 from service.http.request_body import JSON, decoded, read_body
-from service.http.tensor_payloads import joined
 from service.problems import HttpProblem, responses
 from service.routes.common import LOSS, ProgramId, UnusedProgramId, calls, program, programs, sessions, settings
 from service.routes.documented import accepts
+from service.routes.registration import (
+    BODY_PROBLEMS,
+    STORAGE_PROBLEMS,
+    WORKER_PROBLEMS,
+    InitialValues,
+    ProgramSummary,
+    json_of,
+    registered,
+    signature_of,
+    summary,
+)
 from service.schemas.backward import BackwardProgram
 from service.schemas.derived import text_of
-from service.schemas.examples import REGRESSION, REGRESSION_ID, WHILE, WHILE_ID
+from service.schemas.examples import REGRESSION_ID, WHILE_ID
 from service.schemas.gradients import CheckpointBytes, LoopBytes, LoopMemory, ProgramDocument, Question, Trips, budgeted
-from service.schemas.programs import Registration, Strict
+from service.schemas.programs import Strict
 from service.store.program_text import ProgramText
-from service.store.programs import StoredProgram, TooManyPrograms
+from service.store.programs import StoredProgram
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/programs", tags=["programs"])
 
-BODY_PROBLEMS = (
-    "invalid-json",
-    "limit-exceeded",
-    "body-too-large",
-    "body-timeout",
-    "unsupported-media-type",
-    "invalid-request",
-)
-STORAGE_PROBLEMS = ("storage-full", "storage-unavailable")
-WORKER_PROBLEMS = ("no-capacity", "worker-lost", "queue-full", "deadline-exceeded", "storage-unavailable")
 CLIPPED = {"loss": "loss", "hooks": [{"match": {"role": "parameter"}, "do": "clip_value", "min": -1.0, "max": 1.0}]}
 
 
-class Signature(Strict):
-    """Inputs of a program with their types, and its size."""
+class Tensor(Strict):
+    """One initial value."""
 
-    feeds: list[dict[str, Any]] = Field(description="Feeds: name, dtype, shape, trainable.")
-    parameters: list[dict[str, Any]] = Field(description="Parameters, in the same form.")
-    states: list[dict[str, Any]] = Field(description="States, in the same form.")
-    ops: int = Field(0, description="Number of ops in all blocks.")
-    blocks: int = Field(0, description="Number of blocks, block 0 included.")
-    op_types: dict[str, int] = Field(description="Op type -> number of ops of this type.")
+    name: str
+    dtype: str
+    shape: list[int]
+    bytes: int
 
 
-class ProgramSummary(Strict):
-    """A registered program."""
+class DetailedValues(InitialValues):
+    """The initial values of a program, with their types."""
 
-    id: str = Field(examples=[REGRESSION_ID])
-    created: float = Field(description="Seconds since 1970.")
-    signature: Signature
+    tensors: list[Tensor]
 
 
 class ProgramDetail(ProgramSummary):
     """A registered program with its document."""
 
-    program: ProgramDocument = Field(description="The document as it was sent.")
+    program: ProgramDocument = Field(description="The document as it was sent, with the member `values`.")
+    values: DetailedValues | None = Field(None, description="Its initial values, if it has some.")  # type: ignore[assignment]
 
 
 class CloneRequest(Strict):
@@ -85,19 +82,6 @@ class ProgramPage(Strict):
     next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
 
 
-class ValidProgram(Strict):
-    """The answer to `validate_only`."""
-
-    id: str = Field(description="Id that the program would get.")
-    signature: Signature
-    valid: Literal[True] = True
-
-
-def _summary(stored: StoredProgram) -> dict[str, Any]:
-    """The members of a summary; its signature is JSON text."""
-    return {"id": stored.id, "created": stored.created, "signature": memoryview(stored.signature)}
-
-
 async def asked_of(request: Request, op: str, program: ProgramText, args: dict[str, Any]) -> np.ndarray:
     """The result of `op` on a program in any worker, as JSON text."""
     deadline = settings(request).step_deadline
@@ -106,77 +90,8 @@ async def asked_of(request: Request, op: str, program: ProgramText, args: dict[s
     return reply.tensors["json"]
 
 
-async def _signature_of(request: Request, program: ProgramText) -> bytes:
-    args = {"document": program.text, "as_json": True}
-    reply = await calls(request).call("inspect", args, deadline=settings(request).step_deadline)
-    return reply.tensors["json"].tobytes()
-
-
-def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """`content` as JSON; a memoryview in it is JSON text already."""
-    return pieced(joined(content), status, headers)
-
-
 def pieced(parts: Sequence[Part], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return PiecedResponse(parts, status, headers, JSON)
-
-
-@router.post(
-    "",
-    summary="Register a program",
-    status_code=201,
-    response_model=ProgramSummary,
-    responses={
-        200: {
-            "model": ProgramSummary | ValidProgram,
-            "description": "The program was registered before, or `validate_only` was set.",
-        },
-        **responses("invalid-program", "quota-exceeded", *STORAGE_PROBLEMS, *BODY_PROBLEMS, *WORKER_PROBLEMS),
-    },
-    openapi_extra=accepts(
-        Registration,
-        binary=False,
-        regression=("Linear regression", {"program": REGRESSION}),
-        loop=("A loop whose trip count is a feed", {"program": WHILE}),
-    ),
-)
-async def create_program(
-    request: Request,
-    validate_only: Annotated[bool, Query(description="Check the program without registering it.")] = False,
-) -> Response:
-    """Check a program and store it under an id derived from its content.
-
-    All problems of the program are reported at once, each with a stable code and a JSON pointer. Registering the same
-    program again answers 200 with the same id.
-    """
-    body = await read_body(request, settings(request), binary=False)
-    program = as_text(only_program(body.document))
-    signature = await _signature_of(request, program)
-    if validate_only:
-        return _json({"id": program.id, "signature": memoryview(signature), "valid": True})
-    return await _registered(request, program, signature)
-
-
-async def _registered(request: Request, program: ProgramText, signature: bytes) -> Response:
-    """Store a program that was checked. Raises HttpProblem 429."""
-    try:
-        stored, created = await programs(request).put(tenant(), program, signature)
-    except TooManyPrograms:
-        raise HttpProblem("quota-exceeded", "the limit of registered programs is reached; delete some") from None
-    headers = {"Location": f"/v1/programs/{stored.id}", "ETag": f'"{stored.id}"'}
-    return _json(_summary(stored), 201 if created else 200, headers)
-
-
-def only_program(document: dict[str, Any]) -> dict[str, Any]:
-    """The member `program`, the only one allowed. Raises HttpProblem 422."""
-    from service.problems import FieldError
-
-    errors = [FieldError(f"/{n[:64]}", "unknown-member", "unknown member") for n in document if n != "program"]
-    if not isinstance(document.get("program"), dict):
-        errors.append(FieldError("/program", "missing", "program must be an object"))
-    if errors:
-        raise HttpProblem("invalid-request", errors[0].detail, errors=errors)
-    return document["program"]
 
 
 @router.get(
@@ -195,7 +110,7 @@ async def list_programs(
 ) -> Response:
     """One page of the registered programs, ordered by id."""
     page, more = await programs(request).page(tenant(), page_token, page_size)
-    return _json({"programs": [_summary(p) for p in page], "next_page_token": page[-1].id if more else None})
+    return json_of({"programs": [summary(p) for p in page], "next_page_token": page[-1].id if more else None})
 
 
 @router.get(
@@ -213,7 +128,10 @@ async def get_program(request: Request, program_id: ProgramId) -> Response:
     headers = {"ETag": f'"{stored.id}"', "Cache-Control": "private, max-age=31536000, immutable"}
     if f'"{stored.id}"' in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    return _json(_summary(stored) | {"program": memoryview(stored.text)}, headers=headers)
+    found = summary(stored) | {"program": memoryview(stored.text)}
+    if stored.values is not None:
+        found["values"] |= {"tensors": memoryview(stored.values.tensors)}
+    return json_of(found, headers=headers)
 
 
 @router.post(
@@ -230,13 +148,16 @@ async def get_program(request: Request, program_id: ProgramId) -> Response:
     openapi_extra=accepts(CloneRequest, binary=False, evaluation=("For evaluation", {"for_test": True})),
 )
 async def clone_program(request: Request, program_id: ProgramId) -> Response:
-    """Register the program without its backward pass and, with `for_test`, with every op set to evaluation."""
+    """Register the program without its backward pass and, with `for_test`, with every op set to evaluation.
+
+    The clone has the initial values of the program.
+    """
     stored = await program(request, program_id)
     body = await read_body(request, settings(request), binary=False)
-    args = {"for_test": body.read_as(CloneRequest).for_test}
+    args = {"for_test": body.read_as(CloneRequest).for_test, "named": stored.program.values}
     answer = await decoded(await asked_of(request, "clone", stored.program, args), settings(request))
     clone = as_text(answer["program"])
-    return await _registered(request, clone, await _signature_of(request, clone))
+    return await registered(request, clone, await signature_of(request, clone))
 
 
 @router.delete(

@@ -10,11 +10,11 @@ from service.caller import tenant
 from service.http.given_values import read_values
 from service.http.request_body import JSON, Body, read_body
 from service.problems import responses
-from service.routes.common import json_answer, lease_of, sessions, settings
+from service.routes.common import json_answer, lease_of, named_program, sessions, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import deadline_of
 from service.routes.in_session import SessionId, etag_in
-from service.routes.new_sessions import NewSession, from_checkpoint, optimizer_of, program_of
+from service.routes.new_sessions import NewSession, from_checkpoint, optimizer_of
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_ID, SAMPLE_CHECKPOINT, SAMPLE_SETTINGS
 from service.sessions.merge_patch import merged
@@ -88,9 +88,11 @@ async def open_session(
     if asked.from_checkpoint is not None:
         new = await from_checkpoint(request, asked, bool(given.names))
     else:
+        program, stored = await named_program(request, asked.program, asked.program_id)
         new = NewSession(
             "session.create",
             {
+                **stored,
                 "query": asked.query(),
                 "optimizer": optimizer_of(asked.optimizer).document,
                 "clip": asked.clipping(),
@@ -98,7 +100,7 @@ async def open_session(
                 "seed": asked.init.seed,
                 "initializers": asked.init.initializers,
             },
-            await program_of(request, asked),
+            program,
             {"loss": asked.loss, "targets": asked.targets, "optimizer": asked.optimizer},
         )
     with given.told():

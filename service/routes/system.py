@@ -17,7 +17,7 @@ from service import __version__
 from service.caller import tenant
 from service.formats import json_tensors as tensors
 from service.http.pieces import PiecedResponse
-from service.http.request_body import JSON, NDJSON, SAFETENSORS
+from service.http.request_body import JSON, NDJSON, ONNX, SAFETENSORS
 from service.problems import HttpProblem, responses
 from service.routes.common import engine, metrics, settings, tenancy
 from service.routes.tenants import quotas_of
@@ -29,7 +29,7 @@ __all__ = ["router"]
 router = APIRouter()
 
 STATIC = Path(__file__).parent.parent / "static"
-MEDIA = {".js": "text/javascript", ".css": "text/css", ".png": "image/png"}
+MEDIA = {".js": "text/javascript", ".css": "text/css", ".png": "image/png", ".onnx": ONNX}
 DOCS_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; frame-ancestors 'none'"
@@ -84,6 +84,7 @@ LIMITS = (
     "running_jobs",
     "streams",
     "operations",
+    "import_deadline",
     "programs",
     "dataset_bytes",
     "dataset_deadline",
@@ -224,8 +225,8 @@ async def docs() -> Response:
 
 
 @router.get("/static/{name}", include_in_schema=False, responses=responses("not-found"))
-async def static(name: Annotated[str, PathParameter(pattern=r"^[a-z0-9-]+\.(js|css|png)$")]) -> Response:
-    """A vendored browser file. The pattern of names keeps paths inside the folder."""
+async def static(name: Annotated[str, PathParameter(pattern=r"^[a-z0-9-]+\.(js|css|png|onnx)$")]) -> Response:
+    """A file of the pages or of the documentation. The pattern of names keeps paths inside the folder."""
     path = STATIC / name
     if not path.is_file():
         raise HttpProblem("not-found", "no file has this name")

@@ -11,6 +11,8 @@ from service.store.program_text import program_id
 
 __all__ = [
     "EXAMPLES",
+    "FITTED",
+    "FITTED_ID",
     "REGRESSION",
     "REGRESSION_FEEDS",
     "REGRESSION_ID",
@@ -109,6 +111,10 @@ REGRESSION_PARAMETERS: dict[str, Any] = {
     "w": {"dtype": "float32", "shape": [2, 1], "data": [0.1, -0.2]},
     "b": {"dtype": "float32", "shape": [1], "data": [0]},
 }
+
+FITTED = {**REGRESSION, "values": "6b910ba153d1bf9f6891b0e954e65df55e29757e30bfa3335b7b77c35b2cbfbd"}
+"""The regression with initial values; the digest is that of the file with its parameters."""
+FITTED_ID = program_id(FITTED)
 
 SAMPLE_SETTINGS: dict[str, Any] = {
     "program_id": REGRESSION_ID,

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from core.ir import DTYPES
+from service.schemas.tensors import Tensors
 
 __all__ = ["Block", "Op", "Program", "Registration", "Strict", "Variable"]
 
@@ -23,7 +24,9 @@ class Strict(BaseModel):
 class Variable(Strict):
     """The declaration of a variable. Temporaries need none: their types are inferred."""
 
-    name: str = Field(description="Up to 128 letters, digits and _ . / -", examples=["w"])
+    name: str = Field(
+        description="Up to 128 letters, digits and _ . : / -; the first is a letter, a digit, _ or /.", examples=["w"]
+    )
     dtype: Annotated[str, WithJsonSchema({"type": "string", "enum": list(DTYPES)})] | None = None
     shape: list[int] | None = Field(None, description="Sizes; each step sets a size of -1, which only feeds may have.")
     role: Literal["feed", "parameter", "state", "temporary", "key"] = Field(
@@ -98,9 +101,15 @@ class Program(FunctionBody):
     """Blocks of ops, and the functions that they call; block 0 is the root."""
 
     functions: dict[str, Function] = Field({}, description="Name -> function.")
+    values: str | None = Field(
+        None,
+        pattern="^[0-9a-f]{64}$",
+        description="SHA-256 of the file of its initial values. The service sets it when it stores values.",
+    )
 
 
 class Registration(Strict):
     """The body of POST /v1/programs."""
 
     program: Program
+    values: Tensors = Field({}, description="Initial values of parameters and states by name.")

@@ -342,7 +342,7 @@ class SessionRegistry:
         try:
             await self._check_quota(session.tenant, session.about["bytes"])
             await self._stored.add(session, program[1], op, args, Entry(op, {}, tensors))
-            if op != f"{self._kind.name}.create":  # the file that it came from may be deleted
+            if op != f"{self._kind.name}.create" or "values" in args:  # the file that it came from may be deleted
                 await self._saver.save(session)
         except BaseException:
             if session.epoch:

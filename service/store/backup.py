@@ -40,7 +40,7 @@ __all__ = ["BackupError", "Manifest", "back_up", "check_backup", "restore", "sna
 MANIFEST, DUMP, OBJECTS = "manifest.json", "database.dump", "objects"
 FORMAT = 1
 PIECE = 4 * 2**20
-REFERENCES = {"checkpoints": "key", "datasets": "key", "sessions": "checkpoint"}
+REFERENCES = {"checkpoints": "key", "datasets": "key", "program_values": "key", "sessions": "checkpoint"}
 """Tables whose rows name stored files, with the column of the key; `sha256` is the digest."""
 
 HARMLESS = {"lock", "lost+found"}  # of an empty directory

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import orjson
 from sqlalchemy import Connection, bindparam, delete, func, insert, literal, select
 
 from core.ir.lru import LRU
-from service.store.errors import StorageUnavailable
+from service.objects import Objects
+from service.store import program_values
+from service.store.errors import StorageError, StorageUnavailable
 from service.store.program_text import ProgramText, program_id
+from service.store.program_values import NewValues, StoredValues
+from service.store.shared_files import lock, renewed
 from service.store.store import Store
+from service.store.tables import program_values as values_table
 from service.store.tables import programs
 
-__all__ = ["ProgramStore", "StoredProgram", "TooManyPrograms"]
+__all__ = ["MissingValues", "ProgramStore", "StoredProgram", "TooManyPrograms"]
+
+log = logging.getLogger("backpass.programs")
 
 PAGE_BYTES = 2**20  # of the signatures on one page
 RECENT_BYTES = 64 * 2**20  # of the programs to cache in memory
@@ -28,6 +38,8 @@ GET = select(*ROW).where(ONE)
 EXISTS = select(literal(1)).where(ONE)
 PAGE = (
     select(programs.c.id, literal(b""), programs.c.signature, programs.c.created)
+    .add_columns(values_table.c.key, values_table.c.sha256, values_table.c.size)
+    .outerjoin(values_table, (values_table.c.tenant == programs.c.tenant) & (values_table.c.program == programs.c.id))
     .where(OF_TENANT & (programs.c.id > bindparam("after")))
     .order_by(programs.c.id)
     .limit(bindparam("most"))
@@ -39,21 +51,26 @@ COUNT = select(func.count()).select_from(programs).where(OF_TENANT)
 class StoredProgram:
     """A registered program. created: seconds since 1970.
 
-    text: its document as JSON. signature: its inputs and size as JSON.
+    text: its document as JSON. signature: its inputs and size as JSON. values: its initial values, if it has some.
     """
 
     id: str
     text: bytes
     signature: bytes
     created: float
+    values: StoredValues | None = None
 
     @property
     def program(self) -> ProgramText:
-        return ProgramText(self.id, self.text)
+        return ProgramText(self.id, self.text, None if self.values is None else self.values.sha256)
 
 
 class TooManyPrograms(Exception):
     """The tenant has as many programs as the settings allow."""
+
+
+class MissingValues(Exception):
+    """The program names initial values, which are neither given nor stored."""
 
 
 def _has_id(text: bytes, id: str) -> bool:
@@ -67,9 +84,12 @@ def _has_id(text: bytes, id: str) -> bool:
 class ProgramStore:
     """The registered programs of all tenants."""
 
-    def __init__(self, store: Store, limit: int) -> None:
-        """limit: the most programs of a tenant; `limit_of` may be replaced by limits of each tenant."""
-        self._store = store
+    def __init__(self, store: Store, limit: int, objects: Objects | None = None, copies: Path | None = None) -> None:
+        """limit: the most programs of a tenant; `limit_of` may be replaced by limits of each tenant.
+
+        objects: keeps initial values; without it programs have none. copies: directory of copies of a remote store.
+        """
+        self._store, self._objects, self._copies = store, objects, copies
         self.limit_of: Callable[[str], float] = lambda tenant: limit
         self._recent = self._empty_cache()
         self._generation = store.generation
@@ -78,21 +98,72 @@ class ProgramStore:
     def _empty_cache() -> LRU[StoredProgram]:
         return LRU(RECENT_BYTES, lambda stored: len(stored.text) + len(stored.signature), at_least=1)
 
-    async def put(self, tenant: str, program: ProgramText, signature: bytes) -> tuple[StoredProgram, bool]:
-        """Store a program; (stored program, whether it is new). Raises TooManyPrograms, StorageError."""
+    async def put(
+        self, tenant: str, program: ProgramText, signature: bytes, new: NewValues | None = None
+    ) -> tuple[StoredProgram, bool]:
+        """Store a program; (stored program, whether it is new).
 
-        def work(connection: Connection) -> tuple[StoredProgram, bool]:
-            known = _get(connection, tenant, program.id)
-            if known is not None:
-                return known, False
-            if connection.execute(COUNT, {"tenant": tenant}).scalar_one() >= self.limit_of(tenant):
-                raise TooManyPrograms
-            created = time.time()
-            row = {"id": program.id, "document": program.text, "signature": signature, "created": created}
-            connection.execute(insert(programs), {"tenant": tenant, **row})
-            return StoredProgram(program.id, program.text, signature, created), True
+        new: the initial values that `program.values` names, unless another program of the tenant has them.
+        Raises TooManyPrograms, MissingValues, StorageError, OSError.
+        """
+        if new is None:
+            found = await self._store.write(lambda connection: self._insert(connection, tenant, program, signature))
+            assert found is not None, "without a file the program can always be inserted"
+            return found
+        assert self._objects is not None
+        values = new.stored
+        local = self._objects.local_path(values.key)
+        while True:
+            if local is not None or not await asyncio.to_thread(self._objects.exists, values.key):
+                await asyncio.to_thread(self._objects.adopt, values.key, new.file)
+            try:
+                found = await self._store.write(
+                    lambda connection: self._insert(connection, tenant, program, signature, values)
+                )
+            except BaseException:
+                await self._collect(values.key)
+                raise
+            if found is None:
+                continue  # the last row of another program went, and the file with it
+            if local is not None and not await asyncio.to_thread(renewed, local):
+                continue
+            return found
 
-        return await self._store.write(work)
+    def _insert(
+        self,
+        connection: Connection,
+        tenant: str,
+        program: ProgramText,
+        signature: bytes,
+        values: StoredValues | None = None,
+    ) -> tuple[StoredProgram, bool] | None:
+        """The stored program, and whether it is new; None if the file of its values is not there."""
+        if values is not None:
+            lock(connection, values.key)
+        known = _get(connection, tenant, program.id)
+        if known is not None:
+            return known, False
+        if values is None and program.values is not None:
+            values = program_values.with_sha256(connection, tenant, program.values)
+            if values is None:
+                raise MissingValues
+            lock(connection, values.key)
+            if program_values.with_sha256(connection, tenant, program.values) is None:
+                raise MissingValues
+        elif values is not None and self._objects is not None and not self._objects.exists(values.key):
+            return None
+        if connection.execute(COUNT, {"tenant": tenant}).scalar_one() >= self.limit_of(tenant):
+            raise TooManyPrograms
+        created = time.time()
+        row = {"id": program.id, "document": program.text, "signature": signature, "created": created}
+        connection.execute(insert(programs), {"tenant": tenant, **row})
+        if values is not None:
+            program_values.add(connection, tenant, program.id, values)
+        return StoredProgram(program.id, program.text, signature, created, values), True
+
+    async def values_with(self, tenant: str, sha256: str) -> StoredValues | None:
+        """The initial values with this digest that some program of the tenant has."""
+        return await self._store.read(lambda connection: program_values.with_sha256(connection, tenant, sha256))
 
     async def get(self, tenant: str, id: str) -> StoredProgram | None:
         """The program with this id, or None. Recently used programs come from memory. Raises StorageError."""
@@ -122,20 +193,50 @@ class ProgramStore:
         return await self._store.read(lambda connection: _page(connection, tenant, after, size))
 
     async def delete(self, tenant: str, id: str) -> bool:
-        """Delete a program; whether it existed. Raises StorageError."""
+        """Delete a program with its values; whether it existed. Raises StorageError."""
         given = {"tenant": tenant, "id": id}
-        found = await self._store.write(
-            lambda connection: connection.execute(delete(programs).where(ONE), given).rowcount > 0
-        )
+
+        def work(connection: Connection) -> tuple[bool, str | None]:
+            key = program_values.remove(connection, tenant, id)
+            return connection.execute(delete(programs).where(ONE), given).rowcount > 0, key
+
+        found, key = await self._store.write(work)
         self._recent.pop((tenant, id))
+        if key is not None:
+            await self._collect(key)
         return found
+
+    async def _collect(self, key: str) -> None:
+        """Delete the file `key` if no program names it. A failure is logged: the next start tries again."""
+        assert self._objects is not None
+        copy = None if self._copies is None else self._copies / key.rpartition("/")[2]
+        forget = (lambda: None) if copy is None else (lambda: copy.unlink(missing_ok=True))
+        try:
+            await self._store.write(program_values.collect(self._objects, key, forget))
+        except (StorageError, OSError) as error:
+            log.warning("the file %s is not deleted: %s", key, error)
+
+    async def collect_all(self) -> None:
+        """Delete all files of values without a row: their process died before it wrote the row, or after it deleted it.
+
+        Failures are logged.
+        """
+        assert self._objects is not None
+        objects = self._objects
+        try:
+            named = await self._store.read(program_values.keys)
+            for key in await asyncio.to_thread(lambda: list(objects.keys(program_values.FOLDER))):
+                if key not in named:
+                    await self._collect(key)
+        except (StorageError, OSError) as error:
+            log.warning("files of values are not swept: %s", error)
 
 
 def _get(connection: Connection, tenant: str, id: str) -> StoredProgram | None:
     row = connection.execute(GET, {"tenant": tenant, "id": id}).first()
     if row is None:
         return None
-    found = StoredProgram(*row)
+    found = StoredProgram(*row, program_values.known(connection, tenant, id))
     if len(found.text) <= CHECKED_BYTES and not _has_id(found.text, id):
         raise StorageUnavailable("the stored program is damaged: its content does not have its id")
     return found
@@ -151,6 +252,7 @@ def _page(connection: Connection, tenant: str, after: str, size: int) -> tuple[l
     for row in connection.execute(PAGE, {"tenant": tenant, "after": after, "most": size + 1}):
         if len(page) == size or room < 0:
             return page, True
-        page.append(StoredProgram(*row))
+        values = None if row.key is None else StoredValues(row.key, row.sha256, row.size, b"")
+        page.append(StoredProgram(row.id, b"", row.signature, row.created, values))
         room -= len(page[-1].signature)
     return page, False

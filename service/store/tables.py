@@ -32,6 +32,7 @@ __all__ = [
     "keys",
     "metadata",
     "operations",
+    "program_values",
     "programs",
     "sessions",
     "tenants",
@@ -114,6 +115,18 @@ programs = Table(
     Column("document", LargeBinary, nullable=False),
     Column("signature", LargeBinary, nullable=False),
     _time("created"),
+)
+
+program_values = Table(  # initial values of parameters and states
+    "program_values",
+    metadata,
+    _tenant(primary_key=True),
+    Column("program", String(40), primary_key=True),
+    Column("key", String(200), nullable=False),  # of the file, which programs with equal values share
+    Column("sha256", String(64), nullable=False),
+    Column("size", Number, nullable=False),
+    Column("tensors", LargeBinary, nullable=False),  # JSON list: name, dtype, shape, bytes
+    Index(None, "key"),
 )
 
 sessions = Table(

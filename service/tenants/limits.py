@@ -24,6 +24,7 @@ class Limits:
     session_bytes: float = math.inf
     tapes: float = math.inf
     checkpoint_bytes: float = math.inf
+    program_bytes: float = math.inf
     dataset_bytes: float = math.inf
     jobs: float = math.inf
     compute_seconds: float = math.inf

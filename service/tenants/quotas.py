@@ -14,7 +14,7 @@ from core.ir.lru import LRU
 from service.problems import HttpProblem
 from service.settings import Settings
 from service.store.store import Store
-from service.store.tables import checkpoints, datasets, jobs, programs, sessions, uploads
+from service.store.tables import checkpoints, datasets, jobs, program_values, programs, sessions, uploads
 from service.tenants.key_ring import KeyRing
 from service.tenants.limits import Limits, default_limits, limits_of
 from service.tenants.usage import Usage
@@ -28,6 +28,7 @@ UNITS = {
     "session_bytes": "bytes of sessions",
     "tapes": "tapes",
     "checkpoint_bytes": "bytes of checkpoints",
+    "program_bytes": "bytes of initial values of programs",
     "dataset_bytes": "bytes of datasets and uploads",
     "jobs": "jobs that wait or run",
     "compute_seconds": "compute seconds on this day (UTC)",
@@ -44,6 +45,7 @@ def stored_use(connection: Connection, tenant: str) -> dict[str, float]:
         "sessions": select(func.count()).select_from(sessions).where(sessions.c.tenant == tenant),
         "session_bytes": select(func.sum(sessions.c.bytes)).where(sessions.c.tenant == tenant),
         "checkpoint_bytes": select(func.sum(checkpoints.c.size)).where(*of_client),
+        "program_bytes": select(func.sum(program_values.c.size)).where(program_values.c.tenant == tenant),
         "dataset_bytes": select(func.sum(datasets.c.size)).where(datasets.c.tenant == tenant),
         "upload_bytes": select(func.sum(uploads.c.size)).where(uploads.c.tenant == tenant),
         "jobs": select(func.count()).select_from(jobs).where(jobs.c.tenant == tenant, jobs.c.state.not_in(ENDED)),

@@ -19,6 +19,7 @@ executables  the executables of all programs, bounded by their memory
 memory     the memory that the worker may use, and what it uses
 compiling  compilation in a thread, while the worker serves other calls
 last_step  reuse of a session's last step
+stored_values  the initial values of registered programs
 given      checks of the values of a request: all mistakes, with their places
 given_gradients  the same for the gradients of an update
 running    one run of an executable, and its answer

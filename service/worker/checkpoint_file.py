@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from service.objects.tensor_file import CHUNK, DamagedFile, Entry, chunks, read_
 from service.worker.state import WorkerState
 
 __all__ = ["CheckpointFile", "written"]
+
+Kind = Literal["checkpoint", "values"]
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -56,21 +58,23 @@ def written(state: WorkerState, key: str, tensors: Mapping[str, Any], metadata: 
             state.stop.check()
             yield part
 
-    with _told():
+    with _told("checkpoint"):
         return _objects(state).write(key, parts())
 
 
 class CheckpointFile:
-    """A stored checkpoint, whose header is read.
+    """A stored checkpoint or the stored values of a program, whose header is read.
 
     entries: name -> dtype, shape, begin and end in the file. metadata: strings by name. size: in bytes.
     """
 
-    def __init__(self, state: WorkerState, key: str) -> None:
-        """Raises ExecutionError (checkpoint_missing, checkpoint_damaged, storage_unavailable)."""
-        self._state, self._key = state, key
+    def __init__(self, state: WorkerState, key: str, kind: Kind = "checkpoint") -> None:
+        """kind: the beginning of the codes of errors. Raises ExecutionError (<kind>_missing, <kind>_damaged,
+        storage_unavailable).
+        """
+        self._state, self._key, self._kind = state, key, kind
         self._objects = _objects(state)
-        with _told():
+        with _told(kind):
             self.size = self._objects.size(key)
             with self._objects.open(key) as file:
                 found: tuple[dict[str, Entry], dict[str, str]] = read_entries(file, self.size)
@@ -86,12 +90,11 @@ class CheckpointFile:
 
         sha256: the digest that the file must have, in hexadecimal.
 
-        Raises ExecutionError (checkpoint_missing, checkpoint_damaged, storage_unavailable, canceled,
-        deadline_exceeded).
+        Raises ExecutionError (<kind>_missing, <kind>_damaged, storage_unavailable, canceled, deadline_exceeded).
         """
         digest = hashlib.sha256()
         found = {}
-        with _told(), self._objects.open(self._key) as file:
+        with _told(self._kind), self._objects.open(self._key) as file:
             ordered = sorted(self.entries.items(), key=lambda item: item[1][2:])
             digest.update(file.read(ordered[0][1][2] if ordered else self.size))
             for name, (dtype, shape, begin, end) in ordered:
@@ -107,7 +110,8 @@ class CheckpointFile:
             if file.read(1):
                 raise DamagedFile("bytes follow the last tensor")
         if sha256 is not None and digest.hexdigest() != sha256:
-            raise ExecutionError("the file of the checkpoint has changed: its digest is wrong", "checkpoint_damaged")
+            text = f"the file of the {self._kind} has changed: its digest is wrong"
+            raise ExecutionError(text, f"{self._kind}_damaged")
         return found
 
     def _fill(self, file: Any, room: memoryview, digest: Any) -> None:
@@ -138,14 +142,14 @@ def _lazy(state: WorkerState, array: Any) -> Any:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _told(kind: Kind) -> Iterator[None]:
     """Errors of storage as errors of the call."""
     try:
         yield
     except FileNotFoundError:
-        raise ExecutionError("the file of the checkpoint is missing", "checkpoint_missing") from None
+        raise ExecutionError(f"the file of the {kind} is missing", f"{kind}_missing") from None
     except (DamagedFile, TypeError, ValueError) as error:  # the last two: impossible shapes in the header
-        raise ExecutionError(f"the file of the checkpoint is damaged: {error}", "checkpoint_damaged") from error
+        raise ExecutionError(f"the file of the {kind} is damaged: {error}", f"{kind}_damaged") from error
     except OSError as error:
         if error.errno in FULL:
             raise ExecutionError("no space is left for stored data", "storage_full") from error

@@ -9,6 +9,7 @@ import numpy as np
 
 from core.ir.errors import ProgramError
 from core.ir.suggest import near
+from core.optim.initializers import named
 from core.optim.loss_scaling import FACTOR, STREAK
 from service.worker.checkpoint_file import CheckpointFile
 from service.worker.checkpoint_state import CheckpointState
@@ -31,6 +32,7 @@ from service.worker.snapshot import (
     slot_types,
 )
 from service.worker.state import WorkerState
+from service.worker.stored_values import loaded, unread
 
 __all__ = ["derive"]
 
@@ -45,7 +47,8 @@ def derive(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
                        the query.
       optimizer_state: whether optimiser state, step, version and seq go on, and, with the same program, the added-up
                        gradients. Else the session starts at step 0.
-      missing:         "initialize" draws parameters that the checkpoint lacks, with `initializers`; "refuse" refuses.
+      missing:         "initialize" takes parameters that the checkpoint lacks from the program's `values`?, or draws
+                       them with `initializers`; "refuse" refuses.
       extra:           "ignore" leaves out tensors that the program does not have; "refuse" refuses.
     tensors: parameters and states in place of those of the checkpoint.
     Raises ProgramError with all mistakes; ExecutionError (checkpoint_missing, checkpoint_damaged,
@@ -71,8 +74,11 @@ def derive(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     mistakes.raise_if_any()
 
     wanted = {*values, *slots, *added}
-    drawn = [v.type for v in new.variables if v.name not in wanted and v.name not in tensors]
-    kept = sum(entry[3] - entry[2] for name, entry in file.entries.items() if name in wanted)
+    left = [v for v in new.variables if v.name not in wanted and v.name not in tensors]
+    lacking = {v.name for v in left if not named(v.name, args["initializers"])}
+    own = unread(state, cached.program, args, {v.name for v in new.variables} - lacking)
+    drawn = [v.type for v in left if v.name not in own]
+    kept = sum(own.values()) + sum(entry[3] - entry[2] for name, entry in file.entries.items() if name in wanted)
     new.require(state, kept + new.slot_bytes(), drawn)
     read = file.tensors(args.get("sha256"), wanted)
     if sums is not None:
@@ -81,6 +87,7 @@ def derive(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     layouts = {} if saved is None else saved.layouts
     held = {name: state.xp.asarray(laid_out(value, layouts.get(name))) for name, value in read.items()}
     given = {name: held[name] for name in values} | {n: state.xp.asarray(value) for n, value in tensors.items()}
+    given |= {name: state.xp.asarray(value) for name, value in loaded(state, args, own.keys()).items()}
     session = new.session(
         new.first_values(state, given, args["initializers"]),
         new.zero_slots(state) | {name: held[name] for name in slots},

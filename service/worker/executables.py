@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from core.compiler.compile import Executable
 from core.ir import Block, inner_blocks
 from core.ir.lru import LRU
-from core.runtime.reference import NATIVE
+
+if TYPE_CHECKING:
+    from core.compiler.compile import Executable
 
 __all__ = ["EXECUTABLE_BYTES", "Executables", "OwnExecutables", "executables", "nbytes_of"]
 
@@ -24,7 +26,7 @@ INTERPRETED, COMPILED = 20_000, 120_000
 INTERPRETED_OP, COMPILED_OP = 1_000, 4_000
 """Bytes for each op. Measured on steps of 22 and of 184 ops."""
 
-Executables = LRU[Executable]
+Executables = LRU["Executable"]
 
 
 def executables(limit: int = EXECUTABLE_BYTES) -> Executables:
@@ -48,6 +50,8 @@ class OwnExecutables:
 
 def nbytes_of(executable: Executable) -> int:
     """Bytes that an executable keeps between runs, without large arenas, results and stacks."""
+    from core.runtime.reference import NATIVE  # imported here, because codec processes do not need the runtime
+
     ops = _ops(executable.interpreter.block)
     found = INTERPRETED + ops * INTERPRETED_OP
     if executable.machine is not None:

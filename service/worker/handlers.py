@@ -31,6 +31,7 @@ from service.worker.given import check_values, leaves_of, outputs_of
 from service.worker.programs import Answer, CachedProgram, about_program, blocks_of, cached_program
 from service.worker.running import answer_of, query_from, run, streamed_gradients, times_of
 from service.worker.state import Handler, WorkerState
+from service.worker.stored_values import check_tensors, viewed
 
 __all__ = ["HANDLERS"]
 
@@ -42,8 +43,13 @@ def ping(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray
 
 
 def inspect(cached: CachedProgram, args: dict[str, Any]) -> Answer:
-    """The inputs and the size of the program. Raises ProgramError with all its mistakes."""
+    """The inputs and the size of the program. Raises ProgramError with all its mistakes.
+
+    args: program_id or document, tensors?: name, dtype and shape of each initial value, flawed?, about?:
+          further members of the result.
+    """
     program = cached.program
+    check_tensors(program, args.get("tensors", ()), args)
     types = Counter(op.type for block in blocks_of(program.block) for op in block.ops)
     return {
         "feeds": _signature(program.feeds),
@@ -52,6 +58,7 @@ def inspect(cached: CachedProgram, args: dict[str, Any]) -> Answer:
         "blocks": sum(1 for _ in blocks_of(program.block)),
         "ops": types.total(),
         "op_types": dict(types),
+        **args.get("about", {}),
     }, {}
 
 
@@ -71,8 +78,9 @@ def backward(cached: CachedProgram, args: dict[str, Any]) -> Answer:
 
 
 def cloned(cached: CachedProgram, args: dict[str, Any]) -> Answer:
-    """The program without its backward pass. args: program_id or document, for_test."""
-    return {"program": write(clone(cached.program, args["for_test"]))}, {}
+    """The program without its backward pass. args: program_id or document, for_test, named: digest of its values."""
+    named = {} if args.get("named") is None else {"values": args["named"]}
+    return {"program": write(clone(cached.program, args["for_test"])) | named}, {}
 
 
 def graph(cached: CachedProgram, args: dict[str, Any]) -> Answer:
@@ -85,7 +93,8 @@ def graph(cached: CachedProgram, args: dict[str, Any]) -> Answer:
 def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """Gradients at the given values. The worker keeps only the compiled program.
 
-    args: program_id, document?, query, fetch, seed, step, returned, stream, profile?, flawed?.
+    args: program_id, document?, query, fetch, seed, step, returned, stream, profile?, flawed?, values?: the file of
+          parameters and states in place of those that `tensors` lack.
     """
     cached = cached_program(state, args)
     query = query_from(args["query"])
@@ -96,7 +105,15 @@ def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[s
     times = times_of(args)
     ready = cached.timed(compiled) if times is not None else compiled
     streamed = streamed_gradients(compiled, args)
-    out = run(state, ready.executable, tensors, args["seed"], args["step"], streamed, times)
+    out = run(
+        state,
+        ready.executable,
+        viewed(state, cached.program, args, tensors),
+        args["seed"],
+        args["step"],
+        streamed,
+        times,
+    )
     result, arrays = answer_of(state, compiled, out, args["returned"], streamed=streamed, times=times)
     return result, arrays | {f"state/{name}": value for name, value in out.states.items()}
 

@@ -13,6 +13,7 @@ from service.worker.given import check_shapes, check_sizes, check_values, missin
 from service.worker.programs import CachedProgram, cached_program
 from service.worker.running import limits_of, query_from
 from service.worker.state import WorkerState
+from service.worker.stored_values import viewed
 
 __all__ = ["analysis", "check"]
 
@@ -33,7 +34,7 @@ def check(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """A numeric check of gradients; tensors: values.
 
-    args: program_id or document, query, samples, tolerance, seed, flawed?.
+    args: program_id or document, query, samples, tolerance, seed, flawed?, values?.
     """
     cached = cached_program(state, args)
     query: GradientQuery = query_from(args["query"])
@@ -47,7 +48,7 @@ def check(
     found = check_gradients(
         program,
         query.loss,
-        tensors,
+        viewed(state, program, args, tensors),
         query.parameter_list,
         samples=args["samples"],
         tolerance=args["tolerance"],

@@ -14,6 +14,7 @@ import numpy as np
 from core.ir import Program
 from core.ir.errors import ProgramError
 from core.ir.suggest import near
+from core.optim.initializers import named
 from core.optim.optimizers import REST, Optimizer
 from core.optim.rates import Rates
 from service.worker.given import BY_ROLE, Mistakes, check_values
@@ -22,6 +23,7 @@ from service.worker.programs import cached_program
 from service.worker.running import check_answer_size
 from service.worker.session import Arrays, session_of
 from service.worker.state import WorkerState
+from service.worker.stored_values import loaded, unread
 
 __all__ = ["INIT", "configure", "create", "delete", "describe", "get_parameters", "put_parameters"]
 
@@ -31,14 +33,19 @@ INIT = "/init/parameters"
 
 
 def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Create session ``args["id"]``. Parameters and states that are not in `tensors` are initialised.
+    """Create session ``args["id"]``. Parameters and states that are not in `tensors` have the values of the program, or
+    are initialised: those that `initializers` name, and those without values.
 
-    args: id, program_id, document?, query, optimizer {type, attrs}, clip, loss_scale, seed, initializers.
+    args: id, program_id, document?, query, optimizer {type, attrs}, clip, loss_scale, seed, initializers, values?.
     """
     cached = cached_program(state, args)
     new = opening(cached, args)
     given = _placed(state, cached.program, tensors, args, {"parameter": INIT, "state": INIT})
-    new.require(state, new.slot_bytes(), [v.type for v in new.variables if v.name not in given])
+    kept = {name for v in new.variables if (name := v.name) in given or named(name, args["initializers"])}
+    stored = unread(state, cached.program, args, kept)
+    drawn = [v.type for v in new.variables if v.name not in given and v.name not in stored]
+    new.require(state, new.slot_bytes() + sum(stored.values()), drawn)
+    given |= {name: state.xp.asarray(value) for name, value in loaded(state, args, stored.keys()).items()}
     values = new.first_values(state, given, args["initializers"])
     session = new.session(values, new.zero_slots(state))
     state.sessions[args["id"]] = session

@@ -78,6 +78,7 @@ class WorkerState:
     executables:  those of all programs.
     steps:        the compiled steps of all tapes, by structure; created with the first tape.
     datasets:     the mapped datasets (`worker.columns`); created with the first one.
+    values:       the mapped values of programs (`worker.stored_values`); created with the first ones.
     tape_ops:     most ops of all these steps.
     compilations: compiles in a thread; if None, handlers compile in the call itself.
     answer_bytes: limit of the tensors in the answer to the current call; None for no limit.
@@ -98,6 +99,7 @@ class WorkerState:
     tapes: dict[str, Any] = field(default_factory=dict)
     steps: Any = None
     datasets: Any = None
+    values: LRU[Any] | None = None
     tape_ops: int = TAPE_ROOM
     compilations: Compilations | None = None
     answer_bytes: int | None = None

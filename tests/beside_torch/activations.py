@@ -45,6 +45,9 @@ UNARY: dict[str, Callable[..., Any]] = {
     "relu": lambda x: F.relu(x),
     "relu6": lambda x: F.relu6(x),
     "selu": lambda x: F.selu(x),
+    "shrink": lambda x, threshold, bias: torch.where(
+        x < -threshold, x + bias, torch.where(x > threshold, x - bias, torch.zeros_like(x))
+    ),
     "silu": lambda x: F.silu(x),
     "softplus": softplus,
     "softshrink": lambda x, alpha: F.softshrink(x, alpha),
@@ -91,6 +94,7 @@ MORE["leaky_relu"] += [case((9,), alpha=a, span=WIDE) for a in (0.3, 1.0, -0.5)]
 MORE["softplus"] += [case((40,), beta=b, threshold=t, span=WIDE) for b in (0.5, 2.0) for t in (None, 3.0, 20.0)]
 MORE["softshrink"] += [case((40,), alpha=2.0, span=WIDE)]
 MORE["hard_shrink"] += [case((40,), threshold=2.0, span=WIDE)]
+MORE["shrink"] += [case((40,), threshold=2.0, bias=0.5, span=WIDE)]
 MORE["thresholded_relu"] += [case((40,), threshold=t, span=WIDE) for t in (0.5, -2.0)]
 MORE["swish"] += [case((40,), beta=b, span=WIDE) for b in (1.0, -0.7)]
 MORE["glu"] = [case((2, 6, 4), axis=axis) for axis in (0, 1, 2)] + [case((4,))]

@@ -27,8 +27,10 @@ EMPTY = "PyTorch refuses an empty batch here; Backpass gives an empty result"
 
 REFUSED = {
     ("affine_grid", "example4f45"): EMPTY,
+    ("nanquantile", "example8a76"): EMPTY,
     ("pixel_shuffle", "example97ed"): EMPTY,
     ("pixel_unshuffle", "example0a78"): EMPTY,
+    ("quantile", "example8a76"): EMPTY,
 }
 """Samples at which PyTorch raises an error."""
 
@@ -82,6 +84,12 @@ DIFFERENCES = [
         {"hypot": ("examplec8c7", "kink0")},
     ),
     Difference(
+        "A vector of zeros stays zeros when it is divided by its norm, without gradient; PyTorch divides by a bound.",
+        "F8",
+        1,
+        {"lp_normalize": ("example2985",)},
+    ),
+    Difference(
         "The deviation of equal numbers has first and second gradient 0; PyTorch's second is NaN.",
         "F13",
         2,
@@ -110,6 +118,18 @@ DIFFERENCES = [
         "F10",
         1,
         {"logsumexp": ("example435c", "kink0"), "logcumsumexp": ("example1fe3",)},
+    ),
+    Difference(
+        "For two -inf each has half of the gradient; PyTorch gives NaN.",
+        "F10",
+        1,
+        {"logaddexp": ("exampleee46",)},
+    ),
+    Difference(
+        "0 log(y) is the constant 0 for y at most 0; PyTorch divides 0 by 0.",
+        "F11",
+        1,
+        {"xlogy": ("exampleb5f1",)},
     ),
     Difference(
         "Next to inf both gradients of a finite element are 0; PyTorch's second is NaN.",

@@ -40,6 +40,7 @@ BINARY: dict[str, Callable[..., Any]] = {
     "fmod": lambda x, y: torch.fmod(x, y),
     "grad_add": lambda x, y: torch.add(x, y),
     "hypot": lambda x, y: torch.hypot(x, y),
+    "logaddexp": lambda x, y: torch.logaddexp(x, y),
     "maximum": lambda x, y: torch.maximum(x, y),
     "minimum": lambda x, y: torch.minimum(x, y),
     "mod": lambda x, y: torch.remainder(x, y),
@@ -47,6 +48,7 @@ BINARY: dict[str, Callable[..., Any]] = {
     "pow": lambda x, y: torch.pow(x, y),
     "square_error_cost": lambda x, label: F.mse_loss(*torch.broadcast_tensors(x, label), reduction="none"),
     "sub": lambda x, y: torch.sub(x, y),
+    "xlogy": lambda x, y: torch.xlogy(x, y),
 }
 
 UNARY: dict[str, Callable[..., Any]] = {
@@ -109,6 +111,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "elementwise_mul": aligned(lambda x, y: torch.mul(x, y)),
     "elementwise_pow": aligned(lambda x, y: torch.pow(x, y)),
     "elementwise_sub": aligned(lambda x, y: torch.sub(x, y)),
+    "lerp": lambda x, y, weight: torch.lerp(*torch.broadcast_tensors(x, y, weight)),
     "mask_gradient": lambda condition, x: torch.where(condition, x, x.detach()),
     "print": lambda x: x.clone(),
     "sum": lambda *x: reduce(torch.add, x),
@@ -125,6 +128,7 @@ MORE: dict[str, list[Inputs]] = {
     },
     "cast": [case((2, 3), dtype="float64"), case((), dtype="float32"), case((2, 2), dtype="int64")],
     "clip": [case((2, 3, 4)), case((5,), min=0.25), case((5,), max=0.25), case((7,), min=-0.5, max=0.5)],
+    "lerp": [case((2, 3), (2, 3), (2, 3)), case((3, 1), (4,), ())],
     "polygamma": [case((2, 3), order=n) for n in (0, 1, 2, 3, 4)],
     "scale": [case((2, 3), scale=-0.5, bias=2.0), case((), scale=0.0)],
     "sum": [case((2, 3)), case((2, 3), (2, 1), (3,), ()), case((4,), (4,))],

@@ -12,8 +12,72 @@ from tests.beside_torch.sample import Inputs, case
 __all__ = ["MORE", "OPS"]
 
 
-def interpolate(x: Any, size: Any, scale_factor: Any, mode: str, align_corners: bool, align_mode: int) -> Any:
+def keys(d: Any, a: float) -> Any:
+    """Keys' cubic kernel at distances d."""
+    inner = (a + 2) * d**3 - (a + 3) * d**2 + 1
+    return torch.where(d <= 1, inner, torch.where(d < 2, a * (d**3 - 5 * d**2 + 8 * d - 4), torch.zeros_like(d)))
+
+
+def resize(
+    x: Any, sizes: Any, scales: Any, axes: Any, mode: str, coordinates: str, nearest_mode: str,
+    cubic_coefficient: float, exclude_outside: bool, antialias: bool, roi: Any, extrapolation_value: float,
+    keep_aspect_ratio: str,
+) -> Any:  # fmt: skip
+    """Each axis as a product with the matrix of the kernel at the distances of all elements, borders repeated."""
+    axes = [a % x.ndim for a in (range(x.ndim) if axes is None else axes)]
+    lengths = [x.shape[a] for a in axes]
+    factors = scales or [n / m for m, n in zip(lengths, sizes, strict=True)]
+    if keep_aspect_ratio != "stretch":
+        factors = [(min if keep_aspect_ratio == "not_larger" else max)(factors)] * len(axes)
+        sizes = [int(m * s + 0.5) for m, s in zip(lengths, factors, strict=True)]
+    for k, (axis, m, s) in enumerate(zip(axes, lengths, factors, strict=True)):
+        out = int(m * s) if scales else sizes[k]
+        i, length = torch.arange(out, dtype=torch.float64), m * s
+        start, end = (roi[k], roi[len(axes) + k]) if roi else (0.0, 1.0)
+        at = {
+            "align_corners": i * (m - 1) / max(length - 1, 1e-9),
+            "asymmetric": i / s,
+            "tf_half_pixel_for_nn": (i + 0.5) / s,
+            "tf_crop_and_resize": start * (m - 1) + i * (end - start) * (m - 1) / max(length - 1, 1e-9),
+            "half_pixel_symmetric": m / 2 * (1 - out / length) + (i + 0.5) / s - 0.5,
+        }.get(coordinates, (i + 0.5) / s - 0.5)
+        if coordinates == "pytorch_half_pixel" and length == 1:
+            at = at * 0 - 0.5
+        if mode == "nearest":
+            rules = {
+                "round_prefer_floor": lambda v: torch.ceil(v - 0.5),
+                "round_prefer_ceil": lambda v: (v + 0.5).floor(),
+            }
+            at = rules.get(nearest_mode, torch.floor if nearest_mode == "floor" else torch.ceil)(at)
+            x = x.index_select(axis, at.long().clamp(0, m - 1))
+            continue
+        places = torch.arange(-20 - m, 2 * m + 20, dtype=torch.float64)[:, None]
+        d = (places - at).abs() * (min(s, 1.0) if antialias else 1.0)
+        weight = (1 - d).clamp(min=0) if mode == "linear" else keys(d, cubic_coefficient)
+        if exclude_outside:
+            weight = weight * ((places >= 0) & (places < m))
+        weight = weight / weight.sum(0)
+        matrix = torch.zeros(m, out, dtype=torch.float64).index_add(0, places[:, 0].long().clamp(0, m - 1), weight)
+        x = torch.tensordot(x, matrix.to(x.dtype), ([axis], [0])).movedim(-1, axis)
+        if coordinates == "tf_crop_and_resize":
+            inside = ((at >= 0) & (at <= m - 1)).reshape(-1, *[1] * (x.ndim - 1 - axis))
+            x = torch.where(inside, x, extrapolation_value)
+    return x
+
+
+def interpolate(
+    x: Any, size: Any, scale_factor: Any, mode: str, align_corners: bool, align_mode: int, antialias: bool,
+    cubic_coefficient: float, exact_scale: bool,
+) -> Any:  # fmt: skip
     n = x.ndim - 2
+    names = {"linear": ("linear", "bilinear", "trilinear")[n - 1], "cubic": "bicubic", "nearest_exact": "nearest-exact"}
+    if exact_scale:
+        return F.interpolate(x, None, tuple(scale_factor), names.get(mode, mode), align_corners or None)
+    if antialias and n == 1:  # an image with equal rows
+        image = x.unsqueeze(2).expand(-1, -1, 4, -1)
+        return F.interpolate(image, (4, *size), mode="bilinear", antialias=True)[:, :, 1]
+    if antialias or mode == "nearest_exact":
+        return F.interpolate(x, each(size, n), mode=names[mode], antialias=antialias)
     out = each(size, n) if size else tuple(int(m * f) for m, f in zip(x.shape[2:], each(scale_factor, n), strict=True))
     if mode == "nearest":
         return F.interpolate(x, out, mode="nearest")
@@ -55,6 +119,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "fold": fold,
     "grid_sample": grid_sample,
     "interpolate": interpolate,
+    "resize": resize,
     "unfold": unfold,
 }
 
@@ -88,7 +153,11 @@ MORE: dict[str, list[Inputs]] = {
         case((1, 2, 3, 2, 4), size=(5, 3, 2), mode=m, align_corners=a)
         for m, a in (("nearest", False), ("linear", False), ("linear", True))
     ]
-    + [case((2, 2, 4, 5), size=(7, 3), mode="linear", align_mode=1)],
+    + [case((2, 2, 4, 5), size=(7, 3), mode="linear", align_mode=1)]
+    + [case((2, 2, 5, 6), size=(3, 4), mode="linear", antialias=True)]
+    + [case((2, 2, 5, 6), size=(3, 4), mode="cubic", antialias=True, cubic_coefficient=-0.5)]
+    + [case((2, 2, 5, 6), size=s, mode="nearest_exact") for s in ((3, 8), (7, 4))]
+    + [case((2, 2, 5), scale_factor=(s,), mode=m, exact_scale=True) for s in (1.3, 0.7) for m in ("nearest", "linear")],
     "fold": [
         case((2, 12, 6), output_size=(4, 5), kernel=(2, 3), strides=(2, 1)),
         case((1, 4, 12), output_size=(4, 3), kernel=(2, 2), paddings=(1, 1), dilations=(2, 2)),

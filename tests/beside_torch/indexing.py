@@ -10,7 +10,10 @@ import numpy as np
 from tests.beside_torch.installed import F, torch
 from tests.beside_torch.sample import Inputs, case
 
-__all__ = ["MORE", "OPS"]
+__all__ = ["AT", "COMBINES", "MORE", "OPS", "coordinates", "segments"]
+
+COMBINES = {"mul": "prod", "max": "amax", "min": "amin"}
+"""Words of torch for a reduction."""
 
 
 def wrapped(index: Any, n: int) -> Any:
@@ -30,6 +33,12 @@ def gather(x: Any, index: Any, axis: int) -> Any:
 
 def coordinates(index: Any) -> Any:
     return tuple(index.unbind(-1))
+
+
+def gather_nd(x: Any, index: Any, batch_dims: int) -> Any:
+    lead = [torch.arange(n) for n in x.shape[:batch_dims]]
+    own = [each.reshape(-1, *[1] * (index.ndim - 2 - i)) for i, each in enumerate(lead)]
+    return x[(*own, *coordinates(index))]
 
 
 def scatter_add_like(x: Any, index: Any, like: Any, axis: int) -> Any:
@@ -53,6 +62,14 @@ def put_along_axis(x: Any, index: Any, values: Any, axis: int, reduce: str) -> A
     if reduce == "add":
         return torch.scatter_add(x, axis, index, values)
     place = torch.arange(x.numel()).reshape(x.shape)
+    if reduce == "mul":  # torch has no second gradient of it
+        hits = torch.gather(place, axis, index).reshape(-1).tolist()
+        flat = list(x.reshape(-1))
+        for at, value in zip(hits, values.reshape(-1), strict=True):
+            flat[at] = flat[at] * value
+        return torch.stack(flat).reshape(x.shape)
+    if reduce in COMBINES:
+        return torch.scatter_reduce(x, axis, index, values, COMBINES[reduce])
     last = {int(at): i for i, at in enumerate(torch.gather(place, axis, index).reshape(-1))}
     return x.reshape(-1).index_copy(0, integers(last), values.reshape(-1)[[*last.values()]]).reshape(x.shape)
 
@@ -84,13 +101,6 @@ def reduced(how: str) -> Callable[..., Any]:
 def segment_sum(x: Any, ids: Any, like: Any, num_segments: int) -> Any:
     n, index = segments(x, ids, like, num_segments)
     return torch.zeros(n, *x.shape[1:], dtype=x.dtype).scatter_add(0, index, x)
-
-
-def unique(x: Any) -> Any:
-    """torch.unique has no gradient: the values are read at their first positions in x."""
-    values, inverse, counts = torch.unique(x.detach(), return_inverse=True, return_counts=True)
-    flat = inverse.reshape(-1).tolist()
-    return x.reshape(-1)[[flat.index(k) for k in range(len(values))]], inverse, counts
 
 
 def masked_fill(x: Any, mask: Any, value: Any, fill: float) -> Any:
@@ -131,7 +141,7 @@ def select_output(index: Any, x: Any, *like: Any) -> Any:
 OPS: dict[str, Callable[..., Any]] = {
     "embedding": embedding,
     "gather": gather,
-    "gather_nd": lambda x, index: x[coordinates(index)],
+    "gather_nd": gather_nd,
     "index_add": lambda x, index, updates, axis: torch.index_add(x, axis, index, updates),
     "index_put": index_put,
     "index_sample": lambda x, index: torch.gather(x, 1, wrapped(index, x.shape[1])),
@@ -158,7 +168,6 @@ OPS: dict[str, Callable[..., Any]] = {
     "select_output": select_output,
     "split_by_mask": lambda x, mask: (x[mask], x[~mask]),
     "take_along_axis": lambda x, index, axis: torch.gather(x, axis, wrapped(index, x.shape[axis])),
-    "unique": unique,
 }
 
 AT = np.array([[2, 0], [-1, 1], [2, 2]])
@@ -166,7 +175,7 @@ AT = np.array([[2, 0], [-1, 1], [2, 2]])
 MORE: dict[str, list[Inputs]] = {
     "embedding": [case((5, 3), np.array([[4, 0, 4], [1, 1, 2]])), case((5, 3), np.array([1, 1, 4, 0]), padding_idx=1)],
     "gather": [case((3, 4, 5), AT, axis=axis) for axis in (0, 1, 2, -2)],
-    "gather_nd": [case((3, 4, 5), AT), case((3, 4, 5), AT[:, :1])],
+    "gather_nd": [case((3, 4, 5), AT), case((3, 4, 5), AT[:, :1]), case((3, 4, 5), AT, batch_dims=1)],
     "index_add": [
         case((3, 4, 5), np.array([2, 2, 0]), s, axis=a) for s, a in (((3, 4, 5), 0), ((3, 3, 5), 1), ((3, 4, 3), 2))
     ],
@@ -182,7 +191,8 @@ MORE: dict[str, list[Inputs]] = {
     "merge_rows": [case((2, 3, 4), np.array([[4, 0, 4], [1, 1, -1]]), (5, 4), padding_idx=p) for p in (None, 0, -4)],
     "pick": [case((2, 3, 2, 2), np.arange(24).reshape(2, 3, 4) % 3 - 1)],
     "put_along_axis": [
-        case((3, 4, 5), np.array([[[2], [0], [1], [2]]]), (1, 4, 1), axis=0, reduce=r) for r in ("assign", "add")
+        case((3, 4, 5), np.array([[[2], [0], [1], [2]]]), (1, 4, 1), axis=0, reduce=r)
+        for r in ("assign", "add", "mul", "max", "min")
     ],
     "read_rows": [case((3, 4), np.array([0, 2, 4]), np.array([[4, 0, 4], [1, 2, -1]]), (5, 4))],
     "scatter": [case((5, 2, 3), np.array([4, 0, -1]), (3, 2, 3), overwrite=o) for o in (True, False)],
@@ -190,7 +200,6 @@ MORE: dict[str, list[Inputs]] = {
     "scatter_nd": [case(AT, (3, 2), shape=(3, 4, 2))],
     "scatter_nd_add": [case((3, 4, 2), AT, (3, 2))],
     "take_along_axis": [case((3, 4, 5), np.array([[[2], [0], [1], [-2]]]), axis=0)],
-    "unique": [case((9,)), case((2, 3, 2))],
     **{
         f"segment_{how}": [
             case((7, 2, 3), np.array([0, 2, 2, 0, 3, 2, 0]), num_segments=5),

@@ -29,31 +29,34 @@ def bordered(x: Any, sides: list[tuple[int, int]], value: float = 0.0) -> Any:
     return F.pad(x, [p for pair in reversed(sides) for p in pair], value=value)
 
 
-def windows(x: Any, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool, fill: float) -> Any:
+def windows(x: Any, kernel_size: Any, strides: Any, paddings: Any, dilations: Any, ceil_mode: bool, fill: float) -> Any:
     """[n, c, *windows, elements]: every window, with `fill` outside of x."""
     n = x.ndim - 2
-    kernel = each(kernel_size, n)
+    kernel, spread = each(kernel_size, n), each(dilations, n)
     steps = kernel if strides is None else each(strides, n)
+    long = [d * (k - 1) + 1 for k, d in zip(kernel, spread, strict=True)]
     sides = []
-    for m, k, s, (a, b) in zip(x.shape[2:], kernel, steps, pads(paddings, n), strict=True):
+    for m, k, s, (a, b) in zip(x.shape[2:], long, steps, pads(paddings, n), strict=True):
         count = (-(-(m + a + b - k) // s) if ceil_mode else (m + a + b - k) // s) + 1
         if ceil_mode and (count - 1) * s >= m + a:
             count -= 1
         sides.append((a, (count - 1) * s + k - m - a))
     x = bordered(x, sides, fill)
-    for axis, (k, s) in enumerate(zip(kernel, steps, strict=True), start=2):
+    for axis, (k, s) in enumerate(zip(long, steps, strict=True), start=2):
         x = x.unfold(axis, k, s)
-    return x.flatten(-n)
+    return x[(..., *(slice(None, None, d) for d in spread))].flatten(-n)
 
 
-def window_sum(x: Any, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool) -> Any:
-    return windows(x, kernel_size, strides, paddings, ceil_mode, 0.0).sum(-1)
+def window_sum(x: Any, kernel_size: Any, strides: Any, paddings: Any, dilations: Any, ceil_mode: bool) -> Any:
+    return windows(x, kernel_size, strides, paddings, dilations, ceil_mode, 0.0).sum(-1)
 
 
-def window_sum_adjoint(ct: Any, like: Any, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool) -> Any:
+def window_sum_adjoint(
+    ct: Any, like: Any, kernel_size: Any, strides: Any, paddings: Any, dilations: Any, ceil_mode: bool
+) -> Any:
     """window_sum is linear: its transpose is its own pullback."""
     x = torch.zeros_like(like, requires_grad=True)
-    out = window_sum(x, kernel_size, strides, paddings, ceil_mode)
+    out = window_sum(x, kernel_size, strides, paddings, dilations, ceil_mode)
     return torch.autograd.grad(out, x, ct, create_graph=True)[0]
 
 
@@ -62,38 +65,41 @@ def even(paddings: Any, n: int) -> bool:
 
 
 def avg_pool(n: int) -> Callable[..., Any]:
-    def f(x: Any, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool, exclusive: bool) -> Any:
-        if even(paddings, n):
+    def f(
+        x: Any, kernel_size: Any, strides: Any, paddings: Any, dilations: Any, ceil_mode: bool, exclusive: bool
+    ) -> Any:
+        if even(paddings, n) and max(dilations) == 1:
             run = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[n - 1]
             steps = None if strides is None else each(strides, n)
             borders = tuple(a for a, _ in pads(paddings, n))
             return run(x, each(kernel_size, n), steps, borders, ceil_mode, not exclusive)
-        total = window_sum(x, kernel_size, strides, paddings, ceil_mode)
+        total = window_sum(x, kernel_size, strides, paddings, dilations, ceil_mode)
         kernel = each(kernel_size, n)
-        size = window_sum(torch.ones_like(x), kernel, strides, paddings, ceil_mode) if exclusive else np.prod(kernel)
-        return total / size
+        if not exclusive:
+            return total / np.prod(kernel)
+        return total / window_sum(torch.ones_like(x), kernel, strides, paddings, dilations, ceil_mode)
 
     return f
 
 
-def max_pool(x: Any, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool) -> Any:
+def max_pool(x: Any, kernel_size: Any, strides: Any, paddings: Any, dilations: Any, ceil_mode: bool) -> Any:
     n = x.ndim - 2
-    kernel = each(kernel_size, n)
-    if even(paddings, n):
+    kernel, spread = each(kernel_size, n), each(dilations, n)
+    if even(paddings, n) and all(2 * a <= k for (a, _), k in zip(pads(paddings, n), kernel, strict=True)):
         run = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[n - 1]
         steps = None if strides is None else each(strides, n)
         borders = tuple(a for a, _ in pads(paddings, n))
-        return run(x, kernel, steps, borders, 1, ceil_mode, return_indices=True)
-    found = windows(x, kernel, strides, paddings, ceil_mode, float("-inf"))
+        return run(x, kernel, steps, borders, spread, ceil_mode, return_indices=True)
+    found = windows(x, kernel, strides, paddings, dilations, ceil_mode, float("-inf"))
     place = torch.arange(x[0, 0].numel(), dtype=x.dtype).reshape(1, 1, *x.shape[2:])
-    places = windows(place, kernel, strides, paddings, ceil_mode, -1.0).expand_as(found)
+    places = windows(place, kernel, strides, paddings, dilations, ceil_mode, -1.0).expand_as(found)
     at = found.argmax(-1, keepdim=True)
     return found.gather(-1, at).squeeze(-1), places.gather(-1, at).squeeze(-1).long()
 
 
-def lp_pool(x: Any, p: float, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool) -> Any:
+def lp_pool(x: Any, p: float, kernel_size: Any, strides: Any, paddings: Any, dilations: Any, ceil_mode: bool) -> Any:
     """F.lp_pool2d takes no absolute value of x, and no padding."""
-    return torch.linalg.vector_norm(windows(x, kernel_size, strides, paddings, ceil_mode, 0.0), p, -1)
+    return torch.linalg.vector_norm(windows(x, kernel_size, strides, paddings, dilations, ceil_mode, 0.0), p, -1)
 
 
 def adaptive(run: Callable[[], Any], n: int) -> Callable[..., Any]:
@@ -138,6 +144,7 @@ POOLS: list[dict[str, Any]] = [
     {"kernel_size": (2,), "strides": (3,), "ceil_mode": True},
     {"kernel_size": (3,), "strides": (2,), "paddings": (1,), "ceil_mode": True},
     {"kernel_size": (1,), "strides": (2,)},
+    {"kernel_size": (2,), "strides": (1,), "dilations": (2,)},
 ]
 
 MORE: dict[str, list[Inputs]] = {

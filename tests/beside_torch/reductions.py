@@ -113,6 +113,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "linear_scan": linear_scan,
     "logcumsumexp": lambda x, axis: torch.logcumsumexp(x, axis),
     "logsumexp": lambda x, axes, keepdims: torch.logsumexp(x, over(axes, x), keepdim=keepdims),
+    "lp_normalize": lambda x, p, axis: F.normalize(x, p, axis, eps=1e-300),
     "mean": lambda x: torch.mean(x),
     "median": median,
     "mode": lambda x, axis, keepdims: (torch.mode(x, axis, keepdim=keepdims).values, None),
@@ -186,6 +187,7 @@ MORE["cos_sim"] = [case((2, 3, 4), (2, 3, 4), axis=axis) for axis in (0, 1, 2)] 
 MORE["frobenius_norm"] = [case((2, 3, 4), axes=(0, 2)), case((2, 3, 4), axes=(1, 2), keepdims=True)]
 MORE["l1_norm"] = [case((5,)), case((2, 3, 4))]
 MORE["l2_normalize"] = [case((2, 3, 4), axis=axis) for axis in (0, 1, 2)] + [case((5,), epsilon=0.01)]
+MORE["lp_normalize"] = [case((2, 3, 4), p=p, axis=a) for p in (1.0, 2.0, 3.0) for a in (0, 1, 2)]
 MORE["squared_l2_norm"] = [case((5,)), case((2, 3, 4))]
 MORE["product_of_others"] = [case((2, 3, 4), axes=a) for a in (None, (0,), (1, 2), (2, 0))]
 MORE["clip_by_norm"] = [case((2, 3, 4), max_norm=n) for n in (0.3, 1.0, 50.0)]

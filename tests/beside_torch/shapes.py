@@ -50,6 +50,14 @@ def slice_into(x: Any, like: Any, axes: Any, starts: Any, ends: Any, steps: Any)
     return torch.zeros(like.numel(), dtype=x.dtype).index_add(0, flat.reshape(-1), x.reshape(-1)).reshape(like.shape)
 
 
+def dynamic_slice(x: Any, starts: Any, ends: Any, steps: Any, axes: Any, shape: Any) -> Any:
+    return cut(x, axes, starts.tolist(), ends.tolist(), steps.tolist())
+
+
+def dynamic_slice_into(x: Any, like: Any, starts: Any, ends: Any, steps: Any, axes: Any) -> Any:
+    return slice_into(x, like, axes, starts.tolist(), ends.tolist(), steps.tolist())
+
+
 def split(x: Any, num: int, sections: Any, axis: int) -> Any:
     return tuple(torch.split(x, list(sections), axis) if sections else torch.chunk(x, num, axis))
 
@@ -134,6 +142,10 @@ OPS: dict[str, Callable[..., Any]] = {
     "diagonal": lambda x, offset, axis1, axis2: torch.diagonal(x, offset, axis1, axis2),
     "diagonal_into": diagonal_into,
     "diagonals_into": diagonals_into,
+    "dynamic_expand": lambda x, sizes, shape: x.expand(torch.broadcast_shapes(x.shape, tuple(sizes.tolist()))),
+    "dynamic_reshape": lambda x, sizes, shape: torch.reshape(x, tuple(sizes.tolist())),
+    "dynamic_slice": dynamic_slice,
+    "dynamic_slice_into": dynamic_slice_into,
     "expand": expand,
     "expand_as": lambda x, like: x.expand_as(like),
     "flatten": flatten,

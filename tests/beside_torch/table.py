@@ -20,6 +20,7 @@ from tests.beside_torch import (
     pools,
     reductions,
     regions,
+    selections,
     sequences,
     shapes,
 )
@@ -30,7 +31,7 @@ __all__ = ["MORE", "TABLE", "samples"]
 
 FAMILIES: tuple[Any, ...] = (
     activations, adams, chains, convolution, elements, images, indexing, layers, linalg, losses, optimisers, pools,
-    reductions, regions, sequences, shapes,
+    reductions, regions, selections, sequences, shapes,
 )  # fmt: skip
 
 TABLE: dict[str, Callable[..., Any]] = {}

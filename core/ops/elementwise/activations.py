@@ -13,12 +13,12 @@ from core.ir.registry import Example, composite
 from core.ir.slot_roles import Slope
 from core.ops.common.ranges import Count, Nonzero, NotNegative
 from core.ops.common.types import axis_of, matches
-from core.ops.elementwise.arithmetic import abs_
-from core.ops.elementwise.logic import greater_equal, greater_than, less_equal, where
+from core.ops.elementwise.arithmetic import abs_, cast
+from core.ops.elementwise.logic import equal, greater_equal, greater_than, less_equal, less_than, where
 from core.ops.elementwise.math import clip, expm1, sigmoid, softplus, square, tanh
 from core.ops.elementwise.special import erfc
 from core.ops.nn.softmax_loss import softmax
-from core.ops.reduction.sums import reduce_max
+from core.ops.reduction.sums import argmax, reduce_max
 from core.ops.shape.concat_split import split
 from core.ops.shape.creation import fill_zeros_like, full_like
 from core.ops.shape.reshape import divided, reshape, unsqueeze
@@ -162,6 +162,24 @@ hard_shrink.example(_cases(lambda x: np.where(np.abs(x) > 0.9, x, 0), threshold=
 
 
 @composite
+def shrink(x, *, threshold: float = 0.5, bias: float = 0.0):
+    """Shrinkage: ``out = x - bias`` where ``x > threshold``, ``x + bias`` where ``x < -threshold``, and 0 between.
+
+    With a bias of 0 it is `hard_shrink`, with a bias equal to the threshold `softshrink`.
+    """
+    above = greater_than(x, full_like(x, value=threshold))
+    below = less_than(x, full_like(x, value=-threshold))
+    return where(below, x + bias, where(above, x - bias, where(equal(x, x), _zero(x), x)))
+
+
+def _shrunk(x):
+    return np.where(x < -0.9, x + 0.25, np.where(x > 0.9, x - 0.25, 0.0))
+
+
+shrink.example(_cases(_shrunk, threshold=0.9, bias=0.25))
+
+
+@composite
 def tanh_shrink(x):
     """Tanh shrinkage: ``out = x - tanh(x)``."""
     return x - tanh(x)
@@ -275,6 +293,25 @@ maxout.example(
         Example((_M,), (_M.max(0, keepdims=True),), {"groups": 2, "axis": 0}),
         Example((_M[:0],), (np.zeros((0, 1)),), {"groups": 4}),
         Example((_M[0],), (np.array([1.0, 3.0]),), {"groups": 2, "axis": 0}),
+    ]
+)
+
+
+@composite(no_gradient="it is constant between jumps")
+def hardmax(x, *, axis: int = -1):
+    """1 at the largest element along `axis`, at the first of equal ones, and 0 elsewhere, in the dtype of x."""
+    at = axis_of(axis, x.rank)
+    place = x.builder.emit("roll_positions", x, shift=0, axis=at)
+    place = unsqueeze(place, axes=tuple(range(1, x.rank - at))) if at < x.rank - 1 else place
+    return cast(equal(place, argmax(x, axis=at, keepdims=True)), dtype=x.dtype)
+
+
+hardmax.example(
+    lambda: [
+        Example((A,), (np.array([[0.0, 0, 1], [0, 1, 0]]),)),
+        Example((A,), (np.array([[1.0, 0, 1], [0, 1, 0]]),), {"axis": 0}),
+        Example((np.array([2.0, 5.0, 5.0]),), (np.array([0.0, 1, 0]),)),
+        Example((EMPTY,), (EMPTY,)),
     ]
 )
 

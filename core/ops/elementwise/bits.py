@@ -6,8 +6,8 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, op
-from core.ops.common.types import broadcast
+from core.ir.registry import Dtype, Example, op
+from core.ops.common.types import as_dtype, broadcast
 
 __all__: list[str] = []
 
@@ -121,5 +121,32 @@ bitwise_right_shift.example(
     lambda: [
         Example((M, N), (M // 2**N,)),
         Example((np.array([3, -3, -3]), FAR), (np.array([3, -1, -1]),)),
+    ]
+)
+
+
+@op(no_gradient="it reads bits, not numbers")
+def bitcast(xp, x, *, dtype: Dtype):
+    """The bits of each element of x as an element of `dtype`, which has the same width.
+
+    As bool, every byte other than 0 is true.
+    """
+    if dtype == "bool":
+        return x.astype("bool") if x.dtype.kind in "iu" else x
+    return xp.ascontiguousarray(x).reshape(x.shape).view(as_dtype(dtype))
+
+
+@bitcast.infer
+def bitcast_infer(x, *, dtype):
+    if as_dtype(x.dtype).itemsize != as_dtype(dtype).itemsize:
+        raise ProgramError(f"{dtype} has another width than the elements of {x}", "dtype_mismatch")
+    return TensorType(x.shape, dtype)
+
+
+bitcast.example(
+    lambda: [
+        Example((np.array([[0x3F800000]], "int32"),), (np.ones((1, 1), "float32"),), {"dtype": "float32"}),
+        Example((np.array([True, False]),), (np.array([1, 0], "uint8"),), {"dtype": "uint8"}),
+        Example((np.array([2, 0], "uint8"),), (np.array([True, False]),), {"dtype": "bool"}),
     ]
 )

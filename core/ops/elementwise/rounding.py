@@ -175,13 +175,27 @@ isnan.example(lambda: [Example((ODD,), (np.array([False, True, False, False]),))
 
 
 @op(elementwise=True, no_gradient=_BOOL)
-def isinf(xp, x):
-    """Whether x is positive or negative infinity: ``|x| == inf``, as bool."""
-    return xp.isinf(x)
+def isinf(xp, x, *, positive: bool = True, negative: bool = True):
+    """Whether x is positive or negative infinity: ``|x| == inf``, as bool.
+
+    - `positive`, `negative`: whether an infinity of this sign counts.
+    """
+    if positive and negative:
+        return xp.isinf(x)
+    if not (positive or negative):
+        return xp.not_equal(x, x) & xp.equal(x, x)
+    return xp.equal(x, x.dtype.type(np.inf if positive else -np.inf))
 
 
-isinf.infer(_test)
-isinf.example(lambda: [Example((ODD,), (np.array([False, False, True, True]),))])
+isinf.infer(lambda x, *, positive, negative: _test(x))
+isinf.example(
+    lambda: [
+        Example((ODD,), (np.array([False, False, True, True]),)),
+        Example((ODD,), (np.array([False, False, True, False]),), {"negative": False}),
+        Example((ODD,), (np.array([False, False, False, True]),), {"positive": False}),
+        Example((ODD,), (np.zeros(4, bool),), {"positive": False, "negative": False}),
+    ]
+)
 
 
 @op(elementwise=True, no_gradient=_BOOL)

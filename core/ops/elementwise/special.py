@@ -9,8 +9,11 @@ import numpy as np
 
 from core.ir.bounds import Bounds
 from core.ir.registry import Example, composite, op
-from core.ops.common.types import floating
-from core.ops.elementwise.math import exp, sigmoid, square
+from core.ops.common.types import broadcast, floating
+from core.ops.elementwise.logic import equal, less_equal, logical_and, where
+from core.ops.elementwise.math import exp, log, sigmoid, square
+from core.ops.elementwise.rounding import isinf
+from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__: list[str] = []
 
@@ -157,3 +160,88 @@ def logsigmoid(xp, x):
 logsigmoid.infer(floating)
 logsigmoid.vjp(lambda ct, out, x: ct * sigmoid(-x))
 logsigmoid.example(lambda: [Example((A,), (-np.log1p(np.exp(-A)),))])
+
+
+# --- two operands ----------------------------------------------------------------------------------------------
+
+B = np.array([0.5, 3.0, -1.25])
+
+
+def _both_floating(x, y):
+    return broadcast(floating(x), floating(y))
+
+
+@op(elementwise=True)
+def logaddexp(xp, x, y):
+    """Logarithm of the sum of exponentials: ``log(exp(x) + exp(y))``, without overflow. Shapes broadcast.
+
+    Where both are -inf, the result is -inf and each operand gets half of the gradient.
+    """
+    return xp.logaddexp(x, y)
+
+
+logaddexp.infer(_both_floating)
+
+
+@logaddexp.vjp
+def logaddexp_vjp(ct, out, x, y):
+    difference = x - y
+    both = logical_and(equal(x, y), isinf(x))  # inf - inf would be NaN
+    difference = where(both, fill_zeros_like(difference), difference)
+    return ct * sigmoid(difference), ct * sigmoid(-difference)
+
+
+logaddexp.example(
+    lambda: [
+        Example((A, B), (np.log(np.exp(A) + np.exp(B)),)),
+        Example((np.array([-np.inf, 800.0]), np.array([-np.inf, 800.0])), (np.array([-np.inf, 800 + np.log(2)]),),
+                smooth=False),
+    ]
+)  # fmt: skip
+
+
+@op(elementwise=True)
+def xlogy(xp, x, y):
+    """``out = x * log(y)``, and 0 where x is 0, also for a y of 0 or below. NaN where y is NaN. Shapes broadcast.
+
+    Where x is 0 and y is at most 0, both gradients are 0.
+    """
+    kind = x.dtype.type
+    none = xp.logical_and(xp.equal(x, kind(0)), xp.equal(y, y))
+    return xp.where(none, kind(0), xp.multiply(x, xp.log(xp.where(none, kind(1), y))))
+
+
+xlogy.infer(_both_floating)
+
+
+@xlogy.vjp
+def xlogy_vjp(ct, out, x, y):
+    none = logical_and(equal(x, fill_zeros_like(x)), less_equal(y, fill_zeros_like(y)))
+    safe = where(none, full_like(y, value=1.0), y)
+    ct = where(none, fill_zeros_like(ct), ct)
+    return ct * log(safe), ct * (x / safe)
+
+
+_SOME = np.array([[0.0, 2.0, -1.0], [3.0, 0.0, 0.5]])
+xlogy.example(
+    lambda: [
+        Example((A, P[0]), (A * np.log(P[0]),)),
+        Example((_SOME, P), (_SOME * np.log(P),)),
+        Example((np.zeros(3), np.array([0.0, -1.0, np.nan])), (np.array([0.0, 0.0, np.nan]),), smooth=False),
+    ]
+)
+
+
+@composite
+def lerp(x, y, weight):
+    """Linear interpolation: ``out = x + weight * (y - x)``. Shapes broadcast."""
+    return x + weight * (y - x)
+
+
+lerp.example(
+    lambda: [
+        Example((A, B, INSIDE), (A * (1 - INSIDE) + B * INSIDE,)),
+        Example((A, P, np.array(0.25)), (0.75 * A + 0.25 * P,)),
+        Example((A[:0], P[:0], INSIDE[:0]), (A[:0],)),
+    ]
+)

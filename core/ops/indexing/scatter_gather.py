@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import Literal
 
 import numpy as np
 
@@ -17,20 +16,22 @@ from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.ranges import Size
-from core.ops.common.types import axis_of, broadcast_shapes, matches
+from core.ops.common.types import axis_of, broadcast_shapes, matches, same_size
 from core.ops.elementwise.arithmetic import add, cast
 from core.ops.elementwise.logic import equal, where
-from core.ops.indexing.gather import check_index, gather, in_range, scatter_add_like
+from core.ops.indexing.gather import check_index, gather, in_range, scatter_add_like, slice_
 from core.ops.shape.broadcast import expand, expand_as, expand_to
 from core.ops.shape.concat_split import concat
 from core.ops.shape.creation import fill_zeros_like
-from core.ops.shape.reshape import merged, reshape, reshape_to, unsqueeze
+from core.ops.shape.reshape import divided, merged, reshape, reshape_to, unsqueeze
 
-__all__: list[str] = []
+__all__ = ["added_to", "as_slices", "check_updates", "each_slice", "written"]
 
 X = np.arange(12.0).reshape(3, 4) / 4 - 1
 CUBE = np.sin(np.arange(12.0)).reshape(2, 3, 2)
 COLUMNS = np.array([[2, 0], [1, 1], [-1, 3]])
+_V = np.array([[0.5, 2.0], [3.0, -1.0], [4.0, 1.5]])
+_R = np.array([[1, 0], [2, 1]])
 _INTEGER = "its result is an integer"
 
 
@@ -129,7 +130,7 @@ def is_last_infer(index):
 is_last.example(lambda: [Example((np.array([[1, 2], [1, 0]]),), (np.array([[False, True], [True, True]]),))])
 
 
-def _written(x, index, values, wins):
+def written(x, index, values, wins):
     """x with `values` instead of the slices that `index` names along the first axis.
 
     wins: whether a value is the last one for its position; the others are dropped.
@@ -145,44 +146,8 @@ def _replaced(x, index, values, wins):
     return where(kept, x, scatter_add_like(values, index, x))
 
 
-def _added_to(x, index, values):
+def added_to(x, index, values):
     return x + scatter_add_like(values, index, x)
-
-
-@composite
-def put_along_axis(x, index, values, *, axis: int = -1, reduce: Literal["assign", "add"] = "assign"):
-    """x with ``values[..., i, ...]`` written (or added) at ``x[..., index[..., i, ...], ...]``."""
-    at = positions_along(index, x, axis=axis)
-    if not matches(values.type, TensorType(index.shape, x.dtype)):
-        raise ProgramError(
-            f"values must be {x.dtype} with the shape of the index, {index.type}, not {values.type}", "shape_mismatch"
-        )
-    flat = reshape(x, shape=(-1,))
-    if reduce == "add":
-        return reshape_to(_added_to(flat, at, values), x)
-    return reshape_to(_written(flat, at, values, is_last(at)), x)
-
-
-def _put(x, index, values, axis, add=False):
-    x = x.copy()
-    for at in np.ndindex(index.shape):
-        to = list(at)
-        to[axis] = index[at]
-        x[tuple(to)] = values[at] + (x[tuple(to)] if add else 0)
-    return x
-
-
-_V = np.array([[0.5, 2.0], [3.0, -1.0], [4.0, 1.5]])
-_R = np.array([[1, 0], [2, 1]])
-put_along_axis.example(
-    lambda: [
-        Example((X, COLUMNS, _V), (_put(X, COLUMNS, _V, 1),)),
-        Example((X, COLUMNS, _V), (_put(X, COLUMNS, _V, 1, True),), {"reduce": "add"}),
-        Example((X, _R, _V[:2]), (_put(X, _R, _V[:2], 0),), {"axis": 0}),
-        Example((CUBE, _R[:, None], _V[:2][:, None]), (_put(CUBE, _R[:, None], _V[:2][:, None], 1),), {"axis": 1}),
-        Example((X[:0], COLUMNS[:0], _V[:0]), (X[:0],)),
-    ]
-)
 
 
 # --- slices along the first axis -------------------------------------------------------------------------------
@@ -197,11 +162,11 @@ def scatter(x, index, updates, *, overwrite: bool = True):
     check_index(index.type)
     if index.rank != 1 or not matches(updates.type, TensorType((index.shape[0], *x.shape[1:]), x.dtype)):
         raise ProgramError(f"{updates.type} are not slices of {x.type} for {index.type}", "shape_mismatch")
-    wins = _each_slice(is_last(wrapped_index(index, x)), updates)
-    return (_written if overwrite else _replaced)(x, index, updates, wins)
+    wins = each_slice(is_last(wrapped_index(index, x)), updates)
+    return (written if overwrite else _replaced)(x, index, updates, wins)
 
 
-def _each_slice(wins, values):
+def each_slice(wins, values):
     """One bool for each slice along the first axes of `values`, broadcast to one for each element."""
     extra = tuple(range(wins.rank, values.rank))
     return expand_to(unsqueeze(wins, axes=extra) if extra else wins, values)
@@ -303,16 +268,43 @@ positions_nd.example(
 )
 
 
-def _as_slices(x, count):
+def as_slices(x, count):
     """x with its first `count` axes flattened to one."""
     return merged(x, 0, count)
 
 
 @composite
-def gather_nd(x, index):
-    """``out[...] = x[index[..., 0], index[..., 1], ...]``: slices of x by their coordinates along its first axes."""
+def gather_nd(x, index, *, batch_dims: Size = 0):
+    """``out[...] = x[index[..., 0], index[..., 1], ...]``: slices of x by their coordinates along its first axes.
+
+    - `batch_dims`: the number of first axes that x and index share; the coordinates belong to the axes after them.
+    """
+    if batch_dims:
+        return _gather_in_batch(x, index, batch_dims)
     at = positions_nd(index, x)
-    return gather(_as_slices(x, index.shape[-1]), at, axis=0)
+    return gather(as_slices(x, index.shape[-1]), at, axis=0)
+
+
+def _gather_in_batch(x, index, count: int):
+    """`gather_nd` of each element of the batch: its number becomes the first coordinate."""
+    if count >= index.rank or count > x.rank:
+        raise ProgramError(f"{count} batch_dims are too many for {x.type} and {index.type}", "bad_attr")
+    batch = tuple(
+        same_size(m, n, f"the batches of {x.type} and {index.type} differ")
+        for m, n in zip(x.shape[:count], index.shape[:count], strict=False)
+    )
+    if batch.count(-1) > 1:
+        raise ProgramError(f"at most one of the batch sizes {list(batch)} may be unknown: it must be known", "bad_attr")
+    flat, places = merged(x, 0, count), merged(index, 0, count)
+    number = index.builder.emit("roll_positions", places, shift=0, axis=0)
+    number = unsqueeze(number, axes=tuple(range(1, places.rank)))
+    one = slice_(places, axes=(places.rank - 1,), starts=(0,), ends=(1,)) if index.shape[-1] else None
+    number = cast(number, dtype=index.dtype)
+    if one is None:
+        raise ProgramError(f"with batch_dims the index needs at least one coordinate, not {index.type}", "bad_attr")
+    number = expand_to(number, one)
+    at = concat(number, places, axis=places.rank - 1)
+    return divided(gather_nd(flat, at), 0, batch)
 
 
 gather_nd.example(
@@ -321,11 +313,16 @@ gather_nd.example(
         Example((CUBE, np.array([[[1], [0]]])), (CUBE[np.array([[1, 0]])],)),
         Example((CUBE, np.array([1, 2, 0])), (CUBE[1, 2, 0],)),
         Example((X, _N[:0]), (np.zeros(0),)),
+        Example((CUBE, np.array([[2, 1], [-1, 0]])), (CUBE[[0, 1], [2, 2], [1, 0]],), {"batch_dims": 1}),
+        Example((CUBE, np.array([[[1], [0]], [[2], [2]]])), (np.stack([CUBE[0, [1, 0]], CUBE[1, [2, 2]]]),),
+                {"batch_dims": 1}),
+        Example((CUBE, np.array([[[1], [0], [1]], [[0], [0], [1]]])), (CUBE[np.arange(2)[:, None], np.arange(3),
+                [[1, 0, 1], [0, 0, 1]]],), {"batch_dims": 2}),
     ]
-)
+)  # fmt: skip
 
 
-def _check_updates(index, updates, x_shape, dtype):
+def check_updates(index, updates, x_shape, dtype):
     wanted = TensorType((*index.shape[:-1], *x_shape[index.shape[-1] :]), dtype)
     if not matches(updates.type, wanted):
         raise ProgramError(f"updates must be {wanted}, not {updates.type}", "shape_mismatch")
@@ -335,8 +332,8 @@ def _check_updates(index, updates, x_shape, dtype):
 def scatter_nd_add(x, index, updates):
     """x with ``updates[...]`` added at ``x[index[..., 0], index[..., 1], ...]``."""
     at = positions_nd(index, x)
-    _check_updates(index, updates, x.shape, x.dtype)
-    return reshape_to(_added_to(_as_slices(x, index.shape[-1]), at, updates), x)
+    check_updates(index, updates, x.shape, x.dtype)
+    return reshape_to(added_to(as_slices(x, index.shape[-1]), at, updates), x)
 
 
 def _nd(x, index, updates):
@@ -392,13 +389,13 @@ def index_put(x, values, *index, accumulate: bool = False):
     else:
         whole = [_broadcast(each, shape) for each in whole]
     at = positions_nd(concat(*(unsqueeze(each, axes=(len(shape),)) for each in whole), axis=len(shape)), x)
-    slices = _as_slices(x, len(index))
+    slices = as_slices(x, len(index))
     values = _broadcast(values, wanted) if -1 not in wanted else expand_as(values, gather(slices, at, axis=0))
     at = merged(at, 0, len(shape))
     values = merged(values, 0, len(shape))
     if accumulate:
-        return reshape_to(_added_to(slices, at, values), x)
-    return reshape_to(_written(slices, at, values, _each_slice(is_last(at), values)), x)
+        return reshape_to(added_to(slices, at, values), x)
+    return reshape_to(written(slices, at, values, each_slice(is_last(at), values)), x)
 
 
 def _broadcast(value, shape):

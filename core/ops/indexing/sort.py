@@ -284,27 +284,6 @@ U = np.array([3.0, 1.0, 3.0, 2.0])
 unique_positions.example(lambda: [Example((U,), (np.array([1, 3, 0]), np.array([2, 0, 2, 1]), np.array([1, 1, 2])))])
 
 
-@composite(outputs=("out", "inverse", "counts"))
-def unique(x):
-    """The distinct elements of x in ascending order, the number of each element among them (``out[inverse] = x``), and
-    how often each occurs.
-
-    The gradient of a distinct element goes to its first position in x.
-    """
-    first, inverse, counts = unique_positions(x)
-    return gather(reshape(x, shape=(-1,)), first), inverse, counts
-
-
-unique.example(
-    lambda: [
-        Example((U,), (np.array([1.0, 2.0, 3.0]), np.array([2, 0, 2, 1]), np.array([1, 1, 2])), smooth=False),
-        Example((X,), (np.sort(X.ravel()), np.argsort(np.argsort(X.ravel())).reshape(X.shape), np.ones(8, int))),
-        Example((CUBE[:, 0],), (np.sort(CUBE[:, 0].ravel()),)),
-        Example((X[:0],), (np.zeros(0), np.zeros((0, 4), int), np.zeros(0, int))),
-    ]
-)
-
-
 @op(no_gradient=_INTEGER)
 def searchsorted(xp, sorted_sequence, values, *, right: bool = False):
     """For each value the position, int64, at which inserting it keeps the vector `sorted_sequence` ascending.

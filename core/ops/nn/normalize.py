@@ -11,15 +11,16 @@ from core.ir.bounds import Bounds
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
 from core.ir.slot_roles import Scale, Shift
-from core.ops.common.ranges import Count, NotNegative
+from core.ops.common.ranges import Count, NotNegative, Positive
 from core.ops.common.types import as_dtype, axis_of
 from core.ops.elementwise.arithmetic import pow_, stop_gradient
+from core.ops.elementwise.logic import equal, where
 from core.ops.elementwise.math import clip, rsqrt, square
 from core.ops.indexing.gather import shifted_view
 from core.ops.linalg.matmul import matmul
 from core.ops.reduction.statistics import norm
 from core.ops.reduction.sums import reduce_mean, reduce_sum, sum_
-from core.ops.shape.creation import full_like
+from core.ops.shape.creation import fill_zeros_like, full_like
 from core.ops.shape.pad import pad
 from core.ops.shape.reshape import divided, reshape, reshape_to, transpose, unsqueeze
 
@@ -93,6 +94,14 @@ def l2_normalize(x, *, axis: int = -1, epsilon: NotNegative = 1e-12):
     total = reduce_sum(square(x), axes=(axis_of(axis, x.rank),), keepdims=True)
     least = float(finfo(as_dtype(x.dtype)).smallest_normal) if x.type.is_float else 0.0
     return x * rsqrt(clip(total, min=max(epsilon, least)))
+
+
+@composite
+def lp_normalize(x, *, p: Positive = 2.0, axis: int = -1):
+    """x divided by its p-norm along `axis`: ``x / sum(|x| ** p) ** (1 / p)``. Zeros stay zeros, with gradient 0."""
+    length = norm(x, p=p, axes=(axis_of(axis, x.rank),), keepdims=True)
+    nothing = equal(length, fill_zeros_like(length))
+    return where(nothing, fill_zeros_like(x), x / where(nothing, full_like(length, value=1.0), length))
 
 
 @composite
@@ -221,6 +230,15 @@ def _lrn(x, n, k, alpha, beta):
     return out
 
 
+lp_normalize.example(
+    lambda: [
+        Example((X,), (X / np.sqrt((X**2).sum(-1, keepdims=True)),)),
+        Example((GAIN,), (GAIN / 4.5,), {"p": 1.0, "axis": 0}),
+        Example((IMAGE,), (IMAGE / (np.abs(IMAGE) ** 3).sum(-1, keepdims=True) ** (1 / 3),), {"p": 3.0}),
+        Example((X[:0],), (X[:0],)),
+        Example((np.array([[0.0, 0.0], [3.0, -4.0]]),), (np.array([[0.0, 0.0], [0.6, -0.8]]),), smooth=False),
+    ]
+)
 lrn.example(
     lambda: [
         Example((X,), (_lrn(X, 3, 2, 0.5, 0.75),), {"n": 3, "k": 2.0, "alpha": 0.5}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.ir.errors import ProgramError
+from core.ir.errors import ProgramError, TypeMismatch
 from core.ir.registry import Example, Extended, composite
 from core.ops.common.types import axis_of
 from core.ops.elementwise.arithmetic import abs_, cast, stop_gradient
@@ -76,6 +76,8 @@ def cos_sim(x, y, *, axis: int = -1, epsilon: float = 0.0):
     A vector with a norm of at most `epsilon` gives similarity 0 and gradient 0.
     """
     axes = (axis_of(axis, x.rank) - x.rank,)
+    if y.rank < -axes[0]:
+        raise TypeMismatch(f"y={y.type} has no axis that lines up with axis {axis} of x={x.type}", "shape_mismatch")
 
     def unit(v):
         # scaled first, because squares overflow in half precision; the scale cancels, so it needs no gradient
@@ -89,7 +91,7 @@ def cos_sim(x, y, *, axis: int = -1, epsilon: float = 0.0):
         root = rsqrt(where(nonzero, total, _full(total, 1.0)))
         return scaled * where(nonzero, root, _zero(root))
 
-    if x.shape[axes[0]] == 0 or (y.rank >= -axes[0] and y.shape[axes[0]] == 0):
+    if x.shape[axes[0]] == 0 or y.shape[axes[0]] == 0:
         return reduce_sum(x * y, axes=axes)
     return reduce_sum(unit(x) * unit(y), axes=axes)
 

@@ -12,11 +12,15 @@ from core.ops.common.ranges import OpenSize
 from core.ops.common.scatter_rows import scatter_rows
 from core.ops.common.types import matches, working_dtype
 from core.ops.elementwise.arithmetic import cast
-from core.ops.elementwise.logic import equal, logical_or, where_or_zero
+from core.ops.elementwise.logic import equal, logical_or, not_equal, where, where_or_zero
 from core.ops.elementwise.math import clip
 from core.ops.elementwise.rounding import isnan
 from core.ops.indexing.gather import check_index, gather
-from core.ops.shape.creation import full_like
+from core.ops.indexing.sort import argsort
+from core.ops.reduction.cumulative import linear_scan, shift
+from core.ops.shape.broadcast import expand_to
+from core.ops.shape.creation import fill_zeros_like, full_like
+from core.ops.shape.reshape import unsqueeze
 
 __all__: list[str] = []
 
@@ -132,6 +136,64 @@ def segment_min(x, ids, like=None, *, num_segments: OpenSize = -1):
     return -segment_max(-x, ids, like, num_segments=num_segments)
 
 
+@op
+def segment_prod(xp, x, ids, like=None, *, num_segments: OpenSize = -1):
+    """Product of the rows of each segment, element by element, with segments as in `segment_sum`.
+
+    A segment without rows gives 1. The gradient of a row is the product of the other rows of its segment. It uses no
+    division, so it is exact for zeros.
+    """
+    count = _segment_count(ids, like, num_segments)
+    if xp is not np:  # cupy multiplies neither atomically nor by `reduceat`
+        rows, numbers = (np.asarray(v.tolist(), v.dtype).reshape(v.shape) for v in (x, ids))
+        return xp.asarray(segment_prod.body(np, rows, numbers, num_segments=count))
+    out = np.ones((count, *x.shape[1:]), working_dtype(x))
+    if len(x):
+        order = np.argsort(ids, kind="stable")
+        ordered = ids[order]
+        starts = np.flatnonzero(np.concatenate([np.ones(1, bool), ordered[1:] != ordered[:-1]]))
+        out[ordered[starts]] = np.multiply.reduceat(x[order].astype(out.dtype, copy=False), starts)
+    return out.astype(x.dtype, copy=False)
+
+
+segment_prod.infer(segment_sum_infer)
+
+
+@segment_prod.vjp
+def segment_prod_vjp(ct, out, x, ids, like, *, num_segments):
+    # In the order of the segments, the product of the other rows is that of those before times that of those after.
+    order = argsort(ids)
+    number = gather(ids, order) + 1.0  # from 1 on: a shift moves in zeros
+    rows = gather(x, order)
+    zero, one = fill_zeros_like(rows), full_like(rows, value=1.0)
+
+    def product_along(step: int):
+        """The product of the rows of the same segment before a row (step 1), or after it (step -1)."""
+        begins = _each_row(not_equal(shift(number, axis=0, steps=step), number), rows)
+        factors = where(begins, zero, shift(rows, axis=0, steps=step))
+        return linear_scan(factors, where(begins, one, zero), axis=0, reverse=step < 0)
+
+    others = product_along(1) * product_along(-1)
+    return gather(ct, ids) * gather(others, argsort(order)), None, None
+
+
+def _each_row(flag, rows):
+    return expand_to(unsqueeze(flag, axes=tuple(range(1, rows.rank))) if rows.rank > 1 else flag, rows)
+
+
+def _with_ones(f, count=4):
+    return np.stack([f(X[k == IDS]) if k in IDS else np.ones(2) for k in range(count)])
+
+
+_ZEROS = X * np.array([[1, 0], [0, 1], [1, 1], [1, 1], [1, 1], [0, 1.0]])
+segment_prod.example(
+    lambda: [
+        Example((X, IDS), (_with_ones(lambda r: r.prod(0)),), {"num_segments": 4}),
+        Example((X[:, 0], IDS, np.zeros(5)), (_with_ones(lambda r: r.prod(0), 5)[:, 0],)),
+        Example((_ZEROS, IDS), (np.stack([_ZEROS[k == IDS].prod(0) for k in range(4)]),), {"num_segments": 4}),
+        Example((X[:0], IDS[:0]), (np.ones((2, 2)),), {"num_segments": 2}),
+    ]
+)
 for _spec, _f in (
     (segment_mean, lambda r: r.mean(0)),
     (segment_max, lambda r: r.max(0)),

@@ -6,8 +6,8 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, composite, op
-from core.ops.common.types import axis_of, matches
+from core.ir.registry import Dtype, Example, composite, op
+from core.ops.common.types import as_dtype, axis_of, matches
 from core.ops.elementwise.logic import where
 from core.ops.shape.creation import fill_zeros_like
 
@@ -162,6 +162,34 @@ triu.example(
     lambda: [
         Example((X,), (np.triu(X),)),
         Example((CUBE,), (np.triu(CUBE, -1),), {"diagonal": -1}),
+        Example((EMPTY,), (EMPTY,)),
+    ]
+)
+
+
+@op(no_gradient="its result is a constant")
+def eye_like(xp, x, *, offset: int = 0, dtype: Dtype | None = None):
+    """Ones on a diagonal and zeros elsewhere, in the shape of the matrix x: ``out[i, i + offset] = 1``.
+
+    - `offset`: 0 is the main diagonal; positive numbers are above it.
+    - `dtype`: that of x by default.
+    """
+    reach = max(x.shape)  # a diagonal beyond the matrix; NumPy takes no offset beyond int64
+    bounded = max(-reach, min(offset, reach))
+    return xp.eye(*x.shape, bounded, dtype=x.dtype if dtype is None else as_dtype(dtype))
+
+
+@eye_like.infer
+def eye_like_infer(x, *, offset, dtype):
+    if x.rank != 2:
+        raise ProgramError(f"eye_like takes a matrix, not {x}", "shape_mismatch")
+    return TensorType(x.shape, dtype or x.dtype)
+
+
+eye_like.example(
+    lambda: [
+        Example((X,), (np.array([[1.0, 0, 0], [0, 1, 0]]),)),
+        Example((X,), (np.array([[0, 0, 0], [1, 0, 0]]),), {"offset": -1, "dtype": "int64"}),
         Example((EMPTY,), (EMPTY,)),
     ]
 )

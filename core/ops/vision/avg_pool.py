@@ -44,16 +44,17 @@ def window_sum(
     kernel_size: tuple[Span, ...],
     strides: tuple[Span, ...] | None = None,
     paddings: tuple[Reach, ...] = (0,),
+    dilations: tuple[Span, ...] = (1,),
     ceil_mode: bool = False,
 ):
-    """Sum over each window of x [n, c, *spatial]: ``out[..., i] = x[..., i s] + ... + x[..., i s + k - 1]``.
+    """Sum over each window of x [n, c, *spatial]: ``out[..., i] = x[..., i s] + ... + x[..., i s + (k - 1) d]``.
 
-    s is the stride and k the size of the window. Elements outside x count as 0.
+    s is the stride, k the size of the window and d its dilation. Elements outside x count as 0.
     """
-    shape = pool_shape(TensorType(x.shape, "float64"), kernel_size, strides, paddings, ceil_mode).shape
+    shape = pool_shape(TensorType(x.shape, "float64"), kernel_size, strides, paddings, dilations, ceil_mode).shape
     source = wide(x)
     out = xp.zeros(shape, source.dtype)
-    for _, at, inside in windows(x.shape[2:], shape[2:], kernel_size, strides, paddings):
+    for _, at, inside in windows(x.shape[2:], shape[2:], kernel_size, strides, paddings, dilations):
         block = source[(..., *inside)]
         out[(..., *at)] += block.sum(tuple(range(2, x.ndim))) if isinstance(at[0], int) else block
     return out.astype(x.dtype, copy=False)
@@ -72,12 +73,13 @@ def window_sum_adjoint(
     kernel_size: tuple[Span, ...],
     strides: tuple[Span, ...] | None = None,
     paddings: tuple[Reach, ...] = (0,),
+    dilations: tuple[Span, ...] = (1,),
     ceil_mode: bool = False,
 ):
     """Cotangent of the input of `window_sum`. `like` gives the shape of the input."""
     given = wide(ct)
     out = xp.zeros(like.shape, given.dtype)
-    for _, at, inside in windows(like.shape[2:], ct.shape[2:], kernel_size, strides, paddings):
+    for _, at, inside in windows(like.shape[2:], ct.shape[2:], kernel_size, strides, paddings, dilations):
         block = given[(..., *at)]
         out[(..., *inside)] += block.reshape(*ct.shape[:2], *(1,) * len(inside)) if block.ndim == 2 else block
     return out.astype(ct.dtype, copy=False)
@@ -102,17 +104,18 @@ def window_sizes(
     kernel_size: tuple[Span, ...],
     strides: tuple[Span, ...] | None = None,
     paddings: tuple[Reach, ...] = (0,),
+    dilations: tuple[Span, ...] = (1,),
     ceil_mode: bool = False,
 ):
     """The number of elements in each window of x [n, c, *spatial], padding included: [1, 1, *windows] in its dtype.
 
     With `ceil_mode` the last window of an axis may extend beyond the padding, where there are no elements.
     """
-    shape = pool_shape(TensorType(x.shape, "float64"), kernel_size, strides, paddings, ceil_mode).shape
-    kernel, steps, pads = geometry(x.ndim - 2, kernel_size, strides, paddings)
+    shape = pool_shape(TensorType(x.shape, "float64"), kernel_size, strides, paddings, dilations, ceil_mode).shape
+    kernel, *how = geometry(x.ndim - 2, kernel_size, strides, paddings, dilations)
     out = xp.ones((1, 1, *(1 for _ in kernel)), "float64")
-    for axis, (size, count, k, s, p) in enumerate(zip(x.shape[2:], shape[2:], kernel, steps, pads, strict=True)):
-        along = xp.minimum(sum(p) + size - xp.arange(count) * s, k)
+    for axis, (size, count, k, s, p, d) in enumerate(zip(x.shape[2:], shape[2:], kernel, *how, strict=True)):
+        along = xp.minimum((sum(p) + size - xp.arange(count) * s + d - 1) // d, k)
         out = out * along.reshape(-1, *(1 for _ in kernel[axis + 1 :]))
     return out.astype(x.dtype)
 
@@ -138,10 +141,10 @@ def _average(x, n, exclusive, **attrs):
     return total / math.prod(sizes(attrs["kernel_size"], n, "kernel_size", 1))
 
 
-def _may_overhang(x, kernel_size, strides, paddings, ceil_mode) -> bool:
+def _may_overhang(x, kernel_size, strides, paddings, dilations, ceil_mode) -> bool:
     """Whether the last window of an axis may extend beyond the padding."""
-    axes = zip(x.shape[2:], *geometry(x.rank - 2, kernel_size, strides, paddings), strict=True)
-    return any(size == -1 or (size + sum(p) - k) % s for size, k, s, p in axes)
+    axes = zip(x.shape[2:], *geometry(x.rank - 2, kernel_size, strides, paddings, dilations), strict=True)
+    return any(size == -1 or (size + sum(p) - d * (k - 1) - 1) % s for size, k, s, p, d in axes)
 
 
 @composite
@@ -151,11 +154,18 @@ def avg_pool1d(
     kernel_size: tuple[Span, ...],
     strides: tuple[Span, ...] | None = None,
     paddings: tuple[Reach, ...] = (0,),
+    dilations: tuple[Span, ...] = (1,),
     ceil_mode: bool = False,
     exclusive: bool = True,
 ):
     """Mean over windows of one spatial axis, x [n, c, length]: see `avg_pool2d`."""
-    attrs = {"kernel_size": kernel_size, "strides": strides, "paddings": paddings, "ceil_mode": ceil_mode}
+    attrs = {
+        "kernel_size": kernel_size,
+        "strides": strides,
+        "paddings": paddings,
+        "dilations": dilations,
+        "ceil_mode": ceil_mode,
+    }
     return _average(x, 1, exclusive, **attrs)
 
 
@@ -166,6 +176,7 @@ def avg_pool2d(
     kernel_size: tuple[Span, ...],
     strides: tuple[Span, ...] | None = None,
     paddings: tuple[Reach, ...] = (0, 0),
+    dilations: tuple[Span, ...] = (1,),
     ceil_mode: bool = False,
     exclusive: bool = True,
 ):
@@ -176,9 +187,15 @@ def avg_pool2d(
     - `exclusive`: divide by the number of elements of x in the window; otherwise by that number and the padding in it.
 
     `strides` equal the window size by default. With `ceil_mode` the last window may extend beyond the end of the
-    padding; the part beyond counts for nothing.
+    padding; the part beyond counts for nothing. With `dilations` d the elements of a window are d apart.
     """
-    attrs = {"kernel_size": kernel_size, "strides": strides, "paddings": paddings, "ceil_mode": ceil_mode}
+    attrs = {
+        "kernel_size": kernel_size,
+        "strides": strides,
+        "paddings": paddings,
+        "dilations": dilations,
+        "ceil_mode": ceil_mode,
+    }
     return _average(x, 2, exclusive, **attrs)
 
 
@@ -189,11 +206,18 @@ def avg_pool3d(
     kernel_size: tuple[Span, ...],
     strides: tuple[Span, ...] | None = None,
     paddings: tuple[Reach, ...] = (0,),
+    dilations: tuple[Span, ...] = (1,),
     ceil_mode: bool = False,
     exclusive: bool = True,
 ):
     """Mean over windows of three spatial axes, x [n, c, depth, h, w]: see `avg_pool2d`."""
-    attrs = {"kernel_size": kernel_size, "strides": strides, "paddings": paddings, "ceil_mode": ceil_mode}
+    attrs = {
+        "kernel_size": kernel_size,
+        "strides": strides,
+        "paddings": paddings,
+        "dilations": dilations,
+        "ceil_mode": ceil_mode,
+    }
     return _average(x, 3, exclusive, **attrs)
 
 
@@ -205,10 +229,17 @@ def lp_pool(
     kernel_size: tuple[Span, ...],
     strides: tuple[Span, ...] | None = None,
     paddings: tuple[Reach, ...] = (0,),
+    dilations: tuple[Span, ...] = (1,),
     ceil_mode: bool = False,
 ):
     """p-norm of each window of x [n, c, *spatial]: ``sum(|x| ** p) ** (1 / p)``. A window of zeros has gradient 0."""
-    attrs = {"kernel_size": kernel_size, "strides": strides, "paddings": paddings, "ceil_mode": ceil_mode}
+    attrs = {
+        "kernel_size": kernel_size,
+        "strides": strides,
+        "paddings": paddings,
+        "dilations": dilations,
+        "ceil_mode": ceil_mode,
+    }
 
     def safe_power(base, exponent):
         """base ** exponent, with gradient 0 where base is 0."""
@@ -229,7 +260,7 @@ _totals = by_window_elements(lambda found: sum(value for value, _ in found))
 _means = by_window_elements(lambda found: np.mean([value for value, _ in found]))
 
 
-window_sum.example(cases((*LINES[:3], IMAGES[2], BOXES[2], IMAGES[4]), _totals))
+window_sum.example(cases((*LINES[:3], IMAGES[2], BOXES[2], IMAGES[4], LINES[-1], IMAGES[-1], BOXES[-1]), _totals))
 
 
 def _average_cases(given):
@@ -252,7 +283,8 @@ avg_pool3d.example(lambda: cases(BOXES, _means)())
 
 
 def _lp_examples():
-    for p, (x, attrs) in ((2.0, LINES[1]), (1.0, IMAGES[3]), (3.0, BOXES[1]), (1.5, LINES[2]), (2.0, LINES[3])):
+    given = ((2.0, LINES[1]), (1.0, IMAGES[3]), (3.0, BOXES[1]), (1.5, LINES[2]), (2.0, LINES[3]), (3.0, IMAGES[-1]))
+    for p, (x, attrs) in given:
         wanted = by_window_elements(lambda found, p=p: sum(abs(value) ** p for value, _ in found) ** (1 / p))
         yield Example((x - 0.55,), (wanted(x - 0.55, **attrs),), {**attrs, "p": p})
     yield Example((np.zeros((1, 1, 4)),), (np.zeros((1, 1, 2)),), {"kernel_size": (2,)}, smooth=False)
@@ -267,12 +299,14 @@ window_sizes.example(
                 {"kernel_size": (3,), "strides": (2,), "paddings": (1,), "ceil_mode": True}),
         Example((np.zeros((0, 1, 3, 5)),), (np.array([[[[4.0, 4, 2], [2, 2, 1]]]]),),
                 {"kernel_size": (2,), "ceil_mode": True}),
+        Example((np.zeros((1, 1, 8)),), (np.array([[[3.0, 2]]]),),
+                {"kernel_size": (3,), "strides": (4,), "dilations": (3,), "ceil_mode": True}),
     ]
 )  # fmt: skip
 
 
 def _adjoint_examples():
-    for x, attrs in (LINES[1], IMAGES[2], IMAGES[3], LINES[3]):
+    for x, attrs in (LINES[1], IMAGES[2], IMAGES[3], LINES[3], LINES[-1], IMAGES[-1]):
         elements_of, shape = window_elements(x, **attrs)
         ct = np.random.default_rng(7).standard_normal(shape)
         out = np.zeros((*x.shape[:2], math.prod(x.shape[2:])))

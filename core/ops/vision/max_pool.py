@@ -34,30 +34,46 @@ __all__ = [
 ]
 
 
-def pool_shape(x: TensorType, kernel_size, strides, paddings, ceil_mode) -> TensorType:
+def pool_shape(x: TensorType, kernel_size, strides, paddings, dilations, ceil_mode) -> TensorType:
+    """The type of a pooling of x. Raises ProgramError if a window does not fit, or contains no element of x."""
     n = x.rank - 2
     if not 1 <= n <= 3 or not x.is_float:
         raise ProgramError(f"pooling needs floats with 3 to 5 axes, not {x}", "shape_mismatch")
-    kernel, stride, pads = geometry(n, kernel_size, strides, paddings)
-    if any(max(p) >= k for p, k in zip(pads, kernel, strict=True)):
+    kernel, stride, pads, spread = geometry(n, kernel_size, strides, paddings, dilations)
+    if any(max(p) > d * (k - 1) for p, k, d in zip(pads, kernel, spread, strict=True)):
         raise ProgramError(f"paddings {list(paddings)} must be smaller than the window {list(kernel)}", "bad_attr")
     if 0 in x.shape[2:]:
         raise ProgramError(f"pooling needs nonempty spatial axes, not {x}", "shape_mismatch")
-    axes = zip(x.shape[2:], kernel, stride, pads, strict=True)
-    return TensorType((*x.shape[:2], *(reach(m, k, s, p, 1, ceil_mode) for m, k, s, p in axes)), x.dtype)
+    axes = list(zip(x.shape[2:], kernel, stride, pads, spread, strict=True))
+    out = TensorType((*x.shape[:2], *(reach(m, k, s, p, d, ceil_mode) for m, k, s, p, d in axes)), x.dtype)
+    if any(_skips(m, s, before, d) for m, _, s, (before, _), d in axes):
+        raise ProgramError(
+            f"dilations {list(dilations)} and paddings {list(paddings)} give a window without an element of {x}",
+            "shape_mismatch",
+        )
+    return out
 
 
-def geometry(n: int, kernel_size, strides, paddings):
-    """Kernel, strides and paddings (before, after), one of each for each of n axes."""
+def _skips(size: int, stride: int, before: int, dilation: int) -> bool:
+    """Whether a window that starts in the padding steps over the whole axis. The others start inside the axis."""
+    if not 0 <= size < dilation:
+        return False
+    early = range(-before, 0, stride)[: size + 1]  # the first elements inside differ until they repeat
+    return any(start % dilation >= size for start in early)
+
+
+def geometry(n: int, kernel_size, strides, paddings, dilations=(1,)):
+    """Kernel, strides, paddings (before, after) and dilations, one of each for each of n axes."""
     kernel = sizes(kernel_size, n, "kernel_size", 1)
-    return kernel, sizes(strides or kernel, n, "strides", 1), pads_of(paddings, n)
+    spread = sizes(dilations, n, "dilations", 1)
+    return kernel, sizes(strides or kernel, n, "strides", 1), pads_of(paddings, n), spread
 
 
-def windows(size, counts, kernel_size, strides, paddings):
+def windows(size, counts, kernel_size, strides, paddings, dilations):
     """The overlaps of the windows with x, as `meetings` yields them, for spatial axes of `size`."""
-    kernel, stride, pads = geometry(len(size), kernel_size, strides, paddings)
+    kernel, stride, pads, spread = geometry(len(size), kernel_size, strides, paddings, dilations)
     starts = tuple(-before for before, _ in pads)
-    return meetings(size, kernel, counts, stride, (1,) * len(size), starts)
+    return meetings(size, kernel, counts, stride, spread, starts)
 
 
 def _broadcastable(values):
@@ -73,13 +89,14 @@ def max_pool(
     kernel_size: tuple[Span, ...],
     strides: tuple[Span, ...] | None = None,
     paddings: tuple[Reach, ...] = (0,),
+    dilations: tuple[Span, ...] = (1,),
     ceil_mode: bool = False,
 ):
     """Maximum over windows of all spatial axes of x, and its position: see `max_pool2d`."""
-    shape = pool_shape(TensorType(x.shape, "float64"), kernel_size, strides, paddings, ceil_mode).shape
-    how = geometry(x.ndim - 2, kernel_size, strides, paddings)
+    shape = pool_shape(TensorType(x.shape, "float64"), kernel_size, strides, paddings, dilations, ceil_mode).shape
+    how = geometry(x.ndim - 2, kernel_size, strides, paddings, dilations)
     by = _by_window if few_windows(how[0], shape[2:]) else _by_element
-    return by(xp, x, shape, how, windows(x.shape[2:], shape[2:], kernel_size, strides, paddings))
+    return by(xp, x, shape, how, windows(x.shape[2:], shape[2:], kernel_size, strides, paddings, dilations))
 
 
 def _by_window(xp, x, shape, geometry, overlaps):
@@ -97,13 +114,13 @@ def _by_window(xp, x, shape, geometry, overlaps):
 
 def _by_element(xp, x, shape, geometry, overlaps):
     """The maximum and its position for all windows at once, one window element at a time."""
-    kernel, stride, pads = geometry
+    kernel, stride, pads, spread = geometry
     size = x.shape[2:]
     starts = [xp.arange(n) * s - before for n, s, (before, _) in zip(shape[2:], stride, pads, strict=True)]
     number = xp.arange(math.prod(kernel), dtype=np.min_scalar_type(math.prod(kernel))).reshape(kernel)
     best = xp.empty(shape, number.dtype)
     best[...] = number[
-        tuple(_broadcastable([xp.maximum(-start, 0) for start in starts]))
+        tuple(_broadcastable([xp.maximum(-(start // d), 0) for start, d in zip(starts, spread, strict=True)]))
     ]  # the first element that is not padding
     out = xp.full(shape, -xp.inf, x.dtype)
     for element, at, inside in overlaps:
@@ -115,13 +132,14 @@ def _by_element(xp, x, shape, geometry, overlaps):
         xp.maximum(largest, block, out=largest)
     steps = [math.prod(size[axis + 1 :]) for axis in range(len(size))]
     corners = sum(_broadcastable([start * step for start, step in zip(starts, steps, strict=True)]))
-    offsets = sum(_broadcastable([xp.arange(k) * step for k, step in zip(kernel, steps, strict=True)]))
+    moves = [xp.arange(k) * (d * step) for k, d, step in zip(kernel, spread, steps, strict=True)]
+    offsets = sum(_broadcastable(moves))
     return out, xp.take(offsets.ravel(), best) + corners
 
 
 @max_pool.infer
-def max_pool_infer(x, *, kernel_size, strides, paddings, ceil_mode):
-    out = pool_shape(x, kernel_size, strides, paddings, ceil_mode)
+def max_pool_infer(x, **attrs):
+    out = pool_shape(x, **attrs)
     return out, TensorType(out.shape, "int64")
 
 
@@ -191,11 +209,13 @@ def max_pool1d(
     kernel_size: tuple[Span, ...],
     strides: tuple[Span, ...] | None = None,
     paddings: tuple[Reach, ...] = (0,),
+    dilations: tuple[Span, ...] = (1,),
     ceil_mode: bool = False,
 ):
     """Maximum over windows of one spatial axis, x [n, c, length]: see `max_pool2d`."""
     check_rank(x, 1)
-    return max_pool(x, kernel_size=kernel_size, strides=strides, paddings=paddings, ceil_mode=ceil_mode)
+    attrs = {"strides": strides, "paddings": paddings, "dilations": dilations, "ceil_mode": ceil_mode}
+    return max_pool(x, kernel_size=kernel_size, **attrs)
 
 
 @composite(outputs=("out", "index"))
@@ -205,17 +225,19 @@ def max_pool2d(
     kernel_size: tuple[Span, ...],
     strides: tuple[Span, ...] | None = None,
     paddings: tuple[Reach, ...] = (0, 0),
+    dilations: tuple[Span, ...] = (1,),
     ceil_mode: bool = False,
 ):
     """Maximum over each window of x [n, c, h, w]: ``out[..., i, j] = max(x[..., i s : i s + k, j s : j s + k])``.
 
     s is the stride and k the size of the window. The second result is the position ``row * w + column`` in the image.
     `strides` equal the window size by default. With `ceil_mode` the last window may extend beyond the end. Padding is
-    never selected.
+    never selected. With `dilations` d the elements of a window are d apart: ``x[..., i s : i s + k d : d, ...]``.
     If several elements are equal, the first one in row-major order is selected and gets the gradient.
     """
     check_rank(x, 2)
-    return max_pool(x, kernel_size=kernel_size, strides=strides, paddings=paddings, ceil_mode=ceil_mode)
+    attrs = {"strides": strides, "paddings": paddings, "dilations": dilations, "ceil_mode": ceil_mode}
+    return max_pool(x, kernel_size=kernel_size, **attrs)
 
 
 @composite(outputs=("out", "index"))
@@ -225,11 +247,13 @@ def max_pool3d(
     kernel_size: tuple[Span, ...],
     strides: tuple[Span, ...] | None = None,
     paddings: tuple[Reach, ...] = (0,),
+    dilations: tuple[Span, ...] = (1,),
     ceil_mode: bool = False,
 ):
     """Maximum over windows of three spatial axes, x [n, c, depth, h, w]: see `max_pool2d`."""
     check_rank(x, 3)
-    return max_pool(x, kernel_size=kernel_size, strides=strides, paddings=paddings, ceil_mode=ceil_mode)
+    attrs = {"strides": strides, "paddings": paddings, "dilations": dilations, "ceil_mode": ceil_mode}
+    return max_pool(x, kernel_size=kernel_size, **attrs)
 
 
 @composite
@@ -257,24 +281,25 @@ LINE = np.random.default_rng(5).permutation(np.arange(12.0) / 3).reshape(1, 2, 6
 BOX = np.random.default_rng(6).permutation(np.arange(16.0) / 3).reshape(1, 1, 2, 2, 4)
 
 
-def window_elements(x, kernel_size, strides=None, paddings=(0,), ceil_mode=False, **attrs):
+def window_elements(x, kernel_size, strides=None, paddings=(0,), ceil_mode=False, dilations=(1,), **attrs):
     """{position in the result: [(value, position in the image), ...]}, window by window."""
     k = x.ndim - 2
+    spread = dilations * (k // len(dilations))
     kernel, steps = kernel_size * (k // len(kernel_size)), strides or kernel_size
     steps = steps * (k // len(steps))
     pads = paddings if len(paddings) == 2 * k else [p for p in paddings * (k // len(paddings)) for _ in range(2)]
     starts = []
-    for axis, (m, n, s) in enumerate(zip(x.shape[2:], kernel, steps, strict=True)):
+    for axis, (m, n, s, d) in enumerate(zip(x.shape[2:], kernel, steps, spread, strict=True)):
         first, end = -pads[2 * axis], m + pads[2 * axis + 1]
-        every = range(first, end, s)
-        starts.append([i for i in every if i + n <= end or (ceil_mode and i < m and i - s + n < end)])
+        every, long = range(first, end, s), d * (n - 1) + 1
+        starts.append([i for i in every if i + long <= end or (ceil_mode and i < m and i - s + long < end)])
     out = {}
     for at in np.ndindex(*x.shape[:2], *map(len, starts)):
         corner = [each[i] for each, i in zip(starts, at[2:], strict=True)]
         out[at] = [
             (x[(*at[:2], *place)], int(np.ravel_multi_index(place, x.shape[2:])))
             for place in np.ndindex(*x.shape[2:])
-            if all(c <= i < c + n for c, i, n in zip(corner, place, kernel, strict=True))
+            if all(i in range(c, c + n * d, d) for c, i, n, d in zip(corner, place, kernel, spread, strict=True))
         ]
     return out, (*x.shape[:2], *map(len, starts))
 
@@ -307,6 +332,7 @@ LINES = (
     (LINE, {"kernel_size": (3,), "strides": (4,), "paddings": (1,), "ceil_mode": True}),
     (LINE[:0], {"kernel_size": (2,)}),
     (LINE[:, :1, :5], {"kernel_size": (2,), "strides": (1,)}),
+    (LINE, {"kernel_size": (3,), "strides": (1,), "paddings": (3, 2), "dilations": (2,)}),
 )
 IMAGES = (
     (IMAGE, {"kernel_size": (2, 2)}),
@@ -314,6 +340,10 @@ IMAGES = (
     (IMAGE[:, 1:], {"kernel_size": (3, 2), "strides": (2, 3), "paddings": (0, 2, 1, 0), "ceil_mode": True}),
     (IMAGE[:, :, :3, :3], {"kernel_size": (3, 3)}),
     (IMAGE[:0], {"kernel_size": (2,)}),
+    (
+        IMAGE[:, :1],
+        {"kernel_size": (2, 3), "strides": (2, 1), "paddings": (1, 0, 1, 1), "dilations": (3, 1), "ceil_mode": True},
+    ),
 )
 BOXES = (
     (BOX, {"kernel_size": (2,)}),
@@ -321,7 +351,8 @@ BOXES = (
     (BOX, {"kernel_size": (2, 2, 3), "strides": (2,), "paddings": (1,), "ceil_mode": True}),
     (BOX[:0], {"kernel_size": (2,)}),
     (BOX[..., :3], {"kernel_size": (1, 2, 2), "strides": (1,)}),
-)
+    (BOX, {"kernel_size": (2,), "strides": (1,), "paddings": (0, 0, 0, 0, 1, 0), "dilations": (1, 1, 3)}),
+)  # fmt: skip
 
 
 def cases(given, *results):
@@ -331,7 +362,7 @@ def cases(given, *results):
 max_pool1d.example(cases(LINES, _maxima, _positions))
 max_pool2d.example(cases(IMAGES, _maxima, _positions))
 max_pool3d.example(cases(BOXES, _maxima, _positions))
-max_pool.example(cases((LINES[0], IMAGES[1], BOXES[2]), _maxima, _positions))
+max_pool.example(cases((LINES[0], IMAGES[1], BOXES[2], LINES[-1], IMAGES[-1], BOXES[-1]), _maxima, _positions))
 unpool_like.example(
     lambda: [
         Example((np.array([[[5.0, 7.0]]]), np.array([[[3, 0]]]), np.zeros((1, 1, 4))), (np.array([[[7.0, 0, 0, 5]]]),)),

@@ -18,6 +18,7 @@ from core.ops.indexing.gather import gather
 from core.ops.linalg.matmul import matmul
 from core.ops.reduction.sums import sum_
 from core.ops.shape.reshape import transpose, unsqueeze
+from core.ops.vision.resize import resize
 
 __all__ = ["cubic_weights"]
 
@@ -171,17 +172,25 @@ def interpolate(
     *,
     size: tuple[Span, ...] | None = None,
     scale_factor: tuple[Positive, ...] | None = None,
-    mode: Mode = "nearest",
+    mode: Literal["nearest", "nearest_exact", "linear", "cubic"] = "nearest",
     align_corners: bool = False,
     align_mode: AlignMode = 0,
+    antialias: bool = False,
+    cubic_coefficient: Annotated[float, Bounds(ge=-1e3, le=1e3)] = CUBIC,
+    exact_scale: bool = False,
 ):
     """x [n, c, *spatial] resized to `size`, or by `scale_factor` (rounded down), over one to three spatial axes.
 
-    - `mode`: `nearest`, `linear` (bilinear for images, trilinear for volumes) or `cubic` (bicubic for images, a =
-      -0.75).
+    - `mode`: `nearest`, `linear` (bilinear for images, trilinear for volumes) or `cubic` (bicubic for images).
+      `nearest_exact` takes the element at the centre of the output element, `nearest` the one at its start.
     - `align_corners`: if true, the centres of the corner elements of input and output coincide.
     - `align_mode`: without align_corners, 0 makes the outer edges of input and output coincide; 1 (linear only) makes
       the first elements coincide.
+    - `antialias`: where an axis gets smaller, stretch the kernel to cover all elements (linear and cubic).
+    - `cubic_coefficient`: the parameter a of Keys' kernel.
+    - `exact_scale`: compute positions from `scale_factor` itself and not from the quotient of the sizes.
+
+    `resize` has further ways to compute positions.
 
     The gradient of x is the transpose of the resizing.
     """
@@ -190,6 +199,7 @@ def interpolate(
         raise ProgramError(f"needs 1 to 3 spatial axes of known sizes above 0, not {x.type}", "shape_mismatch")
     if (size is None) == (scale_factor is None):
         raise ProgramError("give either size or scale_factor", "bad_attr")
+    factors: tuple[float, ...] = ()
     if scale_factor is not None:
         factors = scale_factor * n if len(scale_factor) == 1 else scale_factor
         size = tuple(math.floor(min(m * f, 2.0**31)) for m, f in zip(x.shape[2:], factors, strict=False))
@@ -198,11 +208,37 @@ def interpolate(
         size = size * n
     if len(size) != n or min(size) < 1 or max(size) >= 2**31:
         raise ProgramError(f"the output sizes {list(size)} do not fit {x.type}", "bad_attr")
+    if mode == "nearest_exact" or antialias or cubic_coefficient != CUBIC or exact_scale:
+        scales = factors if exact_scale and scale_factor is not None else None
+        return _by_resize(x, size, scales, mode, align_corners, align_mode, antialias, cubic_coefficient)
     options = {"mode": mode, "align_corners": align_corners, "align_mode": align_mode}
     for axis, out in enumerate(size, start=2):
         if out != x.shape[axis]:
             x = _resized(x, axis, out, options)
     return x
+
+
+def _by_resize(x, size, scales, mode, align_corners, align_mode, antialias, cubic_coefficient):
+    """`interpolate` in the words of `resize`."""
+    if antialias and (align_corners or align_mode or mode not in ("linear", "cubic")):
+        raise ProgramError(
+            "antialias is for the modes linear and cubic without align_corners and align_mode", "bad_attr"
+        )
+    if mode == "nearest_exact" and align_corners:
+        raise ProgramError("nearest_exact has no align_corners", "bad_attr")
+    first = mode == "nearest" or (mode == "linear" and align_mode == 1)
+    return resize(
+        x,
+        axes=tuple(range(2, x.rank)),
+        sizes=size if scales is None else None,
+        scales=scales,
+        mode="nearest" if mode == "nearest_exact" else mode,
+        coordinates="align_corners" if align_corners else "asymmetric" if first else "half_pixel",
+        nearest_mode="floor" if mode == "nearest" and not align_corners else "round_prefer_ceil",
+        cubic_coefficient=cubic_coefficient,
+        exclude_outside=antialias,
+        antialias=antialias,
+    )
 
 
 IMAGE = np.sin(np.arange(12.0) * 4).reshape(1, 2, 2, 3)
@@ -223,6 +259,28 @@ def _linear(x, out, align):
 
 def _both(x, h, w, align):
     return _linear(_linear(x, w, align).swapaxes(2, 3), h, align).swapaxes(2, 3)
+
+
+def _shrunk(x, out):
+    """One axis made smaller by a triangle that covers all elements, by definition."""
+    size = x.shape[-1]
+    result = np.zeros((*x.shape[:-1], out))
+    for i in range(out):
+        at = (i + 0.5) * size / out - 0.5
+        weights = np.array([max(1 - abs(k - at) * out / size, 0) for k in range(size)])
+        result[..., i] = x @ (weights / weights.sum())
+    return result
+
+
+def _by_scale(x, scale):
+    """One axis resized linearly, with positions from the scale alone."""
+    size = x.shape[-1]
+    result = []
+    for i in range(int(size * scale)):
+        at = max((i + 0.5) / scale - 0.5, 0)
+        low = min(int(at), size - 1)
+        result.append(x[..., low] * (1 - at + low) + x[..., min(low + 1, size - 1)] * (at - low))
+    return np.stack(result, -1)
 
 
 def _bicubic_line(x, out):
@@ -255,6 +313,9 @@ interpolate.example(
         Example((IMAGE,), (_both(IMAGE, 4, 2, True),), {"size": (4, 2), "mode": "linear", "align_corners": True}),
         Example((LINE,), (_bicubic_line(LINE, 7),), {"size": (7,), "mode": "cubic"}),
         Example((LINE,), (_from_first(LINE, 6),), {"size": (6,), "mode": "linear", "align_mode": 1}),
+        Example((LINE,), (LINE[..., [0, 1, 1, 2, 3, 3]],), {"size": (6,), "mode": "nearest_exact"}),
+        Example((LINE,), (_shrunk(LINE, 2),), {"size": (2,), "mode": "linear", "antialias": True}),
+        Example((LINE,), (_by_scale(LINE, 1.3),), {"scale_factor": (1.3,), "mode": "linear", "exact_scale": True}),
         Example((IMAGE[:, :, None],), (_both(IMAGE, 3, 5, False)[:, :, None],), {"size": (1, 3, 5), "mode": "linear"}),
         Example((IMAGE[:0],), (np.zeros((0, 2, 4, 6)),), {"scale_factor": (2.0, 2.0)}),
     ]

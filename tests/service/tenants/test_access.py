@@ -281,6 +281,9 @@ def test_each_quota_of_things_refuses_the_next_one_and_counts_for_one_tenant_alo
             over(limited.post(f"{path}/checkpoints", json={}), "checkpoint_bytes")
             sent = {"tensors": tensors({"w": SKETCH.values["w"]})}
             over(limited.post("/v1/checkpoints", json=sent), "checkpoint_bytes")
+        with limits(keyed, "limited", program_bytes=10):
+            sent = {"program": SKETCH.document, "values": tensors({"w": SKETCH.values["w"]})}
+            over(limited.post("/v1/programs", json=sent), "program_bytes")
         with limits(keyed, "limited", dataset_bytes=10):
             rows = {"content": b"x,y\n1,2\n3,4\n", "headers": {"content-type": "text/csv"}}
             over(limited.post("/v1/datasets?name=rows", **rows), "dataset_bytes")

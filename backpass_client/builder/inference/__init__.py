@@ -1,0 +1,27 @@
+"""Types of the outputs of ops, inferred in the client, so that a mistake is an error at the Python line that wrote it.
+
+The service infers all types again, and its result counts. A rule here knows less: it gives no type where it would need
+values, and no size that is not a number or the name of one open size. Ops without a rule have outputs of unknown type.
+A law in the tests compares every rule with that of the service.
+
+Files: rules (the table and its helpers), sizes (arithmetic with open sizes), and the rules of each family:
+elementwise, reductions, shapes, indexing, linalg, nn, vision, sequences.
+"""
+
+from __future__ import annotations
+
+from backpass_client.builder.inference import (
+    elementwise,
+    indexing,
+    linalg,
+    nn,
+    reductions,
+    sequences,
+    shapes,
+    vision,
+)
+from backpass_client.builder.inference.rules import output_types
+
+__all__ = ["output_types"]
+
+_ = (elementwise, indexing, linalg, nn, reductions, sequences, shapes, vision)  # their rules are in the table now

@@ -1,0 +1,146 @@
+"""Symbols: the values of a program under construction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from backpass_client.arithmetic import Arithmetic
+from backpass_client.builder.blocks import Block, Name, Ref
+from backpass_client.builder.types import InvalidOp, Size, Type
+from backpass_client.indexing import index_ops
+from backpass_client.recorder import Operand, OpRecorder
+
+if TYPE_CHECKING:
+    from backpass_client.builder.build import Builder
+
+__all__ = ["Symbol"]
+
+
+class Symbol(Operand["Symbol"], Ref):
+    """A value of a program under construction: Python's operators and the ops of the package make new ones from it."""
+
+    __slots__ = ("block", "builder", "name", "type")
+
+    def __init__(self, builder: Builder, name: Name, type: Type, block: Block) -> None:
+        self.builder = builder
+        self.name = name
+        self.type = type
+        self.block = block
+
+    @property
+    def owner(self) -> OpRecorder:
+        return self.builder
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The sizes: numbers, names of open sizes, and None for other open ones. Raises InvalidOp if not known."""
+        if self.type.shape is None:
+            raise InvalidOp(f"the shape of {self.name.text} is not known; declare it with bp.typed(x, bp.f32[...])")
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str:  # type: ignore[override]
+        """The name of the dtype. Raises InvalidOp if it is not known."""
+        if self.type.dtype is None:
+            raise InvalidOp(f"the dtype of {self.name.text} is not known; declare it with bp.typed(x, bp.f32[...])")
+        return self.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def named(self, name: str) -> Symbol:
+        """This value as the variable `name`, which requests can fetch."""
+        return self.builder.rename(self, name)
+
+    def reshape(self, *shape: Any) -> Symbol:
+        """The same elements in another shape. Any number of sizes may be names, if they stay next to each other.
+
+        ``x.reshape("batch", "time", 8, 64)`` of an x [batch, time, 512] divides its last axis.
+        """
+        sizes = list(shape[0]) if len(shape) == 1 and isinstance(shape[0], list | tuple) else list(shape)
+        if all(isinstance(size, int) for size in sizes):
+            return self._op("reshape", shape=sizes)
+        return self._with_open_sizes(sizes)
+
+    def _with_open_sizes(self, sizes: list[Size]) -> Symbol:
+        have = list(self.shape)
+        first = 0
+        while first < min(len(have), len(sizes)) and have[first] == sizes[first] and have[first] is not None:
+            first += 1
+        last = 0
+        while last < min(len(have), len(sizes)) - first and have[-1 - last] == sizes[-1 - last] is not None:
+            last += 1
+        before, after = have[first : len(have) - last], sizes[first : len(sizes) - last]
+        if sum(not isinstance(size, int) for size in sizes) == 1 and -1 not in sizes:
+            return self._op("reshape", shape=[size if isinstance(size, int) else -1 for size in sizes])
+        opened = [size if isinstance(size, int) else -1 for size in after]
+        if not before and not after:
+            return self
+        if len(before) == 1 and opened.count(-1) <= 1:
+            return self._op("unflatten", axis=first, sizes=opened)
+        if len(after) == 1 and before:
+            return self._op("merge_axes", start=first, end=first + len(before))
+        raise InvalidOp(
+            f"cannot reshape {self.name.text}={self.type} to {sizes}: while more than one size is open, only "
+            "neighbouring axes can be merged into one, or one divided"
+        )
+
+    def __getitem__(self, index: Any) -> Symbol:
+        """The part at `index`: integers, slices, `...`, None; or a symbol of positions on one axis."""
+        if isinstance(index, Arithmetic):
+            return self._op("gather", index)
+        part = self
+        for type, others, attrs in index_ops(index, lambda: self.ndim, lambda axis: self.shape[axis], fixed=True):
+            part = part._op(type, *others, **attrs)
+        return part
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a scalar has no length")
+        if not isinstance(self.shape[0], int):
+            raise TypeError(f"{self.name.text}={self.type} has no fixed length; bp.scan runs over an open first axis")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Symbol]:
+        return (self[i] for i in range(len(self)))
+
+    def __and__(self, other: Any) -> Symbol:
+        return self._op("logical_and", other)
+
+    def __or__(self, other: Any) -> Symbol:
+        return self._op("logical_or", other)
+
+    def __xor__(self, other: Any) -> Symbol:
+        return self._op("logical_xor", other)
+
+    def __invert__(self) -> Symbol:
+        return self._op("logical_not")
+
+    def __floordiv__(self, other: Any) -> Symbol:
+        return self._op("floor_div", other)
+
+    def __mod__(self, other: Any) -> Symbol:
+        return self._op("mod", other)
+
+    def __bool__(self) -> NoReturn:
+        self._no_value("bp.cond, bp.where and bp.while_loop choose by the value of a symbol")
+
+    def __float__(self) -> NoReturn:
+        self._no_value()
+
+    def __int__(self) -> NoReturn:
+        self._no_value()
+
+    def __index__(self) -> NoReturn:
+        self._no_value()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        self._no_value()
+
+    def _no_value(self, advice: str = "a session or Program.gradients computes values") -> NoReturn:
+        raise TypeError(f"{self.name.text} is a symbol of a program and has no value yet; {advice}")
+
+    def __repr__(self) -> str:
+        return f"<{self.name.text}: {self.type}>"

@@ -1,0 +1,129 @@
+"""Types of symbols: a dtype, and sizes that may be numbers, names or unknown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backpass_client.errors import BackpassError
+
+__all__ = [
+    "DTYPES",
+    "FLOATS",
+    "INTEGERS",
+    "UNKNOWN",
+    "Dtype",
+    "InvalidOp",
+    "NotKnown",
+    "Size",
+    "Type",
+    "joined",
+    "same_sizes",
+]
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
+DTYPES = ("bool", *INTEGERS, *FLOATS)
+
+Size = int | str | None
+"""A size of an axis: a number; a name, which stands for one number in all of the program; or None, any number."""
+
+SIZE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class InvalidOp(BackpassError):
+    """An op that the service would refuse: the operands or attributes do not fit. Raised where the op is written."""
+
+
+class NotKnown(Exception):
+    """A type rule needs a dtype or shape that is not known. The outputs of the op then have no known type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """The dtype and shape of a symbol; None where the client does not know it.
+
+    ``bp.f32["batch", 784]`` is a float32 matrix with an open number of rows and 784 columns; ``bp.f32[()]`` and
+    ``bp.f32`` are numbers.
+    """
+
+    dtype: str | None
+    shape: tuple[Size, ...] | None
+
+    @property
+    def dims(self) -> tuple[Size, ...]:
+        """The shape. Raises NotKnown."""
+        if self.shape is None:
+            raise NotKnown
+        return self.shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.dims)
+
+    @property
+    def kind(self) -> str:
+        """The dtype. Raises NotKnown."""
+        if self.dtype is None:
+            raise NotKnown
+        return self.dtype
+
+    @property
+    def is_known(self) -> bool:
+        return self.dtype is not None and self.shape is not None
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind in FLOATS
+
+    @property
+    def wire_shape(self) -> list[int]:
+        """The shape in a program document, where -1 stands for every size that is not a number."""
+        return [size if isinstance(size, int) else -1 for size in self.dims]
+
+    def with_shape(self, *shape: Size) -> Type:
+        return Type(self.dtype, shape)
+
+    def __str__(self) -> str:
+        if self.dtype is None and self.shape is None:
+            return "unknown"
+        sizes = "..." if self.shape is None else ", ".join("?" if n is None else str(n) for n in self.shape)
+        return f"{self.dtype or 'unknown'}[{sizes}]"
+
+
+UNKNOWN = Type(None, None)
+
+
+class Dtype:
+    """A dtype that makes types: ``bp.f32["batch", 3]``. Without brackets it is the type of one number."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getitem__(self, sizes: Size | tuple[Size, ...]) -> Type:
+        given = sizes if isinstance(sizes, tuple) else (sizes,)
+        for size in given:
+            is_number = isinstance(size, int) and not isinstance(size, bool) and size >= 0
+            is_name = isinstance(size, str) and SIZE_NAME.fullmatch(size) is not None
+            if not (size is None or is_number or is_name):
+                raise InvalidOp(
+                    f"cannot make a {self.name} array of size {size!r}: a size is a number of at least 0, a name such "
+                    'as "batch", or None for any size'
+                )
+        return Type(self.name, given)
+
+    def __repr__(self) -> str:
+        return f"backpass_client.{self.name}"
+
+
+def same_sizes(a: Size, b: Size) -> bool:
+    """Whether two sizes may be equal: None may equal any, and two different names or numbers may not."""
+    return a is None or b is None or a == b
+
+
+def joined(a: Sequence[Size], b: Sequence[Size]) -> tuple[Size, ...]:
+    """The sizes where `a` and `b` agree, and None where they differ."""
+    return tuple(m if m == n else None for m, n in zip(a, b, strict=True))

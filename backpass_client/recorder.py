@@ -1,0 +1,64 @@
+"""Applying an op: the operands decide who records it, a tape or a program under construction."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
+
+from backpass_client.arithmetic import Arithmetic
+from backpass_client.errors import BackpassError
+
+__all__ = ["OpRecorder", "Operand", "apply", "current_recorder"]
+
+R = TypeVar("R")
+
+
+class OpRecorder(Protocol):
+    """A tape, or a program under construction."""
+
+    def call(self, type: str, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Append the op `type` with Python's arguments; its output, or a tuple of them.
+
+        Raises TypeError for arguments that the op does not have.
+        """
+
+
+current_recorder: ContextVar[OpRecorder | None] = ContextVar("recorder", default=None)
+"""The recorder of the innermost ``with``: it takes the ops whose operands have no owner."""
+
+
+class Operand(Arithmetic[R]):
+    """A value with Python's operators, each of which appends an op."""
+
+    @property
+    @abstractmethod
+    def owner(self) -> OpRecorder | None:
+        """The only recorder that can use it; None if any can."""
+
+    def _apply(self, type: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+        return apply(type, inputs, attrs)
+
+
+def apply(type: str, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """Append the op `type`; its output, or a tuple of them.
+
+    The first operand with an owner decides who records the op; without one, the innermost ``with`` does. Raises
+    TypeError for arguments that the op does not have, and BackpassError if nothing records.
+    """
+    first = inputs[0] if inputs else None
+    owner = first.owner if isinstance(first, Operand) else None
+    if owner is None:
+        owner = _owner_of([*inputs, *named.values()]) or current_recorder.get()
+    if owner is None:
+        raise BackpassError("nothing records this op: compute inside `with Tape(url):` or a function under @bp.program")
+    return owner.call(type, inputs, named)
+
+
+def _owner_of(values: Iterable[Any]) -> OpRecorder | None:
+    for each in values:
+        for x in each if isinstance(each, list | tuple) else [each]:
+            if isinstance(x, Operand) and x.owner is not None:
+                return x.owner
+    return None

@@ -1,0 +1,42 @@
+"""From an ONNX model to a program in its JSON form.
+
+1. `model.parse` reads the protobuf, fills in external data and lets `onnx` check the model.
+2. `graph.GraphReader` walks the nodes in order. Each node goes to the converter of its operator, or else through the
+   function body that the model or the ONNX standard gives for it.
+3. A converter (`operators/`) is a short function of a `node.Node`. It reads inputs as typed values and calls
+   `node.emit` for each op of the program. The op's own declaration gives the types of its results, so a mistake is
+   reported with the node's name.
+4. `draft.Draft` collects the ops of the program, gives names and writes the JSON document.
+
+A node that cannot be said is reported with its name, its operator and the reason, and reading goes on: one error lists
+all refused nodes.
+
+**Known values.** An op whose operands are all known is computed at once and becomes a constant. Float initialisers are
+trained, so they are not known, except as values that configure a node (scales, bounds, pads).
+
+**Open sizes.** A size that the model leaves open has no number in the program. `worlds` gives each open size a few
+sample numbers, and `Draft` infers the types of all values for each of them. Where all samples agree on a size, or on
+the relation of two sizes, a converter uses it, for example to write a reshape with static attributes.
+
+* `read.py`: `read_model`, the way in.
+* `model.py`: the protobuf, its external data and its check.
+* `arrays.py`: dtypes, and arrays from tensors of the protobuf.
+* `values.py`: what a name of the graph stands for: a tensor, a sequence or an optional.
+* `worlds.py`: sample sizes.
+* `folding.py`: computes an op on known arrays.
+* `dynamic_sizes.py`: the sizes of results whose sizes are operands.
+* `reshaping.py`: reshapes to open sizes, by static ops where the samples allow.
+* `cells.py`: variables that inner blocks write.
+* `sequences.py`: sequences as tensor arrays.
+* `draft.py`: the program under construction.
+* `document.py`: the JSON form of a draft, and its names.
+* `registry.py`: the table of converters.
+* `node.py`: the node that a converter reads.
+* `graph.py`: the walk over nodes, scopes and functions.
+* `losses.py`: a loss appended to the model.
+"""
+
+from core.onnx.reading.losses import Loss
+from core.onnx.reading.read import ImportedModel, read_model
+
+__all__ = ["ImportedModel", "Loss", "read_model"]

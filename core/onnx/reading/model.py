@@ -1,0 +1,94 @@
+"""The protobuf of a model: parsed, completed with external data, and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
+
+from core.ir.errors import ProgramError
+
+__all__ = ["OLDEST", "parse", "subgraphs"]
+
+OLDEST = 6
+"""The oldest opset of the default domain that is read."""
+
+
+def parse(data: bytes, files: Mapping[str, bytes]) -> ModelProto:
+    """The checked model. files: external data, by the location that the tensors name.
+
+    Raises ProgramError: malformed_model.
+    """
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except DecodeError as error:
+        raise ProgramError(f"this is not an ONNX model: {error}", "malformed_model") from None
+    if not model.HasField("graph"):
+        raise ProgramError("this is not an ONNX model: it has no graph", "malformed_model")
+    for tensor in _tensors(model):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            _load(tensor, files)
+    for output in model.graph.output:
+        if output.type.HasField("tensor_type"):  # the checker wants a shape; the reader infers the type itself
+            output.type.tensor_type.shape.SetInParent()
+    try:
+        onnx.checker.check_model(model)
+    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+        raise ProgramError(f"the model is not valid: {_first_line(error)}", "malformed_model") from None
+    return model
+
+
+def subgraphs(nodes: Iterator[onnx.NodeProto]) -> Iterator[GraphProto]:
+    """The graphs among the attributes of `nodes`, and those inside them."""
+    for node in nodes:
+        for attribute in node.attribute:
+            for graph in [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs:
+                yield graph
+                yield from subgraphs(iter(graph.node))
+
+
+def _tensors(model: ModelProto) -> Iterator[TensorProto]:
+    functions = [node for function in model.functions for node in function.node]
+    graphs = [model.graph, *subgraphs(iter(model.graph.node)), *subgraphs(iter(functions))]
+    for graph in graphs:
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+    for nodes in [functions, *(graph.node for graph in graphs)]:
+        for node in nodes:
+            for attribute in node.attribute:
+                if attribute.type == AttributeProto.TENSOR:
+                    yield attribute.t
+                yield from attribute.tensors
+
+
+def _load(tensor: TensorProto, files: Mapping[str, bytes]) -> None:
+    """Copy the external data of `tensor` into it."""
+    place = {entry.key: entry.value for entry in tensor.external_data}
+    location = place.get("location", "")
+    if location not in files:
+        raise ProgramError(
+            f"tensor {tensor.name!r} has its data in the file {location!r}, which was not given", "malformed_model"
+        )
+    held = files[location]
+    try:
+        offset = int(place.get("offset", 0))
+        length = int(place.get("length", len(held) - offset))
+    except ValueError:
+        raise ProgramError(f"tensor {tensor.name!r}: offset and length must be numbers", "malformed_model") from None
+    if offset < 0 or length < 0 or offset + length > len(held):
+        raise ProgramError(
+            f"tensor {tensor.name!r} needs bytes {offset} to {offset + length} of {location!r}, "
+            f"which has {len(held)} bytes",
+            "malformed_model",
+        )
+    tensor.raw_data = held[offset : offset + length]
+    tensor.ClearField("external_data")
+    tensor.data_location = TensorProto.DEFAULT
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

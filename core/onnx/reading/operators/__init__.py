@@ -1,0 +1,1 @@
+"""Converters, one file for each family of operators. Nothing lists the files."""

@@ -1,0 +1,47 @@
+"""Sample sizes. A world gives each open size of a model a number.
+
+The types of all values are inferred for each world as well as for the open sizes. Two sizes that are equal in all
+worlds are equal in the program: the numbers are distinct, without small common factors, and of several magnitudes, so
+that a bound such as ``min(size, 64)`` shows. A world in which a type does not fit, for example because a table has
+fewer rows than the sample asks for, says nothing about the values that follow: the program itself would fail there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.ir import TensorType
+
+__all__ = ["WORLDS", "Sample", "Sizes"]
+
+_FIRST = (5, 211, 4099, 70001)
+_STEP = (2, 12, 134, 1042)
+WORLDS = len(_FIRST)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """A tensor in one world: its type, which is static, and its elements if they follow from sizes alone."""
+
+    type: TensorType
+    value: np.ndarray | None = None
+
+
+class Sizes:
+    """The open sizes of a model, by name."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, tuple[int, ...]] = {}
+
+    def of(self, name: str) -> tuple[int, ...]:
+        """The sample of the size `name` in each world."""
+        if name not in self._numbers:
+            n = len(self._numbers)
+            self._numbers[name] = tuple(first + step * n for first, step in zip(_FIRST, _STEP, strict=True))
+        return self._numbers[name]
+
+    def fresh(self) -> tuple[int, ...]:
+        """Samples of a size that has no name."""
+        return self.of(f"\0{len(self._numbers)}")

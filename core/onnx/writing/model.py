@@ -1,0 +1,181 @@
+"""A program as the bytes of an ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from core.ir import Program, TensorType
+from core.ir.errors import InternalError, InvalidProgram, Problem, ProgramError
+from core.ir.names import root_array
+from core.ir.recursion import headroom
+from core.onnx.writing import rules  # noqa: F401  (declares every rule)
+from core.onnx.writing.arrays import Stack
+from core.onnx.writing.blocks import Val, Writer
+from core.onnx.writing.graph import Graph, Model, Tensor, value_info
+from core.onnx.writing.prepare import prepared
+from core.onnx.writing.sizes import open_sizes
+
+__all__ = ["NEWEST", "OLDEST", "default_outputs", "write_model"]
+
+OLDEST, NEWEST = 21, 28
+"""The operator sets that can be written. The newest is the newest one that onnxruntime runs."""
+
+MOST_BYTES = 2**31 - 1
+"""The largest protobuf message."""
+
+
+def write_model(
+    program: Program,
+    *,
+    values: Mapping[str, np.ndarray] | None = None,
+    outputs: Mapping[str, str] | Sequence[str] | None = None,
+    opset: int = NEWEST,
+) -> bytes:
+    """An ONNX model that computes variables of `program`.
+
+    values:  variable of the program -> array. These become initialisers; every other variable that the outputs depend
+             on becomes an input of the model, under its name.
+    outputs: names of variables of block 0, or output name -> variable; by default the variables that no op reads.
+    opset:   the version of ONNX's default operator set.
+
+    Raises ProgramError: onnx_unsupported with all ops that ONNX cannot say, each with its place; unknown_variable;
+    bad_query for an opset that is not supported.
+    """
+    if not OLDEST <= opset <= NEWEST:
+        raise ProgramError(f"the opset must be from {OLDEST} to {NEWEST}, not {opset}", "bad_query")
+    names = default_outputs(program) if outputs is None else outputs
+    wanted = dict(names) if isinstance(names, Mapping) else {name: name for name in names}
+    if not wanted:
+        raise ProgramError("the program has no variable to return", "bad_query")
+    with headroom():
+        return _written(program, {k: root_array(program, v) for k, v in wanted.items()}, values or {}, opset)
+
+
+def default_outputs(program: Program) -> list[str]:
+    """The client's names of the variables of block 0 that no op reads and that are arrays."""
+    read = {name for op in program.block.ops for name in op.inputs}
+    states = {program.latest[v.name] for v in program.states if v.name in program.latest}
+    found = []
+    for op in program.block.ops:
+        for name in op.outputs:
+            client = name.split("@VER@")[0]
+            if "@" in client or name in read or name in states:
+                continue
+            if isinstance(program.block.types[name], TensorType):
+                found.append(client)
+    return list(dict.fromkeys(found))
+
+
+def _written(program: Program, wanted: Mapping[str, str], values: Mapping[str, np.ndarray], opset: int) -> bytes:
+    variables = tuple(dict.fromkeys(wanted.values()))
+    block = prepared(program, variables)
+    sizes, uniform = open_sizes(block)
+    model = Model(opset)
+    graph = Graph(model)
+    writer = Writer(uniform)
+    read = {n for op in block.ops for n in op.inputs} | set(block.results)
+    operands: list[Val] = []
+    inputs = []
+    for name, type in zip(block.params, block.param_types, strict=True):
+        assert isinstance(type, TensorType)
+        if name not in read:
+            operands.append(Tensor(name, type.dtype, type.shape))
+            continue
+        model.claim(name)
+        if name in values:
+            operands.append(model.constant(_fitting(name, values[name], type), type.dtype, name))
+        else:
+            inputs.append(value_info(name, type, sizes.get(name)))
+            operands.append(Tensor(name, type.dtype, type.shape))
+    for name in wanted:  # reserved, so that no other value has the name of an output
+        model.claim(name)
+    found = dict(zip(variables, writer.block(graph, block, operands), strict=True))
+    if writer.problems:
+        raise InvalidProgram(writer.problems) if len(writer.problems) > 1 else _single(writer.problems[0])
+    results = []
+    for name, variable in wanted.items():
+        value = found[variable]
+        assert isinstance(value, Tensor)
+        graph.add("Identity", [value.name], [name], {}) if value.name != name else None
+        results.append(value_info(name, value.type))
+    return _serialized(graph, inputs, results, opset)
+
+
+def _fitting(name: str, value: np.ndarray, type: TensorType) -> np.ndarray:
+    if value.ndim != type.rank or any(m not in (-1, n) for m, n in zip(type.shape, value.shape, strict=True)):
+        raise ProgramError(f"{name!r} is {type}, but its value has the shape {list(value.shape)}", "feed_shape")
+    return value
+
+
+def _single(problem: Problem) -> ProgramError:
+    return ProgramError(problem.message, problem.code, location=problem.location, pointer=problem.pointer)
+
+
+def _serialized(graph: Graph, inputs: list, results: list, opset: int) -> bytes:
+    proto = graph.proto("program", inputs, results)
+    _without_copies(proto)
+    proto.initializer.extend(graph.model.initializers)
+    unused = {n for n in (i.name for i in proto.initializer)} - _read(proto)
+    for each in [i for i in proto.initializer if i.name in unused]:
+        proto.initializer.remove(each)
+    opsets = [helper.make_opsetid("", opset)]
+    model = helper.make_model(
+        proto,
+        opset_imports=opsets,
+        producer_name="backpass",
+        ir_version=helper.find_min_ir_version_for(opsets),
+    )
+    if model.ByteSize() > MOST_BYTES:
+        raise ProgramError(f"the model has {model.ByteSize()} bytes, more than {MOST_BYTES}", "limit_exceeded")
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise InternalError(f"the written ONNX model is not valid: {error}") from error
+    return model.SerializeToString()
+
+
+def _without_copies(graph: onnx.GraphProto) -> None:
+    """Let nodes compute the outputs of the graph under their names, instead of an Identity that copies them."""
+    declared = {each.name for each in (*graph.input, *graph.output)}
+    produced = {name: node for node in graph.node for name in node.output}
+    for copy in [n for n in graph.node if n.op_type == "Identity" and n.output[0] in {o.name for o in graph.output}]:
+        source, target = copy.input[0], copy.output[0]
+        if source not in produced or source in declared:
+            continue
+        _rename(graph, source, target)
+        graph.node.remove(copy)
+        declared.add(target)
+        infos = [i for i in graph.value_info if i.name == target]
+        for info in infos:
+            graph.value_info.remove(info)
+        produced[target] = produced.pop(source)
+
+
+def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for i, each in enumerate(names):
+                if each == old:
+                    names[i] = new
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _rename(attribute.g, old, new)
+    for info in graph.value_info:
+        if info.name == old:
+            info.name = new
+    for output in graph.output:
+        if output.name == old and output is not None:
+            output.name = new
+
+
+def _read(graph: onnx.GraphProto) -> set[str]:
+    found = {name for node in graph.node for name in node.input} | {o.name for o in graph.output}
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                found |= _read(attribute.g)
+    return found

@@ -1,0 +1,306 @@
+"""Tensor arrays and stacks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from core.ir import StackType, TensorType
+from core.onnx.writing.arrays import (
+    Stack,
+    append,
+    at,
+    drop,
+    empty,
+    flattened,
+    join,
+    laid_out,
+    length,
+    missing,
+    numels,
+    padded,
+    zeros,
+)
+from core.onnx.writing.blocks import OpSite
+from core.onnx.writing.graph import Tensor
+from core.onnx.writing.registry import Refused, writes
+from core.onnx.writing.rules.control import _inner, branches
+from core.onnx.writing.rules.indexing import repeated
+
+# ruff: noqa: ANN
+# mypy: disable-error-code="no-untyped-def"
+
+
+def _element(w: OpSite) -> TensorType:
+    type = w.types[0]
+    assert isinstance(type, StackType)
+    return type.array
+
+
+def _uniform(w: OpSite) -> bool:
+    return _element(w).is_static or w.uniform()
+
+
+def _position(w: OpSite, index: Tensor) -> Tensor:
+    return w.reshape(w.cast(index, "int64"), [1])
+
+
+@writes("create_array")
+def create_array(w, *, shape, dtype):
+    return empty(w, TensorType(shape, dtype), 1, _uniform(w))
+
+
+@writes("empty_stack")
+def empty_stack(w, *, depth, shape, dtype):
+    return empty(w, TensorType(tuple(shape), dtype), depth, _uniform(w))
+
+
+@writes("array_write")
+def array_write(w, x, index, array):
+    """The elements before the index, x, and the elements after it."""
+    i = _position(w, index)
+    count = w.vector([length(w, array)])
+    zero = w.ints([0])
+    inside = w.node("And", w.node("GreaterOrEqual", i, zero), w.node("LessOrEqual", i, count))
+    i = w.guarded(i, inside)
+    before = drop(w, array, zero, i)
+    after = drop(w, array, w.node("Min", w.add(i, w.ints([1])), count, shape=(1,)), count)
+    return join(w, append(w, before, x), _like(w, after, x))
+
+
+def _like(w: OpSite, stack: Stack, x: Tensor) -> Stack:
+    """`stack` with the sizes of x, if its own are open: an empty one has none."""
+    if stack.shapes is not None or -1 not in stack.element.shape:
+        return stack
+    return replace(stack, data=w.reshape(stack.data, [w.size(stack.data, 0), *w.sizes(x)]))
+
+
+@writes("array_read")
+def array_read(w, array, index):
+    i = _position(w, index)
+    count = w.vector([length(w, array)])
+    inside = w.node("And", w.node("GreaterOrEqual", i, w.ints([0])), w.node("Less", i, count))
+    return at(w, array, w.guarded(i, inside))
+
+
+@writes("array_length")
+def array_length(w, array):
+    return w.scalar(length(w, array))
+
+
+@writes("array_place")
+def array_place(w, x, index):
+    """Missing elements, then x."""
+    if isinstance(x, Stack):
+        raise Refused("an element of a stack of stacks is placed")
+    i = _position(w, index)
+    if _uniform(w):
+        before = w.full([i, *w.sizes(x)], 0, x.dtype)
+        return Stack(_element(w), w.concat([before, w.unsqueeze(x, [0])]))
+    shape = w.reshape(w.shape_of(x), [1, x.rank])
+    absent = w.full([i, x.rank], -1, "int64")
+    return Stack(_element(w), w.flat(x), w.concat([absent, shape]))
+
+
+@writes("array_take")
+def array_take(w, array, index, like):
+    """An `If`: the element, or zeros."""
+    i = _position(w, index)
+    here, inside = _inner(w)
+    there, absent = _inner(w)
+    if array.shapes is None or array.counts:
+        condition = w.node("Less", i, w.vector([length(w, array)]))
+    else:
+        more = padded(w, array, w.arith("Add", i, 1))
+        condition = w.node("Not", w.gather(missing(w, more.shapes), i))
+    found = at(inside, array, i)
+    return branches(w, condition, [(here, inside, [found]), (there, absent, [absent.zeros_like(like)])])[0]
+
+
+@writes("array_erase")
+def array_erase(w, array, index):
+    """A selection, so that NaN and infinity are dropped too."""
+    if array.counts:
+        raise Refused("an element of a stack of stacks is erased")
+    n = w.size(array.tensors[-1], 0)
+    erased = w.node("Equal", w.arange(n), _position(w, index), shape=(-1,))
+    if array.shapes is None:
+        mask = w.unsqueeze(erased, list(range(1, array.data.rank)))
+        return replace(array, data=w.where(mask, w.number(0, array.data), array.data))
+    shapes = w.where(w.unsqueeze(erased, [1]), w.const(-1, "int64"), array.shapes)
+    lengths = numels(w, array.shapes)
+    kept = w.node("Not", w.gather(erased, repeated(w, lengths)))
+    data = w.node("Compress", array.data, kept, axis=0, shape=(-1,))
+    return replace(array, data=data, shapes=shapes)
+
+
+@writes("array_fill")
+def array_fill(w, array, like):
+    """The elements, and zeros for the missing ones."""
+    if array.counts:
+        return array  # only whole stacks of stacks are written, which have every element
+    if array.shapes is None and like.shapes is None and _uniform(w):
+        have, want = w.size(array.data, 0), w.size(like.data, 0)
+        absent = drop(w, zeros(w, like), have, w.arith("Max", have, want))
+        return join(w, _like_stack(w, array, like), absent)
+    array, like = flattened(w, array), flattened(w, like)
+    array = padded(w, array, w.size(like.shapes, 0))
+    return replace(array, data=laid_out(w, array, like.shapes), shapes=like.shapes)
+
+
+def _like_stack(w: OpSite, stack: Stack, like: Stack) -> Stack:
+    if stack.shapes is not None or -1 not in stack.element.shape:
+        return stack
+    return replace(stack, data=w.reshape(stack.data, [w.size(stack.data, 0), *w.sizes(like.data)[1:]]))
+
+
+@writes("array_unstack")
+def array_unstack(w, x):
+    return Stack(_element(w), x)
+
+
+@writes("array_join")
+def array_join(w, array, like=None, *, shape, dtype, count):
+    """The tensor of the elements, with zeros for missing ones at the end."""
+    if array.shapes is not None:
+        n = w.size(array.shapes, 0)
+        first = w.slice_axis(array.shapes, 0, 0, 1)  # the elements of a joined array have one shape
+        sizes = w.concat([w.vector([n]), w.reduce("ReduceSum", first, [0], False)])
+        data = w.node("Reshape", array.data, sizes, shape=(-1, *shape), allowzero=1)
+        if isinstance(n, int):
+            data = replace(data, shape=(n, *shape))
+    else:
+        data = array.data
+    have = w.size(data, 0)
+    want = w.size(like, 0) if like is not None else count if count >= 0 else have
+    if want is have or (isinstance(want, int) and want == have):
+        return replace(data, shape=(data.shape[0], *shape)) if data.shape else data
+    if -1 in shape:
+        sizes = w.sizes(like)[1:] if like is not None else [max(n, 0) for n in shape]
+        if like is not None:
+            data = w.reshape(data, [have, *sizes])
+    else:
+        sizes = list(shape)
+    fits = w.node("LessOrEqual", w.vector([have]), w.vector([want]))
+    missing = w.arith("Sub", want, have)
+    if isinstance(missing, Tensor):
+        missing = w.guarded(missing, fits)
+    if -1 in shape and like is None:
+        sizes = w.sizes(data)[1:]
+    padding = w.full([missing, *sizes], 0, data.dtype)
+    return w.concat([data, padding])
+
+
+@writes("array_concat")
+def array_concat(w, array, like=None):
+    """The elements along their first axis; with `like`, an empty array gives no rows of it."""
+    element = array.element
+    if array.shapes is None:
+        sizes = w.sizes(array.data)
+        rows = w.product(sizes[:2])
+        if like is not None and -1 in element.shape[1:]:
+            sizes[2:] = w.sizes(like)[1:]
+        return w.reshape(array.data, [rows, *sizes[2:]])
+    rows = w.reduce("ReduceSum", w.gather(array.shapes, w.ints([0]), 1), [0], False)
+    rest = []
+    for axis, n in enumerate(element.shape[1:], 1):
+        if n >= 0:
+            rest.append(n)
+            continue
+        if like is not None:
+            rest.append(w.size(like, axis))
+        else:
+            column = w.gather(array.shapes, w.ints([axis]), 1)
+            rest.append(w.reduce("ReduceMax", column, [0], False))
+    return w.node("Reshape", array.data, w.vector([rows, *rest]), shape=w.types[0].shape, allowzero=1)
+
+
+@writes("array_split_as")
+def array_split_as(w, x, array):
+    """x, flattened, with the first sizes of the elements of the array."""
+    array = flattened(w, array)
+    n = w.size(array.shapes, 0)
+    rest = w.slice_axis(w.shape_of(x), 0, 1, x.rank)
+    first = w.slice_axis(array.shapes, 1, 0, 1)
+    if x.rank == 1:
+        shapes = first
+    else:
+        shapes = w.concat([first, w.expand(w.unsqueeze(rest, [0]), [n, x.rank - 1])], 1)
+    return Stack(_element(w), w.flat(x), replace(shapes, shape=(-1, x.rank)))
+
+
+@writes("array_flatten")
+def array_flatten(w, array):
+    """A stack of stacks without its outermost level."""
+    return replace(array, counts=array.counts[1:])
+
+
+@writes("array_regroup")
+def array_regroup(w, array, like):
+    return replace(array, counts=(like.counts[0], *array.counts))
+
+
+@writes("array_chunks")
+def array_chunks(w, array, *, order):
+    """Counts binom(k + order - 1, order), cut off at the number of elements."""
+    n = w.vector([length(w, array)])
+    most = 4096
+    ends, total = [], 0
+    for k in range(most):
+        total += math.comb(k + order, order)
+        ends.append(min(total, 2**62))
+        if total > 2**40:
+            break
+    bounds = w.ints(ends)
+    starts = w.ints([0, *ends[:-1]])
+    sizes = w.sub(w.node("Min", bounds, n), w.node("Min", starts, n))
+    used = w.node("Less", starts, n)
+    counts = w.node("Compress", sizes, used, axis=0, shape=(-1,))
+    return replace(array, counts=(counts, *array.counts))
+
+
+@writes("array_cut")
+def array_cut(w, x, counts):
+    """Sections of x, flattened, with their shapes."""
+    counts = w.cast(counts, "int64")
+    n = w.size(counts, 0)
+    rest = w.slice_axis(w.shape_of(x), 0, 1, x.rank)
+    first = w.unsqueeze(counts, [1])
+    shapes = first if x.rank == 1 else w.concat([first, w.expand(w.unsqueeze(rest, [0]), [n, x.rank - 1])], 1)
+    return Stack(_element(w), w.flat(x), replace(shapes, shape=(-1, x.rank)))
+
+
+@writes("array_paste")
+def array_paste(w, array, like):
+    return w.reshape_like(w.flat(array.data), like)
+
+
+def sum_of_stacks(w, *x: Stack) -> Stack:
+    """The sum of stacks, element by element; an element that one of them lacks counts as zeros."""
+    total = x[0]
+    for each in x[1:]:
+        total = _sum(w, total, each)
+    return total
+
+
+def _sum(w: OpSite, a: Stack, b: Stack) -> Stack:
+    if a.shapes is None and b.shapes is None and _uniform(w):
+        if a.counts:
+            return replace(a, data=w.add(a.data, b.data))
+        most = w.arith("Max", w.size(a.data, 0), w.size(b.data, 0))
+        return replace(a, data=w.add(_grown(w, a.data, most), _grown(w, b.data, most)))
+    if a.counts:
+        raise Refused("stacks of stacks of arrays of different shapes are added")
+    a, b = flattened(w, a), flattened(w, b)
+    most = w.arith("Max", w.size(a.shapes, 0), w.size(b.shapes, 0))
+    a, b = padded(w, a, most), padded(w, b, most)
+    shapes = w.node("Max", a.shapes, b.shapes)
+    return Stack(_element(w), w.add(laid_out(w, a, shapes), laid_out(w, b, shapes)), shapes)
+
+
+def _grown(w: OpSite, data: Tensor, count) -> Tensor:
+    """`data` with zeros after it, so that it has `count` elements."""
+    if isinstance(count, int) and count == (data.shape or (-1,))[0]:
+        return data
+    absent = w.arith("Sub", count, w.size(data, 0))
+    return w.concat([data, w.full([absent, *w.sizes(data)[1:]], 0, data.dtype)])

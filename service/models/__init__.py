@@ -1,0 +1,11 @@
+"""Models from files: their programs, and the values that belong to them.
+
+value_file  the file of initial values, as it is stored
+importer    ONNX models become programs, in processes of their own
+handlers    the handler of these processes
+"""
+
+from service.models.importer import Importer, Read
+from service.models.value_file import write_values
+
+__all__ = ["Importer", "Read", "write_values"]
