@@ -278,11 +278,11 @@ class Draft:
     def _write_constant(self, label: Label, array: np.ndarray) -> None:
         """Add the constant to the program: as one number, as a list of numbers, or as a state."""
         dtype = name_of_array(array)
-        flat = array.reshape(-1)
-        first = flat[:1]
-        uniform = flat.size > 0 and flat.tobytes() == np.repeat(first, flat.size).tobytes()
-        listed = flat[:1] if uniform else flat
-        numbers = [float(n) for n in listed] if flat.size <= IN_PROGRAM or uniform else []
+        flat = np.ascontiguousarray(array).reshape(-1)
+        bits = flat.view("uint8").reshape(flat.size, -1) if flat.size else flat
+        uniform = flat.size > 0 and bool((bits == bits[0]).all())
+        listed = flat[:1] if uniform else flat[: IN_PROGRAM + 1]
+        numbers = [float(n) for n in listed]
         exact = not any(math.isnan(n) for n in numbers) and (
             array.dtype.kind not in "iu" or all(int(n) == int(m) for n, m in zip(numbers, listed, strict=True))
         )
