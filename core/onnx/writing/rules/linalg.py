@@ -12,6 +12,8 @@ cannot(
     "cholesky_factor",
     "eigh_factor",
     "eigvalsh_factor",
+    "lu",
+    "matrix_exp",
     "pinv",
     "qr_factor",
     "svd",
