@@ -127,6 +127,21 @@ def test_reshapes_that_only_move_known_sizes_take_no_sizes_as_operands(name):
     assert not any(op["type"].startswith("dynamic_") for op in found.program["blocks"][0]["ops"])
 
 
+def test_an_open_size_is_not_taken_for_another_one():
+    """A batch of one is broadcast to the length; the two sizes have different samples."""
+    body = f"""{PLACES} {BATCH_AND_TIME}
+        rest = Constant <value = int64[1] {{6}}> ()
+        sizes = Concat <axis = 0> (t, t, rest)
+        y = Expand (x, sizes)"""
+    found = read_model(model(body).SerializeToString())
+
+    for shape in ((1, 3, 6), (3, 3, 6), (1, 1, 6)):
+        x = np.arange(np.prod(shape), dtype="float32").reshape(shape)
+        np.testing.assert_array_equal(run(found, [x])[0], np.broadcast_to(x, (shape[1], *shape[1:])))
+    with pytest.raises(ExecutionError, match="cannot broadcast"):
+        run(found, [np.zeros((2, 3, 6), "float32")])
+
+
 def test_a_shape_that_is_fed_reshapes_and_its_rank_is_known():
     made = parser.parse_model(HEADER + "g (float[n, 6] x, int64[3] s) => (float[a, b, c] y) { y = Reshape (x, s) }")
     found = read_model(made.SerializeToString())
