@@ -134,8 +134,26 @@ def test_a_function_that_calls_itself_is_refused():
         <domain: "mine", opset_import: ["" : 21, "mine" : 1]>
         f (a) => (b) { b = mine.f (a) }"""
 
-    with pytest.raises(ProgramError, match="nested more than|not valid"):
+    with pytest.raises(ProgramError, match=r"nested more than|not valid"):
         imported(parser.parse_model(text))
+
+
+def test_functions_that_double_at_each_level_end_at_a_limit():
+    levels = "".join(
+        f"""<domain: "mine", opset_import: ["" : 21, "mine" : 1]>
+        f{i} (a) => (c) {{ b = mine.f{i + 1} (a)  c = mine.f{i + 1} (b) }}\n"""
+        for i in range(40)
+    )
+    text = f"""<ir_version: 10, opset_import: ["" : 21, "mine" : 1]>
+        g (float[2] x) => (float[2] y) {{ y = mine.f0 (x) }}
+        {levels}
+        <domain: "mine", opset_import: ["" : 21]>
+        f40 (a) => (b) {{ b = Identity (a) }}"""
+
+    with pytest.raises(ProgramError, match="more than 60000 nodes") as error:
+        imported(parser.parse_model(text))
+
+    assert error.value.code == "limit_exceeded"
 
 
 def test_outputs_that_are_inputs_parameters_or_constants_have_their_own_names():

@@ -8,6 +8,7 @@ from typing import Any
 from onnx import GraphProto, ValueInfoProto, helper
 
 from core.ir import StackType, TensorType
+from core.onnx.reading.arrays import array_of
 from core.onnx.reading.cells import Cell, joined, write_all
 from core.onnx.reading.draft import DraftBlock, Written
 from core.onnx.reading.node import Node
@@ -146,8 +147,6 @@ def _goes_on(body: GraphProto) -> bool:
 
 
 def _true(tensor: Any) -> bool:
-    from core.onnx.reading.arrays import array_of
-
     found = array_of(tensor).reshape(-1)
     return found.size == 1 and bool(found[0])
 
