@@ -10,9 +10,13 @@ from core.onnx.writing.registry import Refused, cannot, writes
 from core.onnx.writing.rules.indexing import wrapped
 from core.ops.common.windows import pads_of, reach, sizes
 
+<<<<<<< HEAD
 # mypy: disable-error-code="no-untyped-def"
 
 cannot("the size of each bin depends on the data", "roi_positions", "roi_fractions")
+=======
+cannot("the size of each bin depends on the data", "roi_positions")
+>>>>>>> onnx-out
 
 
 def _geometry(n, strides, paddings, dilations):
@@ -56,7 +60,7 @@ def transposed(w: OpSite, ct: Tensor, filter: Tensor, like: Tensor, stride, pads
         strides=list(stride),
         dilations=list(dilation),
         group=groups,
-        shape=(ct.shape[0], channels, *(-1,) * n),
+        shape=((ct.shape or (-1,))[0], channels, *(-1,) * n),
     )
     starts = [p[0] for p in pads]
     axes = list(range(2, n + 2))
@@ -189,6 +193,7 @@ def pick(w, x, index):
     at = w.reshape(wrapped(w, index, count), [n, c, w.product(w.sizes(index)[2:])])
     found = w.node("GatherElements", flat, at, axis=2, shape=at.shape)
     return w.reshape_like(found, index)
+<<<<<<< HEAD
 
 
 @writes("non_max_suppression")
@@ -199,3 +204,5 @@ def non_max_suppression(w, boxes, scores, *, max_output, iou_threshold, score_th
     least = None if score_threshold == -np.inf else w.const([score_threshold], "float32")
     center = int(box_format == "center")
     return w.node("NonMaxSuppression", *given, least, center_point_box=center, dtype="int64", shape=(-1, 3))
+=======
+>>>>>>> onnx-out
