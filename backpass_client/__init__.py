@@ -24,6 +24,7 @@ Files, each importing only from the lines above it:
 errors            exceptions
 text              short texts of results
 rows, tensorfile  sparse gradients; messages with tensors as safetensors files
+onnx_file         ONNX models as the bytes to send
 streams           gradients that arrive during the backward pass
 connection        HTTP requests to one service, with retries
 results           the gradients and values of a response
