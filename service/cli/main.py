@@ -1,5 +1,5 @@
-"""The command line: `backpass serve`, `doctor`, `keys`, `backup`, `restore`, `profile`, `openapi`, `catalogue`,
-`options`, `signatures` and `version`."""
+"""The command line: `backpass serve`, `import`, `doctor`, `keys`, `backup`, `restore`, `profile`, `openapi`,
+`catalogue`, `options`, `signatures` and `version`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from service import __version__, logs
-from service.cli import backup
+from service.cli import backup, importing
 from service.cli.keys import add_keys, run_keys
 from service.settings import Settings
 
@@ -39,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given = {} if chosen.data_dir is None else {"data_dir": chosen.data_dir}
             settings = _settings(given)
             return 2 if settings is None else backup.run(chosen, settings)
+        case "import":
+            settings = _settings({})
+            return 2 if settings is None else importing.run(chosen, settings)
         case "profile":
             return _profile(chosen)
         case "openapi":
@@ -68,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name, kind in OPTIONS.items():
         serve.add_argument(f"--{name.replace('_', '-')}", type=kind, help=_setting_help(name), metavar=name.upper())
+    importing.add_command(commands)
     add_keys(commands)
     backup.add_commands(commands)
     profile = commands.add_parser(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from core.ir import StackType, TensorType
 from core.ir.errors import ProgramError
@@ -17,9 +17,13 @@ __all__ = ["Cell", "joined", "write_all"]
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """A variable that a loop or branch overwrites: the value that it has where an inner block begins."""
+    """A variable that a loop or branch overwrites: the value that it has where an inner block begins.
+
+    free: axes of any size. The samples of their sizes are its own, so no other size was taken for equal to them.
+    """
 
     value: Tensor | Array
+    free: set[int] = field(default_factory=set)
 
     @property
     def label(self) -> Label:
@@ -51,8 +55,11 @@ def write_all(draft: Draft, sources: Sequence[Tensor | Array], cells: Sequence[C
             draft.assign(source, cell.label)
 
 
-def joined(draft: Draft, a: Tensor | Array, b: Tensor | Array, what: str) -> tuple[Tensor | Array, bool]:
-    """A value of the type that both fit, and whether it is wider than `a`. A size in which they differ becomes open.
+def joined(
+    draft: Draft, a: Tensor | Array, b: Tensor | Array, what: str, free: set[int]
+) -> tuple[Tensor | Array, bool]:
+    """A value of the type that both fit, and whether it is wider than `a`. A size in which they differ becomes open,
+    and its axis is added to `free`.
 
     Raises ProgramError if dtype, rank or kind differ.
     """
@@ -64,14 +71,17 @@ def joined(draft: Draft, a: Tensor | Array, b: Tensor | Array, what: str) -> tup
         return Array(type, a.label), type != a.type
     found = joined_type(a.type, b.type, "type_mismatch", what)
     assert isinstance(found, TensorType)
+    free &= set(range(len(found.shape)))
     pairs = [(_sample(a, w), _sample(b, w)) for w in range(WORLDS)]
     differ = [
         n == -1
+        and i not in free
         and (a.shape[i] != -1 or any(s is None or t is None or s.type.shape[i] != t.type.shape[i] for s, t in pairs))
         for i, n in enumerate(found.shape)
     ]
     if found == a.type and not any(differ):
         return a, False
+    free.update(i for i, each in enumerate(differ) if each)
     fresh = [draft.sizes.fresh() if each else () for each in differ]
     samples = []
     for w in range(WORLDS):

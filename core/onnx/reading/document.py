@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +13,6 @@ from core.wire.document import NAME, Limits, is_reserved
 
 __all__ = ["Names", "document"]
 
-_OTHER = re.compile(r"[^A-Za-z0-9_./\-]")
 _LONGEST = Limits().max_name
 
 
@@ -51,7 +49,7 @@ def legal(name: str) -> str:
     name = name[:_LONGEST]
     if NAME.match(name) and not is_reserved(name):
         return name
-    name = _OTHER.sub("_", name)[: _LONGEST - 2]
+    name = "".join(each if each != "@" and NAME.match(f"a{each}") else "_" for each in name)[: _LONGEST - 2]
     return name if NAME.match(name) and not is_reserved(name) else f"n_{name}"
 
 

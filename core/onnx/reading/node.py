@@ -133,6 +133,13 @@ class Node:
         columns = [{int(w[i]) for w in worlds} for i in range(found.shape[0])]
         return [each.pop() if len(each) == 1 else None for each in columns]
 
+    def planned_sizes(self, position: int) -> list[int | None]:
+        """As `sizes`, for a node that can follow open sizes but not data. Raises Refused if the elements are data."""
+        found = self.sizes(position)
+        if None in found and all(s is None or s.value is None for s in self[position].samples):
+            self.constant(position)
+        return found
+
     # --- attributes --------------------------------------------------------------------------------------------
 
     def has(self, name: str) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from core.onnx.reading.node import Node
 from core.onnx.reading.values import Tensor
-from core.onnx.reading.worlds import Sample
+from core.onnx.reading.worlds import WORLDS, Sample
 
 __all__ = ["reshaped"]
 
 Shape = tuple[int, ...]
+Shapes = tuple[Shape, Shape]
 
 
 def reshaped(node: Node, x: Tensor, sizes: Tensor, target: Sequence[int | None], copies_zeros: bool) -> Tensor:
@@ -27,13 +28,18 @@ def reshaped(node: Node, x: Tensor, sizes: Tensor, target: Sequence[int | None],
         raise node.refuse(f"the shape {known} has more than one -1")
     if None not in known:
         return node.reshape(x, [n for n in known if n is not None])
-    worlds = _worlds(x, sizes, target, copies_zeros)
-    if worlds:
+    all_worlds = _worlds(x, sizes, target, copies_zeros)
+    worlds = [each for each in all_worlds if each is not None]
+    if len(worlds) > 1:
         groups = _groups(worlds)
         if groups is not None:
             return _regrouped(node, x, groups, worlds)
         if known.count(None) == 1 and -1 not in known:
             return node.reshape(x, [-1 if n is None else n for n in known])
+        like = node.draft.shaped([None if each is None else each[1] for each in all_worlds])
+        if like is not None:
+            result: Tensor = node.emit("reshape_as", x, like)
+            return result
     return _by_sizes(node, x, sizes, known, copies_zeros)
 
 
@@ -43,30 +49,32 @@ def _copied(x: Tensor, axis: int) -> int | None:
     return None if x.shape[axis] == -1 else x.shape[axis]
 
 
-def _worlds(x: Tensor, sizes: Tensor, target: Sequence[int | None], copies_zeros: bool) -> list[tuple[Shape, Shape]]:
-    """The shapes of x and of the result in each world; empty unless two worlds or more know both."""
-    found: list[tuple[Shape, Shape]] = []
-    count = max(len(x.samples), len(sizes.samples))
-    for w in range(count):
+def _worlds(x: Tensor, sizes: Tensor, target: Sequence[int | None], copies_zeros: bool) -> list[Shapes | None]:
+    """The shapes of x and of the result in each world, None for a world that does not know both."""
+    found: list[Shapes | None] = []
+    for w in range(WORLDS):
         at = x.samples[w] if x.samples else Sample(x.type)
         into = sizes.samples[w] if sizes.samples else Sample(sizes.type, sizes.known)
         if at is None or into is None or into.value is None or -1 in at.type.shape:
-            continue
-        shape = [int(n) for n in into.value]
-        if copies_zeros:
-            shape = [at.type.shape[i] if n == 0 and i < len(at.type.shape) else n for i, n in enumerate(shape)]
-        total = math.prod(at.type.shape)
-        rest = math.prod(n for n in shape if n != -1)
-        if -1 in shape:
-            if not rest or total % rest:
-                continue
-            shape[shape.index(-1)] = total // rest
-        if math.prod(shape) == total and min(shape, default=1) > 0:
-            found.append((at.type.shape, tuple(shape)))
-    return found if len(found) > 1 else []
+            found.append(None)
+        else:
+            found.append(_pair(at.type.shape, into.value, copies_zeros))
+    return found
 
 
-def _groups(worlds: Sequence[tuple[Shape, Shape]]) -> list[tuple[range, range]] | None:
+def _pair(own: Shape, into: Iterable[int], copies_zeros: bool) -> Shapes | None:
+    shape = [int(n) for n in into]
+    if copies_zeros:
+        shape = [own[i] if n == 0 and i < len(own) else n for i, n in enumerate(shape)]
+    total, rest = math.prod(own), math.prod(n for n in shape if n != -1)
+    if -1 in shape:
+        if not rest or total % rest:
+            return None
+        shape[shape.index(-1)] = total // rest
+    return (own, tuple(shape)) if math.prod(shape) == total and min(shape, default=1) > 0 else None
+
+
+def _groups(worlds: Sequence[Shapes]) -> list[tuple[range, range]] | None:
     """Runs of axes of x and of the result with the same number of elements in all worlds, each as short as possible.
 
     None if a run of the result has two open sizes that a run of x does not have unchanged.
@@ -95,13 +103,11 @@ def _ends(i: int, j: int, m: int, n: int) -> list[tuple[int, int]]:
     return sorted(pairs, key=lambda each: (max(each[0] - i, each[1] - j), each))
 
 
-def _is_open(worlds: Sequence[tuple[Shape, Shape]], axis: int) -> bool:
+def _is_open(worlds: Sequence[Shapes], axis: int) -> bool:
     return len({t[axis] for _, t in worlds}) > 1
 
 
-def _regrouped(
-    node: Node, x: Tensor, groups: Sequence[tuple[range, range]], worlds: Sequence[tuple[Shape, Shape]]
-) -> Tensor:
+def _regrouped(node: Node, x: Tensor, groups: Sequence[tuple[range, range]], worlds: Sequence[Shapes]) -> Tensor:
     """`x` with each run of axes merged and divided. From the last run to the first, so that axes keep their numbers."""
     for source, result in reversed(groups):
         if len(source) == len(result) == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ import numpy as np
 from core.ir import StackType, TensorType
 from core.onnx.reading.worlds import Sample
 
-__all__ = ["Array", "Initial", "Label", "List", "Maybe", "Poison", "Tensor", "Value"]
+__all__ = ["Array", "Initial", "Label", "List", "Maybe", "Origin", "Poison", "Tensor", "Value"]
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +37,15 @@ class Initial:
     role: Literal["parameter", "state"]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Origin:
+    """The op that computes a tensor."""
+
+    op: str
+    inputs: tuple[Any, ...]
+    attrs: Mapping[str, Any]
+
+
 @dataclass(slots=True, eq=False)
 class Tensor:
     """A tensor of the graph.
@@ -44,6 +54,7 @@ class Tensor:
     initial: its first value, if it is a parameter or a state.
     samples: its type, and perhaps its elements, for each world; empty if its type is the same in all of them.
     label:   its variable of the program; None for a value that no op has used yet.
+    origin:  the op that computes it, if it has a single result.
     """
 
     type: TensorType
@@ -51,6 +62,7 @@ class Tensor:
     value: np.ndarray | None = None
     initial: Initial | None = None
     samples: tuple[Sample | None, ...] = ()
+    origin: Origin | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -16,8 +16,8 @@ from core.ir import TensorType
 
 __all__ = ["WORLDS", "Sample", "Sizes"]
 
-_FIRST = (5, 211, 4099, 70001)
-_STEP = (2, 12, 134, 1042)
+_FIRST = (5, 13, 211, 4099, 70001)
+_STEP = (2, 4, 12, 134, 1042)
 WORLDS = len(_FIRST)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import reduce
 
 import numpy as np
 
-from core.ir import FLOATS, INTEGERS
 from core.onnx.reading.arrays import dtype_name
 from core.onnx.reading.node import Node
 from core.onnx.reading.registry import converter
@@ -72,10 +72,7 @@ def _truncated(node: Node, x: Tensor, y: Tensor) -> Tensor:
 
 @converter("Mod")
 def mod(node: Node) -> Tensor:
-    fmod = node.attr("fmod", 0)
-    if node[0].is_float and not fmod:
-        raise node.refuse("floats need the attribute fmod = 1")
-    result: Tensor = node.emit("fmod" if fmod else "mod", node[0], node[1])
+    result: Tensor = node.emit("fmod" if node.attr("fmod", 0) else "mod", node[0], node[1])
     return result
 
 
@@ -143,21 +140,41 @@ def cast_like(node: Node) -> Tensor:
 
 @converter("Where")
 def where(node: Node) -> Tensor:
-    result: Tensor = node.emit("where", node[0], node[1], node[2])
+    condition, x, y = node[0], node[1], node[2]
+    y = _kept_rows(node, y, lambda: node.emit("logical_not", condition), condition)
+    x = _kept_rows(node, x, lambda: condition, condition)
+    result: Tensor = node.emit("where", condition, x, y)
     return result
+
+
+def _kept_rows(node: Node, x: Tensor, kept: Callable[[], Tensor], condition: Tensor) -> Tensor:
+    """`x`, whose rows that the selection drops get a gradient of 0, if it is a softmax and whole rows are dropped.
+
+    A row whose scores are all -inf has a softmax of NaN. The selection replaces it, but the gradient of a softmax
+    multiplies by its result, and 0 * NaN is NaN.
+    """
+    casts: list[str] = []
+    source = x
+    while source.origin is not None and source.origin.op == "cast":
+        casts.append(source.dtype)
+        source = source.origin.inputs[0]
+    made = source.origin
+    if made is None or made.op != "softmax":
+        return x
+    axis = made.attrs.get("axis", -1) % source.rank - source.rank
+    if condition.rank > source.rank or (condition.rank >= -axis and condition.shape[axis] != 1):
+        return x
+    found: Tensor = node.emit("softmax", node.emit("mask_gradient", kept(), made.inputs[0]), **made.attrs)
+    for dtype in reversed(casts):
+        found = node.cast(found, dtype)
+    return found
 
 
 @converter("IsInf")
 def is_infinite(node: Node) -> Tensor:
-    x = node[0]
-    negative, positive = node.attr("detect_negative", 1), node.attr("detect_positive", 1)
-    found: Tensor = node.emit("isinf", x)
-    zero = node.const(0, x.dtype)
-    if not positive:
-        found = node.emit("logical_and", found, node.emit("less_than", x, zero))
-    if not negative:
-        found = node.emit("logical_and", found, node.emit("greater_than", x, zero))
-    return found
+    signs = {"positive": bool(node.attr("detect_positive", 1)), "negative": bool(node.attr("detect_negative", 1))}
+    result: Tensor = node.emit("isinf", node[0], **signs)
+    return result
 
 
 @converter("BitShift")
@@ -176,14 +193,8 @@ def bit_shift(node: Node) -> Tensor:
 
 @converter("BitCast")
 def bit_cast(node: Node) -> Tensor:
-    x, dtype = node[0], dtype_name(node.attr("to"))
-    if x.value is not None:
-        return node.draft.constant(x.value.view(node.const(0, dtype).value.dtype))  # type: ignore[union-attr]
-    if x.dtype == dtype:
-        return x
-    if {x.dtype, dtype} <= set(INTEGERS) - set(FLOATS) and _width(x.dtype) == _width(dtype):
-        return node.cast(x, dtype)
-    raise node.refuse(f"the bits of {x.dtype} cannot be read as {dtype}")
+    result: Tensor = node.emit("bitcast", node[0], dtype=dtype_name(node.attr("to")))
+    return result
 
 
 def _width(dtype: str) -> int:

@@ -122,14 +122,8 @@ def gather_nd(node: Node) -> Tensor:
 
 @converter("Compress")
 def compress(node: Node) -> Tensor:
-    x, condition = node[0], node[1]
-    axis = 0
-    if node.has("axis"):
-        axis = node.axis()
-    else:
-        x = node.reshape(x, [-1])
-    positions = node.emit("nonzero", condition)
-    result: Tensor = node.emit("gather", x, node.emit("squeeze", positions, axes=[1]), axis=axis)
+    axis = {"axis": node.axis()} if node.has("axis") else {}
+    result: Tensor = node.emit("compress", node[0], node[1], **axis)
     return result
 
 
@@ -162,96 +156,36 @@ def one_hot(node: Node) -> Tensor:
 
 @converter("ReverseSequence")
 def reverse_sequence(node: Node) -> Tensor:
-    x, lengths = node[0], node.cast(node[1], "int64")
     time, batch = node.axis(0, "time_axis"), node.axis(1, "batch_axis")
-    if lengths.rank != 1:
-        raise node.refuse(f"the lengths must be a vector, not {lengths.type}")
-    after = x.rank - 1 - batch
-    per_batch = node.emit("unsqueeze", lengths, axes=list(range(1, 1 + after))) if after else lengths
-    step = node.counted(x, time)
-    mirrored = node.emit("sub", node.emit("sub", per_batch, node.const(1, "int64")), step)
-    inside = node.emit("less_than", step, per_batch)
-    result: Tensor = node.emit("take_along_axis", x, node.emit("where", inside, mirrored, step), axis=time)
+    result: Tensor = node.emit(
+        "reverse_sequence", node[0], node.cast(node[1], "int64"), time_axis=time, batch_axis=batch
+    )
     return result
 
 
 # --- writes --------------------------------------------------------------------------------------------------------
 
+_REDUCTIONS = {"none": "assign", "add": "add", "mul": "mul", "max": "max", "min": "min"}
+
+
+def _reduction(node: Node) -> str:
+    found = node.attr("reduction", "none")
+    if found not in _REDUCTIONS:
+        raise node.refuse(f"the reduction must be one of {', '.join(_REDUCTIONS)}, not {found!r}")
+    return _REDUCTIONS[found]
+
 
 @converter("ScatterElements", "Scatter")
 def scatter_elements(node: Node) -> Tensor:
-    x, index, updates, axis = node[0], node.cast(node[1], "int64"), node[2], node.axis(0)
-    reduction = node.attr("reduction", "none")
-    result: Tensor
-    if reduction in ("none", "add"):
-        reduce = {"none": "assign", "add": "add"}[reduction]
-        result = node.emit("put_along_axis", x, index, updates, axis=axis, reduce=reduce)
-        return result
-    coordinates = [index if i == axis else node.counted(index, i) for i in range(x.rank)]
-    return _combined(node, x, node.emit("stack", *coordinates, axis=-1), updates, reduction)
+    index = node.cast(node[1], "int64")
+    result: Tensor = node.emit("put_along_axis", node[0], index, node[2], axis=node.axis(0), reduce=_reduction(node))
+    return result
 
 
 @converter("ScatterND")
 def scatter_nd(node: Node) -> Tensor:
-    x, index, updates = node[0], node.cast(node[1], "int64"), node[2]
-    reduction = node.attr("reduction", "none")
-    depth = index.shape[-1]
-    if depth == -1:
-        raise node.refuse("the number of coordinates is open")
-    if depth == 0:
-        raise node.refuse("the indices have no coordinates")
-    result: Tensor
-    if reduction == "none":
-        columns = [node.emit("gather", index, node.const(i, "int64"), axis=-1) for i in range(depth)]
-        result = node.emit("index_put", x, updates, *columns)
-        return result
-    if reduction == "add":
-        result = node.emit("scatter_nd_add", x, index, updates)
-        return result
-    return _combined(node, x, index, updates, reduction)
-
-
-def _combined(node: Node, x: Tensor, index: Tensor, updates: Tensor, reduction: str) -> Tensor:
-    """`x` with updates multiplied into it, or the extremes of x and the updates.
-
-    index: coordinates along the first axes of x, in the last axis. The updates of one position form a segment.
-    """
-    ops = {"mul": ("segment_prod", "mul"), "max": ("segment_max", "maximum"), "min": ("segment_min", "minimum")}
-    if reduction not in ops:
-        raise node.refuse(f"the reduction must be none, add, mul, max or min, not {reduction!r}")
-    if not x.type.is_static or not index.type.is_static:
-        raise node.refuse(f"the reduction {reduction} needs known sizes")
-    depth = index.shape[-1]
-    outer, inner = x.shape[:depth], x.shape[depth:]
-    rows = int(np.prod(outer, dtype="int64"))
-    wraps = node.const(np.array(outer), "int64")
-    index = node.emit(
-        "where", node.emit("less_than", index, node.const(0, "int64")), node.emit("add", index, wraps), index
-    )
-    strides = [int(np.prod(outer[i + 1 :], dtype="int64")) for i in range(depth)]
-    row = node.emit("reduce_sum", node.emit("mul", index, node.const(strides, "int64")), axes=[index.rank - 1])
-    row = node.reshape(row, [-1])
-    flat = node.reshape(x, [rows, *inner])
-    given = node.reshape(updates, [row.shape[0], *inner])
-    op = {"max": "segment_max", "min": "segment_min"}.get(reduction)
-    if op is None:
-        return node.reshape(_products(node, flat, row, given), x.shape)
-    own = node.const(np.arange(rows), "int64")
-    both = node.emit("concat", flat, given, axis=0)
-    result: Tensor = node.emit(op, both, node.emit("concat", own, row, axis=0), num_segments=rows)
-    return node.reshape(result, x.shape)
-
-
-def _products(node: Node, x: Tensor, row: Tensor, updates: Tensor) -> Tensor:
-    """Rows of `x` times all updates of their number: one write after the other, in the order of the updates."""
-    count = row.shape[0]
-    if count > 4096:
-        raise node.refuse(f"{count} updates with the reduction mul are more than 4096")
-    hot = node.emit("equal", node.emit("unsqueeze", row, axes=[1]), node.const(np.arange(x.shape[0])[None], "int64"))
-    hot = node.emit("unsqueeze", hot, axes=list(range(2, 2 + x.rank - 1))) if x.rank > 1 else hot
-    ones = node.const(1, x.dtype)
-    factors = node.emit("where", hot, node.emit("unsqueeze", updates, axes=[1]), ones)
-    result: Tensor = node.emit("mul", x, node.emit("reduce_prod", factors, axes=[0]))
+    index = node.cast(node[1], "int64")
+    result: Tensor = node.emit("scatter_nd_update", node[0], index, node[2], reduce=_reduction(node))
     return result
 
 
@@ -280,14 +214,6 @@ def trilu(node: Node) -> Tensor:
 @converter("Unique")
 def unique(node: Node) -> tuple[Tensor, ...]:
     x = node[0]
-    if node.has("axis") and x.rank > 1:
-        raise node.refuse("unique slices along an axis are not supported")
-    flat = node.reshape(x, [-1])
-    values, inverse, counts = node.emit("unique", flat)
-    first, _, _ = node.emit("unique_positions", flat)
-    if not node.attr("sorted", 1):
-        order = node.emit("argsort", first, axis=0)
-        place = node.emit("argsort", order, axis=0)
-        values, counts, first = (node.emit("gather", each, order, axis=0) for each in (values, counts, first))
-        inverse = node.emit("gather", place, inverse, axis=0)
+    axis = {"axis": node.axis()} if node.has("axis") else {}
+    values, inverse, counts, first = node.emit("unique", x, sorted=bool(node.attr("sorted", 1)), **axis)
     return values, first, node.reshape(inverse, [-1]), counts

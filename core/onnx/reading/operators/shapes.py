@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
 from core.onnx.reading.node import Node
 from core.onnx.reading.registry import converter
 from core.onnx.reading.reshaping import reshaped
 from core.onnx.reading.values import Tensor
+from core.onnx.reading.worlds import WORLDS, Sample
 
 
 @converter("Shape")
@@ -111,12 +114,29 @@ def expanded(node: Node, x: Tensor, sizes: Tensor, target: list[int | None]) -> 
     if kept is not None:
         found: Tensor = x if rank == x.rank and kept == [-1] * rank else node.emit("expand", x, shape=kept)
         return found
+    like = _of_shape(node, x, sizes)
+    if like is not None and rank == len(like.shape):
+        same: Tensor = node.emit("expand_as", x, like)
+        return same
     if rank > len(target):
         ones = node.const([1] * (rank - len(target)), "int64")
         sizes = node.emit("concat", ones, node.cast(sizes, "int64"), axis=0)
     known = [-1 if n is None or (m == -1 and n == 1) else m if n == 1 else n for m, n in zip(own, wide, strict=True)]
     by_sizes: Tensor = node.emit("dynamic_expand", x, node.cast(sizes, "int64"), shape=known)
     return by_sizes
+
+
+def _of_shape(node: Node, x: Tensor, sizes: Tensor) -> Tensor | None:
+    """A tensor that has the shape of `x` broadcast with `sizes` in all worlds."""
+    shapes: list[tuple[int, ...] | None] = []
+    for w in range(WORLDS):
+        own = x.samples[w] if x.samples else Sample(x.type)
+        into = sizes.samples[w] if sizes.samples else Sample(sizes.type, sizes.known)
+        shapes.append(None)
+        if own is not None and into is not None and into.value is not None and -1 not in own.type.shape:
+            with suppress(ValueError):  # sizes that do not broadcast: an impossible world
+                shapes[-1] = np.broadcast_shapes(own.type.shape, tuple(int(n) for n in into.value))
+    return node.draft.shaped(shapes)
 
 
 def _kept_sizes(x: Tensor, sizes: Tensor, own: list[int], wide: list[int | None]) -> list[int] | None:

@@ -11,8 +11,6 @@ from core.onnx.writing.arrays import Stack, zeros
 from core.onnx.writing.blocks import OpSite
 from core.onnx.writing.registry import Refused, writes
 
-# mypy: disable-error-code="no-untyped-def"
-
 SMALL = 4096
 """Elements above which an array with one value is written as a node, not as an initialiser."""
 
@@ -43,6 +41,12 @@ writes(
     "adaptive_positions",
     "resize_weights",
     "resize_tap",
+    "resample_weights",
+    "resample_taps",
+    "hann_window",
+    "hamming_window",
+    "blackman_window",
+    "mel_weight_matrix",
     "window_positions",
 )(constant)
 
@@ -113,6 +117,13 @@ def triangle_mask_like(w, x, *, diagonal):
     rows, columns = _grid(w, x)
     shifted = w.add(rows, w.const(max(min(diagonal, 2**40), -(2**40)), "int64"))
     return w.expand_like(w.node("LessOrEqual", columns, shifted), x)
+
+
+@writes("eye_like")
+def eye_like(w, x, *, offset, dtype):
+    rows, columns = _grid(w, x)
+    shifted = w.add(rows, w.const(max(min(offset, 2**40), -(2**40)), "int64"))
+    return w.expand_like(w.cast(w.node("Equal", columns, shifted), dtype or x.dtype), x)
 
 
 @writes("window_sizes")

@@ -8,8 +8,6 @@ from core.onnx.writing.blocks import OpSite
 from core.onnx.writing.graph import Tensor
 from core.onnx.writing.registry import writes
 
-# mypy: disable-error-code="no-untyped-def"
-
 
 def wrapped(w: OpSite, index: Tensor, size) -> Tensor:
     """`index` as int64, counted from the front. The run ends with an error for one out of range."""
@@ -76,10 +74,10 @@ def slice_into(w, x, like, *, axes, starts, ends, steps):
             n = w.size(like, a)
             if isinstance(n, int):
                 first = min(start, n) if start >= 0 else max(n + start, 0)
+            elif start >= 0:
+                first = w.arith("Min", n, start)
             else:
-                first = (
-                    w.arith("Min", n, start) if start >= 0 else w.arith("Max", w.arith("Add", n, max(start, -(2**40))), 0)
-                )
+                first = w.arith("Max", w.arith("Add", n, max(start, -(2**40))), 0)
             before[a] = first
             after[a] = w.arith("Sub", w.arith("Sub", n, first), w.size(x, a))
         return w.node("Pad", x, w.vector([*before, *after]), w.number(0, x), shape=like.shape)

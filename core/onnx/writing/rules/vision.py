@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 
 from core.onnx.writing.blocks import OpSite
@@ -10,8 +9,6 @@ from core.onnx.writing.graph import Tensor
 from core.onnx.writing.registry import Refused, cannot, writes
 from core.onnx.writing.rules.indexing import wrapped
 from core.ops.common.windows import pads_of, reach, sizes
-
-# mypy: disable-error-code="no-untyped-def"
 
 cannot("the size of each bin depends on the data", "roi_positions")
 
@@ -57,7 +54,7 @@ def transposed(w: OpSite, ct: Tensor, filter: Tensor, like: Tensor, stride, pads
         strides=list(stride),
         dilations=list(dilation),
         group=groups,
-        shape=(ct.shape[0], channels, *(-1,) * n),
+        shape=((ct.shape or (-1,))[0], channels, *(-1,) * n),
     )
     starts = [p[0] for p in pads]
     axes = list(range(2, n + 2))
@@ -184,5 +181,3 @@ def pick(w, x, index):
     at = w.reshape(wrapped(w, index, count), [n, c, w.product(w.sizes(index)[2:])])
     found = w.node("GatherElements", flat, at, axis=2, shape=at.shape)
     return w.reshape_like(found, index)
-
-
