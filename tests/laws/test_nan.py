@@ -21,6 +21,7 @@ NOT_READ = {
     ("matrix_power", 2): "the power 0",
     ("norm", 5): "p = 0 counts nonzero elements",
     ("product_of_others", 5): "the product is empty",
+    ("roi_align", 5): "the boxes have no extent",
     ("scatter_nd_update", 5): "all slices are replaced",
     ("select_input", 0): "the result contains one input only",
     ("select_input", 1): "the result contains one input only",

@@ -51,7 +51,11 @@ def recurrent(node: Node) -> tuple[Tensor | None, ...]:
         raise node.refuse(f"direction must be forward, reverse or bidirectional, not {direction!r}")
     count = 2 if direction == "bidirectional" else 1
     gates, hidden = _GATES[node.op], node[2].shape[-1]
-    if node[1].rank != 3 or node[1].shape[:2] != (count, gates * hidden) or node[2].shape[:2] != (count, gates * hidden):
+    if (
+        node[1].rank != 3
+        or node[1].shape[:2] != (count, gates * hidden)
+        or node[2].shape[:2] != (count, gates * hidden)
+    ):
         raise node.refuse(
             f"the weights {node[1].type} and {node[2].type} do not fit {count} directions of {gates} gates"
         )
@@ -140,7 +144,10 @@ def _run(
 ) -> tuple[Tensor, list[Tensor]]:
     """The state of every step [time, batch, hidden], and the last states."""
     if mask is None and _is_plain(node, side):
-        weights = [None if w is None else _ordered(node, w) for w in (side.filter, side.recurrence, side.bias, side.recurrent_bias)]
+        weights = [
+            None if w is None else _ordered(node, w)
+            for w in (side.filter, side.recurrence, side.bias, side.recurrent_bias)
+        ]
         every, *last = node.emit(node.op.lower(), x, *states, *weights, reverse=side.reverse)
         return every, last
     share = node.emit("matmul", x, side.filter, transpose_y=True)

@@ -57,7 +57,7 @@ def upsample(node: Node) -> Tensor:
 
 
 def _simple(node: Node, scales: list[float]) -> Tensor:
-    """Positions i / scale. The nearest element is the one before an axis that grows, and the one after if it shrinks."""
+    """Positions i / scale. The nearest element lies before the position if the axis grows, and after it otherwise."""
     x, mode = node[0], node.attr("mode", "nearest")
     if mode in ("bilinear", "trilinear"):
         mode = "linear"
