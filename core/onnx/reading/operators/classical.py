@@ -70,7 +70,9 @@ def normalizer(node: Node) -> Tensor:
         raise node.refuse(f"norm must be MAX, L1 or L2, not {kind!r}")
     how = {"axes": [x.rank - 1], "keepdims": True}
     size = (
-        node.emit("reduce_max", x, **how) if kind == "MAX" else node.emit("norm", x, p=1.0 if kind == "L1" else 2.0, **how)
+        node.emit("reduce_max", x, **how)
+        if kind == "MAX"
+        else node.emit("norm", x, p=1.0 if kind == "L1" else 2.0, **how)
     )
     empty = node.emit("equal", size, node.const(0, x.dtype))
     result: Tensor = node.emit("div", x, node.emit("where", empty, node.const(1, x.dtype), size))
@@ -80,7 +82,11 @@ def normalizer(node: Node) -> Tensor:
 @converter("Imputer", domain=DOMAIN)
 def imputer(node: Node) -> Tensor:
     x = node[0]
-    kind = ("imputed_value_floats", "replaced_value_float") if x.is_float else ("imputed_value_int64s", "replaced_value_int64")
+    kind = (
+        ("imputed_value_floats", "replaced_value_float")
+        if x.is_float
+        else ("imputed_value_int64s", "replaced_value_int64")
+    )
     values = np.asarray(node.attr(kind[0]))
     if values.size != 1 and x.shape[-1] not in (-1, values.size):
         raise node.refuse(f"{values.size} values do not fit {x.type}")
@@ -89,7 +95,9 @@ def imputer(node: Node) -> Tensor:
         found = node.emit("isnan", x)
     else:
         found = node.emit("equal", x, node.const(missing, x.dtype))
-    result: Tensor = node.emit("where", found, node.const(values.reshape(()) if values.size == 1 else values, x.dtype), x)
+    result: Tensor = node.emit(
+        "where", found, node.const(values.reshape(()) if values.size == 1 else values, x.dtype), x
+    )
     return result
 
 

@@ -145,6 +145,12 @@ def _by_ids(node: Node) -> tuple[_Forest, dict[tuple[int, int], int]]:
     yes, no = children("nodes_truenodeids"), children("nodes_falsenodeids")
     inner = own[~leaf]
     reached = set(yes[inner].tolist()) | set(no[inner].tolist())
+    roots = [i for i in own if i not in reached]
+    first: dict[int, int] = {}
+    for tree, number in names:
+        first[tree] = min(number, first.get(tree, number))
+    if set(roots) != {place[name] for name in first.items()}:
+        raise node.refuse("the first node of each tree must be its root, and no other node; the branches have no cycle")
     tracks = np.asarray(node.attr("nodes_missing_value_tracks_true", []) or np.zeros(len(names)), bool)
     forest = _Forest(
         np.asarray(node.attr("nodes_featureids")),
@@ -154,19 +160,23 @@ def _by_ids(node: Node) -> tuple[_Forest, dict[tuple[int, int], int]]:
         no,
         tracks,
         leaf,
-        np.array([i for i in own if i not in reached]),
+        np.array(roots),
     )
     return forest, place
 
 
-def _leaf_weights(node: Node, prefix: str, place: dict[tuple[int, int], int], targets: int) -> tuple[np.ndarray, np.ndarray]:
+def _leaf_weights(
+    node: Node, prefix: str, place: dict[tuple[int, int], int], targets: int
+) -> tuple[np.ndarray, np.ndarray]:
     """[nodes, targets] weights of the leaves, and where they are given."""
     values = _either(node, f"{prefix}_weights")
     weights, told = np.zeros((len(place), targets)), np.zeros((len(place), targets), bool)
     ids = (node.attr(f"{prefix}_{name}") for name in ("treeids", "nodeids", "ids"))
     for tree, number, target, weight in zip(*ids, values, strict=True):
         if (tree, number) not in place or not 0 <= target < targets:
-            raise node.refuse(f"a weight belongs to node {number} of tree {tree} and target {target}, which do not exist")
+            raise node.refuse(
+                f"a weight belongs to node {number} of tree {tree} and target {target}, which do not exist"
+            )
         weights[place[tree, number], target] += weight
         told[place[tree, number], target] = True
     return weights, told
@@ -235,7 +245,9 @@ def tree_ensemble(node: Node) -> Tensor:
 
     def children(side: str) -> np.ndarray:
         is_leaf = np.asarray(node.attr(f"nodes_{side}leafs"), bool)
-        return np.concatenate([np.asarray(node.attr(f"nodes_{side}nodeids")) + count * is_leaf, count + np.arange(leaf_count)])
+        return np.concatenate(
+            [np.asarray(node.attr(f"nodes_{side}nodeids")) + count * is_leaf, count + np.arange(leaf_count)]
+        )
 
     yes, no = children("true"), children("false")
     roots = np.asarray(node.attr("tree_roots"))
