@@ -91,7 +91,7 @@ class Ingest:
             shutil.rmtree(made, ignore_errors=True)  # not in a thread: a cancelled task cannot wait
 
     def _made(self) -> Path:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(exist_ok=True)  # a lost data directory is not made again
         return Path(tempfile.mkdtemp(dir=self._folder))
 
     async def of_file(

@@ -66,7 +66,7 @@ class Importer:
             raise refusal(error, self._settings.data_dir) from error
 
     def _made(self) -> Path:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(exist_ok=True)  # a lost data directory is not made again
         return Path(tempfile.mkdtemp(dir=self._folder))
 
     async def onnx(self, file: Path, loss: Mapping[str, Any] | None, trainable: list[str] | None, folder: Path) -> Read:
