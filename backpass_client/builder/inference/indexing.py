@@ -57,11 +57,11 @@ def gather(x: Type, index: Type, axis: int, **attrs: Any) -> Type:
 
 
 @rule("gather_nd")
-def gather_nd(x: Type, index: Type, **attrs: Any) -> Type:
+def gather_nd(x: Type, index: Type, batch_dims: int, **attrs: Any) -> Type:
     integers(index)
-    if not index.dims or not isinstance(index.dims[-1], int) or index.dims[-1] > x.rank:
+    if not index.dims or not isinstance(index.dims[-1], int) or index.dims[-1] > x.rank - batch_dims:
         raise InvalidOp("the last axis of index holds one position for each axis of x")
-    return Type(x.kind, (*index.dims[:-1], *x.dims[index.dims[-1] :]))
+    return Type(x.kind, (*index.dims[:-1], *x.dims[batch_dims + index.dims[-1] :]))
 
 
 @rule("take_along_axis")
@@ -145,8 +145,12 @@ def nonzero(x: Type, **attrs: Any) -> Type:
 
 
 @rule("unique")
-def unique(x: Type, **attrs: Any) -> tuple[Type, Type, Type]:
-    return Type(x.kind, (None,)), Type("int64", x.dims), Type("int64", (None,))
+def unique(x: Type, axis: int | None, **attrs: Any) -> tuple[Type, Type, Type, Type]:
+    many = Type("int64", (None,))
+    if axis is None:
+        return Type(x.kind, (None,)), Type("int64", x.dims), many, many
+    at = as_axis(axis, x.rank)
+    return Type(x.kind, (*x.dims[:at], None, *x.dims[at + 1 :])), Type("int64", (x.dims[at],)), many, many
 
 
 @rule("searchsorted")

@@ -119,11 +119,17 @@ def conv_transpose(
 
 
 def _pooled(
-    x: Type, kernel_size: list[int], strides: list[int] | None, paddings: list[int], ceil_mode: bool
+    x: Type,
+    kernel_size: list[int],
+    strides: list[int] | None,
+    paddings: list[int],
+    dilations: list[int],
+    ceil_mode: bool,
 ) -> tuple[Size, ...]:
     rank = x.rank - 2
     kernel = _each(kernel_size, rank)
     steps = kernel if strides is None else _each(strides, rank)
+    kernel = [d * (k - 1) + 1 for k, d in zip(kernel, _each(dilations, rank), strict=True)]
     if ceil_mode:  # a last window that begins behind the end is left out
         raise NotKnown
     sizes = zip(x.dims[2:], kernel, steps, _margins(paddings, rank), strict=True)
@@ -131,15 +137,19 @@ def _pooled(
 
 
 @rule("max_pool", "max_pool1d", "max_pool2d", "max_pool3d")
-def max_pool(x: Type, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool, **attrs: Any) -> Any:
-    sizes = _pooled(x, kernel_size, strides, paddings, ceil_mode)
+def max_pool(
+    x: Type, kernel_size: Any, strides: Any, paddings: Any, dilations: Any, ceil_mode: bool, **attrs: Any
+) -> Any:
+    sizes = _pooled(x, kernel_size, strides, paddings, dilations, ceil_mode)
     return Type(x.kind, sizes), Type("int64", sizes)
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "lp_pool", "window_sum")
-def avg_pool(x: Type, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool, **attrs: Any) -> Type:
+def avg_pool(
+    x: Type, kernel_size: Any, strides: Any, paddings: Any, dilations: Any, ceil_mode: bool, **attrs: Any
+) -> Type:
     floats(x)
-    return Type(x.kind, _pooled(x, kernel_size, strides, paddings, ceil_mode))
+    return Type(x.kind, _pooled(x, kernel_size, strides, paddings, dilations, ceil_mode))
 
 
 @rule("global_avg_pool", "global_max_pool")

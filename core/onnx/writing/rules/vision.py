@@ -12,7 +12,7 @@ from core.ops.common.windows import pads_of, reach, sizes
 
 # mypy: disable-error-code="no-untyped-def"
 
-cannot("the size of each bin depends on the data", "roi_positions")
+cannot("the size of each bin depends on the data", "roi_positions", "roi_fractions")
 
 
 def _geometry(n, strides, paddings, dilations):
