@@ -24,6 +24,7 @@ Files, each importing only from the lines above it:
 errors            exceptions
 text              short texts of results
 rows, tensorfile  sparse gradients; messages with tensors as safetensors files
+onnx_file         ONNX models as the bytes to send
 streams           gradients that arrive during the backward pass
 connection        HTTP requests to one service, with retries
 results           the gradients and values of a response
@@ -61,6 +62,7 @@ from backpass_client.builder import (
     Type,
     bf16,
     bool_,
+    built,
     cond,
     constant,
     f16,
@@ -129,6 +131,7 @@ __all__ = [
     "Variable",
     "bf16",
     "bool_",
+    "built",
     "cond",
     "constant",
     "f16",

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Self
 
+import numpy as np
+
 from backpass_client.builder import BuiltProgram, explain
 from backpass_client.connection import NO_TENSORS, Service, quoted
 from backpass_client.errors import BackpassError, Refused
+from backpass_client.onnx_file import ACCEPT, content_of, model_query, saved
 from backpass_client.results import Gradients, gradients_of, streamed
 from backpass_client.sessions import Session
 from backpass_client.streams import GradientStream
+from backpass_client.tensorfile import unpack
 
 __all__ = ["Program", "Programs"]
 
@@ -25,30 +30,102 @@ class Program:
     id: str
     signature: dict[str, Any]
 
-    def __init__(self, service: Service | str, document: BuiltProgram | Mapping[str, Any] | str) -> None:
+    def __init__(
+        self,
+        service: Service | str,
+        document: BuiltProgram | Mapping[str, Any] | str,
+        values: Mapping[str, Any] = NO_TENSORS,
+    ) -> None:
         """service:  a connection, or an address; ``with Program(address, ...)`` closes the connection at the end.
         document: a program that `program` has built or a program document, which is registered now; or the id of a
                   registered program.
+        values:   initial values of parameters and states, which the service keeps with a new program.
 
         Raises Refused with every mistake in the document, and the Python lines of a built program that wrote them.
         """
         self._owns_service = isinstance(service, str)
         self.service = Service(service) if isinstance(service, str) else service
         self.built = document if isinstance(document, BuiltProgram) else None
-        if isinstance(document, BuiltProgram):
+        if isinstance(document, str):
+            if values:
+                raise ValueError("a registered program keeps its initial values: give values with a document")
+            made = self.service.call("GET", f"/v1/programs/{quoted(document)}")
+        elif isinstance(document, BuiltProgram):
             try:
-                made = self.service.call("POST", "/v1/programs", {"program": document.document()}, repeat=True)
+                made = self._registered(document.document(), {**document.values, **values})
             except Refused as error:
                 explain(error, document)
                 raise
-            self.id, self.signature = made["id"], made["signature"]
-        elif isinstance(document, str):
-            self.id = document
-            self.signature = self.service.call("GET", f"/v1/programs/{quoted(document)}")["signature"]
         else:
-            # registering the same program twice stores it once, so repeating is safe
-            made = self.service.call("POST", "/v1/programs", {"program": document}, repeat=True)
-            self.id, self.signature = made["id"], made["signature"]
+            made = self._registered(document, values)
+        self.id, self.signature = made["id"], made["signature"]
+
+    def _registered(self, document: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a new program. Registering it twice stores it once, so repeating is safe."""
+        if values:
+            return self.service.upload("/v1/programs", {"program": document}, values, repeat=True)
+        return self.service.call("POST", "/v1/programs", {"program": document}, repeat=True)
+
+    @classmethod
+    def from_onnx(
+        cls,
+        service: Service | str,
+        model: Any,
+        *,
+        loss: str | None = None,
+        of: str | None = None,
+        label: str | None = None,
+        axis: int | None = None,
+        trainable: Sequence[str] | None = None,
+    ) -> Self:
+        """Register an ONNX model with its weights.
+
+        model:     the path of a file, the bytes of the protobuf, or an `onnx.ModelProto`. A model with external data
+                   beside its file needs the package onnx.
+        loss:      an output of one element to be the loss, or a loss to append: "cross_entropy", "mse", ...
+        of:        the output that an appended loss judges; by default the first one.
+        label:     the name of the new feed of labels; by default "label".
+        axis:      the axis of the classes, of "cross_entropy" and "nll"; by default 1.
+        trainable: the initialisers to train; by default all of floating point with an axis.
+
+        Raises Refused with every node that the service cannot read.
+        """
+        owns = isinstance(service, str)
+        asked = {"loss": loss, "of": of, "label": label, "axis": axis, "trainable": trainable}
+        query = {name: value for name, value in asked.items() if value is not None}
+        content = content_of(model)
+        connection = Service(service) if isinstance(service, str) else service
+        try:
+            headers = {"content-type": "application/x-onnx"}
+            sent = connection.send("POST", "/v1/programs", repeat=True, content=content, headers=headers, params=query)
+        except BaseException:
+            if owns:
+                connection.close()
+            raise
+        made = sent.json()
+        found = cls.__new__(cls)
+        found._owns_service, found.service, found.built = owns, connection, None
+        found.id, found.signature = made["id"], made["signature"]
+        return found
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of the feeds; of an ONNX model in its order."""
+        return self.signature.get("inputs") or [feed["name"] for feed in self.signature["feeds"]]
+
+    @property
+    def outputs(self) -> list[str]:
+        """The variables of the outputs of an ONNX model, in order; empty for other programs."""
+        return self.signature.get("outputs") or []
+
+    @property
+    def loss(self) -> str | None:
+        """The variable of the loss of a built program or of an ONNX model, if it has one."""
+        return self._loss(None)
+
+    def values(self) -> dict[str, np.ndarray]:
+        """The initial values that the service keeps with the program. Raises Refused (not-found) if it has none."""
+        return unpack(self.service.send("GET", f"/v1/programs/{self.id}/values").content)[1]
 
     def __enter__(self) -> Self:
         return self
@@ -62,8 +139,10 @@ class Program:
         return self.service.call("GET", f"/v1/programs/{self.id}")["program"]
 
     def _loss(self, loss: str | None) -> str | None:
-        """`loss`, or that of the built program."""
-        return self.built.loss if loss is None and self.built is not None else loss
+        """`loss`, or that of the built program or of the ONNX model."""
+        if loss is not None:
+            return loss
+        return self.signature.get("loss") if self.built is None else self.built.loss
 
     def _needed_loss(self, loss: str | None) -> str:
         found = self._loss(loss)
@@ -71,14 +150,53 @@ class Program:
             raise BackpassError("name the loss: the program has no output `loss` and not one number as its only output")
         return found
 
-    def _values(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """`given`, and the first values that the built program has for other parameters."""
-        return {**(self.built.values if self.built is not None else {}), **given}
-
     def backward(self, loss: str | None = None, **question: Any) -> dict[str, Any]:
         """The program with its backward pass, and the tables that describe it. question: more query parameters."""
         asked = {"loss": self._needed_loss(loss), **question}
         return self.service.call("GET", f"/v1/programs/{self.id}/backward", query=asked)
+
+    def to_onnx(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        outputs: Sequence[str] | None = None,
+        for_test: bool = False,
+        opset: int | None = None,
+    ) -> bytes:
+        """The program as an ONNX model, with its initial values; written to the file `path` too if that is given.
+
+        outputs:  the variables that the model returns; by default those of the ONNX model that the program comes from,
+                  or the variables that no op reads.
+        for_test: write every op with its behaviour in evaluation.
+        opset:    the version of the operator set; by default the newest that the service writes.
+
+        Raises Refused with every op that ONNX cannot say.
+        """
+        query = model_query(outputs, opset) | {"for_test": for_test}
+        return saved(self.service.send("GET", f"/v1/programs/{self.id}", params=query, headers=ACCEPT).content, path)
+
+    def backward_to_onnx(
+        self,
+        loss: str | None = None,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        opset: int | None = None,
+        **question: Any,
+    ) -> bytes:
+        """The backward pass as an ONNX model; written to the file `path` too if that is given.
+
+        loss:     by default that of a built program or an ONNX model, unless there are targets.
+        question: more members of the body of POST /v1/programs/{id}/backward, such as targets and inputs.
+
+        The inputs are the feeds, parameters and states that the gradients depend on. The outputs are the loss or the
+        targets, and the gradients under the names that they have in `params_grads`.
+        """
+        chosen = loss if loss is not None or question.get("targets") else self._needed_loss(None)
+        asked = question if chosen is None else {"loss": chosen, **question}
+        target = f"/v1/programs/{self.id}/backward"
+        query = model_query(None, opset)
+        answer = self.service.send("POST", target, repeat=True, json=asked, params=query, headers=ACCEPT)
+        return saved(answer.content, path)
 
     def analysis(
         self, loss: str | None = None, shapes: Mapping[str, Sequence[int]] | None = None, **question: Any
@@ -99,7 +217,7 @@ class Program:
 
         settings: more members of the body of POST /v1/programs/{id}/check, such as samples and tolerance.
         """
-        asked, tensors = {"loss": self._needed_loss(loss), **settings}, {**feeds, **self._values(parameters)}
+        asked, tensors = {"loss": self._needed_loss(loss), **settings}, {**feeds, **parameters}
         return self.service.upload(f"/v1/programs/{self.id}/check", asked, tensors, repeat=True)
 
     def gradients(
@@ -113,9 +231,11 @@ class Program:
     ) -> Gradients:
         """Gradients at these values. The service keeps nothing, so repeating is safe.
 
+        loss:     by default that of a built program or of an ONNX model, unless there are targets.
+        feeds, parameters: values; parameters and states without one have the initial values of the program.
         question: more members of the body of POST /v1/programs/{id}/gradients, such as targets and inputs.
         """
-        given = {**feeds, **self._values(parameters)}
+        given = {**feeds, **parameters}
         path = f"/v1/programs/{self.id}/gradients"
         said, tensors = self.service.exchange("POST", path, self._question(loss, fetch, question), given, repeat=True)
         return gradients_of(said, tensors)
@@ -135,7 +255,7 @@ class Program:
 
         `result` of the stream has the loss and the fetched values.
         """
-        given = {**feeds, **self._values(parameters)}
+        given = {**feeds, **parameters}
         return streamed(self.service, f"/v1/programs/{self.id}/gradients", self._question(loss, fetch, question), given)
 
     def _question(self, loss: str | None, fetch: Sequence[str], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,7 +266,7 @@ class Program:
     def session(self, loss: str | None = None, parameters: Mapping[str, Any] = NO_TENSORS, **settings: Any) -> Session:
         """A session that trains this program.
 
-        parameters: initial values; the service initializes the others.
+        parameters: initial values; the others are those of the program, or the service initializes them.
         settings:   more members of the body of POST /v1/sessions, such as optimizer, init, clip_norm, lease_s; targets
                     in place of a loss; from_checkpoint, missing and extra to start from a checkpoint.
         """
@@ -154,7 +274,6 @@ class Program:
         named = {} if chosen is None else {"loss": chosen}
         asked = {"program_id": self.id, **named, **settings}
         if self.built is not None and "from_checkpoint" not in settings:
-            parameters = self._values(parameters)
             init = dict(settings.get("init") or {})
             own = {n: spec for n, spec in self.built.initializers.items() if n not in parameters}
             given = init.get("initializers", {})
@@ -178,9 +297,13 @@ class Programs:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    def create(self, document: BuiltProgram | Mapping[str, Any]) -> Program:
-        """Register a built program or a program document. Raises Refused."""
-        return Program(self._service, document)
+    def create(self, document: BuiltProgram | Mapping[str, Any], values: Mapping[str, Any] = NO_TENSORS) -> Program:
+        """Register a built program or a program document, with initial values. Raises Refused."""
+        return Program(self._service, document, values)
+
+    def create_from_onnx(self, model: Any, **loss: Any) -> Program:
+        """Register an ONNX model with its weights; see `Program.from_onnx`. Raises Refused."""
+        return Program.from_onnx(self._service, model, **loss)
 
     def get(self, id: str) -> Program:
         """A registered program."""

@@ -22,7 +22,7 @@ from backpass_client.recorder import Operand, OpRecorder, current_recorder
 
 __all__ = ["Builder", "current_builder"]
 
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,127}")
+NAME = re.compile(r"(?![0-9]+:)[A-Za-z0-9_/][A-Za-z0-9_.:/-]{0,127}")
 MOST_CONSTANTS = 10_000
 """Elements of an array that may stand in the text of a program."""
 
@@ -272,10 +272,17 @@ class Builder:
         if not fits:
             raise InvalidOp(f"{symbol.name.text} is {have}, not {type}")
         known = have.shape or (None,) * type.rank
-        symbol.type = Type(type.dtype, tuple(m if n is None else n for m, n in zip(known, type.dims, strict=True)))
-        if symbol.name.text not in self.leaves and symbol not in symbol.block.declared:
-            symbol.block.declared.append(symbol)
-        return symbol
+        found = Type(type.dtype, tuple(m if n is None else n for m, n in zip(known, type.dims, strict=True)))
+        written = [x for op in self.root.ops if not op.blocks for refs in op.outputs.values() for x in refs]
+        if self.block is self.root and symbol in written:
+            symbol.type = found
+            if symbol not in self.root.declared:
+                self.root.declared.append(symbol)
+            return symbol
+        # a declaration in an inner block would make the variable one of that block
+        checked: Symbol = self.call("check_shape", (symbol,), {"shape": found.wire_shape})
+        checked.type = found
+        return checked
 
     # --- inner blocks --------------------------------------------------------------------------------------------
 
@@ -330,8 +337,8 @@ def current_builder(what: str) -> Builder:
 def check_name(text: str, what: str) -> None:
     if NAME.fullmatch(text) is None or text.startswith("grad/"):
         raise InvalidOp(
-            f"the name {text!r} of a {what} must have 1 to 128 letters, digits and _ . / -, start with a letter or _, "
-            "and not start with grad/"
+            f"the name {text!r} of a {what} must have 1 to 128 letters, digits and _ . : / -, start with a letter, a "
+            "digit, _ or /, have no : after leading digits alone, and not start with grad/"
         )
 
 

@@ -13,7 +13,7 @@ inputs become feeds, its float initialisers parameters, its outputs variables, a
 * `writing`: from a program to an ONNX model.
 """
 
-from core.onnx.reading import ImportedModel, Loss, read_model
+from core.onnx.reading import ImportedModel, Loss, embedded, read_model
 from core.onnx.writing import write_model
 
-__all__ = ["ImportedModel", "Loss", "read_model", "write_model"]
+__all__ = ["ImportedModel", "Loss", "embedded", "read_model", "write_model"]

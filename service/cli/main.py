@@ -1,5 +1,5 @@
-"""The command line: `backpass serve`, `doctor`, `keys`, `backup`, `restore`, `profile`, `openapi`, `catalogue`,
-`options`, `signatures` and `version`."""
+"""The command line: `backpass serve`, `import`, `doctor`, `keys`, `backup`, `restore`, `profile`, `openapi`,
+`catalogue`, `options`, `signatures` and `version`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from service import __version__, logs
-from service.cli import backup
+from service.cli import backup, importing
 from service.cli.keys import add_keys, run_keys
 from service.settings import Settings
 
@@ -39,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             given = {} if chosen.data_dir is None else {"data_dir": chosen.data_dir}
             settings = _settings(given)
             return 2 if settings is None else backup.run(chosen, settings)
+        case "import":
+            settings = _settings({})
+            return 2 if settings is None else importing.run(chosen, settings)
         case "profile":
             return _profile(chosen)
         case "openapi":
@@ -68,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name, kind in OPTIONS.items():
         serve.add_argument(f"--{name.replace('_', '-')}", type=kind, help=_setting_help(name), metavar=name.upper())
+    importing.add_command(commands)
     add_keys(commands)
     backup.add_commands(commands)
     profile = commands.add_parser(
@@ -156,19 +160,23 @@ def _serve(chosen: argparse.Namespace) -> int:
     settings = _settings(given)
     if settings is None:
         return 2
+    gc.disable()  # until the server starts: what the imports make stays
     # imported here, because `version` and an invalid option need no application
-    from service.app import create_app
-    from service.cli.server import Server
-    from service.cli.tls import BadCertificate, check_tls
-    from service.engine import UnusableSettings, worker_memory
-    from service.store.errors import StorageError
-    from service.tenants.key_file import BadKeysFile
-    from service.tenants.tenancy import Unsafe
+    from service.engine import EmbeddedPool, UnusableSettings, worker_memory
 
     try:
         if settings.device != "cuda":
             worker_memory(settings)
-        app = create_app(settings)
+        engine = EmbeddedPool(settings)
+        engine.begin()  # before the other imports, which take as long as those of the workers
+        from service.app import create_app
+        from service.cli.server import Server
+        from service.cli.tls import BadCertificate, check_tls
+        from service.store.errors import StorageError
+        from service.tenants.key_file import BadKeysFile
+        from service.tenants.tenancy import Unsafe
+
+        app = create_app(settings, engine)
     except UnusableSettings as error:
         print(f"BACKPASS_{error.setting.upper()}: {error}", file=sys.stderr)
         return 2
@@ -186,6 +194,7 @@ def _serve(chosen: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: None)
     gc.collect()
     gc.freeze()  # the objects of modules and schemas stay; without this, full collections look at all of them
+    gc.enable()
     server.run()
     return 0 if server.started else 1
 

@@ -19,6 +19,7 @@ from service.http.request_body import JSON, ONNX, SAFETENSORS, media_type, read_
 from service.http.spooled_body import spooled
 from service.http.tensor_payloads import joined
 from service.models import write_values
+from service.models.losses import KINDS, BadLoss, loss_of
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import calls, importer, programs, quotas, settings, stored_values
 from service.routes.documented import FILE
@@ -56,8 +57,6 @@ BODY_PROBLEMS = (
 STORAGE_PROBLEMS = ("storage-full", "storage-unavailable")
 WORKER_PROBLEMS = ("no-capacity", "worker-lost", "queue-full", "deadline-exceeded", "storage-unavailable")
 VALUE_PROBLEMS = ("invalid-tensor-file", "shape-mismatch", "dtype-mismatch")
-KINDS = ("cross_entropy", "nll", "mse", "l1", "smooth_l1", "huber", "bce", "bce_with_logits")
-"""Losses that can be appended to a model; `tests/service/routes/test_onnx.py` compares them with `core.onnx`."""
 
 
 class Signature(Strict):
@@ -228,16 +227,11 @@ async def _of_onnx(request: Request, given: Mapping[str, Any], folder: Path) -> 
 
 def _loss(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """The members of a `core.onnx.Loss`. Raises HttpProblem 422."""
-    kind = given.get("loss")
-    names = {"of": "output", "label": "label", "axis": "axis"}
-    members = {names[name]: given[name] for name in names if name in given}
-    if kind in KINDS:
-        return {"kind": kind, **members}
-    if members:
-        name = next(name for name in names if name in given)
-        detail = f"the parameter {name} goes with a loss to append: {', '.join(KINDS)}"
-        raise HttpProblem("invalid-request", detail, errors=[_in_query(name, detail)])
-    return None if kind is None else {"kind": "output", "output": kind}
+    try:
+        return loss_of(given)
+    except BadLoss as error:
+        detail = f"the parameter {error}"
+        raise HttpProblem("invalid-request", detail, errors=[_in_query(error.option, detail)]) from None
 
 
 def _in_query(name: str, detail: str) -> FieldError:

@@ -37,6 +37,7 @@ the relation of two sizes, a converter uses it, for example to write a reshape w
 """
 
 from core.onnx.reading.losses import Loss
+from core.onnx.reading.model import embedded
 from core.onnx.reading.read import ImportedModel, read_model
 
-__all__ = ["ImportedModel", "Loss", "read_model"]
+__all__ = ["ImportedModel", "Loss", "embedded", "read_model"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
 
 from core.ir.errors import ProgramError
 
-__all__ = ["OLDEST", "parse", "subgraphs"]
+__all__ = ["OLDEST", "embedded", "parse", "subgraphs"]
 
 OLDEST = 6
 """The oldest opset of the default domain that is read."""
@@ -21,7 +21,33 @@ def parse(data: bytes, files: Mapping[str, bytes]) -> ModelProto:
 
     Raises ProgramError: malformed_model.
     """
-    model = ModelProto()
+    model = _whole(data, files)
+    for output in model.graph.output:
+        if output.type.HasField("tensor_type"):  # the checker wants a shape; the reader infers the type itself
+            output.type.tensor_type.shape.SetInParent()
+    try:
+        onnx.checker.check_model(model)
+    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+        raise ProgramError(f"the model is not valid: {_first_line(error)}", "malformed_model") from None
+    return model
+
+
+def embedded(data: bytes, files: Mapping[str, bytes], limit: int = 2**31) -> bytes:
+    """The model with its external data inside, not checked. files: as of `parse`. limit: of the result in bytes; one
+    protobuf has less than 2 GiB.
+
+    Raises ProgramError: malformed_model.
+    """
+    model = _whole(data, files, limit)
+    try:
+        return model.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise ProgramError(f"the model cannot be one file: {_first_line(error)}", "malformed_model") from None
+
+
+def _whole(data: bytes, files: Mapping[str, bytes], limit: int | None = None) -> ModelProto:
+    """The model with its external data, of which many tensors may name the same bytes."""
+    model, size = ModelProto(), len(data)
     try:
         model.ParseFromString(data)
     except DecodeError as error:
@@ -31,13 +57,9 @@ def parse(data: bytes, files: Mapping[str, bytes]) -> ModelProto:
     for tensor in _tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
             _load(tensor, files)
-    for output in model.graph.output:
-        if output.type.HasField("tensor_type"):  # the checker wants a shape; the reader infers the type itself
-            output.type.tensor_type.shape.SetInParent()
-    try:
-        onnx.checker.check_model(model)
-    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
-        raise ProgramError(f"the model is not valid: {_first_line(error)}", "malformed_model") from None
+            size += len(tensor.raw_data)
+            if limit is not None and size > limit:
+                raise ProgramError(f"the tensors of the model have more than {limit} bytes", "malformed_model")
     return model
 
 

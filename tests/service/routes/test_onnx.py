@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from core.onnx.reading.losses import LossKind
-from service.routes.registration import KINDS
+from service.models.losses import KINDS
 from tests.paths import ROOT
 from tests.service.wire import array, problem, tensor, tensors
 

@@ -12,8 +12,6 @@ from core.onnx.writing.graph import Tensor
 from core.onnx.writing.registry import writes
 from core.onnx.writing.rules.arrays import sum_of_stacks
 
-# mypy: disable-error-code="no-untyped-def"
-
 UNARY = {
     "exp": "Exp",
     "log": "Log",

@@ -6,9 +6,7 @@ import math
 
 from core.onnx.writing.blocks import OpSite
 from core.onnx.writing.graph import Tensor
-from core.onnx.writing.registry import Refused, writes
-
-# mypy: disable-error-code="no-untyped-def"
+from core.onnx.writing.registry import writes
 
 
 def wrapped(w: OpSite, index: Tensor, size) -> Tensor:
@@ -76,12 +74,10 @@ def slice_into(w, x, like, *, axes, starts, ends, steps):
             n = w.size(like, a)
             if isinstance(n, int):
                 first = min(start, n) if start >= 0 else max(n + start, 0)
+            elif start >= 0:
+                first = w.arith("Min", n, start)
             else:
-                first = (
-                    w.arith("Min", n, start)
-                    if start >= 0
-                    else w.arith("Max", w.arith("Add", n, max(start, -(2**40))), 0)
-                )
+                first = w.arith("Max", w.arith("Add", n, max(start, -(2**40))), 0)
             before[a] = first
             after[a] = w.arith("Sub", w.arith("Sub", n, first), w.size(x, a))
         return w.node("Pad", x, w.vector([*before, *after]), w.number(0, x), shape=like.shape)
@@ -199,24 +195,6 @@ def unique_positions(w, x):
     return first, w.reshape_like(inverse, x), counts
 
 
-@writes("unique_slices")
-def unique_slices(w, x, *, axis):
-    """A `Unique` along an axis; empty slices are all equal."""
-    n = x.shape[axis % x.rank]
-    if 0 in x.shape:
-        if n < 0:
-            raise Refused("the number of empty slices is open")
-        return w.ints([0] * min(n, 1)), w.ints([0] * n), w.ints([n] * min(n, 1))
-    _, first, inverse, counts = w.nodes(
-        "Unique",
-        x,
-        axis=axis % x.rank,
-        sorted=1,
-        outputs=[(None, (-1,) * x.rank), ("int64", (-1,)), ("int64", (n,)), ("int64", (-1,))],
-    )
-    return first, inverse, counts
-
-
 @writes("searchsorted")
 def searchsorted(w, sorted_sequence, values, *, right):
     return count_below(w, sorted_sequence, values, right)
@@ -321,12 +299,6 @@ def segment_max(w, x, ids, like=None, *, num_segments):
     rows = w.scatter_add(count, ids, w.expand(w.const(1, "int64"), [w.size(ids, 0)]))
     has = w.unsqueeze(w.node("Greater", rows, w.const(0, "int64")), list(range(1, x.rank)))
     return w.cast(w.where(has, most, w.number(0, most)), x.dtype)
-
-
-@writes("segment_prod")
-def segment_prod(w, x, ids, like=None, *, num_segments):
-    count = _count(w, like, num_segments)
-    return w.scatter_add(count, _segments(w, ids, count), x, "mul", 1)
 
 
 @writes("repeat_positions")

@@ -10,9 +10,7 @@ from core.onnx.writing.registry import Refused, cannot, writes
 from core.onnx.writing.rules.indexing import wrapped
 from core.ops.common.windows import pads_of, reach, sizes
 
-# mypy: disable-error-code="no-untyped-def"
-
-cannot("the size of each bin depends on the data", "roi_positions", "roi_fractions")
+cannot("the size of each bin depends on the data", "roi_positions")
 
 
 def _geometry(n, strides, paddings, dilations):
@@ -56,7 +54,7 @@ def transposed(w: OpSite, ct: Tensor, filter: Tensor, like: Tensor, stride, pads
         strides=list(stride),
         dilations=list(dilation),
         group=groups,
-        shape=(ct.shape[0], channels, *(-1,) * n),
+        shape=((ct.shape or (-1,))[0], channels, *(-1,) * n),
     )
     starts = [p[0] for p in pads]
     axes = list(range(2, n + 2))
@@ -102,35 +100,30 @@ def correlate_filter_adjoint(w, ct, x, like, *, strides, paddings, dilations, gr
     return w.transpose(cut, [1, 0, *range(2, n + 2)])
 
 
-def _pool(x, kernel_size, strides, paddings, dilations, ceil_mode):
-    """Kernel, strides, dilations, and paddings (before, after) with which no size is rounded up."""
+def _pool(x, kernel_size, strides, paddings, ceil_mode):
+    """Kernel, strides, and paddings (before, after) with which no size is rounded up."""
     n = x.rank - 2
     kernel = sizes(tuple(kernel_size), n, "kernel_size", 1)
     stride = sizes(tuple(strides or kernel), n, "strides", 1)
-    spread = sizes(tuple(dilations), n, "dilations", 1)
     pads = list(pads_of(tuple(paddings), n))
     if ceil_mode:
         for i, size in enumerate(x.shape[2:]):
             if size == -1:
                 raise Refused("ceil_mode with open sizes of the image")
-            count = reach(size, kernel[i], stride[i], pads[i], spread[i], True)
-            long = spread[i] * (kernel[i] - 1) + 1
-            pads[i] = (pads[i][0], max((count - 1) * stride[i] + long - size - pads[i][0], 0))
-    return kernel, stride, spread, pads
+            count = reach(size, kernel[i], stride[i], pads[i], 1, True)
+            pads[i] = (pads[i][0], max((count - 1) * stride[i] + kernel[i] - size - pads[i][0], 0))
+    return kernel, stride, pads
 
 
 @writes("max_pool")
-def max_pool(w, x, *, kernel_size, strides, paddings, dilations, ceil_mode):
+def max_pool(w, x, *, kernel_size, strides, paddings, ceil_mode):
     """A `MaxPool`, whose positions count through the whole array; here they count through one image."""
-    kernel, stride, spread, pads = _pool(x, kernel_size, strides, paddings, dilations, ceil_mode)
-    if any(max(p) >= k for p, k in zip(pads, kernel, strict=True)):
-        raise Refused("onnxruntime takes no paddings as large as the window, without its dilations")
+    kernel, stride, pads = _pool(x, kernel_size, strides, paddings, ceil_mode)
     out, index = w.nodes(
         "MaxPool",
         x,
         kernel_shape=list(kernel),
         strides=list(stride),
-        dilations=list(spread),
         pads=_pads(pads),
         outputs=[(None, w.types[0].shape), ("int64", w.types[1].shape)],
     )
@@ -142,30 +135,29 @@ def _ones(w, x, kernel):
 
 
 @writes("window_sum")
-def window_sum(w, x, *, kernel_size, strides, paddings, dilations, ceil_mode):
+def window_sum(w, x, *, kernel_size, strides, paddings, ceil_mode):
     """A `Conv` with a filter of ones, with the channels as a batch."""
     v = w.wide(x)
-    kernel, stride, spread, pads = _pool(v, kernel_size, strides, paddings, dilations, ceil_mode)
+    kernel, stride, pads = _pool(v, kernel_size, strides, paddings, ceil_mode)
     n, c, *space = w.sizes(v)
     flat = w.reshape(v, [w.arith("Mul", n, c), 1, *space])
     filter = _ones(w, v, kernel)
-    how = {"strides": list(stride), "dilations": list(spread), "pads": _pads(pads)}
-    out = w.node("Conv", flat, filter, **how, shape=(-1, 1, *w.types[0].shape[2:]))
+    out = w.node("Conv", flat, filter, strides=list(stride), pads=_pads(pads), shape=(-1, 1, *w.types[0].shape[2:]))
     static = [m if m >= 0 else w.size(out, i) for i, m in enumerate(w.types[0].shape[2:], 2)]
     return w.cast(w.reshape(out, [n, c, *static]), x.dtype)
 
 
 @writes("window_sum_adjoint")
-def window_sum_adjoint(w, ct, like, *, kernel_size, strides, paddings, dilations, ceil_mode):
+def window_sum_adjoint(w, ct, like, *, kernel_size, strides, paddings, ceil_mode):
     """A `ConvTranspose` with a filter of ones."""
     v = w.wide(ct)
-    kernel, stride, spread, pads = _pool(like, kernel_size, strides, paddings, dilations, ceil_mode)
+    kernel, stride, pads = _pool(like, kernel_size, strides, paddings, ceil_mode)
     n, c, *space = w.sizes(v)
     merged = w.arith("Mul", n, c)
     flat = w.reshape(v, [merged, 1, *space])
     static = like.shape
     image = Tensor(like.name, v.dtype, (-1, 1, *static[2:]))
-    found = transposed(w, flat, _ones(w, v, kernel), image, stride, pads, spread, 1)
+    found = transposed(w, flat, _ones(w, v, kernel), image, stride, pads, (1,) * len(kernel), 1)
     return w.cast(w.reshape(found, w.sizes(like)), ct.dtype)
 
 
@@ -189,13 +181,3 @@ def pick(w, x, index):
     at = w.reshape(wrapped(w, index, count), [n, c, w.product(w.sizes(index)[2:])])
     found = w.node("GatherElements", flat, at, axis=2, shape=at.shape)
     return w.reshape_like(found, index)
-
-
-@writes("non_max_suppression")
-def non_max_suppression(w, boxes, scores, *, max_output, iou_threshold, score_threshold, box_format):
-    if boxes.dtype == "float64":
-        raise Refused("onnxruntime has no float64 kernel")
-    given = [w.wide(boxes), w.wide(scores), w.ints([max_output]), w.const([iou_threshold], "float32")]
-    least = None if score_threshold == -np.inf else w.const([score_threshold], "float32")
-    center = int(box_format == "center")
-    return w.node("NonMaxSuppression", *given, least, center_point_box=center, dtype="int64", shape=(-1, 3))
