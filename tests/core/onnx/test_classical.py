@@ -155,3 +155,18 @@ def test_labels_that_are_strings_are_refused():
 
     with pytest.raises(ProgramError, match="strings"):
         imported(model)
+
+
+# --- n-grams ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+@pytest.mark.parametrize(("least", "most", "skip"), [(1, 1, 0), (2, 2, 0), (1, 2, 3), (2, 3, 2)])
+def test_counts_of_n_grams_agree(mode, least, most, skip):
+    x = np.random.default_rng(5).integers(1, 4, (3, 8))
+
+    check_node(
+        "TfIdfVectorizer", {"x": x}, mode=mode, min_gram_length=least, max_gram_length=most, max_skip_count=skip,
+        pool_int64s=[1, 2, 3, 1, 2, 2, 3, 1, 2, 3, 3, 1, 1], ngram_counts=[0, 3, 7],
+        ngram_indexes=[4, 0, 2, 1, 3, 5, 6], weights=[0.5, 2.0, 1.5, 3.0, 0.25, 4.0, 0.75], gradient=False,
+    )  # fmt: skip

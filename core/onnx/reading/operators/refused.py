@@ -1,4 +1,4 @@
-"""Operators of strings, maps and text, which no program can say."""
+"""Operators of strings and maps, which no program can say."""
 
 from __future__ import annotations
 
@@ -16,11 +16,6 @@ def of_maps(node: Node) -> Tensor:
 @converter("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch")
 def of_strings(node: Node) -> Tensor:
     raise node.refuse("a program has no strings")
-
-
-@converter("TfIdfVectorizer")
-def of_text(node: Node) -> Tensor:
-    raise node.refuse("counting n-grams is not supported: feed the counts")
 
 
 @converter("SVMClassifier", domain=DOMAIN)
