@@ -39,6 +39,8 @@ writes(
     "linspace",
     "adaptive_weights",
     "adaptive_positions",
+    "resample_taps",
+    "resample_weights",
     "resize_weights",
     "resize_tap",
     "resample_weights",
@@ -110,6 +112,13 @@ def _grid(w, x):
 @writes("diagonal_mask_like")
 def diagonal_mask_like(w, x):
     return w.expand_like(w.node("Equal", *_grid(w, x)), x)
+
+
+@writes("eye_like")
+def eye_like(w, x, *, offset, dtype):
+    rows, columns = _grid(w, x)
+    shifted = w.add(rows, w.const(max(min(offset, 2**40), -(2**40)), "int64"))
+    return w.cast(w.node("Equal", shifted, columns), dtype or x.dtype)
 
 
 @writes("triangle_mask_like")
