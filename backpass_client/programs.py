@@ -52,7 +52,7 @@ class Program:
             made = self.service.call("GET", f"/v1/programs/{quoted(document)}")
         elif isinstance(document, BuiltProgram):
             try:
-                made = self._registered(document.document(), values)
+                made = self._registered(document.document(), {**document.values, **values})
             except Refused as error:
                 explain(error, document)
                 raise
@@ -150,10 +150,6 @@ class Program:
             raise BackpassError("name the loss: the program has no output `loss` and not one number as its only output")
         return found
 
-    def _values(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """`given`, and the first values that the built program has for other parameters."""
-        return {**(self.built.values if self.built is not None else {}), **given}
-
     def backward(self, loss: str | None = None, **question: Any) -> dict[str, Any]:
         """The program with its backward pass, and the tables that describe it. question: more query parameters."""
         asked = {"loss": self._needed_loss(loss), **question}
@@ -221,7 +217,7 @@ class Program:
 
         settings: more members of the body of POST /v1/programs/{id}/check, such as samples and tolerance.
         """
-        asked, tensors = {"loss": self._needed_loss(loss), **settings}, {**feeds, **self._values(parameters)}
+        asked, tensors = {"loss": self._needed_loss(loss), **settings}, {**feeds, **parameters}
         return self.service.upload(f"/v1/programs/{self.id}/check", asked, tensors, repeat=True)
 
     def gradients(
@@ -239,7 +235,7 @@ class Program:
         feeds, parameters: values; parameters and states without one have the initial values of the program.
         question: more members of the body of POST /v1/programs/{id}/gradients, such as targets and inputs.
         """
-        given = {**feeds, **self._values(parameters)}
+        given = {**feeds, **parameters}
         path = f"/v1/programs/{self.id}/gradients"
         said, tensors = self.service.exchange("POST", path, self._question(loss, fetch, question), given, repeat=True)
         return gradients_of(said, tensors)
@@ -259,7 +255,7 @@ class Program:
 
         `result` of the stream has the loss and the fetched values.
         """
-        given = {**feeds, **self._values(parameters)}
+        given = {**feeds, **parameters}
         return streamed(self.service, f"/v1/programs/{self.id}/gradients", self._question(loss, fetch, question), given)
 
     def _question(self, loss: str | None, fetch: Sequence[str], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -278,7 +274,6 @@ class Program:
         named = {} if chosen is None else {"loss": chosen}
         asked = {"program_id": self.id, **named, **settings}
         if self.built is not None and "from_checkpoint" not in settings:
-            parameters = self._values(parameters)
             init = dict(settings.get("init") or {})
             own = {n: spec for n, spec in self.built.initializers.items() if n not in parameters}
             given = init.get("initializers", {})

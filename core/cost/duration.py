@@ -70,7 +70,7 @@ SORTS = frozenset([
 """Ops that take `ELEMENT` / 4 for each element and each bit of the number of elements."""
 
 LOOPS = frozenset([
-    "crf_decoding", "qr_factor", "rank_table", "step_rows", "tree_path", "unstack",
+    "crf_decoding", "non_max_suppression", "qr_factor", "rank_table", "step_rows", "tree_path", "unstack",
 ])  # fmt: skip
 """Ops whose kernels loop over an axis in Python."""
 

@@ -62,12 +62,18 @@ def _cubic(op: Op, ins: list[Any], outs: list[Any]) -> int:
     return 2 * elements_of(ins[0]) * n
 
 
+def _exponential(op: Op, ins: list[Any], outs: list[Any]) -> int:
+    """About 20 products: of the rational approximation and of the squarings."""
+    return 20 * _cubic(op, ins, outs)
+
+
 CUBIC = (
     "cholesky_factor",
     "det",
     "eigh_factor",
     "eigvalsh_factor",
     "inverse",
+    "lu",
     "pinv",
     "qr_factor",
     "slogdet",
@@ -82,6 +88,7 @@ RULES: dict[str, Callable[[Op, list[Any], list[Any]], int]] = {
     "correlate_filter_adjoint": _filter_adjoint,
     "einsum": _einsum,
     **dict.fromkeys(CUBIC, _cubic),
+    "matrix_exp": _exponential,
 }
 """Rules for ops whose work is more than one operation for each element."""
 

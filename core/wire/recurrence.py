@@ -148,7 +148,8 @@ def _read(
         stacks = [at.b.emit("array_unstack", at.b.constant(0, "int64", (max(steps, 0),)))]
         elements = ["@STEP"]
     operands = [*initial, *at.current(outer_carried), *at.current(captured), *stacks]
-    given_types = [v.type.element if isinstance(v.type, StackType) else v.type for v in operands]
+    element_types = [v.type.element for v in stacks if isinstance(v.type, StackType)]
+    given_types = [*(v.type for v in operands[: len(operands) - len(stacks)]), *element_types]
     types = dict(zip([*carried, *captured, *elements], given_types, strict=True))
     inner = read_loop_body(r, index, types, carried, [*names.after, *outer_carried, *names.outputs], local)
     op = at.b.make(

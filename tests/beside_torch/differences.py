@@ -27,10 +27,14 @@ EMPTY = "PyTorch refuses an empty batch here; Backpass gives an empty result"
 
 REFUSED = {
     ("affine_grid", "example4f45"): EMPTY,
+    ("dft", "exampleeb31"): EMPTY,
+    ("fft", "exampleeb31"): EMPTY,
+    ("irfft", "exampleeb31"): EMPTY,
     ("nanquantile", "example8a76"): EMPTY,
     ("pixel_shuffle", "example97ed"): EMPTY,
     ("pixel_unshuffle", "example0a78"): EMPTY,
     ("quantile", "example8a76"): EMPTY,
+    ("rfft", "example005b"): EMPTY,
 }
 """Samples at which PyTorch raises an error."""
 

@@ -83,6 +83,19 @@ def gap_quotient(x: Any, gap: Any, values: Any) -> Any:
     return torch.where(none, 0.0, x / torch.where(none, 1.0, gap))
 
 
+def lu(x: Any) -> Any:
+    p, low, up = torch.linalg.lu(x)
+    rows = p.argmax(-2) if p.numel() else torch.zeros(x.shape[:-1], dtype=torch.int64)
+    return low, up, rows
+
+
+def lu_solve(low: Any, up: Any, rows: Any, y: Any) -> Any:
+    unit = torch.tril(low, -1) + torch.eye(low.shape[-1], dtype=low.dtype)
+    right = column(y).gather(-2, rows.unsqueeze(-1).expand_as(column(y)))
+    out = torch.linalg.solve(torch.triu(up), torch.linalg.solve(unit, right))
+    return out.squeeze(-1) if y.ndim == 1 else out
+
+
 OPS: dict[str, Callable[..., Any]] = {
     "addmm": lambda x, a, b, alpha, beta: torch.addmm(x, a, b, beta=beta, alpha=alpha),
     "baddbmm": lambda x, a, b, alpha, beta: torch.baddbmm(x, a, b, beta=beta, alpha=alpha),
@@ -103,7 +116,11 @@ OPS: dict[str, Callable[..., Any]] = {
     "inverse": lambda x: torch.linalg.inv(x),
     "kron": lambda x, y: torch.kron(x, y),
     "logdet": lambda x: torch.logdet(x),
+    "lstsq": lambda x, y, rcond: torch.linalg.pinv(x, rtol=rcond) @ y,
+    "lu": lu,
+    "lu_solve": lu_solve,
     "matmul": matmul,
+    "matrix_exp": lambda x: torch.linalg.matrix_exp(x),
     "matrix_power": lambda x, n: torch.linalg.matrix_power(x, n),
     "mm": lambda x, y: torch.mm(x, y),
     "mul_flattened": mul_flattened,
@@ -168,6 +185,9 @@ MORE: dict[str, list[Inputs]] = {
     "inverse": SQUARE,
     "kron": [case((2, 3), (4, 2)), case((2, 3, 2), (2, 1, 3)), case((3,), (2,))],
     "logdet": [case(definite(n, n)) for n in (1, 2, 4)] + [case(definite(2, 3, 3))],
+    "lstsq": [case((4, 3), (4, 2)), case((3, 4), (3,)), case((2, 4, 2), (2, 4, 3))],
+    "lu": SQUARE,
+    "matrix_exp": SQUARE,
     "matmul": [
         case((2, 3, 4), (4, 5)),
         case((2, 1, 3, 4), (5, 4, 2)),

@@ -23,6 +23,7 @@ from tests.beside_torch import (
     selections,
     sequences,
     shapes,
+    signals,
 )
 from tests.beside_torch.kinks import KINKS
 from tests.beside_torch.sample import Inputs, Sample, drawn, examples
@@ -31,7 +32,7 @@ __all__ = ["MORE", "TABLE", "samples"]
 
 FAMILIES: tuple[Any, ...] = (
     activations, adams, chains, convolution, elements, images, indexing, layers, linalg, losses, optimisers, pools,
-    reductions, regions, selections, sequences, shapes,
+    reductions, regions, selections, sequences, shapes, signals,
 )  # fmt: skip
 
 TABLE: dict[str, Callable[..., Any]] = {}

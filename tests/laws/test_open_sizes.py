@@ -83,6 +83,7 @@ IMAGE = "positions and weights inside an image are computed from its sizes befor
 FACTORS = "which factors exist, and their rule, depends on which of the two sizes is smaller"
 CLASSES = "the classes drawn are numbered before the run"
 COORDINATES = "the number of coordinates decides the rank of the result"
+SPECTRUM = "the number of frequencies and frames is computed from the sizes before the run"
 COUNT = "the size is the number of outputs"
 
 REASONS: dict[str, tuple[str, dict[str, set[int]]]] = {
@@ -105,6 +106,7 @@ REASONS: dict[str, tuple[str, dict[str, set[int]]]] = {
     "deformable_conv2d": (FILTER, {"filter": {0, 1, 2, 3}, "x": {1, 2, 3}}),
     "depthwise_conv2d": (FILTER, {"filter": {0, 1, 2, 3}, "x": {1, 2, 3}}),
     "diag": ("the size of the vector and `offset` give the size of the matrix", {"x": {0}}),
+    "fft": (SPECTRUM, {"x": {0, 1}}),
     "fold": (IMAGE, {"x": {1, 2}}),
     "gather_nd": (COORDINATES, {"index": {0, 1, 2}}),
     "grid_sample": (IMAGE, {"grid": {2, 3, 4}, "x": {2, 3, 4}}),
@@ -118,7 +120,11 @@ REASONS: dict[str, tuple[str, dict[str, set[int]]]] = {
     "positions_nd": (COORDINATES, {"index": {1}}),
     "qr": (FACTORS, {"x": {0, 1, 2}}),
     "qr_factor": (FACTORS, {"x": {0, 1, 2}}),
+    "irfft": (SPECTRUM, {"x": {0, 1}}),
+    "istft": (SPECTRUM, {"x": {0, 1, 2, 3}}),
+    "matrix_exp": ("the gradient is a corner of a matrix of twice the size", {"x": {1, 2}}),
     "resize": (IMAGE, {"x": {0, 1, 2, 3}}),
+    "rfft": (SPECTRUM, {"x": {0, 1}}),
     "roi_align": (IMAGE, {"boxes": {1}, "x": {2, 3}}),
     "roi_pool": (IMAGE, {"boxes": {1}, "x": {2, 3}}),
     "roi_positions": (IMAGE, {"boxes": {1}, "x": {2, 3}}),
@@ -130,8 +136,9 @@ REASONS: dict[str, tuple[str, dict[str, set[int]]]] = {
     "spectral_norm": ("the estimates u and v have the sizes of the weight", {"weight": {0, 1, 2}}),
     "squeeze": ("without `axes`, the sizes decide which axes stay", {"x": {0, 1, 2, 3}}),
     "svd": (FACTORS, {"x": {0, 1, 2}}),
+    "stft": (SPECTRUM, {"x": {0, 1}}),
     "temporal_shift": ("the number of shifted channels is a share of all channels", {"x": {1}}),
-    "unfold": (IMAGE, {"x": {2, 3}}),
+    "unfold": (IMAGE, {"x": {2, 3, 4}}),
     "unstack": (COUNT, {"x": {0, 1}}),
 }
 """Op that refuses an open size of one of its inputs -> why, and the axes of each such input over all its examples."""

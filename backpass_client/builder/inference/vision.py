@@ -119,27 +119,36 @@ def conv_transpose(
 
 
 def _pooled(
-    x: Type, kernel_size: list[int], strides: list[int] | None, paddings: list[int], ceil_mode: bool
+    x: Type,
+    kernel_size: list[int],
+    strides: list[int] | None,
+    paddings: list[int],
+    ceil_mode: bool,
+    dilations: list[int],
 ) -> tuple[Size, ...]:
     rank = x.rank - 2
     kernel = _each(kernel_size, rank)
     steps = kernel if strides is None else _each(strides, rank)
     if ceil_mode:  # a last window that begins behind the end is left out
         raise NotKnown
-    sizes = zip(x.dims[2:], kernel, steps, _margins(paddings, rank), strict=True)
-    return (*x.dims[:2], *(_windows(n, k, s, m) for n, k, s, m in sizes))
+    sizes = zip(x.dims[2:], kernel, steps, _margins(paddings, rank), _each(dilations, rank), strict=True)
+    return (*x.dims[:2], *(_windows(*each) for each in sizes))
 
 
 @rule("max_pool", "max_pool1d", "max_pool2d", "max_pool3d")
-def max_pool(x: Type, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool, **attrs: Any) -> Any:
-    sizes = _pooled(x, kernel_size, strides, paddings, ceil_mode)
+def max_pool(
+    x: Type, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool, dilations: Any, **attrs: Any
+) -> tuple[Type, Type]:
+    sizes = _pooled(x, kernel_size, strides, paddings, ceil_mode, dilations)
     return Type(x.kind, sizes), Type("int64", sizes)
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "lp_pool", "window_sum")
-def avg_pool(x: Type, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool, **attrs: Any) -> Type:
+def avg_pool(
+    x: Type, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool, dilations: Any, **attrs: Any
+) -> Type:
     floats(x)
-    return Type(x.kind, _pooled(x, kernel_size, strides, paddings, ceil_mode))
+    return Type(x.kind, _pooled(x, kernel_size, strides, paddings, ceil_mode, dilations))
 
 
 @rule("global_avg_pool", "global_max_pool")

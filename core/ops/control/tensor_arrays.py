@@ -259,7 +259,15 @@ def array_join_infer(array, like, *, shape, dtype, count):
     return TensorType((count if like is None else like.shape[0], *shape), dtype)
 
 
-array_join.vjp(lambda ct, out, array, like, **attrs: (array_unstack(ct), None))
+@array_join.vjp
+def array_join_vjp(ct, out, array, like, *, shape, dtype, count):
+    """The elements of the cotangent, with sizes that the array knows and `shape` leaves open."""
+    known = (ct.shape[0], *array.type.element.shape)
+    if any(m == -1 != n for m, n in zip(ct.shape, known, strict=True)):
+        ct = ct.builder.emit("check_shape", ct, shape=known)
+    return array_unstack(ct), None
+
+
 array_join.example(lambda: [Example((a,), (np.stack(a),), {"shape": a[0].shape, "dtype": "float64"}) for a in ARRAYS])
 
 

@@ -332,7 +332,7 @@ LINES = (
     (LINE, {"kernel_size": (3,), "strides": (4,), "paddings": (1,), "ceil_mode": True}),
     (LINE[:0], {"kernel_size": (2,)}),
     (LINE[:, :1, :5], {"kernel_size": (2,), "strides": (1,)}),
-    (LINE, {"kernel_size": (3,), "strides": (1,), "paddings": (3, 2), "dilations": (2,)}),
+    (LINE, {"kernel_size": (3,), "strides": (1,), "paddings": (2, 1), "dilations": (2,)}),
 )
 IMAGES = (
     (IMAGE, {"kernel_size": (2, 2)}),

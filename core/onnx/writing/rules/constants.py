@@ -43,6 +43,12 @@ writes(
     "resample_weights",
     "resize_weights",
     "resize_tap",
+    "resample_weights",
+    "resample_taps",
+    "hann_window",
+    "hamming_window",
+    "blackman_window",
+    "mel_weight_matrix",
     "window_positions",
 )(constant)
 
@@ -120,6 +126,13 @@ def triangle_mask_like(w, x, *, diagonal):
     rows, columns = _grid(w, x)
     shifted = w.add(rows, w.const(max(min(diagonal, 2**40), -(2**40)), "int64"))
     return w.expand_like(w.node("LessOrEqual", columns, shifted), x)
+
+
+@writes("eye_like")
+def eye_like(w, x, *, offset, dtype):
+    rows, columns = _grid(w, x)
+    shifted = w.add(rows, w.const(max(min(offset, 2**40), -(2**40)), "int64"))
+    return w.expand_like(w.cast(w.node("Equal", columns, shifted), dtype or x.dtype), x)
 
 
 @writes("window_sizes")

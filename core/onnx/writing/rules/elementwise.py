@@ -318,8 +318,13 @@ def isnan(w, x):
 
 
 @writes("isinf")
+<<<<<<< HEAD
+def isinf(w, x, *, positive=True, negative=True):
+    if not x.is_float or not (positive or negative):
+=======
 def isinf(w, x, *, positive, negative):
     if not x.is_float:
+>>>>>>> onnx-out
         return w.zeros_like(x, "bool")
     return w.node("IsInf", x, detect_positive=int(positive), detect_negative=int(negative))
 
@@ -530,3 +535,20 @@ def log2(w, x):
 @writes("log10")
 def log10(w, x):
     return logarithm(w, x, 10.0)
+
+
+@writes("logaddexp")
+def logaddexp(w, x, y):
+    """The larger operand plus ``log(1 + exp(-|x - y|))``. For equal ones, also infinite ones, the distance is 0."""
+    a, b = w.wide(x), w.wide(y)
+    distance = w.where(w.node("Equal", a, b), w.number(0, a), w.node("Abs", w.sub(a, b)))
+    rest = _log1p(w, w.node("Exp", w.node("Neg", distance)))
+    return w.cast(w.add(w.node("Max", a, b), rest), x.dtype)
+
+
+@writes("xlogy")
+def xlogy(w, x, y):
+    a, b = w.wide(x), w.wide(y)
+    none = w.node("And", w.node("Equal", a, w.number(0, a)), w.node("Equal", b, b))
+    product = w.mul(a, w.node("Log", w.where(none, w.number(1, b), b)))
+    return w.cast(w.where(none, w.number(0, a), product), x.dtype)

@@ -10,6 +10,8 @@ cannot(
     "cholesky_factor",
     "eigh_factor",
     "eigvalsh_factor",
+    "lu",
+    "matrix_exp",
     "pinv",
     "qr_factor",
     "svd",

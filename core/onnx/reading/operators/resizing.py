@@ -1,0 +1,143 @@
+"""Resize and Upsample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.onnx.reading.node import Node
+from core.onnx.reading.registry import converter
+from core.onnx.reading.values import Tensor
+
+Scales = dict[int, float]
+Targets = dict[int, int]
+
+
+@converter("Resize", since=11)
+def resize(node: Node) -> Tensor:
+    x = node[0]
+    axes = [int(a) for a in node.attr("axes", list(range(x.rank)))]
+    if len({a % x.rank for a in axes}) < len(axes) or not all(-x.rank <= a < x.rank for a in axes):
+        raise node.refuse(f"the axes {axes} do not fit rank {x.rank}")
+    axes = [a % x.rank for a in axes]
+    how = {
+        "mode": node.attr("mode", "nearest"),
+        "coordinates": node.attr("coordinate_transformation_mode", "half_pixel"),
+        "nearest_mode": node.attr("nearest_mode", "round_prefer_floor"),
+        "cubic_coefficient": node.attr("cubic_coeff_a", -0.75),
+        "exclude_outside": bool(node.attr("exclude_outside", 0)),
+        "antialias": bool(node.attr("antialias", 0)),
+        "extrapolation_value": node.attr("extrapolation_value", 0.0),
+    }
+    if how["coordinates"] == "tf_crop_and_resize":
+        roi = [float(n) for n in node.constant(1).reshape(-1)]
+        if len(roi) != 2 * len(axes):
+            raise node.refuse(f"roi has {len(roi)} numbers for {len(axes)} axes")
+        how["roi"] = roi
+    if not _is_empty(node, 2):
+        return _by_scales(node, x, axes, [float(s) for s in node.constant(2).reshape(-1)], how)
+    if _is_empty(node, 3):
+        raise node.refuse("it needs scales or sizes")
+    policy = node.attr("keep_aspect_ratio_policy", "stretch")
+    return _by_sizes(node, x, axes, node.planned_sizes(3), how, policy)
+
+
+def _is_empty(node: Node, place: int) -> bool:
+    return not node.given(place) or node[place].shape == (0,)
+
+
+@converter("Resize", since=10)
+@converter("Upsample", since=9)
+def resize_by_scales(node: Node) -> Tensor:
+    return _simple(node, [float(s) for s in node.constant(1).reshape(-1)])
+
+
+@converter("Upsample", since=7)
+def upsample(node: Node) -> Tensor:
+    return _simple(node, [float(s) for s in node.attr("scales")])
+
+
+def _simple(node: Node, scales: list[float]) -> Tensor:
+    """Positions i / scale. The nearest element lies before the position if the axis grows, and after it otherwise."""
+    x, mode = node[0], node.attr("mode", "nearest")
+    if mode in ("bilinear", "trilinear"):
+        mode = "linear"
+    growing = [s if s > 1 else 1.0 for s in scales]
+    shrinking = [s if s < 1 else 1.0 for s in scales]
+    axes = list(range(x.rank))
+    x = _by_scales(node, x, axes, growing, {"mode": mode, "coordinates": "asymmetric", "nearest_mode": "floor"})
+    return _by_scales(node, x, axes, shrinking, {"mode": mode, "coordinates": "asymmetric", "nearest_mode": "ceil"})
+
+
+def _by_scales(node: Node, x: Tensor, axes: list[int], scales: list[float], how: dict[str, Any]) -> Tensor:
+    if len(scales) != len(axes):
+        raise node.refuse(f"{len(scales)} scales do not fit {len(axes)} axes")
+    if any(not s > 0 for s in scales):
+        raise node.refuse(f"the scales {scales} must be above 0")
+    for axis, scale in zip(axes, scales, strict=True):
+        if x.shape[axis] == -1 and _copies(scale, how):
+            x = node.emit("repeat", x, repeats=int(scale), axis=axis)
+    open_ones = [a for a, s in zip(axes, scales, strict=True) if x.shape[a] == -1 and _copies(s, how)]
+    rest = [(a, s) for a, s in zip(axes, scales, strict=True) if a not in open_ones]
+    if any(x.shape[a] == -1 and s != 1 for a, s in rest):
+        raise node.refuse(f"an axis of an open size in {x.type} can only be repeated: fix its size")
+    if not rest:
+        return x
+    how = _with_roi(how, axes, [a for a, _ in rest])
+    result: Tensor = node.emit("resize", x, axes=[a for a, _ in rest], scales=[s for _, s in rest], **how)
+    return result
+
+
+def _copies(scale: float, how: dict[str, Any]) -> bool:
+    """Whether the resizing repeats each element `scale` times, whatever the size of the axis."""
+    if scale != int(scale) or scale < 1 or how["mode"] != "nearest":
+        return False
+    rounding = how["nearest_mode"]
+    if how["coordinates"] == "asymmetric":
+        return bool(rounding == "floor")
+    return how["coordinates"] in ("half_pixel", "pytorch_half_pixel") and str(rounding).startswith("round")
+
+
+def _with_roi(how: dict[str, Any], axes: list[int], kept: list[int]) -> dict[str, Any]:
+    """`how` with the part of the roi for the axes `kept`."""
+    if "roi" not in how:
+        return how
+    places = [axes.index(a) for a in kept]
+    roi = how["roi"]
+    return {**how, "roi": [roi[i] for i in places] + [roi[len(axes) + i] for i in places]}
+
+
+def _by_sizes(
+    node: Node, x: Tensor, axes: list[int], sizes: list[int | None], how: dict[str, Any], policy: str
+) -> Tensor:
+    if len(sizes) != len(axes):
+        raise node.refuse(f"{len(sizes)} sizes do not fit {len(axes)} axes")
+    crops = "roi" in how
+    kept, targets, scales = [], [], []
+    for i, (axis, n) in enumerate(zip(axes, sizes, strict=True)):
+        ratio = _ratio(node, x, axis, i) if n is None or x.shape[axis] == -1 else None
+        if ratio is not None:
+            scales.append((axis, ratio))
+        elif n is None or x.shape[axis] == -1:
+            raise node.refuse(f"the size of axis {axis} of {x.type} depends on an open size: fix its size")
+        else:
+            kept.append(axis)
+            targets.append(n)
+    if scales and (crops or policy != "stretch") and any(s != 1 for _, s in scales):
+        raise node.refuse("sizes that are open need the policy stretch and no roi")
+    if kept and (targets != [x.shape[a] for a in kept] or crops or policy != "stretch"):
+        chosen = _with_roi(how, axes, kept)
+        x = node.emit("resize", x, axes=kept, sizes=targets, keep_aspect_ratio=policy, **chosen)
+    changed = [(a, s) for a, s in scales if s != 1]
+    return _by_scales(node, x, [a for a, _ in changed], [s for _, s in changed], how) if changed else x
+
+
+def _ratio(node: Node, x: Tensor, axis: int, place: int) -> float | None:
+    """The scale of an open axis, if it is the same whole number for all sample sizes."""
+    pairs = [
+        (a.type.shape[axis], int(b.value[place]))
+        for a, b in zip(x.samples, node[3].samples, strict=False)
+        if a is not None and b is not None and b.value is not None
+    ]
+    if len(pairs) < 2 or any(m < 1 or n % m for m, n in pairs) or len({n // m for m, n in pairs}) > 1:
+        return None
+    return float(pairs[0][1] // pairs[0][0])
