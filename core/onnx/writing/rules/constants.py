@@ -43,8 +43,6 @@ writes(
     "resample_weights",
     "resize_weights",
     "resize_tap",
-    "resample_weights",
-    "resample_taps",
     "hann_window",
     "hamming_window",
     "blackman_window",
@@ -112,13 +110,6 @@ def _grid(w, x):
 @writes("diagonal_mask_like")
 def diagonal_mask_like(w, x):
     return w.expand_like(w.node("Equal", *_grid(w, x)), x)
-
-
-@writes("eye_like")
-def eye_like(w, x, *, offset, dtype):
-    rows, columns = _grid(w, x)
-    shifted = w.add(rows, w.const(max(min(offset, 2**40), -(2**40)), "int64"))
-    return w.cast(w.node("Equal", shifted, columns), dtype or x.dtype)
 
 
 @writes("triangle_mask_like")

@@ -318,13 +318,8 @@ def isnan(w, x):
 
 
 @writes("isinf")
-<<<<<<< HEAD
 def isinf(w, x, *, positive=True, negative=True):
     if not x.is_float or not (positive or negative):
-=======
-def isinf(w, x, *, positive, negative):
-    if not x.is_float:
->>>>>>> onnx-out
         return w.zeros_like(x, "bool")
     return w.node("IsInf", x, detect_positive=int(positive), detect_negative=int(negative))
 
