@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 from onnx.external_data_helper import set_external_data
 
 import core
@@ -225,3 +225,29 @@ def test_a_constant_that_is_too_large_is_refused():
 
     with pytest.raises(ProgramError, match="more than 67108864 elements"):
         imported(model)
+
+
+@pytest.mark.parametrize("order", ["mask, none, p", "kept, p, none"])
+def test_a_softmax_row_that_a_selection_drops_has_no_gradient(order):
+    text = f"""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[2, 3] x) => (float[2, 3] y) {{
+            none = Constant <value = float {{0}}> ()
+            mask = IsInf (lowest)
+            kept = Not (mask)
+            s = Add (x, lowest)
+            p = Softmax <axis = 1> (s)
+            y = Where ({order})
+        }}"""
+    model = parser.parse_model(text)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([[0], [-np.inf]], "float32"), "lowest"))
+    found = read_model(model.SerializeToString(), parameters=())
+    query = core.GradientQuery(targets=("y",), inputs=("x",), target_gradients=(True,))
+    seed = np.array([[1.0, 2, 4], [1, 2, 4]], "float32")
+
+    gradient = core.compile_gradient(core.read(found.program), query).step(
+        {**found.values, "x": X, "target_gradients/0": seed}
+    )
+
+    p = np.exp(X[0]) / np.exp(X[0]).sum()
+    expected = [p * (seed[0] - (p * seed[0]).sum()), np.zeros(3)]
+    np.testing.assert_allclose(gradient.gradients["x"], expected, rtol=1e-5)
