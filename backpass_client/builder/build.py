@@ -23,6 +23,8 @@ from backpass_client.recorder import Operand, OpRecorder, current_recorder
 __all__ = ["Builder", "current_builder"]
 
 NAME = re.compile(r"(?![0-9]+:)[A-Za-z0-9_/][A-Za-z0-9_.:/-]{0,127}")
+LONGEST = 128
+"""Characters of a name."""
 MOST_CONSTANTS = 10_000
 """Elements of an array that may stand in the text of a program."""
 
@@ -42,6 +44,7 @@ class Builder:
         self.shared: dict[Any, Any] = {}  # key of a layer -> what it declared in this program
         self.updates: dict[str, Symbol] = {}  # state -> its value for the next step
         self.functions: dict[str, Any] = {}
+        self.numbers: dict[str, int] = {}  # name without a number -> the last number
         self._tokens: list[Token[OpRecorder | None]] = []
 
     def __enter__(self) -> Self:
@@ -165,11 +168,15 @@ class Builder:
 
     def new_name(self, hint: str) -> Name:
         """A name with the prefix of the scope, and a number if it is taken."""
-        text = base = self.prefix + hint
-        number = 0
+        base = self.prefix + hint
+        if len(base) > LONGEST - 10:
+            base = hint
+        number = self.numbers.get(base, 0)
+        text = f"{base}_{number}" if number else base
         while text in self.names:
             number += 1
             text = f"{base}_{number}"
+        self.numbers[base] = number
         name = self.names[text] = Name(text)
         return name
 
@@ -313,7 +320,7 @@ class Builder:
     def snapshot(self) -> tuple[Any, ...]:
         """The present state, for `rollback`."""
         names = [(name, name.text, name.fixed) for name in self.names.values()]
-        tables = (self.leaves, self.shared, self.updates, self.functions)
+        tables = (self.leaves, self.shared, self.updates, self.functions, self.numbers)
         return self.block, len(self.block.ops), names, [dict(table) for table in tables]
 
     def rollback(self, state: tuple[Any, ...]) -> None:
@@ -323,7 +330,7 @@ class Builder:
         for name, text, fixed in names:
             name.text, name.fixed = text, fixed
         self.names = {text: name for name, text, _ in names}
-        self.leaves, self.shared, self.updates, self.functions = map(dict, tables)
+        self.leaves, self.shared, self.updates, self.functions, self.numbers = map(dict, tables)
 
 
 def current_builder(what: str) -> Builder:

@@ -91,6 +91,21 @@ def test_scopes_and_given_names_are_the_names_of_variables():
     assert written == ["encoder.hidden", "doubled", "out"]  # `out` is a copy: its name was chosen already
 
 
+def test_names_stay_within_the_limit_of_the_service_in_deep_scopes():
+    def f(x: bp.f64[2]):
+        for i in range(12):
+            layer = bp.nn.Linear(2, name=f"a_rather_long_name_{i}")
+            x = bp.cond(x.sum() > 0.0, lambda x, layer=layer: layer(x), lambda x: x, x)
+            with bp.scope("b" * 60), bp.scope("c" * 60):
+                x = bp.tanh(x) + 1.0
+        return x.sum()
+
+    built = bp.program(f)
+
+    core.read(built.document())
+    assert all(len(name) <= 128 for name in built.parameters)
+
+
 def test_an_output_takes_its_name_from_a_temporary_that_had_it():
     @bp.program
     def f(x: bp.f64[2]):
