@@ -34,6 +34,8 @@ the relation of two sizes, a converter uses it, for example to write a reshape w
 * `registry.py`: the table of converters.
 * `node.py`: the node that a converter reads.
 * `graph.py`: the walk over nodes, scopes and functions.
+* `windows.py`: the windows of convolutions and poolings.
+* `steps.py`: a `scan` over a body of emitted ops.
 * `losses.py`: a loss appended to the model.
 """
 

@@ -7,7 +7,7 @@ import pytest
 
 from core.ir.errors import ProgramError
 from tests.core.onnx.beside_runtime import check_node, one_node
-from tests.core.onnx.models import imported
+from tests.core.onnx.models import imported, run
 
 
 def some(*shape, seed=0):
@@ -89,6 +89,17 @@ def test_other_scales_of_open_sizes_are_refused():
 
     with pytest.raises(ProgramError, match="open size"):
         imported(model)
+
+
+def test_a_given_batch_is_checked_by_the_run():
+    inputs = {"x": X, "roi": None, "scales": None, "sizes": np.array([2, 3, 8, 9])}
+    model = one_node("Resize", inputs, opset=19, constants=("sizes",), mode="linear")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    found = imported(model)
+
+    assert run(found, [X])[0].shape == (2, 3, 8, 9)
+    with pytest.raises(ProgramError, match="cannot have the shape"):
+        run(found, [X[:1]])
 
 
 # --- samples and regions ---------------------------------------------------------------------------------------------
