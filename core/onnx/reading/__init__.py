@@ -24,6 +24,7 @@ the relation of two sizes, a converter uses it, for example to write a reshape w
 * `values.py`: what a name of the graph stands for: a tensor, a sequence or an optional.
 * `worlds.py`: sample sizes.
 * `folding.py`: computes an op on known arrays.
+* `elements.py`: known elements of vectors of sizes.
 * `dynamic_sizes.py`: the sizes of results whose sizes are operands.
 * `reshaping.py`: reshapes to open sizes, by static ops where the samples allow.
 * `cells.py`: variables that inner blocks write.

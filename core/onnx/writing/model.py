@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +15,7 @@ from core.ir.names import root_array
 from core.ir.recursion import headroom
 from core.onnx.writing import rules  # noqa: F401  (declares every rule)
 from core.onnx.writing.blocks import Val, Writer
-from core.onnx.writing.graph import Graph, Model, Tensor, value_info
+from core.onnx.writing.graph import Graph, Model, Tensor, fill, value_info
 from core.onnx.writing.prepare import prepared
 from core.onnx.writing.sizes import open_sizes
 
@@ -86,7 +87,7 @@ def _written(program: Program, wanted: Mapping[str, str], values: Mapping[str, n
             continue
         model.claim(name)
         if name in values:
-            operands.append(model.constant(_fitting(name, values[name], type), type.dtype, name))
+            operands.append(model.weight(_fitting(name, values[name], type), type.dtype, name))
         else:
             inputs.append(value_info(name, type, sizes.get(name)))
             operands.append(Tensor(name, type.dtype, type.shape))
@@ -117,27 +118,29 @@ def _single(problem: Problem) -> ProgramError:
     return ProgramError(problem.message, problem.code, location=problem.location, pointer=problem.pointer)
 
 
-def _serialized(graph: Graph, inputs: list, results: list, opset: int) -> bytes:
-    proto = graph.proto("program", inputs, results)
+def _serialized(graph: Graph, inputs: list[onnx.ValueInfoProto], results: list[Any], opset: int) -> bytes:
+    """The bytes of the model, which is checked first, with the weights as inputs: checking copies what it checks."""
+    weights = graph.model.weights
+    declared = [value_info(name, TensorType(array.shape, dtype)) for name, dtype, array in weights]
+    proto = graph.proto("program", [*inputs, *declared], results)
     _without_copies(proto)
-    proto.initializer.extend(graph.model.initializers)
-    unused = {each.name for each in proto.initializer} - _read(proto)
-    for each in [i for i in proto.initializer if i.name in unused]:
-        proto.initializer.remove(each)
+    read = _read(proto)
+    proto.initializer.extend(each for each in graph.model.initializers if each.name in read)
     opsets = [helper.make_opsetid("", opset)]
-    model = helper.make_model(
-        proto,
-        opset_imports=opsets,
-        producer_name="backpass",
-        ir_version=helper.find_min_ir_version_for(opsets),
-    )
-    if model.ByteSize() > MOST_BYTES:
-        raise ProgramError(f"the model has {model.ByteSize()} bytes, more than {MOST_BYTES}", "limit_exceeded")
+    version = helper.find_min_ir_version_for(opsets)
+    model = helper.make_model(proto, opset_imports=opsets, producer_name="backpass", ir_version=version)
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise InternalError(f"the written ONNX model is not valid: {error}") from error
-    return model.SerializeToString()
+    del model.graph.input[len(inputs) :]
+    size = model.ByteSize() + sum(array.nbytes + 1024 for _, _, array in weights)
+    if size > MOST_BYTES:
+        raise ProgramError(f"the model has {size} bytes, more than {MOST_BYTES}", "limit_exceeded")
+    for name, dtype, array in weights:
+        fill(model.graph.initializer.add(), array, dtype, name)
+    data: bytes = model.SerializeToString()
+    return data
 
 
 def _without_copies(graph: onnx.GraphProto) -> None:

@@ -23,6 +23,7 @@ def one_node(
     constants: Sequence[str] = (),
     open_sizes: bool = False,
     domain: str = "",
+    domain_opset: int = 3,
     **attributes: Any,
 ) -> Any:
     """A model of one node.
@@ -51,7 +52,7 @@ def one_node(
     ]
     held = [numpy_helper.from_array(given[n], n) for n in constants]
     graph = helper.make_graph([node], "graph", fed, results, held)
-    opsets = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, 3)] if domain else [])
+    opsets = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, domain_opset)] if domain else [])
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 

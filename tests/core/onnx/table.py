@@ -22,8 +22,8 @@ __all__ = ["PAGE", "Row", "page", "results"]
 
 COMMAND = "`python -m tests.core.onnx.table` writes this page."
 UNTYPED = (
-    "have inputs or outputs that no array of a program can be: strings, unsigned integers above 8 bits, complex numbers, "
-    "numbers of fewer than 8 bits, sequences as inputs."
+    "have inputs or outputs that no array of a program can be: strings, unsigned integers above 8 bits, complex "
+    "numbers, numbers of fewer than 8 bits, sequences as inputs."
 )
 FIXED = (
     "- *fixed*: tests that pass with some of their integer inputs as constants of the model, because the program needs "
@@ -71,7 +71,10 @@ def page(rows: Iterable[Row]) -> str:
         "",
         f"The tests of the `onnx` package, version {onnx.__version__}, as programs. {COMMAND}",
         "",
-        f"Of {len(rows)} tests, {count('pass')} pass, {count('refused')} are refused with a reason, {count('wrong')} fail.",
+        (
+            f"Of {len(rows)} tests, {count('pass')} pass, {count('refused')} are refused with a reason, and "
+            f"{count('wrong')} fail."
+        ),
         f"The other {count('untyped')} {UNTYPED}",
         "",
         f"{share:.1%} of the tests whose types can be said pass. {right} gradients agree with central differences.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 from onnxruntime import InferenceSession
 
 import core
@@ -76,6 +76,15 @@ BODIES = {
         bound = Constant <value = int64[1] {{4}}> ()
         n = Min (t, bound)
         y = Slice (x, i0, n, i1)""",
+    "a length that is even": f"""{PLACES} {BATCH_AND_TIME}
+        two = Constant <value = int64[1] {{2}}> ()
+        odd = Mod (t, two)
+        n = Sub (t, odd)
+        y = Slice (x, i0, n, i1)""",
+    "a remainder as a size": f"""{PLACES} {BATCH_AND_TIME}
+        two = Constant <value = int64[1] {{2}}> ()
+        n = Mod (t, two)
+        y = Slice (x, i0, n, i1)""",
     "a flattened sample": """
         f = Flatten <axis = 1> (x)
         y = Softmax <axis = -1> (f)""",
@@ -141,6 +150,27 @@ def test_an_open_size_is_not_taken_for_another_one():
         np.testing.assert_array_equal(run(found, [x])[0], np.broadcast_to(x, (shape[1], *shape[1:])))
     with pytest.raises(ExecutionError, match="cannot broadcast"):
         run(found, [np.zeros((2, 3, 6), "float32")])
+
+
+def test_known_sizes_stay_known_behind_a_table_that_bounds_the_length():
+    """The table has 20 rows, so that most sample sizes fail at the sum and tell nothing of the shapes after it."""
+    text = f"""g (float[batch, time, 6] x, float[20, 6] table) => (float[p, q, r] y) {{ {PLACES}
+        n = Shape <start = 1, end = 2> (x)
+        rows = Slice (table, i0, n, i0)
+        h = Add (x, rows)
+        s = Shape (h)
+        ones = ConstantOfShape <value = float[1] {{1}}> (s)
+        norm = LayerNormalization <axis = -1> (ones, scale)
+        y = Add (norm, h) }}"""
+    made = parser.parse_model(HEADER + text)
+    made.graph.initializer.append(numpy_helper.from_array(np.ones(6, "float32"), "scale"))
+    found = read_model(made.SerializeToString())
+    table = np.arange(120, dtype="float32").reshape(20, 6)
+
+    x = np.ones((2, 7, 6), "float32")
+    np.testing.assert_allclose(run(found, [x, table])[0], x + table[:7], rtol=1e-6)
+    fill = next(op for op in found.program["blocks"][0]["ops"] if op["type"] == "dynamic_fill")
+    assert fill["attrs"]["shape"] == [-1, -1, 6]
 
 
 def test_a_shape_that_is_fed_reshapes_and_its_rank_is_known():

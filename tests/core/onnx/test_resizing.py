@@ -114,13 +114,15 @@ def test_affine_grids_agree(n):
 BOXES = np.array([[0.3, 0.4, 4.1, 3.2], [1.2, 0.1, 5.3, 2.7]], "float32")
 
 
-@pytest.mark.parametrize("mode", ["half_pixel", "output_half_pixel"])
-def test_means_of_regions_agree(mode):
+@pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
+@pytest.mark.parametrize("samples", [0, 2])
+@pytest.mark.parametrize("mode", ["avg", "max"])
+def test_regions_agree(coordinates, samples, mode):
     inputs = {"x": X, "boxes": BOXES, "image": np.array([1, 0])}
 
     check_node(
-        "RoiAlign", inputs, opset=16, output_height=2, output_width=3, sampling_ratio=2, spatial_scale=0.9,
-        coordinate_transformation_mode=mode,
+        "RoiAlign", inputs, opset=16, output_height=2, output_width=3, sampling_ratio=samples, spatial_scale=0.9,
+        coordinate_transformation_mode=coordinates, mode=mode,
     )  # fmt: skip
 
 

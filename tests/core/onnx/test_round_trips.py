@@ -13,7 +13,7 @@ from core.onnx import write_model
 from tests.core.onnx.backend import RANDOM, Case, cases, outcome
 from tests.core.onnx.exported import run
 
-STEP, PARTS = 40, 40
+STEP, PARTS = 80, 40
 REFUSED = ("draw other numbers", "no operator for", "no float64 kernel", "depends on the data", "traced back")
 
 

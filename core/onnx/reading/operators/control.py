@@ -29,6 +29,8 @@ Slot = Tensor | Array
 @converter("If")
 def if_(node: Node) -> tuple[Value, ...]:
     condition = node[0]
+    if condition.dtype != "bool" or any(n not in (-1, 1) for n in condition.shape):
+        raise node.refuse(f"the condition must be one bool, not {condition.type}")
     graphs = [node.graph("then_branch"), node.graph("else_branch")]
     if condition.value is not None:
         chosen = graphs[0] if condition.value.reshape(-1)[0] else graphs[1]

@@ -145,6 +145,12 @@ def _by_ids(node: Node) -> tuple[_Forest, dict[tuple[int, int], int]]:
     yes, no = children("nodes_truenodeids"), children("nodes_falsenodeids")
     inner = own[~leaf]
     reached = set(yes[inner].tolist()) | set(no[inner].tolist())
+    roots = [i for i in own if i not in reached]
+    first: dict[int, int] = {}
+    for tree, number in names:
+        first[tree] = min(number, first.get(tree, number))
+    if set(roots) != {place[name] for name in first.items()}:
+        raise node.refuse("the first node of each tree must be its root, and no other node; the branches have no cycle")
     tracks = np.asarray(node.attr("nodes_missing_value_tracks_true", []) or np.zeros(len(names)), bool)
     forest = _Forest(
         np.asarray(node.attr("nodes_featureids")),
@@ -154,7 +160,7 @@ def _by_ids(node: Node) -> tuple[_Forest, dict[tuple[int, int], int]]:
         no,
         tracks,
         leaf,
-        np.array([i for i in own if i not in reached]),
+        np.array(roots),
     )
     return forest, place
 

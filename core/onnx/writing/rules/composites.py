@@ -110,9 +110,9 @@ def convolution(w, x, filter, bias=None, *, padding, data_format, strides, paddi
 
 
 @writes("avg_pool1d", "avg_pool2d", "avg_pool3d")
-def average_pool(w, x, *, kernel_size, strides, paddings, ceil_mode, exclusive):
+def average_pool(w, x, *, kernel_size, strides, paddings, dilations, ceil_mode, exclusive):
     n = x.rank - 2
-    if ceil_mode or x.dtype not in NATIVE or 0 in x.shape:
+    if ceil_mode or set(dilations) != {1} or x.dtype not in NATIVE or 0 in x.shape:
         return w.expanded(x)
     kernel = sizes(tuple(kernel_size), n, "kernel_size", 1)
     pads = pads_of(tuple(paddings), n)

@@ -195,6 +195,38 @@ def unique_positions(w, x):
     return first, w.reshape_like(inverse, x), counts
 
 
+@writes("unique_slices")
+def unique_slices(w, x, *, axis):
+    """Pairwise comparisons of the slices: `Unique` along an axis ends the process of onnxruntime for some shapes."""
+    v = w.wide(w.moved(x, axis, 0))
+    n = w.size(v, 0)
+    if v.dtype == "bool":
+        v = w.cast(v, "int32")
+    rows = w.reshape(v, [n, w.product(w.sizes(v)[1:])])
+    if rows.shape[1] == 0:  # all slices are equal
+        rows = w.full([n, 1], 0, "int32")
+    mine, other = w.unsqueeze(rows, [1]), w.unsqueeze(rows, [0])
+    differ = w.cast(w.node("Not", w.node("Equal", mine, other)), "int32")
+    place = w.node("ArgMax", differ, axis=2, keepdims=1, shape=(*differ.shape[:2], 1))
+    width = w.size(rows, 1)
+    here, there = (
+        w.node("GatherElements", w.expand(each, [n, n, width]), place, axis=2, shape=place.shape)
+        for each in (mine, other)
+    )
+    less = w.squeeze(w.node("Less", here, there), [2])  # [i, j]: slice i comes before slice j
+    same = w.squeeze(w.node("Equal", here, there), [2])
+    at = w.arange(n)
+    earlier = w.node("And", same, w.node("Less", at, w.unsqueeze(at, [1])))
+    begins = w.node("Equal", w.reduce("ReduceSum", w.cast(earlier, "int64"), [1], False), w.const(0, "int64"))
+    before = w.node("And", less, w.unsqueeze(begins, [1]))
+    inverse = w.reduce("ReduceSum", w.cast(before, "int64"), [0], False)
+    count = w.reduce("ReduceSum", w.cast(begins, "int64"), [0], True)
+    firsts = w.node("Compress", at, begins, axis=0, shape=(-1,))
+    first = w.scatter_add(count, w.gather(inverse, firsts), firsts)
+    counts = w.scatter_add(count, inverse, w.expand(w.const(1, "int64"), [n]))
+    return first, inverse, counts
+
+
 @writes("searchsorted")
 def searchsorted(w, sorted_sequence, values, *, right):
     return count_below(w, sorted_sequence, values, right)
@@ -288,6 +320,12 @@ def _segments(w, ids, count):
     inside = w.node("GreaterOrEqual", ids, w.const(0, "int64"))
     below = w.node("Less", ids, w.scalar(count))
     return w.guarded(ids, w.node("And", inside, below))
+
+
+@writes("segment_prod")
+def segment_prod(w, x, ids, like=None, *, num_segments):
+    count = _count(w, like, num_segments)
+    return w.scatter_add(count, _segments(w, ids, count), x, "mul", 1)
 
 
 @writes("segment_max")
