@@ -87,24 +87,6 @@ def mask_gradient(w, condition, x):
     return w.expand_like(x, condition)
 
 
-@writes("logaddexp")
-def logaddexp(w, x, y):
-    """The larger one plus ``log1p(exp(-distance))``; equal infinities have no distance."""
-    a, b = w.wide(x), w.wide(y)
-    top = w.node("Max", a, b)
-    distance = w.node("Abs", w.sub(a, b))
-    distance = w.where(w.node("Equal", a, b), w.number(0, a), distance)
-    return w.cast(w.add(top, _log1p(w, w.node("Exp", w.node("Neg", distance)))), x.dtype)
-
-
-@writes("xlogy")
-def xlogy(w, x, y):
-    zero = w.node("Equal", x, w.number(0, x))
-    none = w.node("And", zero, w.node("Not", w.node("IsNaN", y)))
-    product = w.mul(x, w.node("Log", w.where(none, w.number(1, y), y)))
-    return w.where(none, w.number(0, x), product)
-
-
 @writes("bitcast")
 def bitcast(w, x, *, dtype):
     if x.dtype == dtype:
