@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from backpass_client.builder.inference.rules import rule
@@ -171,8 +172,8 @@ def adaptive_max_pool(x: Type, output_size: list[int], **attrs: Any) -> tuple[Ty
 def of_output_size(x: Type, *others: Type, output_size: list[int], kernel: list[int] | None = None, **a: Any) -> Type:
     if kernel is None:
         return Type(x.kind, (*x.dims[:2], *_each(output_size, x.rank - 2)))
-    area = kernel[0] * kernel[-1]
-    return Type(x.kind, (x.dims[0], changed(x.dims[1], lambda n: n // area), *_each(output_size, 2)))
+    area = prod(_each(kernel, len(output_size)))
+    return Type(x.kind, (x.dims[0], changed(x.dims[1], lambda n: n // area), *output_size))
 
 
 @rule("interpolate")

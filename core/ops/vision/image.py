@@ -21,6 +21,7 @@ from core.ops.shape.reshape import divided, merged, rearranged
 
 __all__: list[str] = []
 
+Kernel = Annotated[tuple[Span, ...], Bounds(min_length=1, max_length=3)]
 _INTEGER = "its result is an integer"
 
 
@@ -193,7 +194,7 @@ def _window(rank: int, kernel, strides, paddings, dilations):
 def unfold(
     x,
     *,
-    kernel: tuple[Span, ...],
+    kernel: Kernel,
     strides: tuple[Span, ...] = (1,),
     paddings: tuple[Reach, ...] = (0,),
     dilations: tuple[Span, ...] = (1,),
@@ -223,7 +224,7 @@ def fold(
     x,
     *,
     output_size: Annotated[tuple[Reach, ...], Bounds(min_length=1, max_length=3)],
-    kernel: tuple[Span, ...],
+    kernel: Kernel,
     strides: tuple[Span, ...] = (1,),
     paddings: tuple[Reach, ...] = (0,),
     dilations: tuple[Span, ...] = (1,),
