@@ -15,7 +15,7 @@ OpCall = tuple[str, tuple[Any, ...], dict[str, Any]]
 """(type, inputs after the first one, attributes)."""
 
 
-def index_ops(index: Any, ndim: Callable[[], int], size: Callable[[int], int], fixed: bool = False) -> list[OpCall]:
+def index_ops(index: Any, ndim: Callable[[], int], size: Callable[[int], Any], fixed: bool = False) -> list[OpCall]:
     """The ops that index an array, in order; each takes the output of the one before as its first input.
 
     index:      integers, slices, `...` and None as in numpy; or one integer array of positions on axis 0.
@@ -59,6 +59,10 @@ def index_ops(index: Any, ndim: Callable[[], int], size: Callable[[int], int], f
     ops: list[OpCall] = []
     squeezed = [axis for axis, _ in single] if fixed else []
     if fixed:
+        for at, position in single:
+            n = size(at)
+            if isinstance(n, int) and not -n <= position < n:
+                raise IndexError(f"position {position} is out of range for axis {at} of size {n}")
         sliced += [(axis, slice(at, None if at == -1 else at + 1)) for axis, at in single]
         single = []
     if sliced:

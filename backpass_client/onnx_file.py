@@ -1,12 +1,16 @@
-"""ONNX models as the bytes to send."""
+"""ONNX models as bytes: those to send, and those that the service writes."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["content_of"]
+__all__ = ["ACCEPT", "content_of", "model_query", "saved"]
+
+ACCEPT = {"accept": "application/x-onnx"}
+"""The header of a request for a model."""
 
 
 def content_of(model: Any) -> bytes:
@@ -35,3 +39,15 @@ def _of_file(path: Path) -> bytes:
         return content  # the service names the tensors whose data is missing
     loaded: bytes = onnx.load(path).SerializeToString()
     return loaded
+
+
+def model_query(outputs: Sequence[str] | None, opset: int | None) -> dict[str, Any]:
+    """The query parameters of a request for a model."""
+    return {name: value for name, value in (("outputs", outputs), ("opset", opset)) if value is not None}
+
+
+def saved(content: bytes, path: str | os.PathLike[str] | None) -> bytes:
+    """`content`, written to the file `path` if there is one. Raises OSError."""
+    if path is not None:
+        Path(path).write_bytes(content)
+    return content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Self
@@ -11,7 +12,7 @@ import numpy as np
 from backpass_client.builder import BuiltProgram, explain
 from backpass_client.connection import NO_TENSORS, Service, quoted
 from backpass_client.errors import BackpassError, Refused
-from backpass_client.onnx_file import content_of
+from backpass_client.onnx_file import ACCEPT, content_of, model_query, saved
 from backpass_client.results import Gradients, gradients_of, streamed
 from backpass_client.sessions import Session
 from backpass_client.streams import GradientStream
@@ -51,7 +52,7 @@ class Program:
             made = self.service.call("GET", f"/v1/programs/{quoted(document)}")
         elif isinstance(document, BuiltProgram):
             try:
-                made = self._registered(document.document(), values)
+                made = self._registered(document.document(), {**document.values, **values})
             except Refused as error:
                 explain(error, document)
                 raise
@@ -149,14 +150,53 @@ class Program:
             raise BackpassError("name the loss: the program has no output `loss` and not one number as its only output")
         return found
 
-    def _values(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """`given`, and the first values that the built program has for other parameters."""
-        return {**(self.built.values if self.built is not None else {}), **given}
-
     def backward(self, loss: str | None = None, **question: Any) -> dict[str, Any]:
         """The program with its backward pass, and the tables that describe it. question: more query parameters."""
         asked = {"loss": self._needed_loss(loss), **question}
         return self.service.call("GET", f"/v1/programs/{self.id}/backward", query=asked)
+
+    def to_onnx(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        outputs: Sequence[str] | None = None,
+        for_test: bool = False,
+        opset: int | None = None,
+    ) -> bytes:
+        """The program as an ONNX model, with its initial values; written to the file `path` too if that is given.
+
+        outputs:  the variables that the model returns; by default those of the ONNX model that the program comes from,
+                  or the variables that no op reads.
+        for_test: write every op with its behaviour in evaluation.
+        opset:    the version of the operator set; by default the newest that the service writes.
+
+        Raises Refused with every op that ONNX cannot say.
+        """
+        query = model_query(outputs, opset) | {"for_test": for_test}
+        return saved(self.service.send("GET", f"/v1/programs/{self.id}", params=query, headers=ACCEPT).content, path)
+
+    def backward_to_onnx(
+        self,
+        loss: str | None = None,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        opset: int | None = None,
+        **question: Any,
+    ) -> bytes:
+        """The backward pass as an ONNX model; written to the file `path` too if that is given.
+
+        loss:     by default that of a built program or an ONNX model, unless there are targets.
+        question: more members of the body of POST /v1/programs/{id}/backward, such as targets and inputs.
+
+        The inputs are the feeds, parameters and states that the gradients depend on. The outputs are the loss or the
+        targets, and the gradients under the names that they have in `params_grads`.
+        """
+        chosen = loss if loss is not None or question.get("targets") else self._needed_loss(None)
+        asked = question if chosen is None else {"loss": chosen, **question}
+        target = f"/v1/programs/{self.id}/backward"
+        query = model_query(None, opset)
+        answer = self.service.send("POST", target, repeat=True, json=asked, params=query, headers=ACCEPT)
+        return saved(answer.content, path)
 
     def analysis(
         self, loss: str | None = None, shapes: Mapping[str, Sequence[int]] | None = None, **question: Any
@@ -177,7 +217,7 @@ class Program:
 
         settings: more members of the body of POST /v1/programs/{id}/check, such as samples and tolerance.
         """
-        asked, tensors = {"loss": self._needed_loss(loss), **settings}, {**feeds, **self._values(parameters)}
+        asked, tensors = {"loss": self._needed_loss(loss), **settings}, {**feeds, **parameters}
         return self.service.upload(f"/v1/programs/{self.id}/check", asked, tensors, repeat=True)
 
     def gradients(
@@ -195,7 +235,7 @@ class Program:
         feeds, parameters: values; parameters and states without one have the initial values of the program.
         question: more members of the body of POST /v1/programs/{id}/gradients, such as targets and inputs.
         """
-        given = {**feeds, **self._values(parameters)}
+        given = {**feeds, **parameters}
         path = f"/v1/programs/{self.id}/gradients"
         said, tensors = self.service.exchange("POST", path, self._question(loss, fetch, question), given, repeat=True)
         return gradients_of(said, tensors)
@@ -215,7 +255,7 @@ class Program:
 
         `result` of the stream has the loss and the fetched values.
         """
-        given = {**feeds, **self._values(parameters)}
+        given = {**feeds, **parameters}
         return streamed(self.service, f"/v1/programs/{self.id}/gradients", self._question(loss, fetch, question), given)
 
     def _question(self, loss: str | None, fetch: Sequence[str], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,7 +274,6 @@ class Program:
         named = {} if chosen is None else {"loss": chosen}
         asked = {"program_id": self.id, **named, **settings}
         if self.built is not None and "from_checkpoint" not in settings:
-            parameters = self._values(parameters)
             init = dict(settings.get("init") or {})
             own = {n: spec for n, spec in self.built.initializers.items() if n not in parameters}
             given = init.get("initializers", {})

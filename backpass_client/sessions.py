@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -13,6 +14,7 @@ from backpass_client.connection import NO_TENSORS, Service, new_key, quoted
 from backpass_client.errors import BackpassError
 from backpass_client.idempotent_calls import IdempotentCalls
 from backpass_client.jobs import Jobs
+from backpass_client.onnx_file import ACCEPT, model_query, saved
 from backpass_client.results import Arrays, Gradients, gradients_of, group, streamed
 from backpass_client.rows import from_tensors, to_tensors
 from backpass_client.streams import GradientStream
@@ -255,6 +257,26 @@ class Session:
         Raises BackpassError, before anything changes, if no name fits or a shape does not.
         """
         load_into(module, self.parameters())
+
+    def to_onnx(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        outputs: Sequence[str] | None = None,
+        for_test: bool = True,
+        opset: int | None = None,
+    ) -> bytes:
+        """The trained model as an ONNX model with its weights; written to the file `path` too if that is given.
+
+        outputs:  the variables that the model returns; by default those of the ONNX model that the program comes from,
+                  or the variables that no op reads. Feeds that they do not need, such as labels, are left out.
+        for_test: write every op with its behaviour in evaluation.
+        opset:    the version of the operator set; by default the newest that the service writes.
+
+        Raises Refused with every op that ONNX cannot say.
+        """
+        query = model_query(outputs, opset) | {"for_test": for_test}
+        return saved(self.service.send("GET", f"{self.path}/model", params=query, headers=ACCEPT).content, path)
 
     def checkpoint(
         self, name: str = "", *, labels: Mapping[str, str] | None = None, ttl: float | None = None

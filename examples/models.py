@@ -1,8 +1,8 @@
 """The programs of the examples, as JSON documents for the service.
 
-A program is a list of blocks. A block declares its feeds, parameters and states, and lists its ops in order. The
-functions below only abbreviate the JSON. `python -m examples.models` writes the programs to examples/programs/*.json;
-each file is a body for POST /v1/programs.
+A program is a list of blocks. A block declares its feeds, parameters and states, and lists its ops in order. Some
+functions below only abbreviate the JSON; others write it with the builder of `backpass_client`. `python -m
+examples.models` writes the programs to examples/programs/*.json; each file is a body for POST /v1/programs.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+
+import backpass_client as bp
 
 __all__ = ["character_rnn", "digits_convnet", "digits_mlp", "line", "scalar_network", "stored", "tape", "text_of"]
 
@@ -97,34 +99,20 @@ def digits_mlp(hidden: int = 64) -> Program:
     return {"blocks": [block(ops, variables)]}
 
 
-def digits_convnet() -> Program:
+@bp.program
+def convnet(x: bp.f32["batch", 1, 8, 8], y: bp.i64["batch"]):
     """8 x 8 pixels -> two 3 x 3 convolutions, each with a 2 x 2 max pool -> one dense layer."""
-    variables = [
-        feed("x", [-1, 1, 8, 8]),
-        feed("y", [-1], "int64"),
-        parameter("k1", [8, 1, 3, 3]),
-        parameter("c1", [8]),
-        parameter("k2", [16, 8, 3, 3]),
-        parameter("c2", [16]),
-        parameter("w", [64, 10]),
-        parameter("b", [10]),
-    ]
-    ops = [
-        *_convolution("x", "k1", "c1", "h1"),
-        *_convolution("h1", "k2", "c2", "h2"),
-        op("flatten", "flat", x="h2", attrs={"axis": 1}),
-        *dense("flat", "w", "b", "logits"),
-        *classification("logits", "y"),
-    ]
-    return {"blocks": [block(ops, variables)]}
+    h = x
+    for i, (inputs, channels) in enumerate([(1, 8), (8, 16)], start=1):
+        k, c = bp.parameter(f"k{i}", [channels, inputs, 3, 3]), bp.parameter(f"c{i}", [channels])
+        h, _ = bp.max_pool2d(bp.relu(bp.conv2d(h, k, c, paddings=[1, 1])), kernel_size=[2, 2])
+    logits = bp.flatten(h) @ bp.parameter("w", [64, 10]) + bp.parameter("b", [10])
+    hits = bp.cast(bp.equal(bp.argmax(logits), y), dtype="float32")
+    return {"loss": bp.softmax_with_cross_entropy(logits, y).mean(), "accuracy": hits.mean(), "logits": logits}
 
 
-def _convolution(x: str, filter: str, bias: str, out: str) -> list[Op]:
-    return [
-        op("conv2d", f"{out}/conv", x=x, filter=filter, bias=bias, attrs={"paddings": [1, 1]}),
-        op("relu", f"{out}/active", x=f"{out}/conv"),
-        op("max_pool2d", out, x=f"{out}/active", attrs={"kernel_size": [2, 2]}),
-    ]
+def digits_convnet() -> Program:
+    return convnet.document()
 
 
 # --- a recurrent network as a while loop -------------------------------------------------------------------------
@@ -137,42 +125,24 @@ def character_rnn(characters: int, batch: int, hidden: int, embedding: int = 24)
     value of a feed and not a size, so texts of all lengths share one compiled program. The hidden state starts as a
     constant, and every trip overwrites it; the same holds for `total`, the sum of the losses.
     """
-    variables = [
-        feed("text", [-1, batch], "int64"),
-        feed("n", [], "int64"),
-        parameter("embedding", [characters, embedding]),
-        parameter("w_in", [embedding, hidden]),
-        parameter("w_h", [hidden, hidden]),
-        parameter("b_h", [hidden]),
-        parameter("w_out", [hidden, characters]),
-        parameter("b_out", [characters]),
-    ]
-    main = [
-        constant("h", 0.0, [batch, hidden]),
-        constant("total", 0.0, []),
-        constant("i", 0, [], "int64"),
-        op("less_than", "more", x="i", y="n"),
-        {"type": "while", "inputs": {"condition": ["more"]}, "outputs": {}, "attrs": {"sub_block": 1}},
-        op("cast", "count", x="n", attrs={"dtype": "float32"}),
-        op("div", "loss", x="total", y="count"),
-        *dense("h", "w_out", "b_out", "next_logits"),
-    ]
-    trip = [
-        op("gather", "now", x="text", index="i"),
-        op("embedding", "seen", weight="embedding", ids="now"),
-        op("matmul", "from_input", x="seen", y="w_in"),
-        op("matmul", "from_state", x="h", y="w_h"),
-        op("sum", "before", x=["from_input", "from_state", "b_h"]),
-        op("tanh", "h", x="before"),
-        op("increment", "i", x="i", attrs={"step": 1}),
-        op("gather", "next", x="text", index="i"),
-        *dense("h", "w_out", "b_out", "logits"),
-        op("softmax_with_cross_entropy", "each", slot="loss", logits="logits", label="next"),
-        op("mean", "this", x="each"),
-        op("add", "total", x="total", y="this"),
-        op("less_than", "more", x="i", y="n"),
-    ]
-    return {"blocks": [block(main, variables), block(trip, idx=1, parent_idx=0)]}
+
+    @bp.program
+    def network(text: bp.i64["time", batch], n: bp.i64):
+        table = bp.parameter("embedding", [characters, embedding])
+        w_in, w_h = bp.parameter("w_in", [embedding, hidden]), bp.parameter("w_h", [hidden, hidden])
+        b_h = bp.parameter("b_h", [hidden])
+        w_out, b_out = bp.parameter("w_out", [hidden, characters]), bp.parameter("b_out", [characters])
+
+        def trip(h, total, i):
+            h = bp.tanh(bp.sum(bp.embedding(table, text[i]) @ w_in, h @ w_h, b_h))
+            losses = bp.softmax_with_cross_entropy(h @ w_out + b_out, text[i + 1])
+            return h, total + losses.mean(), i + 1
+
+        first = bp.fill_constant(shape=[batch, hidden])
+        h, total, _ = bp.while_loop(lambda h, total, i: i < n, trip, (first, 0.0, 0))
+        return {"loss": total / bp.cast(n, dtype="float32"), "next_logits": h @ w_out + b_out}
+
+    return network.document()
 
 
 # --- a graph of scalars ------------------------------------------------------------------------------------------

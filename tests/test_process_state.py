@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[1]
 
 OWNERS = {
     "gc.freeze": {"service/cli/main.py"},  # the API process
-    "gc.disable": {"core/ir/recursion.py", "core/runtime/forked.py"},  # any process; the child of an op
-    "gc.enable": {"core/ir/recursion.py"},
+    "gc.disable": {"core/ir/recursion.py", "core/runtime/forked.py", "service/cli/main.py"},  # any; an op; the API
+    "gc.enable": {"core/ir/recursion.py", "service/cli/main.py"},  # any process; the API process
     "sys.setrecursionlimit": {"core/ir/recursion.py"},
     "llvm.initialize_native_target": {"core/codegen/machine.py"},
     "llvm.initialize_native_asmprinter": {"core/codegen/machine.py"},

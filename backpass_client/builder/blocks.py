@@ -20,10 +20,12 @@ class Name:
     """The name of a variable. All versions of a variable share one object, so that it can be renamed.
 
     fixed: whether the user chose it.
+    same:  another name that this variable has now: branches write their results under one name.
     """
 
     text: str
     fixed: bool = False
+    same: Name | None = None
 
 
 class Ref:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from backpass_client.arithmetic import is_number
-from backpass_client.builder.blocks import Block, Op
+from backpass_client.builder.blocks import Block, Name, Op
 from backpass_client.builder.build import Builder, current_builder
 from backpass_client.builder.symbol import Symbol
 from backpass_client.builder.trees import flattened, labels, like
@@ -114,18 +114,18 @@ def _branches(
     for block, values in zip(blocks, found, strict=True):
         b.block = block
         for value, result in zip(values, results, strict=True):
-            _write(b, value, result, block)
+            _write(b, value, result, block, {x.name for x in results})
     b.block = outer
     return blocks, results, trees[0]
 
 
-def _write(b: Builder, value: Symbol, result: Symbol, block: Block) -> None:
+def _write(b: Builder, value: Symbol, result: Symbol, block: Block, taken: set[Name]) -> None:
     """Let `block` write `value` under the name of `result`: by another name of its op's output, or by a copy."""
     for op in reversed(block.ops):
         if not op.blocks and any(value is out for each in op.outputs.values() for out in each):
-            if not value.name.fixed and value.name is not result.name and value.name.text in b.names:
-                b.names.pop(value.name.text)
-                value.name = result.name
+            if not value.name.fixed and value.name not in taken:
+                del b.names[value.name.text]
+                value.name.same = result.name
                 return
             break
     b.assign(value, Symbol(b, result.name, result.type, block))

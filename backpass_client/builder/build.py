@@ -22,7 +22,9 @@ from backpass_client.recorder import Operand, OpRecorder, current_recorder
 
 __all__ = ["Builder", "current_builder"]
 
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,127}")
+NAME = re.compile(r"(?![0-9]+:)[A-Za-z0-9_/][A-Za-z0-9_.:/-]{0,127}")
+LONGEST = 128
+"""Characters of a name."""
 MOST_CONSTANTS = 10_000
 """Elements of an array that may stand in the text of a program."""
 
@@ -42,6 +44,7 @@ class Builder:
         self.shared: dict[Any, Any] = {}  # key of a layer -> what it declared in this program
         self.updates: dict[str, Symbol] = {}  # state -> its value for the next step
         self.functions: dict[str, Any] = {}
+        self.numbers: dict[str, int] = {}  # name without a number -> the last number
         self._tokens: list[Token[OpRecorder | None]] = []
 
     def __enter__(self) -> Self:
@@ -165,11 +168,15 @@ class Builder:
 
     def new_name(self, hint: str) -> Name:
         """A name with the prefix of the scope, and a number if it is taken."""
-        text = base = self.prefix + hint
-        number = 0
+        base = self.prefix + hint
+        if len(base) > LONGEST - 10:
+            base = hint
+        number = self.numbers.get(base, 0)
+        text = f"{base}_{number}" if number else base
         while text in self.names:
             number += 1
             text = f"{base}_{number}"
+        self.numbers[base] = number
         name = self.names[text] = Name(text)
         return name
 
@@ -272,10 +279,17 @@ class Builder:
         if not fits:
             raise InvalidOp(f"{symbol.name.text} is {have}, not {type}")
         known = have.shape or (None,) * type.rank
-        symbol.type = Type(type.dtype, tuple(m if n is None else n for m, n in zip(known, type.dims, strict=True)))
-        if symbol.name.text not in self.leaves and symbol not in symbol.block.declared:
-            symbol.block.declared.append(symbol)
-        return symbol
+        found = Type(type.dtype, tuple(m if n is None else n for m, n in zip(known, type.dims, strict=True)))
+        written = [x for op in self.root.ops if not op.blocks for refs in op.outputs.values() for x in refs]
+        if self.block is self.root and symbol in written:
+            symbol.type = found
+            if symbol not in self.root.declared:
+                self.root.declared.append(symbol)
+            return symbol
+        # a declaration in an inner block would make the variable one of that block
+        checked: Symbol = self.call("check_shape", (symbol,), {"shape": found.wire_shape})
+        checked.type = found
+        return checked
 
     # --- inner blocks --------------------------------------------------------------------------------------------
 
@@ -306,7 +320,7 @@ class Builder:
     def snapshot(self) -> tuple[Any, ...]:
         """The present state, for `rollback`."""
         names = [(name, name.text, name.fixed) for name in self.names.values()]
-        tables = (self.leaves, self.shared, self.updates, self.functions)
+        tables = (self.leaves, self.shared, self.updates, self.functions, self.numbers)
         return self.block, len(self.block.ops), names, [dict(table) for table in tables]
 
     def rollback(self, state: tuple[Any, ...]) -> None:
@@ -316,7 +330,7 @@ class Builder:
         for name, text, fixed in names:
             name.text, name.fixed = text, fixed
         self.names = {text: name for name, text, _ in names}
-        self.leaves, self.shared, self.updates, self.functions = map(dict, tables)
+        self.leaves, self.shared, self.updates, self.functions, self.numbers = map(dict, tables)
 
 
 def current_builder(what: str) -> Builder:
@@ -330,8 +344,8 @@ def current_builder(what: str) -> Builder:
 def check_name(text: str, what: str) -> None:
     if NAME.fullmatch(text) is None or text.startswith("grad/"):
         raise InvalidOp(
-            f"the name {text!r} of a {what} must have 1 to 128 letters, digits and _ . / -, start with a letter or _, "
-            "and not start with grad/"
+            f"the name {text!r} of a {what} must have 1 to 128 letters, digits and _ . : / -, start with a letter, a "
+            "digit, _ or /, have no : after leading digits alone, and not start with grad/"
         )
 
 

@@ -56,7 +56,9 @@ class OpSignature(Signature):
         for name, value in attrs.items():
             wrong = _mistake(self.schemas[name], value)
             if wrong:
-                raise InvalidOp(f"attribute {name!r} of {self.type} must be {wrong}, not {value!r}")
+                named = isinstance(value, list) and any(isinstance(each, str) for each in value)
+                hint = "; a size with a name comes from a symbol: see full_like, expand_as, reshape" if named else ""
+                raise InvalidOp(f"attribute {name!r} of {self.type} must be {wrong}, not {value!r}{hint}")
 
 
 @cache

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from backpass_client.arithmetic import Arithmetic
 from backpass_client.builder.blocks import Block, Name, Ref
+from backpass_client.builder.inference.sizes import product
 from backpass_client.builder.types import InvalidOp, Size, Type
 from backpass_client.indexing import index_ops
 from backpass_client.recorder import Operand, OpRecorder
@@ -20,13 +21,20 @@ __all__ = ["Symbol"]
 class Symbol(Operand["Symbol"], Ref):
     """A value of a program under construction: Python's operators and the ops of the package make new ones from it."""
 
-    __slots__ = ("block", "builder", "name", "type")
+    __slots__ = ("_name", "block", "builder", "type")
 
     def __init__(self, builder: Builder, name: Name, type: Type, block: Block) -> None:
         self.builder = builder
-        self.name = name
+        self._name = name
         self.type = type
         self.block = block
+
+    @property
+    def name(self) -> Name:  # type: ignore[override]
+        """The name of its variable."""
+        while self._name.same is not None:
+            self._name = self._name.same
+        return self._name
 
     @property
     def owner(self) -> OpRecorder:
@@ -74,6 +82,11 @@ class Symbol(Operand["Symbol"], Ref):
             last += 1
         before, after = have[first : len(have) - last], sizes[first : len(sizes) - last]
         if sum(not isinstance(size, int) for size in sizes) == 1 and -1 not in sizes:
+            named = [size for size in sizes if not isinstance(size, int)]
+            if [size for size in have if not isinstance(size, int)] == named and product(
+                size for size in have if isinstance(size, int)
+            ) != product(size for size in sizes if isinstance(size, int)):
+                raise InvalidOp(f"cannot reshape {self.name.text}={self.type} to {sizes}")
             return self._op("reshape", shape=[size if isinstance(size, int) else -1 for size in sizes])
         opened = [size if isinstance(size, int) else -1 for size in after]
         if not before and not after:
@@ -91,10 +104,27 @@ class Symbol(Operand["Symbol"], Ref):
         """The part at `index`: integers, slices, `...`, None; or a symbol of positions on one axis."""
         if isinstance(index, Arithmetic):
             return self._op("gather", index)
-        part = self
-        for type, others, attrs in index_ops(index, lambda: self.ndim, lambda axis: self.shape[axis], fixed=True):
+        items = list(index) if isinstance(index, tuple) else [index]
+        chosen = [i for i, each in enumerate(items) if isinstance(each, Arithmetic)]
+        if len(chosen) > 1:
+            raise TypeError("only one axis can be indexed with a symbol; bp.gather_nd takes positions on several")
+        if chosen:
+            return self._gathered(items, chosen[0])
+        part, shape = self, self.type.shape
+        for type, others, attrs in index_ops(
+            index, lambda: self.ndim, lambda axis: None if shape is None else shape[axis], fixed=True
+        ):
             part = part._op(type, *others, **attrs)
         return part
+
+    def _gathered(self, items: list[Any], at: int) -> Symbol:
+        """The part at `items`, where item number `at` is a symbol of positions."""
+        before = items[:at]
+        axis = sum(each is None or isinstance(each, slice) for each in before)
+        if Ellipsis in before:
+            axis += self.ndim - sum(each is not None and each is not Ellipsis for each in items)
+        rest = tuple(slice(None) if i == at else each for i, each in enumerate(items))
+        return self[rest]._op("gather", items[at], axis=axis)
 
     def __len__(self) -> int:
         if not self.shape:

@@ -23,7 +23,6 @@ class MultiHeadAttention(Layer):
         self.heads = heads
         self.dropout = Dropout(dropout, train=train)
         self.bias = bias
-        self.layers: dict[str, Linear] = {}
 
     def forward(
         self,
@@ -41,15 +40,17 @@ class MultiHeadAttention(Layer):
         if features % self.heads:
             raise InvalidOp(f"{features} features cannot be divided into {self.heads} heads")
         q, k, v = (
-            self._split(self._linear(name, features)(x))
+            self._split(self._linear(name, features, x))
             for name, x in (("query", query), ("key", key), ("value", value))
         )
         seen = op_function("scaled_dot_product_attention")(q, k, v, mask, causal=causal)
         joined = op_function("merge_axes")(op_function("transpose")(seen, axes=[0, 2, 1, 3]), start=2, end=4)
-        return self.dropout(self._linear("out", features)(joined))
+        return self.dropout(self._linear("out", features, joined))
 
-    def _linear(self, name: str, features: int) -> Linear:
-        return self.layers.setdefault(name, Linear(features, bias=self.bias, name=name))
+    def _linear(self, name: str, features: int, x: Symbol) -> Symbol:
+        made = lambda: Linear(features, bias=self.bias, name=name)
+        found: Symbol = self.part(f"linear {name}", made, x)(x)
+        return found
 
     def _split(self, x: Symbol) -> Symbol:
         """[batch, length, features] -> [batch, heads, length, features / heads]."""
@@ -77,11 +78,10 @@ class TransformerBlock(Layer):
         self.attention = MultiHeadAttention(heads, dropout=dropout, train=train)
         self.norms = LayerNorm(name="norm"), LayerNorm(name="norm")
         self.dropout = Dropout(dropout, train=train)
-        self.layers: dict[str, Linear] = {}
 
     def forward(self, x: Symbol, *, mask: Symbol | None = None) -> Symbol:
         features = size_of(x, -1)
-        grow = self.layers.setdefault("grow", Linear(self.hidden or 4 * features, name="grow"))
-        shrink = self.layers.setdefault("shrink", Linear(features, name="shrink"))
+        grow = self.part("linear grow", lambda: Linear(self.hidden or 4 * features, name="grow"), x)
+        shrink = self.part("linear shrink", lambda: Linear(features, name="shrink"), x)
         x = x + self.attention(self.norms[0](x), mask=mask, causal=self.causal)
         return x + self.dropout(shrink(op_function(self.activation)(grow(self.norms[1](x)))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from backpass_client.builder.build import current_builder
@@ -31,6 +31,14 @@ class Layer:
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         raise NotImplementedError
+
+    def part(self, name: str, made: Callable[[], Layer], like: Symbol) -> Layer:
+        """The layer `name` inside of this one, made at the first call in a program."""
+        shared = like.builder.shared
+        if (self, name) not in shared:
+            shared[self, name] = made()
+        found: Layer = shared[self, name]
+        return found
 
     def parameter(self, name: str, shape: Sequence[int], like: Symbol, init: Any = None) -> Symbol:
         """The parameter `name` of this layer, of the dtype of `like`; declared at the first call."""

@@ -19,8 +19,8 @@ class LayerNorm(Layer):
 
     def forward(self, x: Symbol) -> Symbol:
         n = size_of(x, -1)
-        bias = self.parameter("bias", [n], x, "zeros") if self.bias else None
         scale = self.parameter("scale", [n], x, "ones")
+        bias = self.parameter("bias", [n], x, "zeros") if self.bias else None
         return op_function("layer_norm")(x, scale, bias, begin_norm_axis=x.ndim - 1, epsilon=self.epsilon)
 
 

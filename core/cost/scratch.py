@@ -46,6 +46,7 @@ BYTES: Mapping[str, tuple[float, float]] = {
     "pinv": (3.0, 3.0),
     "qr_factor": (2.5, 2.5),
     "read_rows": (2.0, 2.0),
+    "roi_fractions": (3.0, 3.0),
     "roi_positions": (3.0, 3.0),
     "segment_max": (2.0, 2.0),
     "segment_prod": (4.0, 4.0),

@@ -160,19 +160,23 @@ def _serve(chosen: argparse.Namespace) -> int:
     settings = _settings(given)
     if settings is None:
         return 2
+    gc.disable()  # until the server starts: what the imports make stays
     # imported here, because `version` and an invalid option need no application
-    from service.app import create_app
-    from service.cli.server import Server
-    from service.cli.tls import BadCertificate, check_tls
-    from service.engine import UnusableSettings, worker_memory
-    from service.store.errors import StorageError
-    from service.tenants.key_file import BadKeysFile
-    from service.tenants.tenancy import Unsafe
+    from service.engine import EmbeddedPool, UnusableSettings, worker_memory
 
     try:
         if settings.device != "cuda":
             worker_memory(settings)
-        app = create_app(settings)
+        engine = EmbeddedPool(settings)
+        engine.begin()  # before the other imports, which take as long as those of the workers
+        from service.app import create_app
+        from service.cli.server import Server
+        from service.cli.tls import BadCertificate, check_tls
+        from service.store.errors import StorageError
+        from service.tenants.key_file import BadKeysFile
+        from service.tenants.tenancy import Unsafe
+
+        app = create_app(settings, engine)
     except UnusableSettings as error:
         print(f"BACKPASS_{error.setting.upper()}: {error}", file=sys.stderr)
         return 2
@@ -190,6 +194,7 @@ def _serve(chosen: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: None)
     gc.collect()
     gc.freeze()  # the objects of modules and schemas stay; without this, full collections look at all of them
+    gc.enable()
     server.run()
     return 0 if server.started else 1
 

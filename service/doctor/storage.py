@@ -16,6 +16,7 @@ from statistics import median
 from service.doctor.finding import Finding, ok, warning, wrong
 from service.objects import Objects
 from service.settings import MIB, Settings
+from service.store.migrate import revisions
 
 __all__ = ["data_directory", "database", "disk", "objects", "secrets", "sync_time"]
 
@@ -190,20 +191,13 @@ def _sqlite(path: Path, owner: str) -> Iterator[Finding]:
 
 def _version(text: str, revision: str | None) -> Finding:
     """The finding about the version of the tables."""
-    from alembic.config import Config
-    from alembic.script import ScriptDirectory
-
-    from service.store import migrate
-
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrate.__file__).parent / "migrations"))
-    scripts = ScriptDirectory.from_config(config)
-    head = scripts.get_current_head()
+    known = revisions()
+    head = known[-1]
     if revision is None:
         return ok("database", f"{text}; its tables are created at start")
     if revision == head:
         return ok("database", f"{text}; version {revision}")
-    if revision in {script.revision for script in scripts.walk_revisions()}:
+    if revision in known:
         do = "Make a backup, then start the service: it migrates the tables."
         return warning("database", f"{text}; version {revision}, this program has {head}", do)
     do = "Start the version of Backpass that wrote it, or a later one."

@@ -28,16 +28,27 @@ ALLOCATOR = {
 
 
 class Child:
-    """The process of one worker. It communicates through its end of a socket pair."""
+    """The process of one worker, and `socket`, the service's end of the pair through which they communicate.
 
-    def __init__(self, plan: WorkerPlan, theirs: socket.socket) -> None:
-        """Start the process. Raises OSError. The kernel kills the child when the *thread* that started it ends."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "service.worker.main", str(theirs.fileno()), str(os.getpid())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            env=_environment(plan),
-        )
+    It loads its handlers at once, and waits for the message `Start`.
+    """
+
+    def __init__(self, plan: WorkerPlan, handlers: str) -> None:
+        """Start the process. handlers: "module:NAME".
+
+        Raises OSError. The kernel kills the child when the *thread* that started it ends.
+        """
+        self.socket, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "service.worker.main", str(theirs.fileno()), str(os.getpid()), handlers]
+        try:
+            self._process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=_environment(plan)
+            )
+        except BaseException:
+            self.socket.close()
+            raise
+        finally:
+            theirs.close()
 
     @property
     def pid(self) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from service.caller import tenant
+from service.engine.child import Child
 from service.engine.devices import WorkerPlan
 from service.engine.process import WorkerProcess
 from service.engine.protocol import DeadlineExceeded, EngineError, NoCapacity, QueueFull, WorkerLost, WorkerStatus
@@ -40,6 +41,7 @@ class Slot:
 
     index: int
     plan: WorkerPlan
+    child: Child | None = None  # the first process, if it was started before the slot
     process: WorkerProcess | None = None
     status: WorkerStatus = "starting"
     generation: int = 0

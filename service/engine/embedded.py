@@ -9,6 +9,7 @@ and the reference executor poll, and ops that cannot poll run in a child of the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -21,7 +22,8 @@ import numpy as np
 
 from service.caller import tenant
 from service.engine.answer_room import AnswerRoom
-from service.engine.devices import plan_workers
+from service.engine.child import Child
+from service.engine.devices import WorkerPlan, plan_workers
 from service.engine.dispatch import Dispatcher, Slot
 from service.engine.memory import UnusableSettings, worker_memory
 from service.engine.process import ParkedCall, WorkerConfig, WorkerProcess
@@ -63,6 +65,8 @@ class EmbeddedPool:
             settings=settings.model_dump(mode="json") | {"objects": settings.objects},
             room=self.room,
         )
+        self._plans: list[WorkerPlan] | None = None
+        self._begun: list[Child] = []
         self._slots: list[Slot] = []
         self._dispatcher = Dispatcher(self._slots, settings.queue_per_worker)
         self._supervisors: list[asyncio.Task[None]] = []
@@ -71,14 +75,27 @@ class EmbeddedPool:
         self._on_spent: SpentCallback = lambda tenant, seconds: None
         self.events: Counter[tuple[str, str]] = Counter()  # (event, reason) -> count, for the metrics
 
+    def begin(self) -> None:
+        """Start the processes of the workers now, so that they load their modules while the application loads its own.
+
+        Call it before `start`, in the thread of the event loop. If a process cannot be started, `start` tries again.
+        """
+        with contextlib.suppress(NoCapacity, OSError):
+            self._plans = plan_workers(self._settings)
+            for plan in self._plans:
+                self._begun.append(Child(plan, self._config.handlers))
+
     async def start(self) -> None:
-        plans = await asyncio.to_thread(plan_workers, self._settings)
+        plans = self._plans
+        if plans is None:
+            plans = await asyncio.to_thread(plan_workers, self._settings)
         try:
             limit = worker_memory(self._settings, len(plans))
         except UnusableSettings as error:
             raise NoCapacity(f"BACKPASS_{error.setting.upper()}: {error}") from error
         self._config = replace(self._config, memory_limit=limit)
-        self._slots += [Slot(index, plan) for index, plan in enumerate(plans)]
+        begun = dict(enumerate(self._begun))
+        self._slots += [Slot(index, plan, begun.get(index)) for index, plan in enumerate(plans)]
         first = [asyncio.Event() for _ in self._slots]
         self._supervisors = [  # a context of their own: the first request of a codec starts its pool
             asyncio.create_task(self._supervise(slot, tried), context=Context())
@@ -235,7 +252,8 @@ class EmbeddedPool:
             slot.status = "starting"
             slot.process = None
             try:
-                process = slot.process = WorkerProcess(slot.plan, self._config)
+                child, slot.child = slot.child, None
+                process = slot.process = WorkerProcess(slot.plan, self._config, child)
             except OSError as error:  # no free process or descriptor: a later try may succeed
                 log.error("slot %d: cannot start a process: %s", slot.index, error)
                 slot.last_fatal = f"cannot start a process: {error}"

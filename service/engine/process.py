@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import secrets
-import socket
 import time
 from base64 import b32encode
 from collections.abc import Mapping
@@ -71,8 +70,11 @@ def worker_id() -> str:
 class WorkerProcess:
     """A running process with its socket, signal page and shared memory. Use it only from the event loop's thread."""
 
-    def __init__(self, plan: WorkerPlan, config: WorkerConfig) -> None:
-        """Start the process. Call it in the event loop's thread: the kernel kills the process when that thread ends."""
+    def __init__(self, plan: WorkerPlan, config: WorkerConfig, child: Child | None = None) -> None:
+        """Start the process. Call it in the event loop's thread: the kernel kills the process when that thread ends.
+
+        child: the process, if it is started already.
+        """
         self.id = worker_id()
         self.device = plan.device
         self.sessions = 0
@@ -88,20 +90,16 @@ class WorkerProcess:
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         page = os.memfd_create("backpass-signals", os.MFD_CLOEXEC)
-        ours, theirs = socket.socketpair()
         try:
             os.ftruncate(page, PAGE_BYTES)
             self._page = SignalPage(page)
             self._page.beat()
-            self._child = Child(plan, theirs)
+            self._child = Child(plan, config.handlers) if child is None else child
         except BaseException:
             os.close(page)
-            ours.close()
             raise
-        finally:
-            theirs.close()
         self._page_descriptor: int | None = page
-        self._channel = Channel(ours, self._came, self._ended)
+        self._channel = Channel(self._child.socket, self._came, self._ended)
 
     @property
     def pid(self) -> int:
@@ -123,7 +121,7 @@ class WorkerProcess:
         Raises WorkerLost if the process ends or is not ready `within` seconds.
         """
         config = self._config
-        first = Start(self.id, self.device, config.handlers, config.memory_limit, config.heartbeat, config.settings)
+        first = Start(self.id, self.device, config.memory_limit, config.heartbeat, config.settings)
         if self._page_descriptor is None:
             raise RuntimeError(f"worker {self.id} was already started or closed")
         try:

@@ -141,9 +141,10 @@ class GuardedProtocol(HttpToolsProtocol):
             self._parse(rest)
 
     def on_response_complete(self) -> None:
-        waits = bool(self.pipeline)
         super().on_response_complete()
-        if self._unparsed and not waits:
+        if (
+            self._unparsed and not self.pipeline
+        ):  # it may begin with the rest of the body of the request that starts now
             self.loop.call_soon(self._parse_rest)
 
     def pause_writing(self) -> None:

@@ -29,10 +29,12 @@ __all__ = [
     "ONNX",
     "SAFETENSORS",
     "Body",
+    "accepts_onnx",
     "body_chunks",
     "decoded",
     "media_type",
     "parse_json",
+    "prefers_onnx",
     "read_body",
     "wanted_form",
     "wants_tensorfile",
@@ -299,10 +301,33 @@ def wanted_form(request: Request, *more: str) -> str:
     return best
 
 
+def prefers_onnx(request: Request) -> bool:
+    """Whether the Accept header prefers an ONNX model to JSON. Otherwise JSON is sent, whatever it says."""
+    if _best(_header(request, b"accept", "*/*"), (ONNX,)) != ONNX:
+        return False
+    _allow_files()
+    return True
+
+
+def accepts_onnx(request: Request) -> None:
+    """Raises HttpProblem 406 unless the Accept header accepts an ONNX model."""
+    if _quality(_header(request, b"accept", "*/*"), ONNX_ALIASES) <= 0:
+        raise HttpProblem("not-acceptable", f"the answer is {ONNX}")
+    _allow_files()
+
+
+def _allow_files() -> None:
+    codec = CODEC.get()
+    if codec is not None:
+        ANSWER_BYTES.set(codec.settings.binary_answer_bytes)
+
+
 @lru_cache(256)
 def _best(header: str, more: tuple[str, ...]) -> str | None:
     """The media type that `header` prefers, None if it accepts none."""
-    names = {JSON: (JSON,), SAFETENSORS: BINARY_ALIASES} | {name: (name,) for name in more}
+    names = {JSON: (JSON,), SAFETENSORS: BINARY_ALIASES} | {
+        name: ONNX_ALIASES if name == ONNX else (name,) for name in more
+    }
     quality = {form: _quality(header, aliases) for form, aliases in names.items()}
     best = max(quality, key=quality.__getitem__)
     return best if quality[best] > 0 else None

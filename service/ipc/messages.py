@@ -61,7 +61,6 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
     worker: str
     device: str
-    handlers: str
     memory_limit: int | None
     heartbeat: float
     settings: dict[str, Any]

@@ -11,7 +11,9 @@ import numpy as np
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import Field
 
-import core.compiler.compile  # noqa: F401  (declares every op)
+import core.ops
+import core.optim.schedules
+import core.wire.read  # noqa: F401  (these declare all ops)
 from core.ir import Block
 from core.ir.bounds import Bounds
 from core.ir.registry import (

@@ -15,8 +15,9 @@ from service import __version__
 from service.caller import tenant
 from service.formats.packed import as_text
 from service.http.pieces import Part, PiecedResponse
-from service.http.request_body import JSON, decoded, read_body
+from service.http.request_body import JSON, ONNX, decoded, prefers_onnx, read_body
 from service.problems import HttpProblem, responses
+from service.routes import onnx_models
 from service.routes.common import LOSS, ProgramId, UnusedProgramId, calls, program, programs, sessions, settings
 from service.routes.documented import accepts
 from service.routes.registration import (
@@ -118,14 +119,36 @@ async def list_programs(
     summary="Read a program",
     response_model=ProgramDetail,
     responses={
+        200: {"description": "The program, as JSON or as an ONNX model.", "content": onnx_models.CONTENT},
         304: {"description": "The program is that of If-None-Match."},
-        **responses("not-found", "invalid-request", "storage-unavailable"),
+        **responses("not-found", "invalid-program", "invalid-request", *WORKER_PROBLEMS),
     },
 )
-async def get_program(request: Request, program_id: ProgramId) -> Response:
-    """The program as it was sent, and its signature. A program never changes, so If-None-Match always matches."""
+async def get_program(
+    request: Request,
+    program_id: ProgramId,
+    outputs: onnx_models.Outputs = None,
+    opset: onnx_models.Opset = None,
+    for_test: onnx_models.ForTest = False,
+) -> Response:
+    """The program as it was sent, and its signature. A program never changes, so If-None-Match always matches.
+
+    With `Accept: application/x-onnx` the answer is an ONNX model that computes the same. Its inputs are the feeds, and
+    the parameters and states without initial values; those with values are initialisers. All ops that ONNX cannot say
+    are reported in one problem document.
+    """
+    as_onnx = prefers_onnx(request)
     stored = await program(request, program_id)
-    headers = {"ETag": f'"{stored.id}"', "Cache-Control": "private, max-age=31536000, immutable"}
+    if as_onnx:
+        tag = tag_of(request, ONNX)
+        if (known := unchanged(request, tag)) is not None:
+            return known
+        return await onnx_models.program_file(request, stored, outputs, opset, for_test, {"ETag": tag, **CACHED})
+    headers = {
+        "ETag": f'"{stored.id}"',
+        "Cache-Control": "private, max-age=31536000, immutable",
+        "Vary": "Accept",
+    }
     if f'"{stored.id}"' in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     found = summary(stored) | {"program": memoryview(stored.text)}
@@ -199,6 +222,7 @@ def tag_of(request: Request, form: str = "") -> str:
     return f'"{hashlib.sha256(asked.encode()).hexdigest()[:32]}"'
 
 
+BACKWARD = "The program with its backward pass, and tables about it; or the backward pass as an ONNX model."
 CACHED = {"Cache-Control": "private, no-cache", "Vary": "Accept"}
 
 
@@ -206,7 +230,7 @@ CACHED = {"Cache-Control": "private, no-cache", "Vary": "Accept"}
     "/{program_id}/backward",
     summary="Compute the backward pass",
     responses={
-        200: {"model": BackwardProgram, "description": "The program with its backward pass, and tables about it."},
+        200: {"model": BackwardProgram, "description": BACKWARD, "content": onnx_models.CONTENT},
         304: {"description": "The answer is that of If-None-Match."},
         **responses("not-found", "invalid-program", "no-gradient", "invalid-request", *WORKER_PROBLEMS),
     },
@@ -225,6 +249,7 @@ async def get_backward(
     loop_bytes: Annotated[LoopBytes, Query()] = None,
     checkpoint_bytes: Annotated[CheckpointBytes, Query()] = None,
     trips: Annotated[Trips, Query()] = 100,
+    opset: onnx_models.Opset = None,
 ) -> Response:
     """The program in closed form: forward ops, then backward ops, with one gradient block per inner block.
 
@@ -232,9 +257,14 @@ async def get_backward(
     that completes each gradient (`ready_at`; `op_role_vars` op by op), and the reasons of missing gradients. The
     program can be sent in again. Gradients of tables with sparse lookups are given twice: as dense arrays, and under
     `sparse` as rows and values.
+
+    With `Accept: application/x-onnx` the answer is an ONNX model. Its inputs are the feeds, parameters and states that
+    the gradients depend on; its outputs are the loss or the targets, and the gradients under the names that they have
+    in `params_grads`.
     """
+    as_onnx = prefers_onnx(request)
     stored = await program(request, program_id)
-    tag = tag_of(request)
+    tag = tag_of(request, ONNX if as_onnx else "")
     if (known := unchanged(request, tag)) is not None:
         return known
     asked = {
@@ -246,23 +276,29 @@ async def get_backward(
         "unconnected": unconnected,
         **budgeted(loop_memory, loop_bytes, checkpoints, checkpoint_bytes, trips),
     }
-    answer = await backward_of(request, stored, Question.model_validate(asked))
-    return pieced([answer.data], headers={"ETag": tag, **CACHED})
+    question = Question.model_validate(asked)
+    headers = {"ETag": tag, **CACHED}
+    if as_onnx:
+        return await onnx_models.backward_file(request, stored, question, opset, headers)
+    return pieced([(await backward_of(request, stored, question)).data], headers=headers)
 
 
 @router.post(
     "/{program_id}/backward",
     summary="Compute the backward pass, with hooks",
     responses={
-        200: {"model": BackwardProgram, "description": "The program with its backward pass, and tables about it."},
+        200: {"model": BackwardProgram, "description": BACKWARD, "content": onnx_models.CONTENT},
         **responses("invalid-program", "no-gradient", "not-found", *BODY_PROBLEMS, *WORKER_PROBLEMS),
     },
     openapi_extra=accepts(Question, binary=False, regression=("Clip the gradients of all parameters", CLIPPED)),
 )
-async def compute_backward(request: Request, program_id: ProgramId) -> Response:
+async def compute_backward(request: Request, program_id: ProgramId, opset: onnx_models.Opset = None) -> Response:
     """As the GET, for questions that do not fit into a query string."""
+    as_onnx = prefers_onnx(request)
     stored = await program(request, program_id)
     body = await read_body(request, settings(request), binary=False)
+    if as_onnx:
+        return await onnx_models.backward_file(request, stored, body.read_as(Question), opset, {"Vary": "Accept"})
     return pieced([(await backward_of(request, stored, body.read_as(Question))).data])
 
 

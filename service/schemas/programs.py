@@ -18,7 +18,7 @@ __all__ = ["Block", "Op", "Program", "Registration", "Strict", "Variable"]
 class Strict(BaseModel):
     """No conversions, no unknown members, no NaN."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class Variable(Strict):

@@ -8,7 +8,6 @@ from contextlib import closing
 from pathlib import Path
 
 from sqlalchemy import Engine
-from sqlalchemy.dialects import postgresql, sqlite
 
 from service.store.sqlite_file import LOGS, damaged, is_damage
 from service.store.tables import programs
@@ -31,6 +30,8 @@ def import_programs(engine: Engine, directory: Path) -> int:
     file = directory / OLD_FILE
     if not file.is_file():
         return 0
+    from sqlalchemy.dialects import postgresql, sqlite  # imported here, because few stores have such a file
+
     if engine.dialect.name == "sqlite":
         insert = sqlite.insert(programs).on_conflict_do_nothing()
     else:

@@ -62,8 +62,8 @@ class ProtocolError(Exception):
     """The service sent a message that is not allowed at this point."""
 
 
-def main(socket_fd: int, parent_pid: int) -> int:
-    """Serve calls from `socket_fd` until it closes; returns the exit status."""
+def main(socket_fd: int, parent_pid: int, handlers: str) -> int:
+    """Serve calls from `socket_fd` until it closes; returns the exit status. handlers: "module:NAME"."""
     _die_with(parent_pid)
     volunteer_for_the_killer()
     sys.setswitchinterval(SWITCH_S)
@@ -71,6 +71,8 @@ def main(socket_fd: int, parent_pid: int) -> int:
     os.set_inheritable(socket_fd, False)
     sock = socket.socket(fileno=socket_fd)
     frames = Frames(sock)
+    module, _, name = handlers.partition(":")
+    table: Mapping[str, Handler] = getattr(importlib.import_module(module), name)  # before the service is there
     try:
         start, descriptors = _next(frames)
     except (EOFError, ConnectionError):
@@ -82,8 +84,6 @@ def main(socket_fd: int, parent_pid: int) -> int:
     os.close(descriptors[0])
     threading.Thread(target=_beat, args=(page, start.heartbeat, parent_pid), daemon=True).start()
 
-    module, _, name = start.handlers.partition(":")
-    handlers: Mapping[str, Handler] = getattr(importlib.import_module(module), name)
     xp, device = _device(start.device)
     if start.device == "cpu" and start.settings.get("compile", "never") != "never":
         _prepare_code(start.settings, start.memory_limit)
@@ -98,7 +98,7 @@ def main(socket_fd: int, parent_pid: int) -> int:
     if start.device == "cuda":
         threading.Thread(target=_measure_device, args=(page, xp), daemon=True).start()
     send(messages.encode(Ready(device)))
-    return _serve(send, frames, handlers, state, page)
+    return _serve(send, frames, table, state, page)
 
 
 def _die_with(parent_pid: int) -> None:
@@ -364,4 +364,4 @@ def _end_if_device_lost(state: WorkerState) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from tests.beside_torch.installed import F, torch
-from tests.beside_torch.pools import each
+from tests.beside_torch.pools import bordered, each, pads
 from tests.beside_torch.sample import Inputs, case
 
 __all__ = ["MORE", "OPS"]
@@ -107,11 +109,26 @@ def affine_grid(theta: Any, size: Any, align_corners: bool) -> Any:
 
 
 def unfold(x: Any, kernel: Any, strides: Any, paddings: Any, dilations: Any) -> Any:
-    return F.unfold(x, kernel, dilations, paddings, strides)
+    """F.unfold takes images only: of other ranks the windows are taken axis after axis."""
+    n = x.ndim - 2
+    if n == 2 and len(paddings) < 4:
+        return F.unfold(x, each(kernel, 2), each(dilations, 2), each(paddings, 2), each(strides, 2))
+    x = bordered(x, pads(paddings, n))
+    lists = zip(each(kernel, n), each(strides, n), each(dilations, n), strict=True)
+    for axis, (k, s, d) in enumerate(lists, start=2):
+        x = x.unfold(axis, d * (k - 1) + 1, s)[..., ::d]
+    order = (0, 1, *range(n + 2, 2 * n + 2), *range(2, n + 2))
+    return x.permute(order).flatten(n + 2).flatten(1, n + 1)
 
 
 def fold(x: Any, output_size: Any, kernel: Any, strides: Any, paddings: Any, dilations: Any) -> Any:
-    return F.fold(x, output_size, kernel, dilations, paddings, strides)
+    n = len(output_size)
+    if n == 2 and len(paddings) < 4:
+        return F.fold(x, output_size, each(kernel, 2), each(dilations, 2), each(paddings, 2), each(strides, 2))
+    channels = x.shape[1] // int(np.prod(each(kernel, n)))
+    image = torch.zeros(x.shape[0], channels, *output_size, dtype=x.dtype, requires_grad=True)
+    columns = unfold(image, kernel, strides, paddings, dilations)
+    return torch.autograd.grad(columns, image, x, create_graph=True)[0]
 
 
 OPS: dict[str, Callable[..., Any]] = {
@@ -165,5 +182,7 @@ MORE: dict[str, list[Inputs]] = {
     "unfold": [
         case((2, 2, 5, 6), kernel=(2, 3), strides=(2, 1), paddings=(1, 0)),
         case((2, 2, 5, 6), kernel=(2, 2), dilations=(2, 3)),
+        case((2, 2, 5, 6), kernel=(2,), paddings=(1, 0, 2, 1), strides=(2,)),
+        case((2, 2, 3, 4, 3), kernel=(2, 1, 3), paddings=(1,), dilations=(1, 2, 1)),
     ],
 }

@@ -85,7 +85,10 @@ def weight_norm(v: Any, g: Any, axis: int) -> Any:
     return v * (g.reshape([-1 if i == axis else 1 for i in range(v.ndim)]) / torch.norm_except_dim(v, 2, axis))
 
 
-def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: float | None) -> Any:
+def attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: float | None, softcap: float) -> Any:
+    if softcap:
+        scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+        return torch.softmax(torch.tanh(scores / softcap) * softcap, -1) @ value
     return F.scaled_dot_product_attention(query, key, value, mask, 0.0, causal, scale=scale)
 
 

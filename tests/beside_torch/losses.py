@@ -47,10 +47,28 @@ def hard(loss: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def softmax_with_cross_entropy(
-    x: Any, label: Any, weight: Any, soft_label: bool, ignore_index: int, axis: int, reduction: str
+    x: Any,
+    label: Any,
+    weight: Any,
+    soft_label: bool,
+    ignore_index: int,
+    axis: int,
+    reduction: str,
+    label_smoothing: float,
 ) -> Any:
+    if label_smoothing and weight is None and not soft_label and axis == 1:
+        return F.cross_entropy(
+            x, label, ignore_index=ignore_index, reduction=reduction, label_smoothing=label_smoothing
+        )
+    if label_smoothing and not soft_label:
+        spread = F.log_softmax(x, axis) if weight is None else F.log_softmax(x, axis).movedim(axis, -1) * weight
+        spread = -(spread if weight is None else spread.movedim(-1, axis)).mean(axis)
+        plain = hard(F.cross_entropy)(x, label, weight, ignore_index, axis, "none")
+        each = plain * (1 - label_smoothing) + label_smoothing * spread * (label != ignore_index)
+        return counted(each, label, weight, ignore_index, reduction)
     if not soft_label:
         return hard(F.cross_entropy)(x, label, weight, ignore_index, axis, reduction)
+    label = label * (1 - label_smoothing) + label_smoothing / x.shape[axis]
     if weight is not None:
         label = (label.movedim(axis, -1) * weight).movedim(-1, axis)
     each = F.cross_entropy(x.movedim(axis, 1), label.movedim(axis, 1), reduction="none").unsqueeze(axis)
@@ -80,9 +98,14 @@ def nll_loss(x: Any, label: Any, weight: Any, ignore_index: int, reduction: str)
     return counted(each, label, weight, ignore_index, reduction)
 
 
-def sigmoid_cross_entropy(x: Any, label: Any, ignore_index: float, normalize: bool, reduction: str) -> Any:
+def sigmoid_cross_entropy(
+    x: Any, label: Any, pos_weight: Any, ignore_index: float, normalize: bool, reduction: str
+) -> Any:
     used = (label != ignore_index).to(x.dtype)
-    each = F.binary_cross_entropy_with_logits(x, label, reduction="none") * used
+    each = F.binary_cross_entropy_with_logits(x, label, reduction="none")
+    if pos_weight is not None:  # torch has no gradient of it
+        each = -pos_weight * label * F.logsigmoid(x) - (1 - label) * F.logsigmoid(-x)
+    each = each * used
     return reduced(each / used.sum().clamp(min=1) if normalize else each, reduction)
 
 
@@ -130,6 +153,24 @@ def with_reduction(loss: Callable[[], Any]) -> Callable[..., Any]:
     return lambda x, label, reduction: loss()(x, label, reduction=reduction)
 
 
+def multi_label_margin(x: Any, label: Any, reduction: str) -> Any:
+    """F.multilabel_margin_loss has no second gradient."""
+    rows = []
+    for row, names in zip(x, label.tolist(), strict=True):
+        inside = names[: names.index(-1)] if -1 in names else names
+        outside = [k for k in range(len(row)) if k not in inside]
+        rows.append(F.relu(1 - row[inside].unsqueeze(1) + row[outside]).sum() / len(row))
+    return reduced(torch.stack(rows) if rows else x.sum(1), reduction)
+
+
+def multi_margin(x: Any, label: Any, weight: Any, p: int, margin: float, reduction: str) -> Any:
+    """F.multi_margin_loss has no second gradient."""
+    own = x.gather(1, label.unsqueeze(1))
+    each = F.relu(margin - own + x) ** p * (1.0 if weight is None else weight[label].unsqueeze(1))
+    others = 1 - F.one_hot(label, x.shape[1]).to(x.dtype)
+    return reduced((each * others).sum(1) / x.shape[1], reduction)
+
+
 OPS: dict[str, Callable[..., Any]] = {
     "bce_loss": lambda p, label, weight, reduction: reduced(
         F.binary_cross_entropy(p, label, reduction="none") * (1 if weight is None else weight), reduction
@@ -141,6 +182,19 @@ OPS: dict[str, Callable[..., Any]] = {
     "hinge_loss": lambda x, label: F.relu(1 - x * (2 * label - 1)),
     "huber_loss": lambda x, label, delta, reduction: F.huber_loss(x, label, reduction, delta),
     "kldiv_loss": lambda x, target, reduction: F.kl_div(x, target, reduction=reduction),
+    "cosine_embedding_loss": lambda x, y, label, margin, reduction: F.cosine_embedding_loss(
+        x, y, label, margin, reduction=reduction
+    ),
+    "hinge_embedding_loss": lambda x, label, margin, reduction: F.hinge_embedding_loss(
+        x, torch.where(label > 0, 1.0, -1.0), margin, reduction=reduction
+    ),
+    "multi_label_margin_loss": multi_label_margin,
+    "multi_label_soft_margin_loss": lambda x, label, weight, reduction: reduced(
+        (F.binary_cross_entropy_with_logits(x, label, reduction="none") * (1.0 if weight is None else weight)).mean(-1),
+        reduction,
+    ),
+    "multi_margin_loss": multi_margin,
+    "soft_margin_loss": lambda x, label, reduction: reduced(-F.logsigmoid(label * x), reduction),
     "l1_loss": with_reduction(lambda: F.l1_loss),
     "label_smooth": label_smooth,
     "log_loss": lambda p, label, epsilon: -torch.xlogy(label, p + epsilon) - torch.xlogy(1 - label, 1 - p + epsilon),
@@ -174,14 +228,34 @@ CLASSES = np.array([[2, 0, 3], [1, 1, -100]])
 MORE: dict[str, list[Inputs]] = {
     **{
         name: [case((2, 3, 4), (2, 3, 4), reduction=r) for r in WAYS] + [case((5,), (5,), reduction=r) for r in WAYS]
-        for name in ("l1_loss", "mse_loss", "kldiv_loss", "sigmoid_cross_entropy_with_logits", "sigmoid_focal_loss")
+        for name in ("l1_loss", "mse_loss", "kldiv_loss", "sigmoid_focal_loss")
     },
+    "sigmoid_cross_entropy_with_logits": [
+        case((2, 3, 4), (2, 3, 4), w, reduction=r) for w in (None, (4,), (2, 1, 1)) for r in WAYS
+    ],
     "bce_loss": [case((2, 3, 4), (2, 3, 4), (3, 4), span=(0.05, 0.95), reduction=r) for r in WAYS],
+    "cosine_embedding_loss": [
+        case((4, 3), (4, 3), np.array([1.0, -1, -1, 1]), margin=m, reduction=r) for m in (0.0, 0.2) for r in WAYS
+    ],
+    "hinge_embedding_loss": [case((3, 4), np.array([[1.0, -1, 1, -1]] * 3), margin=0.7, reduction=r) for r in WAYS],
+    "multi_label_margin_loss": [
+        case((3, 4), np.array([[2, 0, -1, 1], [3, -1, 0, 0], [-1, 0, 1, 2]]), reduction=r) for r in WAYS
+    ],
+    "multi_label_soft_margin_loss": [case((3, 4), (3, 4), (4,), reduction=r) for r in WAYS],
+    "multi_margin_loss": [
+        case((3, 4), np.array([2, 0, 3]), w, p=p, margin=0.6, reduction=r)
+        for w in (None, (4,))
+        for p in (1, 2)
+        for r in WAYS
+    ],
+    "soft_margin_loss": [case((3, 4), np.array([[1.0, -1, 1, -1]] * 3), reduction=r) for r in WAYS],
     "bpr_loss": [case((4, 5), np.array([4, 0, 2, 2]))],
     "cross_entropy": [case((2, 4, 3), CLASSES, (4,), axis=1, reduction=r, span=(0.05, 0.9)) for r in WAYS]
     + [case((2, 4, 3), (2, 4, 3), (4,), axis=1, soft_label=True, reduction=r, span=(0.05, 0.9)) for r in WAYS],
     "softmax_with_cross_entropy": [case((2, 4, 3), CLASSES, (4,), axis=1, reduction=r) for r in WAYS]
     + [case((2, 4, 3), CLASSES, axis=1, reduction=r) for r in WAYS]
+    + [case((2, 4, 3), CLASSES, axis=1, reduction=r, label_smoothing=0.3) for r in WAYS]
+    + [case((2, 4, 3), CLASSES, (4,), axis=1, reduction=r, label_smoothing=0.3) for r in WAYS]
     + [case((2, 3, 4), (2, 3, 4), (4,), soft_label=True, reduction=r) for r in WAYS]
     + [case((5, 4, 3), (5, 4, 3), axis=0, soft_label=True)],
     "nll_loss": [case((2, 4, 3), CLASSES, (4,), reduction=r) for r in WAYS] + [case((3, 4), np.array([0, 3, 1]))],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -57,14 +58,51 @@ def along(low: Any, length: Any, bins: int, points: int, size: int) -> Any:
     return weights.reshape(-1, bins, points, size).mean(2)
 
 
+def line(low: Any, length: Any, bins: int, points: int, size: int) -> Any:
+    """[bins, points, size]: the weights of one axis of one box; those of a point outside are 0."""
+    at = low + (torch.arange(bins * points, dtype=low.dtype) + 0.5) / max(bins * points, 1) * length
+    inside = ((at >= -1) & (at <= size)).to(low.dtype).unsqueeze(-1)
+    return (hats(torch.clamp(at, 0, size - 1), size) * inside).reshape(bins, points, size)
+
+
+def by_box(x: Any, corners: Any, output_size: Any, sampling_ratio: int, mode: str) -> Any:
+    """Boxes one after another, as their numbers of points differ. An element without weight counts as 0 at a border."""
+    out = []
+    for image, low, length in corners:
+        rows, columns = (
+            line(low[k], length[k], n, sampling_ratio or max(math.ceil(float(length[k]) / n), 0), x.shape[2 + k])
+            for k, n in enumerate(output_size)
+        )
+        points = rows.shape[1] * columns.shape[1]
+        if mode == "avg" or not points:
+            out.append(torch.einsum("cyx,hpy,wqx->chw", x[image], rows, columns) / max(points, 1))
+            continue
+        weight = torch.einsum("hpy,wqx->hwpqyx", rows, columns)
+        found = torch.where(weight > 0, x[image][:, None, None, None, None] * weight, -torch.inf)
+        border = (weight > 0).sum((-1, -2)) < 4
+        found = torch.maximum(found.amax((-1, -2)), torch.where(border, 0.0, -torch.inf))
+        out.append(found.amax((-1, -2)))
+    return torch.stack(out)
+
+
 def roi_align(
-    x: Any, boxes: Any, image: Any, output_size: Any, spatial_scale: float, sampling_ratio: int, aligned: bool
+    x: Any,
+    boxes: Any,
+    image: Any,
+    output_size: Any,
+    spatial_scale: float,
+    sampling_ratio: int,
+    aligned: bool,
+    mode: str,
 ) -> Any:
     output_size = each(output_size, 2)
     left, top, right, bottom = (boxes * spatial_scale - (0.5 if aligned else 0.0)).unbind(1)
     wide, high = right - left, bottom - top
     if not aligned:
         wide, high = wide.clamp(min=1), high.clamp(min=1)
+    if mode == "max" or sampling_ratio == 0:
+        lows, lengths = torch.stack([top, left], 1), torch.stack([high, wide], 1)
+        return by_box(x, zip(image, lows, lengths, strict=True), output_size, sampling_ratio, mode)
     rows = along(top, high, output_size[0], sampling_ratio, x.shape[2])
     columns = along(left, wide, output_size[1], sampling_ratio, x.shape[3])
     return torch.einsum("rcyx,rhy,rwx->rchw", x[image], rows, columns)

@@ -14,13 +14,17 @@ from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floa
 
 NOT_READ = {
     ("alpha_dropout", 1): "all is dropped",
+    ("cosine_embedding_loss", 0): "a NaN is not a positive label",
     ("dropout", 1): "all is dropped",
     ("gap_quotient", 0): "the values only determine which gaps count as 0",
     ("gap_quotient", 1): "the values only determine which gaps count as 0",
     ("grid_sample", 3): "nearest: a NaN counts as a position outside",
+    ("hinge_embedding_loss", 0): "a NaN is not a positive label",
+    ("hinge_embedding_loss", 1): "a NaN is not a positive label",
     ("matrix_power", 2): "the power 0",
     ("norm", 5): "p = 0 counts nonzero elements",
     ("product_of_others", 5): "the product is empty",
+    ("roi_align", 5): "the boxes have no extent",
     ("scatter_nd_update", 5): "all slices are replaced",
     ("select_input", 0): "the result contains one input only",
     ("select_input", 1): "the result contains one input only",

@@ -138,7 +138,7 @@ REASONS: dict[str, tuple[str, dict[str, set[int]]]] = {
     "svd": (FACTORS, {"x": {0, 1, 2}}),
     "stft": (SPECTRUM, {"x": {0, 1}}),
     "temporal_shift": ("the number of shifted channels is a share of all channels", {"x": {1}}),
-    "unfold": (IMAGE, {"x": {2, 3}}),
+    "unfold": (IMAGE, {"x": {2, 3, 4}}),
     "unstack": (COUNT, {"x": {0, 1}}),
 }
 """Op that refuses an open size of one of its inputs -> why, and the axes of each such input over all its examples."""

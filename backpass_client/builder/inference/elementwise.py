@@ -14,7 +14,7 @@ from backpass_client.builder.inference.sizes import (
     integers,
     same_dtype,
 )
-from backpass_client.builder.types import InvalidOp, NotKnown, Type
+from backpass_client.builder.types import INTEGERS, InvalidOp, NotKnown, Type
 
 __all__: list[str] = []
 
@@ -65,7 +65,41 @@ def cast(x: Type, dtype: str, **attrs: Any) -> Type:
     return Type(dtype, x.shape)
 
 
-@rule("scale", "increment", "neg", "abs", "square", "clip", "assign", "stop_gradient", "sign", "relu6")
+@rule("div", "pow", "atan2", "hypot")
+def of_floats(x: Type, y: Type, axis: int | None = None, **attrs: Any) -> Type:
+    floats(x, y)
+    if axis is not None:
+        raise NotKnown
+    return broadcast(x, y)
+
+
+@rule("lerp")
+def lerp(x: Type, y: Type, weight: Type, **attrs: Any) -> Type:
+    floats(x)
+    return broadcast(x, y, weight)
+
+
+@rule("bitcast")
+def bitcast(x: Type, dtype: str, **attrs: Any) -> Type:
+    return Type(dtype, x.dims)
+
+
+@rule("hardmax", "shrink", "lp_normalize")
+def kept_with_axis(x: Type, axis: int = 0, **attrs: Any) -> Type:
+    as_axis(axis, max(x.rank, 1))
+    return x
+
+
+@rule("scale")
+def scale(x: Type, scale: float, bias: float, **attrs: Any) -> Type:
+    if x.dtype == "bool":
+        raise InvalidOp("needs numbers; bp.cast(x, dtype=...) converts")
+    if x.dtype in INTEGERS and (scale % 1 or bias % 1):
+        raise InvalidOp(f"the factor {scale} and the term {bias} must be whole numbers for {x}")
+    return x
+
+
+@rule("increment", "neg", "abs", "square", "clip", "assign", "stop_gradient", "sign", "relu6")
 def kept(x: Type, **attrs: Any) -> Type:
     return x
 

@@ -57,11 +57,11 @@ def gather(x: Type, index: Type, axis: int, **attrs: Any) -> Type:
 
 
 @rule("gather_nd")
-def gather_nd(x: Type, index: Type, **attrs: Any) -> Type:
+def gather_nd(x: Type, index: Type, batch_dims: int, **attrs: Any) -> Type:
     integers(index)
-    if not index.dims or not isinstance(index.dims[-1], int) or index.dims[-1] > x.rank:
+    if not index.dims or not isinstance(index.dims[-1], int) or batch_dims + index.dims[-1] > x.rank:
         raise InvalidOp("the last axis of index holds one position for each axis of x")
-    return Type(x.kind, (*index.dims[:-1], *x.dims[index.dims[-1] :]))
+    return Type(x.kind, (*index.dims[:-1], *x.dims[batch_dims + index.dims[-1] :]))
 
 
 @rule("take_along_axis")
@@ -145,8 +145,26 @@ def nonzero(x: Type, **attrs: Any) -> Type:
 
 
 @rule("unique")
-def unique(x: Type, **attrs: Any) -> tuple[Type, Type, Type]:
-    return Type(x.kind, (None,)), Type("int64", x.dims), Type("int64", (None,))
+def unique(x: Type, axis: int | None, **attrs: Any) -> tuple[Type, ...]:
+    positions = Type("int64", (None,))
+    if axis is None:
+        return Type(x.kind, (None,)), Type("int64", x.dims), positions, positions
+    at = as_axis(axis, x.rank)
+    out = Type(x.kind, tuple(None if i == at else n for i, n in enumerate(x.dims)))
+    return out, Type("int64", (x.dims[at],)), positions, positions
+
+
+@rule("scatter_nd_update", "masked_scatter", "reverse_sequence")
+def rearranged(x: Type, *others: Type, **attrs: Any) -> Type:
+    return x
+
+
+@rule("compress")
+def compress(x: Type, condition: Type, axis: int | None, **attrs: Any) -> Type:
+    if axis is None:
+        return Type(x.kind, (None,))
+    at = as_axis(axis, x.rank)
+    return Type(x.kind, tuple(None if i == at else n for i, n in enumerate(x.dims)))
 
 
 @rule("searchsorted")

@@ -75,7 +75,14 @@ def linear_scan(a: Type, b: Type, axis: int, **attrs: Any) -> Type:
     return both
 
 
-@rule("segment_sum", "segment_mean", "segment_max", "segment_min")
+@rule("quantile", "nanquantile")
+def quantile(x: Type, q: list[float], axis: int | None, keepdims: bool, **attrs: Any) -> Type:
+    floats(x)
+    axes = None if axis is None else [axis]
+    return Type(x.kind, (len(q), *without(x.dims, as_axes(axes, x.rank), keepdims)))
+
+
+@rule("segment_sum", "segment_mean", "segment_max", "segment_min", "segment_prod")
 def segments(x: Type, ids: Type, like: Type | None, num_segments: int, **attrs: Any) -> Type:
     integers(ids)
     first = like.dims[0] if like is not None else None if num_segments < 0 else num_segments

@@ -38,6 +38,26 @@ def eye(num_rows: int, num_columns: int | None, dtype: str, **attrs: Any) -> Typ
     return Type(dtype, (num_rows, num_rows if num_columns is None else num_columns))
 
 
+@rule("eye_like")
+def eye_like(x: Type, dtype: str | None, **attrs: Any) -> Type:
+    return Type(dtype or x.kind, x.dims)
+
+
+@rule("dynamic_fill")
+def dynamic_fill(sizes: Type, shape: list[int], dtype: str, **attrs: Any) -> Type:
+    return Type(dtype, tuple(None if n == -1 else n for n in shape))
+
+
+@rule("dynamic_reshape", "dynamic_expand")
+def dynamic_shape(x: Type, sizes: Type, shape: list[int], **attrs: Any) -> Type:
+    return Type(x.kind, tuple(None if n == -1 else n for n in shape))
+
+
+@rule("dynamic_slice")
+def dynamic_slice(x: Type, *bounds: Type, shape: list[int], **attrs: Any) -> Type:
+    return Type(x.kind, tuple(None if n == -1 else n for n in shape))
+
+
 @rule("range")
 def range_(start: float, end: float, step: float, dtype: str, **attrs: Any) -> Type:
     return Type(dtype, (max(0, math.ceil((end - start) / step)),))

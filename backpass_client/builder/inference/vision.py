@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from backpass_client.builder.inference.rules import rule
@@ -119,27 +120,36 @@ def conv_transpose(
 
 
 def _pooled(
-    x: Type, kernel_size: list[int], strides: list[int] | None, paddings: list[int], ceil_mode: bool
+    x: Type,
+    kernel_size: list[int],
+    strides: list[int] | None,
+    paddings: list[int],
+    ceil_mode: bool,
+    dilations: list[int],
 ) -> tuple[Size, ...]:
     rank = x.rank - 2
     kernel = _each(kernel_size, rank)
     steps = kernel if strides is None else _each(strides, rank)
     if ceil_mode:  # a last window that begins behind the end is left out
         raise NotKnown
-    sizes = zip(x.dims[2:], kernel, steps, _margins(paddings, rank), strict=True)
-    return (*x.dims[:2], *(_windows(n, k, s, m) for n, k, s, m in sizes))
+    sizes = zip(x.dims[2:], kernel, steps, _margins(paddings, rank), _each(dilations, rank), strict=True)
+    return (*x.dims[:2], *(_windows(*each) for each in sizes))
 
 
 @rule("max_pool", "max_pool1d", "max_pool2d", "max_pool3d")
-def max_pool(x: Type, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool, **attrs: Any) -> Any:
-    sizes = _pooled(x, kernel_size, strides, paddings, ceil_mode)
+def max_pool(
+    x: Type, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool, dilations: Any, **attrs: Any
+) -> tuple[Type, Type]:
+    sizes = _pooled(x, kernel_size, strides, paddings, ceil_mode, dilations)
     return Type(x.kind, sizes), Type("int64", sizes)
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "lp_pool", "window_sum")
-def avg_pool(x: Type, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool, **attrs: Any) -> Type:
+def avg_pool(
+    x: Type, kernel_size: Any, strides: Any, paddings: Any, ceil_mode: bool, dilations: Any, **attrs: Any
+) -> Type:
     floats(x)
-    return Type(x.kind, _pooled(x, kernel_size, strides, paddings, ceil_mode))
+    return Type(x.kind, _pooled(x, kernel_size, strides, paddings, ceil_mode, dilations))
 
 
 @rule("global_avg_pool", "global_max_pool")
@@ -162,8 +172,8 @@ def adaptive_max_pool(x: Type, output_size: list[int], **attrs: Any) -> tuple[Ty
 def of_output_size(x: Type, *others: Type, output_size: list[int], kernel: list[int] | None = None, **a: Any) -> Type:
     if kernel is None:
         return Type(x.kind, (*x.dims[:2], *_each(output_size, x.rank - 2)))
-    area = kernel[0] * kernel[-1]
-    return Type(x.kind, (x.dims[0], changed(x.dims[1], lambda n: n // area), *_each(output_size, 2)))
+    area = prod(_each(kernel, len(output_size)))
+    return Type(x.kind, (x.dims[0], changed(x.dims[1], lambda n: n // area), *output_size))
 
 
 @rule("interpolate")

@@ -24,6 +24,7 @@ the relation of two sizes, a converter uses it, for example to write a reshape w
 * `values.py`: what a name of the graph stands for: a tensor, a sequence or an optional.
 * `worlds.py`: sample sizes.
 * `folding.py`: computes an op on known arrays.
+* `elements.py`: known elements of vectors of sizes.
 * `dynamic_sizes.py`: the sizes of results whose sizes are operands.
 * `reshaping.py`: reshapes to open sizes, by static ops where the samples allow.
 * `cells.py`: variables that inner blocks write.
@@ -33,6 +34,8 @@ the relation of two sizes, a converter uses it, for example to write a reshape w
 * `registry.py`: the table of converters.
 * `node.py`: the node that a converter reads.
 * `graph.py`: the walk over nodes, scopes and functions.
+* `windows.py`: the windows of convolutions and poolings.
+* `steps.py`: a `scan` over a body of emitted ops.
 * `losses.py`: a loss appended to the model.
 """
 

@@ -49,7 +49,7 @@ def legal(name: str) -> str:
     name = name[:_LONGEST]
     if NAME.match(name) and not is_reserved(name):
         return name
-    name = "".join(each if NAME.match(f"a{each}") else "_" for each in name)[: _LONGEST - 2]
+    name = "".join(each if each != "@" and NAME.match(f"a{each}") else "_" for each in name)[: _LONGEST - 2]
     return name if NAME.match(name) and not is_reserved(name) else f"n_{name}"
 
 

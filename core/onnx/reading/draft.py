@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from core.ir import StackType, TensorType, Type
+from core.cost.duration import seconds_of
+from core.ir import Op, StackType, TensorType, Type
 from core.ir.builder import output_types
 from core.ir.errors import ProgramError
 from core.ir.registry import OpSpec, json_value, lookup
@@ -26,6 +27,8 @@ __all__ = ["Draft", "DraftBlock", "Operand", "Written"]
 
 FOLDED_BYTES = 2**26
 """Most bytes of a result that is computed at import."""
+FOLDED_SECONDS = 20.0
+"""Most time, as predicted, for all ops of a model that are computed at import."""
 SAMPLED = 1024
 """Most elements of a value that is computed for each world."""
 IN_PROGRAM = 1000
@@ -70,6 +73,7 @@ class Draft:
         self.initials: list[tuple[Label, Initial]] = []
         self.at_end: list[tuple[Tensor, Tensor]] = []
         self._count = 0
+        self._seconds = FOLDED_SECONDS
         self._shaped: list[dict[tuple[tuple[int, ...] | None, ...], Tensor]] = [{}]
         self._entered: dict[int, Label] = {}
 
@@ -149,7 +153,7 @@ class Draft:
         types = [None if each is None else each.type for each in padded]
         found = output_types(spec, tuple(types), complete)
         known = _known(spec, padded)
-        if known is not None and all(_bytes(t) <= FOLDED_BYTES for t in found):
+        if known is not None and self._affords(spec, complete, types, found):
             results = computed(spec, types, known, complete)
             if results is not None:
                 return tuple(
@@ -172,6 +176,16 @@ class Draft:
         given = {k: json_value(complete[k]) for k in attrs}
         self.block.ops.append(Written(spec.name, self.slots(spec, padded), slots, given))
         return outputs
+
+    def _affords(
+        self, spec: OpSpec, attrs: Mapping[str, Any], types: Sequence[Type | None], found: Sequence[Type]
+    ) -> bool:
+        """Whether an op on known arrays is computed here. Otherwise the program computes it in each run."""
+        if any(_bytes(t) > FOLDED_BYTES for t in found):
+            return False
+        seconds = seconds_of(Op(spec.name, (), (), attrs), types, found)
+        self._seconds -= 0.0 if seconds is None else seconds
+        return self._seconds > 0
 
     def slots(self, spec: OpSpec, inputs: Sequence[Operand | None]) -> dict[str, list[Label]]:
         """The input slots of an op."""
@@ -278,11 +292,11 @@ class Draft:
     def _write_constant(self, label: Label, array: np.ndarray) -> None:
         """Add the constant to the program: as one number, as a list of numbers, or as a state."""
         dtype = name_of_array(array)
-        flat = array.reshape(-1)
-        first = flat[:1]
-        uniform = flat.size > 0 and flat.tobytes() == np.repeat(first, flat.size).tobytes()
-        listed = flat[:1] if uniform else flat
-        numbers = [float(n) for n in listed] if flat.size <= IN_PROGRAM or uniform else []
+        flat = np.ascontiguousarray(array).reshape(-1)
+        bits = flat.view("uint8").reshape(flat.size, -1) if flat.size else flat
+        uniform = flat.size > 0 and bool((bits == bits[0]).all())
+        listed = flat[:1] if uniform else flat[: IN_PROGRAM + 1]
+        numbers = [float(n) for n in listed]
         exact = not any(math.isnan(n) for n in numbers) and (
             array.dtype.kind not in "iu" or all(int(n) == int(m) for n, m in zip(numbers, listed, strict=True))
         )

@@ -25,6 +25,8 @@ Env = MutableMapping[str, Value | None]
 MOST_PROBLEMS = 100
 DEEPEST = 64
 """The most graphs and functions inside each other."""
+MOST_NODES = 60_000
+"""The most nodes that are read. A node counts for each call of its function and each reading of its loop."""
 _WRONG = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Errors of a converter that meets a malformed attribute or input."""
 
@@ -56,6 +58,7 @@ class GraphReader:
         self.trainable = None if trainable is None else frozenset(trainable)
         self.problems: list[Problem] = []
         self._depth = 0
+        self._left = MOST_NODES
         self._path: list[str] = []
 
     # --- graphs ------------------------------------------------------------------------------------------------
@@ -119,6 +122,10 @@ class GraphReader:
     def nodes(self, nodes: Iterable[NodeProto], env: Env) -> None:
         for number, proto in enumerate(nodes):
             poll()
+            self._left -= 1
+            if self._left < 0:
+                message = f"more than {MOST_NODES} nodes, counting each call of a function and each reading of a loop"
+                raise InvalidProgram([Problem("limit_exceeded", message)])
             place = _place(proto, number)
             self._path.append(place)
             first = len(self.draft.block.ops)

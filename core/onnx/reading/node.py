@@ -12,7 +12,9 @@ from onnx import AttributeProto, GraphProto, NodeProto
 from core.ir.errors import ProgramError
 from core.onnx.reading.arrays import array_of, dtype_name
 from core.onnx.reading.draft import Draft
+from core.onnx.reading.elements import elements_of
 from core.onnx.reading.values import Array, Tensor, Value
+from core.onnx.reading.worlds import WORLDS
 from core.ops.common.types import as_dtype
 
 if TYPE_CHECKING:
@@ -127,11 +129,12 @@ class Node:
             return [int(n) for n in found.known.reshape(-1)]
         if found.rank != 1 or found.shape[0] == -1:
             raise self.refuse(f"input {position} must be a vector of known length, not {found.type}")
+        known = elements_of(found) or [None] * found.shape[0]
         worlds = [s.value for s in found.samples if s is not None and s.value is not None]
-        if len(worlds) < 2:
-            return [None] * found.shape[0]
+        if len(worlds) < WORLDS:  # a world that fails may be the one that tells a bound from a size
+            return known
         columns = [{int(w[i]) for w in worlds} for i in range(found.shape[0])]
-        return [each.pop() if len(each) == 1 else None for each in columns]
+        return [each.pop() if len(each) == 1 else n for each, n in zip(columns, known, strict=True)]
 
     def planned_sizes(self, position: int) -> list[int | None]:
         """As `sizes`, for a node that can follow open sizes but not data. Raises Refused if the elements are data."""

@@ -1,9 +1,11 @@
 """Sample sizes. A world gives each open size of a model a number.
 
 The types of all values are inferred for each world as well as for the open sizes. Two sizes that are equal in all
-worlds are equal in the program: the numbers are distinct, without small common factors, and of several magnitudes, so
-that a bound such as ``min(size, 64)`` shows. A world in which a type does not fit, for example because a table has
-fewer rows than the sample asks for, says nothing about the values that follow: the program itself would fail there.
+worlds are equal in the program: the numbers are distinct, of several magnitudes, so that a bound such as
+``min(size, 64)`` shows, and leave different remainders, so that rounding such as ``size // 2 * 2`` shows.
+
+A world in which a type does not fit, for example because a table has fewer rows than the sample asks for, says nothing
+about the values that follow: the program itself would fail there.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from core.ir import TensorType
 
 __all__ = ["WORLDS", "Sample", "Sizes"]
 
-_FIRST = (5, 13, 211, 4099, 70001)
-_STEP = (2, 4, 12, 134, 1042)
+_FIRST = (5, 12, 211, 4096, 70002, 9)
+_STEP = (2, 4, 12, 128, 1042, 6)
 WORLDS = len(_FIRST)
 
 

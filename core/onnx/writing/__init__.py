@@ -11,8 +11,8 @@
     sizes       the open sizes of a program and their names
     rules/      the rules, one file for each family of ops
 
-A rule ends in the same arguments as the kernel of its op: ``rule(w, *inputs, **attrs)``, where the inputs are tensors of
-the graph and `w` is its `Site`. It returns a tensor, or a tuple of tensors if the op has several outputs. It raises
+A rule ends in the same arguments as the kernel of its op: ``rule(w, *inputs, **attrs)``, where the inputs are tensors
+of the graph and `w` is its `Site`. It returns a tensor, or a tuple of tensors if the op has several outputs. It raises
 `Refused` where ONNX cannot say the op, and every refusal of a program is reported in one error.
 """
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from core.ir import HOLE, Block, Op, StackType, TensorType, Type
+from core.ir.builder import expansion
 from core.ir.errors import Problem
 from core.ir.registry import lookup
 from core.ir.stop import poll
@@ -15,6 +17,7 @@ from core.onnx.writing.arrays import Stack, empty
 from core.onnx.writing.graph import Graph, Tensor, value_info
 from core.onnx.writing.registry import REASONS, RULES, Refused
 from core.onnx.writing.site import Site
+from core.passes import eliminate_dead, expand_composites, fold_constants
 
 __all__ = ["Val", "Writer", "reason_of"]
 
@@ -62,7 +65,7 @@ class Writer:
 class OpSite(Site):
     """A `Site` that also knows the block of its op, for loops and branches."""
 
-    def __init__(self, graph: Graph, op: Op, types: tuple[Type, ...], writer: Writer, block: Block) -> None:
+    def __init__(self, graph: Graph, op: Op, types: tuple[Any, ...], writer: Writer, block: Block) -> None:
         super().__init__(graph, op, types)
         self.writer = writer
         self.block = block
@@ -76,6 +79,15 @@ class OpSite(Site):
         type = block.types[name]
         array = type.array if isinstance(type, StackType) else type
         return array.is_static or self.writer.uniform.get((id(block), name), False)
+
+    def expanded(self, *inputs: Val | None) -> tuple[Val, ...]:
+        """The outputs of a composite, written as its parts."""
+        types = tuple(None if n == HOLE else self.block.types[n] for n in self.op.inputs)
+        inner = expand_composites(expansion(lookup(self.op.type), types, self.op.attrs))
+        inner = eliminate_dead(fold_constants(inner))
+        inner = replace(inner, ops=tuple(replace(op, location=self.op.location) for op in inner.ops))
+        absent = Tensor("", "bool", ())  # an empty optional slot; no op reads it
+        return tuple(self.writer.block(self.graph, inner, [absent if x is None else x for x in inputs]))
 
     def stand_in(self, type: Type) -> Val:
         """A value of `type`, so that the rest of a refused program can be read."""

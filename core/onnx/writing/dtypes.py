@@ -28,8 +28,29 @@ ELEM: dict[str, int] = {
 }
 
 BFLOAT16 = frozenset(
-    "Cast Concat ConstantOfShape Gather GatherElements GatherND Identity If IsInf IsNaN Loop Reshape ScatterND Scan "
-    "Shape Sign Slice Split Squeeze Transpose Unsqueeze".split()
+    [
+        "Cast",
+        "Concat",
+        "ConstantOfShape",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Identity",
+        "If",
+        "IsInf",
+        "IsNaN",
+        "Loop",
+        "Reshape",
+        "ScatterND",
+        "Scan",
+        "Shape",
+        "Sign",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    ]
 )
 """Operators with a kernel for bfloat16."""
 

@@ -10,9 +10,9 @@ import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from core.ir import TensorType
-from core.onnx.writing.dtypes import ELEM
+from core.onnx.writing.dtypes import ELEM, numpy_dtype
 
-__all__ = ["Graph", "Model", "Tensor", "tensor_proto", "value_info"]
+__all__ = ["Graph", "Model", "Tensor", "fill", "tensor_proto", "value_info"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,15 @@ class Tensor:
 
 
 class Model:
-    """The names of a model, and the constants of its main graph, which inner graphs read too."""
+    """The names of a model, and the initialisers of its main graph, which inner graphs read too.
+
+    initializers: constants. weights: (name, dtype, array) of values that the caller names.
+    """
 
     def __init__(self, opset: int) -> None:
         self.opset = opset
         self.initializers: list[TensorProto] = []
+        self.weights: list[tuple[str, str, np.ndarray]] = []
         self._names: set[str] = set()
         self._constants: dict[tuple[str, tuple[int, ...], bytes], Tensor] = {}
         self._counters: dict[str, int] = {}
@@ -72,19 +76,22 @@ class Model:
             if self.claim(name):
                 return name
 
-    def constant(self, value: np.ndarray, dtype: str, name: str | None = None) -> Tensor:
-        """An initialiser of the main graph. Equal constants without a name of their own are one initialiser."""
+    def weight(self, value: np.ndarray, dtype: str, name: str) -> Tensor:
+        """An initialiser of the main graph under this name, which is claimed already."""
+        self.weights.append((name, dtype, value))
+        return Tensor(name, dtype, tuple(value.shape))
+
+    def constant(self, value: np.ndarray, dtype: str) -> Tensor:
+        """An initialiser of the main graph. Equal constants are one initialiser."""
         array = np.ascontiguousarray(value)
         array = array.reshape(value.shape)  # ascontiguousarray gives an array without axes one axis
         key = (dtype, array.shape, array.tobytes())
-        if name is None and key in self._constants:
+        if key in self._constants:
             return self._constants[key]
-        given = name or self.fresh("constant")
-        self.initializers.append(tensor_proto(array, dtype, given))
-        tensor = Tensor(given, dtype, tuple(array.shape))
-        if name is None:
-            self._constants[key] = tensor
-            self.known[given] = array
+        name = self.fresh("constant")
+        self.initializers.append(tensor_proto(array, dtype, name))
+        tensor = self._constants[key] = Tensor(name, dtype, tuple(array.shape))
+        self.known[name] = array
         return tensor
 
 
@@ -129,10 +136,15 @@ def value_info(name: str, type: TensorType, sizes: tuple[str | None, ...] | None
 
 
 def tensor_proto(value: np.ndarray, dtype: str, name: str) -> TensorProto:
-    """`value` as an ONNX tensor of `dtype`, in raw bytes."""
-    from core.onnx.writing.dtypes import numpy_dtype
-
-    array = np.asarray(value).astype(numpy_dtype(dtype), copy=False)
-    tensor = TensorProto(name=name, data_type=ELEM[dtype], dims=array.shape)
-    tensor.raw_data = array.tobytes() if array.dtype.byteorder != ">" else array.byteswap().tobytes()
+    """`value` as an ONNX tensor of `dtype`."""
+    tensor = TensorProto()
+    fill(tensor, value, dtype, name)
     return tensor
+
+
+def fill(tensor: TensorProto, value: np.ndarray, dtype: str, name: str) -> None:
+    """Write `value` to an empty ONNX tensor, in raw bytes."""
+    array = np.asarray(value).astype(numpy_dtype(dtype), copy=False)
+    tensor.name, tensor.data_type = name, ELEM[dtype]
+    tensor.dims.extend(array.shape)
+    tensor.raw_data = array.tobytes() if array.dtype.byteorder != ">" else array.byteswap().tobytes()

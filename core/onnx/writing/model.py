@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,16 +14,15 @@ from core.ir.errors import InternalError, InvalidProgram, Problem, ProgramError
 from core.ir.names import root_array
 from core.ir.recursion import headroom
 from core.onnx.writing import rules  # noqa: F401  (declares every rule)
-from core.onnx.writing.arrays import Stack
 from core.onnx.writing.blocks import Val, Writer
-from core.onnx.writing.graph import Graph, Model, Tensor, value_info
+from core.onnx.writing.graph import Graph, Model, Tensor, fill, value_info
 from core.onnx.writing.prepare import prepared
 from core.onnx.writing.sizes import open_sizes
 
 __all__ = ["NEWEST", "OLDEST", "default_outputs", "write_model"]
 
 OLDEST, NEWEST = 21, 28
-"""The operator sets that can be written. The newest is the newest one that onnxruntime runs."""
+"""The operator sets that can be written: all rules use operators of the oldest, and onnxruntime runs the newest."""
 
 MOST_BYTES = 2**31 - 1
 """The largest protobuf message."""
@@ -87,10 +87,11 @@ def _written(program: Program, wanted: Mapping[str, str], values: Mapping[str, n
             continue
         model.claim(name)
         if name in values:
-            operands.append(model.constant(_fitting(name, values[name], type), type.dtype, name))
+            operands.append(model.weight(_fitting(name, values[name], type), type.dtype, name))
         else:
             inputs.append(value_info(name, type, sizes.get(name)))
             operands.append(Tensor(name, type.dtype, type.shape))
+    taken = {value.name for value in operands if isinstance(value, Tensor) and value.name in read}
     for name in wanted:  # reserved, so that no other value has the name of an output
         model.claim(name)
     found = dict(zip(variables, writer.block(graph, block, operands), strict=True))
@@ -100,6 +101,8 @@ def _written(program: Program, wanted: Mapping[str, str], values: Mapping[str, n
     for name, variable in wanted.items():
         value = found[variable]
         assert isinstance(value, Tensor)
+        if value.name != name and name in taken:
+            raise ProgramError(f"an output cannot have the name {name!r} of an input", "bad_query")
         graph.add("Identity", [value.name], [name], {}) if value.name != name else None
         results.append(value_info(name, value.type))
     return _serialized(graph, inputs, results, opset)
@@ -115,61 +118,64 @@ def _single(problem: Problem) -> ProgramError:
     return ProgramError(problem.message, problem.code, location=problem.location, pointer=problem.pointer)
 
 
-def _serialized(graph: Graph, inputs: list, results: list, opset: int) -> bytes:
-    proto = graph.proto("program", inputs, results)
+def _serialized(graph: Graph, inputs: list[onnx.ValueInfoProto], results: list[Any], opset: int) -> bytes:
+    """The bytes of the model, which is checked first, with the weights as inputs: checking copies what it checks."""
+    weights = graph.model.weights
+    declared = [value_info(name, TensorType(array.shape, dtype)) for name, dtype, array in weights]
+    proto = graph.proto("program", [*inputs, *declared], results)
     _without_copies(proto)
-    proto.initializer.extend(graph.model.initializers)
-    unused = {n for n in (i.name for i in proto.initializer)} - _read(proto)
-    for each in [i for i in proto.initializer if i.name in unused]:
-        proto.initializer.remove(each)
+    read = _read(proto)
+    proto.initializer.extend(each for each in graph.model.initializers if each.name in read)
     opsets = [helper.make_opsetid("", opset)]
-    model = helper.make_model(
-        proto,
-        opset_imports=opsets,
-        producer_name="backpass",
-        ir_version=helper.find_min_ir_version_for(opsets),
-    )
-    if model.ByteSize() > MOST_BYTES:
-        raise ProgramError(f"the model has {model.ByteSize()} bytes, more than {MOST_BYTES}", "limit_exceeded")
+    version = helper.find_min_ir_version_for(opsets)
+    model = helper.make_model(proto, opset_imports=opsets, producer_name="backpass", ir_version=version)
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise InternalError(f"the written ONNX model is not valid: {error}") from error
-    return model.SerializeToString()
+    del model.graph.input[len(inputs) :]
+    size = model.ByteSize() + sum(array.nbytes + 1024 for _, _, array in weights)
+    if size > MOST_BYTES:
+        raise ProgramError(f"the model has {size} bytes, more than {MOST_BYTES}", "limit_exceeded")
+    for name, dtype, array in weights:
+        fill(model.graph.initializer.add(), array, dtype, name)
+    data: bytes = model.SerializeToString()
+    return data
 
 
 def _without_copies(graph: onnx.GraphProto) -> None:
     """Let nodes compute the outputs of the graph under their names, instead of an Identity that copies them."""
-    declared = {each.name for each in (*graph.input, *graph.output)}
-    produced = {name: node for node in graph.node for name in node.output}
-    for copy in [n for n in graph.node if n.op_type == "Identity" and n.output[0] in {o.name for o in graph.output}]:
-        source, target = copy.input[0], copy.output[0]
-        if source not in produced or source in declared:
-            continue
-        _rename(graph, source, target)
-        graph.node.remove(copy)
-        declared.add(target)
-        infos = [i for i in graph.value_info if i.name == target]
-        for info in infos:
-            graph.value_info.remove(info)
-        produced[target] = produced.pop(source)
-
-
-def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
+    results = {each.name for each in graph.output}
+    kept = {each.name for each in graph.input} | results
+    produced = {name for node in graph.node for name in node.output}
+    names: dict[str, str] = {}
+    copies = []
     for node in graph.node:
-        for names in (node.input, node.output):
-            for i, each in enumerate(names):
-                if each == old:
-                    names[i] = new
+        if node.op_type != "Identity" or node.output[0] not in results:
+            continue
+        source = node.input[0]
+        if source in produced and source not in kept:
+            names[source] = node.output[0]
+            kept |= {source}
+            copies.append(node)
+    for node in copies:
+        graph.node.remove(node)
+    declared = [each for each in graph.value_info if names.get(each.name, each.name) not in results]
+    del graph.value_info[:]
+    graph.value_info.extend(declared)
+    if names:
+        _rename(graph, names)
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    for node in graph.node:
+        for values in (node.input, node.output):
+            for i, each in enumerate(values):
+                if each in names:
+                    values[i] = names[each]
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                _rename(attribute.g, old, new)
-    for info in graph.value_info:
-        if info.name == old:
-            info.name = new
-    for output in graph.output:
-        if output.name == old and output is not None:
-            output.name = new
+                _rename(attribute.g, names)
 
 
 def _read(graph: onnx.GraphProto) -> set[str]:

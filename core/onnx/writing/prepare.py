@@ -13,10 +13,14 @@ __all__ = ["prepared"]
 
 
 def prepared(program: Program, results: Sequence[str]) -> Block:
-    """The block that computes the variables `results`, made of ops with rules where these exist."""
+    """The block that computes the variables `results`, made of ops with rules where these exist.
+
+    A backward pass reads values inside of composites, so a program with one keeps none of them.
+    """
     block = replace(program.block, results=tuple(results))
     block = eliminate_dead(block)
-    block = expand_composites(block, keep=frozenset(RULES))
+    backward = any(op.location is not None and op.location.adjoint for op in block.ops)
+    block = expand_composites(block, keep=() if backward else RULES)
     block = fold_constants(block)
     block = share_common(block)
     return eliminate_dead(block)

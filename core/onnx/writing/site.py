@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from core.ir import Op, Type
+from core.ir import Op
 from core.onnx.writing.dtypes import ELEM, computed_in
 from core.onnx.writing.fold import folded
 from core.onnx.writing.graph import Graph, Tensor
@@ -22,15 +22,68 @@ DATA = {"Where": 1, "OneHot": 2}
 """The first input whose dtype chooses the kernel, where that is not input 0."""
 
 SAME_SHAPE = frozenset(
-    "Abs Neg Sign Sqrt Exp Log Sin Cos Tan Asin Acos Atan Tanh Sigmoid Relu Erf Reciprocal Floor Ceil Round Not "
-    "BitwiseNot Identity IsNaN IsInf Cast CumSum Clip Softmax LogSoftmax LayerNormalization".split()
+    [
+        "Abs",
+        "Neg",
+        "Sign",
+        "Sqrt",
+        "Exp",
+        "Log",
+        "Sin",
+        "Cos",
+        "Tan",
+        "Asin",
+        "Acos",
+        "Atan",
+        "Tanh",
+        "Sigmoid",
+        "Relu",
+        "Erf",
+        "Reciprocal",
+        "Floor",
+        "Ceil",
+        "Round",
+        "Not",
+        "BitwiseNot",
+        "Identity",
+        "IsNaN",
+        "IsInf",
+        "Cast",
+        "CumSum",
+        "Clip",
+        "Softmax",
+        "LogSoftmax",
+        "LayerNormalization",
+    ]
 )
 BROADCAST = frozenset(
-    "Add Sub Mul Div Pow Mod Max Min And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual Where BitwiseAnd "
-    "BitwiseOr BitwiseXor".split()
+    [
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Pow",
+        "Mod",
+        "Max",
+        "Min",
+        "And",
+        "Or",
+        "Xor",
+        "Equal",
+        "Less",
+        "LessOrEqual",
+        "Greater",
+        "GreaterOrEqual",
+        "Where",
+        "BitwiseAnd",
+        "BitwiseOr",
+        "BitwiseXor",
+    ]
 )
-TO_BOOL = frozenset("Equal Less LessOrEqual Greater GreaterOrEqual IsNaN IsInf Not And Or Xor".split())
-TO_INT64 = frozenset("Shape Size NonZero ArgMax ArgMin".split())
+TO_BOOL = frozenset(
+    ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "IsNaN", "IsInf", "Not", "And", "Or", "Xor"]
+)
+TO_INT64 = frozenset(["Shape", "Size", "NonZero", "ArgMax", "ArgMin"])
 
 
 class Site:
@@ -39,7 +92,7 @@ class Site:
     op: the op. types: the types of its outputs.
     """
 
-    def __init__(self, graph: Graph, op: Op, types: tuple[Type, ...]) -> None:
+    def __init__(self, graph: Graph, op: Op, types: tuple[Any, ...]) -> None:
         self.graph = graph
         self.model = graph.model
         self.op = op
@@ -201,7 +254,7 @@ class Site:
             return x
         if static.count(-1) == 1 and 0 not in static:
             return self.node("Reshape", x, self.ints(static), shape=tuple(static))
-        how = {"allowzero": 1} if 0 in static or -1 in static else {}
+        how: dict[str, Any] = {"allowzero": 1} if 0 in static or -1 in static else {}
         return self.node("Reshape", x, self.vector(sizes), shape=tuple(static), **how)
 
     def reshape_like(self, x: Tensor, like: Tensor) -> Tensor:

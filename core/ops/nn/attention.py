@@ -8,10 +8,10 @@ import numpy as np
 
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
-from core.ops.common.ranges import Positive
+from core.ops.common.ranges import NotNegative, Positive
 from core.ops.elementwise.arithmetic import cast, maximum, stop_gradient
 from core.ops.elementwise.logic import greater_than, logical_and, where
-from core.ops.elementwise.math import cos, exp, sin, sqrt
+from core.ops.elementwise.math import cos, exp, sin, sqrt, tanh
 from core.ops.indexing.gather import shifted_view, slice_
 from core.ops.linalg.matmul import matmul
 from core.ops.nn.softmax_loss import softmax
@@ -30,7 +30,9 @@ V = np.sin(np.arange(24.0) * 3).reshape(2, 4, 3)
 
 
 @composite
-def scaled_dot_product_attention(query, key, value, mask=None, *, causal: bool = False, scale: float | None = None):
+def scaled_dot_product_attention(
+    query, key, value, mask=None, *, causal: bool = False, scale: float | None = None, softcap: NotNegative = 0.0
+):
     """Scaled dot-product attention: ``softmax(query @ key.T * scale + mask) @ value`` (Vaswani et al. 2017).
 
     query is [..., l, d], key [..., s, d] and value [..., s, e].
@@ -39,6 +41,8 @@ def scaled_dot_product_attention(query, key, value, mask=None, *, causal: bool =
     - `mask`: a bool mask is true at visible positions. A mask of another dtype is added to the scores; -inf hides a
       position.
     - `causal`: position i sees positions 0 to i of the key. Both sequences start at the same position.
+
+    - `softcap`: if above 0, scores s become ``softcap * tanh(s / softcap)`` before the mask (Gemma Team 2024).
 
     A query position without visible keys gives zeros, with gradient 0.
     """
@@ -52,6 +56,8 @@ def scaled_dot_product_attention(query, key, value, mask=None, *, causal: bool =
             raise ProgramError(f"the last axis of {query.type} must not be empty", "shape_mismatch")
         scale = 1.0 / math.sqrt(query.shape[-1]) if query.shape[-1] > 0 else sqrt(inverse_count(query, axes=(-1,)))
     scores = matmul(query, key, transpose_y=True) * scale
+    if softcap > 0:
+        scores = tanh(scores / softcap) * softcap
     if mask is None and not causal:
         return matmul(softmax(scores), value)
     if mask is not None and mask.dtype != "bool":
@@ -79,6 +85,11 @@ def _attend(q, k, v, mask=None, scale=None):
     return weight @ v / np.maximum(weight.sum(-1, keepdims=True), 1e-300)
 
 
+def _capped(q, k, v, cap):
+    scores = cap * np.tanh(q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1]) / cap)
+    return np.exp(scores) @ v / np.exp(scores).sum(-1, keepdims=True)
+
+
 _MASK = np.array([[True, False, True, True], [False, False, False, False], [True, True, False, True]])
 _ADDED = np.where(_MASK, 0.5, -np.inf)
 scaled_dot_product_attention.example(
@@ -91,6 +102,7 @@ scaled_dot_product_attention.example(
         Example((Q, K, V, _ADDED), (_attend(Q, K, V, np.exp(_ADDED)),)),
         Example((Q[0], K[0], V[0]), (_attend(Q[0], K[0], V[0], np.tri(3, 4, dtype=bool)),), {"causal": True}),
         Example((Q[:0], K[:0], V[:0]), (np.zeros((0, 3, 3)),)),
+        Example((Q, K, V), (_capped(Q, K, V, 0.8),), {"softcap": 0.8}),
     ]
 )
 

@@ -9,6 +9,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.ranges import Probability
 from core.ops.common.types import axis_of, same_dtype
 from core.ops.elementwise.arithmetic import cast
 from core.ops.elementwise.logic import equal, logical_and, logical_not, not_equal, where
@@ -16,7 +17,7 @@ from core.ops.elementwise.math import log, softplus
 from core.ops.indexing.gather import check_index, gather, one_hot
 from core.ops.indexing.scatter_gather import take_along_axis
 from core.ops.nn.softmax_loss import Reduction, log_softmax, reduced
-from core.ops.reduction.sums import reduce_sum
+from core.ops.reduction.sums import inverse_count, reduce_sum
 from core.ops.shape.creation import fill_zeros_like, full_like
 from core.ops.shape.reshape import squeeze, unsqueeze
 
@@ -74,8 +75,10 @@ class_index.example(
 )
 
 
-def _cross_entropy_terms(x, label, weight, soft_label, ignore_index, axis, reduction, log=None):
+def _cross_entropy_terms(x, label, weight, soft_label, ignore_index, axis, reduction, log=None, smoothing=0.0):
     """The cross-entropy: ``-weight * log(x)`` at the label, or the sum over soft labels.
+
+    smoothing: the share of each label that is spread evenly over all classes, for logarithms x.
 
     log: the logarithm, applied only to the selected elements, because other elements of x may be 0. None if x holds
     logarithms already.
@@ -84,6 +87,8 @@ def _cross_entropy_terms(x, label, weight, soft_label, ignore_index, axis, reduc
     if soft_label:
         if label.rank != x.rank or label.dtype != x.dtype:
             raise ProgramError(f"soft labels must have rank and dtype of {x.type}, not {label.type}", "type_mismatch")
+        if smoothing:
+            label = label * (1.0 - smoothing) + inverse_count(x, axes=(axis,)) * smoothing
         zero = fill_zeros_like(label)
         impossible = equal(x, full_like(x, value=0.0 if log else -math.inf))
         # 0 * log(0) counts as 0
@@ -101,6 +106,10 @@ def _cross_entropy_terms(x, label, weight, soft_label, ignore_index, axis, reduc
     factor = where(counted, factor, none)
     loss = -(log(safe) if log else safe)
     loss = loss if weight is None else loss * factor
+    if smoothing:
+        every = x if weight is None else x * _along(weight, axis, x)
+        spread = -reduce_sum(every, axes=(axis,), keepdims=True) * inverse_count(x, axes=(axis,))
+        loss = loss * (1.0 - smoothing) + where(counted, spread, none) * smoothing
     if reduction == "mean":
         total = reduce_sum(factor)
         nonzero = not_equal(total, fill_zeros_like(total))
@@ -131,6 +140,7 @@ def softmax_with_cross_entropy(
     ignore_index: int = -100,
     axis: int = -1,
     reduction: Reduction = "none",
+    label_smoothing: Probability = 0.0,
 ):
     """Cross-entropy of a softmax over logits: ``loss = -sum(label * log_softmax(logits))`` along `axis`, one value per
     row.
@@ -143,10 +153,11 @@ def softmax_with_cross_entropy(
     - `weight`: [classes], a factor for each class.
     - `reduction`: with hard labels, `mean` divides the sum by the total weight of the labels that count, and gives 0 if
       there are none. With soft labels it is the mean over the rows.
+    - `label_smoothing`: the share of each label that is spread evenly over all classes (Szegedy et al. 2016).
     """
     at = axis_of(axis, logits.rank)
     log_p = log_softmax(logits, axis=at)
-    return _cross_entropy_terms(log_p, label, weight, soft_label, ignore_index, at, reduction)
+    return _cross_entropy_terms(log_p, label, weight, soft_label, ignore_index, at, reduction, None, label_smoothing)
 
 
 def _log_p(x, axis=-1):
@@ -171,6 +182,13 @@ def _ce_examples():
     selected = [[deep[0, 2, 0], deep[0, 0, 1]], [deep[1, 1, 0], deep[1, 1, 1]]]
     yield Example((CUBE, np.array([[2, 0], [1, 1]])), (-np.array(selected),), {"axis": 1})
     yield Example((X[:0], np.zeros(0, int)), (np.zeros(0),))
+    smooth = 0.8 * np.array([[0, 0, 1.0], [1, 0, 0]]) + 0.2 / 3
+    yield Example((X, np.array([2, 0])), (-(smooth * log_p).sum(1),), {"label_smoothing": 0.2})
+    every = -(0.8 * W * np.array([[0, 0, 1.0], [1, 0, 0]]) + 0.2 / 3 * W) * log_p
+    both = {"label_smoothing": 0.2, "reduction": "mean"}
+    yield Example((X, np.array([2, 0]), W), (every.sum() / 1.5,), both)
+    spread = -((0.9 * _SOFT + 0.1 / 3) * log_p).sum(1, keepdims=True)
+    yield Example((X, _SOFT), (spread,), {"soft_label": True, "label_smoothing": 0.1})
 
 
 softmax_with_cross_entropy.example(_ce_examples)

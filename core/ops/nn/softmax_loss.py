@@ -113,11 +113,12 @@ mse_loss.example(
 
 @composite
 def sigmoid_cross_entropy_with_logits(
-    x, label, *, ignore_index: float = -100.0, normalize: bool = False, reduction: Reduction = "none"
+    x, label, pos_weight=None, *, ignore_index: float = -100.0, normalize: bool = False, reduction: Reduction = "none"
 ):
     """Binary cross-entropy of logits: ``-label * log(sigmoid(x)) - (1 - label) * log(1 - sigmoid(x))``, without
     overflow.
 
+    - `pos_weight`: a factor for the first term, of positive labels; it broadcasts to the shape of x.
     - `ignore_index`: elements with this label give loss 0 and gradient 0.
     - `normalize`: divide the result by the number of elements that are not ignored.
     """
@@ -125,7 +126,10 @@ def sigmoid_cross_entropy_with_logits(
     # log(1 + exp(-|x|)) plus a rest that is at least 0, so that no small term is lost in a sum
     positive = greater_than(x, fill_zeros_like(x))
     rest = softplus(where(positive, -x, x))
-    each = rest + (where(positive, x, fill_zeros_like(x)) - x * where(ignored, fill_zeros_like(label), label))
+    known = where(ignored, fill_zeros_like(label), label)
+    each = rest + (where(positive, x, fill_zeros_like(x)) - x * known)
+    if pos_weight is not None:  # the first term once more, times the rest of the weight
+        each = each + known * (pos_weight - 1.0) * (rest + where(positive, fill_zeros_like(x), -x))
     out = where(ignored, fill_zeros_like(each), each)
     if normalize:
         counted = cast(logical_not(ignored), dtype=x.dtype)
@@ -141,6 +145,8 @@ sigmoid_cross_entropy_with_logits.example(
     lambda: [
         Example((X, (X > 0) * 1.0), (_bce(X, X > 0),)),
         Example((X, (X > 0) * 1.0), (_bce(X, X > 0).mean(),), {"reduction": "mean"}),
+        Example((X, (X > 0) * 1.0, np.array([1.0, 3.0, 0.5])),
+                (np.where(X > 0, np.array([1, 3, 0.5]) * np.log1p(np.exp(-X)), np.log1p(np.exp(X))),)),
         Example((X[0, 0], np.array(0.5)), (_bce(1.0, 0.5),)),
         Example((X[:0], X[:0]), (0.0,), {"reduction": "mean"}),
         Example((X[0], np.array([1.0, -1.0, 0.5])), (np.array([_bce(1.0, 1.0), 0.0, _bce(3.0, 0.5)]) / 2,),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import reduce
 from itertools import product
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
-from core.ops.elementwise.arithmetic import cast, maximum, minimum, stop_gradient
+from core.ops.elementwise.arithmetic import add, cast, maximum, minimum, stop_gradient
 from core.ops.elementwise.logic import equal, where, where_or_zero
 from core.ops.elementwise.math import clip
 from core.ops.elementwise.rounding import floor, mod, round_
@@ -110,9 +111,11 @@ def channel_rows(x):
 
 
 def interpolate_rows(
-    rows, first, positions, spatial, mode="bilinear", padding_mode="zeros", align_corners: bool = True
+    rows, first, positions, spatial, mode="bilinear", padding_mode="zeros", align_corners: bool = True, combine=add
 ):
     """Rows interpolated at fractional positions: [m, points, c].
+
+    combine: of two weighted elements. Their sum is the interpolated value.
 
     first: [m], the index in `rows` of the first row of each image.
     positions: one array [m, points] per axis of `spatial`, in its order, with positions in units of elements.
@@ -137,6 +140,8 @@ def interpolate_rows(
         return found
 
     parts = [read(corner) for corner in product(*axes)]
+    if combine is not add:
+        return reduce(combine, parts)
     return sum_(*parts) if len(parts) > 1 else parts[0]
 
 

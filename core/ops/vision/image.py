@@ -12,6 +12,8 @@ from core.ir.bounds import Bounds
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.ranges import Count, Reach, Size, Span
+from core.ops.common.windows import pads_of
+from core.ops.common.windows import sizes as each_axis
 from core.ops.indexing.gather import gather, scatter_add_like, slice_
 from core.ops.shape.creation import fill_constant_batch_size_like
 from core.ops.shape.pad import pad
@@ -19,9 +21,7 @@ from core.ops.shape.reshape import divided, merged, rearranged
 
 __all__: list[str] = []
 
-Pair = Annotated[tuple[Span, ...], Bounds(min_length=2, max_length=2)]
-Borders = Annotated[tuple[Reach, ...], Bounds(min_length=2, max_length=2)]
-
+Kernel = Annotated[tuple[Span, ...], Bounds(min_length=1, max_length=3)]
 _INTEGER = "its result is an integer"
 
 
@@ -143,15 +143,21 @@ channel_shuffle.example(_image_cases(lambda x: x[:, [0, 2, 1, 3]], "groups", dee
 
 
 @op(no_gradient=_INTEGER)
-def window_positions(xp, *, height: Size, width: Size, kernel: Pair, strides: Pair, dilations: Pair):
-    """Row-major position of each element of each window, as int64 [kernel h * kernel w, windows]."""
-    rows, columns = (
-        _starts(n, k, s, d) for n, k, s, d in zip((height, width), kernel, strides, dilations, strict=True)
-    )
-    row = np.add.outer(np.arange(kernel[0]) * dilations[0], rows)
-    column = np.add.outer(np.arange(kernel[1]) * dilations[1], columns)
-    at = row[:, None, :, None] * width + column[None, :, None, :]
-    return xp.asarray(at.reshape(math.prod(kernel), -1).astype("int64"))
+def window_positions(
+    xp,
+    *,
+    sizes: tuple[Size, ...],
+    kernel: tuple[Span, ...],
+    strides: tuple[Span, ...],
+    dilations: tuple[Span, ...],
+):
+    """Row-major position of each element of each window over axes of `sizes`, as int64 [elements, windows]."""
+    n = len(sizes)
+    out = np.zeros((1,) * (2 * n), "int64")
+    for axis, (size, k, s, d) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
+        along = np.add.outer(np.arange(k) * d, _starts(size, k, s, d)) * math.prod(sizes[axis + 1 :])
+        out = out + along.reshape(*(m if i == axis else 1 for m in along.shape for i in range(n)))
+    return xp.asarray(out.reshape(math.prod(kernel), -1).astype("int64"))
 
 
 def _starts(size: int, kernel: int, stride: int, dilation: int) -> range:
@@ -159,42 +165,57 @@ def _starts(size: int, kernel: int, stride: int, dilation: int) -> range:
 
 
 @window_positions.infer
-def window_positions_infer(*, height, width, kernel, strides, dilations):
-    counts = [len(_starts(*each)) for each in zip((height, width), kernel, strides, dilations, strict=True)]
+def window_positions_infer(*, sizes, kernel, strides, dilations):
+    if not len(sizes) == len(kernel) == len(strides) == len(dilations) > 0:
+        raise ProgramError("sizes, kernel, strides and dilations must have one number for each axis", "bad_attr")
+    counts = [len(_starts(*each)) for each in zip(sizes, kernel, strides, dilations, strict=True)]
     if min(counts) < 1:
-        raise ProgramError(f"a window of {list(kernel)} does not fit into {height} by {width}", "shape_mismatch")
+        raise ProgramError(f"a window of {list(kernel)} does not fit into {list(sizes)}", "shape_mismatch")
     return TensorType((math.prod(kernel), math.prod(counts)), "int64")
 
 
 window_positions.example(
     lambda: [
-        Example(
-            (),
-            (np.array([[0, 2], [6, 8]]),),
-            {"height": 3, "width": 3, "kernel": (2, 1), "strides": (1, 2), "dilations": (2, 1)},
-        )
+        Example((), (np.array([[0, 2], [6, 8]]),),
+                {"sizes": (3, 3), "kernel": (2, 1), "strides": (1, 2), "dilations": (2, 1)}),
+        Example((), (np.array([[0, 1, 2], [2, 3, 4]]),),
+                {"sizes": (5,), "kernel": (2,), "strides": (1,), "dilations": (2,)}),
     ]
-)
+)  # fmt: skip
+
+
+def _window(rank: int, kernel, strides, paddings, dilations):
+    """Kernel, strides and dilations of each axis, and its padding (before, after)."""
+    each = (kernel, "kernel"), (strides, "strides"), (dilations, "dilations")
+    return *(each_axis(values, rank, what, 1) for values, what in each), pads_of(paddings, rank)
 
 
 @composite
 def unfold(
     x,
     *,
-    kernel: Pair,
-    strides: Pair = (1, 1),
-    paddings: Borders = (0, 0),
-    dilations: Pair = (1, 1),
+    kernel: Kernel,
+    strides: tuple[Span, ...] = (1,),
+    paddings: tuple[Reach, ...] = (0,),
+    dilations: tuple[Span, ...] = (1,),
 ):
-    """Windows of [n, c, h, w] as columns: [n, c * kernel h * kernel w, windows], with windows in row-major order."""
-    n, c, h, w = _image(x, "unfold")
-    if -1 in (h, w) or (n, c).count(-1) > 1:
-        raise ProgramError(f"unfold needs a known height and width, not {x.type}", "shape_mismatch")
-    ph, pw = paddings
-    x = pad(x, paddings=(0, 0, 0, 0, ph, ph, pw, pw))
-    h, w = h + 2 * ph, w + 2 * pw
-    at = x.builder.emit("window_positions", height=h, width=w, kernel=kernel, strides=strides, dilations=dilations)
-    columns = gather(merged(x, 2, 4), at, axis=2)
+    """Windows of x [n, c, *spatial] as columns [n, c * elements of a window, windows], both in row-major order.
+
+    There are one to three spatial axes. Each attribute has one number for all axes or one for each; `paddings` may also
+    have two for each, before and after it.
+    """
+    rank = x.rank - 2
+    if not 1 <= rank <= 3:
+        raise ProgramError(f"unfold takes [batch, channels, *spatial] with 1 to 3 spatial axes, not {x.type}",
+                           "shape_mismatch")  # fmt: skip
+    n, c, *spatial = x.shape
+    if -1 in spatial or (n, c).count(-1) > 1:
+        raise ProgramError(f"unfold needs known spatial sizes, not {x.type}", "shape_mismatch")
+    kernel, strides, dilations, pads = _window(rank, kernel, strides, paddings, dilations)
+    x = pad(x, paddings=(0, 0, 0, 0, *(p for pair in pads for p in pair)))
+    padded = tuple(m + sum(p) for m, p in zip(spatial, pads, strict=True))
+    at = x.builder.emit("window_positions", sizes=padded, kernel=kernel, strides=strides, dilations=dilations)
+    columns = gather(merged(x, 2, x.rank), at, axis=2)
     return merged(columns, 1, 3)
 
 
@@ -202,30 +223,33 @@ def unfold(
 def fold(
     x,
     *,
-    output_size: Borders,
-    kernel: Pair,
-    strides: Pair = (1, 1),
-    paddings: Borders = (0, 0),
-    dilations: Pair = (1, 1),
+    output_size: Annotated[tuple[Reach, ...], Bounds(min_length=1, max_length=3)],
+    kernel: Kernel,
+    strides: tuple[Span, ...] = (1,),
+    paddings: tuple[Reach, ...] = (0,),
+    dilations: tuple[Span, ...] = (1,),
 ):
-    """Columns [n, c * kernel h * kernel w, windows] summed into an image [n, c, h, w]: the transpose of `unfold`."""
+    """Columns [n, c * elements of a window, windows] summed into [n, c, *output_size]: the transpose of `unfold`."""
     if x.rank != 3 or -1 in x.shape[1:]:
         raise ProgramError(
             f"fold takes [batch, elements, windows] with known elements and windows, not {x.type}", "shape_mismatch"
         )
-    ph, pw = paddings
-    h, w = output_size[0] + 2 * ph, output_size[1] + 2 * pw
-    at = x.builder.emit("window_positions", height=h, width=w, kernel=kernel, strides=strides, dilations=dilations)
+    rank = len(output_size)
+    kernel, strides, dilations, pads = _window(rank, kernel, strides, paddings, dilations)
+    padded = tuple(m + sum(p) for m, p in zip(output_size, pads, strict=True))
+    at = x.builder.emit("window_positions", sizes=padded, kernel=kernel, strides=strides, dilations=dilations)
     n, deep, count = x.shape
     if deep % at.shape[0] or count != at.shape[1]:
         raise ProgramError(
             f"fold needs {at.shape[1]} windows of {at.shape[0]} elements per channel, not {x.type}", "shape_mismatch"
         )
     c = deep // at.shape[0]
-    like = fill_constant_batch_size_like(x, shape=(n, c, h * w), dtype=x.dtype)
+    like = fill_constant_batch_size_like(x, shape=(n, c, math.prod(padded)), dtype=x.dtype)
     flat = scatter_add_like(divided(x, 1, (c, at.shape[0])), at, like, axis=2)
-    image = divided(flat, 2, (h, w))
-    return slice_(image, axes=(2, 3), starts=(ph, pw), ends=(h - ph, w - pw))
+    image = divided(flat, 2, padded)
+    starts = tuple(before for before, _ in pads)
+    ends = tuple(before + m for (before, _), m in zip(pads, output_size, strict=True))
+    return slice_(image, axes=tuple(range(2, 2 + rank)), starts=starts, ends=ends)
 
 
 def _columns(x, kernel, strides=(1, 1), paddings=(0, 0), dilations=(1, 1)):
@@ -247,10 +271,15 @@ _UNFOLD = [
     {"kernel": (2, 1), "strides": (2, 1), "paddings": (1, 0)},
     {"kernel": (2, 2), "dilations": (2, 1)},
 ]
+_LINE = np.arange(10.0).reshape(1, 2, 5) + 1
+_LINE_COLUMNS = np.array([[[0.0, 2, 4], [1, 3, 5], [0, 7, 9], [6, 8, 10]]])
+_BOX = np.arange(12.0).reshape(1, 1, 2, 2, 3)
 unfold.example(
     lambda: [*(Example((_IMAGE,), (_columns(_IMAGE, **a),), a) for a in _UNFOLD),
              Example((_WIDE,), (_columns(_WIDE, (1, 2)),), {"kernel": (1, 2)}),
-             Example((_IMAGE[:0],), (np.zeros((0, 8, 4)),), {"kernel": (2, 2)})]
+             Example((_IMAGE[:0],), (np.zeros((0, 8, 4)),), {"kernel": (2, 2)}),
+             Example((_LINE,), (_LINE_COLUMNS,), {"kernel": (2,), "strides": (2,), "paddings": (1, 0)}),
+             Example((_BOX,), (_BOX.reshape(1, 1, 2, 6).swapaxes(1, 2).reshape(1, 2, 6),), {"kernel": (2, 1, 1)})]
 )  # fmt: skip
 fold.example(
     lambda: [
@@ -259,5 +288,8 @@ fold.example(
         Example((np.ones((2, 4, 2)),), (np.array([[1.0, 1], [1, 1]]) + np.zeros((2, 2, 2, 2)),),
                 {"output_size": (2, 2), "kernel": (1, 2), "strides": (1, 2)}),
         Example((np.zeros((0, 4, 4)),), (np.zeros((0, 1, 3, 3)),), {"output_size": (3, 3), "kernel": (2, 2)}),
+        Example((_LINE_COLUMNS,), (_LINE,),
+                {"output_size": (5,), "kernel": (2,), "strides": (2,), "paddings": (1, 0)}),
+        Example((_BOX.reshape(1, 2, 6),), (_BOX,), {"output_size": (2, 2, 3), "kernel": (2, 1, 1)}),
     ]
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -15,21 +15,24 @@ from core.ir.registry import Example, composite, op
 from core.ops.common.ranges import Positive, Span
 from core.ops.common.types import matches
 from core.ops.common.windows import sizes
-from core.ops.elementwise.arithmetic import cast, maximum, stop_gradient
+from core.ops.elementwise.arithmetic import add, cast, maximum, stop_gradient
 from core.ops.elementwise.logic import (
     greater_equal,
     greater_than,
     less_than,
+    logical_and,
     logical_not,
     logical_or,
     where,
     where_or_zero,
 )
+from core.ops.elementwise.math import clip
 from core.ops.indexing.gather import check_index, gather, in_range, slice_
-from core.ops.reduction.sums import reduce_mean
+from core.ops.reduction.statistics import reduce_any
+from core.ops.reduction.sums import reduce_max, reduce_mean, reduce_sum
 from core.ops.shape.broadcast import expand
 from core.ops.shape.creation import fill_zeros_like, full_like
-from core.ops.shape.reshape import divided, merged, transpose, unsqueeze
+from core.ops.shape.reshape import divided, merged, reshape_as, transpose, unsqueeze
 from core.ops.vision.grid import channel_rows, interpolate_rows
 
 __all__: list[str] = []
@@ -56,8 +59,9 @@ def roi_align(
     *,
     output_size: tuple[Span, ...],
     spatial_scale: Positive = 1.0,
-    sampling_ratio: Annotated[int, Bounds(ge=1, le=64)] = 2,
+    sampling_ratio: Annotated[int, Bounds(ge=0, le=64)] = 2,
     aligned: bool = True,
+    mode: Literal["avg", "max"] = "avg",
 ):
     """Region pooling with bilinear sampling (He et al. 2017): each box is divided into bins, and each bin is a mean of
     samples.
@@ -69,43 +73,122 @@ def roi_align(
     sampling_ratio)`` for k = 0, 1, ... along the height, and likewise along the width. Up to one element outside the
     border, a point reads the border; further outside it reads 0.
 
+    - `sampling_ratio`: 0 chooses the number of points for each box, along each axis the size of a bin, rounded up. A
+      box without extent then gives 0.
+    - `mode`: `avg` is the mean of the points. `max` is the largest product of an element of x with its weight at one of
+      the points, as ONNX defines it.
     - `aligned`: if true, the centre of the first element is at 0.5; otherwise it is at 0, and a box is at least 1 wide
       and high.
 
     x and boxes get gradients. Where a point falls exactly on an element, the gradient of the box is one-sided.
     """
     height, width = _check(x.type, boxes.type, image.type, output_size, spatial_scale)
-    spatial = x.shape[2:]
     scaled = boxes * spatial_scale - (0.5 if aligned else 0.0)
 
     def column(i):
         return slice_(scaled, axes=(1,), starts=(i,), ends=(i + 1,))
 
-    positions = []
-    for axis, count in enumerate((height, width)):
+    starts, extents = [], []
+    for axis in (0, 1):
         start = column(1 - axis)
         extent = column(3 - axis) - start
-        if not aligned:
-            extent = maximum(extent, full_like(extent, value=1.0))
+        starts.append(start)
+        extents.append(extent if aligned else maximum(extent, full_like(extent, value=1.0)))
+    if sampling_ratio == 0:
+        return _adaptive(x, image, starts, extents, (height, width), mode)
+    positions = []
+    for start, extent, count in zip(starts, extents, (height, width), strict=True):
         fractions = x.builder.emit("range", start=0.5, end=float(count * sampling_ratio), dtype="float64")
         fractions = cast(fractions * (1.0 / (count * sampling_ratio)), dtype=x.dtype)
         positions.append(start + extent * fractions)  # [r, count * sampling_ratio]
-    rows, first = channel_rows(x)
     rows_down, columns_across = (v.shape[1] for v in positions)
     each = [
         merged(expand(unsqueeze(v, axes=(2 - i,)), shape=(-1, rows_down, columns_across)), 1, 3)
         for i, v in enumerate(positions)
     ]  # fmt: skip
+    found = divided(_read(x, image, each, mode), 1, (height, sampling_ratio, width, sampling_ratio))
+    pooled = (reduce_mean if mode == "avg" else reduce_max)(found, axes=(2, 4))
+    return transpose(pooled, axes=(0, 3, 1, 2))
+
+
+def _read(x, image, positions, mode):
+    """x at the positions (down, right) [r, points] of each box: [r, points, c]."""
+    spatial = x.shape[2:]
+    rows, first = channel_rows(x)
     outside = [
         test(at, full_like(at, value=bound))
-        for at, size in zip(each, spatial, strict=True)
+        for at, size in zip(positions, spatial, strict=True)
         for test, bound in ((less_than, -1.0), (greater_than, float(size)))  # both are false for NaN
     ]
     inside = logical_not(reduce(logical_or, outside))
-    found = interpolate_rows(rows, gather(first, image), each, spatial, padding_mode="border")
-    found = where_or_zero(unsqueeze(inside, axes=(2,)), found)
-    found = divided(found, 1, (height, sampling_ratio, width, sampling_ratio))
-    return transpose(reduce_mean(found, axes=(2, 4)), axes=(0, 3, 1, 2))
+    combine = add if mode == "avg" else maximum
+    found = interpolate_rows(rows, gather(first, image), positions, spatial, padding_mode="border", combine=combine)
+    return where_or_zero(unsqueeze(inside, axes=(2,)), found)
+
+
+@op(no_gradient="it is constant between jumps", outputs=("fraction", "counted"))
+def roi_fractions(xp, extent, *, count: Span):
+    """For `roi_align`: the places of the points of `count` bins in an extent of 1, [r, count, points].
+
+    A bin of box r has ``ceil(extent[r] / count)`` points. `counted` is false for the others, up to the largest number.
+    """
+    if extent.shape[1] != 1:
+        raise ExecutionError(f"there must be one extent for each box, not {list(extent.shape)}", "shape_mismatch")
+    host = np.asarray(extent.tolist(), "float64").reshape(-1)
+    if not np.isfinite(host).all():
+        raise ExecutionError("boxes must be finite", "not_finite")
+    points = np.maximum(np.ceil(host / count), 0)
+    most = max(points.max(initial=1), 1)
+    if most * count * len(host) > MOST_BINS * 64:
+        raise ExecutionError(f"a bin has {most:.0f} points: the boxes are too large for the image", "too_large")
+    at = np.arange(int(most))
+    fraction = (np.arange(count)[:, None] + (at + 0.5) / np.maximum(points, 1)[:, None, None]) / count
+    counted = np.broadcast_to(at < points[:, None, None], fraction.shape)
+    return xp.asarray(fraction.astype(extent.dtype)), xp.asarray(np.ascontiguousarray(counted))
+
+
+@roi_fractions.infer
+def roi_fractions_infer(extent, *, count):
+    if extent.rank != 2 or extent.shape[1] not in (1, -1) or not extent.is_float:
+        raise ProgramError(f"needs extents [r, 1], not {extent}", "shape_mismatch")
+    shape = (extent.shape[0], count, -1)
+    return TensorType(shape, extent.dtype), TensorType(shape, "bool")
+
+
+roi_fractions.example(
+    lambda: [
+        Example((np.array([[1.5], [4.0]]),),
+                (np.array([[[0.25, 0.75], [0.75, 1.25]], [[0.125, 0.375], [0.625, 0.875]]]),
+                 np.array([[[True, False]] * 2, [[True, True]] * 2])), {"count": 2}),
+        Example((np.zeros((0, 1)),), (np.zeros((0, 3, 1)), np.zeros((0, 3, 1), bool)), {"count": 3}),
+    ]
+)  # fmt: skip
+
+
+def _adaptive(x, image, starts, extents, counts, mode):
+    """`roi_align` with numbers of points that depend on the boxes."""
+    positions, masks = [], []
+    for k, (start, extent, count) in enumerate(zip(starts, extents, counts, strict=True)):
+        fraction, counted = roi_fractions(stop_gradient(extent), count=count)
+        own = (3, 4) if k == 0 else (1, 2)  # the places of the other axis in [r, height, points, width, points]
+        at = unsqueeze(start, axes=(2,)) + unsqueeze(extent, axes=(2,)) * fraction
+        positions.append(unsqueeze(at, axes=own))
+        masks.append(unsqueeze(counted, axes=own))
+    down, right = (a + fill_zeros_like(b) for a, b in (positions, positions[::-1]))
+    counted = unsqueeze(logical_and(*masks), axes=(5,))
+    each = [merged(v, 1, 5) for v in (down, right)]
+    found = _read(x, image, each, mode)
+    channels = fill_zeros_like(slice_(found, axes=(1,), starts=(0,), ends=(1,)))
+    like = unsqueeze(fill_zeros_like(down), axes=(5,)) + unsqueeze(channels, axes=(1, 2, 3))
+    found = reshape_as(found, like)
+    if mode == "avg":
+        number = reduce_sum(cast(counted, dtype=x.dtype), axes=(2, 4))
+        out = reduce_sum(where_or_zero(counted, found), axes=(2, 4)) / clip(number, min=1.0)
+    else:
+        least = full_like(found, value=-math.inf)
+        some = reduce_any(counted, axes=(2, 4))
+        out = where_or_zero(some, reduce_max(where(counted, found, least), axes=(2, 4)))
+    return transpose(out, axes=(0, 3, 1, 2))
 
 
 @op(no_gradient="its result is an integer")
@@ -176,7 +259,7 @@ def roi_pool(x, boxes, image, *, output_size: tuple[Span, ...], spatial_scale: P
     return where_or_zero(nonempty, gather(flat, where(nonempty, at, zero)))
 
 
-def _align_points(x, boxes, image, height, width, scale=1.0, ratio=2, aligned=True):
+def _align_points(x, boxes, image, height, width, scale=1.0, ratio=2, aligned=True, mode="avg"):
     """`roi_align` by its definition, one point at a time."""
     h, w = x.shape[2:]
     out = np.zeros((len(boxes), x.shape[1], height, width))
@@ -187,16 +270,22 @@ def _align_points(x, boxes, image, height, width, scale=1.0, ratio=2, aligned=Tr
         v, u = min(max(v, 0), h - 1), min(max(u, 0), w - 1)
         r, s = min(int(v), max(h - 2, 0)), min(int(u), max(w - 2, 0))
         corners = [(a, b) for a in {r, min(r + 1, h - 1)} for b in {s, min(s + 1, w - 1)}]
-        return sum(plane[a, b] * (1 - abs(v - a)) * (1 - abs(u - b)) for a, b in corners)
+        return (sum if mode == "avg" else max)(plane[a, b] * (1 - abs(v - a)) * (1 - abs(u - b)) for a, b in corners)
 
     for k, (left, top, right, bottom) in enumerate(np.asarray(boxes) * scale - (0.5 if aligned else 0)):
         rows_down, columns_across = bottom - top, right - left
         if not aligned:
             rows_down, columns_across = max(rows_down, 1), max(columns_across, 1)
-        for c, i, j, a, b in np.ndindex(x.shape[1], height, width, ratio, ratio):
-            v = top + (i + (a + 0.5) / ratio) * rows_down / height
-            u = left + (j + (b + 0.5) / ratio) * columns_across / width
-            out[k, c, i, j] += read(x[image[k], c], v, u) / ratio**2
+        ratios = [ratio or max(math.ceil(e / n), 0) for e, n in ((rows_down, height), (columns_across, width))]
+        for c, i, j in np.ndindex(x.shape[1], height, width):
+            points = [
+                (top + (i + (a + 0.5) / ratios[0]) * rows_down / height,
+                 left + (j + (b + 0.5) / ratios[1]) * columns_across / width)
+                for a, b in np.ndindex(*ratios)
+            ]  # fmt: skip
+            values = [read(x[image[k], c], v, u) for v, u in points]
+            if values:
+                out[k, c, i, j] = np.mean(values) if mode == "avg" else max(values)
     return out
 
 
@@ -228,6 +317,14 @@ roi_align.example(
         Example((_X, _SMALL, _IMAGE[:1]), (_align_points(_X, _SMALL, _IMAGE[:1], 2, 2, 1.0, 1, False),),
                 {"output_size": (2,), "sampling_ratio": 1, "aligned": False}),
         Example((_X, _BOXES[:0], _IMAGE[:0]), (np.zeros((0, 2, 2, 2)),), {"output_size": (2,)}),
+        Example((_X, _BOXES, _IMAGE), (_align_points(_X, _BOXES, _IMAGE, 1, 2, 1.0, 0),),
+                {"output_size": (1, 2), "sampling_ratio": 0}),
+        Example((_X, _BOXES[:, [2, 1, 0, 3]], _IMAGE), (np.zeros((3, 2, 1, 2)),),
+                {"output_size": (1, 2), "sampling_ratio": 0}, smooth=False),
+        Example((_X, _BOXES, _IMAGE), (_align_points(_X, _BOXES, _IMAGE, 2, 3, mode="max"),),
+                {"output_size": (2, 3), "mode": "max"}),
+        Example((_X, _BOXES[:2], _IMAGE[:2]), (_align_points(_X, _BOXES[:2], _IMAGE[:2], 1, 1, 1.0, 0, False, "max"),),
+                {"output_size": (1,), "sampling_ratio": 0, "aligned": False, "mode": "max"}),
     ]
 )  # fmt: skip
 roi_positions.example(

@@ -238,6 +238,35 @@ def test_loops_and_branches_nest_in_both_orders():
         assert_gradients_agree_with_differences(f, {**values, "c": c})
 
 
+def test_a_type_declared_in_an_inner_block_changes_no_value():
+    @bp.program
+    def f(c: bp.bool_):
+        w = bp.parameter("w", bp.f64[2])
+        body = lambda h, i: (bp.typed(bp.typed(h, bp.f64[2]) * w, bp.f64[2]), i + 1)
+        h, _ = bp.while_loop(lambda h, i: i < 3, body, (w, 0))
+        return bp.cond(c, lambda: bp.typed(h * w, bp.f64[2]), lambda: bp.typed(h, bp.f64[2])).sum()
+
+    np.testing.assert_allclose(gradients(f, {"w": W, "c": True})[1]["w"], 5 * W**4)
+    np.testing.assert_allclose(gradients(f, {"w": W, "c": False})[1]["w"], 4 * W**3)
+
+
+def test_a_branch_may_return_one_value_twice_and_one_that_a_loop_in_it_reads():
+    @bp.program
+    def f(c: bp.bool_):
+        w = bp.parameter("w", bp.f64[()])
+
+        def true():
+            y = w * w
+            h = bp.while_loop(lambda h: h < y, lambda h: h * 2.0, w)
+            return y, y, h
+
+        a, b, h = bp.cond(c, true, lambda: (w, w * 3.0, w))
+        return {"loss": a + 10.0 * b + 100.0 * h, "a": a}
+
+    assert gradients(f, {"w": 3.0, "c": True}) == (9 + 90 + 100 * 12.0, {"w": 6 + 60 + 400.0})
+    assert gradients(f, {"w": 3.0, "c": False}) == (3 + 90 + 300.0, {"w": 1 + 30 + 100.0})
+
+
 # --- functions ---------------------------------------------------------------------------------------------------
 
 

@@ -91,6 +91,21 @@ def test_scopes_and_given_names_are_the_names_of_variables():
     assert written == ["encoder.hidden", "doubled", "out"]  # `out` is a copy: its name was chosen already
 
 
+def test_names_stay_within_the_limit_of_the_service_in_deep_scopes():
+    def f(x: bp.f64[2]):
+        for i in range(12):
+            layer = bp.nn.Linear(2, name=f"a_rather_long_name_{i}")
+            x = bp.cond(x.sum() > 0.0, lambda x, layer=layer: layer(x), lambda x: x, x)
+            with bp.scope("b" * 60), bp.scope("c" * 60):
+                x = bp.tanh(x) + 1.0
+        return x.sum()
+
+    built = bp.program(f)
+
+    core.read(built.document())
+    assert all(len(name) <= 128 for name in built.parameters)
+
+
 def test_an_output_takes_its_name_from_a_temporary_that_had_it():
     @bp.program
     def f(x: bp.f64[2]):
@@ -133,6 +148,20 @@ def test_operators_and_indices_mean_what_they_mean_in_numpy():
     for name, f in cases.items():
         built = bp.program(lambda x=bp.f64[2, 3, 4], f=f: f(x))
         np.testing.assert_allclose(run(built, x=x)["out"], f(x), err_msg=name)
+
+
+def test_a_symbol_indexes_one_axis_among_others():
+    x, i, rows = np.arange(24.0).reshape(2, 3, 4), 2, np.array([1, 0, 2])
+    parts = {
+        "scalar": lambda x, i, rows: x[:, i],
+        "after an integer": lambda x, i, rows: x[1, rows],
+        "after an ellipsis": lambda x, i, rows: x[..., i],
+        "between": lambda x, i, rows: x[:, rows, 1:3],
+        "with a new axis": lambda x, i, rows: x[None, :, i],
+    }
+    for name, part in parts.items():
+        built = bp.program(lambda x=bp.f64[2, 3, 4], i=bp.i64, rows=bp.i64[3], part=part: part(x, i, rows))
+        np.testing.assert_array_equal(run(built, x=x, i=i, rows=rows)["out"], part(x, i, rows), name)
 
 
 def test_iterating_over_a_symbol_gives_its_rows():
@@ -237,6 +266,11 @@ def test_mistakes_are_refused_where_they_are_written():
     refused(lambda x=x: bp.tahn(x), "there is no op 'tahn'; did you mean tan")
     refused(lambda x=x: bp.softmax(x, axis=2), "axis 2 is out of range for rank 2")
     refused(lambda x=x: bp.softmax(x, axis="last"), "attribute 'axis' of softmax must be a whole number, not 'last'")
+    refused(lambda x=bp.i64[3]: x / 2, "needs floating-point operands")
+    refused(lambda x=bp.i64[3]: x * 0.5, "must be whole numbers")
+    refused(lambda x=x: bp.fill_constant(shape=["n", 2]), "a size with a name comes from a symbol: see full_like")
+    with pytest.raises(IndexError, match="position 5 is out of range for axis 1 of size 3"):
+        bp.program(lambda x=x: x[0, 5])
     refused(lambda x=x: bp.dropout(x, p=1.5), "attribute 'p' of dropout must be a number of at least 0 of at most 1")
     refused(lambda x=x: bp.concat([x, bp.cast(x, dtype="float64")]), "dtypes differ: float32 and float64")
     refused(lambda x=x: bp.slice(x, axes=[0]), "slice needs the attribute 'starts'")

@@ -26,7 +26,7 @@ def run(data: bytes, feeds: Mapping[str, Any]) -> dict[str, np.ndarray]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(_without_bfloat16(data), options, providers=["CPUExecutionProvider"])
-    given = {each.name: _fed(np.asarray(feeds[each.name])) for each in session.get_inputs()}
+    given = {each.name: _fed(np.asarray(feeds[each.name.removesuffix(".float32")])) for each in session.get_inputs()}
     names = [each.name for each in session.get_outputs()]
     return dict(zip(names, session.run(names, given), strict=True))
 

@@ -1,6 +1,6 @@
 """Write docs/onnx-operators.md: the results of the `onnx` package's tests by operator.
 
-    python -m tests.core.onnx.table
+python -m tests.core.onnx.table
 """
 
 from __future__ import annotations
@@ -20,6 +20,15 @@ from tests.core.onnx.backend import cases, gradient_outcome, outcome
 
 __all__ = ["PAGE", "Row", "page", "results"]
 
+COMMAND = "`python -m tests.core.onnx.table` writes this page."
+UNTYPED = (
+    "have inputs or outputs that no array of a program can be: strings, unsigned integers above 8 bits, complex "
+    "numbers, numbers of fewer than 8 bits, sequences as inputs."
+)
+FIXED = (
+    "- *fixed*: tests that pass with some of their integer inputs as constants of the model, because the program needs "
+    "their values before it runs."
+)
 PAGE = Path(__file__).parents[3] / "docs" / "onnx-operators.md"
 
 
@@ -60,18 +69,18 @@ def page(rows: Iterable[Row]) -> str:
     lines = [
         "# ONNX operators",
         "",
-        f"The tests of the `onnx` package, version {onnx.__version__}, as programs. "
-        "`python -m tests.core.onnx.table` writes this page.",
+        f"The tests of the `onnx` package, version {onnx.__version__}, as programs. {COMMAND}",
         "",
-        f"Of {len(rows)} tests, {count('pass')} pass, {count('refused')} are refused with a reason and "
-        f"{count('wrong')} are wrong. The other {count('untyped')} have inputs or outputs that no array of a program can "
-        f"be: strings, unsigned integers above 8 bits, complex numbers, numbers of fewer than 8 bits, sequences as "
-        f"inputs. {share:.1%} of the tests whose types can be said pass. {right} gradients agree with central "
-        "differences in float64.",
+        (
+            f"Of {len(rows)} tests, {count('pass')} pass, {count('refused')} are refused with a reason, and "
+            f"{count('wrong')} fail."
+        ),
+        f"The other {count('untyped')} {UNTYPED}",
         "",
-        "- *fixed*: tests that pass with some of their integer inputs as constants of the model, because the program "
-        "needs their values before it runs.",
-        "- *gradients*: tests whose gradients of all float inputs agree with differences.",
+        f"{share:.1%} of the tests whose types can be said pass. {right} gradients agree with central differences.",
+        "",
+        FIXED,
+        "- *gradients*: tests whose gradients of all float inputs agree with differences in float64.",
         "",
         "| operator | pass | fixed | gradients | refused | other types | first reason |",
         "|---|---|---|---|---|---|---|",

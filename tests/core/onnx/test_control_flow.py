@@ -58,15 +58,16 @@ COUNTED = """g (double[2] x, double[2] w) => (double[2] y, double[3, 2] all) {
     }>
 }"""
 
-# Each trip exchanges the two carried values.
-EXCHANGE = """g (double[2] x, double[2] w) => (double[2] y, double[2] z) {
-    yes = Constant <value = bool {1}> ()
+# Each trip exchanges the first two carried values, and the third one reads the first before the exchange.
+EXCHANGE = """g (double[2] x, double[2] w) => (double[2] y, double[2] z, double[2] v) {
     three = Constant <value = int64 {3}> ()
-    y, z = Loop (three, yes, x, w) <body = b (int64 i, bool c, double[2] p, double[2] q)
-                                          => (bool again, double[2] q2, double[2] p2) {
+    yes = Constant <value = bool {1}> ()
+    y, z, v = Loop (three, yes, x, w, x) <body = b (int64 i, bool c, double[2] p, double[2] q, double[2] r)
+                                             => (bool again, double[2] q2, double[2] p2, double[2] r2) {
         again = Identity (c)
         q2 = Identity (q)
-        p2 = Mul (p, q)
+        p2 = Identity (p)
+        r2 = Mul (r, p)
     }>
 }"""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 from onnxruntime import InferenceSession
 
 import core
@@ -16,7 +16,7 @@ HEADER = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
 ONE = "one = Constant <value = int64[1] {1}> ()"
 BATCH_AND_TIME = "s = Shape (x)  b = Slice (s, i0, i1)  t = Slice (s, i1, i2)"
-PLACES = "i0 = Constant <value = int64[1] {0}> () i1 = Constant <value = int64[1] {1}> () i2 = Constant <value = int64[1] {2}> ()"
+PLACES = " ".join(f"i{n} = Constant <value = int64[1] {{{n}}}> ()" for n in range(3))
 HEADS = "h = Constant <value = int64[1] {2}> () d = Constant <value = int64[1] {3}> ()"
 
 BODIES = {
@@ -76,6 +76,15 @@ BODIES = {
         bound = Constant <value = int64[1] {{4}}> ()
         n = Min (t, bound)
         y = Slice (x, i0, n, i1)""",
+    "a length that is even": f"""{PLACES} {BATCH_AND_TIME}
+        two = Constant <value = int64[1] {{2}}> ()
+        odd = Mod (t, two)
+        n = Sub (t, odd)
+        y = Slice (x, i0, n, i1)""",
+    "a remainder as a size": f"""{PLACES} {BATCH_AND_TIME}
+        two = Constant <value = int64[1] {{2}}> ()
+        n = Mod (t, two)
+        y = Slice (x, i0, n, i1)""",
     "a flattened sample": """
         f = Flatten <axis = 1> (x)
         y = Softmax <axis = -1> (f)""",
@@ -117,7 +126,8 @@ def test_gradients_are_right_for_open_sizes(name):
 
     direction = np.cos(np.arange(36.0, dtype="float32") * 3).reshape(x.shape)
     ahead, back = (float((run(found, [x + s * direction])[0] * seed).sum()) for s in (0.01, -0.01))
-    assert float((gradients.gradients["x"] * direction).sum()) == pytest.approx((ahead - back) / 0.02, rel=5e-3, abs=5e-3)
+    slope = float((gradients.gradients["x"] * direction).sum())
+    assert slope == pytest.approx((ahead - back) / 0.02, rel=5e-3, abs=5e-3)
 
 
 @pytest.mark.parametrize("name", STATIC)
@@ -125,6 +135,42 @@ def test_reshapes_that_only_move_known_sizes_take_no_sizes_as_operands(name):
     found = read_model(model(BODIES[name]).SerializeToString())
 
     assert not any(op["type"].startswith("dynamic_") for op in found.program["blocks"][0]["ops"])
+
+
+def test_an_open_size_is_not_taken_for_another_one():
+    """A batch of one is broadcast to the length; the two sizes have different samples."""
+    body = f"""{PLACES} {BATCH_AND_TIME}
+        rest = Constant <value = int64[1] {{6}}> ()
+        sizes = Concat <axis = 0> (t, t, rest)
+        y = Expand (x, sizes)"""
+    found = read_model(model(body).SerializeToString())
+
+    for shape in ((1, 3, 6), (3, 3, 6), (1, 1, 6)):
+        x = np.arange(np.prod(shape), dtype="float32").reshape(shape)
+        np.testing.assert_array_equal(run(found, [x])[0], np.broadcast_to(x, (shape[1], *shape[1:])))
+    with pytest.raises(ExecutionError, match="cannot broadcast"):
+        run(found, [np.zeros((2, 3, 6), "float32")])
+
+
+def test_known_sizes_stay_known_behind_a_table_that_bounds_the_length():
+    """The table has 20 rows, so that most sample sizes fail at the sum and tell nothing of the shapes after it."""
+    text = f"""g (float[batch, time, 6] x, float[20, 6] table) => (float[p, q, r] y) {{ {PLACES}
+        n = Shape <start = 1, end = 2> (x)
+        rows = Slice (table, i0, n, i0)
+        h = Add (x, rows)
+        s = Shape (h)
+        ones = ConstantOfShape <value = float[1] {{1}}> (s)
+        norm = LayerNormalization <axis = -1> (ones, scale)
+        y = Add (norm, h) }}"""
+    made = parser.parse_model(HEADER + text)
+    made.graph.initializer.append(numpy_helper.from_array(np.ones(6, "float32"), "scale"))
+    found = read_model(made.SerializeToString())
+    table = np.arange(120, dtype="float32").reshape(20, 6)
+
+    x = np.ones((2, 7, 6), "float32")
+    np.testing.assert_allclose(run(found, [x, table])[0], x + table[:7], rtol=1e-6)
+    fill = next(op for op in found.program["blocks"][0]["ops"] if op["type"] == "dynamic_fill")
+    assert fill["attrs"]["shape"] == [-1, -1, 6]
 
 
 def test_a_shape_that_is_fed_reshapes_and_its_rank_is_known():

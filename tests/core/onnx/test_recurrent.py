@@ -74,3 +74,10 @@ def test_the_reset_gate_before_and_after_the_product_agrees():
 )
 def test_other_activations_agree(op, names, constants):
     check(op, operands(op), activations=names, **constants)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_first_states_of_a_known_batch_agree(op):
+    constants = ("w", "r", "b", "h") + (("c",) if op == "LSTM" else ())
+
+    check(op, operands(op, lengths=[4, 2, 3], state=True), open_sizes=True, constants=constants)

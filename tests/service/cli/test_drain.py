@@ -112,8 +112,8 @@ async def hangs():
     await asyncio.sleep(60)
 async def fails():
     raise RuntimeError("no disk")
-def create_app(settings):
-    app = create(settings)
+def create_app(settings, engine):
+    app = create(settings, engine)
     app.state.operations.drain, app.state.idempotency.drain = hangs, fails
     return app
 made.create_app = create_app

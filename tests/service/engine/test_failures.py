@@ -302,6 +302,35 @@ async def test_the_pool_creates_no_named_shared_memory(open_pool):
     assert during == before == set(os.listdir("/dev/shm"))
 
 
+BEGUN = """
+import asyncio
+from service.engine import EmbeddedPool
+from service.settings import Settings
+
+async def main():
+    await pool.start()
+    for worker in pool.workers():
+        await pool.call("echo", {}, worker=worker.id, deadline=30)
+    print(*(worker.pid for worker in pool.workers()), flush=True)
+    await pool.stop()
+
+pool = EmbeddedPool(Settings(device="cpu", workers=2), handlers="tests.service.engine.handlers:HANDLERS")
+pool.begin()
+begun = [child.pid for child in pool._begun]
+print(*begun)
+asyncio.run(main())
+"""
+
+
+def test_workers_begin_before_the_event_loop_and_serve_calls_in_it():
+    done = subprocess.run([sys.executable, "-c", BEGUN], capture_output=True, text=True, timeout=120)
+
+    assert done.returncode == 0, done.stderr
+    begun, serving = ([int(pid) for pid in line.split()] for line in done.stdout.splitlines())
+    assert serving == begun
+    assert not any(exists(pid) for pid in begun)
+
+
 PARENT = """
 import asyncio, os
 from service.engine import EmbeddedPool

@@ -46,7 +46,7 @@ def test_reading_outside_the_file_raises_value_error():
 @pytest.fixture
 def start() -> Start:
     settings = Settings(device="cpu", compile="never").model_dump(mode="json")
-    return Start("wrk_test", "cpu", "tests.service.engine.handlers:HANDLERS", None, 0.1, settings)
+    return Start("wrk_test", "cpu", None, 0.1, settings)
 
 
 def run_worker(*frames: tuple[messages.ToWorker, bool]) -> tuple[int, str]:
@@ -55,6 +55,7 @@ def run_worker(*frames: tuple[messages.ToWorker, bool]) -> tuple[int, str]:
     page = os.memfd_create("page")
     os.ftruncate(page, PAGE_BYTES)
     command = [sys.executable, "-m", "service.worker.main", str(theirs.fileno()), str(os.getpid())]
+    command.append("tests.service.engine.handlers:HANDLERS")
     with ours, theirs:
         worker = subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True)
         theirs.close()

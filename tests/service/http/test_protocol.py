@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -12,6 +13,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from service import problems
 from service.http.protocol import guarded
@@ -41,6 +43,19 @@ def port(request: pytest.FixtureRequest) -> Iterator[int]:
     @app.get("/large")
     async def large() -> Response:
         return Response(bytes(50 * 2**20))
+
+    @app.get("/lingering")
+    async def lingering() -> Response:
+        """The client has the whole answer some time before the server has ended it."""
+
+        class Lingering(Response):
+            async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+                await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+                await send({"type": "http.response.body", "body": b"fine", "more_body": True})
+                await asyncio.sleep(0.1)
+                await send({"type": "http.response.body", "body": b""})
+
+        return Lingering()
 
     @app.post("/body")
     async def body(request: Request) -> int:
@@ -99,6 +114,17 @@ def test_a_normal_request_is_answered_and_the_connection_kept(port: int):
         for _ in range(3):
             sock.sendall(b"GET /ok HTTP/1.1\r\nhost: x\r\n\r\n")
             until(sock, b"fine")
+
+
+@pytest.mark.parametrize("size", [100, 8192, 9000, 9999])
+def test_a_body_that_arrives_before_the_last_answer_has_ended_is_read(port: int, size: int):
+    with connected(port) as sock:
+        for _ in range(2):
+            sock.sendall(b"GET /lingering HTTP/1.1\r\nhost: x\r\n\r\n")
+            until(sock, b"fine")
+            head = b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            sock.sendall(head % size + b'{"a":"' + b"x" * (size - 8) + b'"}')
+            until(sock, b"\r\n\r\n%d" % size)
 
 
 def test_an_incomplete_header_closes_the_connection_at_its_deadline(port: int):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any, get_args
 
@@ -180,8 +181,8 @@ def test_a_model_is_registered_in_the_background_and_once_by_key(client):
 
 def test_the_sample_of_the_documentation_is_a_model_that_can_be_sent(client):
     document = client.get("/openapi.json").json()["paths"]["/v1/programs"]["post"]["requestBody"]["content"]
-    example = document["application/x-onnx"]["examples"]["linear"]
-    content = client.get(example["externalValue"])
+    description = document["application/x-onnx"]["schema"]["description"]
+    content = client.get(re.search(r"`GET (\S+)`", description).group(1))
 
     assert content.content == LINEAR
     posted(client, content.content)

@@ -20,16 +20,15 @@ OPERATIONS = {
 }
 
 
-def schemas(value: Any) -> Iterator[dict[str, Any]]:
-    """Every JSON object in `value`, except inside examples."""
+def everything(value: Any) -> Iterator[dict[str, Any]]:
+    """Every JSON object in `value`."""
     if isinstance(value, dict):
         yield value
-        for key, each in value.items():
-            if key not in ("example", "examples"):
-                yield from schemas(each)
+        for each in value.values():
+            yield from everything(each)
     elif isinstance(value, list):
         for each in value:
-            yield from schemas(each)
+            yield from everything(each)
 
 
 def test_the_document_is_below_500_kilobytes():
@@ -87,7 +86,7 @@ def test_no_schema_of_a_component_is_repeated_in_another_place():
     }
     repeated = [
         large[text]
-        for each in schemas(DOCUMENT)
+        for each in everything(DOCUMENT)
         if id(each) not in named and (text := orjson.dumps(each, option=orjson.OPT_SORT_KEYS)) in large
     ]
 
@@ -98,6 +97,13 @@ def test_members_have_no_default_that_a_generated_client_would_send():
     for name, schema in DOCUMENT["components"]["schemas"].items():
         for member, each in schema.get("properties", {}).items():
             assert "default" not in each, (name, member)
+
+
+def test_the_document_names_no_other_file():
+    """Generators read what `externalValue` and references to files name, before any service runs."""
+    for each in everything(DOCUMENT):
+        assert "externalValue" not in each
+        assert each.get("$ref", "#").startswith("#"), each
 
 
 def test_a_program_declares_its_functions():

@@ -6,21 +6,27 @@ import asyncio
 import json
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, select
 
 from service.store.errors import StoreDamaged
 from service.store.first_version import OLD_FILE
+from service.store.migrate import SCRIPTS, revisions
 from service.store.program_text import program_id
 from service.store.programs import ProgramStore
 from service.store.sqlite_file import FILE
 from service.store.store import Store
 from service.store.tables import metadata, programs
+from tests.paths import ROOT
 from tests.service.store.keep import FIXTURES
 from tests.service.store.rows import all_rows, fill
 
@@ -35,6 +41,25 @@ def old_programs() -> dict[str, tuple[bytes, bytes, float]]:
 
 def stored_programs(connection: Connection) -> dict[tuple[str, str], tuple[bytes, bytes, float]]:
     return {(row[0], row[1]): tuple(row[2:]) for row in connection.execute(select(programs))}
+
+
+def test_the_names_of_the_files_are_the_schema_versions_of_alembic():
+    config = Config()
+    config.set_main_option("script_location", str(SCRIPTS))
+
+    assert revisions() == [each.revision for each in ScriptDirectory.from_config(config).walk_revisions()][::-1]
+
+
+def test_a_store_with_current_tables_opens_without_alembic(tmp_path):
+    first = Store(tmp_path)
+    first.open_now()
+    first.close_now()
+    opened = "import sys; from pathlib import Path; from service.store.store import Store; "
+    opened += f"Store(Path({str(tmp_path)!r})).open_now(); print('alembic' in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", opened], cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_the_migrations_make_the_tables_of_this_version(store):

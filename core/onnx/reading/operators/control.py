@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from onnx import GraphProto
+from onnx import GraphProto, ValueInfoProto, helper
 
 from core.ir import StackType, TensorType
+from core.onnx.reading.arrays import array_of
 from core.onnx.reading.cells import Cell, joined, write_all
 from core.onnx.reading.draft import DraftBlock, Written
 from core.onnx.reading.node import Node
@@ -28,6 +29,8 @@ Slot = Tensor | Array
 @converter("If")
 def if_(node: Node) -> tuple[Value, ...]:
     condition = node[0]
+    if condition.dtype != "bool" or any(n not in (-1, 1) for n in condition.shape):
+        raise node.refuse(f"the condition must be one bool, not {condition.type}")
     graphs = [node.graph("then_branch"), node.graph("else_branch")]
     if condition.value is not None:
         chosen = graphs[0] if condition.value.reshape(-1)[0] else graphs[1]
@@ -146,8 +149,6 @@ def _goes_on(body: GraphProto) -> bool:
 
 
 def _true(tensor: Any) -> bool:
-    from core.onnx.reading.arrays import array_of
-
     found = array_of(tensor).reshape(-1)
     return found.size == 1 and bool(found[0])
 
@@ -382,8 +383,32 @@ def _scanned(
 
 @converter("Scan", since=8)
 def scan_batches(node: Node) -> tuple[Value, ...]:
-    """Opset 8: the first axis of every input is a batch, and each sample is scanned by itself."""
-    raise node.refuse("Scan of opset 8 is not supported: convert the model to opset 9 or above")
+    """Opset 8: the first axis of every input is a batch, and each sample is scanned by itself: a scan inside a scan."""
+    if node.has("scan_input_axes"):  # the scan inside, see below: opset 8 has no such attribute
+        return scan(node)
+    if node.given(0):
+        raise node.refuse("lengths of the sequences are not supported: convert the model to opset 9 or above")
+    body = node.graph("body")
+    count = int(node.attr("num_scan_inputs"))
+    inputs, outputs = [each.name for each in body.input], [each.name for each in body.output]
+    directions = _listed(node, "directions", count)
+    names = [f"{name}.sample" for name in inputs]
+    results = [f"{name}.samples" for name in outputs]
+    inner = helper.make_node(
+        "Scan",
+        names,
+        results,
+        body=body,
+        num_scan_inputs=count,
+        scan_input_directions=directions,
+        scan_input_axes=[0] * count,
+    )
+    info = lambda name: ValueInfoProto(name=name)
+    sample = helper.make_graph([inner], "sample", list(map(info, names)), list(map(info, results)))
+    outer = helper.make_node(
+        "Scan", list(node.proto.input)[1:], list(node.proto.output), body=sample, num_scan_inputs=len(inputs)
+    )
+    return scan(Node(outer, node.inputs[1:], 9, node.reader, node.env))
 
 
 def _element(x: Tensor, name: str) -> Tensor:

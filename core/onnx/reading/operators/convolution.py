@@ -55,9 +55,9 @@ def conv_transpose(node: Node) -> Tensor:
     pads = _transposed_pads(node, x, how, more)
     around = [(-before, extra - after) for (before, after), extra in zip(pads, more, strict=True)]
     attrs = {"strides": how.strides, "dilations": how.dilations, "groups": int(node.attr("group", 1))}
-    if any(min(p) < 0 for p in pads):
-        raise node.refuse(f"the pads {pads} are negative: the output would be larger than what the input reaches")
-    fits = all(m < max(s, d) for m, s, d in zip(more, how.strides, how.dilations, strict=True))
+    fits = all(min(p) >= 0 for p in pads) and all(
+        m < max(s, d) for m, s, d in zip(more, how.strides, how.dilations, strict=True)
+    )
     if -1 in x.shape[2:]:
         result = _over_open_sizes(node, x, filter, how, attrs)
     elif fits:
@@ -89,10 +89,13 @@ def _transposed_pads(node: Node, x: Tensor, how: Windows, more: list[int]) -> li
     elif automatic.startswith("SAME"):
         spans = zip(how.kernel, how.strides, how.dilations, more, strict=True)
         totals = [extra + d * (k - 1) + 1 - s for k, s, d, extra in spans]
+    elif min(how.paddings) < 0:
+        raise node.refuse(f"negative pads {how.pads} are not supported")
     else:
         return how.pads
-    halves = [(t // 2, t - t // 2) for t in totals]
-    return halves if automatic == "SAME_UPPER" else [(b, a) for a, b in halves]
+    # An output larger than what the input reaches is widened at its end, as runtimes do.
+    halves = [(t // 2, t - t // 2) if automatic == "SAME_UPPER" else (t - t // 2, t // 2) for t in totals]
+    return [pair if total >= 0 else (0, total) for pair, total in zip(halves, totals, strict=True)]
 
 
 def _over_open_sizes(node: Node, x: Tensor, filter: Tensor, how: Windows, attrs: dict[str, object]) -> Tensor:
@@ -104,7 +107,9 @@ def _over_open_sizes(node: Node, x: Tensor, filter: Tensor, how: Windows, attrs:
     channels = filter.shape[1] * int(node.attr("group", 1))
     batch = node.reshape(node.size(x, 0), [1])
     shape = node.emit("concat", batch, node.const([channels], "int64"), full, axis=0)
-    zeros = node.emit("dynamic_fill", shape, shape=[x.shape[0], channels, *[-1] * (x.rank - 2)], value=0.0, dtype=x.dtype)
+    zeros = node.emit(
+        "dynamic_fill", shape, shape=[x.shape[0], channels, *[-1] * (x.rank - 2)], value=0.0, dtype=x.dtype
+    )
     result: Tensor = node.emit("correlate_input_adjoint", x, filter, zeros, **attrs)
     return result
 

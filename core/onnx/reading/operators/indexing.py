@@ -7,6 +7,7 @@ import numpy as np
 from core.onnx.reading.node import Node
 from core.onnx.reading.registry import converter
 from core.onnx.reading.values import Tensor
+from core.onnx.reading.worlds import WORLDS
 
 # --- slices --------------------------------------------------------------------------------------------------------
 
@@ -63,16 +64,13 @@ def _sliced(node: Node, x: Tensor, axes: list[int], starts: list[int], ends: lis
 
 
 def _keeps_all(node: Node, x: Tensor, axis: int, start: int | None, position: int, step: int | None) -> bool:
-    """Whether the slice of an axis is the whole axis in all worlds: its end is the size of the axis."""
-    if start != 0 or step != 1:
-        return False
-    ends = node[2].samples
+    """Whether the slice of an axis is the whole axis: its end is the size of the axis in every world."""
     pairs = [
         (a.type.shape[axis], int(b.value[position]))
-        for a, b in zip(x.samples, ends, strict=False)
+        for a, b in zip(x.samples, node[2].samples, strict=False)
         if a is not None and b is not None and b.value is not None
     ]
-    return len(pairs) > 1 and all(n == end for n, end in pairs)
+    return start == 0 and step == 1 and len(pairs) == WORLDS and all(n == end for n, end in pairs)
 
 
 def _picked(node: Node, vector: Tensor, positions: list[int]) -> Tensor:

@@ -73,7 +73,7 @@ def _is_state(value: Tensor) -> bool:
 
 
 def _in_width(node: Node, x: Tensor) -> Tensor:
-    """`x` in the dtype of the statistics: halves are normalised in single precision unless stash_type says otherwise."""
+    """`x` in the dtype of the statistics. The attribute stash_type chooses it for halves; it is float32 by default."""
     stash = dtype_name(node.attr("stash_type", 1))
     return node.cast(x, stash) if x.dtype in HALVES else x
 
@@ -88,16 +88,11 @@ def instance_normalization(node: Node) -> Tensor:
     return node.cast(found, x.dtype)
 
 
-@converter("GroupNormalization")
+@converter("GroupNormalization", since=21)
 def group_normalization(node: Node) -> Tensor:
-    """Scale and bias have one element for each channel, before opset 21 one for each group."""
     x, groups = node[0], int(node.attr("num_groups"))
     wide = _in_width(node, x)
     factors = [node.cast(node[i], wide.dtype) for i in (1, 2)]
-    if node.opset < 21:
-        if x.shape[1] < 1 or x.shape[1] % groups:
-            raise node.refuse(f"the channels of {x.type} must be a known multiple of {groups}")
-        factors = [node.emit("repeat", each, repeats=x.shape[1] // groups, axis=0) for each in factors]
     found = node.emit("group_norm", wide, *factors, groups=groups, epsilon=node.attr("epsilon", 1e-5))
     return node.cast(found, x.dtype)
 

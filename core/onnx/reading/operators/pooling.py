@@ -84,8 +84,8 @@ def max_unpool(node: Node) -> Tensor:
         raise node.refuse(f"the pads {how.pads} leave no output for {x.type}")
     if node.given(2) and node.ints(2)[2:] != own:
         raise node.refuse(
-            f"output_shape {node.ints(2)} is not the size {own} that the attributes give: whether the positions count in "
-            "the one or the other differs between ONNX and its runtimes"
+            f"output_shape {node.ints(2)} is not the size {own} that the attributes give: whether the positions count "
+            "in the one or the other differs between ONNX and its runtimes"
         )
     volume = x.shape[1] * math.prod(own)
     zeros = node.emit("fill_constant_batch_size_like", x, shape=[-1, volume], dtype=x.dtype, value=0.0)

@@ -51,12 +51,17 @@ def recurrent(node: Node) -> tuple[Tensor | None, ...]:
         raise node.refuse(f"direction must be forward, reverse or bidirectional, not {direction!r}")
     count = 2 if direction == "bidirectional" else 1
     gates, hidden = _GATES[node.op], node[2].shape[-1]
-    if node[1].rank != 3 or node[1].shape[:2] != (count, gates * hidden) or node[2].shape[:2] != (count, gates * hidden):
+    if (
+        node[1].rank != 3
+        or node[1].shape[:2] != (count, gates * hidden)
+        or node[2].shape[:2] != (count, gates * hidden)
+    ):
         raise node.refuse(
             f"the weights {node[1].type} and {node[2].type} do not fit {count} directions of {gates} gates"
         )
     if int(node.attr("hidden_size", hidden)) != hidden:
         raise node.refuse(f"hidden_size {node.attr('hidden_size')} is not that of the weights {node[2].type}")
+    x = _with_batch(node, x, by_batch)
     states = [_initial(node, x, place, count, hidden, by_batch) for place in ((5, 6) if node.op == "LSTM" else (5,))]
     sides = _directions(node, direction, gates, count)
     mask = _mask(node, x)
@@ -81,6 +86,16 @@ def _at(node: Node, x: Tensor, place: int) -> Tensor:
     cut = x if x.shape[0] == 1 else node.emit("slice", x, axes=[0], starts=[place], ends=[place + 1])
     result: Tensor = node.emit("squeeze", cut, axes=[0])
     return result
+
+
+def _with_batch(node: Node, x: Tensor, by_batch: bool) -> Tensor:
+    """`x` with the size of the batch that the first states know."""
+    for place in (5, 6):
+        state = node.get(place)
+        batch = -1 if state is None or state.rank != 3 else state.shape[0 if by_batch else 1]
+        if batch != -1 and x.shape[1] == -1:
+            x = node.emit("check_shape", x, shape=[x.shape[0], batch, x.shape[2]])
+    return x
 
 
 def _initial(node: Node, x: Tensor, place: int, count: int, hidden: int, by_batch: bool) -> list[Tensor]:
@@ -140,7 +155,10 @@ def _run(
 ) -> tuple[Tensor, list[Tensor]]:
     """The state of every step [time, batch, hidden], and the last states."""
     if mask is None and _is_plain(node, side):
-        weights = [None if w is None else _ordered(node, w) for w in (side.filter, side.recurrence, side.bias, side.recurrent_bias)]
+        weights = [
+            None if w is None else _ordered(node, w)
+            for w in (side.filter, side.recurrence, side.bias, side.recurrent_bias)
+        ]
         every, *last = node.emit(node.op.lower(), x, *states, *weights, reverse=side.reverse)
         return every, last
     share = node.emit("matmul", x, side.filter, transpose_y=True)

@@ -42,13 +42,7 @@ def affine_grid(node: Node) -> Tensor:
 
 @converter("RoiAlign")
 def roi_align(node: Node) -> Tensor:
-    mode = node.attr("mode", "avg")
     coordinates = node.attr("coordinate_transformation_mode", "half_pixel" if node.opset >= 16 else "output_half_pixel")
-    ratio = int(node.attr("sampling_ratio", 0))
-    if mode != "avg":
-        raise node.refuse(f"the mode {mode} is not supported, only avg")
-    if ratio < 1:
-        raise node.refuse("the number of samples depends on the boxes: sampling_ratio must be above 0")
     result: Tensor = node.emit(
         "roi_align",
         node[0],
@@ -56,8 +50,9 @@ def roi_align(node: Node) -> Tensor:
         node.cast(node[2], "int64"),
         output_size=[int(node.attr("output_height", 1)), int(node.attr("output_width", 1))],
         spatial_scale=node.attr("spatial_scale", 1.0),
-        sampling_ratio=ratio,
+        sampling_ratio=int(node.attr("sampling_ratio", 0)),
         aligned=coordinates == "half_pixel",
+        mode=node.attr("mode", "avg"),
     )
     return result
 

@@ -57,7 +57,7 @@ def upsample(node: Node) -> Tensor:
 
 
 def _simple(node: Node, scales: list[float]) -> Tensor:
-    """Positions i / scale. The nearest element is the one before an axis that grows, and the one after if it shrinks."""
+    """Positions i / scale. The nearest element lies before the position if the axis grows, and after it otherwise."""
     x, mode = node[0], node.attr("mode", "nearest")
     if mode in ("bilinear", "trilinear"):
         mode = "linear"
@@ -111,6 +111,9 @@ def _by_sizes(
 ) -> Tensor:
     if len(sizes) != len(axes):
         raise node.refuse(f"{len(sizes)} sizes do not fit {len(axes)} axes")
+    for axis, n in zip(axes, sizes, strict=True):
+        if n is not None and x.shape[axis] == -1 and axis < 2 < x.rank:  # not resized: the run checks the size
+            x = node.emit("check_shape", x, shape=[n if i == axis else m for i, m in enumerate(x.shape)])
     crops = "roi" in how
     kept, targets, scales = [], [], []
     for i, (axis, n) in enumerate(zip(axes, sizes, strict=True)):

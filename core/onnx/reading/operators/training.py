@@ -79,7 +79,9 @@ def _lost(node: Node, base: float, count: Tensor) -> Tensor:
     """`1 - base ** count`, and 1 for a count of 0, where nothing is corrected."""
     started = node.emit("greater_than", count, node.const(0, count.dtype))
     exponent = node.emit("where", started, count, node.const(1, count.dtype))
-    result: Tensor = node.emit("sub", node.const(1, count.dtype), node.emit("pow", node.const(base, count.dtype), exponent))
+    result: Tensor = node.emit(
+        "sub", node.const(1, count.dtype), node.emit("pow", node.const(base, count.dtype), exponent)
+    )
     return result
 
 

@@ -27,9 +27,6 @@ from core.onnx.writing.registry import Refused, writes
 from core.onnx.writing.rules.control import _inner, branches
 from core.onnx.writing.rules.indexing import repeated
 
-# ruff: noqa: ANN
-# mypy: disable-error-code="no-untyped-def"
-
 
 def _element(w: OpSite) -> TensorType:
     type = w.types[0]
@@ -111,8 +108,8 @@ def array_take(w, array, index, like):
     if array.shapes is None or array.counts:
         condition = w.node("Less", i, w.vector([length(w, array)]))
     else:
-        more = padded(w, array, w.arith("Add", i, 1))
-        condition = w.node("Not", w.gather(missing(w, more.shapes), i))
+        _, shapes = padded(w, array, w.arith("Add", i, 1)).tensors
+        condition = w.node("Not", w.gather(missing(w, shapes), i))
     found = at(inside, array, i)
     return branches(w, condition, [(here, inside, [found]), (there, absent, [absent.zeros_like(like)])])[0]
 
@@ -242,20 +239,22 @@ def array_regroup(w, array, like):
 
 @writes("array_chunks")
 def array_chunks(w, array, *, order):
-    """Counts binom(k + order - 1, order), cut off at the number of elements."""
+    """The first k runs have binom(k + order, order + 1) elements, so n of them need at most sqrt(2 n) + 2 runs."""
+    if order > 2:
+        raise Refused(f"runs of order {order}; the memory policies of loops use 1 and 2")
     n = w.vector([length(w, array)])
-    most = 4096
-    ends, total = [], 0
-    for k in range(most):
-        total += math.comb(k + order, order)
-        ends.append(min(total, 2**62))
-        if total > 2**40:
-            break
-    bounds = w.ints(ends)
-    starts = w.ints([0, *ends[:-1]])
-    sizes = w.sub(w.node("Min", bounds, n), w.node("Min", starts, n))
-    used = w.node("Less", starts, n)
-    counts = w.node("Compress", sizes, used, axis=0, shape=(-1,))
+    root = w.node("Sqrt", w.cast(w.mul(n, w.ints([2])), "float64"))
+    k = w.arange(w.add(w.cast(w.node("Ceil", root), "int64"), w.ints([2])))
+
+    def elements(k):
+        """The elements of the first k runs."""
+        product = k
+        for i in range(1, order + 1):
+            product = w.mul(product, w.add(k, w.ints([i])))
+        return w.node("Min", w.div(product, w.ints([math.factorial(order + 1)])), n)
+
+    starts, ends = elements(k), elements(w.add(k, w.ints([1])))
+    counts = w.node("Compress", w.sub(ends, starts), w.node("Less", starts, n), axis=0, shape=(-1,))
     return replace(array, counts=(counts, *array.counts))
 
 
@@ -292,9 +291,9 @@ def _sum(w: OpSite, a: Stack, b: Stack) -> Stack:
     if a.counts:
         raise Refused("stacks of stacks of arrays of different shapes are added")
     a, b = flattened(w, a), flattened(w, b)
-    most = w.arith("Max", w.size(a.shapes, 0), w.size(b.shapes, 0))
+    most = w.arith("Max", w.size(a.tensors[1], 0), w.size(b.tensors[1], 0))
     a, b = padded(w, a, most), padded(w, b, most)
-    shapes = w.node("Max", a.shapes, b.shapes)
+    shapes = w.node("Max", a.tensors[1], b.tensors[1])
     return Stack(_element(w), w.add(laid_out(w, a, shapes), laid_out(w, b, shapes)), shapes)
 
 

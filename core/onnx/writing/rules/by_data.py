@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from core.onnx.writing.registry import writes
 
-# mypy: disable-error-code="no-untyped-def"
-
 
 @writes("dynamic_reshape")
 def dynamic_reshape(w, x, sizes, *, shape):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from core.onnx.writing.registry import writes
 from core.onnx.writing.rules.indexing import count_below, ordered
 
-# mypy: disable-error-code="no-untyped-def"
-
 
 def _inside(w, x, end):
     zero = w.const(0, x.dtype)
@@ -53,9 +51,7 @@ def clip_by_global_norm(w, *x, max_norm):
     finite = w.node("Not", w.node("Or", w.node("IsNaN", norm), w.node("IsInf", norm)))
     factor = w.where(finite, w.div(limit, w.node("Max", norm, limit)), w.number(1, norm))
     factor = type(factor)(factor.name, factor.dtype, ())
-    return tuple(
-        w.where(finite, w.cast(w.mul(each, factor), v.dtype), v) for v, each in zip(x, wide, strict=True)
-    )
+    return tuple(w.where(finite, w.cast(w.mul(each, factor), v.dtype), v) for v, each in zip(x, wide, strict=True))
 
 
 @writes("class_index")
@@ -114,5 +110,3 @@ def auc(w, x, label):
     none = w.node("Equal", pairs, w.number(0, pairs))
     share = w.div(total, w.mul(w.number(2, pairs), w.where(none, w.number(1, pairs), pairs)))
     return w.cast(w.where(none, w.number(0, pairs), share), x.dtype)
-
-

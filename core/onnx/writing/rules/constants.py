@@ -11,8 +11,6 @@ from core.onnx.writing.arrays import Stack, zeros
 from core.onnx.writing.blocks import OpSite
 from core.onnx.writing.registry import Refused, writes
 
-# mypy: disable-error-code="no-untyped-def"
-
 SMALL = 4096
 """Elements above which an array with one value is written as a node, not as an initialiser."""
 
@@ -41,10 +39,10 @@ writes(
     "linspace",
     "adaptive_weights",
     "adaptive_positions",
+    "resample_taps",
+    "resample_weights",
     "resize_weights",
     "resize_tap",
-    "resample_weights",
-    "resample_taps",
     "hann_window",
     "hamming_window",
     "blackman_window",

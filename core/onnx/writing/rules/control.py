@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, Literal
 
 from onnx import ValueInfoProto
 
@@ -23,7 +24,7 @@ from core.onnx.writing.arrays import (
 )
 from core.onnx.writing.blocks import OpSite, Val
 from core.onnx.writing.graph import Graph, Tensor, value_info
-from core.onnx.writing.registry import Refused, writes
+from core.onnx.writing.registry import writes
 
 
 def _inner(w: OpSite) -> tuple[Graph, OpSite]:
@@ -59,10 +60,10 @@ def _param(site: OpSite, value: Val, type: TensorType | None, hint: str) -> tupl
 
 
 @writes("loop")
-def loop(w: OpSite, *x, sub_block: Block, carried, captured, condition, reverse, **_):  # type: ignore[no-untyped-def]
+def loop(w: OpSite, *x, sub_block: Block, carried, captured, condition, reverse, **_):
     """A `Loop`. Its state is the carried values; then the records whose shapes may differ from trip to trip."""
     state, fixed, stacks = list(x[:carried]), x[carried : carried + captured], x[carried + captured :]
-    for _attempt in range(2):
+    while True:
         graph, inside = _inner(w)
         counter = Tensor(w.model.fresh("trip"), "int64", ())
         cond_in = Tensor(w.model.fresh("go_on"), "bool", ())
@@ -78,19 +79,16 @@ def loop(w: OpSite, *x, sub_block: Block, carried, captured, condition, reverse,
             last = w.vector([w.arith("Sub", trips[0], 1)])
             position = inside.sub(last, position)
         elements = [at(inside, s, position) for s in stacks]
-        results = w.writer.block(graph, sub_block, [*given, *fixed, *elements])
-        differ = [
-            i
-            for i, (a, b) in enumerate(zip(state, results, strict=False))
-            if isinstance(a, Stack) and isinstance(b, Stack) and (a.shapes is None) != (b.shapes is None)
-        ]
-        if not differ:
+        results: list[Any] = w.writer.block(graph, sub_block, [*given, *fixed, *elements])
+        again = False
+        for i, (a, b) in enumerate(zip(state, results, strict=False)):
+            if isinstance(a, Stack) and (a.shapes is None) != (b.shapes is None):
+                if a.shapes is None:  # then the loop is written again, with the form for different shapes
+                    state[i], again = flattened(w, a), True
+                else:
+                    results[i] = flattened(inside, b)
+        if not again:
             break
-        for i in differ:
-            if results[i].shapes is not None:  # type: ignore[union-attr]
-                state[i] = flattened(w, state[i])
-            else:
-                raise Refused("the elements of a tensor array have one shape on some trips only")
     outs: list[Tensor] = []
     taken: set[str] = set()
     go_on = inside.reshape(results[0], []) if condition else cond_in
@@ -100,21 +98,22 @@ def loop(w: OpSite, *x, sub_block: Block, carried, captured, condition, reverse,
     initial = [t for value in state for t in (value.tensors if isinstance(value, Stack) else (value,))]
     kept: list[Stack] = []
     scans: list[Tensor] = []
-    forms: list[tuple[str, int]] = []
+    forms: list[tuple[Literal["scan", "kept"], int]] = []
     for name, value in zip(sub_block.results[carried:], results[carried:], strict=True):
-        type = sub_block.types[name]
+        recorded: Any = sub_block.types[name]
         uniform = inside.uniform_in(sub_block, name)
         if isinstance(value, Tensor) and uniform:
             forms.append(("scan", len(scans)))
-            scans.append(_own(inside, replace(value, shape=type.shape), taken))
+            scans.append(_own(inside, replace(value, shape=recorded.shape), taken))
             continue
-        form = value.shapes is None if isinstance(value, Stack) else False
+        packed = value.shapes is None if isinstance(value, Stack) else False
         depth = value.depth + 1 if isinstance(value, Stack) else 1
-        element = type.array if isinstance(type, StackType) else type
-        start = empty(w, element, depth, form)
+        element = recorded.array if isinstance(recorded, StackType) else recorded
+        start = empty(w, element, depth, packed)
+        so_far: Any
         so_far, tensors = _param(inside, start, None, f"{name}.kept")
         params += tensors
-        new = one(inside, value, form)
+        new = one(inside, value, packed)
         following = join(inside, new, so_far) if reverse else append(inside, so_far, value)
         outs += [_own(inside, t, taken) for t in open_tensors(following)]
         initial += start.tensors
@@ -127,7 +126,7 @@ def loop(w: OpSite, *x, sub_block: Block, carried, captured, condition, reverse,
     )
     first = w.reshape(state[0], []) if condition else None
     limit = None if condition else w.scalar(_equal(w, trips))
-    state_types = [*outs[1:], *(replace(t, shape=(-1, *t.shape)) for t in scans)]
+    state_types = [*outs[1:], *(replace(t, shape=(-1, *(t.shape or ()))) for t in scans)]
     found = w.nodes(
         "Loop",
         limit,
@@ -136,29 +135,29 @@ def loop(w: OpSite, *x, sub_block: Block, carried, captured, condition, reverse,
         outputs=[(t.dtype, t.shape) for t in state_types],
         body=body,
     )
-    final: list[Val] = []
     rest = iter(found)
-    for value in results[:carried]:
-        final.append(_taken(value, rest))
+    final: list[Val] = [_taken(value, rest) for value in results[:carried]]
     stacked = [_taken(s, rest) for s in kept]
     scanned = list(rest)
     for (form, i), name in zip(forms, sub_block.results[carried:], strict=True):
         if form == "kept":
             final.append(stacked[i])
             continue
-        stack = Stack(sub_block.types[name], scanned[i])
+        array = sub_block.types[name]
+        assert isinstance(array, TensorType)
+        stack = Stack(array, scanned[i])
         final.append(reversed_stack(w, stack) if reverse else stack)
     return tuple(final)
 
 
-def _taken(like: Val, tensors) -> Val:  # type: ignore[no-untyped-def]
+def _taken(like: Val, tensors) -> Val:
     """The value of the form of `like` from the next of `tensors`."""
     if isinstance(like, Stack):
         return put_together(like, [next(tensors) for _ in like.tensors])
     return next(tensors)
 
 
-def _equal(w: OpSite, trips):  # type: ignore[no-untyped-def]
+def _equal(w: OpSite, trips):
     """The number of trips. The run ends with an error if the stacks have different lengths."""
     first = trips[0]
     others = [n for n in trips[1:] if n != first and not (isinstance(n, Tensor) and isinstance(first, Tensor))]
@@ -169,7 +168,7 @@ def _equal(w: OpSite, trips):  # type: ignore[no-untyped-def]
 
 
 @writes("if_else")
-def if_else(w: OpSite, condition, *x, true_block: Block, false_block: Block, **_):  # type: ignore[no-untyped-def]
+def if_else(w: OpSite, condition, *x, true_block: Block, false_block: Block, **_):
     """An `If` whose branches read the operands from the graph around them."""
     sides = []
     for block in (true_block, false_block):
@@ -178,7 +177,7 @@ def if_else(w: OpSite, condition, *x, true_block: Block, false_block: Block, **_
     return branches(w, condition, sides)
 
 
-def branches(w: OpSite, condition, sides):  # type: ignore[no-untyped-def]
+def branches(w: OpSite, condition, sides):
     """The results of an `If`. sides: (graph, place in it, results) of the two branches."""
     forms: list[list[Val]] = [[], []]
     for a, b in zip(sides[0][2], sides[1][2], strict=True):
@@ -212,7 +211,7 @@ def branches(w: OpSite, condition, sides):  # type: ignore[no-untyped-def]
 
 
 @writes("select_input")
-def select_input(w: OpSite, index, *x):  # type: ignore[no-untyped-def]
+def select_input(w: OpSite, index, *x):
     """Nested `If`s, of which each takes one value or goes on to the next."""
     at_ = w.reshape(w.cast(index, "int64"), [])
     within = w.node("And", *_bounds(w, at_, len(x)))
@@ -235,7 +234,7 @@ def _chosen(w: OpSite, index: Tensor, x: list[Tensor], first: int) -> Tensor:
 
 
 @writes("select_output")
-def select_output(w: OpSite, index, x, *like):  # type: ignore[no-untyped-def]
+def select_output(w: OpSite, index, x, *like):
     """For each output an `If`: x at the position `index`, zeros elsewhere."""
     at_ = w.reshape(w.cast(index, "int64"), [])
     at_ = w.guarded(at_, w.node("And", *_bounds(w, at_, len(like))))
@@ -247,5 +246,3 @@ def select_output(w: OpSite, index, x, *like):  # type: ignore[no-untyped-def]
         found = branches(w, condition, [(here, inside, [x]), (there, zeros, [zeros.zeros_like(each)])])
         out += found
     return tuple(out)
-
-

@@ -8,11 +8,10 @@ import numpy as np
 
 from core.onnx.writing.arrays import Stack
 from core.onnx.writing.blocks import OpSite
+from core.onnx.writing.dtypes import ELEM
 from core.onnx.writing.graph import Tensor
-from core.onnx.writing.registry import writes
+from core.onnx.writing.registry import Refused, writes
 from core.onnx.writing.rules.arrays import sum_of_stacks
-
-# mypy: disable-error-code="no-untyped-def"
 
 UNARY = {
     "exp": "Exp",
@@ -86,6 +85,17 @@ def mask_gradient(w, condition, x):
     if condition.rank == 0 or (condition.is_static and condition.shape == x.shape):
         return x
     return w.expand_like(x, condition)
+
+
+@writes("bitcast")
+def bitcast(w, x, *, dtype):
+    if x.dtype == dtype:
+        return x
+    if dtype == "bool" or x.dtype == "bool":
+        return w.cast(x, dtype)
+    if w.model.opset < 26:
+        raise Refused("the operator BitCast needs opset 26")
+    return w.node("BitCast", x, dtype=dtype, shape=x.shape, to=ELEM[dtype])
 
 
 @writes("square")

@@ -6,9 +6,7 @@ import math
 
 from core.onnx.writing.blocks import OpSite
 from core.onnx.writing.graph import Tensor
-from core.onnx.writing.registry import Refused, writes
-
-# mypy: disable-error-code="no-untyped-def"
+from core.onnx.writing.registry import writes
 
 
 def wrapped(w: OpSite, index: Tensor, size) -> Tensor:
@@ -76,12 +74,10 @@ def slice_into(w, x, like, *, axes, starts, ends, steps):
             n = w.size(like, a)
             if isinstance(n, int):
                 first = min(start, n) if start >= 0 else max(n + start, 0)
+            elif start >= 0:
+                first = w.arith("Min", n, start)
             else:
-                first = (
-                    w.arith("Min", n, start)
-                    if start >= 0
-                    else w.arith("Max", w.arith("Add", n, max(start, -(2**40))), 0)
-                )
+                first = w.arith("Max", w.arith("Add", n, max(start, -(2**40))), 0)
             before[a] = first
             after[a] = w.arith("Sub", w.arith("Sub", n, first), w.size(x, a))
         return w.node("Pad", x, w.vector([*before, *after]), w.number(0, x), shape=like.shape)
@@ -201,19 +197,33 @@ def unique_positions(w, x):
 
 @writes("unique_slices")
 def unique_slices(w, x, *, axis):
-    """A `Unique` along an axis; empty slices are all equal."""
-    n = x.shape[axis % x.rank]
-    if 0 in x.shape:
-        if n < 0:
-            raise Refused("the number of empty slices is open")
-        return w.ints([0] * min(n, 1)), w.ints([0] * n), w.ints([n] * min(n, 1))
-    _, first, inverse, counts = w.nodes(
-        "Unique",
-        x,
-        axis=axis % x.rank,
-        sorted=1,
-        outputs=[(None, (-1,) * x.rank), ("int64", (-1,)), ("int64", (n,)), ("int64", (-1,))],
+    """Pairwise comparisons of the slices: `Unique` along an axis ends the process of onnxruntime for some shapes."""
+    v = w.wide(w.moved(x, axis, 0))
+    n = w.size(v, 0)
+    if v.dtype == "bool":
+        v = w.cast(v, "int32")
+    rows = w.reshape(v, [n, w.product(w.sizes(v)[1:])])
+    if rows.shape[1] == 0:  # all slices are equal
+        rows = w.full([n, 1], 0, "int32")
+    mine, other = w.unsqueeze(rows, [1]), w.unsqueeze(rows, [0])
+    differ = w.cast(w.node("Not", w.node("Equal", mine, other)), "int32")
+    place = w.node("ArgMax", differ, axis=2, keepdims=1, shape=(*differ.shape[:2], 1))
+    width = w.size(rows, 1)
+    here, there = (
+        w.node("GatherElements", w.expand(each, [n, n, width]), place, axis=2, shape=place.shape)
+        for each in (mine, other)
     )
+    less = w.squeeze(w.node("Less", here, there), [2])  # [i, j]: slice i comes before slice j
+    same = w.squeeze(w.node("Equal", here, there), [2])
+    at = w.arange(n)
+    earlier = w.node("And", same, w.node("Less", at, w.unsqueeze(at, [1])))
+    begins = w.node("Equal", w.reduce("ReduceSum", w.cast(earlier, "int64"), [1], False), w.const(0, "int64"))
+    before = w.node("And", less, w.unsqueeze(begins, [1]))
+    inverse = w.reduce("ReduceSum", w.cast(before, "int64"), [0], False)
+    count = w.reduce("ReduceSum", w.cast(begins, "int64"), [0], True)
+    firsts = w.node("Compress", at, begins, axis=0, shape=(-1,))
+    first = w.scatter_add(count, w.gather(inverse, firsts), firsts)
+    counts = w.scatter_add(count, inverse, w.expand(w.const(1, "int64"), [n]))
     return first, inverse, counts
 
 
@@ -312,6 +322,12 @@ def _segments(w, ids, count):
     return w.guarded(ids, w.node("And", inside, below))
 
 
+@writes("segment_prod")
+def segment_prod(w, x, ids, like=None, *, num_segments):
+    count = _count(w, like, num_segments)
+    return w.scatter_add(count, _segments(w, ids, count), x, "mul", 1)
+
+
 @writes("segment_max")
 def segment_max(w, x, ids, like=None, *, num_segments):
     count = _count(w, like, num_segments)
@@ -321,12 +337,6 @@ def segment_max(w, x, ids, like=None, *, num_segments):
     rows = w.scatter_add(count, ids, w.expand(w.const(1, "int64"), [w.size(ids, 0)]))
     has = w.unsqueeze(w.node("Greater", rows, w.const(0, "int64")), list(range(1, x.rank)))
     return w.cast(w.where(has, most, w.number(0, most)), x.dtype)
-
-
-@writes("segment_prod")
-def segment_prod(w, x, ids, like=None, *, num_segments):
-    count = _count(w, like, num_segments)
-    return w.scatter_add(count, _segments(w, ids, count), x, "mul", 1)
 
 
 @writes("repeat_positions")

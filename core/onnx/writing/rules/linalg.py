@@ -5,8 +5,6 @@ from __future__ import annotations
 from core.onnx.writing.registry import cannot, writes
 from core.ops.linalg.einsum import terms_of
 
-# mypy: disable-error-code="no-untyped-def"
-
 cannot(
     "ONNX has no operator for matrix decompositions",
     "cholesky_factor",

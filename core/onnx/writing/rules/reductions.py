@@ -9,8 +9,6 @@ from core.onnx.writing.blocks import OpSite
 from core.onnx.writing.graph import Graph, Tensor, value_info
 from core.onnx.writing.registry import writes
 
-# mypy: disable-error-code="no-untyped-def"
-
 
 def _which(x: Tensor, axes: Sequence[int] | None) -> list[int]:
     return list(range(x.rank)) if axes is None else sorted({a % x.rank for a in axes})
@@ -142,7 +140,7 @@ def scanned(
     axis: int,
     reverse: bool = False,
 ) -> list[Tensor]:
-    """A `Scan` along `axis`: for each position ``(state, out) = step(site, state, elements of x)``. Returns the outs."""
+    """The outs of a `Scan` along `axis`: for each position ``(state, outs) = step(site, state, elements of x)``."""
     graph = Graph(w.model, w.graph)
     inside = type(w)(graph, w.op, w.types, w.writer, w.block)
     at = axis % x[0].rank

@@ -9,9 +9,6 @@ from core.onnx.writing.graph import Tensor
 from core.onnx.writing.registry import cannot, writes
 from core.onnx.writing.rules.indexing import ordered, repeated
 
-# mypy: disable-error-code="no-untyped-def"
-
-
 cannot("its path is traced back step by step, which no ONNX operator does", "crf_decoding")
 
 
@@ -198,9 +195,7 @@ def crf_moves(w, label, emission, lengths=None):
     """The kernel's arithmetic on positions."""
     batch, time, labels = w.sizes(emission)
     counts = (
-        w.expand(w.cast(w.vector([time]), "int64"), [batch])
-        if lengths is None
-        else _within(w, lengths, batch, time)
+        w.expand(w.cast(w.vector([time]), "int64"), [batch]) if lengths is None else _within(w, lengths, batch, time)
     )
     counts = w.unsqueeze(counts, [1])
     label = w.cast(label, "int64")

@@ -8,8 +8,6 @@ from core.onnx.writing.blocks import OpSite
 from core.onnx.writing.graph import Tensor
 from core.onnx.writing.registry import Refused, writes
 
-# mypy: disable-error-code="no-untyped-def"
-
 
 @writes("reshape")
 def reshape(w, x, *, shape):

@@ -1,12 +1,10 @@
-"""Fourier transforms, and bits read as another dtype."""
+"""Fourier transforms."""
 
 from __future__ import annotations
 
-from core.onnx.writing.registry import cannot, writes
+from core.onnx.writing.registry import writes
 
 # mypy: disable-error-code="no-untyped-def"
-
-cannot("ONNX has BitCast from operator set 26 on, and models are written for earlier ones too", "bitcast")
 
 
 @writes("dft")

@@ -3,50 +3,70 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
+from numpy.polynomial import chebyshev
+from scipy import special
 
 from core.onnx.writing.registry import writes
 
-# mypy: disable-error-code="no-untyped-def"
+DEGREES = {"float32": 13, "float64": 30}
+"""Degrees of the interpolating polynomials."""
 
-NODES = 96
+
+@cache
+def _tail_coefficients(dtype: str) -> tuple[float, ...]:
+    """Of ``log(erfc(a) exp(a^2) / t)`` in Chebyshev polynomials of ``2 t - 1``, where ``t = 2 / (2 + a)``."""
+
+    def wanted(u):
+        t = np.maximum((u + 1) / 2, 1e-300)
+        a = np.minimum(2 / t - 2, 1e150)
+        return np.log(special.erfcx(a) / t)
+
+    return tuple(chebyshev.chebinterpolate(wanted, DEGREES[dtype]).tolist())
 
 
-def _quadrature(w, x, end: float, integrand):
-    """The integral of ``integrand(x, s)`` over s from 0 to `end`, by Gauss and Legendre, for each element of x."""
-    points, weights = np.polynomial.legendre.leggauss(NODES)
-    s = w.const(end * (points + 1) / 2, x.dtype)
-    weight = w.const((end * weights / 2)[:, None], x.dtype)
-    values = integrand(w.unsqueeze(x, [x.rank]), s)
-    return w.squeeze(w.node("MatMul", values, weight, shape=(*x.shape, 1)), [x.rank])
+@cache
+def _core_coefficients() -> tuple[float, ...]:
+    """Of ``erf(x) / x`` in Chebyshev polynomials of ``2 x^2 - 1``, for x up to 1."""
+
+    def wanted(u):
+        x = np.sqrt(np.maximum((u + 1) / 2, 1e-300))
+        return special.erf(x) / x
+
+    return tuple(chebyshev.chebinterpolate(wanted, 18).tolist())
+
+
+def _clenshaw(w, u, coefficients):
+    """The sum of coefficients times Chebyshev polynomials of u."""
+    twice = w.add(u, u)
+    after, last = w.zeros_like(u), w.number(coefficients[-1], u)
+    for c in reversed(coefficients[1:-1]):
+        after, last = last, w.add(w.sub(w.mul(twice, last), after), w.number(c, u))
+    return w.add(w.sub(w.mul(u, last), after), w.number(coefficients[0], u))
 
 
 def _tail(w, a):
-    """The complementary error function for a of at least 0: ``exp(-a^2)`` times an integral without cancellation."""
-    minus = w.node("Neg", w.mul(a, a))
-
-    def integrand(a, s):
-        exponent = w.add(w.mul(s, s), w.mul(w.mul(w.number(2, s), s), a))
-        return w.node("Exp", w.node("Neg", exponent), shape=(*a.shape[:-1], NODES))
-
-    scaled = _quadrature(w, a, 6.5, integrand)
-    return w.mul(w.mul(w.number(2 / math.sqrt(math.pi), a), w.node("Exp", minus)), scaled)
+    """The complementary error function for a of at least 0: ``t exp(p(t) - a^2)``, which does not cancel."""
+    two = w.number(2, a)
+    t = w.div(two, w.add(two, a))
+    fitted = _clenshaw(w, w.sub(w.add(t, t), w.number(1, a)), _tail_coefficients(a.dtype))
+    return w.mul(t, w.node("Exp", w.sub(fitted, w.mul(a, a))))
 
 
 @writes("erf")
 def erf(w, x):
-    """An `Erf`; for float64, for which onnxruntime has no kernel, the integral."""
+    """An `Erf`; for float64, for which onnxruntime has no kernel, polynomials for small and for large x."""
     if x.dtype != "float64":
         return w.node("Erf", x)
-    a = w.node("Min", w.node("Abs", x), w.number(6.5, x))
-
-    def integrand(a, s):
-        at = w.mul(a, s)
-        return w.node("Exp", w.node("Neg", w.mul(at, at)), shape=(*a.shape[:-1], NODES))
-
-    size = w.mul(w.mul(w.number(2 / math.sqrt(math.pi), x), a), _quadrature(w, a, 1.0, integrand))
-    return w.mul(w.node("Sign", x), size)
+    a = w.node("Abs", x)
+    one = w.number(1, x)
+    inner = w.node("Min", a, one)
+    square = w.mul(inner, inner)
+    near = w.mul(x, _clenshaw(w, w.sub(w.add(square, square), one), _core_coefficients()))
+    far = w.mul(w.node("Sign", x), w.sub(one, _tail(w, a)))
+    return w.where(w.node("Less", a, one), near, far)
 
 
 @writes("erfc")

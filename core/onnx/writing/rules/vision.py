@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from core.onnx.writing.blocks import OpSite
@@ -10,9 +12,7 @@ from core.onnx.writing.registry import Refused, cannot, writes
 from core.onnx.writing.rules.indexing import wrapped
 from core.ops.common.windows import pads_of, reach, sizes
 
-# mypy: disable-error-code="no-untyped-def"
-
-cannot("the size of each bin depends on the data", "roi_positions")
+cannot("the size of each bin depends on the data", "roi_positions", "roi_fractions")
 
 
 def _geometry(n, strides, paddings, dilations):
@@ -56,7 +56,7 @@ def transposed(w: OpSite, ct: Tensor, filter: Tensor, like: Tensor, stride, pads
         strides=list(stride),
         dilations=list(dilation),
         group=groups,
-        shape=(ct.shape[0], channels, *(-1,) * n),
+        shape=((ct.shape or (-1,))[0], channels, *(-1,) * n),
     )
     starts = [p[0] for p in pads]
     axes = list(range(2, n + 2))
@@ -107,34 +107,56 @@ def _pool(x, kernel_size, strides, paddings, dilations, ceil_mode):
     n = x.rank - 2
     kernel = sizes(tuple(kernel_size), n, "kernel_size", 1)
     stride = sizes(tuple(strides or kernel), n, "strides", 1)
-    spread = sizes(tuple(dilations), n, "dilations", 1)
+    dilation = sizes(tuple(dilations), n, "dilations", 1)
     pads = list(pads_of(tuple(paddings), n))
     if ceil_mode:
         for i, size in enumerate(x.shape[2:]):
             if size == -1:
                 raise Refused("ceil_mode with open sizes of the image")
-            count = reach(size, kernel[i], stride[i], pads[i], spread[i], True)
-            long = spread[i] * (kernel[i] - 1) + 1
-            pads[i] = (pads[i][0], max((count - 1) * stride[i] + long - size - pads[i][0], 0))
-    return kernel, stride, spread, pads
+            (before, _), k, s, d = pads[i], kernel[i], stride[i], dilation[i]
+            count = reach(size, k, s, pads[i], d, True)
+            pads[i] = (before, max((count - 1) * s + d * (k - 1) + 1 - size - before, 0))
+    return kernel, stride, dilation, pads
 
 
 @writes("max_pool")
 def max_pool(w, x, *, kernel_size, strides, paddings, dilations, ceil_mode):
     """A `MaxPool`, whose positions count through the whole array; here they count through one image."""
-    kernel, stride, spread, pads = _pool(x, kernel_size, strides, paddings, dilations, ceil_mode)
+    kernel, stride, dilation, pads = _pool(x, kernel_size, strides, paddings, dilations, ceil_mode)
     if any(max(p) >= k for p, k in zip(pads, kernel, strict=True)):
-        raise Refused("onnxruntime takes no paddings as large as the window, without its dilations")
+        return _max_pool_of_padded(w, x, kernel, stride, dilation, pads)
     out, index = w.nodes(
         "MaxPool",
         x,
         kernel_shape=list(kernel),
         strides=list(stride),
-        dilations=list(spread),
+        dilations=list(dilation),
         pads=_pads(pads),
         outputs=[(None, w.types[0].shape), ("int64", w.types[1].shape)],
     )
     return out, w.node("Mod", index, w.scalar(w.product(w.sizes(x)[2:])))
+
+
+def _max_pool_of_padded(w, x, kernel, stride, dilation, pads):
+    """A `MaxPool` of x with a border of -inf: onnxruntime takes no padding as large as the window.
+
+    The positions count through the padded image, so each coordinate moves by the border before its axis.
+    """
+    border = w.ints([0, 0, *(p[0] for p in pads), 0, 0, *(p[1] for p in pads)])
+    padded = w.node("Pad", x, border, w.number(-math.inf, x), shape=(*x.shape[:2], *(-1 for _ in pads)))
+    how = {"kernel_shape": list(kernel), "strides": list(stride), "dilations": list(dilation)}
+    shapes = [(None, w.types[0].shape), ("int64", w.types[1].shape)]
+    out, index = w.nodes("MaxPool", padded, outputs=shapes, **how)
+    total, step = None, 1
+    for axis, (before, after) in reversed(list(enumerate(pads, 2))):
+        size = w.size(x, axis)
+        grown = w.scalar(w.arith("Add", size, before + after))
+        place = w.sub(w.node("Mod", index, grown), w.const(before, "int64"))
+        index = w.div(index, grown)
+        part = place if step == 1 else w.mul(place, w.scalar(step))
+        total = part if total is None else w.add(total, part)
+        step = w.arith("Mul", step, size)
+    return out, total
 
 
 def _ones(w, x, kernel):
@@ -145,12 +167,12 @@ def _ones(w, x, kernel):
 def window_sum(w, x, *, kernel_size, strides, paddings, dilations, ceil_mode):
     """A `Conv` with a filter of ones, with the channels as a batch."""
     v = w.wide(x)
-    kernel, stride, spread, pads = _pool(v, kernel_size, strides, paddings, dilations, ceil_mode)
+    kernel, stride, dilation, pads = _pool(v, kernel_size, strides, paddings, dilations, ceil_mode)
     n, c, *space = w.sizes(v)
     flat = w.reshape(v, [w.arith("Mul", n, c), 1, *space])
     filter = _ones(w, v, kernel)
-    how = {"strides": list(stride), "dilations": list(spread), "pads": _pads(pads)}
-    out = w.node("Conv", flat, filter, **how, shape=(-1, 1, *w.types[0].shape[2:]))
+    how = {"strides": list(stride), "pads": _pads(pads), "dilations": list(dilation)}
+    out = w.node("Conv", flat, filter, shape=(-1, 1, *w.types[0].shape[2:]), **how)
     static = [m if m >= 0 else w.size(out, i) for i, m in enumerate(w.types[0].shape[2:], 2)]
     return w.cast(w.reshape(out, [n, c, *static]), x.dtype)
 
@@ -159,13 +181,13 @@ def window_sum(w, x, *, kernel_size, strides, paddings, dilations, ceil_mode):
 def window_sum_adjoint(w, ct, like, *, kernel_size, strides, paddings, dilations, ceil_mode):
     """A `ConvTranspose` with a filter of ones."""
     v = w.wide(ct)
-    kernel, stride, spread, pads = _pool(like, kernel_size, strides, paddings, dilations, ceil_mode)
+    kernel, stride, dilation, pads = _pool(like, kernel_size, strides, paddings, dilations, ceil_mode)
     n, c, *space = w.sizes(v)
     merged = w.arith("Mul", n, c)
     flat = w.reshape(v, [merged, 1, *space])
     static = like.shape
     image = Tensor(like.name, v.dtype, (-1, 1, *static[2:]))
-    found = transposed(w, flat, _ones(w, v, kernel), image, stride, pads, spread, 1)
+    found = transposed(w, flat, _ones(w, v, kernel), image, stride, pads, dilation, 1)
     return w.cast(w.reshape(found, w.sizes(like)), ct.dtype)
 
 

@@ -1,0 +1,70 @@
+"""The node tests of the `onnx` package: read as programs and written as ONNX again, they give the expected outputs."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import core
+from core.ir.errors import ProgramError
+from core.onnx import write_model
+from tests.core.onnx.backend import RANDOM, Case, cases, outcome
+from tests.core.onnx.exported import run
+
+STEP, PARTS = 80, 40
+REFUSED = ("draw other numbers", "no operator for", "no float64 kernel", "depends on the data", "traced back")
+
+
+def returns(case: Case) -> bool:
+    """Check one test; False if it is not read, or its program is not written."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = outcome(case)
+    model = found.imported
+    if found.status != "pass" or model is None or found.feeds is None:
+        return False
+    try:
+        data = write_model(core.read(model.program), values=model.values, outputs=model.outputs)
+    except ProgramError as error:
+        assert all(any(reason in each.message for reason in REFUSED) for each in error.problems), case.name
+        return False
+    results = run(data, found.feeds)
+    expected = [each for out in case.outputs for each in (out if isinstance(out, list) else [out])]
+    for name, wanted in zip(model.outputs, expected, strict=True):
+        result = results.get(name, results.get(f"{name}.float32"))
+        agree(result, np.asarray(wanted), case)
+    return True
+
+
+def agree(result, wanted: np.ndarray, case: Case) -> None:
+    assert result is not None
+    assert result.shape == wanted.shape, case.name
+    if case.op in RANDOM:
+        return
+    if wanted.dtype.kind not in "fV":
+        np.testing.assert_array_equal(result, wanted, err_msg=case.name)
+        return
+    rounding = {"float16": 2e-3, "bfloat16": 2e-2}.get(wanted.dtype.name, 1e-5)
+    a, b = result.astype("float64"), wanted.astype("float64")
+    np.testing.assert_allclose(a, b, max(case.rtol, rounding), max(case.atol, rounding * 0.1), err_msg=case.name)
+
+
+def test_a_sample_of_node_tests_returns_as_onnx():
+    sample = cases()[::STEP]
+
+    assert sum(map(returns, sample)) > len(sample) / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_all_node_tests_return_as_onnx(part):
+    mistakes = []
+    for case in cases()[part::PARTS]:
+        try:
+            returns(case)
+        except Exception as error:
+            mistakes.append(f"{case.name}: {str(error)[:300]}")
+
+    assert not mistakes, "\n".join(mistakes)
