@@ -12,7 +12,7 @@ from core.onnx.writing.registry import Refused, cannot, writes
 from core.onnx.writing.rules.indexing import wrapped
 from core.ops.common.windows import pads_of, reach, sizes
 
-cannot("the size of each bin depends on the data", "roi_positions", "roi_fractions")
+cannot("the size of each bin depends on the data", "roi_positions")
 
 
 def _geometry(n, strides, paddings, dilations):
@@ -211,13 +211,3 @@ def pick(w, x, index):
     at = w.reshape(wrapped(w, index, count), [n, c, w.product(w.sizes(index)[2:])])
     found = w.node("GatherElements", flat, at, axis=2, shape=at.shape)
     return w.reshape_like(found, index)
-
-
-@writes("non_max_suppression")
-def non_max_suppression(w, boxes, scores, *, max_output, iou_threshold, score_threshold, box_format):
-    if boxes.dtype == "float64":
-        raise Refused("onnxruntime has no float64 kernel")
-    given = [w.wide(boxes), w.wide(scores), w.ints([max_output]), w.const([iou_threshold], "float32")]
-    least = None if score_threshold == -np.inf else w.const([score_threshold], "float32")
-    center = int(box_format == "center")
-    return w.node("NonMaxSuppression", *given, least, center_point_box=center, dtype="int64", shape=(-1, 3))
