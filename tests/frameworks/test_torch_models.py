@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -41,33 +42,60 @@ def close(found: np.ndarray, expected: np.ndarray, largest: float) -> bool:
     return bool(np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max() + 1e-6 * largest)
 
 
+def trained(case: Case, module: Any) -> tuple[list[float], dict[str, np.ndarray]]:
+    """Train the module in torch: the losses, and the gradients of the first step."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+    losses, gradients = [], {}
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(case, module(*case.inputs))
+        loss.backward()
+        if step == 0:
+            gradients = {n: p.grad.numpy().copy() for n, p in module.named_parameters() if p.grad is not None}
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, gradients
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_model_trains_as_in_torch_and_its_weights_go_back(name: str, service: bp.Service):
     case = case_of(name)
-    module, other = case.module, copy.deepcopy(case.module)
-    program = bp.from_torch(module, case.inputs, service, loss=case.loss)
+    program = bp.from_torch(case.module, case.inputs, service, loss=case.loss)
     feeds = feeds_of(program, case)
+    back = copy.deepcopy(case.module)
 
     first = program.gradients(feeds=feeds)
-    optimizer = torch.optim.SGD(other.parameters(), lr=RATE)
-    expected = []
     with program.session(optimizer={"type": "sgd", "learning_rate": RATE}) as session:
         losses = [float(session.step(feeds).loss) for _ in range(STEPS)]
-        for step in range(STEPS):
-            optimizer.zero_grad()
-            loss = loss_of(case, other(*case.inputs))
-            loss.backward()
-            if step == 0:
-                gradients = {n: p.grad.numpy().copy() for n, p in other.named_parameters() if p.grad is not None}
-            optimizer.step()
-            expected.append(loss.item())
-        session.load_into(module)
+        session.load_into(back)
+        kept = session.parameters()
+    expected, gradients = trained(case, case.module)
 
     largest = max(float(np.abs(each).max()) for each in gradients.values())
-    wrong = [n for n, each in gradients.items() if not close(first.gradients[n], each, largest)]
-    assert wrong == []
+    assert [n for n, each in gradients.items() if not close(first.gradients[n], each, largest)] == []
     np.testing.assert_allclose(losses, expected, rtol=2e-3, atol=1e-4)
-    trained = other.state_dict()
-    for key, value in module.state_dict().items():
-        tolerance = 5e-3 * float(trained[key].double().abs().max()) + 1e-4
-        np.testing.assert_allclose(value.double(), trained[key].double(), rtol=0, atol=tolerance, err_msg=key)
+    held = back.state_dict()
+    assert set(gradients) <= set(kept)
+    assert [n for n, value in kept.items() if n in held and not np.array_equal(held[n], value)] == []
+
+
+@pytest.mark.parametrize("name", ["resnet18", "lstm", "control_flow"])
+def test_weights_and_buffers_in_double_precision_stay_those_of_torch(name: str, service: bp.Service):
+    """In single precision torch itself drifts by a percent from its double precision: 20 steps of ResNet-18."""
+    single = case_of(name)
+    double = lambda each: each.double() if each.is_floating_point() else each
+    case = replace(
+        single, module=single.module.double(), inputs=tuple(map(double, single.inputs)), label=double(single.label)
+    )
+    program = bp.from_torch(case.module, case.inputs, service, loss=case.loss)
+    back = copy.deepcopy(case.module)
+
+    with program.session(optimizer={"type": "sgd", "learning_rate": RATE}) as session:
+        for _ in range(STEPS):
+            session.step(feeds_of(program, case))
+        session.load_into(back)
+    trained(case, case.module)
+
+    for key, value in case.module.state_dict().items():
+        tolerance = 1e-5 * float(value.double().abs().max()) + 1e-7
+        np.testing.assert_allclose(back.state_dict()[key], value, rtol=0, atol=tolerance, err_msg=key)
