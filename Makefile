@@ -44,7 +44,7 @@ $(STAMP): $(PINNED) pyproject.toml
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# Only the slow tests need PyTorch, to compare with it. Its file has no hashes and pins no CUDA package, because builds
+# Only the slow tests need PyTorch, JAX and Keras, to compare with them. The file has no hashes and pins no CUDA package, because builds
 # of PyTorch differ between machines and require their own packages. Without PyTorch, pytest skips those tests.
 $(ORACLE): $(STAMP) requirements/oracle.txt
 	@echo "adding PyTorch to $(VENV), for the tests (once)"

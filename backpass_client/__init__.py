@@ -24,6 +24,8 @@ Files, each importing only from the lines above it:
 errors            exceptions
 text              short texts of results
 rows, tensorfile  sparse gradients; messages with tensors as safetensors files
+torch_tensors     tensors of PyTorch as arrays, and arrays as weights of a module
+torch_export      modules of PyTorch as ONNX models that train
 onnx_file         ONNX models as the bytes to send
 streams           gradients that arrive during the backward pass
 connection        HTTP requests to one service, with retries
@@ -46,6 +48,8 @@ jobs              training on stored datasets by the service
 sessions          sessions: training in the service
 datasets          stored tables, and their upload
 programs          registered programs
+torch_models      modules of PyTorch as programs
+remote_module     a module of PyTorch that runs in the service; imported at first use, because it needs torch
 service           a service with all that it stores
 """
 
@@ -100,6 +104,7 @@ from backpass_client.service import Service
 from backpass_client.sessions import OptimizerState, Session, Step, Stopped
 from backpass_client.streams import GradientStream
 from backpass_client.tape import Tape, immediate, lazy
+from backpass_client.torch_models import from_torch
 from backpass_client.variable import Variable
 
 __all__ = [
@@ -138,6 +143,7 @@ __all__ = [
     "f32",
     "f64",
     "feed",
+    "from_torch",
     "function",
     "grad",
     "i8",
@@ -166,4 +172,8 @@ def __getattr__(name: str) -> Any:
     """The op `name` as a function. Only a service knows the ops, so an unknown name raises Refused at the call."""
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "RemoteModule":  # a class of torch, which the rest of the package does not need
+        from backpass_client.remote_module import RemoteModule
+
+        return RemoteModule
     return function(name)

@@ -19,6 +19,7 @@ from backpass_client.results import Arrays, Gradients, gradients_of, group, stre
 from backpass_client.rows import from_tensors, to_tensors
 from backpass_client.streams import GradientStream
 from backpass_client.text import NamedArrays, fields
+from backpass_client.torch_tensors import load_into
 
 __all__ = ["OptimizerState", "Session", "Step", "Stopped"]
 
@@ -249,6 +250,13 @@ class Session:
     def put_parameters(self, values: Mapping[str, Any]) -> None:
         """Replace the named parameters and states. The others, and the optimizer's state, stay."""
         self.service.exchange("PUT", f"{self.path}/parameters", {}, values, headers={"if-match": "*"})
+
+    def load_into(self, module: Any) -> None:
+        """Copy the parameters and states into a module of PyTorch that has them under the same names.
+
+        Raises BackpassError, before anything changes, if no name fits or a shape does not.
+        """
+        load_into(module, self.parameters())
 
     def to_onnx(
         self,

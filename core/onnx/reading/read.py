@@ -19,6 +19,7 @@ from core.onnx.reading.draft import Draft
 from core.onnx.reading.graph import Env, GraphReader
 from core.onnx.reading.losses import Loss, append_loss
 from core.onnx.reading.model import OLDEST, parse, subgraphs
+from core.onnx.reading.training import bound, read_updates, trainable
 from core.onnx.reading.values import Label, List, Maybe, Poison, Tensor, Value
 
 __all__ = ["ImportedModel", "read_model"]
@@ -56,8 +57,12 @@ def read_model(
     data:       the protobuf.
     files:      external data, by the location that the tensors of the model name.
     loss:       a loss to name or to append.
-    parameters: the initialisers that training may change. The default is every initialiser of floats with at least one
-                axis, except running statistics.
+    parameters: the initialisers that training may change. The default is the list that the model names in its metadata
+                under `backpass.trainable`; without it, every initialiser of floats with at least one axis, except
+                running statistics.
+
+    An initialiser that the model's training information binds to a value is a state, and each step writes that value
+    to it.
     Raises ProgramError with one problem for each refused node, input or initialiser.
     """
     model = parse(data, files or {})
@@ -70,7 +75,9 @@ def _read(model: ModelProto, loss: Loss | None, parameters: Collection[str] | No
     if opsets.get("", OLDEST) < OLDEST:
         raise ProgramError(f"opset {opsets['']} is older than {OLDEST}, the oldest one supported", "malformed_model")
     draft = Draft()
-    reader = GraphReader(draft, opsets, model.functions, _statistics(model.graph), parameters)
+    parameters = trainable(model) if parameters is None else parameters
+    states = _statistics(model.graph) | bound(model)
+    reader = GraphReader(draft, opsets, model.functions, states, parameters)
     env: Env = {}
     graph = model.graph
     reader.initialisers(graph, env)
@@ -78,6 +85,8 @@ def _read(model: ModelProto, loss: Loss | None, parameters: Collection[str] | No
         if each.name not in env:
             env[each.name] = _feed(draft, reader, each)
     reader.nodes(graph.node, env)
+    if model.training_info:
+        read_updates(model, reader, env)
     if reader.problems:
         raise InvalidProgram(reader.problems)
     outputs = dict(pair for each in graph.output for pair in _tensors(each.name, env.get(each.name), reader))
