@@ -16,7 +16,8 @@ PEERS  := .venv-bench
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 HOST   ?= 127.0.0.1
 PORT   ?= 8080
-JOBS   ?= auto
+# One process more than cores, because many tests wait for processes of the service.
+JOBS   ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 IMAGE  ?= backpass
 # A test that waits for ever fails by name after this time, in seconds, instead of stopping the run.
 NO_HANG := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true

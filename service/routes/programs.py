@@ -46,7 +46,7 @@ router = APIRouter(prefix="/v1/programs", tags=["programs"])
 CLIPPED = {"loss": "loss", "hooks": [{"match": {"role": "parameter"}, "do": "clip_value", "min": -1.0, "max": 1.0}]}
 
 
-class Tensor(Strict):
+class InitialValue(Strict):
     """One initial value."""
 
     name: str
@@ -58,7 +58,7 @@ class Tensor(Strict):
 class DetailedValues(InitialValues):
     """The initial values of a program, with their types."""
 
-    tensors: list[Tensor]
+    tensors: list[InitialValue]
 
 
 class ProgramDetail(ProgramSummary):

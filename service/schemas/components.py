@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-__all__ = ["component", "definitions", "model", "resolved"]
+__all__ = ["SCHEMAS", "component", "definitions", "model", "resolved"]
 
 TEMPLATE = "#/components/schemas/{model}"
 MARK = "x-component"

@@ -12,7 +12,7 @@ from fastapi.openapi.utils import get_openapi
 
 from service.problems import components
 from service.schemas.access import add_access
-from service.schemas.components import definitions, resolved
+from service.schemas.components import SCHEMAS, definitions, resolved
 from service.schemas.headers import add_headers
 
 __all__ = ["openapi_of", "openapi_text"]
@@ -28,7 +28,9 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(
         title=app.title, version=app.version, description=app.description, tags=app.openapi_tags, routes=app.routes
     )
-    document["components"]["schemas"] |= definitions()
+    schemas, own = document["components"]["schemas"], definitions()
+    assert all(schemas[name] == SCHEMAS[name] for name in schemas.keys() & SCHEMAS.keys()), "two schemas have one name"
+    schemas |= own
     for kind, parts in components().items():
         document["components"].setdefault(kind, {}).update(parts)
     add_headers(document)
