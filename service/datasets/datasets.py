@@ -26,7 +26,7 @@ from service.objects.tensor_file import DamagedFile, read_entries
 from service.problems import HttpProblem
 from service.store import tables
 from service.store.errors import StorageError
-from service.store.shared_files import lock, renewed
+from service.store.shared_files import keep_files, order_deletion, renewed
 from service.store.store import Store
 
 __all__ = ["Datasets"]
@@ -91,7 +91,7 @@ class Datasets:
             return found
 
     def _insert(self, connection: Connection, tenant: str, dataset: Dataset) -> tuple[Dataset, bool] | None:
-        lock(connection, dataset.key)
+        keep_files(connection, table)
         if (known := _found(connection, tenant, dataset.id)) is not None:
             return known, False
         if not self._objects.exists(dataset.key):
@@ -138,7 +138,7 @@ class Datasets:
         """Delete the file `key` if no row names it. A failure is logged: the next start tries again."""
 
         def work(connection: Connection) -> None:  # it changes no row: it may run twice
-            lock(connection, key)
+            order_deletion(connection, table)
             named = select(func.count()).select_from(table).where(table.c.key == key)
             if not connection.execute(named).scalar_one():
                 self._objects.delete(key)

@@ -99,7 +99,7 @@ class Objects:
             raise
         file.close()  # completes the upload to a remote store
         if self._is_local:
-            _sync_directory(os.path.dirname(path))
+            _sync_name(path)
         return written
 
     def adopt(self, key: str, path: Path) -> None:
@@ -119,7 +119,7 @@ class Objects:
                 os.rename(temporary, target)
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary)  # it stays where both names are of the same file
-                _sync_directory(os.path.dirname(target))
+                _sync_name(target)
                 return
         with path.open("rb") as file:
             self.write(key, iter(lambda: file.read(PIECE), b""))
@@ -225,6 +225,12 @@ def _make_folders(path: str) -> None:
     with contextlib.suppress(FileExistsError):
         os.mkdir(path)
         _sync_directory(above)
+
+
+def _sync_name(path: str) -> None:
+    """Make the name of a new file durable. Its directory is not there only if somebody has deleted the file since."""
+    with contextlib.suppress(FileNotFoundError):
+        _sync_directory(os.path.dirname(path))
 
 
 def _sync_directory(path: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, insert, select
 
 from service.objects import Objects
-from service.store.shared_files import lock
+from service.store.shared_files import order_deletion
 from service.store.tables import program_values as table
 
 __all__ = ["FOLDER", "NewValues", "StoredValues", "add", "collect", "keys", "known", "remove", "with_sha256"]
@@ -80,7 +80,7 @@ def collect(objects: Objects, key: str, forget: Callable[[], Any]) -> Callable[[
     """A transaction that deletes the file `key` if no row names it. forget: also deletes its copies."""
 
     def work(connection: Connection) -> None:  # it changes no row: it may run twice
-        lock(connection, key)
+        order_deletion(connection, table)
         if not connection.execute(select(func.count()).select_from(table).where(table.c.key == key)).scalar_one():
             objects.delete(key)
             forget()

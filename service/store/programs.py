@@ -18,7 +18,7 @@ from service.store import program_values
 from service.store.errors import StorageError, StorageUnavailable
 from service.store.program_text import ProgramText, program_id
 from service.store.program_values import NewValues, StoredValues
-from service.store.shared_files import lock, renewed
+from service.store.shared_files import keep_files, renewed
 from service.store.store import Store
 from service.store.tables import program_values as values_table
 from service.store.tables import programs
@@ -138,17 +138,14 @@ class ProgramStore:
         values: StoredValues | None = None,
     ) -> tuple[StoredProgram, bool] | None:
         """The stored program, and whether it is new; None if the file of its values is not there."""
-        if values is not None:
-            lock(connection, values.key)
+        if program.values is not None:
+            keep_files(connection, values_table)
         known = _get(connection, tenant, program.id)
         if known is not None:
             return known, False
         if values is None and program.values is not None:
             values = program_values.with_sha256(connection, tenant, program.values)
             if values is None:
-                raise MissingValues
-            lock(connection, values.key)
-            if program_values.with_sha256(connection, tenant, program.values) is None:
                 raise MissingValues
         elif values is not None and self._objects is not None and not self._objects.exists(values.key):
             return None

@@ -41,6 +41,22 @@ def test_deleting_a_file_twice_is_safe(objects):
         objects.read("a")
 
 
+def test_a_file_that_is_deleted_while_it_is_stored_is_no_error(tmp_path, monkeypatch):
+    objects, source, rename = Objects(str(tmp_path / "objects")), tmp_path / "source", os.rename
+    source.write_bytes(b"x")
+
+    def rename_and_delete(old, new):
+        rename(old, new)
+        objects.delete("values/a")
+
+    objects.write("b", [b"y"])
+    monkeypatch.setattr(os, "rename", rename_and_delete)
+    objects.adopt("values/a", source)
+    objects.write("values/a", [b"x"])
+
+    assert list(objects.keys()) == ["b"]
+
+
 def test_a_write_that_fails_leaves_no_file(tmp_path):
     objects = Objects(str(tmp_path))
 

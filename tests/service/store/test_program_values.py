@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +115,28 @@ def test_a_program_that_appears_while_the_file_goes_has_its_file(programs, objec
     asyncio.run(all_cycles())
 
     assert files(objects) == []
+
+
+def test_a_file_stays_when_a_sweep_begins_before_its_row_is_committed(programs, objects, tmp_path):
+    values = new(tmp_path, 2.0)
+    counting, known = threading.Event(), programs.limit_of
+
+    def slow_limit(tenant: str) -> float:
+        counting.set()
+        time.sleep(0.3)
+        return known(tenant)
+
+    async def both() -> None:
+        programs.limit_of = slow_limit
+        text = ProgramText.of({"blocks": []}).with_values(values.sha256)
+        registered = asyncio.create_task(programs.put("a", text, SIGNATURE, values))
+        await asyncio.to_thread(counting.wait)
+        await programs.collect_all()
+        await registered
+
+    asyncio.run(both())
+
+    assert files(objects) == [values.sha256]
 
 
 def test_the_id_of_a_program_with_values_is_that_of_its_document():
