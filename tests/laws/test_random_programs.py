@@ -232,37 +232,3 @@ def floats(op: dict[str, Any]) -> list[str]:
     """The outputs of `op` that certainly have one shape on every trip and are not shadowed."""
     names: list[str] = op["outputs"]["out"] if op["type"] in ("add", "sub", "mul", "sin", "tanh") else []
     return [name for name in names if not name.startswith("long")]
-
-
-@random_programs()
-def test_derivatives_inside_a_program_are_those_of_its_backward_pass(part, document, seed):
-    """The construct `gradients` of the loss, at the end of the program, and the gradients of what it returns."""
-    values, draw = leaves(seed), random.Random(seed)
-    program, policy = read(document), draw.choice(POLICIES)
-    outer, *inner = document["blocks"]
-    slopes = {name: f"{name}.slope" for name in INPUTS}
-    sums = [_plain_op("reduce_sum", [slope], f"{slope}.sum") for slope in slopes.values()]
-    ops = [
-        {
-            "type": "gradients",
-            "inputs": {"targets": ["loss"], "inputs": list(slopes)},
-            "outputs": {"out": [*slopes.values()]},
-        },
-        *sums,
-        {"type": "sum", "inputs": {"x": [each["outputs"]["out"][0] for each in sums]}, "outputs": {"out": ["total"]}},
-    ]
-    inside = read({**document, "blocks": [{**outer, "ops": [*outer["ops"], *ops]}, *inner]})
-    assert read(write(inside)) == inside
-
-    wanted = whole(first_order(program).step(values).gradients)
-    query = GradientQuery(targets=("total",), **EVERY, loop_memory=policy)
-    out = compile_gradient(inside, query, fetch=list(slopes.values())).step(values)
-
-    for name, slope in slopes.items():
-        np.testing.assert_allclose(out.fetched[slope], wanted[name], rtol=1e-12, atol=1e-14)
-    second = flat(second_order(program, memory=["store", policy]).step(values).gradients)
-    np.testing.assert_allclose(flat(out.gradients), second, rtol=1e-9, atol=1e-11)
-
-
-def _plain_op(type: str, inputs: list[str], output: str) -> dict[str, Any]:
-    return {"type": type, "inputs": {"x": inputs}, "outputs": {"out": [output]}, "attrs": {}}
