@@ -41,7 +41,7 @@ def _heads(node: Node) -> int | None:
     if node.attr("softcap", 0.0) or any(each.name not in SAID for each in node.proto.attribute):
         return None
     tensors = [node[i] for i in range(3)]
-    q, k, v = tensors
+    q, k = tensors[:2]
     if len({each.dtype for each in tensors}) > 1 or len({each.rank for each in tensors}) > 1:
         return None
     if q.rank == 4:
