@@ -274,7 +274,7 @@ def test_packed_sequences_are_refused_with_the_way_out(service: bp.Service, wher
             return self.rnn(x)[1][0] if lengths is None else lstm_of_packed(x, lengths, self.rnn)
 
     module = Last()
-    with pytest.raises(bp.BackpassError, match="packed sequences have no counterpart .* lengths as a feed"):
+    with pytest.raises(bp.BackpassError, match=r"packed sequences have no counterpart .* lengths as a feed"):
         bp.from_torch(module, (x, lengths) if where == "in the module" else (packed, None), service)
 
     assert module(x, lengths).shape == (1, 3, 4), "packing works again"

@@ -1,4 +1,4 @@
-"""Losses that are appended to a model: values and gradients beside their formulas, and beside PyTorch if it is there."""
+"""Appended losses: values and gradients beside their formulas, and beside those of PyTorch."""
 
 from __future__ import annotations
 
