@@ -36,7 +36,9 @@ def gpt(
         return {"loss": bp.softmax_with_cross_entropy(logits, following, reduction="mean"), "logits": logits}
 
     return network
-    # --8<-- [end:model]
+
+
+# --8<-- [end:model]
 
 
 # --8<-- [start:data]
@@ -56,12 +58,19 @@ def pieces(text: np.ndarray, context: int = CONTEXT) -> dict[str, np.ndarray]:
         "tokens": text[: count * context].reshape(count, context),
         "following": text[1 : count * context + 1].reshape(count, context),
     }
-    # --8<-- [end:data]
+
+
+# --8<-- [end:data]
 
 
 # --8<-- [start:train]
 def run(
-    service: bp.Service, steps: int = 1500, layers: int = 2, features: int = 64, length: int = 300
+    service: bp.Service,
+    steps: int = 1500,
+    batch_size: int = 32,
+    layers: int = 2,
+    features: int = 64,
+    length: int = 300,
 ) -> dict[str, float]:
     """Train; prints a text of `length` characters. Returns the bits per character on unseen text, before and after."""
     alphabet, text = load()
@@ -77,12 +86,14 @@ def run(
     program = gpt(len(alphabet), layers=layers, features=features)
     with service.create_session(program, optimizer=optimizer, clip_norm=1.0) as session:
         before = session.evaluate(unseen)["loss"].item() / math.log(2)
-        curves = session.fit(data, steps=steps, batch_size=32)
+        curves = session.fit(data, steps=steps, batch_size=batch_size)
         after = session.evaluate(unseen)["loss"].item() / math.log(2)
         print(f"{curves['step'][-1]} steps; loss {curves['loss'][0]:.3f} -> {curves['loss'][-1]:.3f}")
         print(continued(session, alphabet, "The ", length))
     return {"before": before, "after": after}
-    # --8<-- [end:train]
+
+
+# --8<-- [end:train]
 
 
 # --8<-- [start:generate]
@@ -98,13 +109,15 @@ def continued(session: bp.Session, alphabet: str, start: str, length: int, tempe
         chance = np.exp((logits - logits.max()).astype("float64") / temperature)
         written.append(int(random.choice(len(alphabet), p=chance / chance.sum())))
     return "".join(alphabet[each] for each in written)
-    # --8<-- [end:generate]
+
+
+# --8<-- [end:generate]
 
 
 def main() -> int:
-    given = options(__doc__, steps=1500, layers=2, features=64, length=300)
+    given = options(__doc__, steps=1500, batch_size=32, layers=2, features=64, length=300)
     with connected(given.url) as service:
-        reached = run(service, given.steps, given.layers, given.features, given.length)
+        reached = run(service, given.steps, given.batch_size, given.layers, given.features, given.length)
     print(f"unseen text: {reached['before']:.2f} -> {reached['after']:.2f} bits per character")
     return 0 if reached["after"] < reached["before"] - 2 else 1
 

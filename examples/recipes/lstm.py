@@ -40,7 +40,9 @@ def classifier(features: int = 16, hidden: int = 32) -> bp.BuiltProgram:
         return {"loss": loss, "accuracy": hits.mean(), "logits": logits}
 
     return network
-    # --8<-- [end:model]
+
+
+# --8<-- [end:model]
 
 
 # --8<-- [start:batch]
@@ -51,7 +53,9 @@ def batch(lines: Sequence[str]) -> dict[str, np.ndarray]:
     for row, line in zip(text, lines, strict=True):
         row[: len(line)] = [ord(character) for character in line]
     return {"text": text, "lengths": np.array([len(line) for line in lines])}
-    # --8<-- [end:batch]
+
+
+# --8<-- [end:batch]
 
 
 def load() -> tuple[list[str], list[str]]:
@@ -69,7 +73,7 @@ def usable(lines: set[str]) -> list[str]:
 
 
 # --8<-- [start:train]
-def run(service: bp.Service, steps: int = 300, hidden: int = 32) -> dict[str, float]:
+def run(service: bp.Service, steps: int = 1500, hidden: int = 32) -> dict[str, float]:
     """Train; returns the accuracy on lines that were not in training, before and after."""
     random = np.random.default_rng(0)
     groups = [random.permutation(lines) for lines in load()]
@@ -91,7 +95,9 @@ def run(service: bp.Service, steps: int = 300, hidden: int = 32) -> dict[str, fl
             logits = session.evaluate(batch([line]), ["logits"])["logits"][0]
             print(f"{line!r} is {'code' if logits[1] > logits[0] else 'English'}")
     return {"before": before, "after": after}
-    # --8<-- [end:train]
+
+
+# --8<-- [end:train]
 
 
 # --8<-- [start:padding]
@@ -104,11 +110,13 @@ def padding_gradient(service: bp.Service) -> float:
     found = program.gradients(targets=["loss"], inputs=["embedded"], feeds=feeds, parameters=values)
     behind = np.arange(feeds["text"].shape[1]) >= feeds["lengths"][:, None]
     return float(np.abs(found.gradients["embedded"][behind]).max())
-    # --8<-- [end:padding]
+
+
+# --8<-- [end:padding]
 
 
 def main() -> int:
-    given = options(__doc__, steps=300, hidden=32)
+    given = options(__doc__, steps=1500, hidden=32)
     with connected(given.url) as service:
         print(f"largest gradient behind the end of a line: {padding_gradient(service)}")
         reached = run(service, given.steps, given.hidden)

@@ -26,7 +26,7 @@ def vae(latent: int = 8, hidden: int = 128) -> bp.BuiltProgram:
     grow, shrink = bp.nn.Linear(hidden, name="decoder.hidden"), bp.nn.Linear(PIXELS, name="decoder.pixels")
 
     def decoded(z: bp.Symbol) -> bp.Symbol:
-        """Logits of the pixels for z [batch, latent]. Both calls share the parameters of the layers."""
+        """Logits of the pixels for z [batch, latent]. All calls share the parameters of the layers."""
         return shrink(bp.relu(grow(z)))
 
     @bp.program
@@ -48,7 +48,9 @@ def vae(latent: int = 8, hidden: int = 128) -> bp.BuiltProgram:
         }
 
     return network
-    # --8<-- [end:model]
+
+
+# --8<-- [end:model]
 
 
 # --8<-- [start:train]
@@ -70,7 +72,9 @@ def run(service: bp.Service, epochs: int = 60, latent: int = 8, hidden: int = 12
     for title, rows in (("test digits", test.x[:6]), ("their copies", copies), ("new digits", new)):
         print(f"\n{title}\n{drawing(rows)}")
     return {"before": before, "after": after}
-    # --8<-- [end:train]
+
+
+# --8<-- [end:train]
 
 
 def drawing(rows: np.ndarray) -> str:
