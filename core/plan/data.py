@@ -47,7 +47,7 @@ class Sequence:
 # --- memory ------------------------------------------------------------------------------------------------------
 
 
-Place = Literal["arena", "given", "carried", "element"]
+Place = Literal["arena", "given", "carried", "element", "none"]
 
 
 def bytes_of(shape: tuple[int, ...], dtype: str) -> int:
@@ -63,6 +63,7 @@ class Root:
            "carried" a state of a loop, whose address changes from trip to trip.
            "element" memory of one trip: an element of a stack that a loop records or reads, or the part of one trip in
                      memory for several.
+           "none"    no memory; only the strides of its views count.
     name:  of the variable, for debugging.
     """
 
@@ -123,7 +124,8 @@ class Instr:
 
     kind: "constant"   the number `value`.
           "load"       an element of `operand`.
-          "iota"       the position along the row, int64.
+          "iota"       `value` plus the position along each axis times a stride, int64. attrs: the strides, `outer`
+                       and `inner`, as those of an operand.
           "apply"      elementwise op `op` with `attrs` on `args`.
           "reduce"     one value for the row: the reduction `op` (sum, max, ...) of `args`.
           "store"      write `args` to `operand`.

@@ -8,7 +8,7 @@ from core.ir import Op
 from core.ir.errors import InternalError
 from core.ops.indexing.gather import cut
 from core.plan.data import View
-from core.plan.entries import Entry, Uniform
+from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.fusion import Member
 from core.plan.lowering import Lowering, lowers
 from core.plan.unsupported import Unsupported
@@ -39,6 +39,11 @@ def reshaped(low: Lowering, entry: Entry, shape: tuple[int, ...]) -> Entry:
     """`entry` with another shape of the same number of elements; a copy if strides cannot describe it."""
     if isinstance(entry, Uniform):
         return replace(entry, shape=shape)
+    if isinstance(entry, Pattern):
+        places = reshaped_view(entry.places, shape)
+        if places is not None:
+            return replace(entry, places=places)
+        entry = low.stored(entry)
     if [n for n in entry.shape if n != 1] == [n for n in shape if n != 1]:
         if isinstance(entry, Member):
             axes = iter([a for a, n in zip(entry.axes, entry.shape, strict=True) if n != 1])
@@ -95,6 +100,9 @@ def transposed(entry: Entry, order: tuple[int, ...]) -> Entry:
     shape = tuple(entry.shape[i] for i in order)
     if isinstance(entry, Uniform):
         return replace(entry, shape=shape)
+    if isinstance(entry, Pattern):
+        places = replace(entry.places, shape=shape, strides=tuple(entry.places.strides[i] for i in order))
+        return replace(entry, places=places)
     if isinstance(entry, Member):
         return replace(entry, shape=shape, axes=tuple(entry.axes[i] for i in order))
     return replace(entry, shape=shape, strides=tuple(entry.strides[i] for i in order))
@@ -110,6 +118,10 @@ def lower_expand(low: Lowering, op: Op) -> None:
 def _expanded(entry: Entry, shape: tuple[int, ...]) -> Entry:
     if isinstance(entry, Uniform):
         return replace(entry, shape=shape)
+    if isinstance(entry, Pattern):
+        places = _expanded(entry.places, shape)
+        assert isinstance(places, View)
+        return replace(entry, places=places)
     extra = len(shape) - len(entry.shape)
     kept = [n == m for n, m in zip(entry.shape, shape[extra:], strict=True)]
     if isinstance(entry, Member):
