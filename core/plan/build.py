@@ -3,7 +3,23 @@
 from __future__ import annotations
 
 from core.ir import Block, TensorType
-from core.plan import branches, convolution, draws, einsum, indexing, linear, loops, pooling, reduce, shapes, stacks
+from core.plan import (
+    branches,
+    constants,
+    convolution,
+    draws,
+    einsum,
+    indexing,
+    linear,
+    loops,
+    movement,
+    pooling,
+    reduce,
+    scaling,
+    selecting,
+    shapes,
+    stacks,
+)
 from core.plan.data import Root, Sequence, View, bytes_of, contiguous
 from core.plan.epilogue import fuse_epilogues
 from core.plan.lowering import Lowering, Shared
@@ -14,7 +30,8 @@ from core.plan.walk import lower_ops
 
 __all__ = ["plan_block"]
 
-_ = (branches, convolution, draws, einsum, indexing, linear, loops, pooling, reduce, shapes, stacks)  # register lowerings
+_ = (branches, constants, convolution, draws, einsum, indexing, linear, loops, movement)  # register lowerings
+_ = (pooling, reduce, scaling, selecting, shapes, stacks)
 
 
 def plan_block(block: Block, target: Target) -> Plan:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import Location
@@ -48,6 +51,12 @@ class Maker:
     def reduce(self, kind: str, x: Entry, axes: frozenset[int]) -> Entry:
         """`x` reduced over `axes`, which keep size 1. kind: sum, prod, max, min, and, or."""
         shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+        if isinstance(x, Uniform):
+            function = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "and": np.all, "or": np.any}[kind]
+            count = math.prod(x.shape[i] for i in axes)
+            with np.errstate(all="ignore"):
+                number = function(np.broadcast_to(np.asarray(x.number, x.dtype), (count,)))
+            return Uniform(number, x.dtype, shape)
         return reduced(self.low, kind, x, axes, TensorType(shape, x.dtype))
 
     def check(self, fine: Entry, code: str, message: str, location: Location | None) -> None:

@@ -47,7 +47,7 @@ class Sequence:
 # --- memory ------------------------------------------------------------------------------------------------------
 
 
-Place = Literal["arena", "given", "carried", "element", "none"]
+Place = Literal["arena", "given", "carried", "element", "constant", "none"]
 
 
 def bytes_of(shape: tuple[int, ...], dtype: str) -> int:
@@ -63,13 +63,16 @@ class Root:
            "carried" a state of a loop, whose address changes from trip to trip.
            "element" memory of one trip: an element of a stack that a loop records or reads, or the part of one trip in
                      memory for several.
+           "constant" part of the generated code; nothing writes it.
            "none"    no memory; only the strides of its views count.
     name:  of the variable, for debugging.
+    data:  the bytes of a constant.
     """
 
     nbytes: int
     place: Place = "arena"
     name: str = ""
+    data: bytes = b""
 
     def __repr__(self) -> str:
         return f"<{self.place} {self.name or hex(id(self))[-5:]} {self.nbytes}>"

@@ -46,6 +46,11 @@ class Pattern:
         step = (op, tuple(sorted(attrs.items())), operand, dtype or self.dtype)
         return Pattern(self.places, (*self.code, step))
 
+    def as_dtype(self, dtype: str) -> Pattern:
+        if dtype == self.dtype:
+            return self
+        return Pattern(self.places, (*self.code, ("cast", (("dtype", dtype),), None, dtype)))
+
     def within(self, fusion: Fusion, strides: tuple[int, ...]) -> int:
         """The pattern as a value of `fusion`, with these strides along the axes of the domain: its number there."""
         number = fusion.count(strides, self.places.offset)

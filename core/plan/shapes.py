@@ -11,9 +11,8 @@ from core.plan.data import View
 from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.fusion import Member
 from core.plan.lowering import Lowering, lowers
-from core.plan.unsupported import Unsupported
 
-__all__ = ["reshaped", "reshaped_view", "transposed"]
+__all__ = ["expanded", "reshaped", "reshaped_view", "transposed"]
 
 
 @lowers("assign", "stop_gradient")
@@ -29,7 +28,7 @@ def lower_barrier(low: Lowering, op: Op) -> None:
         low.define(out, low.entry(name))
 
 
-@lowers("reshape", "reshape_as", "unsqueeze", "squeeze")
+@lowers("reshape", "reshape_as", "unsqueeze", "squeeze", "merge_axes", "unflatten")
 def lower_reshape(low: Lowering, op: Op) -> None:
     out = op.outputs[0]
     low.define(out, reshaped(low, low.entry(op.inputs[0]), low.type(out).shape))
@@ -112,14 +111,15 @@ def transposed(entry: Entry, order: tuple[int, ...]) -> Entry:
 def lower_expand(low: Lowering, op: Op) -> None:
     shape = low.type(op.outputs[0]).shape
     entry = low.entry(op.inputs[0])
-    low.define(op.outputs[0], _expanded(entry, shape))
+    low.define(op.outputs[0], expanded(entry, shape))
 
 
-def _expanded(entry: Entry, shape: tuple[int, ...]) -> Entry:
+def expanded(entry: Entry, shape: tuple[int, ...]) -> Entry:
+    """`entry` broadcast to `shape`."""
     if isinstance(entry, Uniform):
         return replace(entry, shape=shape)
     if isinstance(entry, Pattern):
-        places = _expanded(entry.places, shape)
+        places = expanded(entry.places, shape)
         assert isinstance(places, View)
         return replace(entry, places=places)
     extra = len(shape) - len(entry.shape)
@@ -209,12 +209,3 @@ def lower_fill(low: Lowering, op: Op) -> None:
 def lower_fill_like(low: Lowering, op: Op) -> None:
     type = low.type(op.outputs[0])
     low.define(op.outputs[0], Uniform(op.attrs.get("value", 0), type.dtype, type.shape))
-
-
-@lowers("assign_value")
-def lower_value(low: Lowering, op: Op) -> None:
-    type = low.type(op.outputs[0])
-    values = op.attrs.get("values")
-    if values is None or len(set(map(repr, values))) != 1:  # 0.0 and -0.0 are equal, but not the same
-        raise Unsupported("a constant array of different numbers")
-    low.define(op.outputs[0], Uniform(values[0], type.dtype, type.shape))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from core.ir import Op, inner_blocks
+from core.ir import HOLE, Op, inner_blocks
 from core.ir.registry import lookup
 from core.ir.stop import poll
+from core.plan.constants import lower_constant
 from core.plan.interpreted import interpret
 from core.plan.lowering import LOWERINGS, Lowering
 from core.plan.unsupported import Unsupported
@@ -45,5 +46,7 @@ def _lower_natively(low: Lowering, op: Op) -> None:
         lowering(low, op)
     elif lookup(op.type).elementwise:
         low.elementwise(op)
+    elif all(n == HOLE for n in op.inputs):
+        lower_constant(low, op)
     else:
         raise Unsupported(f"{op.type} has no machine code")
