@@ -68,7 +68,7 @@ class Reader:
             if self.ops_left < 0:
                 raise ProgramError(
                     "the program takes too long to read: nested loops change the sizes of carried variables, or large "
-                    "functions are called many times",
+                    "functions are called or differentiated many times",
                     "too_deep",
                 )
             if "axis" in raw.attrs and raw.type in ALIGNED:
