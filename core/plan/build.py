@@ -13,6 +13,7 @@ from core.plan import (
     linear,
     loops,
     movement,
+    ordered,
     pooling,
     reduce,
     scaling,
@@ -31,7 +32,7 @@ from core.plan.walk import lower_ops
 __all__ = ["plan_block"]
 
 _ = (branches, constants, convolution, draws, einsum, indexing, linear, loops, movement)  # register lowerings
-_ = (pooling, reduce, scaling, selecting, shapes, stacks)
+_ = (ordered, pooling, reduce, scaling, selecting, shapes, stacks)
 
 
 def plan_block(block: Block, target: Target) -> Plan:
