@@ -17,6 +17,7 @@ from core.plan import (
     pooling,
     reduce,
     scaling,
+    segments,
     selecting,
     shapes,
     stacks,
@@ -32,7 +33,7 @@ from core.plan.walk import lower_ops
 __all__ = ["plan_block"]
 
 _ = (branches, constants, convolution, draws, einsum, indexing, linear, loops, movement)  # register lowerings
-_ = (ordered, pooling, reduce, scaling, selecting, shapes, stacks)
+_ = (ordered, pooling, reduce, scaling, segments, selecting, shapes, stacks)
 
 
 def plan_block(block: Block, target: Target) -> Plan:

@@ -250,10 +250,14 @@ class Gather(Indexed):
     __slots__ = ()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ScatterAdd(Indexed):
-    """Zeros in `out` [outer, size, inner], then ``out[o, index[i], :] += x[o, i, :]``, in the order of i."""
+    """Zeros in `out` [outer, size, inner], then ``out[o, index[i], :] += x[o, i, :]``, in the order of i.
 
-    __slots__ = ()
+    op: "sum", or another reduction, which begins with its identity.
+    """
+
+    op: str = "sum"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
