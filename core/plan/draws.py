@@ -17,7 +17,7 @@ from core.plan.entries import Entry, Uniform, positions
 from core.plan.fusion import Member
 from core.plan.lowering import Lowering, lowers
 
-__all__: list[str] = []
+__all__ = ["drawn"]
 
 
 @lowers("uniform_random", "uniform_random_like")
@@ -26,9 +26,9 @@ def lower_uniform(low: Lowering, op: Op) -> None:
     least, most = op.attrs["min"], op.attrs["max"]
     kind = np.dtype(type.dtype).type
     if (least, most - least) == (0.0, 1.0) and math.copysign(1.0, least) > 0:
-        values = _drawn(low, op, type.shape, type.dtype)
+        values = drawn(low, op, type.shape, type.dtype)
     else:
-        unit = _drawn(low, op, type.shape, "float64")
+        unit = drawn(low, op, type.shape, "float64")
         values = of.cast(of.add(of.number(least), of.mul(of.number(most - least), unit)), type.dtype)
     below = np.nextafter(kind(most), kind(least))
     low.define(op.outputs[0], of("minimum", values, of.number(below, type.dtype)))
@@ -37,8 +37,8 @@ def lower_uniform(low: Lowering, op: Op) -> None:
 @lowers("gaussian_random", "gaussian_random_like")
 def lower_gaussian(low: Lowering, op: Op) -> None:
     type, of = low.type(op.outputs[0]), Maker(low)
-    first = _drawn(low, op, type.shape, "float64")
-    second = _drawn(low, op, type.shape, "float64", math.prod(type.shape))
+    first = drawn(low, op, type.shape, "float64")
+    second = drawn(low, op, type.shape, "float64", math.prod(type.shape))
     radius = of("sqrt", of.mul(of.number(-2.0), of("log1p", of("neg", first))))
     scaled = of.mul(of.mul(of.number(op.attrs["std"]), radius), of("cos", of.mul(of.number(2.0 * math.pi), second)))
     low.define(op.outputs[0], of.cast(of.add(of.number(op.attrs["mean"]), scaled), type.dtype))
@@ -47,7 +47,7 @@ def lower_gaussian(low: Lowering, op: Op) -> None:
 @lowers("exponential", "exponential_like")
 def lower_exponential(low: Lowering, op: Op) -> None:
     type, of = low.type(op.outputs[0]), Maker(low)
-    unit = _drawn(low, op, type.shape, "float64")
+    unit = drawn(low, op, type.shape, "float64")
     values = of("div", of("neg", of("log1p", of("neg", unit))), of.number(op.attrs["rate"]))
     low.define(op.outputs[0], of.cast(values, type.dtype))
 
@@ -56,9 +56,9 @@ def lower_exponential(low: Lowering, op: Op) -> None:
 def lower_randint(low: Lowering, op: Op) -> None:
     type, of = low.type(op.outputs[0]), Maker(low)
     least, count = op.attrs["low"], op.attrs["high"] - op.attrs["low"]
-    unit = _drawn(low, op, type.shape, "float64")
-    drawn = of.cast(of("floor", of.mul(unit, of.number(count))), "int64")
-    values = of.add(of.number(least, "int64"), of("minimum", drawn, of.number(count - 1, "int64")))
+    unit = drawn(low, op, type.shape, "float64")
+    steps = of.cast(of("floor", of.mul(unit, of.number(count))), "int64")
+    values = of.add(of.number(least, "int64"), of("minimum", steps, of.number(count - 1, "int64")))
     low.define(op.outputs[0], of.cast(values, type.dtype))
 
 
@@ -68,7 +68,7 @@ def lower_bernoulli(low: Lowering, op: Op) -> None:
     p = low.entry(op.inputs[0])
     fine = of("logical_and", of("greater_equal", p, of.number(0, p.dtype)), of("less_equal", p, of.number(1, p.dtype)))
     of.check(fine, "bad_probability", "probabilities must be from 0 to 1", op.location)
-    unit = _drawn(low, op, type.shape, "float64")
+    unit = drawn(low, op, type.shape, "float64")
     low.define(op.outputs[0], of.cast(of("less_than", unit, of.cast(p, "float64")), type.dtype))
 
 
@@ -81,7 +81,7 @@ def lower_next_key(low: Lowering, op: Op) -> None:
     low.define(op.outputs[0], Member(fusion, number, "int64", type.shape, axes))
 
 
-def _drawn(low: Lowering, op: Op, shape: tuple[int, ...], dtype: str, first: int = 0) -> Entry:
+def drawn(low: Lowering, op: Op, shape: tuple[int, ...], dtype: str, first: int = 0) -> Entry:
     """Numbers in [0, 1) at the positions from `first` on, in row-major order. The key is the op's last input."""
     key: Any = Uniform(0, "int64", ())
     if op.inputs and op.inputs[-1] != HOLE and low.types[op.inputs[-1]] == TensorType((), "int64"):

@@ -102,6 +102,15 @@ def lower_wrapped_index(low: Lowering, op: Op) -> None:
     low.define(op.outputs[0], in_range(low, op, low.entry(op.inputs[0]), low.type(op.inputs[1]).shape[0]))
 
 
+@lowers("label_rows")
+def lower_label_rows(low: Lowering, op: Op) -> None:
+    of, label, type = Maker(low), low.entry(op.inputs[0]), low.type(op.outputs[0])
+    size = low.type(op.inputs[1]).shape[0]
+    message = f"a label is outside 0 to {size - 1}"
+    check_range(low, op, label, TensorType(label.shape, label.dtype), size, message)
+    low.define(op.outputs[0], of.cast(reshaped(low, label, type.shape), "int64"))
+
+
 @lowers("is_padding")
 def lower_is_padding(low: Lowering, op: Op) -> None:
     size = low.type(op.inputs[1]).shape[0]

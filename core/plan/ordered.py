@@ -6,7 +6,9 @@ import math
 from typing import Any
 
 from core.ir import Op
+from core.plan.compose import Maker
 from core.plan.data import Kernel, View
+from core.plan.draws import drawn
 from core.plan.geometry import Order, Scan
 from core.plan.lowering import Lowering, lowers
 
@@ -47,6 +49,18 @@ def lower_argsort(low: Lowering, op: Op) -> None:
     x = low.dense(low.entry(op.inputs[0]))
     spec = Order(x.dtype, *as_slabs(x.shape, op.attrs["axis"]), op.attrs["descending"])
     _order(low, op, x, spec)
+
+
+@lowers("randperm")
+def lower_randperm(low: Lowering, op: Op) -> None:
+    type = low.type(op.outputs[0])
+    x = low.dense(drawn(low, op, type.shape, "float64"))
+    if type.dtype == "int64":
+        _order(low, op, x, Order(x.dtype, 1, type.shape[0], 1))
+        return
+    places = low.allocate(type.shape, "int64")
+    low.add(Kernel("order", Order(x.dtype, 1, type.shape[0], 1), (x, places), location=op.location))
+    low.define(op.outputs[0], Maker(low).cast(places, type.dtype))
 
 
 @lowers("is_last")
