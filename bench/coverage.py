@@ -2,9 +2,9 @@
 
     python -m bench.coverage [--ops cumsum,sort] [--dtypes float32,float64] [--all]
 
-For each op, in each dtype: the step of its first example (`--all`: of all examples) and the step of its gradient. A step
-counts as left if any op in it has no machine code. The reasons come from the planner, as in the analysis of programs.
-Nothing runs.
+For each op, in each dtype: the step of its first example (`--all`: of all examples) and the step of its gradient. A
+step counts as left if any op in it has no machine code. The reasons come from the planner, as in the analysis of
+programs. Nothing runs.
 """
 
 from __future__ import annotations

@@ -114,4 +114,3 @@ DRAWS: dict[str, Callable[[Function, Mapping[str, Any], Sequence[IRValue], bool]
     "next_key": _next_key,
 }
 """Names of "apply" instructions that draw -> their generators: (function, attributes, arguments, paired) -> value."""
-

@@ -62,7 +62,11 @@ def _room(spec: Order) -> int:
 
 @dataclass(slots=True)
 class _Row:
-    """One row. offset: of its first element. words: keys twice, then positions twice if they have words of their own."""
+    """One row.
+
+    offset: of its first element.
+    words:  keys twice, then positions twice if they have words of their own.
+    """
 
     f: Function
     spec: Order
@@ -80,8 +84,8 @@ class _Row:
             else:
                 self._set(2, i, IRValue(i.name, "uint64"))
             self._set(0, i, key)
-        for i in range(spec.size, _room(spec)):
-            self._set(0, I64(i), IRValue("-1", "uint64"))
+        for extra in range(spec.size, _room(spec)):
+            self._set(0, I64(extra), IRValue("-1", "uint64"))
 
     def _key(self, x: IRValue) -> IRValue:
         """An unsigned number of at most 64 bits, in the order of x: of its own width, extended by zeros."""

@@ -32,8 +32,25 @@ from core.plan.walk import lower_ops
 
 __all__ = ["plan_block"]
 
-_ = (branches, constants, convolution, draws, einsum, indexing, linear, loops, movement)  # register lowerings
-_ = (ordered, pooling, reduce, scaling, segments, selecting, shapes, stacks)
+LOWERING = [  # importing these modules registers the lowerings
+    branches,
+    constants,
+    convolution,
+    draws,
+    einsum,
+    indexing,
+    linear,
+    loops,
+    movement,
+    ordered,
+    pooling,
+    reduce,
+    scaling,
+    segments,
+    selecting,
+    shapes,
+    stacks,
+]
 
 
 def plan_block(block: Block, target: Target) -> Plan:

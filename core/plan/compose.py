@@ -17,6 +17,15 @@ from core.plan.unsupported import Unsupported
 
 __all__ = ["Maker"]
 
+NUMPY: dict[str, np.ufunc] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "and": np.logical_and,
+    "or": np.logical_or,
+}
+
 
 class Maker:
     """Applies elementwise ops by name: ``of("mul", x, y)``. Operands broadcast; types are inferred."""
@@ -52,10 +61,9 @@ class Maker:
         """`x` reduced over `axes`, which keep size 1. kind: sum, prod, max, min, and, or."""
         shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
         if isinstance(x, Uniform):
-            function = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min, "and": np.all, "or": np.any}[kind]
             count = math.prod(x.shape[i] for i in axes)
             with np.errstate(all="ignore"):
-                number = function(np.broadcast_to(np.asarray(x.number, x.dtype), (count,)))
+                number = NUMPY[kind].reduce(np.broadcast_to(np.asarray(x.number, x.dtype), (count,)), dtype=x.dtype)
             return Uniform(number, x.dtype, shape)
         return reduced(self.low, kind, x, axes, TensorType(shape, x.dtype))
 
@@ -68,5 +76,3 @@ class Maker:
         fusion, axes = self.low.join(fine.shape, [fine])
         number = self.low.shared.check(code, message, location)
         fusion.check(self.low.argument(fusion, fine, fine.shape, axes), self.low.shared.error, number)
-
-

@@ -131,6 +131,7 @@ def lower_positions_nd(low: Lowering, op: Op) -> None:
         total = at if i == 0 else of.add(of.mul(total, of.number(shape[i], "int64")), at)
     low.define(op.outputs[0], total)
 
+
 PICKING = {"gather": 0, "scatter_add_like": 2}
 """Ops that may pick one element of each row -> the slot of the flattened rows."""
 

@@ -39,8 +39,8 @@ def lower_sum_tiles(low: Lowering, op: Op) -> None:
     type, entry = low.type(op.outputs[0]), low.entry(op.inputs[0])
     shape, counts = _aligned(type.shape, op.attrs["repeats"])
     split = tuple(n for pair in zip(counts, shape, strict=True) for n in pair)
-    tiles = low.stored(entry)
-    tiles = reshaped_view(tiles, split) or reshaped(low, low.dense(tiles), split)
+    given = low.stored(entry)
+    tiles = reshaped_view(given, split) or reshaped(low, low.dense(given), split)
     over = frozenset(range(0, len(split), 2))
     kept = tuple(1 if i in over else n for i, n in enumerate(split))
     low.define(op.outputs[0], reshaped(low, reduced(low, "sum", tiles, over, TensorType(kept, type.dtype)), type.shape))
@@ -76,7 +76,7 @@ def lower_shift(low: Lowering, op: Op) -> None:
     type = low.type(name)
     axis = op.attrs["axis"] % len(type.shape)
     size = type.shape[axis]
-    if abs(steps) >= size or isinstance(entry, Uniform) and entry.number == 0:
+    if abs(steps) >= size:
         low.define(name, Uniform(0, type.dtype, type.shape))
         return
     source, whole, kept = low.stored(entry), low.destination(name), size - abs(steps)

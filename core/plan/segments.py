@@ -50,5 +50,7 @@ def _reduce(low: Lowering, op: Op, kind: str, entry: Entry, count: int, out: Vie
     x, ids = low.dense(entry), low.dense(low.entry(op.inputs[1]))
     rows, inner = x.shape[0], math.prod(x.shape[1:])
     number = low.shared.check("index_out_of_range", f"a segment id is outside 0 to {count - 1}", op.location)
-    slabs = [View(v.root, v.dtype, (1, n, inner), (n * inner, inner, 1), v.offset) for v, n in ((x, rows), (out, count))]
+    slabs = [
+        View(v.root, v.dtype, (1, n, inner), (n * inner, inner, 1), v.offset) for v, n in ((x, rows), (out, count))
+    ]
     low.add(ScatterAdd(slabs[0], flat(ids), slabs[1], number, kind, location=op.location))

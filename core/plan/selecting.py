@@ -80,7 +80,9 @@ def lower_steps_within(low: Lowering, op: Op) -> None:
         low.define(op.outputs[0], Uniform(True, "bool", type.shape))
         return
     lengths = low.entry(op.inputs[1])
-    low.define(op.outputs[0], of("less_than", positions(type.shape, (0, 1)), counts_within(of, op, lengths, batch, time)))
+    low.define(
+        op.outputs[0], of("less_than", positions(type.shape, (0, 1)), counts_within(of, op, lengths, batch, time))
+    )
 
 
 def counts_within(of: Maker, op: Op, lengths: Entry, batch: int, most: int) -> Entry:

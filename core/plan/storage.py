@@ -62,7 +62,9 @@ class Storage:
     def hoist_invariant(self, view: View, make: Callable[[Storage, View], View]) -> View:
         """The result of `make` for `view`, computed once, before all loops whose trips do not change `view`."""
         level = self
-        while level.outer is not None and view.root not in level.own and view.root.place in ("arena", "given", "constant"):
+        while (
+            level.outer is not None and view.root not in level.own and view.root.place in ("arena", "given", "constant")
+        ):
             level = level.outer
         if view not in level._invariants:
             level._invariants[view] = make(level, view)
