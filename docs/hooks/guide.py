@@ -20,6 +20,10 @@ import placeholders
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
+UNKNOWN = "<h1>404 - Not found</h1>"
+UNKNOWN_TEXT = (
+    '<p>The guide has no page at this address. The search may find it, or <a href="/guide/">the first page</a>.</p>'
+)
 API = openapi_pages.document(ROOT)
 
 
@@ -43,9 +47,10 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
 
 
 def on_post_template(output_content: str, template_name: str, config: Any) -> str:
-    if template_name == "404.html":
-        return own_files.moved(output_content, None, Path(config.site_dir))
-    return output_content
+    if template_name != "404.html":
+        return output_content
+    told = output_content.replace(UNKNOWN, f"<h1>No such page</h1>\n{UNKNOWN_TEXT}")
+    return own_files.moved(told, None, Path(config.site_dir))
 
 
 def on_post_build(config: Any) -> None:

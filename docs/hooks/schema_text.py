@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -99,4 +100,4 @@ def _grouped(schema: Schema, types: str) -> str:
 
 def _bounds(schema: Schema) -> str:
     found = [text.format(schema[name]) for name, text in BOUNDS.items() if name in schema]
-    return f" ({', '.join(found)})" if found else ""
+    return re.sub(r"\b1 (item|character)s", r"1 \1", f" ({', '.join(found)})") if found else ""
