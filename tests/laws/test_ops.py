@@ -23,6 +23,7 @@ from core.ir.errors import CoreError, ProgramError
 from core.ir.registry import REGISTRY, Example, OpSpec, as_tuple
 from core.ops.common.types import matches
 from core.runtime.reference import execute
+from tests.bound import bound
 
 OPS = {name: spec for name, spec in REGISTRY.items() if spec.kind != "control"}
 
@@ -148,8 +149,9 @@ def check_gradient(block: Block, args: list[Any], tolerance: float, inputs: list
     """Compare the gradient of a scalar block with finite differences. Returns the gradient block."""
     at = floats(args) if inputs is None else inputs
     grad, found = gradient_of(block, args, at)
+    call = bound(block)
     for i, value in zip(at, found, strict=True):
-        wanted = differences(lambda *a: float(execute(block, a)[0]), args, i)
+        wanted = differences(lambda *a: float(call(*a)[0]), args, i)
         np.testing.assert_allclose(value, wanted, rtol=tolerance, atol=tolerance, err_msg=block.params[i])
     return grad
 
@@ -158,11 +160,12 @@ def check_slopes(block: Block, args: list[Any], tolerance: float, inputs: list[i
     """Compare slopes of a scalar block by its gradient and by differences, in two random directions for each input."""
     at = floats(args) if inputs is None else inputs
     _, found = gradient_of(block, args, at)
+    call = bound(block)
     r = np.random.default_rng(5)
     for i, value in zip(at, found, strict=True):
         for _ in range(2):
             way = r.uniform(0.5, 1.0, args[i].shape) * r.choice([-1.0, 1.0], args[i].shape)
-            up, down = (float(execute(block, [*args[:i], args[i] + h * way, *args[i + 1 :]])[0]) for h in (1e-6, -1e-6))
+            up, down = (float(call(*args[:i], args[i] + h * way, *args[i + 1 :])[0]) for h in (1e-6, -1e-6))
             slope = float(np.sum(value * way))
             np.testing.assert_allclose(
                 slope, (up - down) / 2e-6, rtol=tolerance, atol=tolerance, err_msg=block.params[i]
