@@ -10,7 +10,7 @@ import pytest
 from core.backward.forward_only import clone
 from core.compiler.compile import GradientQuery, compile_forward, compile_gradient
 from core.wire import read, write
-from tests.laws.test_random_programs import INPUTS, first_order, flat, leaves, second_order
+from tests.laws.test_random_programs import INPUTS, POLICIES, first_order, flat, leaves, second_order
 from tests.programs import close
 from tests.strategies import written
 
@@ -30,7 +30,8 @@ def test_a_derivative_inside_of_a_program_is_the_gradient_of_a_query(part):
         document["blocks"][0]["ops"].append({"type": "gradients", **names})
         program = read(document)
 
-        query = GradientQuery(targets=INSIDE, inputs=INPUTS, unconnected="zeros")
+        policy = POLICIES[seed % len(POLICIES)]
+        query = GradientQuery(targets=INSIDE, inputs=INPUTS, unconnected="zeros", loop_memory=policy)
         found = compile_gradient(program, query, fetch=INSIDE).step(values)
         close(np.concatenate([found.fetched[name].ravel() for name in INSIDE]), wanted, 1e-10)
         close(flat(found.gradients), again, 1e-10)
