@@ -58,8 +58,8 @@ def value_and_grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> 
                 raise TypeError(f"cannot differentiate argument {i}: f got {len(args)} positional arguments")
         recorder = current_recorder.get()
         if isinstance(recorder, Builder):
-            value, gradients = _in_program(recorder, f, args, kwargs, numbers)
-            return value, gradients if isinstance(argnum, tuple) else gradients[0]
+            symbol, slopes = _in_program(recorder, f, args, kwargs, numbers)
+            return symbol, slopes if isinstance(argnum, tuple) else slopes[0]
         nested = _depth.get() > 0 or any(isinstance(args[i], Expression) for i in numbers)
         # a new variable for each argument: other readers of the old one are not part of f
         fresh = {i: _fresh(args[i]) for i in numbers}

@@ -24,8 +24,8 @@ FAMILY = control.FAMILY
 def gradients(r: Reader, at: Site) -> None:
     """The gradients of the sum of all elements of `targets` with respect to each of `inputs`, one in `out` for each.
 
-    They are values like any other: a loss may read them, and they can be differentiated again. For other cotangents than
-    ones, multiply a target with them.
+    They are values like any other: a loss may read them, and they can be differentiated again. For other cotangents
+    than ones, multiply a target with them.
 
     Counted is every path from an input to a target through ops before this one in the same block, with the values that
     these ops have computed: random ops draw no new numbers. Inside a loop, branch or other inner block an input must be
