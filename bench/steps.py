@@ -41,7 +41,7 @@ slower, by half if all cores have work. A training run has this delay once.
 MOST_STEPS = 1000
 PAUSE_S = 0.02  # between turns: threads of the one before may spin for some milliseconds
 TOLERANCE = 1e-3
-ALIKE = 0.15
+ALIKE = 0.4
 
 Updated = tuple[float, dict[str, np.ndarray]]
 """The loss of the first step, and the parameters after it."""
