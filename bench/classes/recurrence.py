@@ -39,7 +39,7 @@ def lstm_lengths(steps: int = 50, batch: int = 32, inputs: int = 64, hidden: int
             new_h, new_c = bp.lstm_cell(x, h, c, p["wx"], p["wh"], p["bx"], p["bh"])
             return (bp.where(here, new_h, h), bp.where(here, new_c, c)), ()
 
-        start = bp.constant(zeros(batch, hidden))
+        start = bp.fill_constant(shape=[batch, hidden], value=0.0, dtype="float32")
         (h, _), _ = bp.scan(step, (start, start), (given["x"], live))
         return bp.softmax_with_cross_entropy(h @ p["w"] + p["b"], given["y"], reduction="mean")
 
@@ -70,7 +70,7 @@ def seq2seq(steps: int = 30, batch: int = 32, vocabulary: int = 1000, inputs: in
             h = cell("encoder", x, h)
             return h, h
 
-        start = bp.constant(zeros(batch, hidden))
+        start = bp.fill_constant(shape=[batch, hidden], value=0.0, dtype="float32")
         last, states = bp.scan(encode, start, bp.embedding(p["words"], given["source"]))
         states = bp.transpose(states, axes=[1, 0, 2])
 

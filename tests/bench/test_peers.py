@@ -15,6 +15,7 @@ from bench.steps import disagreement, measured
 from bench.workload import OPTIMIZERS
 from bench.workloads import WORKLOADS, mlp
 from core.compiler.compile import GradientQuery, compile_gradient
+from core.runtime.sparse_rows import RowArray
 from core.wire import read
 from tests.beside_torch.installed import MISSING, torch
 from tests.paths import ROOT
@@ -50,7 +51,9 @@ def one_step(workload):
     shapes = {name: value.shape for name, value in workload.feeds.items()}
     step = compile_gradient(read(workload.program), GradientQuery(loss="loss"), shapes=shapes).step
     outputs = step({**workload.feeds, **workload.parameters})
-    gradients = {name: np.asarray(value) for name, value in outputs.gradients.items()}
+    gradients = {
+        name: value.whole() if isinstance(value, RowArray) else value for name, value in outputs.gradients.items()
+    }
     moved = {name: value - moves(workload, gradients[name]) for name, value in workload.parameters.items()}
     return float(outputs.loss), moved
 
