@@ -29,6 +29,7 @@ class Workload:
     Feeds with open sizes have, in each step, the shapes of `feeds`. optimizer: a key of `OPTIMIZERS`.
     lookups: table -> the feed with the numbers of the rows that the step reads from it. Other frameworks differentiate
     these rows only, and add their gradients to the table in place.
+    random: whether it draws numbers, so that the steps of two peers agree only on average.
     tolerance: the part of the largest movement of a parameter by which peers may differ. It is larger where rounding
     takes inputs of relu to the other side of 0, and gradients that almost cancel show it.
     """
@@ -40,3 +41,4 @@ class Workload:
     optimizer: str = "sgd"
     lookups: Mapping[str, str] = field(default_factory=dict)
     tolerance: float = 1e-3
+    random: bool = False

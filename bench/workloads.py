@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from bench.classes import CLASSES
+from bench.indexed_workloads import dropout_mlp, graph_net, masked_attention, mixture
 from bench.trees import Tree, tree_of
 from bench.workload import RATE, Arrays, Workload
 from examples.models import Op, Var, block, classification, constant, dense, feed, op, parameter
@@ -311,6 +312,10 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "deep_graph": deep_graph,
     "branch": branch,
     "tree_rnn": tree_rnn,
+    "dropout_mlp": lambda: Workload("dropout_mlp", *dropout_mlp(), random=True),
+    "mixture": lambda: Workload("mixture", *mixture()),
+    "masked_attention": lambda: Workload("masked_attention", *masked_attention()),
+    "graph_net": lambda: Workload("graph_net", *graph_net()),
     **CLASSES,
 }
 """Name -> a function that makes the workload."""

@@ -8,7 +8,7 @@ import backpass_client as bp
 from bench.classes.made import Symbols, made, normal, ones, zeros
 from bench.workload import Arrays, Workload
 
-__all__ = ["WORKLOADS", "adam_small", "embed_norm", "gpt_block", "graph_net", "lm_head"]
+__all__ = ["WORKLOADS", "adam_small", "embed_norm", "gpt_block", "lm_head", "message_net"]
 
 
 def gpt_block(batch: int = 4, length: int = 256, width: int = 256, heads: int = 4) -> Workload:
@@ -59,7 +59,7 @@ def lm_head(tokens: int = 128, width: int = 256, vocabulary: int = 32_000) -> Wo
     return made("lm_head", loss, feeds, parameters)
 
 
-def graph_net(nodes: int = 2000, edges: int = 16_000, width: int = 64, classes: int = 8, layers: int = 2) -> Workload:
+def message_net(nodes: int = 2000, edges: int = 16_000, width: int = 64, classes: int = 8, layers: int = 2) -> Workload:
     """Messages along the edges of a graph, of the states of both ends and features of the edge, added up at its end."""
     rng = np.random.default_rng(22)
     feeds = {
@@ -84,7 +84,7 @@ def graph_net(nodes: int = 2000, edges: int = 16_000, width: int = 64, classes: 
             h = bp.relu(h @ p[f"own{i}"] + seen @ p[f"seen{i}"])
         return bp.softmax_with_cross_entropy(h @ p["out"], given["y"], reduction="mean")
 
-    return made("graph_net", loss, feeds, parameters)
+    return made("message_net", loss, feeds, parameters)
 
 
 def embed_norm(batch: int = 16, length: int = 128, vocabulary: int = 10_000, width: int = 256) -> Workload:
@@ -137,7 +137,7 @@ def adam_small(layers: int = 50, batch: int = 32, width: int = 32) -> Workload:
 WORKLOADS = {
     "gpt_block": gpt_block,
     "lm_head": lm_head,
-    "graph_net": graph_net,
+    "message_net": message_net,
     "embed_norm": embed_norm,
     "adam_small": adam_small,
 }

@@ -30,7 +30,7 @@ def lm_head(p: Any, feeds: Any) -> Any:
     return cross_entropy(h @ p["table"].T, feeds["y"])
 
 
-def graph_net(p: Any, feeds: Any) -> Any:
+def message_net(p: Any, feeds: Any) -> Any:
     h, source, target = feeds["x"], feeds["source"], feeds["target"]
     for i in range(sum(name.startswith("own") for name in p)):
         ends = (h @ p[f"from{i}"])[source] + (h @ p[f"to{i}"])[target]
@@ -56,7 +56,7 @@ def adam_small(p: Any, feeds: Any) -> Any:
 LOSSES = {
     "gpt_block": gpt_block,
     "lm_head": lm_head,
-    "graph_net": graph_net,
+    "message_net": message_net,
     "embed_norm": embed_norm,
     "adam_small": adam_small,
 }

@@ -32,7 +32,7 @@ def lm_head(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
     return F.cross_entropy(F.linear(h, p["table"]), feeds["y"])
 
 
-def graph_net(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
+def message_net(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
     h, source, target = feeds["x"], feeds["source"], feeds["target"]
     for i in range(sum(name.startswith("own") for name in p)):
         ends = (h @ p[f"from{i}"]).index_select(0, source) + (h @ p[f"to{i}"]).index_select(0, target)
@@ -58,7 +58,7 @@ def adam_small(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
 LOSSES = {
     "gpt_block": gpt_block,
     "lm_head": lm_head,
-    "graph_net": graph_net,
+    "message_net": message_net,
     "embed_norm": embed_norm,
     "adam_small": adam_small,
 }
