@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from bench.trees import tree_loss, tree_of
 from bench.workload import OPTIMIZERS, RATE, Workload
 from bench.workloads import TREE_SEED, mlp, of_family
 
-__all__ = ["LOSSES", "Training", "loss_of", "start", "versions"]
+__all__ = ["LOSSES", "Training", "loss_of", "start", "versions", "with_rows"]
 
 Arrays = dict[str, Any]
 Loss = Callable[[Arrays, Arrays], Any]
@@ -49,8 +49,7 @@ class Training:
 
         @partial(jax.jit, donate_argnums=(0, 1))
         def step(parameters: Arrays, moments: Any, feeds: Arrays) -> tuple[Any, Arrays, Any]:
-            used = parameters | {table: parameters[table][feeds[ids]] for table, ids in lookups.items()}
-            value, gradients = jax.value_and_grad(loss)(used, feeds)
+            value, gradients = jax.value_and_grad(loss)(with_rows(lookups, parameters, feeds), feeds)
             if workload.optimizer == "adam":
                 return value, *adam(parameters, gradients, moments)
             new = {name: p - RATE * gradients[name] for name, p in parameters.items() if name not in lookups}
@@ -84,6 +83,11 @@ def adam(parameters: Arrays, gradients: Arrays, moments: Any) -> tuple[Arrays, A
     size, spread = attributes["learning_rate"] / (1 - b1**taken), jnp.sqrt(1 - b2**taken)
     move = lambda p, m, v: p - size * m / (jnp.sqrt(v) / spread + attributes["epsilon"])
     return jax.tree.map(move, parameters, first, second), (first, second, taken)
+
+
+def with_rows(lookups: Mapping[str, str], parameters: Arrays, feeds: Arrays) -> Arrays:
+    """The parameters, with the rows that a step reads in place of each table of `Workload.lookups`."""
+    return parameters | {table: parameters[table][feeds[ids]] for table, ids in lookups.items()}
 
 
 def placed(workload: Workload) -> Arrays:
