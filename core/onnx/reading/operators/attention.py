@@ -25,9 +25,10 @@ def attention(node: Node) -> Tensor | Sequence[Value | None]:
             node.emit("transpose", node.emit("unflatten", each, axis=2, sizes=[heads, -1]), axes=[0, 2, 1, 3])
             for each in (q, k, v)
         )
-    scale = {"scale": float(node.attr("scale"))} if node.has("scale") else {}
-    causal = bool(node.attr("is_causal", 0))
-    found: Tensor = node.emit("scaled_dot_product_attention", q, k, v, mask, causal=causal, **scale)
+    how: dict[str, bool | float] = {"causal": bool(node.attr("is_causal", 0))}
+    if node.has("scale"):
+        how["scale"] = float(node.attr("scale"))
+    found: Tensor = node.emit("scaled_dot_product_attention", q, k, v, mask, **how)
     if is_flat:
         found = node.emit("merge_axes", node.emit("transpose", found, axes=[0, 2, 1, 3]), start=2, end=4)
     return found
