@@ -58,8 +58,10 @@ def _heads(node: Node) -> int | None:
 
 
 def _fits(node: Node, mask: Tensor | None, k: Tensor) -> bool:
-    """Whether the mask is of a dtype that can be added, and has an element for each key: the function body casts others,
-    and fills up a shorter one."""
+    """Whether the mask can be added and has an element for each key.
+
+    The function body casts masks of other dtypes, and fills up a shorter one.
+    """
     if mask is None:
         return True
     if mask.dtype not in ("bool", k.dtype) or mask.rank == 0 or mask.shape[-1] != k.shape[-2]:
