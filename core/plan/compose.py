@@ -10,6 +10,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import Location
 from core.ir.registry import lookup
+from core.ops.common.types import as_dtype
 from core.plan.entries import Entry, Uniform
 from core.plan.lowering import Lowering
 from core.plan.reduce import reduced
@@ -63,7 +64,8 @@ class Maker:
         if isinstance(x, Uniform):
             count = math.prod(x.shape[i] for i in axes)
             with np.errstate(all="ignore"):
-                number = NUMPY[kind].reduce(np.broadcast_to(np.asarray(x.number, x.dtype), (count,)), dtype=x.dtype)
+                whole = np.broadcast_to(np.asarray(x.number, as_dtype(x.dtype)), (count,))
+                number = np.asarray(NUMPY[kind].reduce(whole)).astype(whole.dtype)[()]
             return Uniform(number, x.dtype, shape)
         return reduced(self.low, kind, x, axes, TensorType(shape, x.dtype))
 

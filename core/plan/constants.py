@@ -11,6 +11,7 @@ import numpy as np
 from core.ir import HOLE, Op
 from core.ir.errors import ExecutionError
 from core.ir.registry import lookup
+from core.ops.common.types import as_dtype
 from core.plan.data import Root, View, bytes_of, contiguous
 from core.plan.entries import Pattern, Uniform, positions
 from core.plan.lowering import Lowering, lowers
@@ -44,7 +45,7 @@ def lower_constant(low: Lowering, op: Op) -> None:
         raise Unsupported(str(error)) from None
     values = made if isinstance(made, tuple) else (made,)
     for name, type, value in zip(op.outputs, types, values, strict=True):
-        array = np.ascontiguousarray(value, type.dtype).reshape(type.shape)
+        array = np.ascontiguousarray(value, as_dtype(type.dtype)).reshape(type.shape)
         one = array.reshape(-1)[:1]
         if array.tobytes() == one.tobytes() * array.size:
             low.define(name, Uniform(one[0], type.dtype, type.shape))
@@ -55,7 +56,7 @@ def lower_constant(low: Lowering, op: Op) -> None:
 
 def _zeros(low: Lowering, name: str) -> np.ndarray:
     type = low.type(name)
-    return np.broadcast_to(np.zeros((), type.dtype), type.shape)
+    return np.broadcast_to(np.zeros((), as_dtype(type.dtype)), type.shape)
 
 
 @lowers("assign_value")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from core.ir import Op
+from core.ops.common.types import as_dtype
 from core.plan.compose import Maker
 from core.plan.entries import Entry, Uniform
 from core.plan.lowering import Lowering, lowers
@@ -44,7 +45,7 @@ def lower_unscale(low: Lowering, op: Op) -> None:
         low.type(name)
         x = low.entry(name)
         finite = of("logical_and", finite, _whole(of, "and", of("isfinite", x)))
-        wide = np.result_type(np.dtype(x.dtype), np.dtype(scale.dtype)).name
+        wide = np.result_type(as_dtype(x.dtype), as_dtype(scale.dtype)).name
         low.define(out, of.cast(of("div", of.cast(x, wide), of.cast(scale, wide)), x.dtype))
     low.define(op.outputs[-1], of("logical_not", finite))
 
