@@ -99,6 +99,7 @@ class Session:
                 raise
 
     def close(self) -> None:
+        """End the session: the service deletes it. Its checkpoints stay."""
         self.service.call("DELETE", self.path)
 
     @property
@@ -214,7 +215,11 @@ class Session:
         return self.service.call("PATCH", self.path, {"optimizer": members})
 
     def evaluate(self, feeds: Mapping[str, Any] = NO_TENSORS, fetch: Sequence[str] = (), **more: Any) -> Arrays:
-        """Run forward only: the fetched values, or the loss if `fetch` is empty."""
+        """Run forward only: the fetched values, or the loss if `fetch` is empty.
+
+        more: more members of the body of POST .../evaluations: for_test=True for ops with their behaviour in
+              evaluation, such as dropout that passes its input; deadline_s.
+        """
         asked = {"fetch": list(fetch), **more}
         _, tensors = self.service.exchange("POST", f"{self.path}/evaluations", asked, feeds, repeat=True)
         return group(tensors, "fetch")

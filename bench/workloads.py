@@ -1,45 +1,28 @@
 """The training steps that the bench measures, each as a program, its values and its query.
 
-Every workload is float32: a loss, the gradients of all parameters, and an SGD update. `feeds` and `parameters` are made
-from a fixed seed, so that every peer in bench/peers computes the same step on the same numbers.
+Every workload is float32: a loss, the gradients of all parameters, and an update, with SGD unless it says otherwise.
+`feeds` and `parameters` are made from a fixed seed, so that every peer in bench/peers computes the same step on the
+same numbers. More workloads, written with the builder, are in bench/classes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 
+from bench.classes import CLASSES
 from bench.indexed_workloads import dropout_mlp, graph_net, masked_attention, mixture
 from bench.trees import Tree, tree_of
-from examples.models import Op, Program, Var, block, classification, constant, dense, feed, op, parameter
+from bench.workload import RATE, Arrays, Workload
+from examples.models import Op, Var, block, classification, constant, dense, feed, op, parameter
 
-__all__ = ["WORKLOADS", "Workload", "of_family"]
-
-RATE = 0.01
-"""Learning rate of every workload."""
+__all__ = ["RATE", "WORKLOADS", "Workload", "of_family"]
 
 TREE_SEED = 8
 """The seed of the tree of `tree_rnn`."""
-
-Arrays = dict[str, np.ndarray]
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """One training step. program: the client's document; its loss is the variable `loss`.
-
-    random: whether it draws numbers, so that the steps of two peers agree only on average.
-    """
-
-    name: str
-    program: Program
-    feeds: Arrays
-    parameters: Arrays
-    random: bool = False
 
 
 def mlp(name: str, batch: int, sizes: tuple[int, ...]) -> Workload:
@@ -333,6 +316,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "mixture": lambda: Workload("mixture", *mixture()),
     "masked_attention": lambda: Workload("masked_attention", *masked_attention()),
     "graph_net": lambda: Workload("graph_net", *graph_net()),
+    **CLASSES,
 }
 """Name -> a function that makes the workload."""
 
@@ -340,5 +324,11 @@ Each = TypeVar("Each")
 
 
 def of_family(entries: Mapping[str, Each], workload: str) -> Each:
-    """The entry of the family of a workload; the name of the workload begins with that of its family."""
-    return next(each for family, each in entries.items() if workload.startswith(family))
+    """The entry of the family of a workload; the name of the workload begins with that of its family.
+
+    Raises LookupError if there is none: the workload is not written for the framework of `entries`.
+    """
+    for family, each in entries.items():
+        if workload.startswith(family):
+            return each
+    raise LookupError(f"{workload} is not written for this framework")

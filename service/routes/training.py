@@ -14,9 +14,9 @@ from service.http.given_values import Values, read_gradients, read_values
 from service.http.ndjson_stream import GradientStream, StepStream
 from service.http.request_body import NDJSON, SAFETENSORS, Body
 from service.http.tensor_payloads import Answer
-from service.problems import FieldError, HttpProblem, responses
+from service.problems import FieldError, HttpProblem
 from service.routes.common import Profiled, live, sessions, settings
-from service.routes.documented import accepts, answers, lines
+from service.routes.documented import accepts, answers, empty_answer, lines
 from service.routes.gradients import COTANGENTS, deadline_of
 from service.routes.in_session import (
     AT,
@@ -226,7 +226,7 @@ async def evaluate_session(request: Request, session_id: SessionId, profile: Pro
     feeds = await read_values(body, settings(request), {"/feeds": asked.feeds})
     deadline = deadline_of(asked.deadline_s, settings(request))
     fetch = asked.fetch or session.about["targets"] or [session.about["loss"]]
-    args = {"fetch": fetch, "profile": profile, **feeds.args}
+    args = {"fetch": fetch, "for_test": asked.for_test, "profile": profile, **feeds.args}
     with feeds.told():
         reply = await sessions(request).read(session, "session.evaluate", args, feeds.tensors, deadline)
     return await read_answer(reply, as_file, {"fetched": {}})
@@ -236,7 +236,7 @@ async def evaluate_session(request: Request, session_id: SessionId, profile: Pro
     "/{session_id}/gradients",
     summary="Discard the accumulated gradients",
     status_code=204,
-    responses={204: {"description": "No gradients are accumulated."}, **responses(*IN_SESSION)},
+    responses=empty_answer("No gradients are accumulated.", *IN_SESSION),
 )
 async def discard_gradients(request: Request, session_id: SessionId) -> Response:
     """Forget the gradients that `POST .../gradients` with `accumulate` has added up. Safe to repeat."""

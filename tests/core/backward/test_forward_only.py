@@ -10,6 +10,8 @@ import pytest
 
 from core.backward.append_backward import Options, append_backward
 from core.backward.forward_only import clone
+from core.compiler.compile import compile_forward
+from core.ir.errors import ProgramError
 from core.wire import read, write
 from tests.core.wire.test_constructs import array_in_a_loop, cases, elman
 from tests.programs import Sketch
@@ -67,3 +69,37 @@ def test_a_clone_keeps_an_op_that_only_writes_a_state():
     s.op("increment", "seen", out="seen", step=1)
     s.op("square", "w", out="loss")
     assert [op.type for op in clone(read(s.document), for_test=True).block.ops] == ["increment", "square"]
+
+
+def slope_of(type: str, **more: str) -> Sketch:
+    """s = sum(y^2) with y = op(x), and g = ds/dx as part of the program."""
+    s = Sketch()
+    s.feed("x", np.random.default_rng(0).normal(size=(4, 3)))
+    values = {"scale": 1.5, "bias": 0.3, "mean": 0.2, "variance": 2.0}
+    for name in more:
+        s._leaf("state" if name in ("mean", "variance") else "parameter", name, np.full(3, values[name]), "float64")
+    inputs, outputs = (
+        {"x": ["x"], **{n: [n] for n in more}},
+        {"out": ["y"], **{f"{n}_out": [n] for n in more.values() if n}},
+    )
+    s.raw({"type": type, "inputs": inputs, "outputs": outputs})
+    s.total(s.op("square", "y"), "s")
+    s.raw({"type": "gradients", "inputs": {"targets": ["s"], "inputs": ["x"]}, "outputs": {"out": ["g"]}})
+    return s
+
+
+@pytest.mark.parametrize(
+    "s", [slope_of("dropout"), slope_of("batch_norm", scale="", bias="", mean="mean", variance="variance")]
+)
+def test_a_derivative_inside_of_a_program_is_that_of_the_test_in_a_test(s: Sketch):
+    program = read(s.document)
+    step = compile_forward(clone(read(s.document, for_test=True), for_test=True), ["s", "g"])
+
+    total = lambda x: float(step.step(s.values | {"x": x}).fetched["s"])
+    moved = [s.values["x"] + h * np.ones((4, 3)) * 1e-6 for h in (1, -1)]
+    slope = (total(moved[0]) - total(moved[1])) / 2e-6
+    np.testing.assert_allclose(step.step(s.values).fetched["g"].sum(), slope, rtol=1e-6)
+    for each in (program, read(write(program))):
+        with pytest.raises(ProgramError, match="derivatives of ops that behave differently"):
+            clone(each, for_test=True)
+    assert clone(program).block.ops
