@@ -23,9 +23,11 @@ def _everything_is_shared(monkeypatch):
     monkeypatch.setattr(backend, "thread_count", lambda: 3)
 
 
-SHARED = ("reduce_sum", "reduce_max", "softmax", "layer_norm", "matmul", "sum_to", "gelu", "reduce_mean", "reduce_prod",
-          "correlate", "correlate_input_adjoint", "correlate_filter_adjoint", "conv2d", "max_pool", "max_pool2d",
-          "unpool_like", "pick", "window_sum", "window_sum_adjoint")  # fmt: skip
+SHARED = ("reduce_sum", "reduce_max", "softmax", "layer_norm", "matmul", "sum_to", "gelu", "reduce_mean",
+          "reduce_prod", "correlate", "correlate_input_adjoint", "correlate_filter_adjoint", "conv2d", "max_pool",
+          "max_pool2d", "unpool_like", "pick", "window_sum", "window_sum_adjoint", "dropout", "gaussian_random",
+          "cumsum", "linear_scan", "argsort", "argmax", "segment_sum", "segment_max", "gather", "scatter_add_like",
+          "tril", "tile")  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "i"), [case for case in CASES if case[0] in SHARED])
