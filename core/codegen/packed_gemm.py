@@ -12,9 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from core.codegen.llvm import I64, Function, IRValue, literal
+from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.polling import STOP_PARAM, product_polls
@@ -158,13 +156,13 @@ def packed_gemm_function(module: Module, name: str, p: PackedGemm) -> Function:
 def scratch_memory(f: Function, count: int, dtype: str) -> IRValue:
     """Scratch memory for `count` elements on the stack of the thread."""
     name = f.fresh("tile")
-    f.top.append(f"  {name} = alloca [{count * np.dtype(dtype).itemsize} x i8], align 64")
+    f.top.append(f"  {name} = alloca [{count * itemsize(dtype)} x i8], align 64")
     return IRValue(name, "ptr")
 
 
 def sums_bytes(n: int, dtype: str) -> int:
     """Bytes for n sums: the distance between the sums of two bands or of two chunks."""
-    return math.ceil(n * np.dtype(dtype).itemsize / 64) * 64
+    return math.ceil(n * itemsize(dtype) / 64) * 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from core.ir import Op, inner_blocks
+from core.ir import HOLE, Op, inner_blocks
+from core.ir.precision import is_half
 from core.ir.registry import lookup
 from core.ir.stop import poll
+from core.plan.halves import lower_wide
 from core.plan.interpreted import interpret
 from core.plan.lowering import LOWERINGS, Lowering
 from core.plan.unsupported import Unsupported
 
 __all__ = ["lower_ops"]
+
+WIDE = frozenset(
+    (
+        "correlate",
+        "correlate_filter_adjoint",
+        "correlate_input_adjoint",
+        "einsum",
+        "matmul",
+        "max_pool",
+        "pick",
+        "unpool_like",
+        "window_sum",
+        "window_sum_adjoint",
+    )
+)
+"""Ops whose lowering takes 16-bit floats in float32."""
 
 
 def lower_ops(low: Lowering) -> None:
@@ -41,6 +59,8 @@ def _lower_natively(low: Lowering, op: Op) -> None:
     sums = low.destinations.sums
     if op.type in ("sum", "add") and op.inputs[-1] in sums:  # the product was added where it was computed
         low.define(op.outputs[0], sums[op.inputs[-1]])
+    elif op.type in WIDE and any(is_half(low.types[n]) for n in (*op.inputs, *op.outputs) if n != HOLE):
+        lower_wide(low, op, LOWERINGS[op.type])
     elif lowering:
         lowering(low, op)
     elif lookup(op.type).elementwise:
