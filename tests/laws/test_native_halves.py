@@ -1,4 +1,4 @@
-"""Machine code for 16-bit floats agrees with the reference executor on every op and its gradient, and on random programs.
+"""Machine code for 16-bit floats agrees with the reference executor on every op and its gradient, and on programs.
 
 Both round the result of every op, so most results agree to the bit. A sum in another order, or an elementary function
 with another last bit in float32, may round to the neighboring 16-bit number.
