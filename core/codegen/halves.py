@@ -57,8 +57,7 @@ def rounded(f: Function, value: IRValue, dtype: str, any_nan: bool) -> IRValue:
     last = f.binary("and", f.binary("lshr", bits, f.constant(16, bits)), f.constant(1, bits))
     near = f.binary("add", f.binary("add", bits, f.constant(0x7FFF, bits)), last)
     if any_nan:
-        quiet = f.binary("or", bits, f.constant(0x400000, bits))
-        near = f.select(f.compare("fcmp uno", value, value), quiet, near)
+        near = f.select(f.compare("fcmp uno", value, value), f.constant(0x7FC00000, bits), near)
     return f.bitcast(f.binary("and", near, f.constant(-0x10000, bits)), "float32")
 
 

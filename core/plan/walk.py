@@ -19,7 +19,6 @@ WIDE = frozenset(
         "correlate_filter_adjoint",
         "correlate_input_adjoint",
         "einsum",
-        "matmul",
         "max_pool",
         "pick",
         "unpool_like",
