@@ -8,6 +8,22 @@
 
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
+# --- the documentation site, static pages that the service serves at /guide; only its pages leave this stage ------
+FROM ${PYTHON_IMAGE} AS guide
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PYTHONDONTWRITEBYTECODE=1
+WORKDIR /src
+COPY requirements/docs.txt requirements/
+RUN pip install --quiet --no-compile --require-hashes -r requirements/docs.txt
+COPY mkdocs.yml README.md ./
+COPY openapi openapi
+COPY service/problems/types.py service/problems/types.py
+COPY backpass_client backpass_client
+COPY examples examples
+COPY bench bench
+COPY tests tests
+COPY docs docs
+RUN NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
+
 # --- the environment, without pip: the builder's pip installs into it ---------------------------------------------
 FROM ${PYTHON_IMAGE} AS builder
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PYTHONDONTWRITEBYTECODE=1
@@ -21,6 +37,7 @@ RUN pip --python /opt/backpass/bin/python install --quiet --no-compile --require
 COPY pyproject.toml README.md LICENSE ./
 COPY core core
 COPY service service
+COPY --from=guide /src/service/static/guide service/static/guide
 RUN pip --python /opt/backpass/bin/python install --quiet --no-compile --no-deps --no-build-isolation . \
  && pip --python /opt/backpass/bin/python uninstall --quiet --yes setuptools \
  && /opt/backpass/bin/python -m compileall -q /opt/backpass/lib \

@@ -16,6 +16,9 @@ PEERS  := .venv-bench
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 HOST   ?= 127.0.0.1
 PORT   ?= 8080
+# The documentation site, which the service serves at /guide, and all that it is made from.
+GUIDE  := service/static/guide/index.html
+PAGES  := mkdocs.yml openapi/openapi.json service/problems/types.py $(shell find docs backpass_client examples -type f -not -path '*/__pycache__/*')
 # One process more than cores, because many tests wait for processes of the service.
 JOBS   ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 IMAGE  ?= backpass
@@ -28,7 +31,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	"$$p" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo "$$p" && break; done)
 
-.PHONY: help demo serve doctor examples test test-all check format bench bench-peers performance openapi catalogue lock \
+.PHONY: help demo serve docs doctor examples test test-all check format bench bench-peers performance openapi catalogue lock \
 	image pin-image sbom secrets clean
 
 help:  ## show this list
@@ -54,8 +57,15 @@ $(ORACLE): $(STAMP) requirements/oracle.txt
 demo: $(STAMP)  ## start the service, train the digits program over HTTP, stop the service
 	@$(BIN)/python -m examples.demo
 
-serve: $(STAMP)  ## run the service on HOST:PORT (127.0.0.1:8080) until Ctrl-C
+serve: $(STAMP) $(GUIDE)  ## run the service on HOST:PORT (127.0.0.1:8080) until Ctrl-C
 	@BACKPASS_HOST=$(HOST) BACKPASS_PORT=$(PORT) $(BIN)/backpass serve
+
+docs: $(STAMP) $(GUIDE)  ## build the documentation site, which the service serves at /guide
+
+# `mkdocs build` writes the site anew; the line of the theme about the next version of MkDocs is not for readers here.
+$(GUIDE): $(PAGES) | $(STAMP)
+	@echo "building the guide"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 doctor: $(STAMP)  ## check settings, machine, disk and store, as the service would use them
 	@$(BIN)/backpass doctor
@@ -118,6 +128,7 @@ lock: $(STAMP)  ## pin the newest allowed versions of all dependencies
 	compile --upgrade --no-config pyproject.toml -o requirements/run.txt; \
 	compile --upgrade --no-config pyproject.toml -c requirements/run.txt --extra dev -o requirements/dev.txt; \
 	compile --upgrade --no-config requirements/build.in -o requirements/build.txt; \
+	compile --upgrade --no-config requirements/docs.in -c requirements/dev.txt -o requirements/docs.txt; \
 	compile --upgrade --no-config pyproject.toml -c requirements/dev.txt --extra postgres --extra telemetry \
 		-o requirements/image.txt; \
 	compile --upgrade --no-config requirements/sbom.in -c requirements/dev.txt -o requirements/sbom.txt; \
@@ -151,5 +162,5 @@ secrets:  ## write new secrets for docker-compose.yml into secrets/, unless they
 	@$(PYTHON) deploy/make_secrets.py secrets
 
 clean:  ## remove .venv, caches and build results
-	@rm -rf $(VENV) $(PEERS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(PEERS) service/static/guide build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -not -path './$(PEERS)/*' -prune -exec rm -rf {} +

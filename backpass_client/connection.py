@@ -24,22 +24,24 @@ __all__ = ["NO_TENSORS", "Service", "new_key", "quoted"]
 NO_TENSORS: Mapping[str, Any] = {}
 NO_HEADERS: Mapping[str, str] = {}
 LONGEST_WAIT_S = 60.0
-PIECE = 2**20  # bytes of a file that are sent or written at once
+PIECE = 2**20  # bytes that are sent at once
+
+
+class _Pieces:
+    """Content that is sent piece by piece. httpcore copies all that it has not sent yet after each packet."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = memoryview(content)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        for begin in range(0, len(self._content), PIECE):
+            yield self._content[begin : begin + PIECE]
 
 
 class Service:
-    """One service. ``with Service(url) as service: ...`` closes the connections at the end.
+    """The connection to one service: requests, answers and retries.
 
-    url:      base address, such as "http://127.0.0.1:8080".
-    api_key:  key of the service; by default the environment variable BACKPASS_API_KEY. A service without keys takes
-              requests without one. Use https for services on other machines: the key is part of each request.
-    timeout:  seconds to wait for a response. The service has its own deadline, by default 60 s.
-    attempts: the most times one request is sent. The client sends a request again after a broken connection or a
-              retryable problem, if repeating is safe: the request changes nothing, or carries a sequence number.
-              It never sends a request again that timed out: the next one would take as long. It waits as long as the
-              service asks for, unless that is more than a minute.
-    verify:   file with the certificates to trust for https, for services that sign their own; by default those of the
-              system.
+    Its arguments are those of `backpass_client.Service`.
     """
 
     def __init__(
@@ -198,7 +200,7 @@ class Service:
     def stream(self, method: str, path: str, **more: Any) -> Iterator[httpx.Response]:
         """Send a request of `httpx`, once; the response, to be read inside the block. Raises Refused, and the
         exceptions of httpx."""
-        with self._http.stream(method, path, **more) as answer:
+        with self._http.stream(method, path, **_in_pieces(more)) as answer:
             if answer.is_error:
                 answer.read()
                 raise _refused(answer, f"{method} {path}")
@@ -207,6 +209,7 @@ class Service:
     def _send(self, method: str, path: str, repeat: bool | None = None, **more: Any) -> httpx.Response:
         """The response. A `content` that can be called makes the content of each try."""
         again = method != "POST" if repeat is None else repeat
+        more = _in_pieces(more)
         content = more.pop("content", None)
         for attempt in range(1, self.attempts + 1):
             last = attempt == self.attempts
@@ -232,6 +235,15 @@ class Service:
 
     def __repr__(self) -> str:
         return f"Service({self.url!r})"
+
+
+def _in_pieces(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a request of httpx; large content is sent in pieces."""
+    content = request.get("content")
+    if not isinstance(content, bytes) or len(content) <= PIECE:
+        return dict(request)
+    headers = {**(request.get("headers") or {}), "content-length": str(len(content))}
+    return {**request, "content": _Pieces(content), "headers": headers}
 
 
 def new_key() -> dict[str, str]:

@@ -1,4 +1,8 @@
-"""Gradients of Python functions, as in HIPS autograd: ``grad(f)`` is a function that can be differentiated again."""
+"""Gradients of Python functions, as in HIPS autograd: ``grad(f)`` is a function that can be differentiated again.
+
+On a tape the service computes them at once. In a program they are ops, which the service writes when it reads the
+program.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from backpass_client.builder.build import Builder
+from backpass_client.builder.symbol import Symbol
+from backpass_client.builder.trees import flattened, like
+from backpass_client.builder.types import FLOATS, InvalidOp
 from backpass_client.expression import Expression, current
-from backpass_client.recorder import apply
+from backpass_client.recorder import apply, current_recorder
 from backpass_client.variable import Variable
 
 __all__ = ["grad", "value_and_grad"]
@@ -21,9 +29,11 @@ _depth: ContextVar[int] = ContextVar("depth", default=0)
 def grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """The gradient of `f` with respect to positional argument `argnum`; a tuple of gradients for a tuple of numbers.
 
-    f: returns a scalar on the current tape.
-    The gradient is an expression inside another `grad` or if an argument is an expression; otherwise it is an array.
-    The `grad` of variables does not change.
+    f: returns a scalar on the current tape or in the program under construction.
+    On a tape the gradient is an expression inside another `grad` or if an argument is an expression; otherwise it is an
+    array. The `grad` of variables does not change.
+    In a program it is a symbol, also inside of loops and branches. The argument may be a tuple, list or dictionary of
+    symbols there; the gradient then has the same structure.
     """
     both = value_and_grad(f, argnum)
 
@@ -46,6 +56,10 @@ def value_and_grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> 
         for i in numbers:
             if not 0 <= i < len(args):
                 raise TypeError(f"cannot differentiate argument {i}: f got {len(args)} positional arguments")
+        recorder = current_recorder.get()
+        if isinstance(recorder, Builder):
+            symbol, slopes = _in_program(recorder, f, args, kwargs, numbers)
+            return symbol, slopes if isinstance(argnum, tuple) else slopes[0]
         nested = _depth.get() > 0 or any(isinstance(args[i], Expression) for i in numbers)
         # a new variable for each argument: other readers of the old one are not part of f
         fresh = {i: _fresh(args[i]) for i in numbers}
@@ -75,6 +89,23 @@ def value_and_grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> 
         return value, tuple(found) if isinstance(argnum, tuple) else found[0]
 
     return both
+
+
+def _in_program(
+    b: Builder, f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], numbers: tuple[int, ...]
+) -> tuple[Symbol, tuple[Any, ...]]:
+    """(value, gradients with respect to the arguments `numbers`) as symbols of a program."""
+    trees = tuple(args[i] for i in numbers)
+    copies: list[Symbol] = [b.call("assign", (x,), {}) for x in flattened(trees)]  # other readers are not part of f
+    for each in copies:
+        if each.type.dtype is not None and each.type.dtype not in FLOATS:
+            raise InvalidOp(f"only floating-point values have gradients, not {each!r}")
+    fresh = dict(zip(numbers, like(trees, copies), strict=True))
+    value = b.operand(f(*(fresh.get(i, each) for i, each in enumerate(args)), **kwargs))
+    if value.type.shape not in ((), None):
+        raise InvalidOp(f"the function to differentiate must return one number, not {value!r}")
+    found = b.call("gradients", (), {"targets": [value], "inputs": copies}) if copies else ()
+    return value, like(trees, list(found))
 
 
 def _fresh(x: Any) -> Expression:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from backpass_client.errors import BackpassError
 from backpass_client.programs import Program
@@ -27,7 +26,8 @@ class RemoteModule(nn.Module):
         head.step()          # the weights of `head`
 
     A call takes the feeds of the program as tensors, in their order or by name, and returns its outputs: one tensor, or
-    a tuple. Sessions have no graph: the backward pass computes the forward pass again. In evaluation mode it runs the
+    a tuple. Sessions have no graph: the backward pass computes the forward pass again. Differentiating a gradient of a
+    call raises BackpassError. In evaluation mode it runs the
     program's evaluation form, without dropout and with running statistics.
     """
 
@@ -116,8 +116,15 @@ class _Call(torch.autograd.Function):
         return tuple(from_array(fetched[name]).to(device) for name in remote.outputs)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+        with torch.no_grad():
+            gradients = _Call._gradients(ctx, cotangents)
+        if torch.is_grad_enabled():  # create_graph=True
+            gradients = _Constant.apply(torch.zeros((), requires_grad=True), *gradients)
+        return None, None, None, *gradients
+
+    @staticmethod
+    def _gradients(ctx: Any, cotangents: Sequence[Any]) -> tuple[Any, ...]:
         remote: RemoteModule = ctx.remote
         updates, added = ctx.at
         if remote._updates != updates:
@@ -142,11 +149,26 @@ class _Call(torch.autograd.Function):
         )
         remote._added += is_training
         by_name: Mapping[str, Any] = found.gradients
-        gradients = (
+        return tuple(
             from_array(by_name[name]).to(tensor.device) if name in by_name and name in wanted else None
             for name, tensor in zip(ctx.names, tensors, strict=True)
         )
-        return None, None, None, *gradients
+
+
+class _Constant(torch.autograd.Function):
+    """Gradients that cannot be differentiated. Without it torch would take them for constants, and the gradients of a
+    penalty on them would lack a term without an error."""
+
+    @staticmethod
+    def forward(ctx: Any, watched: Any, *gradients: Any) -> tuple[Any, ...]:
+        return tuple(None if each is None else each.view_as(each) for each in gradients)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        raise BackpassError(
+            "a RemoteModule has no gradients of second order: the loss depends on a gradient that it computed with "
+            "create_graph=True. Compute this part of the loss in the program, or the module locally"
+        )
 
 
 def _feeds(names: Sequence[str], tensors: Sequence[Any]) -> dict[str, Any]:

@@ -17,7 +17,19 @@ __all__ = ["Service"]
 
 
 class Service(connection.Service):
-    __doc__ = connection.Service.__doc__
+    """One service. ``with Service(url) as service: ...`` closes the connections at the end.
+
+    url:      base address, such as "http://127.0.0.1:8080".
+    api_key:  key of the service; by default the environment variable BACKPASS_API_KEY. A service without keys takes
+              requests without one. Use https for services on other machines: the key is part of each request.
+    timeout:  seconds to wait for a response. The service has its own deadline, by default 60 s.
+    attempts: the most times one request is sent. The client sends a request again after a broken connection or a
+              retryable problem, if repeating is safe: the request changes nothing, or carries a sequence number.
+              It never sends a request again that timed out: the next one would take as long. It waits as long as the
+              service asks for, unless that is more than a minute.
+    verify:   file with the certificates to trust for https, for services that sign their own; by default those of the
+              system.
+    """
 
     @cached_property
     def programs(self) -> Programs:

@@ -40,17 +40,18 @@ def pack(tensors: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
     """A file of `tensors` with `request` in its metadata. Raises BackpassError for an unsupported dtype."""
     header: dict[str, Any] = {"__metadata__": {"request": json.dumps(request, default=_as_json)}}
     arrays = {name: np.asarray(value) for name, value in tensors.items()}
-    parts, end = [], 0
+    parts: list[memoryview] = []
+    end = 0
     # the widest items first, so that every tensor starts at a multiple of its item size
     for name, array in sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize):
         code = _code(array.dtype)
         if code is None:
             why = ": complex numbers are not supported" if array.dtype.kind == "c" else ""
             raise BackpassError(f"cannot send {name!r} of dtype {array.dtype}, only {', '.join(CODES)}{why}")
-        raw = (array if array.dtype.isnative == LITTLE else array.astype(array.dtype.newbyteorder("<"))).tobytes()
-        header[name] = {"dtype": code, "shape": array.shape, "data_offsets": [end, end + len(raw)]}
-        parts.append(raw)
-        end += len(raw)
+        stored = array if array.dtype.isnative == LITTLE else array.astype(array.dtype.newbyteorder("<"))
+        header[name] = {"dtype": code, "shape": array.shape, "data_offsets": [end, end + array.nbytes]}
+        parts.append(np.ascontiguousarray(stored).reshape(-1).view(np.uint8).data)
+        end += array.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return b"".join([LENGTH.pack(len(text)), text, *parts])
@@ -61,11 +62,11 @@ def unpack(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     (length,) = LENGTH.unpack_from(content)
     header = json.loads(content[LENGTH.size : LENGTH.size + length])
     said = json.loads(header.pop("__metadata__", {}).get("response", "{}"))
-    start = LENGTH.size + length
+    start, data = LENGTH.size + length, memoryview(content)
     tensors = {}
     for name, entry in header.items():
         begin, end = (start + offset for offset in entry["data_offsets"])
-        tensors[name] = np.frombuffer(content[begin:end], _dtype(entry["dtype"])).reshape(entry["shape"]).copy()
+        tensors[name] = np.frombuffer(data[begin:end], _dtype(entry["dtype"])).reshape(entry["shape"]).copy()
     return said, tensors
 
 

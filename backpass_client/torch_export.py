@@ -63,7 +63,8 @@ def exported(
 
     buffers = dict(module.named_buffers())
     args, dynamic_shapes = _with_targets(module, args, kwargs, dynamic_shapes, targets)
-    with _as_traced(module, loss, len(targets), list(buffers)), torch.enable_grad():
+    traced = _as_traced(module, loss, len(targets), list(buffers))
+    with traced, _without_packing([*args, *kwargs.values()]), torch.enable_grad():
         try:
             program = torch.export.export(
                 module, tuple(args), dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False
@@ -92,6 +93,8 @@ def _cause(error: BaseException) -> str:
     """The first error of a chain; torch puts long advice around it."""
     while error.__cause__ is not None:
         error = error.__cause__
+    if isinstance(error, BackpassError):
+        return str(error)
     return f"{type(error).__name__}: {error}"
 
 
@@ -147,6 +150,28 @@ def _as_traced(module: Any, loss: Callable[..., Any] | None, targets: int, buffe
             del module.forward
         else:
             module.forward = replaced
+
+
+@contextmanager
+def _without_packing(inputs: Sequence[Any]) -> Iterator[None]:
+    """Inside the block no sequence can be packed: torch.export would fail later, with an error about sizes."""
+    from torch import _VF
+    from torch.nn.utils.rnn import PackedSequence
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise BackpassError(
+            "packed sequences have no counterpart in ONNX: pass the padded sequences with their lengths as a feed, and "
+            "mask or pick the states by length"
+        )
+
+    if any(isinstance(each, PackedSequence) for each in inputs):
+        refuse()
+    pack = _VF._pack_padded_sequence
+    _VF._pack_padded_sequence = refuse  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        _VF._pack_padded_sequence = pack  # type: ignore[method-assign]
 
 
 def _check_training(program: Any) -> None:

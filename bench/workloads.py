@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from bench.indexed_workloads import dropout_mlp, graph_net, masked_attention, mixture
 from bench.trees import Tree, tree_of
 from examples.models import Op, Program, Var, block, classification, constant, dense, feed, op, parameter
 
@@ -29,12 +30,16 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One training step. program: the client's document; its loss is the variable `loss`."""
+    """One training step. program: the client's document; its loss is the variable `loss`.
+
+    random: whether it draws numbers, so that the steps of two peers agree only on average.
+    """
 
     name: str
     program: Program
     feeds: Arrays
     parameters: Arrays
+    random: bool = False
 
 
 def mlp(name: str, batch: int, sizes: tuple[int, ...]) -> Workload:
@@ -324,6 +329,10 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "deep_graph": deep_graph,
     "branch": branch,
     "tree_rnn": tree_rnn,
+    "dropout_mlp": lambda: Workload("dropout_mlp", *dropout_mlp(), random=True),
+    "mixture": lambda: Workload("mixture", *mixture()),
+    "masked_attention": lambda: Workload("masked_attention", *masked_attention()),
+    "graph_net": lambda: Workload("graph_net", *graph_net()),
 }
 """Name -> a function that makes the workload."""
 

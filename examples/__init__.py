@@ -9,4 +9,5 @@ regression  a network of scalar neurons
 tape        the backward pass of two products and a softmax
 pruned      a tape whose backward pass skips an unused network
 words       a recurrent network as a Python loop on a tape
+recipes     models to copy, each explained in docs/recipes
 """

@@ -43,6 +43,7 @@ from service.routes import (
     datasets,
     gradients,
     graph,
+    guide,
     health,
     insight,
     jobs,
@@ -95,7 +96,7 @@ DESCRIPTION = """Backpass compiles and executes backward passes.
 
 POST a program (blocks of ops, nested for `while` and `if_else`) to get the gradients of its parameters, or open a
 session and train it. All examples on this page can be sent as they are: the service makes
-their programs, their session and their tape.
+their programs, their session and their tape. The [guide](guide/) explains the service from the first steps on.
 """
 ROUTES = (
     gradients,
@@ -124,6 +125,7 @@ ROUTES = (
     keys,
     tenants,
     console,
+    guide,
     system,
 )
 TAGS = [

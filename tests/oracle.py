@@ -15,6 +15,7 @@ from scipy.special import expit
 
 from core.compiler.compile import compile_forward
 from core.wire import read
+from tests.adjoints import slope
 
 __all__ = ["NearKink", "unrolled"]
 
@@ -144,6 +145,11 @@ class _Unroller:
             elif op["type"] == "dropout":
                 x = scope.read(op["inputs"]["x"][0])
                 scope.write(op["outputs"]["out"][0], self.dropout(x, op["attrs"]))
+            elif op["type"] == "gradients":
+                (target,) = (scope.read(n) for n in op["inputs"]["targets"])
+                inputs = [scope.read(n) for n in op["inputs"]["inputs"]]
+                for name, x in zip(op["outputs"]["out"], inputs, strict=True):
+                    scope.write(name, slope(self, target, x))
             elif "array" in op["type"]:
                 self.array(op, scope)
             else:
@@ -289,6 +295,21 @@ class _Unroller:
         self.ops.append(
             {"type": type, "inputs": {"x": cells} if cells else {}, "outputs": {"out": [out]}, "attrs": attrs}
         )
+        return out
+
+    def computed(self, type: str, *cells: str, **attrs: Any) -> str:
+        """Record an op whose value is computed here."""
+        args = [self.values[c] for c in cells]
+        if type == "assign_value":
+            value = np.array(attrs["values"], attrs["dtype"]).reshape(attrs["shape"])
+        elif type == "slice":
+            value = args[0][attrs["starts"][0] : attrs["ends"][0]]
+        else:
+            value = COMPUTE[type](*args, **({"axis": tuple(attrs["axes"])} if "axes" in attrs else attrs))
+        if type in ("concat",) or len(cells) < 2:
+            return self.emit(type, list(cells), value, attrs)
+        out = self.emit(type, [cells[0]], value, attrs)
+        self.ops[-1]["inputs"]["y"] = [cells[1]]
         return out
 
     def defines(self, index: int | None) -> set[str]:

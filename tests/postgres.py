@@ -35,10 +35,10 @@ class Postgres:
         """The directory of psql, pg_dump and others."""
         return self._server.bin_path
 
-    def new_database(self) -> str:
+    def new_database(self, encoding: str = "UTF8") -> str:
         """The URL of a new, empty database."""
         name = f"test_{uuid.uuid4().hex[:12]}"
-        self._execute(f"CREATE DATABASE {name}")
+        self._execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
         return self.url(name)
 
     def drop(self, url: str) -> None:

@@ -22,6 +22,7 @@ class Statements:
     fed: bool
     functions: dict[str, Any]
     random_ops: bool
+    max_depth: int
     longs: list[tuple[str, int]]
 
     def pick(self, options: Any) -> Any:
@@ -175,6 +176,34 @@ class Statements:
         attrs = {"p": self.pick((0.25, 0.5)), "seed": self.draw.randint(0, 99), "stream": self.draw.randint(1, 99)}
         block["ops"].append({"type": "dropout", "inputs": slots, "outputs": {"out": [out]}, "attrs": attrs})
         visible.add(out)
+
+    def write_derivative(self, block: Block, visible: set[str], depth: int) -> None:
+        """Statements that may read a copy of a name, and the derivative of a value with respect to the copy."""
+        copy, product, target, slope = (self.fresh(hint) for hint in ("cp", "t", "t", "t"))
+        self.op(block, "assign", copy, self.pick(sorted(visible)))
+        inside = visible | {copy}
+        for _ in range(self.draw.randint(1, 3)):
+            kinds = [
+                "op",
+                "op",
+                "safe_where",
+                *(("if", "while", "net", "switch", "derivative") if depth < self.max_depth else ()),
+            ]
+            if self.fed and depth < self.max_depth:
+                kinds += ["scan", "call"]
+            getattr(self, f"write_{self.pick(kinds)}")(block, inside, depth + 1)
+        visible |= inside & set(POOL)
+        self.op(block, "mul", product, copy, self.pick(sorted(inside)))
+        self.op(block, "tanh", target, product)
+        block["ops"].append(
+            {
+                "type": "gradients",
+                "inputs": {"targets": [target], "inputs": [copy]},
+                "outputs": {"out": [slope]},
+                "attrs": {},
+            }
+        )
+        self.mixed_in(block, visible, slope)
 
 
 def with_rule(rule: str) -> tuple[dict[str, Any], dict[str, Any]]:

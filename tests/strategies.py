@@ -38,9 +38,17 @@ class _Writer(Growing, Products):
     """Draws the statements of one program."""
 
     def __init__(
-        self, draw: random.Random, depth: int, budget: int, fed: bool = True, random_ops: bool = False
+        self,
+        draw: random.Random,
+        depth: int,
+        budget: int,
+        fed: bool = True,
+        random_ops: bool = False,
+        derivatives: bool = False,
     ) -> None:
         """fed: whether the program has flags, counts and sequences as feeds. random_ops: see `write_dropout`.
+
+        derivatives: whether the program computes with derivatives (`write_derivative`).
 
         Half of the programs have values of changing size. The others may run as machine code only.
         """
@@ -52,6 +60,7 @@ class _Writer(Growing, Products):
         self.budget = budget
         self.fed = fed
         self.random_ops = random_ops
+        self.derivatives = derivatives
         self.growing = draw.random() < 0.5
         self.longs = []
         self.memory = MEMORY
@@ -84,6 +93,8 @@ class _Writer(Growing, Products):
                 kinds += ["embedding", "dropout", "lookup", "product"]
                 if self.longs:
                     kinds += ["change"] * 3
+            if self.derivatives:
+                kinds += ["derivative"] * 4
             if depth < self.max_depth:
                 kinds += NESTING
                 if not self.fed:
@@ -261,7 +272,7 @@ class _Writer(Growing, Products):
 
     def function(self) -> dict[str, Any]:
         """A program of two vectors with two results; it has the gradient of its own ops."""
-        writer = _Writer(self.draw, 2, self.draw.randint(2, 5), fed=False)
+        writer = _Writer(self.draw, 2, self.draw.randint(2, 5), fed=False, derivatives=self.derivatives)
         root = writer.new_block(-1)
         root["vars"] += [{"name": n, "dtype": "float64", "shape": [2], "role": "feed"} for n in ("p", "q")]
         names = sorted(writer.fill(root, {"p", "q"}, 0))
@@ -285,10 +296,10 @@ def programs(depth: int = 4) -> st.SearchStrategy[dict[str, Any]]:
     return st.integers(0, 2**48).map(lambda seed: written(seed, depth))
 
 
-def written(seed: int, depth: int = 4, random_ops: bool = False) -> dict[str, Any]:
+def written(seed: int, depth: int = 4, random_ops: bool = False, derivatives: bool = False) -> dict[str, Any]:
     """The program of `seed`."""
     draw = random.Random(seed)
-    writer = _Writer(draw, depth, draw.randint(4, 14), random_ops=random_ops)
+    writer = _Writer(draw, depth, draw.randint(4, 14), random_ops=random_ops, derivatives=derivatives)
     root = writer.new_block(-1)
     for name in LEAVES:
         role = "feed" if name == "x" else "parameter"

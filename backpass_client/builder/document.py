@@ -28,7 +28,19 @@ def document_of(builder: Builder) -> dict[str, Any]:
     document: dict[str, Any] = {"blocks": [_block(block, index, builder.leaves) for block in blocks]}
     if builder.functions:
         document["functions"] = {name: _function(each) for name, each in builder.functions.items()}
+    if not builder.is_function and (sizes := _sizes(builder.leaves)):
+        document["sizes"] = sizes
     return document
+
+
+def _sizes(leaves: Mapping[str, Leaf]) -> dict[str, list[str | None]]:
+    """Feed -> the names of its open sizes."""
+    named = {
+        leaf.ref.name.text: [size if isinstance(size, str) else None for size in leaf.ref.type.dims]
+        for leaf in leaves.values()
+        if leaf.role == "feed"
+    }
+    return {name: sizes for name, sizes in named.items() if any(sizes)}
 
 
 def _function(instance: Instance) -> dict[str, Any]:

@@ -99,6 +99,7 @@ class Dtype:
     """A dtype that makes types: ``bp.f32["batch", 3]``. Without brackets it is the type of one number."""
 
     __slots__ = ("name",)
+    __iter__ = None  # __getitem__ makes a type of every index, so an iteration would never end
 
     def __init__(self, name: str) -> None:
         self.name = name

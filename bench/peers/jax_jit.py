@@ -57,7 +57,8 @@ class Training:
 
 def placed(workload: Workload) -> Arrays:
     """The feeds as arrays of JAX, integers as 32 bits, its default; without the number of trips (see `loss_of`)."""
-    return {name: jnp.array(value) for name, value in workload.feeds.items() if name != "n"}
+    key = {"key": jax.random.PRNGKey(0)} if workload.random else {}
+    return {name: jnp.array(value) for name, value in workload.feeds.items() if name != "n"} | key
 
 
 def loss_of(workload: Workload) -> Loss:
@@ -160,6 +161,44 @@ def tree_rnn(p: Arrays, feeds: Arrays) -> Any:
     return tree_loss(tree, p, words, lambda table, word: table[word], jnp.tanh, lambda x: jnp.square(x).mean())
 
 
+def dropout_mlp(p: Arrays, feeds: Arrays) -> Any:
+    h = feeds["x"]
+    last = len(p) // 2 - 1
+    for i, key in enumerate(jax.random.split(feeds["key"], last)):
+        h = jax.nn.relu(h @ p[f"w{i}"] + p[f"b{i}"])
+        h = jnp.where(jax.random.bernoulli(key, 0.5, h.shape), h / 0.5, 0)
+    return cross_entropy(h @ p[f"w{last}"] + p[f"b{last}"], feeds["y"])
+
+
+def mixture(p: Arrays, feeds: Arrays) -> Any:
+    x = feeds["x"]
+    best, at = lax.top_k(x @ p["gate"], 2)
+    weights = (jax.nn.one_hot(at, p["up"].shape[0]) * jax.nn.softmax(best)[..., None]).sum(1)
+    each = jax.nn.relu(x @ p["up"]) @ p["down"]
+    return jnp.square((each * weights.T[..., None]).sum(0) - feeds["y"]).mean()
+
+
+def masked_attention(p: Arrays, feeds: Arrays) -> Any:
+    batch, length, width = feeds["x"].shape
+
+    def split(x: Any) -> Any:
+        return x.reshape(batch, length, 4, width // 4).transpose(0, 2, 1, 3)
+
+    q, k, v = (split(feeds["x"] @ p[name]) for name in "qkv")
+    scores = q @ k.swapaxes(-1, -2) * (width // 4) ** -0.5
+    scores = jnp.where(jnp.tril(jnp.ones((length, length), bool)), scores, -1e9)
+    mixed = (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(batch, length, width)
+    return jnp.square(mixed @ p["o"] - feeds["y"]).mean()
+
+
+def graph_net(p: Arrays, feeds: Arrays) -> Any:
+    h = feeds["x"]
+    for i in range((len(p) - 2) // 2):
+        got = jax.ops.segment_sum((h @ p[f"near{i}"])[feeds["source"]], feeds["target"], len(h))
+        h = jax.nn.relu(h @ p[f"own{i}"] + got)
+    return cross_entropy(h @ p["out"] + p["bias"], feeds["y"])
+
+
 LOSSES: dict[str, Callable[..., Any]] = {
     "mlp": mlp_loss,
     "rnn_while": rnn_while,
@@ -169,5 +208,9 @@ LOSSES: dict[str, Callable[..., Any]] = {
     "deep_graph": deep_graph,
     "branch": branch,
     "tree_rnn": tree_rnn,
+    "dropout_mlp": dropout_mlp,
+    "mixture": mixture,
+    "masked_attention": masked_attention,
+    "graph_net": graph_net,
 }
 """Family of workloads -> its loss."""

@@ -160,6 +160,43 @@ def tree_rnn(p: Tensors, feeds: Tensors) -> Any:
     return tree_loss(tree, p, words, tf.gather, tf.tanh, lambda x: tf.reduce_mean(tf.square(x)))
 
 
+def dropout_mlp(p: Tensors, feeds: Tensors) -> Any:
+    h = feeds["x"]
+    last = len(p) // 2 - 1
+    for i in range(last):
+        h = tf.nn.dropout(tf.nn.relu(h @ p[f"w{i}"] + p[f"b{i}"]), 0.5)
+    return cross_entropy(h @ p[f"w{last}"] + p[f"b{last}"], feeds["y"])
+
+
+def mixture(p: Tensors, feeds: Tensors) -> Any:
+    x = feeds["x"]
+    best, at = tf.math.top_k(x @ p["gate"], 2)
+    weights = tf.reduce_sum(tf.one_hot(at, p["up"].shape[0]) * tf.nn.softmax(best)[..., None], 1)
+    each = tf.nn.relu(tf.matmul(x[None], p["up"])) @ p["down"]
+    return tf.reduce_mean(tf.square(tf.reduce_sum(each * tf.transpose(weights)[..., None], 0) - feeds["y"]))
+
+
+def masked_attention(p: Tensors, feeds: Tensors) -> Any:
+    batch, length, width = feeds["x"].shape
+
+    def split(x: Any) -> Any:
+        return tf.transpose(tf.reshape(x, (batch, length, 4, width // 4)), (0, 2, 1, 3))
+
+    q, k, v = (split(product(feeds["x"], p[name])) for name in "qkv")
+    scores = tf.matmul(q, k, transpose_b=True) * (width // 4) ** -0.5
+    scores = tf.where(tf.linalg.band_part(tf.ones((length, length), tf.bool), -1, 0), scores, -1e9)
+    mixed = tf.reshape(tf.transpose(tf.nn.softmax(scores) @ v, (0, 2, 1, 3)), (batch, length, width))
+    return tf.reduce_mean(tf.square(product(mixed, p["o"]) - feeds["y"]))
+
+
+def graph_net(p: Tensors, feeds: Tensors) -> Any:
+    h = feeds["x"]
+    for i in range((len(p) - 2) // 2):
+        along = tf.gather(h @ p[f"near{i}"], feeds["source"])
+        h = tf.nn.relu(h @ p[f"own{i}"] + tf.math.unsorted_segment_sum(along, feeds["target"], h.shape[0]))
+    return cross_entropy(h @ p["out"] + p["bias"], feeds["y"])
+
+
 LOSSES: dict[str, Callable[[Tensors, Tensors], Any]] = {
     "mlp": mlp_loss,
     "rnn_while": rnn_while,
@@ -169,5 +206,9 @@ LOSSES: dict[str, Callable[[Tensors, Tensors], Any]] = {
     "deep_graph": deep_graph,
     "branch": branch,
     "tree_rnn": tree_rnn,
+    "dropout_mlp": dropout_mlp,
+    "mixture": mixture,
+    "masked_attention": masked_attention,
+    "graph_net": graph_net,
 }
 """Family of workloads -> its loss."""

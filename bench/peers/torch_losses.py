@@ -109,6 +109,41 @@ def _mean_square(x: torch.Tensor) -> torch.Tensor:
     return x.square().mean()
 
 
+def dropout_mlp(p: Tensors, feeds: Feeds) -> torch.Tensor:
+    h = feeds["x"]
+    last = len(p) // 2 - 1
+    for i in range(last):
+        h = F.dropout(torch.addmm(p[f"b{i}"], h, p[f"w{i}"]).relu(), 0.5)
+    return F.cross_entropy(torch.addmm(p[f"b{last}"], h, p[f"w{last}"]), feeds["y"])
+
+
+def mixture(p: Tensors, feeds: Feeds) -> torch.Tensor:
+    x = feeds["x"]
+    best, at = torch.topk(x @ p["gate"], 2)
+    weights = torch.zeros(len(x), p["up"].shape[0]).scatter(1, at, best.softmax(-1))
+    each = torch.matmul(x, p["up"]).relu() @ p["down"]
+    return ((each * weights.t()[:, :, None]).sum(0) - feeds["y"]).square().mean()
+
+
+def masked_attention(p: Tensors, feeds: Feeds) -> torch.Tensor:
+    batch, length, width = feeds["x"].shape
+
+    def split(x: torch.Tensor) -> torch.Tensor:
+        return x.view(batch, length, 4, width // 4).transpose(1, 2)
+
+    q, k, v = (split(feeds["x"] @ p[name]) for name in "qkv")
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return (mixed.transpose(1, 2).reshape(batch, length, width) @ p["o"] - feeds["y"]).square().mean()
+
+
+def graph_net(p: Tensors, feeds: Feeds) -> torch.Tensor:
+    h = feeds["x"]
+    for i in range((len(p) - 2) // 2):
+        got = torch.zeros_like(h).index_add(0, feeds["target"], (h @ p[f"near{i}"]).index_select(0, feeds["source"]))
+        h = (h @ p[f"own{i}"] + got).relu()
+    return F.cross_entropy(torch.addmm(p["bias"], h, p["out"]), feeds["y"])
+
+
 LOSSES: dict[str, Loss] = {
     "mlp": mlp,
     "rnn_while": rnn_while,
@@ -118,6 +153,10 @@ LOSSES: dict[str, Loss] = {
     "deep_graph": deep_graph,
     "branch": branch,
     "tree_rnn": tree_rnn,
+    "dropout_mlp": dropout_mlp,
+    "mixture": mixture,
+    "masked_attention": masked_attention,
+    "graph_net": graph_net,
 }
 """Family of workloads -> its loss."""
 

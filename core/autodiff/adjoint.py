@@ -18,7 +18,7 @@ from core.autodiff.activity import Activity
 from core.autodiff.cotangents import Cotangents, Densified
 from core.autodiff.hooks import Hooks
 from core.autodiff.vjp import apply_rule
-from core.ir import HOLE, Block, Op, StackType, TensorType, live
+from core.ir import HOLE, Block, Op, StackType, TensorType, inner_blocks, live
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value, arrays_of, expansion
 from core.ir.derived import derived
 from core.ir.errors import CoreError, Location, NotDifferentiable
@@ -83,7 +83,7 @@ class RuleCall:
     seeded:  for each output of the op, whether it has a cotangent.
     wanted:  for each input of the op, whether its cotangent is requested.
     outputs: the outputs of the forward op after its rule rewrote it.
-    adjoint: the outputs of the adjoint op that the rule added.
+    adjoint: the outputs of the adjoint op with inner blocks that the rule added.
     """
 
     seeded: tuple[bool, ...]
@@ -186,7 +186,9 @@ class Adjoint:
         if spec.adjoint_rule is not None:
             before = len(self.b.ops)
             parts = tuple(spec.adjoint_rule(self, index, op, cts, wanted))
-            adjoint = self.b.ops[-1].outputs if len(self.b.ops) > before else ()
+            # ops that join rows of a table may follow the op with the inner blocks
+            added = reversed(self.b.ops[before:])
+            adjoint = next((each.outputs for each in added if any(inner_blocks(each))), ())
             seeded = tuple(ct is not None for ct in cts)
             self.rule_calls[index] = RuleCall(seeded, tuple(wanted), self.primal[index].outputs, adjoint)
             return parts

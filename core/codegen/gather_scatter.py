@@ -9,26 +9,32 @@ from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.machine import lanes
 from core.codegen.polling import polls_by_control
+from core.codegen.reductions import combine
+from core.codegen.vector_slices import unravel
 from core.plan.data import Gather, ScatterAdd
 
-__all__ = ["checked", "gather_function", "gather_work", "scatter_function"]
+__all__ = ["checked", "gather_function", "gather_work", "indexed_units", "scatter_function"]
 
 ROW = 40
 """The work of finding one row in memory, in operations."""
 
-PARAMS = [("x", "ptr"), ("index", "ptr"), ("out", "ptr"), ("error", "ptr"), ("check", "int64")]
+PARAMS = [
+    *((name, "ptr") for name in ("x", "index", "out", "error")),
+    *((name, "int64") for name in ("check", "first", "end")),
+]
 
 
 def gather_function(name: str, each: Gather) -> Function:
-    """``name(x, index, out, error, check)`` for a `Gather`."""
+    """``name(x, index, out, error, check, first, end)`` for a `Gather`: rows `first` to `end` of the result."""
     f = Function(name, PARAMS, noalias=False)
     outer, size, inner = each.x.shape
     count = each.out.shape[1]
     polls_by_control(f, gather_work(each))
-    with f.loop(I64(0), I64(outer), polls=True) as o, f.loop(I64(0), I64(count), polls=True) as i:
+    with f.loop(f.param("first"), f.param("end"), polls=True) as row:
+        o, i = (I64(0), row) if outer == 1 else unravel(f, row, (outer, count))
         at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
         source = _slab(f, f.param("x"), o, size, at, inner, each.x.dtype)
-        target = _slab(f, f.param("out"), o, count, i, inner, each.x.dtype)
+        target = f.at(f.param("out"), f.op(f"mul nsw {row}, {inner}", "int64"), each.x.dtype)
         nbytes = inner * itemsize(each.x.dtype)
         f.declarations.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
         f.do(f"call void @llvm.memcpy.p0.p0.i64({target}, {source}, i64 {nbytes}, i1 false)")
@@ -36,27 +42,54 @@ def gather_function(name: str, each: Gather) -> Function:
 
 
 def scatter_function(name: str, each: ScatterAdd) -> Function:
-    """``name(x, index, out, error, check)`` for a `ScatterAdd`. The caller has filled `out` with zeros."""
+    """``name(x, index, out, error, check, first, end)`` for a `ScatterAdd`, whose result the caller has filled.
+
+    The range counts slabs, or vectors of columns if there is one slab: no two ranges write one element, and each
+    element is reduced in the order of the index.
+    """
     f = Function(name, PARAMS, noalias=False)
     outer, size, inner = each.out.shape
-    count = each.x.shape[1]
-    dtype = each.x.dtype
-    width = min(lanes(dtype), inner)
-    add = "fadd" if dtype.startswith("float") else "add"
+    count, dtype, width = each.x.shape[1], each.x.dtype, _lanes(each)
     polls_by_control(f, gather_work(each))
-    with f.loop(I64(0), I64(outer), polls=True) as o, f.loop(I64(0), I64(count), polls=True) as i:
+    first, end, whole = f.param("first"), f.param("end"), inner // width
+    slabs, columns, tail = (first, end), (I64(0), I64(whole * width)), IRValue("true", "bool")
+    if outer == 1:
+        slabs = (I64(0), I64(1))
+        ends = (first, f.intrinsic("smin", end, I64(whole)))
+        columns = tuple(f.op(f"mul nsw {each}, {width}", "int64") for each in ends)  # type: ignore[assignment]
+        tail = f.compare("icmp sgt", end, I64(whole))
+    with f.loop(*slabs, polls=True) as o, f.loop(I64(0), I64(count), polls=True) as i:
         at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
         target = _slab(f, f.param("out"), o, size, at, inner, dtype)
         source = _slab(f, f.param("x"), o, count, i, inner, dtype)
-        whole = inner // width * width
-        for start, end, step in ((0, whole, width), (whole, inner, 1)):
-            if start == end:
-                continue
-            with f.loop(I64(start), I64(end), step) as j:
-                here = f.at(target, j, dtype)
-                more = f.load(f.at(source, j, dtype), dtype, step)
-                f.store(f.binary(add, f.load(here, dtype, step), more), here)
+
+        def reduce(j: IRValue, lanes: int, target: IRValue = target, source: IRValue = source) -> None:
+            here = f.at(target, j, dtype)
+            more = f.load(f.at(source, j, dtype), dtype, lanes)
+            f.store(combine(f, each.op, f.load(here, dtype, lanes), more), here)
+
+        if whole:
+            with f.loop(*columns, width) as j:
+                reduce(j, width)
+        if inner % width:
+            with f.when(tail), f.loop(I64(whole * width), I64(inner)) as j:
+                reduce(j, 1)
     return f
+
+
+def indexed_units(each: Gather | ScatterAdd) -> int:
+    """Units of work of a gather or scatter: the most ranges that it can be split into."""
+    if isinstance(each, Gather):
+        return each.out.shape[0] * each.out.shape[1]
+    outer, _, inner = each.out.shape
+    return outer if outer > 1 else -(-inner // _lanes(each))
+
+
+def _lanes(each: ScatterAdd) -> int:
+    width, inner = lanes(each.x.dtype), each.out.shape[2]
+    while width > inner:
+        width //= 2
+    return width
 
 
 def gather_work(each: Gather | ScatterAdd) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from core.codegen import convolution, im2col, padding, pooling, transpose
+from core.codegen import convolution, im2col, order, padding, pooling, scan, transpose
 from core.codegen.llvm import Function
 from core.codegen.module import Module
 from core.codegen.polling import polls_by_control
@@ -57,6 +57,9 @@ GENERATORS = {
     "unpool": Generator(("x", "index", "out"), pooling.unpool),
     "pick": Generator(("x", "index", "out"), pooling.pick),
     "turn": Generator(("x", "out"), transpose.transpose, transpose.transpose_units),
+    "scan": Generator(("x", "out"), scan.scan, scan.scan_units),
+    "recurrence": Generator(("a", "b", "out"), scan.scan, scan.scan_units),
+    "order": Generator(("x", "out"), order.order, scratch=order.order_scratch),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -52,6 +53,13 @@ class Module:
         name = f"@table.{'.'.join(map(str, numbers))}" if len(numbers) <= 8 else f"@table.{len(self.globals)}"
         values = ", ".join(f"i64 {n}" for n in numbers)
         self.globals[name] = f"{name} = private constant [{len(numbers)} x i64] [{values}]"
+        return IRValue(name, "ptr")
+
+    def data(self, data: bytes) -> IRValue:
+        """The address of constant bytes."""
+        name = f"@data.{hashlib.sha256(data).hexdigest()[:32]}"
+        text = "".join(f"\\{byte:02x}" for byte in data)
+        self.globals[name] = f'{name} = private constant [{len(data)} x i8] c"{text}", align 64'
         return IRValue(name, "ptr")
 
     def text(self) -> str:

@@ -49,6 +49,7 @@ class Operands:
         self.f, self.kernel, self.lanes = f, kernel, lanes
         self._vectors = -(-kernel.inner // lanes)
         self._bases: list[IRValue] = []
+        self._index: list[IRValue] = []
         self._totals: dict[int, IRValue] = {}
         self._aside: dict[int, IRValue] = {}
         sums = [n for n, i in enumerate(kernel.code) if i.kind == "accumulate" and not kernel.operands[i.operand].inner]
@@ -68,7 +69,7 @@ class Operands:
     def enter(self, row: IRValue) -> None:
         """Go to row `row`: compute its addresses and start its sums."""
         f = self.f
-        index = unravel(f, row, self.kernel.outer)
+        index = self._index = unravel(f, row, self.kernel.outer)
         self._bases = []
         for i, operand in enumerate(self.kernel.operands):
             offset: IRValue | None = None
@@ -188,6 +189,26 @@ class Operands:
             f.write(combine(f, instr.op, before, masked(f, instr.op, value, piece.mask)), slot)
         else:
             self.put(number, combine(f, instr.op, self.get(number, piece), value), piece)
+
+    # --- positions -------------------------------------------------------------------------------------------------
+
+    def first_of(self, instr: Instr) -> IRValue:
+        """The value of an iota at the first element of the row."""
+        f, total = self.f, I64(instr.value)
+        for at, stride in zip(self._index, dict(instr.attrs)["outer"], strict=False):
+            if stride:
+                total = f.binary("add", f.op(f"mul nsw {at}, {stride}", "int64"), total)
+        return total
+
+    def positions(self, instr: Instr, piece: RowSlice) -> IRValue:
+        """The values of an iota at a slice of the row."""
+        f, step = self.f, dict(instr.attrs)["inner"]
+        start = f.op(f"mul nsw {piece.start}, {step}", "int64") if step != 1 else piece.start
+        start = f.binary("add", start, self.first_of(instr))
+        if piece.lanes == 1:
+            return start
+        lanes = ", ".join(f"i64 {i * step}" for i in range(piece.lanes))
+        return f.binary("add", IRValue(f"<{lanes}>", "int64", piece.lanes), start)
 
     # --- helpers ---------------------------------------------------------------------------------------------------
 

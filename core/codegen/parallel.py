@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from core.codegen.gather_scatter import gather_work, indexed_units
 from core.codegen.kernels import scratch_bytes, units, work
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.machine import lanes
@@ -16,16 +17,18 @@ from core.codegen.packed_gemm import sums_bytes
 from core.codegen.product import ProductFunction, batch_addresses
 from core.codegen.reductions import combine, identity
 from core.codegen.rows import row_cost, rows_poll
-from core.plan.data import Gemm, Kernel, RowKernel, Rows, View
+from core.plan.data import Gather, Gemm, Kernel, RowKernel, Rows, ScatterAdd, View
 
 __all__ = [
     "batch_task",
     "combine_partials",
+    "indexed_chunks",
     "kernel_chunks",
     "kernel_task",
     "partial_bytes",
     "product_chunks",
     "product_task",
+    "range_task",
     "row_chunks",
     "row_task",
     "run",
@@ -62,6 +65,13 @@ def kernel_chunks(each: Kernel, threads: int) -> int:
     if threads == 1 or work(each) < LONG_PRODUCT:
         return 1
     return min(units(each), 4 * threads)
+
+
+def indexed_chunks(each: Gather | ScatterAdd, threads: int) -> int:
+    """The number of chunks of a gather or scatter. Every chunk of a scatter reads the whole index."""
+    if threads == 1 or gather_work(each) < LONG_PRODUCT:
+        return 1
+    return min(indexed_units(each), 4 * threads if isinstance(each, Gather) else threads)
 
 
 def run(module: Module, f: Function, task: str, addresses: list[IRValue], chunks: int) -> None:
@@ -151,6 +161,19 @@ def kernel_task(module: Module, name: str, each: Kernel, chunks: int) -> str:
         return f
 
     return module.function(("task", name, chunks, each.check), "task", make)
+
+
+def range_task(module: Module, name: str, addresses: int, check: int, units: int, chunks: int) -> str:
+    """A task that runs ``name(addresses..., check, first, end)`` on a chunk of the units."""
+
+    def make(task: str) -> Function:
+        f = _task(task)
+        given = [_context(f, i) for i in range(addresses)]
+        first, end = _share(f, f.param("chunk"), units, chunks)
+        f.do(f"call void @{name}({', '.join(map(str, [*given, I64(check), first, end]))})")
+        return f
+
+    return module.function(("range", name, chunks, check), "task", make)
 
 
 def partial_bytes(view: View) -> int:

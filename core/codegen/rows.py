@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from core.codegen.checks import fail
+from core.codegen.draws import DRAWS
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.machine import cpu
 from core.codegen.operands import Operands, RowSlice
@@ -17,7 +18,7 @@ from core.codegen.polling import STOP_PARAM, is_long
 from core.codegen.reductions import combine, identity, masked, reduce_lanes, repeated
 from core.codegen.scalar import apply
 from core.codegen.sweeps import EXPENSIVE, STRAIGHT, Sweep, kept_values, sweeps
-from core.plan.data import RowKernel
+from core.plan.data import Instr, RowKernel
 
 __all__ = ["row_cost", "row_function", "rows_poll"]
 
@@ -195,9 +196,9 @@ class _Writer:
         elif instr.kind == "load":
             values[number] = self.operands.get_one(number)
         elif instr.kind == "iota":
-            values[number] = I64(0)
+            values[number] = self.operands.first_of(instr)
         elif instr.kind == "apply":
-            values[number] = apply(f, instr.op, dict(instr.attrs), [values[a] for a in instr.args])
+            values[number] = self._applied(instr, [values[a] for a in instr.args])
         elif instr.kind == "reduce":
             values[number] = repeated(f, instr.op, values[instr.args[0]], self.kernel.inner)
         elif instr.kind == "store":
@@ -217,17 +218,29 @@ class _Writer:
         if instr.kind == "load":
             made[number] = self.operands.get(number, piece)
         elif instr.kind == "iota":
-            lanes = ", ".join(f"i64 {i}" for i in range(piece.lanes))
-            numbers = IRValue(f"<{lanes}>", "int64", piece.lanes)
-            made[number] = piece.start if piece.lanes == 1 else f.binary("add", numbers, piece.start)
+            made[number] = self.operands.positions(instr, piece)
         elif instr.kind == "apply":
-            made[number] = f.splat(apply(f, instr.op, dict(instr.attrs), args), piece.lanes)
+            made[number] = f.splat(self._applied(instr, args), piece.lanes)
         elif instr.kind == "store":
             self.operands.put(number, f.splat(args[0], piece.lanes), piece)
         elif instr.kind == "accumulate":
             self.operands.accumulate(number, f.splat(args[0], piece.lanes), piece)
         elif instr.kind == "check":
             self._check(number, masked(f, "and", f.splat(args[0], piece.lanes), piece.mask))
+
+    def _applied(self, instr: Instr, args: list[IRValue]) -> IRValue:
+        attrs = dict(instr.attrs)
+        if instr.op in DRAWS:
+            return DRAWS[instr.op](self.f, attrs, args, self._pairs(instr))
+        return apply(self.f, instr.op, attrs, args)
+
+    def _pairs(self, instr: Instr) -> bool:
+        """Whether every slice of positions that `instr` takes is adjacent and begins at an even one."""
+        at = self.code[instr.args[0]]
+        if at.kind != "iota":
+            return False
+        strides = dict(at.attrs)
+        return strides["inner"] == 1 and at.value % 2 == 0 and not any(s % 2 for s in strides["outer"])
 
     def _check(self, number: int, holds: IRValue) -> None:
         f, instr = self.f, self.code[number]

@@ -14,7 +14,7 @@ import numpy as np
 from core.codegen import kernels, parallel
 from core.codegen.apart import NESTED, write_apart
 from core.codegen.flow import grow_function, slot_function, write_branch, write_loop
-from core.codegen.gather_scatter import gather_function, gather_work, scatter_function
+from core.codegen.gather_scatter import gather_function, gather_work, indexed_units, scatter_function
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.module import Module
 from core.codegen.polling import is_long, stop_of
@@ -314,15 +314,20 @@ class _Step(StepWriter):
         self._indexed(name, each)
 
     def scatter(self, each: ScatterAdd) -> None:
-        self.fill(each.out, literal(0, each.out.dtype))
-        key = ("scatter", each.x.shape, each.out.shape, each.x.dtype, each.index.dtype)
+        self.fill(each.out, identity(each.op, each.out.dtype))
+        key = ("scatter", each.op, each.x.shape, each.out.shape, each.x.dtype, each.index.dtype)
         name = self.module.function(key, "scatter", lambda name: scatter_function(name, each))
         self._indexed(name, each)
 
     def _indexed(self, name: str, each: Gather | ScatterAdd) -> None:
         self.module.polls |= is_long(gather_work(each))
-        views = ", ".join(str(self.address(v)) for v in (each.x, each.index, each.out))
-        self.f.do(f"call void @{name}({views}, {self.base(self.plan.error.root)}, i64 {each.check})")
+        addresses = [*map(self.address, (each.x, each.index, each.out)), self.base(self.plan.error.root)]
+        units, chunks = indexed_units(each), parallel.indexed_chunks(each, self.threads)
+        if chunks > 1:
+            task = parallel.range_task(self.module, name, len(addresses), each.check, units, chunks)
+            parallel.run(self.module, self.f, task, addresses, chunks)
+        else:
+            self.f.do(f"call void @{name}({', '.join(map(str, addresses))}, i64 {each.check}, i64 0, i64 {units})")
 
     def interpreted(self, each: Interpreted) -> None:
         f = self.f

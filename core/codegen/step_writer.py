@@ -49,6 +49,8 @@ class StepWriter(ABC):
         f = self.f
         if root in self.roots:
             return self.roots[root]
+        if root.place == "constant":
+            return self.module.data(root.data)
         if root in self.given:
             header = f.load(f.at(f.param("given"), I64(self.given[root]), "ptr"), "ptr")
             return f.load(f.at(header, I64(DATA_OFFSET), "uint8"), "ptr")

@@ -29,6 +29,7 @@ EXPENSIVE = frozenset(
         "cos",
         "cosh",
         "div",
+        "draw",
         "erf",
         "erfc",
         "exp",

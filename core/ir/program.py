@@ -181,12 +181,16 @@ class Variable:
 class Program:
     """A closed block whose parameters are the client's leaf variables.
 
-    latest: client name -> variable of its last version, if the two names differ.
+    latest:  client name -> variable of its last version, if the two names differ.
+    aliases: client name -> its name in ONNX models, if the two names differ.
+    sizes:   feed -> a name for each of its sizes, None for sizes without one. Names say nothing about a run.
     """
 
     block: Block
     variables: tuple[Variable, ...]
     latest: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
 
     def with_role(self, role: Role) -> tuple[Variable, ...]:
         return tuple(v for v in self.variables if v.role == role)

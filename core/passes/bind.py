@@ -41,9 +41,30 @@ def _retyped(block: Block, params: Sequence[Type]) -> Block:
     for name, type in zip(block.params, params, strict=True):
         b.param(type, name)
     b.stopped.update(block.stopped)
+    lengths: dict[str, int] = {}
     for op in block.ops:
-        b.append(_inside(op, [b.types.get(n) for n in op.inputs]))
+        b.append(_counted(_inside(op, [b.types.get(n) for n in op.inputs]), b.types, lengths))
     return replace(b.build(block.results), index=block.index)
+
+
+def _counted(op: Op, types: Mapping[str, Type], lengths: dict[str, int]) -> Op:
+    """`op`; if it joins the results of a scan over sequences whose length is bound now, with that length.
+
+    types:   of the operands.
+    lengths: stack -> its number of elements, where it is known; the results of `op` are added.
+    """
+    if op.type == "array_unstack":
+        x = types[op.inputs[0]]
+        if isinstance(x, TensorType) and x.shape[0] != -1:
+            lengths[op.outputs[0]] = x.shape[0]
+    elif op.type == "loop" and not op.attrs["condition"]:
+        carried = op.attrs["carried"]
+        read = [lengths[name] for name in op.inputs[carried + op.attrs["captured"] :] if name in lengths]
+        if read:  # a trip for each element, and one result of each trip
+            lengths.update(dict.fromkeys(op.outputs[carried:], read[0]))
+    elif op.type == "array_join" and op.attrs["count"] == -1 and op.inputs[0] in lengths:
+        return replace(op, attrs={**op.attrs, "count": lengths[op.inputs[0]]})
+    return op
 
 
 def _inside(op: Op, types: list[Any]) -> Op:

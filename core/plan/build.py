@@ -3,7 +3,25 @@
 from __future__ import annotations
 
 from core.ir import Block, TensorType
-from core.plan import branches, convolution, einsum, indexing, linear, loops, pooling, reduce, shapes, stacks
+from core.plan import (
+    branches,
+    constants,
+    convolution,
+    draws,
+    einsum,
+    indexing,
+    linear,
+    loops,
+    movement,
+    ordered,
+    pooling,
+    reduce,
+    scaling,
+    segments,
+    selecting,
+    shapes,
+    stacks,
+)
 from core.plan.data import Root, Sequence, View, bytes_of, contiguous
 from core.plan.epilogue import fuse_epilogues
 from core.plan.lowering import Lowering, Shared
@@ -14,7 +32,25 @@ from core.plan.walk import lower_ops
 
 __all__ = ["plan_block"]
 
-_ = (branches, convolution, einsum, indexing, linear, loops, pooling, reduce, shapes, stacks)  # register lowerings
+LOWERING = [  # importing these modules registers the lowerings
+    branches,
+    constants,
+    convolution,
+    draws,
+    einsum,
+    indexing,
+    linear,
+    loops,
+    movement,
+    ordered,
+    pooling,
+    reduce,
+    scaling,
+    segments,
+    selecting,
+    shapes,
+    stacks,
+]
 
 
 def plan_block(block: Block, target: Target) -> Plan:

@@ -46,7 +46,7 @@ class Sequence:
 # --- memory ------------------------------------------------------------------------------------------------------
 
 
-Place = Literal["arena", "given", "carried", "element"]
+Place = Literal["arena", "given", "carried", "element", "constant", "none"]
 
 
 def bytes_of(shape: tuple[int, ...], dtype: str) -> int:
@@ -62,12 +62,16 @@ class Root:
            "carried" a state of a loop, whose address changes from trip to trip.
            "element" memory of one trip: an element of a stack that a loop records or reads, or the part of one trip in
                      memory for several.
+           "constant" part of the generated code; nothing writes it.
+           "none"    no memory; only the strides of its views count.
     name:  of the variable, for debugging.
+    data:  the bytes of a constant.
     """
 
     nbytes: int
     place: Place = "arena"
     name: str = ""
+    data: bytes = b""
 
     def __repr__(self) -> str:
         return f"<{self.place} {self.name or hex(id(self))[-5:]} {self.nbytes}>"
@@ -122,7 +126,8 @@ class Instr:
 
     kind: "constant"   the number `value`.
           "load"       an element of `operand`.
-          "iota"       the position along the row, int64.
+          "iota"       `value` plus the position along each axis times a stride, int64. attrs: the strides, `outer`
+                       and `inner`, as those of an operand.
           "apply"      elementwise op `op` with `attrs` on `args`.
           "reduce"     one value for the row: the reduction `op` (sum, max, ...) of `args`.
           "store"      write `args` to `operand`.
@@ -244,10 +249,14 @@ class Gather(Indexed):
     __slots__ = ()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ScatterAdd(Indexed):
-    """Zeros in `out` [outer, size, inner], then ``out[o, index[i], :] += x[o, i, :]``, in the order of i."""
+    """Zeros in `out` [outer, size, inner], then ``out[o, index[i], :] += x[o, i, :]``, in the order of i.
 
-    __slots__ = ()
+    op: "sum", or another reduction, which begins with its identity.
+    """
+
+    op: str = "sum"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,7 +41,7 @@ class Member:
 class Draft:
     """An instruction of a fusion that still grows.
 
-    strides: of its array, for each axis of the domain.
+    strides: of its array, or of the positions that it counts, for each axis of the domain.
     varies:  the axes of the domain along which its value varies.
     """
 
@@ -49,6 +49,11 @@ class Draft:
     view: View | None = None
     strides: tuple[int, ...] = ()
     varies: frozenset[int] = frozenset()
+
+    @property
+    def walks(self) -> bool:
+        """Whether it goes through the domain with strides."""
+        return self.view is not None or self.instr.kind == "iota"
 
 
 @dataclass(slots=True, eq=False)
@@ -111,7 +116,7 @@ class Fusion:
         size, total = math.prod(self.shape[first:]), math.prod(self.shape)
         if size > self.limits.longest_row or (size == total and total > self.limits.longest_total):
             return False
-        return _mergeable(self.shape, [d.strides for d in self.drafts if d.view], first)
+        return _mergeable(self.shape, [d.strides for d in self.drafts if d.walks], first)
 
     def _trimmed(self, row: int) -> int:
         """The number of axes of the row without leading axes of size 1."""
@@ -142,8 +147,16 @@ class Fusion:
         return self._add(Draft(Instr("constant", dtype, value=value)))
 
     def iota(self, axis: int) -> int:
-        """The position along `axis`, which must be the row, as int64."""
-        return self._add(Draft(Instr("iota", "int64"), varies=frozenset({axis})))
+        """The position along `axis`, as int64."""
+        return self.count(tuple(int(i == axis) for i in range(len(self.shape))))
+
+    def count(self, strides: tuple[int, ...], first: int = 0) -> int:
+        """`first` plus the position along each axis of the domain times its stride, as int64."""
+        key = ("count", strides, first)
+        if key not in self._loads:
+            varies = frozenset(i for i, s in enumerate(strides) if s and self.shape[i] > 1)
+            self._loads[key] = self._add(Draft(Instr("iota", "int64", value=first), None, strides, varies))
+        return self._loads[key]
 
     def apply(self, op: str, attrs: Iterable[tuple[str, Any]], args: Sequence[int], dtype: str) -> int:
         varies = frozenset[int]().union(*(self.drafts[a].varies for a in args))
@@ -187,10 +200,9 @@ class Fusion:
     def finish(self) -> Rows:
         """The fusion as an instruction: axes are merged where every array allows it, and a row is chosen."""
         first = len(self.shape) - self.row if self.row is not None else None
-        arrays = [d.strides for d in self.drafts if d.view]
-        iotas = [d for d in self.drafts if d.instr.kind == "iota"]
+        arrays = [d.strides for d in self.drafts if d.walks]
         merged, columns = _merged(self.shape, arrays, first)
-        if first is None and len(merged) == 1 and not iotas:
+        if first is None and len(merged) == 1:
             merged, columns = _cut(merged, columns, self.limits)
         outer, inner = tuple(merged[:-1]), merged[-1] if merged else 1
         operands: list[Operand] = []
@@ -199,19 +211,22 @@ class Fusion:
         at = iter(columns)
         full: list[bool] = []
         for draft in self.drafts:
-            instr = draft.instr
+            instr, attrs = draft.instr, draft.instr.attrs
             operand, wide = -1, any(full[a] for a in instr.args)
+            column = next(at) if draft.walks else []
+            along = column[-1] if column else 0
+            if instr.kind == "iota":
+                attrs = (("outer", tuple(column[:-1])), ("inner", along))
+                wide = along != 0
             if draft.view:
-                column = next(at)
                 operand = len(operands)
-                along = column[-1] if column else 0
                 written = instr.kind != "load"
                 operands.append(Operand(draft.view.dtype, tuple(column[:-1]), along, written))
                 views.append(draft.view)
                 wide = wide or along != 0
-            wide = (wide or instr.kind == "iota") and instr.kind != "reduce" and inner > 1
+            wide = wide and instr.kind != "reduce" and inner > 1
             full.append(wide)
-            code.append(Instr(instr.kind, instr.dtype, wide, instr.args, instr.op, instr.attrs, operand, instr.value))
+            code.append(Instr(instr.kind, instr.dtype, wide, instr.args, instr.op, attrs, operand, instr.value))
         kernel = RowKernel(outer, inner, tuple(operands), tuple(code))
         return Rows(kernel, tuple(views), tuple(self.ops), location=self.location)
 

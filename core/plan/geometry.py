@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Correlation", "Padding", "Pool", "Scattered", "Tiles", "Transposition", "Triple"]
+__all__ = ["Correlation", "Order", "Padding", "Pool", "Scan", "Scattered", "Tiles", "Transposition", "Triple"]
 
 Triple = tuple[int, int, int]
 
@@ -212,3 +212,51 @@ class Transposition:
     @property
     def work(self) -> int:
         return self.rows * self.columns * 4
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Running results along the middle axis of dense arrays [outer, size, inner].
+
+    kind:      "sum" and "prod" of the elements so far; "linear", ``a[t] * out[t - 1] + b[t]`` of two arrays; "logsum",
+               the logarithm of the sum of exponentials; "argmax" and "argmin", the first position of the extreme.
+    exclusive: whether an element counts only from the next result on.
+    reverse:   whether it runs from the end.
+    """
+
+    kind: Literal["sum", "prod", "linear", "logsum", "argmax", "argmin"]
+    dtype: str
+    outer: int
+    size: int
+    inner: int
+    exclusive: bool = False
+    reverse: bool = False
+
+    @property
+    def work(self) -> int:
+        """Time, in additions and multiplications that take as long."""
+        return self.outer * self.size * self.inner * (40 if self.kind == "logsum" else 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The stable order of the elements along the middle axis of a dense array [outer, size, inner]; NaN comes last.
+
+    last: instead of the positions in order, whether each element is the last one that equals it.
+    """
+
+    dtype: str
+    outer: int
+    size: int
+    inner: int
+    descending: bool = False
+    last: bool = False
+
+    @property
+    def work(self) -> int:
+        """Time, in additions and multiplications that take as long."""
+        return self.outer * self.size * self.inner * 64
+
+    @property
+    def units(self) -> int:
+        return self.outer * self.inner

@@ -7,20 +7,21 @@ the wanted position instead, inside a fusion.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from core.ir import Op, TensorType
 from core.ir.precision import is_half
-from core.plan.data import Gather, ScatterAdd, View
-from core.plan.entries import Entry, Uniform
+from core.plan.compose import Maker
+from core.plan.data import Gather, ScatterAdd, View, contiguous
+from core.plan.entries import Entry, Uniform, positions
 from core.plan.fusion import Fusion, Member
 from core.plan.halves import narrowed, widened
-from core.plan.interpreted import interpret
 from core.plan.lowering import Lowering, lowers
 from core.plan.reduce import reduced
 from core.plan.shapes import reshaped
 from core.plan.unsupported import Unsupported
 
-__all__: list[str] = []
+__all__ = ["check_range", "flat", "in_range"]
 
 
 @lowers("class_index")
@@ -39,12 +40,12 @@ def lower_class_index(low: Lowering, op: Op) -> None:
     two = [label.dtype] * 2
     counts = low.apply("not_equal", {}, [column, number(op.attrs["ignore_index"])], two, flag)
     at = low.apply("where", {}, [counts, column, number(0)], ["bool", *two], type)
-    _check_range(low, op, at, type, x.shape[axis], f"a label is outside 0 to {x.shape[axis] - 1}")
+    check_range(low, op, at, type, x.shape[axis], f"a label is outside 0 to {x.shape[axis] - 1}")
     low.define(index, at)
     low.define(counted, counts)
 
 
-def _check_range(low: Lowering, op: Op, at: Entry, type: TensorType, size: int, message: str, below: int = 0) -> None:
+def check_range(low: Lowering, op: Op, at: Entry, type: TensorType, size: int, message: str, below: int = 0) -> None:
     """Append the check that `at` is at least -`below` and less than `size` everywhere."""
     flag = TensorType(type.shape, "bool")
     two = [type.dtype] * 2
@@ -53,7 +54,9 @@ def _check_range(low: Lowering, op: Op, at: Entry, type: TensorType, size: int, 
     under = low.apply("less_than", {}, [at, bounds[1]], two, flag)
     fine = low.apply("logical_and", {}, [above, under], ["bool"] * 2, flag)
     if isinstance(fine, Uniform):
-        raise Unsupported("constant positions")
+        if fine.number:
+            return
+        raise Unsupported("a constant position that is out of range")
     fusion, axes = low.join(type.shape, [fine])
     number = low.shared.check("index_out_of_range", message, op.location)
     fusion.check(low.argument(fusion, fine, type.shape, axes), low.shared.error, number)
@@ -61,19 +64,75 @@ def _check_range(low: Lowering, op: Op, at: Entry, type: TensorType, size: int, 
 
 @lowers("positions_along")
 def lower_positions(low: Lowering, op: Op) -> None:
-    """No instruction if all readers pick one element of each row: they read the op's operands instead."""
+    """Nothing is computed if all readers pick one element of each row: they read the op's operands instead."""
     name = op.outputs[0]
     low.type(name)
+    low.define(name, _Positions() if _only_picks(low, name) else _computed(low, op))
+
+
+def _only_picks(low: Lowering, name: str) -> bool:
+    """Whether all readers of the positions `name` pick one element of each row."""
     for reader in low.uses.readers(name):
         if reader is None or reader.type not in PICKING or reader.attrs["axis"] != 0:
-            raise Unsupported(COMPUTED)
-        source = reader.inputs[PICKING[reader.type]]
-        if reader.inputs[1] != name or _picked(low, source, name) is None:
-            raise Unsupported(COMPUTED)
-    low.define(name, _Positions())
+            return False
+        if reader.inputs[1] != name or _picked(low, reader.inputs[PICKING[reader.type]], name) is None:
+            return False
+    return True
 
 
-COMPUTED = "positions that are used for more than picking one element of each row"
+def _computed(low: Lowering, op: Op) -> Entry:
+    """The positions of a `positions_along`, in row-major order."""
+    of, index, shape = Maker(low), low.entry(op.inputs[0]), low.type(op.inputs[1]).shape
+    axis, steps = op.attrs["axis"] % len(shape), contiguous(shape)
+    if any(i != axis and m > n for i, (m, n) in enumerate(zip(index.shape, shape, strict=True))):
+        raise Unsupported("an index that is larger than its array")
+    others = positions(index.shape, tuple(0 if i == axis else n for i, n in enumerate(steps)))
+    at = in_range(low, op, index, shape[axis])
+    return of.add(others, of.mul(at, of.number(steps[axis], "int64")))
+
+
+def in_range(low: Lowering, op: Op, index: Entry, size: int) -> Entry:
+    """`index` counted from the front of an axis of `size` elements, as int64, with a check."""
+    of, type = Maker(low), TensorType(index.shape, index.dtype)
+    check_range(low, op, index, type, size, f"an index is out of range for an axis of size {size}", below=size)
+    at = of.cast(index, "int64")
+    return of.where(of("less_than", at, of.number(0, "int64")), of.add(at, of.number(size, "int64")), at)
+
+
+@lowers("wrapped_index")
+def lower_wrapped_index(low: Lowering, op: Op) -> None:
+    low.define(op.outputs[0], in_range(low, op, low.entry(op.inputs[0]), low.type(op.inputs[1]).shape[0]))
+
+
+@lowers("label_rows")
+def lower_label_rows(low: Lowering, op: Op) -> None:
+    of, label, type = Maker(low), low.entry(op.inputs[0]), low.type(op.outputs[0])
+    size = low.type(op.inputs[1]).shape[0]
+    message = f"a label is outside 0 to {size - 1}"
+    check_range(low, op, label, TensorType(label.shape, label.dtype), size, message)
+    low.define(op.outputs[0], of.cast(reshaped(low, label, type.shape), "int64"))
+
+
+@lowers("is_padding")
+def lower_is_padding(low: Lowering, op: Op) -> None:
+    size = low.type(op.inputs[1]).shape[0]
+    at = in_range(low, op, low.entry(op.inputs[0]), size)
+    of = Maker(low)
+    low.define(op.outputs[0], of("equal", at, of.number(op.attrs["padding_idx"] % size, "int64")))
+
+
+@lowers("positions_nd")
+def lower_positions_nd(low: Lowering, op: Op) -> None:
+    of, shape, type = Maker(low), low.type(op.inputs[1]).shape, low.type(op.outputs[0])
+    index = low.stored(low.entry(op.inputs[0]))
+    total: Entry = Uniform(0, "int64", type.shape)
+    for i in range(index.shape[-1]):
+        offset = index.offset + i * index.strides[-1]
+        column = replace(index, shape=index.shape[:-1], strides=index.strides[:-1], offset=offset)
+        at = in_range(low, op, column, shape[i])
+        total = at if i == 0 else of.add(of.mul(total, of.number(shape[i], "int64")), at)
+    low.define(op.outputs[0], total)
+
 
 PICKING = {"gather": 0, "scatter_add_like": 2}
 """Ops that may pick one element of each row -> the slot of the flattened rows."""
@@ -103,12 +162,12 @@ def _hits(low: Lowering, op: Op, picked: tuple[Op, tuple[int, ...]], other: Entr
 
     None if no fusion can compute it; then the positions `index` have been computed.
     """
-    positions, shape = picked
+    maker, shape = picked
     try:
-        return _compared(low, op, positions, shape, other)
-    except Unsupported as refusal:
+        return _compared(low, op, maker, shape, other)
+    except Unsupported:
         if isinstance(low.entry(index), _Positions):
-            interpret(low, positions, refusal.reason)
+            low.define(index, _computed(low, maker))
         return None
 
 
@@ -121,7 +180,7 @@ def _compared(low: Lowering, op: Op, positions: Op, shape: tuple[int, ...], othe
     size = shape[-1]
     maker = low.uses.producers.get(positions.inputs[0])
     if maker is None or maker.type != "class_index":  # class_index has checked its labels
-        _check_range(low, op, at, type, size, f"an index is out of range for an axis of size {size}", below=size)
+        check_range(low, op, at, type, size, f"an index is out of range for an axis of size {size}", below=size)
         two = [type.dtype] * 2
         negative = low.apply("less_than", {}, [at, Uniform(0, type.dtype, ())], two, TensorType(type.shape, "bool"))
         wrapped = low.apply("add", {}, [at, Uniform(size, type.dtype, ())], two, type)
@@ -172,7 +231,7 @@ def lower_gather(low: Lowering, op: Op) -> None:
     low.add(
         Gather(
             _slabs(view, x.shape, axis),
-            _flat(at),
+            flat(at),
             _slabs(target, _with(x.shape, axis, where), axis),
             number,
             location=op.location,
@@ -197,7 +256,7 @@ def lower_scatter(low: Lowering, op: Op) -> None:
             low.define(op.outputs[0], whole if only_reshaped else reshaped(low, whole, out.shape))
             return
     if isinstance(low.entry(index), _Positions) or out.dtype == "bool":
-        raise Unsupported("positions of several elements of a row")
+        raise Unsupported("a sum of bools")
     axis = op.attrs["axis"] % len(out.shape)
     where = low.type(index)
     half, entry = is_half(out), low.entry(given)
@@ -209,7 +268,7 @@ def lower_scatter(low: Lowering, op: Op) -> None:
     low.add(
         ScatterAdd(
             _slabs(x, _with(out.shape, axis, where), axis),
-            _flat(at),
+            flat(at),
             _slabs(target, out.shape, axis),
             number,
             location=op.location,
@@ -230,5 +289,5 @@ def _slabs(view: View, shape: tuple[int, ...], axis: int) -> View:
     return View(view.root, view.dtype, (outer, size, inner), (size * inner, inner, 1), view.offset)
 
 
-def _flat(view: View) -> View:
+def flat(view: View) -> View:
     return View(view.root, view.dtype, (math.prod(view.shape),), (1,), view.offset)

@@ -16,7 +16,7 @@ from core.ir.errors import ExecutionError, Location
 from core.ir.registry import lookup
 from core.ops.common.types import as_dtype
 from core.plan.data import Instruction, Interpreted, Root, Stack, View
-from core.plan.entries import Entry, Uniform
+from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.plan import Check
 from core.plan.storage import Storage
@@ -161,6 +161,6 @@ class Lowering(Storage):
 
     def join(self, shape: tuple[int, ...], entries: Sequence[Entry]) -> tuple[Fusion, Axes]:
         """A fusion that can compute a result of `shape` from `entries`, and the domain's axes of the result."""
-        operands = [e for e in entries if not isinstance(e, Uniform)]
+        operands = [e.places if isinstance(e, Pattern) else e for e in entries if not isinstance(e, Uniform)]
         found = self.instructions.find_fusion(shape, operands, self.stored)
         return found or (self.new_fusion(shape), tuple(range(len(shape))))

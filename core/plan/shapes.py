@@ -8,12 +8,11 @@ from core.ir import Op
 from core.ir.errors import InternalError
 from core.ops.indexing.gather import cut
 from core.plan.data import View
-from core.plan.entries import Entry, Uniform
+from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.fusion import Member
 from core.plan.lowering import Lowering, lowers
-from core.plan.unsupported import Unsupported
 
-__all__ = ["reshaped", "reshaped_view", "transposed"]
+__all__ = ["expanded", "reshaped", "reshaped_view", "transposed"]
 
 
 @lowers("assign", "stop_gradient")
@@ -29,7 +28,7 @@ def lower_barrier(low: Lowering, op: Op) -> None:
         low.define(out, low.entry(name))
 
 
-@lowers("reshape", "reshape_as", "unsqueeze", "squeeze")
+@lowers("reshape", "reshape_as", "unsqueeze", "squeeze", "merge_axes", "unflatten")
 def lower_reshape(low: Lowering, op: Op) -> None:
     out = op.outputs[0]
     low.define(out, reshaped(low, low.entry(op.inputs[0]), low.type(out).shape))
@@ -39,6 +38,11 @@ def reshaped(low: Lowering, entry: Entry, shape: tuple[int, ...]) -> Entry:
     """`entry` with another shape of the same number of elements; a copy if strides cannot describe it."""
     if isinstance(entry, Uniform):
         return replace(entry, shape=shape)
+    if isinstance(entry, Pattern):
+        places = reshaped_view(entry.places, shape)
+        if places is not None:
+            return replace(entry, places=places)
+        entry = low.stored(entry)
     if [n for n in entry.shape if n != 1] == [n for n in shape if n != 1]:
         if isinstance(entry, Member):
             axes = iter([a for a, n in zip(entry.axes, entry.shape, strict=True) if n != 1])
@@ -95,6 +99,9 @@ def transposed(entry: Entry, order: tuple[int, ...]) -> Entry:
     shape = tuple(entry.shape[i] for i in order)
     if isinstance(entry, Uniform):
         return replace(entry, shape=shape)
+    if isinstance(entry, Pattern):
+        places = replace(entry.places, shape=shape, strides=tuple(entry.places.strides[i] for i in order))
+        return replace(entry, places=places)
     if isinstance(entry, Member):
         return replace(entry, shape=shape, axes=tuple(entry.axes[i] for i in order))
     return replace(entry, shape=shape, strides=tuple(entry.strides[i] for i in order))
@@ -104,12 +111,17 @@ def transposed(entry: Entry, order: tuple[int, ...]) -> Entry:
 def lower_expand(low: Lowering, op: Op) -> None:
     shape = low.type(op.outputs[0]).shape
     entry = low.entry(op.inputs[0])
-    low.define(op.outputs[0], _expanded(entry, shape))
+    low.define(op.outputs[0], expanded(entry, shape))
 
 
-def _expanded(entry: Entry, shape: tuple[int, ...]) -> Entry:
+def expanded(entry: Entry, shape: tuple[int, ...]) -> Entry:
+    """`entry` broadcast to `shape`."""
     if isinstance(entry, Uniform):
         return replace(entry, shape=shape)
+    if isinstance(entry, Pattern):
+        places = expanded(entry.places, shape)
+        assert isinstance(places, View)
+        return replace(entry, places=places)
     extra = len(shape) - len(entry.shape)
     kept = [n == m for n, m in zip(entry.shape, shape[extra:], strict=True)]
     if isinstance(entry, Member):
@@ -197,12 +209,3 @@ def lower_fill(low: Lowering, op: Op) -> None:
 def lower_fill_like(low: Lowering, op: Op) -> None:
     type = low.type(op.outputs[0])
     low.define(op.outputs[0], Uniform(op.attrs.get("value", 0), type.dtype, type.shape))
-
-
-@lowers("assign_value")
-def lower_value(low: Lowering, op: Op) -> None:
-    type = low.type(op.outputs[0])
-    values = op.attrs.get("values")
-    if values is None or len(set(map(repr, values))) != 1:  # 0.0 and -0.0 are equal, but not the same
-        raise Unsupported("a constant array of different numbers")
-    low.define(op.outputs[0], Uniform(values[0], type.dtype, type.shape))

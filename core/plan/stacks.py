@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core.ir import Op, StackType
 from core.plan.data import Root, Stack, View, bytes_of, contiguous
-from core.plan.entries import Uniform
+from core.plan.entries import Pattern, Uniform
 from core.plan.flow import Elements, Recording
 from core.plan.lowering import Lowering, lowers
 from core.plan.unsupported import Unsupported
@@ -15,10 +15,10 @@ RECORD_BYTES = 16
 """Bytes of a slot that holds a recording: its first slot and its length, int64 each."""
 
 
-def captured(low: Lowering, name: str) -> Uniform | View | Recording | Elements:
+def captured(low: Lowering, name: str) -> Uniform | Pattern | View | Recording | Elements:
     """The value of a variable for an inner block, which cannot extend the fusions of this one."""
     entry = low.entry(name)
-    if isinstance(entry, Uniform | Recording | Elements):
+    if isinstance(entry, Uniform | Pattern | Recording | Elements):
         return entry
     return low.stored(entry)
 

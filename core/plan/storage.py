@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from core.ir.errors import Location
 from core.plan.data import Instruction, Root, View, bytes_of, contiguous
 from core.plan.destinations import Destinations
-from core.plan.entries import Entry, Uniform
+from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.instruction_list import InstructionList
 from core.plan.target import RowLimits
@@ -36,6 +36,7 @@ class Storage:
         self._stored: dict[tuple[Fusion, int, Axes, tuple[int, ...]], View] = {}
         self._homes: dict[tuple[Fusion, int, Axes], str] = {}  # members that are variables with a destination
         self._invariants: dict[View, View] = {}
+        self._patterns: dict[Pattern, View] = {}
 
     def add(self, instruction: Instruction) -> None:
         """Append an instruction."""
@@ -61,7 +62,9 @@ class Storage:
     def hoist_invariant(self, view: View, make: Callable[[Storage, View], View]) -> View:
         """The result of `make` for `view`, computed once, before all loops whose trips do not change `view`."""
         level = self
-        while level.outer is not None and view.root not in level.own and view.root.place in ("arena", "given"):
+        while (
+            level.outer is not None and view.root not in level.own and view.root.place in ("arena", "given", "constant")
+        ):
             level = level.outer
         if view not in level._invariants:
             level._invariants[view] = make(level, view)
@@ -75,6 +78,11 @@ class Storage:
             return entry
         if isinstance(entry, Uniform):
             return self._filled(entry)
+        if isinstance(entry, Pattern):
+            if entry not in self._patterns:
+                self._patterns[entry] = self.allocate(entry.shape, entry.dtype)
+                self.copy(entry, self._patterns[entry])
+            return self._patterns[entry]
         key = (entry.fusion, entry.number, entry.axes, entry.shape)
         if key not in self._stored:
             self._stored[key] = self._store_somewhere(entry)
@@ -100,7 +108,7 @@ class Storage:
 
     def copy(self, entry: Entry, target: View) -> None:
         """Write `entry` to `target` after all instructions so far."""
-        source = entry if isinstance(entry, Uniform) else self.stored(entry)
+        source = entry if isinstance(entry, Uniform | Pattern) else self.stored(entry)
         fusion = self.new_fusion(target.shape)
         axes = tuple(range(len(target.shape)))
         fusion.store(self.argument(fusion, source, target.shape, axes), target, axes)
@@ -155,6 +163,8 @@ class Storage:
         """`entry` as a value of `fusion`, for a result of `shape` along `axes`: its number there."""
         if isinstance(entry, Uniform):
             return fusion.constant(entry.number, entry.dtype)
+        if isinstance(entry, Pattern):
+            return entry.within(fusion, fusion.strides(entry.places, axes[len(shape) - len(entry.shape) :]))
         if isinstance(entry, Member) and entry.fusion is fusion:
             return entry.number
         view = self.stored(entry)

@@ -17,15 +17,17 @@ from core.ir.generated import GENERATED, PREFIX, generated_length
 from core.ir.stop import poll
 from core.ir.suggest import near
 
-__all__ = ["Limits", "Problems", "RawBlock", "RawOp", "RawProgram", "RawVar", "is_reserved", "parse"]
+__all__ = ["LONGEST_ALIAS", "Limits", "Problems", "RawBlock", "RawOp", "RawProgram", "RawVar", "is_reserved", "parse"]
 
 ROLES = ("feed", "parameter", "state", "key", "temporary")
 ORIGINS = ("made_from", "backward_of")
 """Members of an op in an answer that name the client's op it computes, or the client's op it helps to differentiate."""
 CLOSED = 16
 """Factor on the limits of blocks, ops and variables for programs in the closed form."""
-OPTIONAL = {"version", "form", "names", "functions", "values"}
-"""Members of a program besides `blocks`. `values` names values that belong to it; its meaning does not depend on it."""
+OPTIONAL = {"version", "form", "names", "functions", "values", "aliases", "sizes"}
+"""Members of a program besides `blocks`. `values` names values that belong to it, `aliases` and `sizes` name variables
+and sizes in ONNX models; its meaning does not depend on them."""
+LONGEST_ALIAS = 1024
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 OP_NAME = 64
 """A generated name may start with the name of an op in place of a client's name. No op has a longer name."""
@@ -129,6 +131,8 @@ class RawProgram:
     closed: bool
     names: Mapping[str, str] = field(default_factory=dict)
     functions: Mapping[str, RawFunction] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +208,49 @@ class _Reader:
             self.problems.add("bad_program", "names must map names to names", f"{at}/names")
             names = {}
         functions = self.functions(members.get("functions", {}), f"{at}/functions")
-        return RawProgram(tuple(blocks), form == "closed", dict(names), functions)
+        for member in ("aliases", "sizes"):
+            if member in members and self.depth:
+                self.problems.add("bad_program", f"a function has no {member}", f"{at}/{member}")
+        aliases, sizes = self.aliases(members.get("aliases", {})), self.sizes(members.get("sizes", {}))
+        return RawProgram(tuple(blocks), form == "closed", dict(names), functions, aliases, sizes)
+
+    def aliases(self, raw: Any) -> dict[str, str]:
+        """Names of variables in ONNX models, each used once."""
+        if not isinstance(raw, dict):
+            self.problems.add("bad_program", "aliases must map names of variables to names", "/aliases")
+            return {}
+        found: dict[str, str] = {}
+        taken: dict[str, str] = {}
+        for name, alias in raw.items():
+            pointer = f"/aliases/{escaped(str(name))[:64]}"
+            if not isinstance(alias, str) or not 0 < len(alias) <= LONGEST_ALIAS:
+                message = f"an alias must be a text of 1 to {LONGEST_ALIAS} characters"
+                self.problems.add("bad_program", message, pointer)
+            elif alias in taken:
+                message = f"{taken[alias]!r} and {name!r} have the same alias"
+                self.problems.add("bad_program", message, pointer)
+            else:
+                found[name] = alias
+                taken[alias] = name
+        return found
+
+    def sizes(self, raw: Any) -> dict[str, tuple[str | None, ...]]:
+        """Names of the sizes of feeds."""
+        if not isinstance(raw, dict):
+            self.problems.add("bad_program", "sizes must map names of feeds to lists of names", "/sizes")
+            return {}
+        found = {}
+        for name, listed in raw.items():
+            pointer = f"/sizes/{escaped(str(name))[:64]}"
+            most = self.limits.max_name
+            if isinstance(listed, list) and all(
+                n is None or (isinstance(n, str) and 0 < len(n) <= most) for n in listed
+            ):
+                found[name] = tuple(listed)
+            else:
+                message = f"must be a list with a name of 1 to {most} characters or null for each size of the feed"
+                self.problems.add("bad_program", message, pointer)
+        return found
 
     def functions(self, raw: Any, at: str) -> dict[str, RawFunction]:
         if not isinstance(raw, dict):

@@ -8,7 +8,7 @@ from typing import Any
 
 from core.ir import Block, Op, Program, StackType, TensorType, Type, Variable
 from core.ir.builder import Value
-from core.ir.errors import InternalError, ProgramError
+from core.ir.errors import InternalError, ProgramError, escaped
 from core.ir.registry import CONSTRUCTS, OpSpec, block_attrs
 from core.ir.stop import poll
 from core.ir.suggest import near
@@ -58,7 +58,28 @@ class Reader:
         latest.pop(KEY, None)
         if self.raw.closed:
             latest = dict(self.raw.names)
-        return Program(b.build([]), tuple(variables), latest)
+        self._check_names(variables, env)
+        return Program(b.build([]), tuple(variables), latest, dict(self.raw.aliases), dict(self.raw.sizes))
+
+    def _check_names(self, variables: Sequence[Variable], env: Env) -> None:
+        """Report aliases of unknown variables, and names of sizes that no feed has."""
+        for name in self.raw.aliases:
+            # a backward pass may lack some of the client's variables
+            if not self.raw.closed and name not in env:
+                pointer = f"/aliases/{escaped(name)[:64]}"
+                message = f"block 0 has no variable {name!r}"
+                self.problems.add("unknown_variable", message, pointer, suggestion=near(name, env))
+        feeds = {v.name: v.type for v in variables if v.role == "feed"}
+        for name, sizes in self.raw.sizes.items():
+            pointer = f"/sizes/{escaped(name)[:64]}"
+            if name not in feeds:
+                message = f"the program has no feed {name!r}"
+                self.problems.add("unknown_variable", message, pointer, suggestion=near(name, feeds))
+            elif len(sizes) != feeds[name].rank:
+                message = f"{name!r} is {feeds[name]}, and not of rank {len(sizes)}"
+                self.problems.add("bad_program", message, pointer)
+            elif any(n is not None and m != -1 for n, m in zip(sizes, feeds[name].shape, strict=True)):
+                self.problems.add("bad_program", f"{name!r} is {feeds[name]}: only open sizes have names", pointer)
 
     def ops(self, b: Versions, env: Env, block: RawBlock) -> None:
         """Append the ops of `block`, reading and updating `env`. Problems are reported, and reading goes on."""
@@ -68,7 +89,7 @@ class Reader:
             if self.ops_left < 0:
                 raise ProgramError(
                     "the program takes too long to read: nested loops change the sizes of carried variables, or large "
-                    "functions are called many times",
+                    "functions are called or differentiated many times",
                     "too_deep",
                 )
             if "axis" in raw.attrs and raw.type in ALIGNED:

@@ -203,5 +203,15 @@ SAMPLES: dict[str, Sample] = {
         },
         w=[2.0], loss=8.0, gradient=[12.0],
     ),
+    # the squared slope of w^3: 9 w^4
+    "gradients": _sample(
+        [
+            _op("square", "squared", "w"),
+            _op("mul", "cube", "squared", "w"),
+            _run("gradients", {"targets": ["cube"], "inputs": ["w"]}, {"out": ["slope"]}),
+            _op("square", "loss", "slope"),
+        ],
+        w=[2.0], loss=144.0, gradient=[288.0],
+    ),
 }  # fmt: skip
 """Op name -> its sample."""

@@ -34,6 +34,10 @@ def write(program: Program) -> dict[str, Any]:
     document: dict[str, Any] = {"version": 1, "form": "closed", "blocks": blocks}
     if program.latest:
         document["names"] = dict(program.latest)
+    if program.aliases:
+        document["aliases"] = dict(program.aliases)
+    if program.sizes:
+        document["sizes"] = {name: list(sizes) for name, sizes in program.sizes.items()}
     return document
 
 

@@ -30,9 +30,9 @@ log = logging.getLogger("backpass.http")
 
 PUBLIC = re.compile(
     r"/|/docs|/static/[a-z0-9._/-]+|/console(?:/[a-z0-9._/-]*)?|/openapi\.json|/problems(?:/[a-z0-9-]{1,64})?"
-    r"|/healthz/(?:live|ready|startup)|/v2|/v2/health/(?:live|ready)"
+    r"|/guide(?:/[A-Za-z0-9._/-]*)?|/healthz/(?:live|ready|startup)|/v2|/v2/health/(?:live|ready)"
 )
-"""Paths that answer GET and HEAD without a key: health, the documentation, and the files of the console."""
+"""Paths that answer GET and HEAD without a key: health, the documentation, the guide, and the console's files."""
 
 ADMIN = re.compile(r"/(?:v1/(?:keys|tenants|workers|audit)|metrics)(?![A-Za-z0-9_-])")
 """Not anchored at the end: routes also match paths with a newline at the end."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Protocol
 
+import numpy as np
 import orjson
 
 from service.engine import EngineError, QueueFull, RemoteError, Reply, WorkerLost
@@ -129,8 +130,8 @@ class Training:
 
     async def _turn(self) -> None:
         spec, at = self._spec, self._at
-        if at.step > at.summed_at and (at.step % spec.every == 0 or at.step >= spec.steps):
-            await self._judge()
+        if due := self._due():
+            await self._judge(due)
             return
         ends = at.stops or at.step >= spec.steps
         if self._checkpoint_is_due(ends):
@@ -176,9 +177,11 @@ class Training:
         await self._take(found, time.monotonic() - started, replayed)
 
     def _count(self) -> int:
-        """Steps of the next call: up to the next judgement or checkpoint, and no longer than `chunk_s`."""
+        """Steps of the next call: up to the next decision or checkpoint, and no longer than `chunk_s`."""
         spec, at = self._spec, self._at
-        ends = [spec.steps, at.step - at.step % spec.every + spec.every]
+        ends = [spec.steps]
+        if spec.validation is not None or spec.early_stop is not None:
+            ends.append(at.step - at.step % spec.every + spec.every)
         if spec.checkpoint_steps is not None:
             ends.append(at.step - at.step % spec.checkpoint_steps + spec.checkpoint_steps)
         return max(1, min(self._steps, min(ends) - at.step))
@@ -214,16 +217,29 @@ class Training:
 
     # Between steps
 
-    async def _judge(self) -> None:
-        """The mean of training metrics, the validation, and the early stop."""
+    def _due(self) -> list[int]:
+        """The steps until now after which a judgement is due: each `every` steps, and the last one."""
+        spec, at = self._spec, self._at
+        due = list(range(at.summed_at - at.summed_at % spec.every + spec.every, at.step + 1, spec.every))
+        if at.step >= spec.steps and at.step > max([at.summed_at, *due]):
+            due.append(at.step)
+        return due
+
+    async def _judge(self, due: Sequence[int]) -> None:
+        """The means of training metrics up to the steps `due`, the validation, and the early stop.
+
+        With a validation or an early stop there is one such step.
+        """
         spec, job, at = self._spec, self._job, deepcopy(self._at)
         rows = await self._jobs.curves(job.id, "training", at.summed_at + 1, at.step)
         steps, columns = joined(rows)
-        since = steps > at.summed_at
-        means = {name: mean(values[since]) for name, values in columns.items()}
-        said: list[tuple[str, Mapping[str, Any]]] = [
-            ("mean", {"step": at.step, "since": at.summed_at, "metrics": means})
-        ]
+        said: list[tuple[str, Mapping[str, Any]]] = []
+        means: dict[str, float | None] = {}
+        for end in due:
+            part = slice(*np.searchsorted(steps, (at.summed_at, end), "right"))
+            means = {name: mean(values[part]) for name, values in columns.items()}
+            said.append(("mean", {"step": end, "since": at.summed_at, "metrics": means}))
+            at.summed_at = end
         found, curves = {_plain(name): value for name, value in means.items()}, []
         if spec.validation is not None:
             session = await self._sessions.find(job.tenant, job.session)
@@ -232,7 +248,6 @@ class Training:
             said.append(("validation", {"step": at.step, "metrics": at.validated}))
             curves = [("validation", at.step, 1, packed({name: [value] for name, value in at.validated.items()}))]
             found |= {f"validation/{name}": value for name, value in at.validated.items()}
-        at.summed_at = at.step
         rule = spec.early_stop
         at.stops = rule is not None and at.judged.add(rule, found.get(rule.metric), at.step)
         self._count_time(at)

@@ -11,11 +11,12 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from contextvars import Context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.engine import DeadlineExceeded, EmbeddedPool, RemoteError, Reply, WorkerLost
+from service.engine import DeadlineExceeded, EmbeddedPool, EngineError, RemoteError, Reply, WorkerLost
 from service.machine import available_memory
 from service.problems import HttpProblem, from_remote
 from service.settings import LEAST_WORKER_MEMORY, MIB, Settings, service_memory
@@ -46,12 +47,28 @@ class Importer:
         self._folder = settings.data_dir / "spool"
         self._pool: EmbeddedPool | None = None
         self._starting = asyncio.Lock()
+        self._preparing: asyncio.Task[None] | None = None
 
     async def stop(self) -> None:
+        if self._preparing is not None:
+            await self._preparing
         async with self._starting:
             if self._pool is not None:
                 await self._pool.stop()
                 self._pool = None
+
+    def prepare(self) -> None:
+        """Start the process now if it does not run, so that it loads its modules while a model arrives."""
+        if self._pool is None and self._preparing is None:
+            self._preparing = asyncio.create_task(self._prepared(), context=Context())
+
+    async def _prepared(self) -> None:
+        try:
+            await self._running()
+        except EngineError:
+            pass  # the call reports it
+        finally:
+            self._preparing = None
 
     @asynccontextmanager
     async def folder(self) -> AsyncIterator[Path]:

@@ -219,6 +219,7 @@ async def _of_onnx(request: Request, given: Mapping[str, Any], folder: Path) -> 
     """The program of an ONNX model, with the arguments that the query gives. Raises HttpProblem."""
     loss = _loss(given)
     file = folder / "model.onnx"
+    importer(request).prepare()
     await spooled(request, file, settings(request).binary_body_bytes, settings(request))
     read = await importer(request).onnx(file, loss, given.get("trainable"), folder)
     kinds = () if read.values is None else _kinds(read.values.tensors)

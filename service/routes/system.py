@@ -163,6 +163,7 @@ async def get_service(request: Request) -> Response:
                 "audit": "/v1/audit",
                 "workers": "/v1/workers",
                 "docs": "/docs",
+                "guide": "/guide/",
                 "openapi": "/openapi.json",
                 "problems": "/problems",
             },

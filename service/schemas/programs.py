@@ -106,6 +106,13 @@ class Program(FunctionBody):
         pattern="^[0-9a-f]{64}$",
         description="SHA-256 of the file of its initial values. The service sets it when it stores values.",
     )
+    aliases: dict[str, str] = Field(
+        {}, description="Variable -> its name in ONNX models, for names that a program does not allow."
+    )
+    sizes: dict[str, list[str | None]] = Field(
+        {},
+        description="Feed -> a name or null for each of its sizes; only open sizes have names. ONNX models show them.",
+    )
 
 
 class Registration(Strict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import Connection, create_engine, make_url, text
+from sqlalchemy import Connection, Engine, create_engine, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from service.store.backing import Engines
@@ -17,6 +17,7 @@ __all__ = ["Server"]
 
 DRIVER = "postgresql+psycopg"
 CONNECT = {
+    "client_encoding": "utf8",  # whatever the environment or the database names
     "connect_timeout": 5,
     "keepalives_idle": 10,  # a server that vanished is noticed, also by a connection that waits for its answer
     "keepalives_interval": 5,
@@ -69,6 +70,7 @@ class Server:
             raise StorageUnavailable("the store cannot be used", f"BACKPASS_DATABASE_URL: {error}") from error
         engines = Engines(writer, reader)
         try:
+            _check_encoding(engines.writer)
             upgrade(engines.writer)
             if self._directory is not None:
                 import_programs(engines.writer, self._directory)
@@ -104,3 +106,19 @@ class Server:
 
     def release(self) -> None:
         pass
+
+
+def _check_encoding(engine: Engine) -> None:
+    """Raises StorageUnavailable if the encoding is not UTF8.
+
+    LATIN1 and others lack characters; SQL_ASCII compares the limits of text columns with bytes, not characters.
+    """
+    with engine.connect() as connection:
+        found = connection.execute(text("SHOW server_encoding")).scalar_one()
+    if found != "UTF8":
+        name = engine.url.database
+        raise StorageUnavailable(
+            "the store cannot be used",
+            f"the database {name} has the encoding {found}; expected UTF8: create it with ENCODING 'UTF8' and "
+            "TEMPLATE template0",
+        )

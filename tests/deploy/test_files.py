@@ -49,11 +49,11 @@ def test_other_images_are_pinned_by_version() -> None:
 
 def test_every_package_of_the_image_has_a_hash_and_the_version_of_the_tests() -> None:
     pinned = {}
-    for name in ("image.txt", "dev.txt"):
+    for name in ("image.txt", "docs.txt", "dev.txt"):
         text = (ROOT / "requirements" / name).read_text()
         pinned[name] = dict(re.findall(r"^([\w.-]+)==(\S+)", text, re.M))
         assert text.count("--hash=sha256:") >= len(pinned[name])
-    for package, version in pinned["image.txt"].items():
+    for package, version in {**pinned["image.txt"], **pinned["docs.txt"]}.items():
         assert pinned["dev.txt"].get(package, version) == version, package
 
 
@@ -184,3 +184,16 @@ def test_a_file_of_secrets_sets_what_no_variable_sets(tmp_path: Path, monkeypatc
 
     assert FromFiles().database_url == "postgresql+psycopg://a:b@c/d"
     assert FromFiles().log_level == "debug"
+
+
+def test_the_image_has_the_guide_and_not_what_builds_it() -> None:
+    guide = DOCKERFILE[DOCKERFILE.index(" AS guide") : DOCKERFILE.index(" AS builder")]
+    rest = DOCKERFILE[DOCKERFILE.index(" AS builder") :]
+    copied = set(re.findall(r"^COPY (.+) \S+$", guide, re.M))
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+
+    assert "mkdocs" not in rest and "requirements/docs.txt" not in rest
+    assert rest.index("COPY --from=guide") < rest.index("install --quiet --no-compile --no-deps")
+    for name in " ".join(copied).split():
+        assert (ROOT / name).exists()
+        assert f"!{name.partition('/')[0]}" in ignored

@@ -38,6 +38,6 @@ def test_the_service_publishes_every_limit_on_requests(client) -> None:
 
 
 def test_every_link_between_pages_has_a_target() -> None:
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} -> {target}"

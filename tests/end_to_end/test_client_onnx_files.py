@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 import backpass_client as bp
 from examples.models import line
 from tests.core.onnx.exported import run
+from tests.core.onnx.test_names import model
 from tests.paths import ROOT
 
 FEEDS = {"x": np.array([[1.0, 2.0], [3.0, 4.0]]), "y": np.array([1.0, 0.0])}
@@ -47,6 +49,22 @@ def test_an_imported_model_returns_as_it_came(service):
     returned = bp.Program.from_onnx(service, model).to_onnx()
 
     np.testing.assert_allclose(run(returned, {"x": x})["y"], run(model.read_bytes(), {"x": x})["y"], rtol=1e-6)
+
+
+def test_a_trained_model_leaves_with_the_names_that_it_came_with(service):
+    names = ["in put:0", "größe w", "a b", "a_b", "out put", "flag"]
+    given = model(["in put:0", "größe w", "a b", "a_b", "y", "out put", "flag", "else"])
+    program = bp.Program.from_onnx(service, given, loss="mse", of="y")
+
+    with program.session(optimizer={"type": "sgd", "learning_rate": 0.1}) as session:
+        x, flag, label = program.inputs
+        session.step({x: np.float32([[1, 2, 3]]), flag: np.array(True), label: np.zeros((1, 2), np.float32)})
+        trained = onnx.load_from_string(session.to_onnx()).graph
+
+    assert {each.name for each in trained.input} == {names[0], names[5]}
+    assert [each.name for each in trained.output] == ["y", names[4]]
+    assert {each.name for each in trained.initializer if len(each.dims)} >= {names[1], names[2]}
+    assert trained.input[0].type.tensor_type.shape.dim[0].dim_param == "größe N"
 
 
 def test_a_refused_op_is_reported_with_its_place(service):

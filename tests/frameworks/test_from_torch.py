@@ -256,6 +256,30 @@ def test_a_module_that_cannot_be_traced_is_refused_and_stays_as_it_was(service: 
     assert module(torch.ones(2)).tolist() == [2.0, 2.0]
 
 
+def lstm_of_packed(x: Any, lengths: Any, module: Any) -> Any:
+    return module(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[1][0]
+
+
+@pytest.mark.parametrize("where", ["in the module", "before it"])
+def test_packed_sequences_are_refused_with_the_way_out(service: bp.Service, where: str):
+    x, lengths = torch.randn(3, 5, 3), torch.tensor([5, 2, 4])
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.LSTM(3, 4, batch_first=True)
+
+        def forward(self, x: Any, lengths: Any) -> Any:
+            return self.rnn(x)[1][0] if lengths is None else lstm_of_packed(x, lengths, self.rnn)
+
+    module = Last()
+    with pytest.raises(bp.BackpassError, match=r"packed sequences have no counterpart .* lengths as a feed"):
+        bp.from_torch(module, (x, lengths) if where == "in the module" else (packed, None), service)
+
+    assert module(x, lengths).shape == (1, 3, 4), "packing works again"
+
+
 def test_weights_of_another_model_are_refused_before_anything_changes(service: bp.Service):
     program = bp.from_torch(nn.Linear(2, 3), torch.ones(1, 2), service, loss=None)
     wrong = nn.Linear(4, 3)

@@ -163,3 +163,27 @@ def test_several_outputs_and_unused_ones(service: bp.Service):
     with pytest.raises(TypeError, match="given twice"):
         remote(mine, x=mine, index=index)
     remote.close()
+
+
+@pytest.mark.parametrize("cotangent", ["constant", "differentiable"])
+def test_a_gradient_of_second_order_is_refused(pair: tuple[Any, Any, Any], cotangent: str):
+    """Also where the cotangent is a constant, as in a gradient penalty: torch would leave the term out."""
+    split, _, remote = pair
+    x = torch.randn(5, 4, requires_grad=True)
+    out = remote(x)
+    scalar = out.sum() if cotangent == "constant" else (out**2).sum()
+
+    (slope,) = torch.autograd.grad(scalar, x, create_graph=True)
+    loss = split.first(torch.ones(5, 3)).sum() + (slope**2).sum()
+
+    with pytest.raises(bp.BackpassError, match="no gradients of second order"):
+        loss.backward()
+
+
+def test_a_gradient_with_a_graph_that_is_not_differentiated_is_that_of_torch(pair: tuple[Any, Any, Any]):
+    _, local, remote = pair
+    x = torch.randn(5, 4, requires_grad=True)
+
+    slopes = [torch.autograd.grad((m(x) ** 2).sum(), x, create_graph=True)[0] for m in (remote, local.part)]
+
+    np.testing.assert_allclose(slopes[0].detach(), slopes[1].detach(), rtol=1e-4, atol=1e-6)

@@ -23,6 +23,7 @@ from core.ir.errors import CoreError, ProgramError
 from core.ir.registry import REGISTRY, Example, OpSpec, as_tuple
 from core.ops.common.types import matches
 from core.runtime.reference import execute
+from tests.bound import bound
 
 OPS = {name: spec for name, spec in REGISTRY.items() if spec.kind != "control"}
 
@@ -146,13 +147,35 @@ def differences(f: Callable[..., Any], args: list[Any], at: int, step: float = 1
 
 def check_gradient(block: Block, args: list[Any], tolerance: float, inputs: list[int] | None = None) -> Block:
     """Compare the gradient of a scalar block with finite differences. Returns the gradient block."""
-    wrt = [block.params[i] for i in (floats(args) if inputs is None else inputs)]
-    grad = gradient(block, wrt)
-    found = execute(optimize(grad), args)
-    for name, value in zip(wrt, found, strict=True):
-        wanted = differences(lambda *a: float(execute(block, a)[0]), args, block.params.index(name))
-        np.testing.assert_allclose(value, wanted, rtol=tolerance, atol=tolerance, err_msg=name)
+    at = floats(args) if inputs is None else inputs
+    grad, found = gradient_of(block, args, at)
+    call = bound(block)
+    for i, value in zip(at, found, strict=True):
+        wanted = differences(lambda *a: float(call(*a)[0]), args, i)
+        np.testing.assert_allclose(value, wanted, rtol=tolerance, atol=tolerance, err_msg=block.params[i])
     return grad
+
+
+def check_slopes(block: Block, args: list[Any], tolerance: float, inputs: list[int] | None = None) -> None:
+    """Compare slopes of a scalar block by its gradient and by differences, in two random directions for each input."""
+    at = floats(args) if inputs is None else inputs
+    _, found = gradient_of(block, args, at)
+    call = bound(block)
+    r = np.random.default_rng(5)
+    for i, value in zip(at, found, strict=True):
+        for _ in range(2):
+            way = r.uniform(0.5, 1.0, args[i].shape) * r.choice([-1.0, 1.0], args[i].shape)
+            up, down = (float(call(*args[:i], args[i] + h * way, *args[i + 1 :])[0]) for h in (1e-6, -1e-6))
+            slope = float(np.sum(value * way))
+            np.testing.assert_allclose(
+                slope, (up - down) / 2e-6, rtol=tolerance, atol=tolerance, err_msg=block.params[i]
+            )
+
+
+def gradient_of(block: Block, args: list[Any], inputs: list[int]) -> tuple[Block, Any]:
+    """The gradient block of a scalar block, and its results."""
+    grad = gradient(block, [block.params[i] for i in inputs])
+    return grad, execute(optimize(grad), args)
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
@@ -191,14 +214,19 @@ def test_every_example_gives_the_expected_values_of_the_inferred_types(name, i):
             same_values(value, wanted)
 
 
-@pytest.mark.parametrize(("name", "i"), [c for c in CASES if OPS[c[0]].differentiable])
-def test_first_and_second_gradients_agree_with_finite_differences(name, i):
+SMOOTH = [
+    (name, i)
+    for name, i in CASES
+    if OPS[name].differentiable
+    and examples_of(OPS[name])[i].smooth  # elsewhere finite differences do not give the gradient
+    and floats(leaves(examples_of(OPS[name])[i].inputs))
+]
+
+
+def differentiable(name: str, i: int) -> tuple[Block, list[Any], list[int]]:
+    """A scalar block of an example's results that have a gradient, its arguments, and the positions of the inputs."""
     spec, example = OPS[name], examples_of(OPS[name])[i]
     args = leaves(example.inputs)
-    if not floats(args):
-        pytest.skip("no floating-point input")
-    if not example.smooth:
-        pytest.skip("finite differences do not give the gradient here")
     block = unstacked(spec, example)
     wrt = floats(args)
     if name in STOPPED:
@@ -209,8 +237,23 @@ def test_first_and_second_gradients_agree_with_finite_differences(name, i):
     shapes = {
         n: [None if e is None else e.shape for e in flattened(v)] for n, v in zip(block.results, found, strict=True)
     }
-    first = check_gradient(scalar(block, shapes), args, 2e-6, wrt)
-    check_gradient(scalar(first), args, 2e-5, wrt)
+    return scalar(block, shapes), args, wrt
+
+
+@pytest.mark.parametrize(("name", "i"), SMOOTH)
+def test_first_and_second_gradients_agree_with_finite_differences(name, i):
+    block, args, wrt = differentiable(name, i)
+
+    first = check_gradient(block, args, 2e-6, wrt)
+    check_slopes(scalar(first), args, 2e-5, wrt)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "i"), SMOOTH)
+def test_each_element_of_a_second_gradient_agrees_with_finite_differences(name, i):
+    block, args, wrt = differentiable(name, i)
+
+    check_gradient(scalar(gradient(block, [block.params[k] for k in wrt])), args, 2e-5, wrt)
 
 
 def flattened(value: Any) -> list[Any]:

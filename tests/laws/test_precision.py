@@ -6,6 +6,7 @@ for inputs perturbed by at most that much. The test measures the effect by pertu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from core.ir.precision import EXACT, HALVES
 from core.ir.registry import Example, OpSpec
 from core.ops.common.types import as_dtype
 from core.runtime.reference import execute
+from tests.bound import bound
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
 
 UNITS = 2.0
@@ -60,8 +62,8 @@ def in_dtype(example: Example, dtype: str) -> Example:
         return Example(tuple(cast(x, dtype) for x in arrays(example)), (), attrs, example.smooth)
 
 
-def perturbation(block: Block, args: list[Any], wanted: list[np.ndarray], unit: float) -> list[np.ndarray]:
-    """The change of each result when every input is perturbed by up to one unit in its last place."""
+def perturbation(call: Callable[..., Any], args: list[Any], wanted: list[np.ndarray], unit: float) -> list[np.ndarray]:
+    """The change of each result of `call` when every input is perturbed by up to one unit in its last place."""
     r = np.random.default_rng(0)
     furthest = [np.zeros(w.shape) for w in wanted]
 
@@ -72,7 +74,7 @@ def perturbation(block: Block, args: list[Any], wanted: list[np.ndarray], unit: 
 
     for _ in range(DRAWS):
         try:
-            found = flat(execute(block, [shaken(x) for x in args]))
+            found = flat(call(*map(shaken, args)))
         except CoreError:  # outside the domain
             continue
         for i, (value, base) in enumerate(zip(found, wanted, strict=True)):
@@ -89,8 +91,9 @@ def assert_close(block: Block, args: list[Any], wide: Block, wide_args: list[Any
     unit, largest, smallest = float(limits.eps), float(limits.max), float(limits.smallest_subnormal)
     with np.errstate(all="ignore"):
         results = execute(optimize(block), args)
-        wanted = flat(execute(wide, wide_args))
-        reach = perturbation(wide, wide_args, wanted, unit)
+        call = bound(wide)
+        wanted = flat(call(*wide_args))
+        reach = perturbation(call, wide_args, wanted, unit)
         dtypes = [element_dtype(t) for v, t in zip(results, block.result_types, strict=True) for _ in flat(v)]
         for value, dtype, true, far in zip(flat(results), dtypes, wanted, reach, strict=True):
             assert str(value.dtype) == dtype

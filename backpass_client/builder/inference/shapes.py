@@ -343,3 +343,8 @@ def sum_to(x: Type, shape: list[int], **attrs: Any) -> Type:
 @rule("assert", "check_shape", "print")
 def passed(x: Type, *others: Type, **attrs: Any) -> Type:
     return x
+
+
+@rule("gradients")
+def gradients(targets: list[Type], inputs: list[Type], **attrs: Any) -> list[Type]:
+    return list(inputs)

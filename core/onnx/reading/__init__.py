@@ -28,6 +28,7 @@ the relation of two sizes, a converter uses it, for example to write a reshape w
 * `dynamic_sizes.py`: the sizes of results whose sizes are operands.
 * `reshaping.py`: reshapes to open sizes, by static ops where the samples allow.
 * `cells.py`: variables that inner blocks write.
+* `bodies.py`: bodies of loops.
 * `sequences.py`: sequences as tensor arrays.
 * `draft.py`: the program under construction.
 * `document.py`: the JSON form of a draft, and its names.

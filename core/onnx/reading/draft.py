@@ -70,6 +70,7 @@ class Draft:
         self.block = self.root
         self.constants = DraftBlock()
         self.feeds: list[tuple[Label, TensorType]] = []
+        self.size_names: list[tuple[str | None, ...]] = []  # of each feed
         self.initials: list[tuple[Label, Initial]] = []
         self.at_end: list[tuple[Tensor, Tensor]] = []
         self._count = 0
@@ -94,6 +95,7 @@ class Draft:
         """A feed. names: the names of its sizes, None for an open size without one."""
         label = Label(name, wanted=True)
         self.feeds.append((label, type))
+        self.size_names.append(tuple(names))
         open_sizes = [
             None if n != -1 else self.sizes.fresh() if name is None else self.sizes.of(name)
             for n, name in zip(type.shape, names, strict=True)
@@ -204,6 +206,12 @@ class Draft:
     def open(self, type: TensorType, label: Label) -> Tensor:
         """A value of `type` that an inner block or a loop gives: its open sizes have samples of their own."""
         return self._sampled(Tensor(type, label), [None] * WORLDS)
+
+    def size_name(self, tensor: Tensor, axis: int) -> str | None:
+        """The name of an open size, if all worlds agree that it is one of the model's."""
+        if tensor.shape[axis] != -1 or not tensor.samples:
+            return None
+        return self.sizes.name_of([None if s is None else s.type.shape[axis] for s in tensor.samples])
 
     def shaped(self, shapes: Sequence[tuple[int, ...] | None]) -> Tensor | None:
         """A tensor that is visible here and has this shape in each world; None stands for an impossible world."""

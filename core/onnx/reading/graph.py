@@ -160,8 +160,8 @@ class GraphReader:
         node = Node(proto, inputs, opset, self, env)
         if converter is not None:
             results = converter(node)
-            return results if isinstance(results, tuple) else (results,)
-        return self._standard_function(node, domain)
+            return [results] if not isinstance(results, tuple | list) else results
+        return self.standard_function(node)
 
     def _define(self, proto: NodeProto, env: Env, results: Sequence[Value | None], first: int) -> None:
         """Give the results the names of the node's outputs, and name the ops between after the first of them."""
@@ -227,9 +227,9 @@ class GraphReader:
             raise AlreadyRefused
         return found
 
-    def _standard_function(self, node: Node, domain: str) -> Sequence[Value | None]:
+    def standard_function(self, node: Node) -> Sequence[Value | None]:
         """The outputs of an operator by the function body that the ONNX standard gives for it. Raises Refused."""
-        proto = node.proto
+        proto, domain = node.proto, _domain(node.proto.domain)
         try:
             schema = onnx.defs.get_schema(proto.op_type, node.opset, domain)
         except onnx.defs.SchemaError:

@@ -60,12 +60,13 @@ def append_loss(draft: Draft, loss: Loss, outputs: dict[str, Tensor]) -> Tensor:
     if by_class and not -output.rank <= axis < output.rank:
         raise ProgramError(f"the output {name!r} is {output.type}: it has no axis {loss.axis}", "bad_loss")
     shape = list(output.shape)
+    names = [draft.size_name(output, i) for i in range(output.rank)]
     if by_class:
-        del shape[axis]
+        del shape[axis], names[axis]
     if any(label.hint == loss.label for label, _ in draft.feeds):
         raise ProgramError(f"the model already has an input {loss.label!r}: choose another label name", "bad_loss")
     type = TensorType(tuple(shape), "int64" if by_class else output.dtype)
-    label = draft.feed(loss.label, type, [None] * type.rank)
+    label = draft.feed(loss.label, type, names)
     found = _computed(draft, loss, output, label, axis)
     found.label = Label(loss.name, wanted=True) if found.label is None else found.label
     found.label.hint, found.label.wanted = loss.name, True

@@ -21,13 +21,14 @@ def parse(data: bytes, files: Mapping[str, bytes]) -> ModelProto:
 
     Raises ProgramError: malformed_model.
     """
-    model = _whole(data, files)
+    model, changed = _whole(data, files)
     for output in model.graph.output:
-        if output.type.HasField("tensor_type"):  # the checker wants a shape; the reader infers the type itself
-            output.type.tensor_type.shape.SetInParent()
+        if output.type.HasField("tensor_type") and not output.type.tensor_type.HasField("shape"):
+            output.type.tensor_type.shape.SetInParent()  # the checker wants one; the reader infers the type itself
+            changed = True
     try:
-        onnx.checker.check_model(model)
-    except (onnx.checker.ValidationError, ValueError, RuntimeError) as error:
+        onnx.checker.check_model(model if changed else bytes(data))  # a model is written as bytes again to be checked
+    except (onnx.checker.ValidationError, DecodeError, ValueError, RuntimeError) as error:
         raise ProgramError(f"the model is not valid: {_first_line(error)}", "malformed_model") from None
     return model
 
@@ -38,16 +39,18 @@ def embedded(data: bytes, files: Mapping[str, bytes], limit: int = 2**31) -> byt
 
     Raises ProgramError: malformed_model.
     """
-    model = _whole(data, files, limit)
+    model, changed = _whole(data, files, limit)
+    if not changed:
+        return data
     try:
         return model.SerializeToString()
     except (EncodeError, ValueError) as error:
         raise ProgramError(f"the model cannot be one file: {_first_line(error)}", "malformed_model") from None
 
 
-def _whole(data: bytes, files: Mapping[str, bytes], limit: int | None = None) -> ModelProto:
-    """The model with its external data, of which many tensors may name the same bytes."""
-    model, size = ModelProto(), len(data)
+def _whole(data: bytes, files: Mapping[str, bytes], limit: int | None = None) -> tuple[ModelProto, bool]:
+    """The model with its external data, of which many tensors may name the same bytes; whether it had some."""
+    model, size, changed = ModelProto(), len(data), False
     try:
         model.ParseFromString(data)
     except DecodeError as error:
@@ -57,10 +60,11 @@ def _whole(data: bytes, files: Mapping[str, bytes], limit: int | None = None) ->
     for tensor in _tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
             _load(tensor, files)
+            changed = True
             size += len(tensor.raw_data)
             if limit is not None and size > limit:
                 raise ProgramError(f"the tensors of the model have more than {limit} bytes", "malformed_model")
-    return model
+    return model, changed
 
 
 def subgraphs(nodes: Iterator[onnx.NodeProto]) -> Iterator[GraphProto]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,11 @@ from core.onnx.reading.losses import Loss, append_loss
 from core.onnx.reading.model import OLDEST, parse, subgraphs
 from core.onnx.reading.training import bound, read_updates, trainable
 from core.onnx.reading.values import Label, List, Maybe, Poison, Tensor, Value
+from core.wire.document import LONGEST_ALIAS, Limits
 
 __all__ = ["ImportedModel", "read_model"]
+
+_LONGEST = Limits().max_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +104,27 @@ def _read(model: ModelProto, loss: Loss | None, parameters: Collection[str] | No
     program, values, names = document(draft, kept)
     feeds = [names.of(label) for label, _ in draft.feeds]
     wished = [*(label for label, _ in draft.feeds), *(label for label, _ in draft.initials), *labels]
+    changed = {names.of(label): label.hint for label in wished if names.of(label) != label.hint}
+    program |= _names(changed, dict(zip(feeds, draft.size_names, strict=True)))
     return ImportedModel(
         program,
         values,
         tuple(feeds),
         tuple(names.of(label) for label in labels),
         None if loss_label is None else names.of(loss_label),
-        {names.of(label): label.hint for label in wished if names.of(label) != label.hint},
+        changed,
     )
+
+
+def _names(changed: Mapping[str, str], sizes: Mapping[str, Sequence[str | None]]) -> dict[str, Any]:
+    """The members of the program with names of the model. Names that a program cannot hold are left out."""
+    aliases: dict[str, str] = {}
+    for name, alias in changed.items():
+        if 0 < len(alias) <= LONGEST_ALIAS and alias not in aliases.values():
+            aliases[name] = alias
+    named = {feed: [None if n is None or len(n) > _LONGEST else n for n in names] for feed, names in sizes.items()}
+    named = {feed: names for feed, names in named.items() if any(names)}
+    return {member: held for member, held in (("aliases", aliases), ("sizes", named)) if held}
 
 
 def _feed(draft: Draft, reader: GraphReader, info: ValueInfoProto) -> Value:

@@ -10,6 +10,7 @@ about the values that follow: the program itself would fail there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +44,14 @@ class Sizes:
             n = len(self._numbers)
             self._numbers[name] = tuple(first + step * n for first, step in zip(_FIRST, _STEP, strict=True))
         return self._numbers[name]
+
+    def name_of(self, numbers: Sequence[int | None]) -> str | None:
+        """The name of the size that is `numbers` in the worlds where these are known; None if it has none."""
+        known = [(w, n) for w, n in enumerate(numbers) if n is not None]
+        for name, found in self._numbers.items():
+            if len(known) > 1 and not name.startswith("\0") and all(found[w] == n for w, n in known):
+                return name
+        return None
 
     def fresh(self) -> tuple[int, ...]:
         """Samples of a size that has no name."""

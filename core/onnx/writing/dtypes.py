@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from core.onnx.writing.registry import Refused
 
-__all__ = ["ELEM", "computed_in", "numpy_dtype"]
+__all__ = ["ELEM", "computed_in", "lacking", "numpy_dtype"]
 
 ELEM: dict[str, int] = {
     "bool": TensorProto.BOOL,
@@ -123,7 +123,14 @@ def computed_in(operator: str, dtype: str) -> str:
     for wider in WIDER.get(dtype, ()):
         if _runs(operator, wider):
             return wider
-    raise Refused(f"onnxruntime has no {dtype} kernel for the ONNX operator {operator}")
+    raise lacking(operator, dtype)
+
+
+def lacking(operator: str, dtype: str) -> Refused:
+    """The refusal of an operator that has no kernel for this dtype or a wider one."""
+    reason = f"onnxruntime has no {dtype} kernel for the ONNX operator {operator}"
+    narrower = "; declare the leaves of the program as float32, or cast the inputs of this op to float32"
+    return Refused(reason + narrower if dtype == "float64" else reason)
 
 
 def numpy_dtype(dtype: str) -> np.dtype:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ def write_model(
     """An ONNX model that computes variables of `program`.
 
     values:  variable of the program -> array. These become initialisers; every other variable that the outputs depend
-             on becomes an input of the model, under its name.
+             on becomes an input of the model. Inputs, initialisers and outputs have the aliases of their variables.
     outputs: names of variables of block 0, or output name -> variable; by default the variables that no op reads.
     opset:   the version of ONNX's default operator set.
 
@@ -52,7 +52,9 @@ def write_model(
     if not wanted:
         raise ProgramError("the program has no variable to return", "bad_query")
     with headroom():
-        return _written(program, {k: root_array(program, v) for k, v in wanted.items()}, values or {}, opset)
+        own = [name for name, variable in wanted.items() if name == variable]
+        found = {name: root_array(program, variable) for name, variable in wanted.items()}
+        return _written(program, found, own, values or {}, opset)
 
 
 def default_outputs(program: Program) -> list[str]:
@@ -70,10 +72,14 @@ def default_outputs(program: Program) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _written(program: Program, wanted: Mapping[str, str], values: Mapping[str, np.ndarray], opset: int) -> bytes:
+def _written(
+    program: Program, wanted: Mapping[str, str], own: Sequence[str], values: Mapping[str, np.ndarray], opset: int
+) -> bytes:
+    """own: the outputs that have the names of their variables."""
     variables = tuple(dict.fromkeys(wanted.values()))
     block = prepared(program, variables)
-    sizes, uniform = open_sizes(block)
+    sizes, uniform = open_sizes(block, program.sizes)
+    said = _aliases(program, [*block.params, *own], wanted)
     model = Model(opset)
     graph = Graph(model)
     writer = Writer(uniform)
@@ -85,13 +91,14 @@ def _written(program: Program, wanted: Mapping[str, str], values: Mapping[str, n
         if name not in read:
             operands.append(Tensor(name, type.dtype, type.shape))
             continue
-        model.claim(name)
+        model.claim(said.get(name, name))
         if name in values:
-            operands.append(model.weight(_fitting(name, values[name], type), type.dtype, name))
+            operands.append(model.weight(_fitting(name, values[name], type), type.dtype, said.get(name, name)))
         else:
-            inputs.append(value_info(name, type, sizes.get(name)))
-            operands.append(Tensor(name, type.dtype, type.shape))
-    taken = {value.name for value in operands if isinstance(value, Tensor) and value.name in read}
+            inputs.append(value_info(said.get(name, name), type, sizes.get(name)))
+            operands.append(Tensor(said.get(name, name), type.dtype, type.shape))
+    taken = {said.get(name, name) for name in block.params if name in read}
+    wanted = {said.get(name, name): variable for name, variable in wanted.items()}
     for name in wanted:  # reserved, so that no other value has the name of an output
         model.claim(name)
     found = dict(zip(variables, writer.block(graph, block, operands), strict=True))
@@ -104,8 +111,23 @@ def _written(program: Program, wanted: Mapping[str, str], values: Mapping[str, n
         if value.name != name and name in taken:
             raise ProgramError(f"an output cannot have the name {name!r} of an input", "bad_query")
         graph.add("Identity", [value.name], [name], {}) if value.name != name else None
-        results.append(value_info(name, value.type))
+        results.append(value_info(name, value.type, sizes.get(variable)))
     return _serialized(graph, inputs, results, opset)
+
+
+def _aliases(program: Program, variables: Sequence[str], outputs: Iterable[str]) -> dict[str, str]:
+    """Variable -> its alias, for inputs and outputs that have one.
+
+    An alias that is the name of another input or output is not used.
+    """
+    said = {name: program.aliases[name] for name in variables if name in program.aliases}
+    while True:
+        plain = {*variables, *outputs} - said.keys()
+        clashing = [name for name, alias in said.items() if alias in plain]
+        if not clashing:
+            return said
+        for name in clashing:
+            del said[name]
 
 
 def _fitting(name: str, value: np.ndarray, type: TensorType) -> np.ndarray:

@@ -18,12 +18,15 @@ __all__ = ["Names", "open_sizes"]
 PRIMES = (1009, 1013, 1019, 1021, 1031, 1033, 1039, 1049, 1051, 1061, 1063, 1069, 1087, 1091, 1093, 1097)
 
 Names = Mapping[str, tuple[str | None, ...]]
-"""Parameter -> a name for each of its open sizes."""
+"""Parameter or result of a block -> a name for each of its open sizes."""
 
 
-def open_sizes(block: Block) -> tuple[Names, dict[tuple[int, str], bool]]:
-    """The names of the open sizes of the parameters, and which stacks have arrays of one shape.
+def open_sizes(block: Block, declared: Names) -> tuple[Names, dict[tuple[int, str], bool]]:
+    """The names of the open sizes of parameters and results, and which stacks have arrays of one shape.
 
+    A size of a result has a name if it is always equal to a size of a parameter.
+    declared: names that the program gives. They are used as they are: a size is bound to one of its own only to learn
+    whether the program allows it.
     The second result has the keys (id of a block inside `block` or its own, variable).
     """
     opened = {
@@ -47,9 +50,33 @@ def open_sizes(block: Block) -> tuple[Names, dict[tuple[int, str], bool]]:
             bound = bind(block, sizes)
         except CoreError:
             continue
-        return names, dict(_uniform(block, bound))
+        of_number = {number: name for name, number in numbers.items()}
+        results = {
+            name: tuple(of_number.get(n) for n in type.shape)
+            for name in bound.results
+            if name not in opened and isinstance(type := bound.types[name], TensorType)
+        }
+        return _with_declared(names | results, declared), dict(_uniform(block, bound))
     separate = {param: tuple(_name(param, i, n, False) for i, n in enumerate(s)) for param, s in opened.items()}
-    return separate, {}
+    return _with_declared(separate, declared), {}
+
+
+def _with_declared(names: Names, declared: Names) -> Names:
+    """`names` with declared names in place of generated ones. A generated name stands for equal sizes, and so does the
+    declared name of one of them, if they have no other."""
+    chosen: dict[str, set[str]] = {}
+    for param, sizes in names.items():
+        for generated, name in zip(sizes, declared.get(param, ()), strict=False):
+            if generated is not None and name is not None:
+                chosen.setdefault(generated, set()).add(name)
+    only = {generated: next(iter(found)) for generated, found in chosen.items() if len(found) == 1}
+    return {
+        param: tuple(
+            given or (None if generated is None else only.get(generated, generated))
+            for generated, given in zip(sizes, declared.get(param, (None,) * len(sizes)), strict=True)
+        )
+        for param, sizes in names.items()
+    }
 
 
 def _name(param: str, axis: int, size: int, equal: bool) -> str | None:

@@ -30,9 +30,10 @@ def returns(case: Case) -> bool:
     except ProgramError as error:
         assert all(any(reason in each.message for reason in REFUSED) for each in error.problems), case.name
         return False
-    results = run(data, found.feeds)
+    results = run(data, {model.names.get(name, name): value for name, value in found.feeds.items()})
     expected = [each for out in case.outputs for each in (out if isinstance(out, list) else [out])]
     for name, wanted in zip(model.outputs, expected, strict=True):
+        name = model.names.get(name, name)
         result = results.get(name, results.get(f"{name}.float32"))
         agree(result, np.asarray(wanted), case)
     return True

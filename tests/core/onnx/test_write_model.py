@@ -295,3 +295,25 @@ def test_a_run_with_bad_data_ends_with_an_error(type, feeds, bad):
     assert run(data, feeds)["out"] is not None
     with pytest.raises(Exception, match=r"(?i)index|indices|out of"):
         run(data, {**feeds, **bad})
+
+
+@pytest.mark.parametrize("cast", [False, True])
+def test_a_float64_convolution_is_refused_with_the_way_out_which_works(cast):
+    x, w = np.arange(18.0).reshape(1, 2, 3, 3), np.arange(8.0).reshape(1, 2, 2, 2)
+    s = Sketch()
+    s.param("x", x)
+    s.param("w", w)
+    operands = ["x", "w"]
+    if cast:
+        operands = [s.op("cast", name, out=f"{name}32", dtype="float32") or f"{name}32" for name in operands]
+    s.op("conv2d", *operands, out="y")
+    program = core.read(s.document)
+
+    if cast:
+        wanted = [(x[0, :, i : i + 2, j : j + 2] * w[0]).sum() for i in range(2) for j in range(2)]
+        np.testing.assert_allclose(run(write_model(program), {"x": x, "w": w})["y"].reshape(-1), wanted)
+    else:
+        with pytest.raises(
+            ProgramError, match=r"conv2d.*float64 kernel.* Conv; .* cast the inputs of this op to float32"
+        ):
+            write_model(program)

@@ -59,6 +59,22 @@ async def test_a_job_equals_single_steps(house):
     assert len({count for op, count in house.sessions.calls}) > 1, "calls of different lengths"
 
 
+@pytest.mark.parametrize("chunk_s", [1e-6, 10.0], ids=["short calls", "long calls"])
+async def test_the_mean_of_each_round_is_told_however_many_a_call_trains(house, chunk_s):
+    runner = await house.runner(chunk_s=chunk_s)
+    job = await house.submit(runner, steps=60, every=7)
+    await until(runner, job)
+    losses = by_steps(house, described(), 60)[1]
+
+    page = await runner.jobs.events(job.id, 0, 1000)
+
+    ends = [*range(7, 60, 7), 60]
+    expected = [(end, start, np.mean(losses[start:end])) for start, end in zip([0, *ends], ends, strict=False)]
+    told = [(e.data["step"], e.data["since"], e.data["metrics"]["loss"]) for e in page.events if e.kind == "mean"]
+    assert np.allclose(told, expected, rtol=1e-12, atol=0)
+    assert (len(house.sessions.calls) < len(ends)) == (chunk_s > 1), "a long call trains several rounds"
+
+
 async def test_pauses_losses_of_answers_and_restarts_change_no_number(house):
     """Every way to interrupt a job, at random moments: its curve and its session stay those of single steps."""
     rng = random.Random(3)

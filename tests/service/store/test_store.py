@@ -232,6 +232,31 @@ def test_programs_of_another_application_are_refused(postgres_url):
         Store(None, postgres_url).open_now()
 
 
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_of_another_encoding_is_refused_in_one_sentence(postgres_server, encoding):
+    url = postgres_server.new_database(encoding)
+    try:
+        with pytest.raises(StorageUnavailable) as refused:
+            Store(None, url).open_now()
+    finally:
+        postgres_server.drop(url)
+
+    assert f"has the encoding {encoding}; expected UTF8" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_stored_text_is_utf_8_whatever_encoding_the_environment_names(postgres_url, monkeypatch):
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    store = Store(None, postgres_url)
+    store.open_now()
+    name = "\N{HIRAGANA LETTER A}" * 64
+
+    asyncio.run(store.write(add(name)))
+
+    assert asyncio.run(store.read(names)) == [name]
+    store.close_now()
+
+
 @pytest.mark.parametrize("url", ["mysql://h/x", "nonsense", "postgresql://127.0.0.1:1/x"])
 def test_a_database_that_cannot_be_reached_is_one_sentence(url):
     with pytest.raises(StorageUnavailable) as refused:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 
-from core.onnx.writing.registry import Refused, writes
+from core.onnx.writing.dtypes import lacking
+from core.onnx.writing.registry import writes
 
 
 @writes("non_max_suppression")
 def non_max_suppression(w, boxes, scores, *, max_output, iou_threshold, score_threshold, box_format):
     """A `NonMaxSuppression`, which computes in float32."""
     if boxes.dtype == "float64" or scores.dtype == "float64":
-        raise Refused("onnxruntime has no float64 kernel for the ONNX operator NonMaxSuppression")
+        raise lacking("NonMaxSuppression", "float64")
     given = [w.cast(v, "float32") for v in (boxes, scores)]
     limits = [w.ints([max_output]), w.const([iou_threshold], "float32")]
     if not math.isinf(score_threshold):

@@ -1,0 +1,102 @@
+"""Random numbers as values inside fusions: each element draws the number at its own position.
+
+A draw is elementwise work on a position and the key, so a dropout is one pass over its operand, on all cores, and the
+numbers do not depend on how the pass is split.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from core.ir import HOLE, Op, TensorType
+from core.ir.precision import is_half
+from core.ops.common.types import as_dtype
+from core.plan.compose import Maker
+from core.plan.entries import Entry, Uniform, positions
+from core.plan.fusion import Member
+from core.plan.lowering import Lowering, lowers
+
+__all__ = ["drawn"]
+
+
+@lowers("uniform_random", "uniform_random_like")
+def lower_uniform(low: Lowering, op: Op) -> None:
+    type, of = low.type(op.outputs[0]), Maker(low)
+    least, most = op.attrs["min"], op.attrs["max"]
+    kind = as_dtype(type.dtype).type
+    whole = (least, most - least) == (0.0, 1.0) and math.copysign(1.0, least) > 0
+    if whole and not is_half(type):
+        values = drawn(low, op, type.shape, type.dtype)
+    else:
+        unit = drawn(low, op, type.shape, "float64")
+        values = of.cast(of.add(of.number(least), of.mul(of.number(most - least), unit)), type.dtype)
+    below = np.nextafter(kind(most), kind(least))
+    low.define(op.outputs[0], of("minimum", values, of.number(below, type.dtype)))
+
+
+@lowers("gaussian_random", "gaussian_random_like")
+def lower_gaussian(low: Lowering, op: Op) -> None:
+    type, of = low.type(op.outputs[0]), Maker(low)
+    first = drawn(low, op, type.shape, "float64")
+    second = drawn(low, op, type.shape, "float64", math.prod(type.shape))
+    radius = of("sqrt", of.mul(of.number(-2.0), of("log1p", of("neg", first))))
+    scaled = of.mul(of.mul(of.number(op.attrs["std"]), radius), of("cos", of.mul(of.number(2.0 * math.pi), second)))
+    low.define(op.outputs[0], of.cast(of.add(of.number(op.attrs["mean"]), scaled), type.dtype))
+
+
+@lowers("exponential", "exponential_like")
+def lower_exponential(low: Lowering, op: Op) -> None:
+    type, of = low.type(op.outputs[0]), Maker(low)
+    unit = drawn(low, op, type.shape, "float64")
+    values = of("div", of("neg", of("log1p", of("neg", unit))), of.number(op.attrs["rate"]))
+    low.define(op.outputs[0], of.cast(values, type.dtype))
+
+
+@lowers("randint", "randint_like")
+def lower_randint(low: Lowering, op: Op) -> None:
+    type, of = low.type(op.outputs[0]), Maker(low)
+    least, count = op.attrs["low"], op.attrs["high"] - op.attrs["low"]
+    unit = drawn(low, op, type.shape, "float64")
+    steps = of.cast(of("floor", of.mul(unit, of.number(count))), "int64")
+    values = of.add(of.number(least, "int64"), of("minimum", steps, of.number(count - 1, "int64")))
+    low.define(op.outputs[0], of.cast(values, type.dtype))
+
+
+@lowers("bernoulli")
+def lower_bernoulli(low: Lowering, op: Op) -> None:
+    type, of = low.type(op.outputs[0]), Maker(low)
+    p = low.entry(op.inputs[0])
+    fine = of("logical_and", of("greater_equal", p, of.number(0, p.dtype)), of("less_equal", p, of.number(1, p.dtype)))
+    of.check(fine, "bad_probability", "probabilities must be from 0 to 1", op.location)
+    unit = drawn(low, op, type.shape, "float64")
+    low.define(op.outputs[0], of.cast(of("less_than", unit, of.cast(p, "float64")), type.dtype))
+
+
+@lowers("next_key")
+def lower_next_key(low: Lowering, op: Op) -> None:
+    type, key = low.type(op.outputs[0]), low.entry(op.inputs[0])
+    fusion, axes = low.join((), [key])
+    number = fusion.apply("next_key", [], [low.argument(fusion, key, (), axes)], "int64")
+    fusion.ops.append(op.type)
+    low.define(op.outputs[0], Member(fusion, number, "int64", type.shape, axes))
+
+
+def drawn(low: Lowering, op: Op, shape: tuple[int, ...], dtype: str, first: int = 0) -> Entry:
+    """Numbers in [0, 1) at the positions from `first` on, in row-major order. The key is the op's last input."""
+    key: Any = Uniform(0, "int64", ())
+    if op.inputs and op.inputs[-1] != HOLE and low.types[op.inputs[-1]] == TensorType((), "int64"):
+        key = low.entry(op.inputs[-1]) if _has_key(op) else key
+    at = positions(shape, first=first)
+    fusion, axes = low.join(shape, [at, key])
+    args = [low.argument(fusion, each, shape, axes) for each in (at, key)]
+    attrs = [("dtype", dtype), ("seed", op.attrs["seed"]), ("stream", op.attrs["stream"])]
+    fusion.ops.append(op.type)
+    return Member(fusion, fusion.apply("draw", attrs, args, dtype), dtype, shape, axes)
+
+
+def _has_key(op: Op) -> bool:
+    """Whether the op has an input for the key: ops that take an array have it in front."""
+    return len(op.inputs) > (op.type.endswith("_like") or op.type == "bernoulli")

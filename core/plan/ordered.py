@@ -1,0 +1,83 @@
+"""Ops along an axis whose elements depend on their order: running results, sorting."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from core.ir import Op
+from core.plan.compose import Maker
+from core.plan.data import Kernel, View
+from core.plan.draws import drawn
+from core.plan.geometry import Order, Scan
+from core.plan.lowering import Lowering, lowers
+
+__all__ = ["as_slabs"]
+
+
+@lowers("cumsum", "cumprod")
+def lower_cumulative(low: Lowering, op: Op) -> None:
+    _scan(low, op, op.type.removeprefix("cum"), exclusive=op.attrs["exclusive"], reverse=op.attrs["reverse"])
+
+
+@lowers("linear_scan")
+def lower_linear_scan(low: Lowering, op: Op) -> None:
+    _scan(low, op, "linear", reverse=op.attrs["reverse"])
+
+
+@lowers("logcumsumexp")
+def lower_logcumsumexp(low: Lowering, op: Op) -> None:
+    _scan(low, op, "logsum")
+
+
+@lowers("running_argmax")
+def lower_running_argmax(low: Lowering, op: Op) -> None:
+    _scan(low, op, f"arg{op.attrs['sign']}")
+
+
+def _scan(low: Lowering, op: Op, kind: Any, **how: bool) -> None:
+    given = [low.dense(low.entry(n)) for n in op.inputs]
+    outer, size, inner = as_slabs(given[0].shape, op.attrs["axis"])
+    out = low.destination(op.outputs[0])
+    spec = Scan(kind, given[0].dtype, outer, size, inner, **how)
+    low.add(Kernel("recurrence" if kind == "linear" else "scan", spec, (*given, out), location=op.location))
+    low.define(op.outputs[0], out)
+
+
+@lowers("argsort")
+def lower_argsort(low: Lowering, op: Op) -> None:
+    x = low.dense(low.entry(op.inputs[0]))
+    spec = Order(x.dtype, *as_slabs(x.shape, op.attrs["axis"]), op.attrs["descending"])
+    _order(low, op, x, spec)
+
+
+@lowers("randperm")
+def lower_randperm(low: Lowering, op: Op) -> None:
+    type = low.type(op.outputs[0])
+    x = low.dense(drawn(low, op, type.shape, "float64"))
+    if type.dtype == "int64":
+        _order(low, op, x, Order(x.dtype, 1, type.shape[0], 1))
+        return
+    places = low.allocate(type.shape, "int64")
+    low.add(Kernel("order", Order(x.dtype, 1, type.shape[0], 1), (x, places), location=op.location))
+    low.define(op.outputs[0], Maker(low).cast(places, type.dtype))
+
+
+@lowers("is_last")
+def lower_is_last(low: Lowering, op: Op) -> None:
+    x = low.dense(low.entry(op.inputs[0]))
+    _order(low, op, x, Order(x.dtype, 1, math.prod(x.shape), 1, last=True))
+
+
+def _order(low: Lowering, op: Op, x: View, spec: Order) -> None:
+    out = low.destination(op.outputs[0])
+    low.add(Kernel("order", spec, (x, out), location=op.location))
+    low.define(op.outputs[0], out)
+
+
+def as_slabs(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
+    """A dense array as [outer, size, inner] around `axis`. A number is one element."""
+    if not shape:
+        return 1, 1, 1
+    at = axis % len(shape)
+    return math.prod(shape[:at]), shape[at], math.prod(shape[at + 1 :])

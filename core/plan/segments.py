@@ -1,0 +1,56 @@
+"""Reductions over segments: rows that are added to, multiplied into, or compared with the row of their id."""
+
+from __future__ import annotations
+
+import math
+
+from core.ir import Op, TensorType
+from core.plan.compose import Maker
+from core.plan.data import ScatterAdd, View
+from core.plan.entries import Entry, Uniform
+from core.plan.indexing import check_range, flat
+from core.plan.lowering import Lowering, lowers
+from core.plan.shapes import reshaped
+
+__all__: list[str] = []
+
+
+@lowers("segment_sum", "segment_prod")
+def lower_segment_sum(low: Lowering, op: Op) -> None:
+    count = _checked(low, op)
+    out = low.destination(op.outputs[0])
+    _reduce(low, op, op.type.removeprefix("segment_"), low.entry(op.inputs[0]), count, out)
+    low.define(op.outputs[0], out)
+
+
+@lowers("segment_max")
+def lower_segment_max(low: Lowering, op: Op) -> None:
+    """The maximum, and 0 for segments without rows."""
+    of, type, count = Maker(low), low.type(op.outputs[0]), _checked(low, op)
+    most = low.allocate(type.shape, type.dtype)
+    _reduce(low, op, "max", low.entry(op.inputs[0]), count, most)
+    rows = low.allocate((count,), "int32")
+    _reduce(low, op, "sum", Uniform(1, "int32", low.type(op.inputs[1]).shape), count, rows)
+    column = reshaped(low, rows, (count, *(1 for _ in type.shape[1:])))
+    some = of("greater_than", column, of.number(0, "int32"))
+    low.define(op.outputs[0], of.where(some, most, of.number(0.0, type.dtype)))
+
+
+def _checked(low: Lowering, op: Op) -> int:
+    """The number of segments; the ids are checked."""
+    count = low.type(op.outputs[0]).shape[0]
+    ids = low.entry(op.inputs[1])
+    type = TensorType(ids.shape, ids.dtype)
+    check_range(low, op, ids, type, count, f"a segment id is outside 0 to {count - 1}")
+    return count
+
+
+def _reduce(low: Lowering, op: Op, kind: str, entry: Entry, count: int, out: View) -> None:
+    """Reduce the rows of `entry` into `out`."""
+    x, ids = low.dense(entry), low.dense(low.entry(op.inputs[1]))
+    rows, inner = x.shape[0], math.prod(x.shape[1:])
+    number = low.shared.check("index_out_of_range", f"a segment id is outside 0 to {count - 1}", op.location)
+    slabs = [
+        View(v.root, v.dtype, (1, n, inner), (n * inner, inner, 1), v.offset) for v, n in ((x, rows), (out, count))
+    ]
+    low.add(ScatterAdd(slabs[0], flat(ids), slabs[1], number, kind, location=op.location))

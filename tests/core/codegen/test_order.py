@@ -1,0 +1,63 @@
+"""Sorted positions equal numpy's stable sort for every dtype, row length and direction."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.codegen.order import SHORT
+from tests.core.codegen.stepwise import compiled
+
+ODD = [0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf, 1e-40, -1e-40]
+
+
+def rows(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers with many equal ones, both signs, and for floats those without an order."""
+    rng = np.random.default_rng(0)
+    if dtype.startswith("float"):
+        x = np.round(rng.standard_normal(shape), 1).astype(dtype)
+        places = rng.integers(0, x.size, x.size // 4)
+        x.flat[places] = rng.choice(ODD, len(places))
+        return x
+    if dtype == "bool":
+        return rng.random(shape) < 0.5
+    limits = np.iinfo(dtype)
+    few = rng.integers(limits.min, limits.max, 9, dtype=dtype, endpoint=True)
+    return rng.choice(few, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32", "int16", "uint8", "bool"])
+@pytest.mark.parametrize("size", [9, SHORT + 5])
+def test_positions_in_order_equal_numpys_for_every_dtype(dtype, size):
+    x = rows(dtype, (3, size))
+
+    np.testing.assert_array_equal(compiled("argsort", x), np.argsort(x, -1, kind="stable"))
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 8), (2, 8, 1), (3, 7, 2), (2, SHORT - 1), (2, SHORT, 3), (1, 3000)])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_positions_in_order_equal_numpys_on_every_axis(shape, descending, dtype):
+    x = rows(dtype, shape)
+    for axis in {0, len(shape) - 1}:
+        turned = -x if descending else x
+        wanted = np.argsort(turned, axis, kind="stable")
+        if descending:  # NaN comes first: a number below all others stands for it
+            wanted = np.argsort(np.where(np.isnan(x), -np.inf, turned) - 0.0, axis, kind="stable")
+            if np.isinf(x).any() and np.isnan(x).any():
+                key = np.where(np.isnan(x), 0, 1)
+                number = np.where(np.isnan(x), 0, turned)
+                each = np.arange(x.shape[axis]).reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+                wanted = np.lexsort((np.broadcast_to(each, x.shape), number, key), axis)
+
+        np.testing.assert_array_equal(compiled("argsort", x, axis=axis, descending=descending), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("size", [1, 20, 300])
+def test_the_last_of_equal_integers_is_marked(dtype, size):
+    x = np.random.default_rng(1).integers(-4, 4, size).astype(dtype)
+
+    found = compiled("is_last", x)
+
+    assert found.tolist() == [value not in x[i + 1 :] for i, value in enumerate(x)]

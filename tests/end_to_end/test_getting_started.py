@@ -1,0 +1,79 @@
+"""The pages for the first steps: their commands and their code run word for word, and print what the pages show."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.paths import ROOT
+
+START = ROOT / "docs" / "start"
+
+
+def blocks(name: str, kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", (START / name).read_text(), re.M | re.S)
+
+
+def examples(name: str) -> list[tuple[str, str]]:
+    """(Python code, the output that the page shows after it, if it shows one)."""
+    found = re.findall(r"^```python\n(.*?)^```$(?:\n\n^```\n(.*?)^```$)?", (START / name).read_text(), re.M | re.S)
+    assert found
+    return found
+
+
+def run_page(name: str, url: str) -> None:
+    namespace: dict[str, Any] = {"__name__": "page"}
+    for code, shown in examples(name):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code.replace("http://127.0.0.1:8080", url), namespace)  # noqa: S102
+        assert printed.getvalue().split() == shown.split(), code
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_commands_with_curl_work_unchanged(url: str, tmp_path: Path) -> None:
+    separator = "\necho; echo ----\n"
+    script = separator.join(blocks("curl.md", "sh")).replace("http://127.0.0.1:8080", url)
+
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    ready, gradient, mistake, backward, steps, parameters, deleted = done.stdout.split("----")
+    assert json.loads(ready)["status"]
+    found = json.loads(gradient)
+    assert found["loss"]["data"] == [0.625]
+    assert found["gradients"]["w"]["data"] == [0.5, 0.0]
+    problem = json.loads(mistake)
+    assert problem["code"] == "invalid-program"
+    assert (
+        problem["errors"][0]["pointer"].endswith("/blocks/0/ops/2") and "square" in problem["errors"][0]["suggestion"]
+    )
+    assert "w@GRAD" in backward
+    losses = [float(each) for each in re.findall(r'"loss":\{"dtype":"float64","shape":\[\],"data":\[([^\]]+)\]', steps)]
+    assert len(losses) == 3 and losses[2] < losses[0]
+    assert json.loads(parameters)["parameters"]["w"]["shape"] == [2]
+    assert deleted.strip() == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_page_about_python_prints_what_it_shows(url: str) -> None:
+    run_page("python.md", url)
+
+
+@pytest.mark.slow
+def test_the_page_about_pytorch_prints_what_it_shows(url: str) -> None:
+    missing = [name for name in ("torch", "onnxscript") if find_spec(name) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
+    run_page("pytorch.md", url)
