@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 from core.autodiff.adjoint import vjp
 from core.codegen.backend import CPU
 from core.compiler.compile import GradientQuery, compile_gradient, key_of, optimize
-from core.ir import Block
+from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.precision import HALVES
+from core.ops.common.types import as_dtype
 from core.runtime.native import native_interpreter
 from core.runtime.reference import execute, interpreter_of
 from core.runtime.run import Run
@@ -109,3 +111,42 @@ def compare(dtype: str, document: Any, seed: int, width: int) -> None:
     executable = compile_gradient(program, query, fetch=["loss"])
     args = [key_of(0, 0) if v.role == "key" else values[v.name] for v in executable.inputs]
     both(executable.interpreter.block, args, units=4)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_every_result_inside_a_fused_pass_is_rounded_as_by_the_reference_executor(dtype):
+    """Arithmetic is exact in float32 but for its rounding, so all bits agree: of denormals and infinities too."""
+    rng = np.random.default_rng(0)
+    size = 5000
+    b = BlockBuilder()
+    operands = [b.param(TensorType((size,), dtype), name) for name in "xyz"]
+    for _ in range(40):
+        one, other = (operands[i] for i in rng.choice(len(operands), 2))
+        operands.append(b.emit(str(rng.choice(["add", "sub", "mul", "div"])), one, other))
+    block = optimize(b.build(operands[3:]))
+    bits = rng.integers(0, 1 << 16, (3, size), dtype=np.uint16)
+    args = list(bits.view(as_dtype(dtype)))
+
+    with np.errstate(all="ignore"):
+        found, wanted = native_interpreter(block, CPU)(Run(), *args), interpreter_of(block)(Run(), *args)
+
+    for one, other in zip(found, wanted, strict=True):
+        one, other = one.astype("f4"), other.astype("f4")
+        np.testing.assert_array_equal(one.view("u4")[~np.isnan(other)], other.view("u4")[~np.isnan(other)])
+        np.testing.assert_array_equal(np.isnan(one), np.isnan(other))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_sums_are_added_up_in_float32_and_rounded_once(dtype):
+    """In bfloat16, 256 + 1 is 256: only a wider sum of ones goes on."""
+    size = 3001
+    b = BlockBuilder()
+    x = b.param(TensorType((size, 7), dtype), "x")
+    sums = [b.emit("reduce_sum", x, axes=axes) for axes in ((0,), (0, 1))]
+    block = optimize(b.build([*sums, b.emit("reduce_mean", x, axes=(0,))]))
+
+    column, whole, mean = native_interpreter(block, CPU)(Run(), np.ones((size, 7), as_dtype(dtype)))
+
+    assert np.all(column == as_dtype(dtype).type(size))
+    assert whole == as_dtype(dtype).type(7 * size)
+    assert np.all(mean == 1)
