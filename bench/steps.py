@@ -40,7 +40,6 @@ slower, by half if all cores have work. A training run has this delay once.
 
 MOST_STEPS = 1000
 PAUSE_S = 0.02  # between turns: threads of the one before may spin for some milliseconds
-TOLERANCE = 1e-3
 ALIKE = 0.15
 
 Updated = tuple[float, dict[str, np.ndarray]]
@@ -123,23 +122,23 @@ def prepared(peers: Mapping[str, Peer], workload: str) -> dict[str, float]:
     before, compare = made.parameters, drawn_apart if made.random else disagreement
     for name, each in list(updated.items())[1:]:
         reference = next(iter(updated))
-        wrong = compare(before, updated[reference], each)
+        wrong = compare(before, updated[reference], each, made.tolerance)
         if wrong:
             sys.exit(f"{workload}: {reference} and {name} do not agree: {wrong}")
     return first
 
 
-def disagreement(before: Mapping[str, np.ndarray], one: Updated, other: Updated) -> str | None:
+def disagreement(before: Mapping[str, np.ndarray], one: Updated, other: Updated, tolerance: float = 1e-3) -> str | None:
     """The difference between two first steps, or None: the loss, or the change of a parameter.
 
-    A movement may differ by TOLERANCE of the largest one of its parameter, and by the rounding of the sum it was
+    A movement may differ by `tolerance` of the largest one of its parameter, and by the rounding of the sum it was
     added in.
     """
-    if not math.isclose(one[0], other[0], rel_tol=TOLERANCE):
+    if not math.isclose(one[0], other[0], rel_tol=tolerance):
         return f"losses {one[0]} and {other[0]}"
     for name, start in before.items():
         moved, other_moved = one[1][name] - start, other[1][name] - start
-        allowed = TOLERANCE * np.abs(moved).max() + 2 * np.spacing(np.abs(start))
+        allowed = tolerance * np.abs(moved).max() + 2 * np.spacing(np.abs(start))
         if not (np.abs(moved - other_moved) <= allowed).all():
             return (
                 f"{name} moves by up to {np.abs(moved).max()}, with differences of {np.abs(moved - other_moved).max()}"
@@ -147,10 +146,10 @@ def disagreement(before: Mapping[str, np.ndarray], one: Updated, other: Updated)
     return None
 
 
-def drawn_apart(before: Mapping[str, np.ndarray], one: Updated, other: Updated) -> str | None:
+def drawn_apart(before: Mapping[str, np.ndarray], one: Updated, other: Updated, tolerance: float) -> str | None:
     """The difference between two first steps that draw different numbers, or None.
 
-    Losses and the lengths of movements are averages over many draws: they may differ by ALIKE.
+    Losses and the lengths of movements are averages over many draws: they may differ by ALIKE, not by `tolerance`.
     """
     if not math.isclose(one[0], other[0], rel_tol=ALIKE):
         return f"losses {one[0]} and {other[0]}"

@@ -1,18 +1,20 @@
 """The training steps that the bench measures, each as a program, its values and its query.
 
-Every workload is float32: a loss, the gradients of all parameters, and an SGD update. `feeds` and `parameters` are made
-from a fixed seed, so that every peer in bench/peers computes the same step on the same numbers.
+Every workload is a loss, the gradients of all parameters, and an SGD update, in float32 unless its name ends in a
+shorter dtype. `feeds` and `parameters` are made from a fixed seed, so that every peer in bench/peers computes the same
+step on the same numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 
+from bench.half_workloads import dtype_of, in_16_bits
 from bench.indexed_workloads import dropout_mlp, graph_net, masked_attention, mixture
 from bench.trees import Tree, tree_of
 from examples.models import Op, Program, Var, block, classification, constant, dense, feed, op, parameter
@@ -25,6 +27,10 @@ RATE = 0.01
 TREE_SEED = 8
 """The seed of the tree of `tree_rnn`."""
 
+MIXED = 0.2
+"""Tolerance of workloads in 16 bits. Peers round at different places; the gradients of PyTorch's layer norm differ by a
+tenth from those in float32, ours by a hundredth."""
+
 Arrays = dict[str, np.ndarray]
 
 
@@ -32,7 +38,8 @@ Arrays = dict[str, np.ndarray]
 class Workload:
     """One training step. program: the client's document; its loss is the variable `loss`.
 
-    random: whether it draws numbers, so that the steps of two peers agree only on average.
+    random:    whether it draws numbers, so that the steps of two peers agree only on average.
+    tolerance: relative difference allowed between the losses of two peers, and between the movements of a parameter.
     """
 
     name: str
@@ -40,6 +47,7 @@ class Workload:
     feeds: Arrays
     parameters: Arrays
     random: bool = False
+    tolerance: float = 1e-3
 
 
 def mlp(name: str, batch: int, sizes: tuple[int, ...]) -> Workload:
@@ -317,6 +325,14 @@ def _normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.nda
     return (scale * rng.standard_normal(shape)).astype("float32")
 
 
+def mixed(name: str, workload: Workload) -> Workload:
+    """A float32 workload in the 16-bit dtype that the end of `name` tells."""
+    dtype = dtype_of(name)
+    assert dtype is not None
+    arrays = {**workload.parameters, **workload.feeds}
+    return replace(workload, name=name, program=in_16_bits(workload.program, arrays, dtype), tolerance=MIXED)
+
+
 WORKLOADS: dict[str, Callable[[], Workload]] = {
     "mlp_small": lambda: mlp("mlp_small", 32, (64, 64, 10)),
     "mlp_large": lambda: mlp("mlp_large", 256, (784, 1024, 1024, 10)),
@@ -333,6 +349,10 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "mixture": lambda: Workload("mixture", *mixture()),
     "masked_attention": lambda: Workload("masked_attention", *masked_attention()),
     "graph_net": lambda: Workload("graph_net", *graph_net()),
+    "mlp_bf16": lambda: mixed("mlp_bf16", mlp("", 256, (784, 1024, 1024, 10))),
+    "transformer_bf16": lambda: mixed("transformer_bf16", transformer()),
+    "mlp_f16": lambda: mixed("mlp_f16", mlp("", 256, (784, 1024, 1024, 10))),
+    "convnet_f16": lambda: mixed("convnet_f16", convnet()),
 }
 """Name -> a function that makes the workload."""
 

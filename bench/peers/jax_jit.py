@@ -12,6 +12,7 @@ import jaxlib
 import numpy as np
 from jax import lax
 
+from bench.half_workloads import dtype_of
 from bench.trees import tree_loss, tree_of
 from bench.workloads import RATE, TREE_SEED, Workload, mlp, of_family
 
@@ -67,11 +68,15 @@ def loss_of(workload: Workload) -> Loss:
     A fed number of trips is part of the function, as a static argument: reverse mode needs it, and another number is
     compiled again.
     """
-    loss = of_family(LOSSES, workload.name)
+    loss, dtype = of_family(LOSSES, workload.name), dtype_of(workload.name)
+    if dtype is not None:
+        cast = lambda x: x.astype(dtype) if x.dtype == jnp.float32 else x
+        return lambda p, feeds: loss(jax.tree.map(cast, p), jax.tree.map(cast, feeds))
     return partial(loss, n=int(workload.feeds["n"])) if "n" in workload.feeds else loss
 
 
 def cross_entropy(logits: Any, labels: Any) -> Any:
+    logits = logits.astype(jnp.float32)
     chosen = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
     return (jax.nn.logsumexp(logits, -1) - chosen).mean()
 

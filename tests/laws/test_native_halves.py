@@ -89,7 +89,7 @@ def test_an_op_and_its_gradient_agree_with_the_reference_executor(name, i, dtype
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(document=programs(), seed=st.integers(0, 2**16), width=st.sampled_from(WIDTHS))
 def test_a_random_program_agrees_with_the_reference_executor(dtype, document, seed, width):
     compare(dtype, document, seed, width)
