@@ -214,7 +214,11 @@ class Session:
         return self.service.call("PATCH", self.path, {"optimizer": members})
 
     def evaluate(self, feeds: Mapping[str, Any] = NO_TENSORS, fetch: Sequence[str] = (), **more: Any) -> Arrays:
-        """Run forward only: the fetched values, or the loss if `fetch` is empty."""
+        """Run forward only: the fetched values, or the loss if `fetch` is empty.
+
+        more: more members of the body of POST .../evaluations: for_test=True for ops with their behaviour in
+              evaluation, such as dropout that passes its input; deadline_s.
+        """
         asked = {"fetch": list(fetch), **more}
         _, tensors = self.service.exchange("POST", f"{self.path}/evaluations", asked, feeds, repeat=True)
         return group(tensors, "fetch")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from core.ir import Block, Op, Program, inner_blocks
+from core.ir import Block, Op, Program, blocks_inside, inner_blocks
+from core.ir.errors import ProgramError
 from core.ir.registry import lookup, roles_of
 from core.wire.document import is_reserved
 
@@ -16,9 +17,33 @@ def clone(program: Program, for_test: bool = False) -> Program:
     """`program` without the ops of its backward pass and without the residuals that loops and branches return for it.
 
     for_test: set `is_test` in ops that behave differently in training (dropout, batch normalisation).
+
+    Raises ProgramError (no_gradient_registered) for_test if the program also has derivatives of its own, which the op
+    `gradients` wrote for training.
     """
+    if for_test:
+        _check_derivatives(program.block)
     written = frozenset(program.latest.get(v.name, v.name) for v in program.states)
     return replace(program, block=_forward(program.block, for_test, written))
+
+
+def _check_derivatives(block: Block) -> None:
+    """Raises ProgramError if a derivative may be that of an op in training."""
+    ops = [op for each in (block, *blocks_inside(block.ops)) for op in each.ops]
+    inside = next((op.location for op in ops if op.location is not None and op.location.type == "gradients"), None)
+    training = next((op for op in ops if _differs_in_test(op)), None)
+    if inside is not None and training is not None:
+        raise ProgramError(
+            f"the program computes with derivatives and has {training.type}, which behaves differently in a test: the "
+            "derivatives are those of training",
+            "no_gradient_registered",
+            location=inside,
+            suggestion="write a program for tests of its own, with is_test in these ops",
+        )
+
+
+def _differs_in_test(op: Op) -> bool:
+    return op.attrs.get("is_test") is False and lookup(op.type).kind != "control"
 
 
 def _forward(block: Block, for_test: bool, kept: Collection[str] = ()) -> Block:
@@ -50,6 +75,6 @@ def _trimmed(op: Op, needed: Collection[str]) -> Op:
 
 def _for_test(op: Op, for_test: bool) -> Op:
     attrs = {k: _forward(v, for_test) if isinstance(v, Block) else v for k, v in op.attrs.items()}
-    if for_test and op.attrs.get("is_test") is False and lookup(op.type).kind != "control":
+    if for_test and _differs_in_test(op):
         attrs["is_test"] = True
     return replace(op, attrs=attrs)

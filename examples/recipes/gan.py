@@ -98,9 +98,10 @@ def run(service: bp.Service, steps: int = 1500, hidden: int = 64) -> dict[str, f
 
     judge, drawer = critic_program(hidden), generator_program(hidden)
     own = [name for name in drawer.parameters if name.startswith("generator.")]  # the critic's stay as they are sent
-    critic = service.create_session(judge, optimizer=ADAM)
-    generator = service.create_session(drawer, optimizer=ADAM, parameter_list=own)
-    with critic, generator:
+    with (
+        service.create_session(judge, optimizer=ADAM) as critic,
+        service.create_session(drawer, optimizer=ADAM, parameter_list=own) as generator,
+    ):
         for _ in (bar := progress(range(steps), "gan")):
             fake = generator.evaluate({"noise": noise(CRITIC_STEPS * BATCH)}, ["points"])["points"]
             batches = {"real": drawn(random, CRITIC_STEPS, BATCH), "fake": fake.reshape(CRITIC_STEPS, BATCH, 2)}

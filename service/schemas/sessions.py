@@ -389,6 +389,11 @@ class EvaluationRequest(Strict):
 
     feeds: Tensors = none_given(dict)
     fetch: Fetch = none_given(list)
+    for_test: bool = Field(
+        False,
+        description="Run each op with its behaviour in evaluation: dropout passes its input, and batch normalisation "
+        "uses its running statistics.",
+    )
     deadline_s: Deadline = None
 
 

@@ -64,7 +64,7 @@ class Quotas:
         self._ring, self._usage, self._store = ring, usage, store
         self._known: dict[str, Limits] = {}
         self._buckets: LRU[_Bucket] = LRU(BUCKETS)
-        self._pending: dict[tuple[str, str], float] = {}
+        self._pending: dict[tuple[str, str], list[float]] = {}
         ring.on_change = self._known.clear
 
     def limits(self, tenant: str) -> Limits:
@@ -109,16 +109,17 @@ class Quotas:
             yield
             return
         key = (tenant, name)
-        self._pending[key] = self._pending.get(key, 0.0) + amount
+        pending = self._pending.setdefault(key, [])
+        pending.append(amount)
         try:
             if used is None:
                 used = await self._store.read(lambda connection: stored_use(connection, tenant)[name])
-            if used + self._pending[key] > limit:
+            if used + sum(pending) > limit:
                 raise _exceeded(name, limit, used=used)
             yield
         finally:
-            self._pending[key] -= amount
-            if self._pending[key] <= 0:
+            pending.remove(amount)
+            if not pending:
                 del self._pending[key]
 
     async def use(self, tenant: str) -> dict[str, float]:

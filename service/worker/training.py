@@ -253,16 +253,17 @@ def discard(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndar
 
 
 def evaluate(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Compute `fetch` without gradients; changes nothing. args: id, fetch, profile?; tensors: feeds.
+    """Compute `fetch` without gradients; changes nothing. args: id, fetch, for_test?, profile?; tensors: feeds.
 
     Random ops draw the same values as in the next step or accumulating call.
     """
     session = session_of(state, args)
     feeds = session.feeds(tensors, args, args["fetch"])
-    compiled = session.cached.forward(args["fetch"], feeds)
+    cached = session.cached.for_test() if args.get("for_test") else session.cached
+    compiled = cached.forward(args["fetch"], feeds)
     values = session.values(state, compiled.executable, feeds)
     times = times_of(args)
-    ready = session.cached.timed(compiled) if times is not None else compiled
+    ready = cached.timed(compiled) if times is not None else compiled
     draw = draw_of(session.steps, session.gradients.count)
     out = run(state, ready.executable, values, session.seed, draw, times=times)
     result, arrays = answer_of(state, compiled, out, "none", times=times)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from backpass_client import Program, Service
+import backpass_client as bp
+from backpass_client import Program, Refused, Service
 
 DROPOUT = {
     "blocks": [
@@ -36,3 +38,28 @@ def test_an_evaluation_draws_the_numbers_of_the_next_accumulating_call(service: 
             np.testing.assert_array_equal(found.gradients["x"], y)
 
     assert not np.array_equal(seen[0], seen[1])
+
+
+def test_an_evaluation_for_test_passes_dropout_and_the_next_step_does_not(service: Service):
+    program = Program(service, DROPOUT)
+    x, w = np.ones(64, "f"), np.full(64, 3, "f")
+    with program.session(targets=["y"], parameters={"w": w}) as session:
+        in_test = session.evaluate({"x": x}, fetch=["y"], for_test=True)["y"]
+        in_training = session.evaluate({"x": x}, fetch=["y"])["y"]
+
+    np.testing.assert_array_equal(in_test, x * w)
+    assert set(in_training) == {0.0, 6.0}
+
+
+def test_a_derivative_through_dropout_is_refused_in_a_test(service: Service):
+    @bp.program
+    def slope(x: bp.f32[8]):
+        w = bp.parameter("w", [8])
+        inside = bp.grad(lambda x: bp.dropout(x * w, p=0.5).sum())(x)
+        return {"loss": bp.mse_loss(inside, x)}
+
+    feeds = {"x": np.ones(8, "f")}
+    with service.create_session(slope) as session:
+        session.evaluate(feeds)
+        with pytest.raises(Refused, match="dropout, which behaves differently in a test"):
+            session.evaluate(feeds, for_test=True)

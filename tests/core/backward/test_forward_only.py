@@ -10,6 +10,8 @@ import pytest
 
 from core.backward.append_backward import Options, append_backward
 from core.backward.forward_only import clone
+from core.compiler.compile import compile_forward
+from core.ir.errors import ProgramError
 from core.wire import read, write
 from tests.core.wire.test_constructs import array_in_a_loop, cases, elman
 from tests.programs import Sketch
@@ -67,3 +69,24 @@ def test_a_clone_keeps_an_op_that_only_writes_a_state():
     s.op("increment", "seen", out="seen", step=1)
     s.op("square", "w", out="loss")
     assert [op.type for op in clone(read(s.document), for_test=True).block.ops] == ["increment", "square"]
+
+
+@pytest.mark.parametrize("is_test", [False, True])
+def test_derivatives_of_training_are_refused_in_a_test(is_test):
+    s = Sketch()
+    s.param("w", [2.0, 3.0])
+    s.op("reduce_sum", s.op("dropout", s.op("square", "w"), p=0.5, is_test=is_test), out="total")
+    document = json.loads(json.dumps(s.document))
+    names = {"inputs": {"targets": ["total"], "inputs": ["w"]}, "outputs": {"out": ["slope"]}}
+    document["blocks"][0]["ops"].append({"type": "gradients", **names})
+    program = read(document)
+
+    if is_test:
+        assert compile_forward(clone(program, for_test=True), ["slope"]).step(s.values).fetched["slope"].tolist() == [
+            4,
+            6,
+        ]
+    else:
+        with pytest.raises(ProgramError, match="has dropout, which behaves differently in a test"):
+            clone(program, for_test=True)
+        assert "slope" in clone(program).block.types

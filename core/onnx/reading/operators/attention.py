@@ -25,7 +25,7 @@ def attention(node: Node) -> Tensor | Sequence[Value | None]:
             node.emit("transpose", node.emit("unflatten", each, axis=2, sizes=[heads, -1]), axes=[0, 2, 1, 3])
             for each in (q, k, v)
         )
-    how = {"causal": bool(node.attr("is_causal", 0))}
+    how: dict[str, bool | float] = {"causal": bool(node.attr("is_causal", 0))}
     if node.has("scale"):
         how["scale"] = float(node.attr("scale"))
     found: Tensor = node.emit("scaled_dot_product_attention", q, k, v, mask, **how)
