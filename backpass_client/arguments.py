@@ -63,7 +63,8 @@ class Signature:
             elif name in self._attributes:
                 attrs[name] = value
             else:
-                raise TypeError(f"{self.type} has no input and no attribute {name!r}")
+                known = ", ".join([*self.slots, *sorted(self._attributes)])
+                raise TypeError(f"{self.type} has no input and no attribute {name!r}; it has {known}")
         return given, attrs
 
     def with_expanded_numbers(

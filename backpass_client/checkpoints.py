@@ -30,7 +30,7 @@ class Checkpoint:
 
     @classmethod
     def get(cls, service: Service, id: str) -> Self:
-        """Raises Refused (not-found)."""
+        """The checkpoint with this id. Raises Refused (not-found)."""
         return cls(service, service.call("GET", f"/v1/checkpoints/{id}"))
 
     @classmethod

@@ -68,6 +68,7 @@ class Service:
         self.close()
 
     def close(self) -> None:
+        """Close the connections."""
         self._http.close()
 
     def me(self) -> dict[str, Any]:

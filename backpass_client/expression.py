@@ -138,15 +138,18 @@ class Expression(Operand["Expression"]):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The sizes of the axes."""
         known = tuple(self._known()["shape"])
         return tuple(self.value.shape) if -1 in known else known
 
     @property
     def dtype(self) -> np.dtype:
+        """The dtype of the elements."""
         return np.dtype(self._known()["dtype"])
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self._known()["shape"])
 
     def item(self) -> Any:

@@ -17,10 +17,12 @@ class SGD:
         self.learning_rate = learning_rate
 
     def zero_grads(self) -> None:
+        """Forget the gradients of the variables."""
         for variable in self.variables:
             variable.zero_grad()
 
     def update(self) -> None:
+        """Change the variables by their gradients."""
         for variable in self.variables:
             if variable.grad is not None:
                 variable.data = variable.data - self.learning_rate * variable.grad

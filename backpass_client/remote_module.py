@@ -55,6 +55,7 @@ class RemoteModule(nn.Module):
         self._updates = self._added = 0
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The outputs for the feeds as tensors, in their order or by name."""
         if len(args) > len(self.program.inputs):
             raise TypeError(f"the program has {len(self.program.inputs)} feeds, not {len(args)}")
         given = dict(zip(self.program.inputs, args, strict=False))

@@ -99,6 +99,7 @@ class Session:
                 raise
 
     def close(self) -> None:
+        """End the session: the service deletes it. Its checkpoints stay."""
         self.service.call("DELETE", self.path)
 
     @property

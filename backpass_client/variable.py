@@ -73,14 +73,17 @@ class Variable(Expression):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The sizes of the axes."""
         return self._data.shape
 
     @property
     def dtype(self) -> np.dtype:
+        """The dtype of the elements."""
         return self._data.dtype
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return self._data.ndim
 
     @property
@@ -93,6 +96,7 @@ class Variable(Expression):
         return None
 
     def zero_grad(self) -> None:
+        """Forget the gradient."""
         self.grad = None
 
     def bind(self, tape: Recorder) -> Name:

@@ -26,7 +26,7 @@ from bench.peers.memory import memory_of_process
 from bench.peers.process import OWN, PEERS, started
 from bench.workloads import WORKLOADS
 from core.analysis import analyse
-from core.compiler.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, bind_shapes, compile_gradient
 from core.runtime.executable import Executable
 from core.runtime.region import NativeRegion
 from core.wire import read
@@ -85,7 +85,8 @@ def predictions() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, make in WORKLOADS.items():
         workload = make()
-        program, query = read(workload.program), GradientQuery(loss="loss")
+        shapes = {feed: value.shape for feed, value in workload.feeds.items()}
+        program, query = bind_shapes(read(workload.program), shapes), GradientQuery(loss="loss")
         report = analyse(program, query, trips=int(workload.feeds.get("n", 1)))["machine_code"]
         executable = compile_gradient(program, query)
         values = {**workload.feeds, **workload.parameters}

@@ -41,12 +41,13 @@ BUSY = """
 STEPS = """\
 ## Training steps
 
-Loss, gradients of all parameters and an SGD update, in float32, on the same numbers: the workloads of
-[bench/workloads.py](../bench/workloads.py), each in the idiom of its framework ([bench/peers](../bench/peers)). All
-agreed about the loss and the update of every parameter before the measurement. Each runs in a separate process. They
-took turns: {rounds} rounds of as many steps as fit in some milliseconds, after as many steps that were not timed.
-Numbers are milliseconds per step, medians over the rounds. The ratio is the time of Backpass to that of the fastest
-peer: below 1, Backpass is faster.
+Loss, gradients of all parameters and an update, in float32, on the same numbers: the workloads of
+[bench/workloads.py](../bench/workloads.py) and [bench/classes](../bench/classes), each in the idiom of its framework
+([bench/peers](../bench/peers)). A `-` means that a workload is not written for a framework, or refused by its compiler.
+The update is SGD, in `adam_small` Adam. All agreed about the loss and the update of every parameter before the
+measurement. Each runs in a separate process. They took turns: {rounds} rounds of as many steps as fit in some
+milliseconds, after as many steps that were not timed. Numbers are milliseconds per step, medians over the rounds. The
+ratio is the time of Backpass to that of the fastest peer: below 1, Backpass is faster.
 
 Some peers know more in advance than Backpass: the number of trips of `rnn_while` and `branch` is a feed. Backpass,
 torch eager and tf.function run any number of trips with one compilation. torch.compile, jax.jit and XLA take the number

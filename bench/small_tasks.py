@@ -86,17 +86,18 @@ def then(document: Program, ops: list[Op]) -> Program:
     return {**document, "blocks": [{**root, "ops": [*root["ops"], *ops]}, *rest]}
 
 
-def with_gradients(document: Program, target: str, inputs: list[str]) -> Program:
-    """`document` with the gradients of `target`, as `GET /v1/programs/{id}/backward` returns it."""
-    return write(gradients(read(document), [target], inputs).program)
+def with_gradients(document: Program, target: str, inputs: list[str]) -> tuple[Program, list[str]]:
+    """(`document` with the gradients of `target`, as `GET /v1/programs/{id}/backward` returns it; their variables)."""
+    found = gradients(read(document), [target], inputs)
+    return write(found.program), [name for _, name in found.params_grads if name is not None]
 
 
-def gan() -> Task:
+def gan(rows: int = ROWS, hidden: int = 32) -> Task:
     """A Wasserstein GAN in the plane with a gradient penalty (Gulrajani et al. 2017): both players move in one step."""
     rng = np.random.default_rng(0)
-    g_vars, g = parameters_of("g", (8, 32, 32, 2), rng)
-    d_vars, d = parameters_of("d", (2, 32, 32, 1), rng)
-    variables = [feed("real", [ROWS, 2]), feed("z", [ROWS, 8]), feed("mix", [ROWS, 1]), *g_vars, *d_vars]
+    g_vars, g = parameters_of("g", (8, hidden, hidden, 2), rng)
+    d_vars, d = parameters_of("d", (2, hidden, hidden, 1), rng)
+    variables = [feed("real", [rows, 2]), feed("z", [rows, 8]), feed("mix", [rows, 1]), *g_vars, *d_vars]
     ops = [
         *layers("g", "z", "fake", 3),
         op("stop_gradient", "given", x="fake"),
@@ -106,9 +107,9 @@ def gan() -> Task:
         *layers("d", "between", "score_between", 3),
         op("reduce_sum", "scores", x="score_between"),
     ]
-    penalised = with_gradients({"blocks": [block(ops, variables)]}, "scores", ["between"])
+    penalised, [slope] = with_gradients({"blocks": [block(ops, variables)]}, "scores", ["between"])
     more = [
-        op("square", "slope2", x="between@GRAD"),
+        op("square", "slope2", x=slope),
         op("reduce_sum", "slope2/sum", x="slope2", attrs={"axes": [1]}),
         op("scale", "slope2/safe", x="slope2/sum", attrs={"bias": 1e-12}),
         op("sqrt", "slope", x="slope2/safe"),
@@ -127,21 +128,21 @@ def gan() -> Task:
         total("given/mean", "real/less", "penalty", "fake/less"),
     ]
     optimizer = {"type": "adam", "learning_rate": RATES["gan"], "groups": [GROUPS]}
-    draw, mix = drawn({"real": (ROWS, 2), "z": (ROWS, 8)}, 1), np.random.default_rng(2)
-    batches = lambda count: {**draw(count), "mix": mix.random((count, ROWS, 1), "float32")}
+    draw, mix = drawn({"real": (rows, 2), "z": (rows, 8)}, 1), np.random.default_rng(2)
+    batches = lambda count: {**draw(count), "mix": mix.random((count, rows, 1), "float32")}
     return Task("gan", then(penalised, more), {**g, **d}, optimizer, batches)
 
 
-def vae() -> Task:
-    """A variational autoencoder of 64 numbers with 8 latent ones; the noise is a feed."""
+def vae(rows: int = ROWS, inputs: int = 64, hidden: int = 64, latent: int = 8) -> Task:
+    """A variational autoencoder of `inputs` numbers with `latent` ones inside; the noise is a feed."""
     rng = np.random.default_rng(0)
-    e_vars, e = parameters_of("e", (64, 64, 16), rng)
-    d_vars, d = parameters_of("d", (8, 64, 64), rng)
-    variables = [feed("x", [ROWS, 64]), feed("noise", [ROWS, 8]), *e_vars, *d_vars]
+    e_vars, e = parameters_of("e", (inputs, hidden, 2 * latent), rng)
+    d_vars, d = parameters_of("d", (latent, hidden, inputs), rng)
+    variables = [feed("x", [rows, inputs]), feed("noise", [rows, latent]), *e_vars, *d_vars]
     ops = [
         *layers("e", "x", "code", 2, "relu"),
-        op("slice", "mean", x="code", attrs={"axes": [1], "starts": [0], "ends": [8]}),
-        op("slice", "log", x="code", attrs={"axes": [1], "starts": [8], "ends": [16]}),
+        op("slice", "mean", x="code", attrs={"axes": [1], "starts": [0], "ends": [latent]}),
+        op("slice", "log", x="code", attrs={"axes": [1], "starts": [latent], "ends": [2 * latent]}),
         op("scale", "log/half", x="log", attrs={"scale": 0.5}),
         op("exp", "deviation", x="log/half"),
         op("mul", "move", x="deviation", y="noise"),
@@ -158,27 +159,26 @@ def vae() -> Task:
         total("apart", "divergence"),
     ]
     optimizer = {"type": "adam", "learning_rate": RATES["vae"]}
-    batches = drawn({"x": (ROWS, 64), "noise": (ROWS, 8)}, 1)
+    batches = drawn({"x": (rows, inputs), "noise": (rows, latent)}, 1)
     return Task("vae", {"blocks": [block(ops, variables)]}, {**e, **d}, optimizer, batches)
 
 
-def pinn() -> Task:
+def pinn(rows: int = ROWS, hidden: int = 20) -> Task:
     """A network that solves Burgers' equation u_t + u u_x = 0.01 u_xx (Raissi et al. 2019): three derivatives deep."""
     rng = np.random.default_rng(0)
-    variables, u = parameters_of("u", (2, 20, 20, 20, 1), rng)
+    variables, u = parameters_of("u", (2, hidden, hidden, hidden, 1), rng)
     ops = [*layers("u", "at", "u", 4), op("reduce_sum", "u/sum", x="u")]
-    first = with_gradients({"blocks": [block(ops, [feed("at", [ROWS, 2]), *variables])]}, "u/sum", ["at"])
+    first, [slope] = with_gradients({"blocks": [block(ops, [feed("at", [rows, 2]), *variables])]}, "u/sum", ["at"])
     by = {"axes": [1], "ends": [1]}
     ops = [
-        op("slice", "u_x", x="at@GRAD", attrs={**by, "starts": [0]}),
-        op("slice", "u_t", x="at@GRAD", attrs={"axes": [1], "starts": [1], "ends": [2]}),
+        op("slice", "u_x", x=slope, attrs={**by, "starts": [0]}),
+        op("slice", "u_t", x=slope, attrs={"axes": [1], "starts": [1], "ends": [2]}),
         op("reduce_sum", "u_x/sum", x="u_x"),
     ]
-    second = with_gradients(then(first, ops), "u_x/sum", ["at"])
+    second, [twice] = with_gradients(then(first, ops), "u_x/sum", ["at"])
     root = second["blocks"][0]
-    root["vars"].append({**feed("edge", [ROWS, 2]), "role": "feed"})
-    root["vars"].append({**feed("value", [ROWS, 1]), "role": "feed"})
-    twice = next(name for o in reversed(root["ops"]) for each in o["outputs"].values() for name in each if name.startswith("at@GRAD"))  # fmt: skip # noqa: E501
+    root["vars"].append({**feed("edge", [rows, 2]), "role": "feed"})
+    root["vars"].append({**feed("value", [rows, 1]), "role": "feed"})
     ops = [
         op("slice", "u_xx", x=twice, attrs={**by, "starts": [0]}),
         op("mul", "carried", x="u", y="u_x"),
@@ -191,7 +191,7 @@ def pinn() -> Task:
         total("inside", "outside"),
     ]
     optimizer = {"type": "adam", "learning_rate": RATES["pinn"]}
-    batches = drawn({"at": (ROWS, 2), "edge": (ROWS, 2), "value": (ROWS, 1)}, 1)
+    batches = drawn({"at": (rows, 2), "edge": (rows, 2), "value": (rows, 1)}, 1)
     return Task("pinn", then(second, ops), u, optimizer, batches)
 
 

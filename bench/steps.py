@@ -27,6 +27,7 @@ import numpy as np
 
 from bench.machine import cores_of, machine
 from bench.peers.process import OWN, PEERS, Peer, started
+from bench.workload import Workload
 from bench.workloads import WORKLOADS
 
 __all__ = ["main", "measured"]
@@ -40,7 +41,7 @@ slower, by half if all cores have work. A training run has this delay once.
 
 MOST_STEPS = 1000
 PAUSE_S = 0.02  # between turns: threads of the one before may spin for some milliseconds
-ALIKE = 0.15
+ALIKE = 0.4
 
 Updated = tuple[float, dict[str, np.ndarray]]
 """The loss of the first step, and the parameters after it."""
@@ -119,26 +120,26 @@ def prepared(peers: Mapping[str, Peer], workload: str) -> dict[str, float]:
         first[name] = said["seconds"]
         updated[name] = said["loss"], peer.parameters()
     made = WORKLOADS[workload]()
-    before, compare = made.parameters, drawn_apart if made.random else disagreement
+    compare = drawn_apart if made.random else disagreement
     for name, each in list(updated.items())[1:]:
         reference = next(iter(updated))
-        wrong = compare(before, updated[reference], each, made.tolerance)
+        wrong = compare(made, updated[reference], each)
         if wrong:
             sys.exit(f"{workload}: {reference} and {name} do not agree: {wrong}")
     return first
 
 
-def disagreement(before: Mapping[str, np.ndarray], one: Updated, other: Updated, tolerance: float = 1e-3) -> str | None:
+def disagreement(workload: Workload, one: Updated, other: Updated) -> str | None:
     """The difference between two first steps, or None: the loss, or the change of a parameter.
 
-    A movement may differ by `tolerance` of the largest one of its parameter, and by the rounding of the sum it was
-    added in.
+    A movement may differ by the workload's tolerance of the largest one of its parameter, and by the rounding of the
+    sum it was added in.
     """
-    if not math.isclose(one[0], other[0], rel_tol=tolerance):
+    if not math.isclose(one[0], other[0], rel_tol=workload.tolerance):
         return f"losses {one[0]} and {other[0]}"
-    for name, start in before.items():
+    for name, start in workload.parameters.items():
         moved, other_moved = one[1][name] - start, other[1][name] - start
-        allowed = tolerance * np.abs(moved).max() + 2 * np.spacing(np.abs(start))
+        allowed = workload.tolerance * np.abs(moved).max() + 2 * np.spacing(np.abs(start))
         if not (np.abs(moved - other_moved) <= allowed).all():
             return (
                 f"{name} moves by up to {np.abs(moved).max()}, with differences of {np.abs(moved - other_moved).max()}"
@@ -146,14 +147,14 @@ def disagreement(before: Mapping[str, np.ndarray], one: Updated, other: Updated,
     return None
 
 
-def drawn_apart(before: Mapping[str, np.ndarray], one: Updated, other: Updated, tolerance: float) -> str | None:
+def drawn_apart(workload: Workload, one: Updated, other: Updated) -> str | None:
     """The difference between two first steps that draw different numbers, or None.
 
-    Losses and the lengths of movements are averages over many draws: they may differ by ALIKE, not by `tolerance`.
+    Losses and the lengths of movements are averages over many draws: they may differ by ALIKE.
     """
     if not math.isclose(one[0], other[0], rel_tol=ALIKE):
         return f"losses {one[0]} and {other[0]}"
-    for name, start in before.items():
+    for name, start in workload.parameters.items():
         lengths = [float(np.linalg.norm(each[1][name] - start)) for each in (one, other)]
         if not math.isclose(*lengths, rel_tol=ALIKE):
             return f"{name} moves by {lengths[0]} and {lengths[1]}"

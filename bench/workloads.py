@@ -1,28 +1,27 @@
 """The training steps that the bench measures, each as a program, its values and its query.
 
-Every workload is a loss, the gradients of all parameters, and an SGD update, in float32 unless its name ends in a
-shorter dtype. `feeds` and `parameters` are made from a fixed seed, so that every peer in bench/peers computes the same
-step on the same numbers.
+Every workload is a loss, the gradients of all parameters, and an update, with SGD unless it says otherwise. It is
+float32 unless its name ends in a shorter dtype. `feeds` and `parameters` are made from a fixed seed, so that every peer in bench/peers computes the same step on the
+same numbers. More workloads, written with the builder, are in bench/classes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 
+from bench.classes import CLASSES
 from bench.half_workloads import dtype_of, in_16_bits
 from bench.indexed_workloads import dropout_mlp, graph_net, masked_attention, mixture
 from bench.trees import Tree, tree_of
-from examples.models import Op, Program, Var, block, classification, constant, dense, feed, op, parameter
+from bench.workload import RATE, Arrays, Workload
+from examples.models import Op, Var, block, classification, constant, dense, feed, op, parameter
 
-__all__ = ["WORKLOADS", "Workload", "of_family"]
-
-RATE = 0.01
-"""Learning rate of every workload."""
+__all__ = ["RATE", "WORKLOADS", "Workload", "of_family"]
 
 TREE_SEED = 8
 """The seed of the tree of `tree_rnn`."""
@@ -30,24 +29,6 @@ TREE_SEED = 8
 MIXED = 0.2
 """Tolerance of workloads in 16 bits. Peers round at different places; the gradients of PyTorch's layer norm differ by a
 tenth from those in float32, ours by a hundredth."""
-
-Arrays = dict[str, np.ndarray]
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """One training step. program: the client's document; its loss is the variable `loss`.
-
-    random:    whether it draws numbers, so that the steps of two peers agree only on average.
-    tolerance: relative difference allowed between the losses of two peers, and between the movements of a parameter.
-    """
-
-    name: str
-    program: Program
-    feeds: Arrays
-    parameters: Arrays
-    random: bool = False
-    tolerance: float = 1e-3
 
 
 def mlp(name: str, batch: int, sizes: tuple[int, ...]) -> Workload:
@@ -353,6 +334,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "transformer_bf16": lambda: mixed("transformer_bf16", transformer()),
     "mlp_f16": lambda: mixed("mlp_f16", mlp("", 256, (784, 1024, 1024, 10))),
     "convnet_f16": lambda: mixed("convnet_f16", convnet()),
+    **CLASSES,
 }
 """Name -> a function that makes the workload."""
 
@@ -360,5 +342,11 @@ Each = TypeVar("Each")
 
 
 def of_family(entries: Mapping[str, Each], workload: str) -> Each:
-    """The entry of the family of a workload; the name of the workload begins with that of its family."""
-    return next(each for family, each in entries.items() if workload.startswith(family))
+    """The entry of the family of a workload; the name of the workload begins with that of its family.
+
+    Raises LookupError if there is none: the workload is not written for the framework of `entries`.
+    """
+    for family, each in entries.items():
+        if workload.startswith(family):
+            return each
+    raise LookupError(f"{workload} is not written for this framework")

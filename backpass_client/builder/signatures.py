@@ -120,7 +120,7 @@ BOUNDS = {
 
 
 def _mistake(schema: Mapping[str, Any], value: Any) -> str:
-    """The values that `schema` allows, in words, if `value` is none of them; else an empty text."""
+    """An empty text if `schema` allows `value`; otherwise the values that it allows, in words."""
     if "anyOf" in schema:
         found = [_mistake(each, value) for each in schema["anyOf"]]
         return "" if "" in found else " or ".join(found)

@@ -6,7 +6,8 @@ import llvmlite
 import numpy as np
 import scipy
 
-from bench.workloads import RATE, Workload, mlp
+from bench.workload import OPTIMIZERS, Workload
+from bench.workloads import mlp
 from core.compiler.compile import GradientQuery, Optimizer, compile_training
 from core.compiler.trainer import Trainer
 from core.wire import read
@@ -23,12 +24,18 @@ def versions() -> dict[str, str]:
 
 
 class Training:
-    """SGD on one workload, from its document."""
+    """Training of one workload, from its document; open sizes are those of the feeds, as in a session."""
 
     def __init__(self, workload: Workload) -> None:
         program = read(workload.program)
-        optimizer = Optimizer("sgd", {"learning_rate": RATE})
-        executable = compile_training(program, GradientQuery(loss="loss"), optimizer, gives_gradients=False)
+        optimizer = Optimizer(workload.optimizer, dict(OPTIMIZERS[workload.optimizer]))
+        executable = compile_training(
+            program,
+            GradientQuery(loss="loss"),
+            optimizer,
+            gives_gradients=False,
+            shapes={name: value.shape for name, value in workload.feeds.items()},
+        )
         self._trainer = Trainer(executable.compiled(), workload.parameters)
         self._feeds = workload.feeds
         self._names = list(workload.parameters)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bench.peers.jax_jit import loss_of, placed, versions
+from bench.peers.jax_jit import loss_of, placed, versions, with_rows
 from bench.workloads import Workload, mlp
 
 __all__ = ["Training", "start", "versions"]
@@ -20,7 +20,9 @@ class Training:
     """Computes gradients and keeps its parameters as they are."""
 
     def __init__(self, workload: Workload) -> None:
-        self._gradient = jax.jit(jax.value_and_grad(loss_of(workload)))
+        loss = loss_of(workload)
+        of_all = lambda parameters, feeds: loss(with_rows(workload.lookups, parameters, feeds), feeds)
+        self._gradient = jax.jit(jax.value_and_grad(of_all))
         self._feeds = placed(workload)
         self._parameters = {name: jnp.array(value) for name, value in workload.parameters.items()}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,22 @@ import jaxlib
 import numpy as np
 from jax import lax
 
+from bench.classes import (
+    convolution_jax,
+    fusion_jax,
+    lattices_jax,
+    recurrence_jax,
+    second_order_jax,
+    systems_jax,
+    tables_jax,
+)
 from bench.half_workloads import dtype_of
+from bench.peers.jax_ops import cross_entropy, layer_norm
 from bench.trees import tree_loss, tree_of
-from bench.workloads import RATE, TREE_SEED, Workload, mlp, of_family
+from bench.workload import OPTIMIZERS, RATE, Workload
+from bench.workloads import TREE_SEED, mlp, of_family
 
-__all__ = ["LOSSES", "Training", "loss_of", "start", "versions"]
+__all__ = ["LOSSES", "Training", "loss_of", "start", "versions", "with_rows"]
 
 Arrays = dict[str, Any]
 Loss = Callable[[Arrays, Arrays], Any]
@@ -35,25 +46,49 @@ class Training:
     """A functional update: each step makes the parameters of the next."""
 
     def __init__(self, workload: Workload) -> None:
-        loss = loss_of(workload)
+        loss, lookups = loss_of(workload), workload.lookups
 
-        @partial(jax.jit, donate_argnums=0)
-        def step(parameters: Arrays, feeds: Arrays) -> tuple[Any, Arrays]:
-            value, gradients = jax.value_and_grad(loss)(parameters, feeds)
-            return value, jax.tree.map(lambda p, g: p - RATE * g, parameters, gradients)
+        @partial(jax.jit, donate_argnums=(0, 1))
+        def step(parameters: Arrays, moments: Any, feeds: Arrays) -> tuple[Any, Arrays, Any]:
+            value, gradients = jax.value_and_grad(loss)(with_rows(lookups, parameters, feeds), feeds)
+            if workload.optimizer == "adam":
+                return value, *adam(parameters, gradients, moments)
+            new = {name: p - RATE * gradients[name] for name, p in parameters.items() if name not in lookups}
+            for table, ids in lookups.items():
+                new[table] = parameters[table].at[feeds[ids]].add(-RATE * gradients[table])
+            return value, new, moments
 
         self._step = step
         self._feeds = placed(workload)
         self._parameters = {name: jnp.array(value) for name, value in workload.parameters.items()}
+        zeros = lambda: jax.tree.map(jnp.zeros_like, self._parameters)
+        self._moments = (zeros(), zeros(), jnp.zeros(())) if workload.optimizer == "adam" else ()
 
     def run(self, steps: int) -> float:
         for _ in range(steps):
-            loss, self._parameters = self._step(self._parameters, self._feeds)
+            loss, self._parameters, self._moments = self._step(self._parameters, self._moments, self._feeds)
         jax.block_until_ready(self._parameters)
         return float(loss)
 
     def parameters(self) -> dict[str, np.ndarray]:
         return {name: np.array(value) for name, value in self._parameters.items()}
+
+
+def adam(parameters: Arrays, gradients: Arrays, moments: Any) -> tuple[Arrays, Any]:
+    """(new parameters, new moments: of the gradients, of their squares, and the number of steps)."""
+    attributes = OPTIMIZERS["adam"]
+    b1, b2 = attributes["beta1"], attributes["beta2"]
+    first = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, moments[0], gradients)
+    second = jax.tree.map(lambda m, g: b2 * m + (1 - b2) * g * g, moments[1], gradients)
+    taken = moments[2] + 1
+    size, spread = attributes["learning_rate"] / (1 - b1**taken), jnp.sqrt(1 - b2**taken)
+    move = lambda p, m, v: p - size * m / (jnp.sqrt(v) / spread + attributes["epsilon"])
+    return jax.tree.map(move, parameters, first, second), (first, second, taken)
+
+
+def with_rows(lookups: Mapping[str, str], parameters: Arrays, feeds: Arrays) -> Arrays:
+    """The parameters, with the rows that a step reads in place of each table of `Workload.lookups`."""
+    return parameters | {table: parameters[table][feeds[ids]] for table, ids in lookups.items()}
 
 
 def placed(workload: Workload) -> Arrays:
@@ -75,12 +110,6 @@ def loss_of(workload: Workload) -> Loss:
     return partial(loss, n=int(workload.feeds["n"])) if "n" in workload.feeds else loss
 
 
-def cross_entropy(logits: Any, labels: Any) -> Any:
-    logits = logits.astype(jnp.float32)
-    chosen = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
-    return (jax.nn.logsumexp(logits, -1) - chosen).mean()
-
-
 def mlp_loss(p: Arrays, feeds: Arrays) -> Any:
     h = feeds["x"]
     last = len(p) // 2 - 1
@@ -98,11 +127,6 @@ def rnn_while(p: Arrays, feeds: Arrays, n: int) -> Any:
     xs = feeds["x"][:n]
     h, _ = lax.scan(trip, jnp.zeros((xs.shape[1], u.shape[0])), xs)
     return jnp.square(h).mean()
-
-
-def layer_norm(x: Any, scale: Any, bias: Any) -> Any:
-    centred = x - x.mean(-1, keepdims=True)
-    return centred * lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5) * scale + bias
 
 
 def transformer(p: Arrays, feeds: Arrays) -> Any:
@@ -217,5 +241,12 @@ LOSSES: dict[str, Callable[..., Any]] = {
     "mixture": mixture,
     "masked_attention": masked_attention,
     "graph_net": graph_net,
+    **recurrence_jax.LOSSES,
+    **fusion_jax.LOSSES,
+    **convolution_jax.LOSSES,
+    **lattices_jax.LOSSES,
+    **tables_jax.LOSSES,
+    **systems_jax.LOSSES,
+    **second_order_jax.LOSSES,
 }
 """Family of workloads -> its loss."""

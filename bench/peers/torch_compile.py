@@ -9,8 +9,9 @@ import torch
 from torch.func import grad_and_value
 
 from bench.peers.torch_eager import versions
-from bench.peers.torch_losses import Feeds, Loss, Tensors, loss_of, negative, placed, positive
-from bench.workloads import RATE, Workload, mlp
+from bench.peers.torch_losses import Feeds, Loss, Tensors, descend, loss_of, negative, placed, positive, with_rows
+from bench.workload import OPTIMIZERS, RATE, Workload
+from bench.workloads import mlp
 
 __all__ = ["Training", "start", "versions"]
 
@@ -26,8 +27,11 @@ class Training:
     def __init__(self, workload: Workload) -> None:
         torch.compiler.reset()  # removes the guards of other workloads
         self._parameters, self._feeds = placed(workload)
-        make = two_graphs if workload.name == "branch" else one_graph
-        self._step = make(loss_of(workload.name))
+        if workload.optimizer == "adam":
+            self._step = one_graph_of_adam(loss_of(workload.name, compiled=True), self._parameters)
+        else:
+            make = two_graphs if workload.name == "branch" else one_graph
+            self._step = make(loss_of(workload.name, compiled=True), workload)
 
     def run(self, steps: int) -> float:
         for _ in range(steps):
@@ -41,19 +45,44 @@ class Training:
 Step = Callable[[Tensors, Feeds], torch.Tensor]
 
 
-def one_graph(loss: Loss) -> Step:
+def one_graph(loss: Loss, workload: Workload) -> Step:
     """Forward, backward and update as one graph: half the overhead of a compiled loss that autograd differentiates."""
 
     @torch.compile(fullgraph=True)
     def step(parameters: Tensors, feeds: Feeds) -> torch.Tensor:
-        gradients, value = grad_and_value(loss)(parameters, feeds)
-        torch._foreach_add_(list(parameters.values()), [gradients[name] for name in parameters], alpha=-RATE)
+        gradients, value = grad_and_value(loss)(with_rows(workload, parameters, feeds), feeds)
+        descend(workload, parameters, gradients, feeds)
         return value
 
     return step
 
 
-def two_graphs(_: Loss) -> Step:
+def one_graph_of_adam(loss: Loss, parameters: Tensors) -> Step:
+    """The same with Adam, written out: its update is then part of the graph."""
+    attributes = OPTIMIZERS["adam"]
+    rate, b1, b2, epsilon = (attributes[name] for name in ("learning_rate", "beta1", "beta2", "epsilon"))
+    first = [torch.zeros_like(each) for each in parameters.values()]
+    second = [torch.zeros_like(each) for each in parameters.values()]
+    taken = torch.zeros(())
+
+    @torch.compile(fullgraph=True)
+    def compiled(
+        parameters: Tensors, feeds: Feeds, first: list[torch.Tensor], second: list[torch.Tensor], taken: torch.Tensor
+    ) -> torch.Tensor:
+        gradients, value = grad_and_value(loss)(parameters, feeds)
+        taken += 1
+        size, spread = rate / (1 - b1**taken), (1 - b2**taken).sqrt()
+        for (name, each), mean, square in zip(parameters.items(), first, second, strict=True):
+            gradient = gradients[name]
+            mean.lerp_(gradient, 1 - b1)
+            square.mul_(b2).addcmul_(gradient, gradient, value=1 - b2)
+            each.sub_(size * mean / (square.sqrt() / spread + epsilon))
+        return value
+
+    return lambda parameters, feeds: compiled(parameters, feeds, first, second, taken)
+
+
+def two_graphs(_: Loss, workload: Workload) -> Step:
     """`branch` with its condition in the graph: autograd can differentiate it, `grad_and_value` cannot."""
     compiled = torch.compile(branch, fullgraph=True)
 

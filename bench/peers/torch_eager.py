@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from bench.peers.torch_losses import loss_of, placed
-from bench.workloads import RATE, Workload, mlp
+from bench.peers.torch_losses import Tensors, descend, loss_of, placed, with_rows
+from bench.workload import OPTIMIZERS, Workload
+from bench.workloads import mlp
 
 __all__ = ["Training", "start", "versions"]
 
@@ -24,19 +25,37 @@ class Training:
     """Parameters updated in place by one call."""
 
     def __init__(self, workload: Workload) -> None:
+        self._workload = workload
         self._loss = loss_of(workload.name)
         self._parameters, self._feeds = placed(workload)
         for each in self._parameters.values():
             each.requires_grad_()
+        self._adam = None
+        if workload.optimizer == "adam":
+            self._adam = adam(self._parameters)
 
     def run(self, steps: int) -> float:
-        parameters = list(self._parameters.values())
         for _ in range(steps):
-            loss = self._loss(self._parameters, self._feeds)
-            gradients = torch.autograd.grad(loss, parameters)
-            with torch.no_grad():
-                torch._foreach_add_(parameters, gradients, alpha=-RATE)
+            used = with_rows(self._workload, self._parameters, self._feeds)
+            loss = self._loss(used, self._feeds)
+            gradients = dict(zip(used, torch.autograd.grad(loss, list(used.values())), strict=True))
+            if self._adam is not None:
+                for name, each in self._parameters.items():
+                    each.grad = gradients[name]
+                self._adam.step()
+            else:
+                with torch.no_grad():
+                    descend(self._workload, self._parameters, gradients, self._feeds)
         return loss.item()
 
     def parameters(self) -> dict[str, np.ndarray]:
         return {name: value.detach().numpy().copy() for name, value in self._parameters.items()}
+
+
+def adam(parameters: Tensors) -> torch.optim.Adam:
+    """Adam with its update of all parameters in one kernel."""
+    attributes = OPTIMIZERS["adam"]
+    betas = attributes["beta1"], attributes["beta2"]
+    return torch.optim.Adam(
+        parameters.values(), lr=attributes["learning_rate"], betas=betas, eps=attributes["epsilon"], fused=True
+    )

@@ -8,11 +8,21 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from bench.classes import (
+    convolution_torch,
+    fusion_torch,
+    lattices_torch,
+    recurrence_torch,
+    second_order_torch,
+    systems_torch,
+    tables_torch,
+)
 from bench.half_workloads import dtype_of
 from bench.trees import tree_loss, tree_of
-from bench.workloads import TREE_SEED, Workload, of_family
+from bench.workload import RATE, Workload
+from bench.workloads import TREE_SEED, of_family
 
-__all__ = ["Feeds", "Loss", "Tensors", "loss_of", "negative", "placed", "positive"]
+__all__ = ["Feeds", "Loss", "Tensors", "descend", "loss_of", "negative", "placed", "positive", "with_rows"]
 
 Tensors = dict[str, torch.Tensor]
 Feeds = dict[str, Any]
@@ -158,13 +168,23 @@ LOSSES: dict[str, Loss] = {
     "mixture": mixture,
     "masked_attention": masked_attention,
     "graph_net": graph_net,
+    **recurrence_torch.LOSSES,
+    **fusion_torch.LOSSES,
+    **convolution_torch.LOSSES,
+    **lattices_torch.LOSSES,
+    **tables_torch.LOSSES,
+    **systems_torch.LOSSES,
+    **second_order_torch.LOSSES,
 }
 """Family of workloads -> its loss."""
 
+COMPILED: dict[str, Loss] = {**LOSSES, **recurrence_torch.COMPILED, **second_order_torch.COMPILED}
+"""Family of workloads -> its loss in the form that torch.compile makes fastest."""
 
-def loss_of(workload: str) -> Loss:
+
+def loss_of(workload: str, compiled: bool = False) -> Loss:
     """The loss of the workload of this name, which starts with the name of its family."""
-    loss, dtype = of_family(LOSSES, workload), dtype_of(workload)
+    loss, dtype = of_family(COMPILED if compiled else LOSSES, workload), dtype_of(workload)
     if dtype is None:
         return loss
     half = getattr(torch, dtype)
@@ -174,3 +194,18 @@ def loss_of(workload: str) -> Loss:
 def _cast(arrays: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     """`arrays` with those of float32 in `dtype`."""
     return {name: value.to(dtype) if value.dtype == torch.float32 else value for name, value in arrays.items()}
+
+
+def with_rows(workload: Workload, parameters: Tensors, feeds: Feeds) -> Tensors:
+    """The parameters, with the rows that a step reads in place of each table of `Workload.lookups`."""
+    return parameters | {table: F.embedding(feeds[ids], parameters[table]) for table, ids in workload.lookups.items()}
+
+
+def descend(workload: Workload, parameters: Tensors, gradients: Tensors, feeds: Feeds) -> None:
+    """SGD in place; the gradients of rows of tables are added to these rows."""
+    whole = [name for name in parameters if name not in workload.lookups]
+    if whole:
+        torch._foreach_add_([parameters[name] for name in whole], [gradients[name] for name in whole], alpha=-RATE)
+    for table, ids in workload.lookups.items():
+        rows = gradients[table].flatten(0, -2)
+        parameters[table].index_add_(0, feeds[ids].flatten(), rows, alpha=-RATE)

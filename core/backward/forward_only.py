@@ -18,32 +18,17 @@ def clone(program: Program, for_test: bool = False) -> Program:
 
     for_test: set `is_test` in ops that behave differently in training (dropout, batch normalisation).
 
-    Raises ProgramError (no_gradient_registered) for_test if the program also has derivatives of its own, which the op
-    `gradients` wrote for training.
+    Raises ProgramError if the program contains derivatives of such ops, which are those of training: read the document
+    again, with `for_test`.
     """
-    if for_test:
-        _check_derivatives(program.block)
+    if for_test and _differentiates_training(program.block):
+        raise ProgramError(
+            "the program contains derivatives of ops that behave differently in a test: clone the program that the op "
+            "`gradients` stands in",
+            "bad_query",
+        )
     written = frozenset(program.latest.get(v.name, v.name) for v in program.states)
     return replace(program, block=_forward(program.block, for_test, written))
-
-
-def _check_derivatives(block: Block) -> None:
-    """Raises ProgramError if a derivative may be that of an op in training."""
-    ops = [op for each in (block, *blocks_inside(block.ops)) for op in each.ops]
-    inside = next((op.location for op in ops if op.location is not None and op.location.type == "gradients"), None)
-    training = next((op for op in ops if _differs_in_test(op)), None)
-    if inside is not None and training is not None:
-        raise ProgramError(
-            f"the program computes with derivatives and has {training.type}, which behaves differently in a test: the "
-            "derivatives are those of training",
-            "no_gradient_registered",
-            location=inside,
-            suggestion="write a program for tests of its own, with is_test in these ops",
-        )
-
-
-def _differs_in_test(op: Op) -> bool:
-    return op.attrs.get("is_test") is False and lookup(op.type).kind != "control"
 
 
 def _forward(block: Block, for_test: bool, kept: Collection[str] = ()) -> Block:
@@ -63,6 +48,18 @@ def _forward(block: Block, for_test: bool, kept: Collection[str] = ()) -> Block:
     return Block(block.params, tuple(ops), block.results, types, block.stopped & named, block.index)
 
 
+def _differentiates_training(block: Block) -> bool:
+    """Whether `block` has ops of the construct `gradients` and ops that behave differently in a test."""
+    ops = [*block.ops, *(op for inner in blocks_inside(block.ops) for op in inner.ops)]
+    return any(op.location is not None and op.location.type == "gradients" for op in ops) and any(
+        map(_has_test_form, ops)
+    )
+
+
+def _has_test_form(op: Op) -> bool:
+    return op.attrs.get("is_test") is False and lookup(op.type).kind != "control"
+
+
 def _trimmed(op: Op, needed: Collection[str]) -> Op:
     """A control-flow op without its residuals: outputs with reserved names that no forward op reads."""
     roles = roles_of(op)
@@ -75,6 +72,6 @@ def _trimmed(op: Op, needed: Collection[str]) -> Op:
 
 def _for_test(op: Op, for_test: bool) -> Op:
     attrs = {k: _forward(v, for_test) if isinstance(v, Block) else v for k, v in op.attrs.items()}
-    if for_test and _differs_in_test(op):
+    if for_test and _has_test_form(op):
         attrs["is_test"] = True
     return replace(op, attrs=attrs)

@@ -34,6 +34,7 @@ class Trainer:
         self._run = Run(np, RunLimits())
         self._bound = bind_step(executable, self._values)
         self._last = Outputs()
+        self._kept = True
 
     def step(self, feeds: Mapping[str, Any]) -> float:
         """Run one step and return the loss before its update. A failed step changes no value.
@@ -45,24 +46,32 @@ class Trainer:
             self._run.ops_left = self._run.limits.max_ops
             self._last = self._bound.step(self._run, self._seed, self.steps)
             self._bound.keep()
+            self._kept = False
         else:
-            self._keep(self._last)
+            self._keep()
             known = {v.name for v in self._executable.inputs}
             held = {name: value for name, value in self._values.items() if name in known}
             self._last = self._executable.step({**held, **feeds}, self._seed, self.steps)
-            self._keep(self._last)
+            self._kept = False
+            self._keep()
             self._bound = bind_step(self._executable, self._values)
         self.steps += 1
         return self._last.loss.item()
 
     def values(self) -> dict[str, Any]:
         """Copies of the current parameters, states and optimiser state."""
-        self._keep(self._last)
+        self._keep()
         return {name: np.array(value) for name, value in self._values.items()}
 
-    def _keep(self, outputs: Outputs) -> None:
-        """Make the results of a step the current values. Of a sparse table only the rows that changed are written."""
-        results = {name: value for place in KEPT for name, value in getattr(outputs, place).items()}
+    def _keep(self) -> None:
+        """Make the results of the last step the current values, once.
+
+        Of a sparse table only the rows that changed are written.
+        """
+        if self._kept:
+            return
+        self._kept = True
+        results = {name: value for place in KEPT for name, value in getattr(self._last, place).items()}
         arrays = {name: np.array(value) for name, value in results.items() if not isinstance(value, RowArray)}
         self._values |= arrays  # copied first: a result may be a view of a table
         for name, value in results.items():

@@ -23,15 +23,16 @@ From ops to instructions:
     lowering      functions for all lowerings: values of variables, elementwise ops, checks
     storage       allocation, and the instructions that store, copy and fill
     destinations  memory that results must be written to
-    entries       the forms of a value: a number, a value inside a fusion, an array
+    entries       the forms of a value: a number, a pattern of positions, a value inside a fusion, an array
+    compose       elementwise work that a lowering writes in terms of the ops of the catalogue
     uses          producers and readers of variables
     unsupported   the exception for ops that a plan cannot contain
     halves        16-bit floats: ops that compute in float32
     interpreted   an op that the reference executor runs, called from generated code
     partition     regions of generated code, and the single ops between them
 
-Lowerings, one family of ops in each file: shapes, reduce, linear, einsum, convolution, windows, pooling, indexing,
-loops, branches, stacks.
+Lowerings, one family of ops in each file: shapes, movement, constants, draws, reduce, selecting, ordered, scaling,
+linear, einsum, convolution, windows, pooling, indexing, segments, loops, branches, stacks.
 
 Fusion:
 
@@ -52,13 +53,17 @@ stack that grows, or to an array if the number of trips is known, so that joinin
 that each trip adds to a state is added in place; if the operands of several trips are adjacent in memory, their
 products become one. The product of a weight with the next row of a sequence is computed for several rows ahead.
 
+An op that reads no data is computed when the plan is made, or becomes a pattern: elements that are computed from their
+positions wherever they are read, such as a triangular mask. A random number depends on its position and the key alone,
+so a draw is elementwise work inside a fusion.
+
 Every index is checked before it is used. A failed check writes its number to the error word, which ends all loops; the
 caller raises the error that the reference executor would have raised.
 
 Generated code cannot hold sizes that are known only at run time, empty arrays, dtypes that the target lacks, and tensor
 arrays that grow. For these `partition` splits a block into regions and single ops between them. Usually one region is
-the whole step. An op that the target has no code for (a random draw, a sort, a factorisation) is called from inside the
-region if the target can call back, and ends the region otherwise.
+the whole step. An op that the target has no code for (a factorisation, a transform) is called from inside the region if
+the target can call back, and ends the region otherwise. `python -m bench.coverage` lists these ops with the reasons.
 """
 
 from core.plan.arena import ArenaMap, arrange

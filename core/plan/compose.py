@@ -62,9 +62,10 @@ class Maker:
         """`x` reduced over `axes`, which keep size 1. kind: sum, prod, max, min, and, or."""
         shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
         if isinstance(x, Uniform):
-            count, kind_of = math.prod(x.shape[i] for i in axes), as_dtype(x.dtype)
+            count = math.prod(x.shape[i] for i in axes)
             with np.errstate(all="ignore"):
-                number = NUMPY[kind].reduce(np.broadcast_to(np.asarray(x.number, kind_of), (count,)), dtype=kind_of)
+                whole = np.broadcast_to(np.asarray(x.number, as_dtype(x.dtype)), (count,))
+                number = np.asarray(NUMPY[kind].reduce(whole)).astype(whole.dtype)[()]
             return Uniform(number, x.dtype, shape)
         return reduced(self.low, kind, x, axes, TensorType(shape, x.dtype))
 

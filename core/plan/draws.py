@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from core.ir import HOLE, Op, TensorType
-from core.ir.precision import is_half
 from core.ops.common.types import as_dtype
 from core.plan.compose import Maker
 from core.plan.entries import Entry, Uniform, positions
@@ -26,9 +25,8 @@ __all__ = ["drawn"]
 def lower_uniform(low: Lowering, op: Op) -> None:
     type, of = low.type(op.outputs[0]), Maker(low)
     least, most = op.attrs["min"], op.attrs["max"]
-    kind = as_dtype(type.dtype).type
-    whole = (least, most - least) == (0.0, 1.0) and math.copysign(1.0, least) > 0
-    if whole and not is_half(type):
+    kind, unit_range = as_dtype(type.dtype).type, (least, most - least) == (0.0, 1.0) and math.copysign(1.0, least) > 0
+    if unit_range and type.dtype in ("float32", "float64"):
         values = drawn(low, op, type.shape, type.dtype)
     else:
         unit = drawn(low, op, type.shape, "float64")

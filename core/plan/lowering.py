@@ -99,6 +99,13 @@ class Lowering(Storage):
             raise Unsupported("empty arrays")
         return type
 
+    def no_halves(self, op: Op) -> None:
+        """Raise Unsupported if an operand or result of `op` is a 16-bit float: the lowering would round too often."""
+        for name in (*op.inputs, *op.outputs):
+            type = self.types[name] if name != HOLE else None
+            if isinstance(type, TensorType) and type.dtype in ("float16", "bfloat16"):
+                raise Unsupported(f"{op.type} of {type.dtype}")
+
     def entry(self, name: str) -> Any:
         """The value of a variable: an `Entry`, or a stack (`flow.Recording`, `flow.Elements`)."""
         return self._entries[name]

@@ -36,6 +36,7 @@ def lower_running_argmax(low: Lowering, op: Op) -> None:
 
 
 def _scan(low: Lowering, op: Op, kind: Any, **how: bool) -> None:
+    low.no_halves(op)
     given = [low.dense(low.entry(n)) for n in op.inputs]
     outer, size, inner = as_slabs(given[0].shape, op.attrs["axis"])
     out = low.destination(op.outputs[0])
@@ -46,6 +47,7 @@ def _scan(low: Lowering, op: Op, kind: Any, **how: bool) -> None:
 
 @lowers("argsort")
 def lower_argsort(low: Lowering, op: Op) -> None:
+    low.no_halves(op)
     x = low.dense(low.entry(op.inputs[0]))
     spec = Order(x.dtype, *as_slabs(x.shape, op.attrs["axis"]), op.attrs["descending"])
     _order(low, op, x, spec)

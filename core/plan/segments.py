@@ -38,6 +38,7 @@ def lower_segment_max(low: Lowering, op: Op) -> None:
 
 def _checked(low: Lowering, op: Op) -> int:
     """The number of segments; the ids are checked."""
+    low.no_halves(op)
     count = low.type(op.outputs[0]).shape[0]
     ids = low.entry(op.inputs[1])
     type = TensorType(ids.shape, ids.dtype)

@@ -63,6 +63,7 @@ def lower_one_hot(low: Lowering, op: Op) -> None:
 
 @lowers("logsumexp")
 def lower_logsumexp(low: Lowering, op: Op) -> None:
+    low.no_halves(op)
     of, x, type = Maker(low), low.entry(op.inputs[0]), low.type(op.outputs[0])
     rank, axes = len(x.shape), op.attrs["axes"]
     over = frozenset(range(rank) if axes is None else (a % rank for a in axes))

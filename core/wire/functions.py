@@ -66,7 +66,7 @@ def _block(
     Raises ProgramError, or AlreadyReported if the function itself is wrong.
     """
     before = len(r.problems.found)
-    inner = Reader(raw.program, Scopes(raw.program, r.problems, r.limits), r.problems, r.limits)
+    inner = Reader(raw.program, Scopes(raw.program, r.problems, r.limits), r.problems, r.limits, r.for_test)
     inner.ops_left = r.ops_left
     program = inner.program()
     r.ops_left = inner.ops_left

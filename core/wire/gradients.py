@@ -60,6 +60,8 @@ def _check(at: Site, targets: Sequence[Value], inputs: Sequence[Value]) -> None:
                 raise at.refuse(message, "type_mismatch", f"inputs/{slot}")
     if len(names := at.raw.outputs.get("out", ())) != len(inputs):
         raise at.refuse(f"gradients has {len(inputs)} inputs, but out lists {len(names)} names", "bad_slot", "outputs")
+    if len(set(names)) < len(names):
+        raise at.refuse("gradients writes the same name twice", "bad_slot", "outputs")
     outer = () if at.versions.index == 0 else at.b.params
     for each in inputs:
         if each.name in outer:

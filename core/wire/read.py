@@ -25,9 +25,11 @@ from core.wire.site import KEY
 __all__ = ["KEY", "read"]
 
 
-def read(document: Any, limits: Limits | None = None) -> Program:
+def read(document: Any, limits: Limits | None = None, for_test: bool = False) -> Program:
     """The closed program of a JSON document.
 
+    for_test: set `is_test` in ops that behave differently in training, so that derivatives inside of the program are
+              those of the test.
     Raises InvalidProgram with *all* problems, each with a stable code, a location and a JSON pointer.
     """
     limits = limits or Limits()
@@ -35,6 +37,6 @@ def read(document: Any, limits: Limits | None = None) -> Program:
         raw = parse(document, limits)
         problems = Problems(limits.max_problems)
         scopes = Scopes(raw, problems, limits)
-        program = Reader(raw, scopes, problems, limits).program()
+        program = Reader(raw, scopes, problems, limits, for_test).program()
     problems.raise_if_any()
     return program

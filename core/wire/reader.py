@@ -26,11 +26,14 @@ __all__ = ["Reader"]
 class Reader:
     """Reads the blocks of one program. Problems are added to `problems`, and reading goes on."""
 
-    def __init__(self, raw: RawProgram, scopes: Scopes, problems: Problems, limits: Limits) -> None:
+    def __init__(
+        self, raw: RawProgram, scopes: Scopes, problems: Problems, limits: Limits, for_test: bool = False
+    ) -> None:
         self.raw = raw
         self.scopes = scopes
         self.problems = problems
         self.limits = limits
+        self.for_test = for_test
         # A loop whose carried sizes change is read again with unknown sizes, and a function is read once for each call.
         # Nested loops multiply the readings.
         self.ops_left = 20 * limits.max_ops
@@ -154,6 +157,8 @@ class Reader:
             self.problems.add(error.code, error.message, f"{raw.pointer}/attrs", raw.location, error.suggestion)
             self.inputs(spec, at)
             raise AlreadyReported from None
+        if self.for_test and attrs.get("is_test") is False and spec.kind != "control":
+            attrs = {**attrs, "is_test": True}
         inputs = self.inputs(spec, at)
         if spec.takes_key and "key" not in raw.inputs and KEY in at.env:
             inputs[[slot.name for slot in spec.inputs].index("key")] = at.env[KEY]

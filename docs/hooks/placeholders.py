@@ -7,6 +7,7 @@
 <!-- routes of problems -->       the entries of the routes of a tag
 <!-- types -->                    the entries of all types
 <!-- problem codes -->            the entries of all problem codes
+<!-- recipes -->                  links to the pages in docs/recipes
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from schema_text import members
 
 __all__ = ["filled"]
 
-COMMENT = re.compile(r"^<!-- (members of|ops of|settings|routes of|routes|types|problem codes)(?: (.+?))? -->$", re.M)
+COMMENT = re.compile(
+    r"^<!-- (members of|ops of|settings|routes of|routes|types|problem codes|recipes)(?: (.+?))? -->$", re.M
+)
 
 
 def filled(markdown: str, page: str, root: Path, api: Mapping[str, Any]) -> str:
@@ -46,8 +49,10 @@ def filled(markdown: str, page: str, root: Path, api: Mapping[str, Any]) -> str:
                 return routes(api)
             case "types":
                 return types(api)
-            case _:
+            case "problem codes":
                 return problem_codes(root)
+            case _:
+                return _recipes(root, up)
 
     return COMMENT.sub(written, markdown)
 
@@ -62,3 +67,9 @@ def _settings(root: Path, names: list[str]) -> str:
     text = (root / "docs" / "settings.md").read_text()
     rows = dict(re.findall(r"^(?=\| `BACKPASS_([A-Z_]+)`)(.*)$", text, re.M))
     return "\n".join(["| setting | default | meaning |", "|---|---|---|", *(rows[name] for name in names)])
+
+
+def _recipes(root: Path, up: str) -> str:
+    pages = sorted((root / "docs" / "recipes").glob("*.md"))
+    titles = [page.read_text().partition("\n")[0].removeprefix("# ") for page in pages]
+    return "\n".join(f"* [{title}]({up}/recipes/{page.name})" for title, page in zip(titles, pages, strict=True))

@@ -1,4 +1,4 @@
-"""`backpass keys`: make, list, revoke and rotate API keys, and set limits of tenants, also beside a running service."""
+"""`backpass keys`: make, list, revoke and rotate API keys, and set limits of tenants, also while a service runs."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ The end, within the grace period:
 3. Calls that take too long are canceled. Then sessions are saved.
 4. The ports close and the workers end. The exit status is 0.
 
-A second signal ends the process at once. What was acknowledged is safe even then.
+A second signal ends the process at once. Acknowledged writes are safe even then.
 """
 
 from __future__ import annotations

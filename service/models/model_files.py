@@ -1,4 +1,4 @@
-"""Models as users have them: a protobuf, perhaps with external data beside it, or a zip file with both.
+"""Uploaded models: a protobuf, with files of external data where it names some, or a zip file with both.
 
 Locations of external data come from the model, and names in a zip file from its author. Neither leads outside of the
 folder or the zip file, and no more than a limit of bytes is read, whatever a header promises.
@@ -123,7 +123,7 @@ class _Zip(_Files):
         return self._unpacked(self._members[self._model.parent / place])
 
     def _unpacked(self, member: zipfile.ZipInfo) -> bytes:
-        """The content; what is unpacked counts, not the size that the member announces."""
+        """The content. Limits apply to the unpacked bytes, not to the size that the member announces."""
         found = bytearray()
         with self._zip.open(member) as file:
             while piece := file.read(PIECE):

@@ -23,7 +23,7 @@ from service.objects import Written
 from service.objects.tensor_file import chunks
 from service.problems import HttpProblem, responses
 from service.routes.common import calls, checkpoints, json_answer, objects, quotas, settings
-from service.routes.documented import accepts
+from service.routes.documented import accepts, empty_answer
 from service.routes.in_session import etag_in
 from service.schemas import checkpoints as schemas
 from service.schemas.examples import REGRESSION_ID, REGRESSION_PARAMETERS, SAMPLE_CHECKPOINT
@@ -247,10 +247,7 @@ async def update_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Re
     "/{checkpoint_id}",
     summary="Delete a checkpoint",
     status_code=204,
-    responses={
-        204: {"description": "The checkpoint is deleted."},
-        **responses("invalid-request", "storage-unavailable"),
-    },
+    responses=empty_answer("The checkpoint is deleted.", "invalid-request", "storage-unavailable"),
 )
 async def delete_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Response:
     """Delete the checkpoint and its file. Sessions that were opened from it go on. Safe to repeat."""

@@ -23,7 +23,7 @@ from service.http.spooled_body import spooled
 from service.objects.tensor_file import DamagedFile
 from service.problems import FieldError, HttpProblem, from_validation, responses
 from service.routes.common import json_answer, objects, settings
-from service.routes.documented import accepts
+from service.routes.documented import accepts, empty_answer
 from service.routes.sample_data import restore_upload
 from service.routes.uploads import ingest, upload_of
 from service.schemas import datasets as schemas
@@ -382,10 +382,7 @@ def _merged(dataset: Dataset, asked: schemas.ChangeDataset, body: Body) -> Datas
     "/{dataset_id}",
     summary="Delete a dataset",
     status_code=204,
-    responses={
-        204: {"description": "The dataset is deleted."},
-        **responses("not-found", "in-use", "invalid-request", *STORAGE),
-    },
+    responses=empty_answer("The dataset is deleted.", "not-found", "in-use", "invalid-request", *STORAGE),
 )
 async def delete_dataset(request: Request, dataset_id: DatasetId) -> Response:
     """Delete a dataset. Refused while a job uses it."""

@@ -14,7 +14,7 @@ from service.schemas.components import component
 from service.schemas.components import model as reference
 from service.schemas.stream import DoneEvent, ErrorEvent, GradientEvent
 
-__all__ = ["FILE", "HOT_PROBLEMS", "accepts", "answers", "lines"]
+__all__ = ["FILE", "HOT_PROBLEMS", "accepts", "answers", "empty_answer", "lines"]
 
 FILE = {"schema": {"type": "string", "format": "binary"}}
 LINE = component(
@@ -76,6 +76,11 @@ def answers(
         status: {"model": model, "description": (model.__doc__ or "").partition("\n")[0], "content": content}
     }
     return good | responses(*problems)
+
+
+def empty_answer(description: str, *problems: str) -> dict[int | str, dict[str, Any]]:
+    """`responses` of a route that answers 204 without a body, or with a problem."""
+    return {204: {"description": description}} | responses(*problems)
 
 
 def lines(answer: Mapping[str, Any], **ready_at: int) -> str:

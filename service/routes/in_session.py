@@ -9,10 +9,11 @@ from fastapi import Path, Request, Response
 
 from service.caller import tenant
 from service.engine import Reply
+from service.http.given_values import told_in_query
 from service.http.request_body import SAFETENSORS, Body, read_body, wanted_form
 from service.http.tensor_payloads import render
 from service.problems import HttpProblem
-from service.routes.common import settings
+from service.routes.common import sessions, settings
 from service.routes.documented import HOT_PROBLEMS
 from service.schemas.examples import SAMPLE_SESSION
 from service.sessions.answer import etag_of as etag
@@ -30,6 +31,7 @@ __all__ = [
     "etag",
     "etag_in",
     "read_answer",
+    "read_named",
     "received",
     "received_for",
     "require_if_match",
@@ -68,6 +70,15 @@ async def read_answer(reply: Reply, as_file: bool, members: dict[str, Any]) -> R
     """The answer to a call without a number, with its ETag. members: as of `render`."""
     answer = await render(reply, shown(reply.result), as_file=as_file, headers={"ETag": etag(reply)}, members=members)
     return answer.response()
+
+
+async def read_named(request: Request, id: str, op: str, names: list[str] | None) -> Reply | Response:
+    """The reply of `op` for these names (None: all) of a session, or the answer 304 if the client has its version."""
+    session = await sessions(request).find(tenant(), id)
+    if session.is_settled and etag_in(request, "if-none-match", weak=True)(session.etag):
+        return Response(status_code=304, headers={"ETag": session.etag})
+    with told_in_query("names", names or ()):
+        return await sessions(request).read(session, op, {"names": names}, {}, settings(request).step_deadline)
 
 
 IF_MATCH: dict[str, Any] = {

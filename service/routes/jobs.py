@@ -16,7 +16,7 @@ from service.jobs.stream import JobEvents
 from service.problems import responses
 from service.routes.checkpoints import PageSize, PageToken, page_of
 from service.routes.common import json_answer, quotas, settings
-from service.routes.documented import HOT_PROBLEMS, accepts
+from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
 from service.routes.job_submission import submitted
 from service.routes.sample_job import stored_id
 from service.schemas import jobs as schemas
@@ -280,10 +280,7 @@ async def list_job_checkpoints(
     "/{job_id}",
     summary="Delete a job",
     status_code=204,
-    responses={
-        204: {"description": "The job is deleted."},
-        **responses("not-found", "invalid-state", "invalid-request"),
-    },
+    responses=empty_answer("The job is deleted.", "not-found", "invalid-state", "invalid-request"),
 )
 async def delete_job(request: Request, job_id: JobId) -> Response:
     """Delete an ended job with its events and metrics. Its session and its checkpoints stay."""

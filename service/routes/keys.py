@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from service.http.request_body import JSON, read_body
 from service.problems import HttpProblem, responses
 from service.routes.common import administrator, json_answer, settings, store, tenancy
-from service.routes.documented import accepts
+from service.routes.documented import accepts, empty_answer
 from service.schemas import tenants as schemas
 from service.tenants import actions, table
 from service.tenants.key import Key
@@ -138,10 +138,7 @@ async def get_key(request: Request, key_id: KeyId) -> Response:
     "/{key_id}",
     summary="Revoke a key",
     status_code=204,
-    responses={
-        204: {"description": "The key is revoked."},
-        **responses("not-found", "invalid-state", "invalid-request", *STORAGE),
-    },
+    responses=empty_answer("The key is revoked.", "not-found", "invalid-state", "invalid-request", *STORAGE),
 )
 async def delete_key(request: Request, key_id: KeyId) -> Response:
     """Revoke the key: this process refuses it at once, others within seconds. Its record stays. Safe to repeat."""

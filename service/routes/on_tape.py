@@ -17,7 +17,7 @@ from service.http.request_body import JSON, Body, wants_tensorfile
 from service.http.tensor_payloads import Answer, joined, render
 from service.problems import FieldError, HttpProblem, from_remote, responses
 from service.routes.common import LOSS, settings, tapes
-from service.routes.documented import HOT_PROBLEMS, accepts, answers
+from service.routes.documented import HOT_PROBLEMS, accepts, answers, empty_answer
 from service.routes.gradients import deadline_of
 from service.routes.in_session import TIMING, received
 from service.schemas import tapes as schemas
@@ -109,7 +109,7 @@ async def append(request: Request, tape: Session, body: Body, asked: schemas.App
     "/{tape_id}/ops",
     summary="Clear the tape",
     status_code=204,
-    responses={204: {"description": "Only the parameters are left."}, **responses(*ON_TAPE)},
+    responses=empty_answer("Only the parameters are left.", *ON_TAPE),
 )
 async def clear_tape(request: Request, tape_id: TapeId) -> Response:
     """Delete all ops, constants and values. Parameters and compiled code stay."""

@@ -113,7 +113,8 @@ async def download_session_model(
 
     The feeds that the outputs depend on are its inputs. Names of inputs, outputs and initialisers are those of the
     program, so a model that came from ONNX leaves with the names that it came with. Ops are written as in evaluation,
-    without dropout and with running statistics, unless `for_test` is false. Every op that ONNX cannot say is reported.
+    without dropout and with running statistics, unless `for_test` is false. Every op that ONNX cannot express is
+    reported.
     """
     accepts_onnx(request)
     session = await sessions(request).find(tenant(), session_id)

@@ -12,6 +12,7 @@ from service.http.recorded import delete_stored, load
 from service.http.request_body import JSON
 from service.problems import HttpProblem, responses
 from service.routes.common import json_answer, objects, store
+from service.routes.documented import empty_answer
 from service.schemas import operations as schemas
 from service.schemas.examples import SAMPLE_OPERATION
 from service.store import operations as rows
@@ -133,7 +134,7 @@ async def cancel_operation(request: Request, operation_id: OperationId) -> Respo
     "/{operation_id}",
     summary="Delete an operation",
     status_code=204,
-    responses={204: {"description": "The operation is deleted."}, **responses("invalid-request")},
+    responses=empty_answer("The operation is deleted.", "invalid-request"),
 )
 async def delete_operation(request: Request, operation_id: OperationId) -> Response:
     """Stop the operation if it runs, and delete it with its answer. Safe to repeat."""

@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from service.caller import tenant
 from service.engine import Reply
-from service.http.given_values import read_values, told_in_query
+from service.http.given_values import read_values
 from service.http.request_body import wants_tensorfile
 from service.http.tensor_payloads import render
 from service.routes.common import sessions, settings
@@ -22,6 +21,7 @@ from service.routes.in_session import (
     etag,
     etag_in,
     read_answer,
+    read_named,
     received,
     require_if_match,
     shown,
@@ -53,12 +53,9 @@ async def get_parameters(
 ) -> Response:
     """Parameters and states as JSON or as a safetensors file. The ETag is their version."""
     as_file = wants_tensorfile(request)
-    session = await sessions(request).find(tenant(), session_id)
-    deadline = settings(request).step_deadline
-    if session.is_settled and etag_in(request, "if-none-match", weak=True)(session.etag):
-        return Response(status_code=304, headers={"ETag": session.etag})
-    with told_in_query("names", names or ()):
-        reply = await sessions(request).read(session, "session.get_parameters", {"names": names}, {}, deadline)
+    reply = await read_named(request, session_id, "session.get_parameters", names)
+    if isinstance(reply, Response):
+        return reply
     states = reply.result.pop("states")
     headers = {"ETag": etag(reply)}
     if as_file:

@@ -19,7 +19,7 @@ from service.http.request_body import JSON, ONNX, decoded, prefers_onnx, read_bo
 from service.problems import HttpProblem, responses
 from service.routes import onnx_models
 from service.routes.common import LOSS, ProgramId, UnusedProgramId, calls, program, programs, sessions, settings
-from service.routes.documented import accepts
+from service.routes.documented import accepts, empty_answer
 from service.routes.registration import (
     BODY_PROBLEMS,
     STORAGE_PROBLEMS,
@@ -134,8 +134,8 @@ async def get_program(
     """The program as it was sent, and its signature. A program never changes, so If-None-Match always matches.
 
     With `Accept: application/x-onnx` the answer is an ONNX model that computes the same. Its inputs are the feeds, and
-    the parameters and states without initial values; those with values are initialisers. All ops that ONNX cannot say
-    are reported in one problem document.
+    the parameters and states without initial values; those with values are initialisers. All ops that ONNX cannot
+    express are reported in one problem document.
     """
     as_onnx = prefers_onnx(request)
     stored = await program(request, program_id)
@@ -187,10 +187,7 @@ async def clone_program(request: Request, program_id: ProgramId) -> Response:
     "/{program_id}",
     summary="Delete a program",
     status_code=204,
-    responses={
-        204: {"description": "The program is deleted."},
-        **responses("not-found", "in-use", "invalid-request", *STORAGE_PROBLEMS),
-    },
+    responses=empty_answer("The program is deleted.", "not-found", "in-use", "invalid-request", *STORAGE_PROBLEMS),
 )
 async def delete_program(request: Request, program_id: UnusedProgramId) -> Response:
     """Delete a program. Refused while sessions use it."""

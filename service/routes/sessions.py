@@ -11,7 +11,7 @@ from service.http.given_values import read_values
 from service.http.request_body import JSON, Body, read_body
 from service.problems import responses
 from service.routes.common import json_answer, lease_of, named_program, sessions, settings
-from service.routes.documented import HOT_PROBLEMS, accepts
+from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
 from service.routes.gradients import deadline_of
 from service.routes.in_session import SessionId, etag_in
 from service.routes.new_sessions import NewSession, from_checkpoint, optimizer_of
@@ -199,10 +199,7 @@ async def update_session(request: Request, session_id: SessionId) -> Response:
     "/{session_id}",
     summary="Close a session",
     status_code=204,
-    responses={
-        204: {"description": "The session is closed."},
-        **responses("not-found", "invalid-request", "no-capacity"),
-    },
+    responses=empty_answer("The session is closed.", "not-found", "invalid-request", "no-capacity"),
 )
 async def delete_session(request: Request, session_id: SessionId) -> Response:
     """Close the session after its running call and release its memory. Safe to repeat."""

@@ -10,7 +10,7 @@ from service.caller import tenant
 from service.http.request_body import JSON, read_body
 from service.problems import responses
 from service.routes.common import json_answer, lease_of, settings, tapes
-from service.routes.documented import accepts
+from service.routes.documented import accepts, empty_answer
 from service.routes.gradients import deadline_of
 from service.routes.on_tape import TapeId
 from service.schemas import tapes as schemas
@@ -120,7 +120,7 @@ async def get_tape(request: Request, tape_id: TapeId) -> Response:
     "/{tape_id}",
     summary="Close a tape",
     status_code=204,
-    responses={204: {"description": "The tape is closed."}, **responses("not-found", "invalid-request", "no-capacity")},
+    responses=empty_answer("The tape is closed.", "not-found", "invalid-request", "no-capacity"),
 )
 async def delete_tape(request: Request, tape_id: TapeId) -> Response:
     """Close the tape after its running call and release its memory. Safe to repeat."""

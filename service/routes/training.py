@@ -14,9 +14,9 @@ from service.http.given_values import Values, read_gradients, read_values
 from service.http.ndjson_stream import GradientStream, StepStream
 from service.http.request_body import NDJSON, SAFETENSORS, Body
 from service.http.tensor_payloads import Answer
-from service.problems import FieldError, HttpProblem, responses
+from service.problems import FieldError, HttpProblem
 from service.routes.common import Profiled, live, sessions, settings
-from service.routes.documented import accepts, answers, lines
+from service.routes.documented import accepts, answers, empty_answer, lines
 from service.routes.gradients import COTANGENTS, deadline_of
 from service.routes.in_session import (
     AT,
@@ -236,7 +236,7 @@ async def evaluate_session(request: Request, session_id: SessionId, profile: Pro
     "/{session_id}/gradients",
     summary="Discard the accumulated gradients",
     status_code=204,
-    responses={204: {"description": "No gradients are accumulated."}, **responses(*IN_SESSION)},
+    responses=empty_answer("No gradients are accumulated.", *IN_SESSION),
 )
 async def discard_gradients(request: Request, session_id: SessionId) -> Response:
     """Forget the gradients that `POST .../gradients` with `accumulate` has added up. Safe to repeat."""

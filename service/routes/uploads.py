@@ -14,7 +14,7 @@ from service.http.request_body import read_body
 from service.http.spooled_body import spooled
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import json_answer, settings
-from service.routes.documented import accepts
+from service.routes.documented import accepts, empty_answer
 from service.schemas import datasets as schemas
 from service.schemas.examples import SAMPLE_CSV, SAMPLE_UPLOAD
 
@@ -182,10 +182,7 @@ async def _keep(store: Uploads, owner: str, id: str, offset: int, path: Any) -> 
     "/{upload_id}",
     summary="Delete an upload",
     status_code=204,
-    responses={
-        204: {"description": "The upload is deleted."},
-        **responses("not-found", "invalid-request", *STORAGE),
-    },
+    responses=empty_answer("The upload is deleted.", "not-found", "invalid-request", *STORAGE),
 )
 async def delete_upload(request: Request, upload_id: UploadId) -> Response:
     """Delete an upload and its bytes. A dataset that it has become stays."""

@@ -12,7 +12,7 @@ import orjson
 from core.ir import Program
 from core.wire import Limits, read
 
-__all__ = ["SHORT_OPS", "digest", "is_short", "read_program", "wire_limits"]
+__all__ = ["SHORT_OPS", "digest", "has_derivatives", "is_short", "read_program", "wire_limits"]
 
 SHORT_OPS = 200
 """The most ops of a program whose backward pass and plan take only milliseconds, so that parking costs more.
@@ -26,12 +26,23 @@ SHORT_BYTES = 2**16
 """The longest JSON text that is parsed to find out whether its program is short."""
 
 
-def read_program(settings: Mapping[str, Any], document: Any) -> Program:
+def read_program(settings: Mapping[str, Any], document: Any, for_test: bool = False) -> Program:
     """`document` as a program, within the limits of the settings. Raises ProgramError with all its mistakes.
 
     document: plain data, or its JSON text.
+    for_test: as of `core.read`.
     """
-    return read(_plain(document), wire_limits(settings))
+    return read(_plain(document), wire_limits(settings), for_test)
+
+
+def has_derivatives(document: Any) -> bool:
+    """Whether `document` contains the op `gradients`: only then reading it `for_test` differs from a clone."""
+    if isinstance(document, bytes) and b'"gradients"' not in document:
+        return False
+    plain = _plain(document)
+    functions = [each["program"] for each in (plain.get("functions") or {}).values()]
+    ops = (op for each in (plain, *functions) for block in each["blocks"] for op in block["ops"])
+    return any(op["type"] == "gradients" for op in ops)
 
 
 def _plain(document: Any) -> Any:

@@ -81,7 +81,8 @@ def backward(cached: CachedProgram, args: dict[str, Any]) -> Answer:
 def cloned(cached: CachedProgram, args: dict[str, Any]) -> Answer:
     """The program without its backward pass. args: program_id or document, for_test, named: digest of its values."""
     named = {} if args.get("named") is None else {"values": args["named"]}
-    return {"program": write(clone(cached.program, args["for_test"])) | named}, {}
+    program = cached.for_test().program if args["for_test"] else clone(cached.program)
+    return {"program": write(program) | named}, {}
 
 
 def graph(cached: CachedProgram, args: dict[str, Any]) -> Answer:

@@ -33,7 +33,7 @@ from core.ir.exact import exact
 from core.ops.common.types import as_dtype
 from core.optim.optimizers import Optimizer
 from service.worker.compiling import Compilations
-from service.worker.documents import SHORT_OPS, digest, is_short, read_program
+from service.worker.documents import SHORT_OPS, digest, has_derivatives, is_short, read_program
 from service.worker.executables import OwnExecutables
 from service.worker.given import with_sizes
 from service.worker.state import Handler, WorkerState
@@ -76,7 +76,11 @@ class Prepared:
 
 @dataclass(slots=True)
 class CachedProgram:
-    """A program and its executables. note: receives the seconds of each compilation when its result is used."""
+    """A program and its executables.
+
+    note:    receives the seconds of each compilation when its result is used.
+    in_test: reads the program for a test, if it contains derivatives.
+    """
 
     program: Program
     machine: Machine = "never"
@@ -86,6 +90,7 @@ class CachedProgram:
     _ops: int | None = None
     _short: bool | None = None
     _tested: CachedProgram | None = None
+    in_test: Callable[[], Program] | None = None
 
     def gradient(
         self,
@@ -122,7 +127,8 @@ class CachedProgram:
         """The program with its ops as in a test: without dropout, with running statistics."""
         if self._tested is None:
             own = OwnExecutables(self._executables.shared)
-            self._tested = CachedProgram(clone(self.program, True), self.machine, self.compilations, self.note, own)
+            program = clone(self.program if self.in_test is None else self.in_test(), for_test=True)
+            self._tested = CachedProgram(program, self.machine, self.compilations, self.note, own)
         return self._tested
 
     def training(
@@ -288,6 +294,8 @@ def cached_program(state: WorkerState, args: Mapping[str, Any]) -> CachedProgram
         program = compilations.result(("read", id), lambda: read_program(state.settings, document))
     own = OwnExecutables() if id is None else OwnExecutables(state.executables)
     cached = CachedProgram(program, machine_for(state), compilations, state.note_compilation, own)
+    if has_derivatives(document):
+        cached.in_test = lambda: read_program(state.settings, document, for_test=True)
     if id is not None:
         state.programs.put(id, cached)
     return cached

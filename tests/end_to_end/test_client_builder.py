@@ -136,3 +136,22 @@ def test_a_loop_with_a_state_trains_in_a_session(service: Service):
 
     assert values["w"] == pytest.approx(0.5, abs=0.02)
     assert values["steps"] == 600
+
+
+def test_a_derivative_inside_of_a_program_is_without_dropout_in_a_test(service):
+    @bp.program
+    def dropped(x: bp.f32[64]):
+        w = bp.parameter("w", init=1.0)
+        slope = bp.grad(lambda x: (bp.dropout(x, p=0.5) ** 2).sum())(x)
+        return {"loss": (slope * w).sum(), "slope": slope}
+
+    x = np.arange(1, 65, dtype="float32")
+    program = service.programs.create(dropped)
+    tested = service.call("POST", f"/v1/programs/{program.id}/clone", {"for_test": True})
+    with program.session() as session:
+        trained = session.evaluate({"x": x}, ["slope"])["slope"]
+    found = service.programs.get(tested["id"]).gradients("loss", {"x": x}, {"w": np.float32(1)}, fetch=["slope"])
+
+    assert 10 < np.count_nonzero(trained == 0) < 54
+    np.testing.assert_allclose(found.fetched["slope"], 2 * x)
+    np.testing.assert_allclose(found.gradients["w"], 2 * x.sum())

@@ -8,15 +8,23 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from examples.demo import running_service
 from tests.paths import ROOT
 
 START = ROOT / "docs" / "start"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running_service(device="cpu", workers="1") as address:
+        yield address
 
 
 def blocks(name: str, kind: str) -> list[str]:

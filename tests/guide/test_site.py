@@ -179,6 +179,19 @@ def test_every_page_of_docs_is_in_the_navigation(pages: dict[str, str]) -> None:
         assert name in linked or name == "", name
 
 
+def test_every_recipe_is_linked_from_the_first_page(pages: dict[str, str]) -> None:
+    for path in (ROOT / "docs/recipes").glob("*.md"):
+        assert f'href="recipes/{path.stem}/"' in pages["index.html"]
+        assert f"recipes/{path.stem}/index.html" in pages
+
+
+def test_every_recipe_shows_the_code_that_it_includes(pages: dict[str, str]) -> None:
+    for path in (ROOT / "docs/recipes").glob("*.md"):
+        found = text_of(pages[f"recipes/{path.stem}/index.html"])
+        assert not re.search(r"--\s*8\s*<", found), path.name  # a line that was not understood as an inclusion
+        assert "def " in found, path.name
+
+
 def test_links_out_of_the_documents_lead_to_copies_of_the_files(site: Path) -> None:
     copied = site / "source/tests/core/backward/test_cases_lines.py.txt"
 

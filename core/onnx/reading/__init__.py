@@ -8,8 +8,8 @@
    reported with the node's name.
 4. `draft.Draft` collects the ops of the program, gives names and writes the JSON document.
 
-A node that cannot be said is reported with its name, its operator and the reason, and reading goes on: one error lists
-all refused nodes.
+A node without an equivalent in a program is reported with its name, its operator and the reason, and reading goes on:
+one error lists all refused nodes.
 
 **Known values.** An op whose operands are all known is computed at once and becomes a constant. Float initialisers are
 trained, so they are not known, except as values that configure a node (scales, bounds, pads).
@@ -21,7 +21,7 @@ the relation of two sizes, a converter uses it, for example to write a reshape w
 * `read.py`: `read_model`, the way in.
 * `model.py`: the protobuf, its external data and its check.
 * `arrays.py`: dtypes, and arrays from tensors of the protobuf.
-* `values.py`: what a name of the graph stands for: a tensor, a sequence or an optional.
+* `values.py`: values of a graph: a tensor, a sequence or an optional.
 * `worlds.py`: sample sizes.
 * `folding.py`: computes an op on known arrays.
 * `elements.py`: known elements of vectors of sizes.

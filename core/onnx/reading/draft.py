@@ -16,7 +16,7 @@ from core.ir.builder import output_types
 from core.ir.errors import ProgramError
 from core.ir.registry import OpSpec, json_value, lookup
 from core.ir.stop import poll
-from core.onnx.reading.arrays import name_of_array
+from core.onnx.reading.arrays import is_trainable_dtype, name_of_array
 from core.onnx.reading.dynamic_sizes import sized
 from core.onnx.reading.folding import computed
 from core.onnx.reading.values import Array, Initial, Label, Origin, Tensor
@@ -298,8 +298,14 @@ class Draft:
     # --- constants ---------------------------------------------------------------------------------------------
 
     def _write_constant(self, label: Label, array: np.ndarray) -> None:
-        """Add the constant to the program: as one number, as a list of numbers, or as a state."""
+        """Add the constant to the program: as one number, as a list of numbers, or as a state.
+
+        A float initialiser with an axis is a weight that does not train. It is a state, which keeps its name.
+        """
         dtype = name_of_array(array)
+        if label.wanted and array.ndim > 0 and is_trainable_dtype(dtype):
+            self.initials.append((label, Initial(label.hint, array, "state")))
+            return
         flat = np.ascontiguousarray(array).reshape(-1)
         bits = flat.view("uint8").reshape(flat.size, -1) if flat.size else flat
         uniform = flat.size > 0 and bool((bits == bits[0]).all())

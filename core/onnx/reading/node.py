@@ -24,7 +24,7 @@ __all__ = ["Node", "Refused"]
 
 
 class Refused(ProgramError):
-    """A node that a program cannot say, with the reason."""
+    """A node that a program cannot express, with the reason."""
 
     default_code = "unsupported_node"
 

@@ -1,4 +1,4 @@
-"""What a name of the graph stands for: a tensor, a sequence of tensors, or an optional value."""
+"""Values of a graph: a tensor, a sequence of tensors, or an optional value."""
 
 from __future__ import annotations
 

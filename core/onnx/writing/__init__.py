@@ -13,7 +13,7 @@
 
 A rule ends in the same arguments as the kernel of its op: ``rule(w, *inputs, **attrs)``, where the inputs are tensors
 of the graph and `w` is its `Site`. It returns a tensor, or a tuple of tensors if the op has several outputs. It raises
-`Refused` where ONNX cannot say the op, and every refusal of a program is reported in one error.
+`Refused` where ONNX cannot express the op, and every refusal of a program is reported in one error.
 """
 
 from core.onnx.writing.model import NEWEST, OLDEST, write_model

@@ -26,7 +26,7 @@ Val = Tensor | Stack
 
 @dataclass(slots=True)
 class Writer:
-    """What is the same for all graphs of a model.
+    """State that all graphs of a model share.
 
     uniform:  (id of a block, variable) of stacks whose arrays have one shape; see `core.onnx.writing.sizes`.
     problems: the refusals so far.

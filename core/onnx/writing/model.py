@@ -42,7 +42,7 @@ def write_model(
     outputs: names of variables of block 0, or output name -> variable; by default the variables that no op reads.
     opset:   the version of ONNX's default operator set.
 
-    Raises ProgramError: onnx_unsupported with all ops that ONNX cannot say, each with its place; unknown_variable;
+    Raises ProgramError: onnx_unsupported with all ops that ONNX cannot express, each with its place; unknown_variable;
     bad_query for an opset that is not supported.
     """
     if not OLDEST <= opset <= NEWEST:
@@ -141,7 +141,7 @@ def _single(problem: Problem) -> ProgramError:
 
 
 def _serialized(graph: Graph, inputs: list[onnx.ValueInfoProto], results: list[Any], opset: int) -> bytes:
-    """The bytes of the model, which is checked first, with the weights as inputs: checking copies what it checks."""
+    """The bytes of the model. It is checked first, with the weights as inputs, because the check copies constants."""
     weights = graph.model.weights
     declared = [value_info(name, TensorType(array.shape, dtype)) for name, dtype, array in weights]
     proto = graph.proto("program", [*inputs, *declared], results)

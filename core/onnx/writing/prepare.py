@@ -15,7 +15,7 @@ __all__ = ["prepared"]
 def prepared(program: Program, results: Sequence[str]) -> Block:
     """The block that computes the variables `results`, made of ops with rules where these exist.
 
-    A backward pass reads values inside of composites, so a program with one keeps none of them.
+    A backward pass reads values inside composites, so a program with a backward pass keeps no composite.
     """
     block = replace(program.block, results=tuple(results))
     block = eliminate_dead(block)

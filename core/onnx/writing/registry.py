@@ -17,7 +17,7 @@ REASONS: dict[str, str] = {}
 
 
 class Refused(Exception):
-    """ONNX, or onnxruntime, cannot say an op. The message is the reason, a clause without a period."""
+    """ONNX, or onnxruntime, cannot express an op. The message is the reason, a clause without a period."""
 
 
 def writes(*ops: str) -> Callable[[Rule], Rule]:

@@ -136,7 +136,7 @@ class Site:
         if wide != narrow:
             casts: dict[str, Tensor] = {}
             for i, each in enumerate(given):
-                if each is not None and each.dtype == narrow:
+                if each is not None and each.dtype == narrow and (i, operator) != (0, "Where"):  # a condition is bool
                     if each.name not in casts:
                         casts[each.name] = self.cast(each, wide)
                     given[i] = casts[each.name]

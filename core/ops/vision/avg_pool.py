@@ -128,6 +128,17 @@ def window_sizes_infer(x, **attrs):
 # --- the ops that clients use ----------------------------------------------------------------------------------
 
 
+def _windows_of(kernel_size, strides, paddings, dilations, ceil_mode):
+    """The attributes of `window_sum` and `window_sizes`."""
+    return {
+        "kernel_size": kernel_size,
+        "strides": strides,
+        "paddings": paddings,
+        "dilations": dilations,
+        "ceil_mode": ceil_mode,
+    }
+
+
 def _average(x, n, exclusive, **attrs):
     check_rank(x, n)
     total = window_sum(x, **attrs)
@@ -159,13 +170,7 @@ def avg_pool1d(
     exclusive: bool = True,
 ):
     """Mean over windows of one spatial axis, x [n, c, length]: see `avg_pool2d`."""
-    attrs = {
-        "kernel_size": kernel_size,
-        "strides": strides,
-        "paddings": paddings,
-        "dilations": dilations,
-        "ceil_mode": ceil_mode,
-    }
+    attrs = _windows_of(kernel_size, strides, paddings, dilations, ceil_mode)
     return _average(x, 1, exclusive, **attrs)
 
 
@@ -189,13 +194,7 @@ def avg_pool2d(
     `strides` equal the window size by default. With `ceil_mode` the last window may extend beyond the end of the
     padding; the part beyond counts for nothing. With `dilations` d the elements of a window are d apart.
     """
-    attrs = {
-        "kernel_size": kernel_size,
-        "strides": strides,
-        "paddings": paddings,
-        "dilations": dilations,
-        "ceil_mode": ceil_mode,
-    }
+    attrs = _windows_of(kernel_size, strides, paddings, dilations, ceil_mode)
     return _average(x, 2, exclusive, **attrs)
 
 
@@ -211,13 +210,7 @@ def avg_pool3d(
     exclusive: bool = True,
 ):
     """Mean over windows of three spatial axes, x [n, c, depth, h, w]: see `avg_pool2d`."""
-    attrs = {
-        "kernel_size": kernel_size,
-        "strides": strides,
-        "paddings": paddings,
-        "dilations": dilations,
-        "ceil_mode": ceil_mode,
-    }
+    attrs = _windows_of(kernel_size, strides, paddings, dilations, ceil_mode)
     return _average(x, 3, exclusive, **attrs)
 
 
@@ -233,13 +226,7 @@ def lp_pool(
     ceil_mode: bool = False,
 ):
     """p-norm of each window of x [n, c, *spatial]: ``sum(|x| ** p) ** (1 / p)``. A window of zeros has gradient 0."""
-    attrs = {
-        "kernel_size": kernel_size,
-        "strides": strides,
-        "paddings": paddings,
-        "dilations": dilations,
-        "ceil_mode": ceil_mode,
-    }
+    attrs = _windows_of(kernel_size, strides, paddings, dilations, ceil_mode)
 
     def safe_power(base, exponent):
         """base ** exponent, with gradient 0 where base is 0."""

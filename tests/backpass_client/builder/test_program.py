@@ -334,3 +334,20 @@ def test_every_op_knows_the_line_that_wrote_it():
     first = f.__code__.co_firstlineno
     assert built.line(0, 0) == f"{__file__}:{first + 1}"
     assert built.line(0, 1) == f"{__file__}:{first + 2}"
+
+
+def test_a_dtype_alone_is_the_type_of_one_number():
+    @bp.program
+    def scaled(x: bp.f64):
+        bp.update(steps := bp.state("steps", bp.i64), steps + 1)
+        return x * bp.parameter("factor", bp.f64, init=2.0)
+
+    assert str(scaled.parameters["factor"]) == "float64[]"
+    assert str(scaled.states["steps"]) == "int64[]"
+    with pytest.raises(TypeError, match="not iterable"):
+        list(bp.f32)
+
+
+def test_an_unknown_attribute_is_refused_with_the_names_that_exist():
+    with pytest.raises(TypeError, match=r"no attribute 'scael'; it has x, bias, .*scale"):
+        bp.program(lambda x=bp.f32[3]: bp.scale(x, scael=2.0))

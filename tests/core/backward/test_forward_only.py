@@ -71,22 +71,35 @@ def test_a_clone_keeps_an_op_that_only_writes_a_state():
     assert [op.type for op in clone(read(s.document), for_test=True).block.ops] == ["increment", "square"]
 
 
-@pytest.mark.parametrize("is_test", [False, True])
-def test_derivatives_of_training_are_refused_in_a_test(is_test):
+def slope_of(type: str, **more: str) -> Sketch:
+    """s = sum(y^2) with y = op(x), and g = ds/dx as part of the program."""
     s = Sketch()
-    s.param("w", [2.0, 3.0])
-    s.op("reduce_sum", s.op("dropout", s.op("square", "w"), p=0.5, is_test=is_test), out="total")
-    document = json.loads(json.dumps(s.document))
-    names = {"inputs": {"targets": ["total"], "inputs": ["w"]}, "outputs": {"out": ["slope"]}}
-    document["blocks"][0]["ops"].append({"type": "gradients", **names})
-    program = read(document)
+    s.feed("x", np.random.default_rng(0).normal(size=(4, 3)))
+    values = {"scale": 1.5, "bias": 0.3, "mean": 0.2, "variance": 2.0}
+    for name in more:
+        s._leaf("state" if name in ("mean", "variance") else "parameter", name, np.full(3, values[name]), "float64")
+    inputs, outputs = (
+        {"x": ["x"], **{n: [n] for n in more}},
+        {"out": ["y"], **{f"{n}_out": [n] for n in more.values() if n}},
+    )
+    s.raw({"type": type, "inputs": inputs, "outputs": outputs})
+    s.total(s.op("square", "y"), "s")
+    s.raw({"type": "gradients", "inputs": {"targets": ["s"], "inputs": ["x"]}, "outputs": {"out": ["g"]}})
+    return s
 
-    if is_test:
-        assert compile_forward(clone(program, for_test=True), ["slope"]).step(s.values).fetched["slope"].tolist() == [
-            4,
-            6,
-        ]
-    else:
-        with pytest.raises(ProgramError, match="has dropout, which behaves differently in a test"):
-            clone(program, for_test=True)
-        assert "slope" in clone(program).block.types
+
+@pytest.mark.parametrize(
+    "s", [slope_of("dropout"), slope_of("batch_norm", scale="", bias="", mean="mean", variance="variance")]
+)
+def test_a_derivative_inside_of_a_program_is_that_of_the_test_in_a_test(s: Sketch):
+    program = read(s.document)
+    step = compile_forward(clone(read(s.document, for_test=True), for_test=True), ["s", "g"])
+
+    total = lambda x: float(step.step(s.values | {"x": x}).fetched["s"])
+    moved = [s.values["x"] + h * np.ones((4, 3)) * 1e-6 for h in (1, -1)]
+    slope = (total(moved[0]) - total(moved[1])) / 2e-6
+    np.testing.assert_allclose(step.step(s.values).fetched["g"].sum(), slope, rtol=1e-6)
+    for each in (program, read(write(program))):
+        with pytest.raises(ProgramError, match="derivatives of ops that behave differently"):
+            clone(each, for_test=True)
+    assert clone(program).block.ops

@@ -46,6 +46,7 @@ BY_BODY = {
     "window": (SPLIT, {"left_window_size": 1}, 1),
     "scores": (SPLIT, {}, ["float32", "", "", "float32"]),
     "precision": (SPLIT, {"softmax_precision": 11}, 1),
+    "mask of whole numbers": (SPLIT | {"mask": np.arange(15).reshape(3, 5) % 3}, {}, 1),
     "past": (SPLIT | {"mask": None, "past_k": some(2, 2, 1, 4), "past_v": some(2, 2, 1, 6)}, {}, 3),
 }
 OPEN = {

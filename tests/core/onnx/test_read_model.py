@@ -85,10 +85,12 @@ def test_external_data_come_from_the_given_files():
             read_model(model.SerializeToString(), files=files)
 
 
-def test_only_the_named_initialisers_train():
+def test_only_the_named_initialisers_train_and_the_others_keep_their_names():
     found = read_model(product().SerializeToString(), parameters=())
 
-    assert found.values == {}
+    (weight,) = [each for each in found.program["blocks"][0]["vars"] if each["name"] == "fc.w"]
+    assert weight["role"] == "state"
+    np.testing.assert_array_equal(found.values["fc.w"], W)
     np.testing.assert_array_equal(run(found, [X])[0], X * W)
 
 

@@ -49,7 +49,10 @@ def agree(result, wanted: np.ndarray, case: Case) -> None:
         return
     rounding = {"float16": 2e-3, "bfloat16": 2e-2}.get(wanted.dtype.name, 1e-5)
     a, b = result.astype("float64"), wanted.astype("float64")
-    np.testing.assert_allclose(a, b, max(case.rtol, rounding), max(case.atol, rounding * 0.1), err_msg=case.name)
+    atol = max(case.atol, rounding * 0.1)
+    if case.op == "DFT":  # sums whose terms cancel have the rounding of the terms
+        atol = max(atol, 1e-6 * np.abs(b).max(initial=0.0))
+    np.testing.assert_allclose(a, b, max(case.rtol, rounding), atol, err_msg=case.name)
 
 
 def test_a_sample_of_node_tests_returns_as_onnx():

@@ -91,7 +91,7 @@ def test_metadata_names_the_initialisers_to_train():
     read = read_model(model.SerializeToString())
 
     roles = {each["name"]: each["role"] for each in read.program["blocks"][0]["vars"]}
-    assert roles == {"x": "feed", "s": "parameter"}
+    assert roles == {"x": "feed", "s": "parameter", "w": "state"}
 
 
 @pytest.mark.parametrize(

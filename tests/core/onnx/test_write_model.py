@@ -317,3 +317,16 @@ def test_a_float64_convolution_is_refused_with_the_way_out_which_works(cast):
             ProgramError, match=r"conv2d.*float64 kernel.* Conv; .* cast the inputs of this op to float32"
         ):
             write_model(program)
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_a_choice_between_bools_is_written(same):
+    c, x, y = (np.array(row, bool) for row in ([1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 1, 0]))
+    s = Sketch()
+    for name in ("c", "x", "y"):
+        s.blocks[0]["vars"].append({"name": name, "dtype": "bool", "shape": [4], "role": "feed"})
+    s.op("where", "c", "c" if same else "x", "y", out="z")
+
+    found = run(write_model(core.read(s.document)), {"c": c, "x": x, "y": y})["z"]
+
+    assert found.tolist() == ([True, True, True, False] if same else [True, False, True, False])

@@ -76,6 +76,16 @@ def test_the_colours_change_and_stay_on_the_next_page(tour: Visit) -> None:
     assert (before, page.evaluate(scheme)) == ("default", "slate")
 
 
+def test_texts_have_contrast_in_light_and_dark(tour: Visit) -> None:
+    page = tour.page
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.goto(f"{tour.service.url}/guide/start/python/")
+        tour.until("document.querySelector('.md-search-result__meta').textContent.includes('Type')")
+        # the signs of links to headings appear under the mouse
+        assert not [each for each in page.evaluate("checks.contrast()") if not each.endswith("¶")], scheme
+
+
 def test_pages_fit_a_narrow_window_and_an_unknown_one_leads_back(tour: Visit) -> None:
     page = tour.page
     tour.expected.add(404)

@@ -14,8 +14,9 @@ from service.settings import Settings
 Pool = Callable[..., AbstractAsyncContextManager[EmbeddedPool]]
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture(params=[pytest.param("asyncio", marks=pytest.mark.slow), "uvloop"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """uvloop, the event loop of the service; `test_calls.py` always runs on both, the other tests in make test-all."""
     return "asyncio", {"use_uvloop": request.param == "uvloop"}
 
 

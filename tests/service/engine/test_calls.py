@@ -13,6 +13,11 @@ from service.engine import EmbeddedPool, NoCapacity, QueueFull, RemoteError, Wor
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture(params=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param == "uvloop"}
+
+
 async def test_arguments_and_tensors_of_every_dtype_come_back(pool: EmbeddedPool):
     dtypes = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", ml_dtypes.bfloat16]
     tensors = {str(np.dtype(dtype)): np.arange(6).reshape(2, 3).astype(dtype) for dtype in dtypes}

@@ -32,7 +32,7 @@ LIMITS = Settings(
 
 
 @pytest.fixture(scope="module", params=["asyncio", "uvloop"])
-def port(request: pytest.FixtureRequest) -> Iterator[int]:
+def server(request: pytest.FixtureRequest) -> Iterator[uvicorn.Server]:
     app = FastAPI()
     problems.install(app)
 
@@ -68,13 +68,26 @@ def port(request: pytest.FixtureRequest) -> Iterator[int]:
         thread.start()
         while not server.started:
             time.sleep(0.01)
-        yield listener.getsockname()[1]
+        yield server
         server.should_exit = True
         thread.join(10)
 
 
+@pytest.fixture
+def port(server: uvicorn.Server) -> int:
+    return int(server.servers[0].sockets[0].getsockname()[1])
+
+
 def connected(port: int) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+def await_connections(server: uvicorn.Server, count: int) -> None:
+    """Wait until the server has `count` open connections."""
+    end = time.monotonic() + 30
+    while len(server.server_state.connections) != count:
+        assert time.monotonic() < end, f"{len(server.server_state.connections)} connections, not {count}"
+        time.sleep(0.01)
 
 
 def answer(sock: socket.socket) -> bytes:
@@ -224,10 +237,12 @@ def test_a_client_that_sends_a_large_body_completely_gets_status_413(port: int):
     checked(exchange(port, head + body), 413, "body-too-large")
 
 
-def test_an_unread_answer_is_aborted(port: int):
+def test_an_unread_answer_is_aborted(server: uvicorn.Server, port: int):
+    await_connections(server, 0)  # those of earlier tests have ended
     with connected(port) as sock:
         sock.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
-        time.sleep(4)
+        await_connections(server, 1)
+        await_connections(server, 0)
         received = 0
         try:
             while data := sock.recv(2**20):

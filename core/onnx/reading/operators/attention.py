@@ -25,10 +25,9 @@ def attention(node: Node) -> Tensor | Sequence[Value | None]:
             node.emit("transpose", node.emit("unflatten", each, axis=2, sizes=[heads, -1]), axes=[0, 2, 1, 3])
             for each in (q, k, v)
         )
-    how: dict[str, bool | float] = {"causal": bool(node.attr("is_causal", 0))}
-    if node.has("scale"):
-        how["scale"] = float(node.attr("scale"))
-    found: Tensor = node.emit("scaled_dot_product_attention", q, k, v, mask, **how)
+    scale = {"scale": float(node.attr("scale"))} if node.has("scale") else {}
+    causal = bool(node.attr("is_causal", 0))
+    found: Tensor = node.emit("scaled_dot_product_attention", q, k, v, mask, causal=causal, **scale)
     if is_flat:
         found = node.emit("merge_axes", node.emit("transpose", found, axes=[0, 2, 1, 3]), start=2, end=4)
     return found
@@ -58,10 +57,11 @@ def _heads(node: Node) -> int | None:
 
 
 def _fits(node: Node, mask: Tensor | None, k: Tensor) -> bool:
-    """Whether the mask has an element for each key: the function body fills up a shorter one."""
+    """Whether the mask can be added and has an element for each key: the function body casts others, and fills up a
+    shorter one."""
     if mask is None:
         return True
-    if mask.rank == 0 or mask.shape[-1] != k.shape[-2]:
+    if mask.dtype not in ("bool", k.dtype) or mask.rank == 0 or mask.shape[-1] != k.shape[-2]:
         return False
     size = node.draft.size_name(k, -2)
     return k.shape[-2] != -1 or (size is not None and size == node.draft.size_name(mask, -1))

@@ -93,7 +93,7 @@ def _transposed_pads(node: Node, x: Tensor, how: Windows, more: list[int]) -> li
         raise node.refuse(f"negative pads {how.pads} are not supported")
     else:
         return how.pads
-    # An output larger than what the input reaches is widened at its end, as runtimes do.
+    # Runtimes widen the end of an output that is larger than the reach of the input.
     halves = [(t // 2, t - t // 2) if automatic == "SAME_UPPER" else (t - t // 2, t // 2) for t in totals]
     return [pair if total >= 0 else (0, total) for pair, total in zip(halves, totals, strict=True)]
 

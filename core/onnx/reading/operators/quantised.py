@@ -14,7 +14,7 @@ WIDE = "float64"
 
 
 def _saturated(node: Node, x: Tensor, dtype: str) -> Tensor:
-    """`x` of whole numbers as integers of `dtype`, with its bounds for numbers outside of them."""
+    """`x`, whose elements are whole numbers, in the integer type `dtype`, clipped to its bounds."""
     if dtype not in ("uint8", "int8", "int16", "int32"):
         raise node.refuse(f"cannot quantise to {dtype}")
     limits = np.iinfo(dtype)

@@ -1,4 +1,4 @@
-"""Operators of strings and maps, which no program can say."""
+"""Operators of strings and maps, which no program can express."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Composites that ONNX has an operator for, so that readers of a model find them by name.
 
-Only programs without a backward pass keep composites: the ops of a backward pass read what is inside of them.
+Only programs without a backward pass keep composites: a backward pass reads values inside them.
 """
 
 from __future__ import annotations

@@ -1,0 +1,143 @@
+"""Nets whose time goes to memory unless ops of several kinds become one kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import backpass_client as bp
+from bench.classes.made import Symbols, made, normal, ones, zeros
+from bench.workload import Arrays, Workload
+
+__all__ = ["WORKLOADS", "adam_small", "embed_norm", "gpt_block", "lm_head", "message_net"]
+
+
+def gpt_block(batch: int = 4, length: int = 256, width: int = 256, heads: int = 4) -> Workload:
+    """A block of a transformer, its causal attention written with matmul, scale, mask, softmax and matmul."""
+    rng = np.random.default_rng(20)
+    each = width // heads
+    parameters: Arrays = {
+        name: normal(rng, m, n, scale=m**-0.5)
+        for name, m, n in (("q", width, width), ("k", width, width), ("v", width, width), ("o", width, width),
+                           ("up", width, 4 * width), ("down", 4 * width, width))
+    } | {"s1": ones(width), "c1": zeros(width), "s2": ones(width), "c2": zeros(width)}  # fmt: skip
+    feeds = {
+        "x": normal(rng, batch, length, width),
+        "y": normal(rng, batch, length, width),
+        "mask": np.triu(np.full((length, length), -1e9, "float32"), 1),
+    }
+
+    def loss(p: Symbols, given: Symbols) -> bp.Symbol:
+        def split(x: bp.Symbol) -> bp.Symbol:
+            return bp.transpose(bp.reshape(x, shape=[batch, length, heads, each]), axes=[0, 2, 1, 3])
+
+        h = given["x"]
+        n = bp.layer_norm(h, p["s1"], p["c1"], begin_norm_axis=2)
+        scores = bp.matmul(split(n @ p["q"]), split(n @ p["k"]), transpose_y=True)
+        attention = bp.softmax(bp.scale(scores, scale=each**-0.5) + given["mask"])
+        mixed = bp.reshape(bp.transpose(attention @ split(n @ p["v"]), axes=[0, 2, 1, 3]), shape=[batch, length, width])
+        h = h + mixed @ p["o"]
+        n = bp.layer_norm(h, p["s2"], p["c2"], begin_norm_axis=2)
+        return bp.mse_loss(h + bp.gelu(n @ p["up"]) @ p["down"], given["y"])
+
+    return made("gpt_block", loss, feeds, parameters)
+
+
+def lm_head(tokens: int = 128, width: int = 256, vocabulary: int = 32_000) -> Workload:
+    """The end of a language model: a dense layer, products with all rows of the table of words, cross entropy."""
+    rng = np.random.default_rng(21)
+    feeds = {"x": normal(rng, tokens, width), "y": rng.integers(0, vocabulary, tokens)}
+    parameters = {
+        "w": normal(rng, width, width, scale=width**-0.5),
+        "b": zeros(width),
+        "table": normal(rng, vocabulary, width, scale=0.05),
+    }
+
+    def loss(p: Symbols, given: Symbols) -> bp.Symbol:
+        h = bp.gelu(given["x"] @ p["w"] + p["b"])
+        return bp.softmax_with_cross_entropy(bp.matmul(h, p["table"], transpose_y=True), given["y"], reduction="mean")
+
+    return made("lm_head", loss, feeds, parameters)
+
+
+def message_net(nodes: int = 2000, edges: int = 16_000, width: int = 64, classes: int = 8, layers: int = 2) -> Workload:
+    """Messages along the edges of a graph, of the states of both ends and features of the edge, added up at its end."""
+    rng = np.random.default_rng(22)
+    feeds = {
+        "x": normal(rng, nodes, width),
+        "edge": normal(rng, edges, 8),
+        "source": rng.integers(0, nodes, edges),
+        "target": rng.integers(0, nodes, edges),
+        "y": rng.integers(0, classes, nodes),
+    }
+    parameters: Arrays = {"out": normal(rng, width, classes, scale=width**-0.5)}
+    for i in range(layers):
+        for name, m in (("from", width), ("to", width), ("along", 8), ("own", width), ("seen", width)):
+            parameters[f"{name}{i}"] = normal(rng, m, width, scale=0.5 * m**-0.5)
+        parameters[f"b{i}"] = zeros(width)
+
+    def loss(p: Symbols, given: Symbols) -> bp.Symbol:
+        h = given["x"]
+        for i in range(layers):
+            ends = bp.gather(h @ p[f"from{i}"], given["source"]) + bp.gather(h @ p[f"to{i}"], given["target"])
+            message = bp.relu(ends + given["edge"] @ p[f"along{i}"] + p[f"b{i}"])
+            seen = bp.index_add(bp.zeros_like(h), given["target"], message)
+            h = bp.relu(h @ p[f"own{i}"] + seen @ p[f"seen{i}"])
+        return bp.softmax_with_cross_entropy(h @ p["out"], given["y"], reduction="mean")
+
+    return made("message_net", loss, feeds, parameters)
+
+
+def embed_norm(batch: int = 16, length: int = 128, vocabulary: int = 10_000, width: int = 256) -> Workload:
+    """The start of BERT and a classifier: word, position and segment vectors, added and normalised; their mean."""
+    rng = np.random.default_rng(23)
+    feeds = {
+        "words": rng.integers(0, vocabulary, (batch, length)),
+        "segments": rng.integers(0, 2, (batch, length)),
+        "y": rng.integers(0, 4, batch),
+    }
+    parameters = {
+        "table": normal(rng, vocabulary, width, scale=0.1),
+        "positions": normal(rng, length, width, scale=0.1),
+        "parts": normal(rng, 2, width, scale=0.1),
+        "s": ones(width),
+        "c": zeros(width),
+        "w": normal(rng, width, 4, scale=width**-0.5),
+    }
+
+    def loss(p: Symbols, given: Symbols) -> bp.Symbol:
+        h = bp.embedding(p["table"], given["words"]) + p["positions"] + bp.embedding(p["parts"], given["segments"])
+        h = bp.gelu(bp.layer_norm(h, p["s"], p["c"], begin_norm_axis=2))
+        return bp.softmax_with_cross_entropy(h.mean(1) @ p["w"], given["y"], reduction="mean")
+
+    return made("embed_norm", loss, feeds, parameters)
+
+
+def adam_small(layers: int = 50, batch: int = 32, width: int = 32) -> Workload:
+    """A deep narrow residual net of 200 small tensors, trained with Adam."""
+    rng = np.random.default_rng(24)
+    feeds = {"x": normal(rng, batch, width), "y": normal(rng, batch, width)}
+    parameters: Arrays = {}
+    for i in range(layers):
+        parameters |= {
+            f"w{i}": normal(rng, width, width, scale=width**-0.5),
+            f"b{i}": zeros(width),
+            f"s{i}": 0.2 * ones(width),
+            f"c{i}": zeros(width),
+        }
+
+    def loss(p: Symbols, given: Symbols) -> bp.Symbol:
+        h = given["x"]
+        for i in range(layers):
+            h = h + bp.tanh(h @ p[f"w{i}"] + p[f"b{i}"]) * p[f"s{i}"] + p[f"c{i}"]
+        return bp.mse_loss(h, given["y"])
+
+    return made("adam_small", loss, feeds, parameters, optimizer="adam")
+
+
+WORKLOADS = {
+    "gpt_block": gpt_block,
+    "lm_head": lm_head,
+    "message_net": message_net,
+    "embed_norm": embed_norm,
+    "adam_small": adam_small,
+}

@@ -1,0 +1,62 @@
+"""The losses of bench/classes/fusion.py in JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bench.peers.jax_ops import cross_entropy, layer_norm
+
+__all__ = ["LOSSES"]
+
+
+def gpt_block(p: Any, feeds: Any) -> Any:
+    h = feeds["x"]
+    batch, length, width = h.shape
+    split = lambda x: x.reshape(batch, length, 4, width // 4).transpose(0, 2, 1, 3)
+    n = layer_norm(h, p["s1"], p["c1"])
+    q, k, v = (split(n @ p[name]) for name in "qkv")
+    scores = q @ k.swapaxes(-1, -2) * (width // 4) ** -0.5 + feeds["mask"]
+    mixed = (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(batch, length, width)
+    h = h + mixed @ p["o"]
+    h = h + jax.nn.gelu(layer_norm(h, p["s2"], p["c2"]) @ p["up"], approximate=False) @ p["down"]
+    return jnp.square(h - feeds["y"]).mean()
+
+
+def lm_head(p: Any, feeds: Any) -> Any:
+    h = jax.nn.gelu(feeds["x"] @ p["w"] + p["b"], approximate=False)
+    return cross_entropy(h @ p["table"].T, feeds["y"])
+
+
+def message_net(p: Any, feeds: Any) -> Any:
+    h, source, target = feeds["x"], feeds["source"], feeds["target"]
+    for i in range(sum(name.startswith("own") for name in p)):
+        ends = (h @ p[f"from{i}"])[source] + (h @ p[f"to{i}"])[target]
+        message = jax.nn.relu(ends + feeds["edge"] @ p[f"along{i}"] + p[f"b{i}"])
+        seen = jax.ops.segment_sum(message, target, len(h))
+        h = jax.nn.relu(h @ p[f"own{i}"] + seen @ p[f"seen{i}"])
+    return cross_entropy(h @ p["out"], feeds["y"])
+
+
+def embed_norm(p: Any, feeds: Any) -> Any:
+    h = p["table"][feeds["words"]] + p["positions"] + p["parts"][feeds["segments"]]
+    h = jax.nn.gelu(layer_norm(h, p["s"], p["c"]), approximate=False)
+    return cross_entropy(h.mean(1) @ p["w"], feeds["y"])
+
+
+def adam_small(p: Any, feeds: Any) -> Any:
+    h = feeds["x"]
+    for i in range(len(p) // 4):
+        h = h + jnp.tanh(h @ p[f"w{i}"] + p[f"b{i}"]) * p[f"s{i}"] + p[f"c{i}"]
+    return jnp.square(h - feeds["y"]).mean()
+
+
+LOSSES = {
+    "gpt_block": gpt_block,
+    "lm_head": lm_head,
+    "message_net": message_net,
+    "embed_norm": embed_norm,
+    "adam_small": adam_small,
+}

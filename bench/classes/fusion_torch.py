@@ -1,0 +1,64 @@
+"""The losses of bench/classes/fusion.py in PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+__all__ = ["LOSSES"]
+
+Tensors = dict[str, torch.Tensor]
+
+
+def gpt_block(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
+    """Attention by the fused kernel, which skips what the causal mask hides."""
+    h = feeds["x"]
+    batch, length, width = h.shape
+
+    def split(x: torch.Tensor) -> torch.Tensor:
+        return x.view(batch, length, 4, width // 4).transpose(1, 2)
+
+    n = F.layer_norm(h, (width,), p["s1"], p["c1"])
+    mixed = F.scaled_dot_product_attention(split(n @ p["q"]), split(n @ p["k"]), split(n @ p["v"]), is_causal=True)
+    h = h + mixed.transpose(1, 2).reshape(batch, length, width) @ p["o"]
+    n = F.layer_norm(h, (width,), p["s2"], p["c2"])
+    return F.mse_loss(h + F.gelu(n @ p["up"]) @ p["down"], feeds["y"])
+
+
+def lm_head(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
+    h = F.gelu(torch.addmm(p["b"], feeds["x"], p["w"]))
+    return F.cross_entropy(F.linear(h, p["table"]), feeds["y"])
+
+
+def message_net(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
+    h, source, target = feeds["x"], feeds["source"], feeds["target"]
+    for i in range(sum(name.startswith("own") for name in p)):
+        ends = (h @ p[f"from{i}"]).index_select(0, source) + (h @ p[f"to{i}"]).index_select(0, target)
+        message = (ends + torch.addmm(p[f"b{i}"], feeds["edge"], p[f"along{i}"])).relu()
+        seen = torch.zeros_like(h).index_add(0, target, message)
+        h = torch.addmm(h @ p[f"own{i}"], seen, p[f"seen{i}"]).relu()
+    return F.cross_entropy(h @ p["out"], feeds["y"])
+
+
+def embed_norm(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
+    h = F.embedding(feeds["words"], p["table"]) + p["positions"] + F.embedding(feeds["segments"], p["parts"])
+    h = F.gelu(F.layer_norm(h, h.shape[-1:], p["s"], p["c"]))
+    return F.cross_entropy(h.mean(1) @ p["w"], feeds["y"])
+
+
+def adam_small(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
+    h = feeds["x"]
+    for i in range(len(p) // 4):
+        h = h + torch.addmm(p[f"b{i}"], h, p[f"w{i}"]).tanh() * p[f"s{i}"] + p[f"c{i}"]
+    return F.mse_loss(h, feeds["y"])
+
+
+LOSSES = {
+    "gpt_block": gpt_block,
+    "lm_head": lm_head,
+    "message_net": message_net,
+    "embed_norm": embed_norm,
+    "adam_small": adam_small,
+}
