@@ -1,8 +1,9 @@
 """The training steps that the bench measures, each as a program, its values and its query.
 
 Every workload is a loss, the gradients of all parameters, and an update, with SGD unless it says otherwise. It is
-float32 unless its name ends in a shorter dtype. `feeds` and `parameters` are made from a fixed seed, so that every peer in bench/peers computes the same step on the
-same numbers. More workloads, written with the builder, are in bench/classes.
+float32 unless its name ends in a shorter dtype. `feeds` and `parameters` are made from a fixed seed, so that every peer
+in bench/peers computes the same step on the same numbers. More workloads, written with the builder, are in
+bench/classes.
 """
 
 from __future__ import annotations
