@@ -2,7 +2,8 @@
 
 A class is three modules: its programs (`convolution`), its losses in PyTorch (`convolution_torch`) and in JAX
 (`convolution_jax`). bench/peers imports the last two, so that no process imports a framework that it does not measure.
-There are none in TensorFlow: on the workloads that all peers have, it is the fastest peer of almost none.
+There are none in TensorFlow, and tables show a dash: on the older workloads it is the fastest peer in one measurement
+of five (docs/performance.md).
 
 recurrence     loops over an open number of steps
 fusion         attention, large vocabularies, graphs, tables of words, many small updates

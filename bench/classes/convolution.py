@@ -53,7 +53,7 @@ def bottleneck(batch: int = 16, width: int = 256, inner: int = 64, blocks: int =
             h = bp.relu(h + _normed(p, f"up{i}", new))
         return _classified(p, h, given["y"])
 
-    return made("bottleneck", loss, feeds, parameters)
+    return made("bottleneck", loss, feeds, parameters, tolerance=2e-2)
 
 
 def mobilenet(batch: int = 16, channels: tuple[int, ...] = (32, 64, 128)) -> Workload:
@@ -72,7 +72,7 @@ def mobilenet(batch: int = 16, channels: tuple[int, ...] = (32, 64, 128)) -> Wor
             h = bp.relu(_normed(p, f"point{i}", h))
         return _classified(p, h, given["y"])
 
-    return made("mobilenet", loss, feeds, parameters, tolerance=5e-3)
+    return made("mobilenet", loss, feeds, parameters, tolerance=2e-2)
 
 
 def unet(batch: int = 4, size: int = 64) -> Workload:
@@ -135,9 +135,12 @@ def wavenet(batch: int = 8, length: int = 512, width: int = 32, layers: int = 8,
 
 
 def _filter(rng: np.random.Generator, name: str, out: int, inputs: int, size: int) -> Arrays:
-    """A filter, and scale and bias of the batch norm after it."""
+    """A filter, and scale and bias of the batch norm after it.
+
+    Without biases, a scale before relu, a depthwise convolution and another batch norm would have the gradient 0.
+    """
     filter = normal(rng, out, inputs, size, size, scale=(2 / (inputs * size**2)) ** 0.5)
-    return {f"k.{name}": filter, f"s.{name}": ones(out), f"c.{name}": zeros(out)}
+    return {f"k.{name}": filter, f"s.{name}": ones(out), f"c.{name}": normal(rng, out, scale=0.3)}
 
 
 def _head(rng: np.random.Generator, inputs: int, classes: int) -> Arrays:

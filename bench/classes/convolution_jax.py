@@ -1,4 +1,4 @@
-"""The losses of bench/classes/convolution.py in JAX: images channels last, which is faster here."""
+"""The losses of bench/classes/convolution.py in JAX: images channels last."""
 
 from __future__ import annotations
 

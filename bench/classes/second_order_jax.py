@@ -21,7 +21,7 @@ def dense(p: Any, prefix: str, x: Any, count: int) -> Any:
 
 
 def pinn(p: Any, feeds: Any) -> Any:
-    """The second derivative forward over reverse: faster here than reverse over reverse."""
+    """The second derivative forward over reverse."""
     u = lambda at: dense(p, "u", at, 4)
     at = feeds["at"]
     along = jnp.zeros_like(at).at[:, 0].set(1.0)

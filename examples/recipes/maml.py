@@ -38,7 +38,9 @@ def network(weights: Weights, x: bp.Symbol) -> bp.Symbol:
     h = bp.relu(x @ weights["w0"] + weights["b0"])
     h = bp.relu(h @ weights["w1"] + weights["b1"])
     return h @ weights["w2"] + weights["b2"]
-    # --8<-- [end:network]
+
+
+# --8<-- [end:network]
 
 
 # --8<-- [start:program]
@@ -63,7 +65,9 @@ def learner(hidden: int) -> bp.BuiltProgram:
         return {"loss": ((found - y_other) ** 2).mean(), "y_found": found}
 
     return maml
-    # --8<-- [end:program]
+
+
+# --8<-- [end:program]
 
 
 # --8<-- [start:tasks]
@@ -74,7 +78,9 @@ def tasks(count: int, random: np.random.Generator, other: int = POINTS) -> dict[
     y = amplitude * np.sin(x + phase)
     feeds = {"x": x[:, :POINTS], "y": y[:, :POINTS], "x_other": x[:, POINTS:], "y_other": y[:, POINTS:]}
     return {name: value.astype("float32") for name, value in feeds.items()}
-    # --8<-- [end:tasks]
+
+
+# --8<-- [end:tasks]
 
 
 # --8<-- [start:train]
@@ -97,7 +103,9 @@ def run(service: bp.Service, steps: int = 4000, hidden: int = 40, inner_steps: i
                 bar.set_postfix(loss=f"{losses.mean():.2f}", refresh=False)
             found[name] = [learned(session, unseen, n) for n in (0, 1, 5, 10)]
     return found
-    # --8<-- [end:train]
+
+
+# --8<-- [end:train]
 
 
 def main() -> int:

@@ -53,7 +53,9 @@ def write_pretrained(service: bp.Service, data: Data, path: Path, epochs: int) -
     with service.create_session(network, optimizer={"type": "adam", "learning_rate": 0.005}) as session:
         session.fit(service.datasets.upload(data, name="old digits"), epochs=epochs, batch_size=64, progress=False)
         session.to_onnx(path, outputs=["logits"])
-    # --8<-- [end:pretrained]
+
+
+# --8<-- [end:pretrained]
 
 
 # --8<-- [start:head]
@@ -69,7 +71,9 @@ def with_new_head(path: Path) -> onnx.ModelProto:
     graph.output.append(helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", CLASSES]))
     onnx.checker.check_model(model, full_check=True)
     return model
-    # --8<-- [end:head]
+
+
+# --8<-- [end:head]
 
 
 # --8<-- [start:tune]
@@ -87,7 +91,9 @@ def tune(service: bp.Service, model: onnx.ModelProto, data: Data, epochs: int, p
         curves = session.fit(dataset, epochs=epochs, batch_size=25, validation={"fraction": 0.2}, progress=False)
         session.to_onnx(path)
     return curves
-    # --8<-- [end:tune]
+
+
+# --8<-- [end:tune]
 
 
 # --8<-- [start:accuracy]
@@ -102,7 +108,9 @@ def accuracy(path: Path, data: Data) -> float:
 
         (logits,) = ReferenceEvaluator(str(path)).run(["logits"], {"image": data["image"]})
     return float((np.asarray(logits).argmax(1) == data["digit"]).mean())
-    # --8<-- [end:accuracy]
+
+
+# --8<-- [end:accuracy]
 
 
 def run(service: bp.Service, folder: Path, epochs: int = 20, tuning_epochs: int = 30) -> dict[str, float]:

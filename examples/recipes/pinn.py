@@ -42,7 +42,8 @@ class Network(bp.nn.Layer):
             points = bp.tanh(layer(points))
         return self.last(points)
 
-    # --8<-- [end:network]
+
+# --8<-- [end:network]
 
 
 # --8<-- [start:loss]
@@ -64,7 +65,9 @@ def burgers(hidden: int) -> bp.BuiltProgram:
         return {"loss": loss, "u": u(inside), "u_x": u_x, "u_t": u_t, "u_xx": u_xx}
 
     return equation
-    # --8<-- [end:loss]
+
+
+# --8<-- [end:loss]
 
 
 # --8<-- [start:points]
@@ -76,7 +79,9 @@ def batches(count: int, random: np.random.Generator) -> dict[str, np.ndarray]:
     edge[:, 1::3, 0], edge[:, 2::3, 0] = -1, 1  # and a third at each end
     known = solution(edge.reshape(-1, 2)).reshape(count, EDGE, 1)
     return {"inside": inside.astype("float32"), "edge": edge.astype("float32"), "known": known}
-    # --8<-- [end:points]
+
+
+# --8<-- [end:points]
 
 
 # --8<-- [start:train]
@@ -105,7 +110,9 @@ def run(service: bp.Service, steps: int = 2000, hidden: int = 32) -> dict[str, f
         "largest": float(error.max()),
         "rms": float((error**2).mean() ** 0.5),
     }
-    # --8<-- [end:train]
+
+
+# --8<-- [end:train]
 
 
 def show(u: np.ndarray, error: np.ndarray) -> None:

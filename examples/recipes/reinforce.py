@@ -50,7 +50,9 @@ class Carts:
         change = self.TICK * np.stack([speed, push, turning, turn], axis=1)
         self.state += np.where(self.up[:, None], change, 0)
         self.up &= (np.abs(self.state[:, 0]) < self.EDGE) & (np.abs(self.state[:, 2]) < self.FALLEN)
-        # --8<-- [end:cart]
+
+
+# --8<-- [end:cart]
 
 
 # --8<-- [start:policy]
@@ -64,7 +66,9 @@ def policy(hidden: int) -> bp.BuiltProgram:
         return {"logits": logits, "log_prob": -bp.softmax_with_cross_entropy(logits, action), "value": value}
 
     return cart_policy
-    # --8<-- [end:policy]
+
+
+# --8<-- [end:policy]
 
 
 # --8<-- [start:play]
@@ -93,7 +97,9 @@ def play(session: bp.Session, ticks: int, random: np.random.Generator) -> Played
     for t in reversed(range(len(gain))):
         gain[t] = was_up[t] * (1 + DISCOUNT * (gain[t + 1] if t + 1 < len(gain) else 0))
     return Played(np.array(states)[was_up], np.array(actions)[was_up], gain[was_up], was_up.sum(0))
-    # --8<-- [end:play]
+
+
+# --8<-- [end:play]
 
 
 # --8<-- [start:learn]
@@ -121,7 +127,9 @@ def run(service: bp.Service, rounds: int = 30, ticks: int = 200, hidden: int = 3
             learn(session, played)
             bar.set_postfix(ticks=f"{stood[-1]:.0f}", refresh=False)
     return stood
-    # --8<-- [end:learn]
+
+
+# --8<-- [end:learn]
 
 
 def main() -> int:

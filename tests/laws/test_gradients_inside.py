@@ -21,7 +21,7 @@ INSIDE = tuple(f"d_{name}" for name in INPUTS)
 
 @pytest.mark.parametrize("part", range(SLICES))
 def test_a_derivative_inside_of_a_program_is_the_gradient_of_a_query(part):
-    for seed in range(part, EXAMPLES // 4, SLICES):
+    for seed in range(part, EXAMPLES // 8, SLICES):
         document, values = written(seed, depth=3), leaves(seed)
         wanted = flat(first_order(read(document)).step(values).gradients)
         again = flat(second_order(read(document)).step(values).gradients)

@@ -21,6 +21,14 @@ def noise(name: str, *shape: int) -> dict[str, Any]:
     return op("uniform_random", name, attrs={"shape": list(shape)})
 
 
+def sum_of_noise(count: int, size: int) -> list[dict[str, Any]]:
+    """The sum `y` of `count` arrays of random numbers."""
+    ops = [noise("sum0", size)]
+    for i in range(1, count):
+        ops += [noise(f"x{i}", size), op("add", "y" if i == count - 1 else f"sum{i}", x=f"sum{i - 1}", y=f"x{i}")]
+    return ops
+
+
 def random_ints(name: str, count: int, most: int) -> dict[str, Any]:
     return op("randint", name, attrs={"shape": [count], "low": 0, "high": most})
 
@@ -52,7 +60,7 @@ OPS: dict[str, tuple[dict[str, list[int]], list[dict[str, Any]]]] = {
     ),
     "argsort": ({}, [noise("a", 20_000_000), op("argsort", "y", x="a")]),
     "gather": ({"a": [PRIME]}, [random_ints("i", 100_000_000, PRIME), op("gather", "y", x="a", index="i")]),
-    "uniform_random": ({}, [noise("y", 40_000_000)]),
+    "uniform_random": ({}, sum_of_noise(60, 40_000_000)),
     "cumsum": (
         {"a": [30_000, 3000]},
         [op("cumsum", "b", x="a", attrs={"axis": 0}), op("logcumsumexp", "y", x="b", attrs={"axis": 0})],
