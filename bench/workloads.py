@@ -1,19 +1,22 @@
 """The training steps that the bench measures, each as a program, its values and its query.
 
-Every workload is float32: a loss, the gradients of all parameters, and an update, with SGD unless it says otherwise.
-`feeds` and `parameters` are made from a fixed seed, so that every peer in bench/peers computes the same step on the
-same numbers. More workloads, written with the builder, are in bench/classes.
+Every workload is a loss, the gradients of all parameters, and an update, with SGD unless it says otherwise. It is
+float32 unless its name ends in a shorter dtype. `feeds` and `parameters` are made from a fixed seed, so that every peer
+in bench/peers computes the same step on the same numbers. More workloads, written with the builder, are in
+bench/classes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
 
 from bench.classes import CLASSES
+from bench.half_workloads import dtype_of, in_16_bits
 from bench.indexed_workloads import dropout_mlp, graph_net, masked_attention, mixture
 from bench.trees import Tree, tree_of
 from bench.workload import RATE, Arrays, Workload
@@ -23,6 +26,10 @@ __all__ = ["RATE", "WORKLOADS", "Workload", "of_family"]
 
 TREE_SEED = 8
 """The seed of the tree of `tree_rnn`."""
+
+MIXED = 0.2
+"""Tolerance of workloads in 16 bits. Peers round at different places; the gradients of PyTorch's layer norm differ by a
+tenth from those in float32, ours by a hundredth."""
 
 
 def mlp(name: str, batch: int, sizes: tuple[int, ...]) -> Workload:
@@ -300,6 +307,14 @@ def _normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.nda
     return (scale * rng.standard_normal(shape)).astype("float32")
 
 
+def mixed(name: str, workload: Workload) -> Workload:
+    """A float32 workload in the 16-bit dtype that the end of `name` tells."""
+    dtype = dtype_of(name)
+    assert dtype is not None
+    arrays = {**workload.parameters, **workload.feeds}
+    return replace(workload, name=name, program=in_16_bits(workload.program, arrays, dtype), tolerance=MIXED)
+
+
 WORKLOADS: dict[str, Callable[[], Workload]] = {
     "mlp_small": lambda: mlp("mlp_small", 32, (64, 64, 10)),
     "mlp_large": lambda: mlp("mlp_large", 256, (784, 1024, 1024, 10)),
@@ -316,6 +331,10 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "mixture": lambda: Workload("mixture", *mixture()),
     "masked_attention": lambda: Workload("masked_attention", *masked_attention()),
     "graph_net": lambda: Workload("graph_net", *graph_net()),
+    "mlp_bf16": lambda: mixed("mlp_bf16", mlp("", 256, (784, 1024, 1024, 10))),
+    "transformer_bf16": lambda: mixed("transformer_bf16", transformer()),
+    "mlp_f16": lambda: mixed("mlp_f16", mlp("", 256, (784, 1024, 1024, 10))),
+    "convnet_f16": lambda: mixed("convnet_f16", convnet()),
     **CLASSES,
 }
 """Name -> a function that makes the workload."""

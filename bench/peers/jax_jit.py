@@ -21,6 +21,7 @@ from bench.classes import (
     systems_jax,
     tables_jax,
 )
+from bench.half_workloads import dtype_of
 from bench.peers.jax_ops import cross_entropy, layer_norm
 from bench.trees import tree_loss, tree_of
 from bench.workload import OPTIMIZERS, RATE, Workload
@@ -102,7 +103,10 @@ def loss_of(workload: Workload) -> Loss:
     A fed number of trips is part of the function, as a static argument: reverse mode needs it, and another number is
     compiled again.
     """
-    loss = of_family(LOSSES, workload.name)
+    loss, dtype = of_family(LOSSES, workload.name), dtype_of(workload.name)
+    if dtype is not None:
+        cast = lambda x: x.astype(dtype) if x.dtype == jnp.float32 else x
+        return lambda p, feeds: loss(jax.tree.map(cast, p), jax.tree.map(cast, feeds))
     return partial(loss, n=int(workload.feeds["n"])) if "n" in workload.feeds else loss
 
 

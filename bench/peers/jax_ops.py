@@ -18,6 +18,7 @@ def binary_cross_entropy(logits: Any, y: Any) -> Any:
 
 def cross_entropy(logits: Any, labels: Any) -> Any:
     """The mean over all rows; classes are the last axis."""
+    logits = logits.astype(jnp.float32)
     chosen = jnp.take_along_axis(logits, labels[..., None], -1)[..., 0]
     return (jax.nn.logsumexp(logits, -1) - chosen).mean()
 

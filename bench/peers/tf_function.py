@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bench.half_workloads import dtype_of
 from bench.trees import tree_loss, tree_of
 from bench.workloads import RATE, TREE_SEED, Workload, mlp, of_family
 
@@ -33,7 +34,7 @@ class Training:
     """
 
     def __init__(self, workload: Workload, compiled: bool = False) -> None:
-        self._loss = of_family(LOSSES, workload.name)
+        self._loss = in_dtype(of_family(LOSSES, workload.name), dtype_of(workload.name))
         self._feeds = {name: tf.constant(value) for name, value in workload.feeds.items()}
         if compiled and "n" in self._feeds:
             self._feeds["n"] = int(workload.feeds["n"])
@@ -57,7 +58,16 @@ class Training:
         return {name: value.numpy() for name, value in self._parameters.items()}
 
 
+def in_dtype(loss: Callable[[Tensors, Tensors], Any], dtype: str | None) -> Callable[[Tensors, Tensors], Any]:
+    """The loss of arrays that are cast from float32 to `dtype`, unless that is None."""
+    if dtype is None:
+        return loss
+    cast = lambda each: {n: tf.cast(v, dtype) if v.dtype == tf.float32 else v for n, v in each.items()}
+    return lambda p, feeds: loss(cast(p), cast(feeds))
+
+
 def cross_entropy(logits: Any, labels: Any) -> Any:
+    logits = tf.cast(logits, tf.float32)
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
 

@@ -17,6 +17,7 @@ from bench.classes import (
     systems_torch,
     tables_torch,
 )
+from bench.half_workloads import dtype_of
 from bench.trees import tree_loss, tree_of
 from bench.workload import RATE, Workload
 from bench.workloads import TREE_SEED, of_family
@@ -39,7 +40,7 @@ def mlp(p: Tensors, feeds: Feeds) -> torch.Tensor:
     last = len(p) // 2 - 1
     for i in range(last):
         h = torch.addmm(p[f"b{i}"], h, p[f"w{i}"]).relu()
-    return F.cross_entropy(torch.addmm(p[f"b{last}"], h, p[f"w{last}"]), feeds["y"])
+    return F.cross_entropy(torch.addmm(p[f"b{last}"], h, p[f"w{last}"]).float(), feeds["y"])
 
 
 def rnn_while(p: Tensors, feeds: Feeds) -> torch.Tensor:
@@ -65,7 +66,7 @@ def transformer(p: Tensors, feeds: Feeds) -> torch.Tensor:
         h = h + mixed.transpose(1, 2).reshape(batch, length, width) @ o
         n = F.layer_norm(h, (width,), s2, c2)
         h = h + F.gelu(n @ up) @ down
-    return F.cross_entropy((h @ p["out"]).flatten(0, 1), feeds["y"].flatten())
+    return F.cross_entropy((h @ p["out"]).flatten(0, 1).float(), feeds["y"].flatten())
 
 
 PARTS = ("q", "k", "v", "o", "up", "down", "s1", "s2", "c1", "c2")
@@ -84,7 +85,7 @@ def convnet(p: Tensors, feeds: Feeds) -> torch.Tensor:
     h = F.max_pool2d(F.conv2d(x, p["k1"], p["c1"]).relu(), 2)
     h = F.max_pool2d(F.conv2d(h, p["k2"], p["c2"]).relu(), 2)
     h = torch.addmm(p["b1"], h.flatten(1), p["w1"]).relu()
-    return F.cross_entropy(torch.addmm(p["b2"], h, p["w2"]), feeds["y"])
+    return F.cross_entropy(torch.addmm(p["b2"], h, p["w2"]).float(), feeds["y"])
 
 
 def deep_graph(p: Tensors, feeds: Feeds) -> torch.Tensor:
@@ -183,7 +184,16 @@ COMPILED: dict[str, Loss] = {**LOSSES, **recurrence_torch.COMPILED, **second_ord
 
 def loss_of(workload: str, compiled: bool = False) -> Loss:
     """The loss of the workload of this name, which starts with the name of its family."""
-    return of_family(COMPILED if compiled else LOSSES, workload)
+    loss, dtype = of_family(COMPILED if compiled else LOSSES, workload), dtype_of(workload)
+    if dtype is None:
+        return loss
+    half = getattr(torch, dtype)
+    return lambda p, feeds: loss(_cast(p, half), _cast(feeds, half))
+
+
+def _cast(arrays: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """`arrays` with those of float32 in `dtype`."""
+    return {name: value.to(dtype) if value.dtype == torch.float32 else value for name, value in arrays.items()}
 
 
 def with_rows(workload: Workload, parameters: Tensors, feeds: Feeds) -> Tensors:

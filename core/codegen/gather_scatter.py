@@ -6,7 +6,7 @@ The code never uses an index out of range: it writes the number of the check to 
 from __future__ import annotations
 
 from core.codegen.checks import fail
-from core.codegen.llvm import I64, Function, IRValue, literal
+from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.machine import lanes
 from core.codegen.polling import polls_by_control
 from core.codegen.reductions import combine
@@ -35,7 +35,7 @@ def gather_function(name: str, each: Gather) -> Function:
         at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
         source = _slab(f, f.param("x"), o, size, at, inner, each.x.dtype)
         target = f.at(f.param("out"), f.op(f"mul nsw {row}, {inner}", "int64"), each.x.dtype)
-        nbytes = inner * _itemsize(each.x.dtype)
+        nbytes = inner * itemsize(each.x.dtype)
         f.declarations.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
         f.do(f"call void @llvm.memcpy.p0.p0.i64({target}, {source}, i64 {nbytes}, i1 false)")
     return f
@@ -113,7 +113,3 @@ def _slab(f: Function, base: IRValue, outer: IRValue, size: int, at: IRValue, in
     first = f.op(f"mul nsw {outer}, {size}", "int64")
     row = f.op(f"add nsw {first}, {at.name}", "int64")
     return f.at(base, f.op(f"mul nsw {row}, {inner}", "int64"), dtype)
-
-
-def _itemsize(dtype: str) -> int:
-    return {"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "int32": 4, "float32": 4}.get(dtype, 8)

@@ -3,6 +3,9 @@
 An `IRValue` is the name of an SSA register or a literal; `Function` appends instructions and returns new values.
 Floating-point operations carry no fast-math flags: each is rounded as numpy rounds it, and a product and a sum become
 one fused operation only where a kernel writes `fma`.
+
+A 16-bit float is a float32 in a register, whose value the 16 bits can hold: `load` widens, `convert` rounds, `store`
+drops bits that are zero. Arithmetic on them without conversion to float32 is refused, because nothing would round it.
 """
 
 from __future__ import annotations
@@ -15,11 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from core.codegen import halves
 from core.ir.errors import InternalError
+from core.ir.precision import HALVES
+from core.ops.common.types import as_dtype
 
-__all__ = ["I64", "Function", "IRValue", "element_type", "is_number", "literal", "storage_type"]
+__all__ = ["I64", "Function", "IRValue", "element_type", "is_number", "itemsize", "literal", "storage_type"]
 
-_REGISTER = {"bool": "i1", "float32": "float", "float64": "double", "ptr": "ptr"}
+_REGISTER = {"bool": "i1", "float32": "float", "float64": "double", "ptr": "ptr"} | dict.fromkeys(HALVES, "float")
 _REGISTER |= {f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
 
@@ -29,8 +35,22 @@ def element_type(dtype: str) -> str:
 
 
 def storage_type(dtype: str) -> str:
-    """The LLVM type of one element in memory, where a bool is one byte."""
-    return "i8" if dtype == "bool" else _REGISTER[dtype]
+    """The LLVM type of one element in memory, where a bool is one byte and a 16-bit float its bits."""
+    return "i8" if dtype == "bool" else "i16" if dtype in HALVES else _REGISTER[dtype]
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of one element in memory."""
+    return 8 if dtype == "ptr" else as_dtype(dtype).itemsize
+
+
+FLOATS = frozenset({"float32", "float64", *HALVES})
+
+EXACT = frozenset({"fabs", "floor", "ceil", "trunc", "rint"})
+"""Intrinsics of a 16-bit float whose results are numbers of its dtype."""
+
+_SUFFIX = {"float32": "f32", "float64": "f64"} | dict.fromkeys(HALVES, "f32")
+"""The dtype in the name of an intrinsic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +68,7 @@ class IRValue:
 
     @property
     def is_float(self) -> bool:
-        return self.dtype in ("float32", "float64")
+        return self.dtype in FLOATS
 
     @property
     def is_signed(self) -> bool:
@@ -69,9 +89,9 @@ def literal(number: float | int | bool | np.generic, dtype: str) -> IRValue:
         return IRValue("true" if number else "false", dtype)
     if dtype == "float64":
         return IRValue(f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}", dtype)
-    if dtype == "float32":  # LLVM writes a float by the bits of the double of the same value
+    if dtype in FLOATS:  # LLVM writes a float by the bits of the double of the same value
         with np.errstate(all="ignore"):
-            as_double = float(np.float32(number))
+            as_double = float(as_dtype(dtype).type(number))
         return IRValue(f"0x{struct.unpack('<Q', struct.pack('<d', as_double))[0]:016X}", dtype)
     return IRValue(str(int(number)), dtype)
 
@@ -151,6 +171,8 @@ class Function:
 
     def binary(self, opcode: str, a: IRValue, b: IRValue) -> IRValue:
         """opcode: LLVM's name: fadd, mul, and, shl, ... A scalar operand is splatted to the lanes of the other one."""
+        if a.dtype in HALVES:
+            raise InternalError(f"cannot write {opcode} of {a.dtype} numbers: convert them to float32")
         lanes = max(a.lanes, b.lanes)
         a, b = self.splat(a, lanes), self.splat(b, lanes)
         return self.op(f"{opcode} {a}, {b.name}", a.dtype, lanes)
@@ -172,7 +194,9 @@ class Function:
         """Call `llvm.<name>`, overloaded on the type of its first argument. Scalar arguments are splatted."""
         lanes = max(a.lanes for a in args)
         args = tuple(self.splat(a, lanes) for a in args)
-        one = {"float32": "f32", "float64": "f64"}.get(args[0].dtype) or element_type(args[0].dtype)
+        if args[0].dtype in HALVES and name not in EXACT:
+            raise InternalError(f"cannot write {name} of {args[0].dtype} numbers: convert them to float32")
+        one = _SUFFIX.get(args[0].dtype) or element_type(args[0].dtype)
         suffix = one if lanes == 1 else f"v{lanes}{one}"
         dtype = dtype or args[0].dtype
         returned = IRValue("", dtype, lanes).type
@@ -186,9 +210,17 @@ class Function:
         return self.intrinsic("fma", self.splat(a, lanes), b, c)
 
     def convert(self, value: IRValue, dtype: str) -> IRValue:
-        """As numpy's astype, but a float out of an integer's range saturates, and NaN becomes 0."""
+        """As numpy's astype, but a float out of an integer's range saturates, and NaN becomes 0.
+
+        float64 to bfloat16 rounds to float32 first, as ml_dtypes does.
+        """
         if value.dtype == dtype:
             return value
+        if dtype in HALVES:
+            return self._rounded(value, dtype)
+        if value.dtype in HALVES:
+            value = IRValue(value.name, "float32", value.lanes)
+            return value if dtype == "float32" else self.convert(value, dtype)
         if dtype == "bool":
             predicate = "fcmp une" if value.is_float else "icmp ne"
             return self.compare(predicate, value, self.constant(0, value))
@@ -199,7 +231,7 @@ class Function:
             name = "fptosi.sat" if target.is_signed else "fptoui.sat"
             one = element_type(dtype)
             suffix = one if value.lanes == 1 else f"v{value.lanes}{one}"
-            source = {"float32": "f32", "float64": "f64"}[value.dtype]
+            source = _SUFFIX[value.dtype]
             source = source if value.lanes == 1 else f"v{value.lanes}{source}"
             full = f"@llvm.{name}.{suffix}.{source}"
             self.declarations.add(f"declare {target.type} {full}({value.type})")
@@ -217,6 +249,23 @@ class Function:
         """The same bits as another dtype of the same size."""
         return self._cast("bitcast", value, IRValue("", dtype, value.lanes))
 
+    def rounded(self, value: IRValue, dtype: str) -> IRValue:
+        """A float32 computed from numbers of `dtype`, a 16-bit float, rounded to `dtype`.
+
+        Cheaper than `convert`: if it is NaN, the operands' bits are such that rounding keeps it NaN.
+        """
+        return IRValue(halves.rounded(self, value, dtype, any_nan=False).name, dtype, value.lanes)
+
+    def exact(self, value: IRValue, dtype: str) -> IRValue:
+        """A float32 that is known to be a number of `dtype`, a 16-bit float."""
+        return IRValue(value.name, dtype, value.lanes)
+
+    def _rounded(self, value: IRValue, dtype: str) -> IRValue:
+        if value.dtype == "float64" and dtype == "float16":
+            value = halves.rounded_to_odd(self, value)
+        value = self.convert(value, "float32")
+        return IRValue(halves.rounded(self, value, dtype, any_nan=True).name, dtype, value.lanes)
+
     def _cast(self, opcode: str, value: IRValue, target: IRValue) -> IRValue:
         return self.op(f"{opcode} {value} to {target.type}", target.dtype, value.lanes)
 
@@ -230,8 +279,8 @@ class Function:
         """`lanes` elements from `address`. Where the mask is false, memory is not read and the lane is zero."""
         stored = storage_type(dtype)
         one = stored if lanes == 1 else f"<{lanes} x {stored}>"
-        raw = "uint8" if dtype == "bool" else dtype
-        align = np.dtype(raw).itemsize if dtype != "ptr" else 8
+        raw = "uint8" if dtype == "bool" else "uint16" if dtype in HALVES else dtype
+        align = itemsize(raw)
         if mask is None:
             value = self.op(f"load {one}, {address}, align {align}", raw, lanes)
         else:
@@ -241,13 +290,20 @@ class Function:
             value = self.op(
                 f"call {one} {name}(ptr align {align} {address.name}, {mask}, {one} zeroinitializer)", raw, lanes
             )
+        if dtype in HALVES:
+            return IRValue(halves.widened(self, value, dtype).name, dtype, lanes)
         return self.convert(value, "bool") if dtype == "bool" else value
 
     def store(self, value: IRValue, address: IRValue, mask: IRValue | None = None) -> None:
         """Write `value` to `address`, with a mask only the lanes where it is true."""
         if value.dtype == "bool":
             value = self.convert(value, "uint8")
-        align = np.dtype(value.dtype).itemsize if value.dtype != "ptr" else 8
+        if value.dtype in HALVES:
+            value = halves.narrowed(self, IRValue(value.name, "float32", value.lanes), value.dtype)
+        align = itemsize(value.dtype)
+        if mask is not None and mask.name.startswith("<i1 true") and mask.name.count("true") == 1:
+            # LLVM 20 writes too many bytes for a truncation that is stored with such a mask
+            value, mask = self.op(f"extractelement {value}, i64 0", value.dtype), None
         if mask is None:
             self.do(f"store {value}, {address}, align {align}")
             return

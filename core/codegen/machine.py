@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -34,11 +35,18 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """The CPU that code is generated for. vector_bytes: width of one vector register."""
+    """The CPU that code is generated for.
+
+    vector_bytes:     width of one vector register.
+    converts_float16: whether it has instructions that convert float16 to float32 and back.
+    dots_bfloat16:    whether it has an instruction that adds products of pairs of bfloat16 numbers to 16 sums.
+    """
 
     name: str
     features: str
     vector_bytes: int
+    converts_float16: bool
+    dots_bfloat16: bool
 
 
 @cache
@@ -48,7 +56,9 @@ def cpu() -> Cpu:
     llvm.initialize_native_asmprinter()
     found = llvm.get_host_cpu_features()
     width = 64 if found.get("avx512f") else 32 if found.get("avx2") else 16
-    return Cpu(llvm.get_host_cpu_name(), found.flatten(), width)
+    converts = bool(found.get("f16c")) or platform.machine() in ("aarch64", "arm64")
+    dots = bool(found.get("avx512bf16")) and width == 64
+    return Cpu(llvm.get_host_cpu_name(), found.flatten(), width, converts, dots)
 
 
 def lanes(dtype: str) -> int:

@@ -4,6 +4,9 @@ A panel of b has as many columns as a tile. It is copied so that the row that a 
 the row of the step before. In a large matrix these rows lie a page apart, and neither the caches nor the TLB keep much
 of them. A b that is stored by columns is transposed in registers on the way. The packed panel lies on the stack of the
 thread, in that core's cache.
+
+A product of bfloat16 matrices takes two steps along k at once. The two numbers lie side by side in a row of a, and the
+panel is packed so too; a pair is an element, as long as a float32.
 """
 
 from __future__ import annotations
@@ -12,9 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from core.codegen.llvm import I64, Function, IRValue, literal
+from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.polling import STOP_PARAM, product_polls
@@ -23,9 +24,10 @@ from core.codegen.rows import row_function, rows_poll
 from core.codegen.tile import tile, tile_of
 from core.codegen.transpose import transposed_square
 from core.codegen.vector_slices import mask, move, slices_of, store_lanes
-from core.plan.data import Gemm, Instr, RowKernel
+from core.ir.errors import InternalError
+from core.plan.data import Gemm, Instr, RowKernel, View
 
-__all__ = ["PackedGemm", "is_packed", "packed_gemm_function", "packed_gemm_of", "packs", "sums_bytes"]
+__all__ = ["PackedGemm", "is_packed", "packed_gemm_function", "packed_gemm_of", "packs", "sums_bytes", "takes_pairs"]
 
 DEPTH = 512
 """Most steps along k in one block, whose sums are then added to the result: so much of a panel stays in the cache."""
@@ -44,6 +46,8 @@ LINES = 4
 class PackedGemm:
     """One shape of product: c [m, n] = a [m, k] b [k, n]. Strides count elements; rows of c have no gaps.
 
+    pairs: whether an element of a, and of b along k, is a pair of bfloat16 numbers. If b is stored by rows, its strides
+           count single numbers.
     then: the epilogue, a row kernel that runs on each element of the result.
     own:  operands of the epilogue that are the result itself.
     kept: whether anything else reads the result.
@@ -60,6 +64,7 @@ class PackedGemm:
     then: RowKernel | None
     own: tuple[int, ...]
     kept: bool
+    pairs: bool = False
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -118,12 +123,24 @@ def packed_gemm_of(each: Gemm) -> PackedGemm | None:
     if not packs(each):
         return None
     a, b = ((v.strides[-2], v.strides[-1]) for v in (each.a, each.b))
+    pairs = each.a.dtype == "bfloat16"
+    if pairs:
+        if not takes_pairs(each.a, each.b):
+            raise InternalError(f"cannot multiply pairs of {each.a} and {each.b}")
+        k, a, b = k // 2, (a[0] // 2, 1), b if b[1] == 1 else (1, b[1] // 2)
     kernel: RowKernel | None = None
     own: tuple[int, ...] = ()
     if each.then is not None:
         kernel = each.then.kernel
         own = tuple(i for i, v in enumerate(each.then.views) if v.root is each.c.root)
-    return PackedGemm(m, n, k, a, b, each.c.strides[-2], each.c.dtype, each.accumulate, kernel, own, each.kept)
+    return PackedGemm(m, n, k, a, b, each.c.strides[-2], each.c.dtype, each.accumulate, kernel, own, each.kept, pairs)
+
+
+def takes_pairs(a: View, b: View) -> bool:
+    """Whether rows of a, and columns of b unless it is stored by rows, are pairs of numbers that follow each other."""
+    (down, along), (step, across) = a.strides[-2:], b.strides[-2:]
+    by_columns = step == 1 and across % 2 == 0 and across > 2
+    return a.shape[-1] % 2 == 0 and along == 1 and down % 2 == 0 and (across == 1 or by_columns)
 
 
 def packed_gemm_function(module: Module, name: str, p: PackedGemm) -> Function:
@@ -132,7 +149,7 @@ def packed_gemm_function(module: Module, name: str, p: PackedGemm) -> Function:
     Sums over rows have one array for each band, `sums_bytes` apart.
     """
     operands = [f"p{i}" for i in range(len(p.then.operands))] if p.then else []
-    polls = product_polls(p.m, p.n, p.k)
+    polls = product_polls(p.m, p.n, 2 * p.k if p.pairs else p.k)
     pointers = [*((x, "ptr") for x in ("a", "b", "c", *operands)), *([STOP_PARAM] if polls else [])]
     f = Function(name, [*pointers, ("first", "int64"), ("end", "int64")], noalias=not operands)
     f.stop = f.param("stop") if polls else None
@@ -158,13 +175,13 @@ def packed_gemm_function(module: Module, name: str, p: PackedGemm) -> Function:
 def scratch_memory(f: Function, count: int, dtype: str) -> IRValue:
     """Scratch memory for `count` elements on the stack of the thread."""
     name = f.fresh("tile")
-    f.top.append(f"  {name} = alloca [{count * np.dtype(dtype).itemsize} x i8], align 64")
+    f.top.append(f"  {name} = alloca [{count * itemsize(dtype)} x i8], align 64")
     return IRValue(name, "ptr")
 
 
 def sums_bytes(n: int, dtype: str) -> int:
     """Bytes for n sums: the distance between the sums of two bands or of two chunks."""
-    return math.ceil(n * np.dtype(dtype).itemsize / 64) * 64
+    return math.ceil(n * itemsize(dtype) / 64) * 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +229,7 @@ class _Panel:
         last = f.compare("icmp eq", f.binary("add", k, count), I64(p.k))
         size, packed = (rows, self.columns), (self.packed, p.tile[1])
         each_step = self._fetcher(operands, rows) if operands else None
-        sums = tile(f, p.dtype, size, width, (I64(0), count), a, packed, c, each_step)
+        sums = tile(f, p.dtype, size, width, (I64(0), count), a, packed, c, each_step, p.pairs)
 
         for total, address, which in sums:
             if p.accumulate or p.depth < p.k:
@@ -287,6 +304,9 @@ class _Panel:
         """Pack `count` steps from `k` of the columns of b."""
         f, p, width = self.f, self.p, lanes(self.p.dtype)
         b = self._at("b", (k, p.b[0]), (self.start, p.b[1]))
+        if p.b[1] == 1 and p.pairs:
+            self._pack_pairs(k, count)
+            return
         if p.b[1] == 1:
             with f.loop(I64(0), count) as step:
                 source = move(f, b, p.dtype, (step, p.b[0]))
@@ -301,6 +321,23 @@ class _Panel:
                 self._pack_columns(move(f, b, p.dtype, (start, p.b[1])), count, start, width)
         if rest:
             self._pack_columns(f.at(b, I64(whole * width * p.b[1]), p.dtype), count, I64(whole * width), rest)
+
+    def _pack_pairs(self, k: IRValue, count: IRValue) -> None:
+        """Pack `count` pairs of rows of b from pair `k`: each number next to the one below it."""
+        f, p, width = self.f, self.p, lanes(self.p.dtype)
+        b = move(f, f.param("b"), "bfloat16", (k, 2 * p.b[0]), (self.start, 1))
+        with f.loop(I64(0), count) as step:
+            upper = move(f, b, "bfloat16", (step, 2 * p.b[0]))
+            lower = f.at(upper, I64(p.b[0]), "bfloat16")
+            for piece in slices_of(self.columns, width):
+                both = [
+                    f.convert(f.load(f.at(row, I64(piece.start), "uint16"), "uint16", width, mask(piece.count, width)),
+                              "int32")
+                    for row in (upper, lower)
+                ]  # fmt: skip
+                pair = f.binary("or", both[0], f.binary("shl", both[1], f.constant(16, both[1])))
+                place = move(f, self.packed, p.dtype, (step, p.tile[1]), by=piece.start)
+                store_lanes(f, pair, place, piece.count)
 
     def _pack_columns(self, source: IRValue, count: IRValue, start: IRValue, columns: int) -> None:
         """Pack up to a vector of columns from `start`, which are rows in memory."""

@@ -29,7 +29,7 @@ def identity(op: str, dtype: str) -> IRValue:
         return literal(0, dtype)
     if op in ("prod", "and"):
         return literal(1, dtype)
-    if dtype in ("float32", "float64"):
+    if dtype.endswith(("float16", "float32", "float64")):
         return literal(-np.inf if op == "max" else np.inf, dtype)
     if dtype == "bool":
         return literal(op == "min", dtype)

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import numpy as np
-
 from core.codegen.checks import fail
 from core.codegen.draws import DRAWS
-from core.codegen.llvm import I64, Function, IRValue, literal
+from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.machine import cpu
 from core.codegen.operands import Operands, RowSlice
 from core.codegen.polling import STOP_PARAM, is_long
@@ -53,7 +51,7 @@ def row_cost(kernel: RowKernel) -> int:
 
 def _lanes(kernel: RowKernel) -> int:
     """Lanes of a vector: as many of the narrowest numbers in use as a register holds, but not twice the row or more."""
-    sizes = [np.dtype(i.dtype).itemsize for i in kernel.code if i.full and i.dtype not in ("", "bool")]
+    sizes = [itemsize(i.dtype) for i in kernel.code if i.full and i.dtype not in ("", "bool")]
     width = cpu().vector_bytes // max(min(sizes, default=4), 4)
     while width // 2 >= kernel.inner:
         width //= 2

@@ -2,7 +2,7 @@
 
 A kernel is called as the reference executor calls it, ``kernel(xp, *inputs, **attrs)``, with `Elements` as `xp` and
 `Element`s as inputs. So the declaration of an op is also the source of its machine code, and a new elementwise op needs
-nothing more.
+nothing more. As in numpy, a function of 16-bit floats computes in float32 and rounds its result.
 
 There are two kinds of failure. A kernel may use a function or an operator of numpy that has no
 translation: that raises NotTraceable with its name, and the reference executor runs the op. Any other error in a kernel
@@ -20,12 +20,19 @@ import numpy as np
 from core.codegen.functions import FUNCTIONS, NotTraceable
 from core.codegen.llvm import Function, IRValue, literal
 from core.ir.errors import CoreError, InternalError
+from core.ir.precision import HALVES
 from core.ir.registry import lookup
+from core.ops.common.types import as_dtype
 
 __all__ = ["NATIVE", "apply", "refusal"]
 
-NATIVE = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64"})
-"""Dtypes that machine code computes in; the half-precision ones are left to the reference executor."""
+NATIVE = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64", *HALVES})
+"""Dtypes of arrays that machine code reads and writes."""
+
+KEEPING = frozenset(
+    ("negative", "abs", "absolute", "sign", "maximum", "minimum", "where", "floor", "ceil", "trunc", "rint")
+)
+"""Functions of 16-bit floats whose results need no rounding."""
 
 BY_OP: dict[str, Callable[..., IRValue]] = {name: FUNCTIONS[name] for name in ("erf", "erfc", "sigmoid")}
 """Ops, by name, whose kernel calls a library other than numpy or takes more steps than machine code needs."""
@@ -37,7 +44,7 @@ def apply(f: Function, op: str, attrs: Mapping[str, Any], inputs: Sequence[IRVal
     Raises NotTraceable if the kernel uses something that has no translation, InternalError if the kernel fails.
     """
     if op in BY_OP:
-        return BY_OP[op](f, *inputs)
+        return _of_halves(f, BY_OP[op], inputs)
     try:
         result = lookup(op).body(Elements(f), *[Element(f, v) for v in inputs], **attrs)
     except (NotTraceable, CoreError, InternalError):
@@ -49,6 +56,20 @@ def apply(f: Function, op: str, attrs: Mapping[str, Any], inputs: Sequence[IRVal
     if not isinstance(result, Element):
         raise NotTraceable(f"a result of type {type(result).__name__}")
     return result.value
+
+
+def _of_halves(f: Function, function: Callable[..., IRValue], args: Sequence[IRValue], exact: bool = False) -> IRValue:
+    """``function(f, *args)``, of 16-bit floats in float32. exact: whether its result is then a 16-bit float already."""
+    half = next((a.dtype for a in args if a.dtype in HALVES), None)
+    if half is None:
+        return function(f, *args)
+    for a in args:
+        if a.is_float and a.dtype != half:
+            raise NotTraceable(f"{a.dtype} with {half}")
+    result = function(f, *(f.convert(a, "float32") if a.is_float else a for a in args))
+    if result.dtype != "float32":
+        return result
+    return f.exact(result, half) if exact else f.rounded(result, half)
 
 
 @functools.lru_cache(4096)  # the sign of a zero, which its keys ignore, changes no dtype
@@ -88,7 +109,7 @@ class Element:
 
     @property
     def dtype(self) -> np.dtype:
-        return np.dtype(self.value.dtype)
+        return as_dtype(self.value.dtype)
 
     def astype(self, dtype: Any, copy: bool = True) -> Element:
         name = np.dtype(dtype).name
@@ -214,7 +235,7 @@ class Elements:
     def _call(self, name: str, *args: Any, **options: Any) -> Element:
         if options:
             raise NotTraceable(f"numpy.{name} with {', '.join(options)}")
-        return Element(self.f, FUNCTIONS[name](self.f, *self._alike(name, args)))
+        return Element(self.f, _of_halves(self.f, FUNCTIONS[name], self._alike(name, args), name in KEEPING))
 
     def _alike(self, name: str, args: Sequence[Any]) -> list[IRValue]:
         """The arguments as values: numbers become literals of the dtype of the elements next to them, as in numpy."""
@@ -238,6 +259,8 @@ def _holds(dtype: str, number: bool | int | float | np.generic) -> bool:
     """Whether numpy takes a number to the dtype of the elements next to it."""
     if dtype == "bool":
         return isinstance(number, bool | np.bool_)
+    if dtype in HALVES:  # a number of numpy has a dtype of its own, as an array has
+        return not isinstance(number, np.inexact) or number.dtype == as_dtype(dtype)
     if dtype.startswith("float"):
         return True
     limits = np.iinfo(dtype)

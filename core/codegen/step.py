@@ -15,7 +15,7 @@ from core.codegen import kernels, parallel
 from core.codegen.apart import NESTED, write_apart
 from core.codegen.flow import grow_function, slot_function, write_branch, write_loop
 from core.codegen.gather_scatter import gather_function, gather_work, indexed_units, scatter_function
-from core.codegen.llvm import I64, Function, IRValue, literal
+from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.module import Module
 from core.codegen.polling import is_long, stop_of
 from core.codegen.product import batch_addresses, product_function
@@ -251,7 +251,7 @@ class _Step(StepWriter):
             f.store(number, address)
         elif number.name in ("0", "false", literal(0, number.dtype).name):
             f.declarations.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
-            nbytes = size * np.dtype(view.dtype).itemsize
+            nbytes = size * itemsize(view.dtype)
             if nbytes <= FILL_BYTES:
                 f.do(f"call void @llvm.memset.p0.i64({address}, i8 0, i64 {nbytes}, i1 false)")
                 return

@@ -8,7 +8,7 @@ from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import cpu
 from core.codegen.vector_slices import mask
 
-__all__ = ["tile", "tile_of"]
+__all__ = ["dot_pairs", "tile", "tile_of"]
 
 
 def tile_of(m: int, n: int, width: int) -> tuple[int, int]:
@@ -26,10 +26,19 @@ def tile_of(m: int, n: int, width: int) -> tuple[int, int]:
     return -(-m // tiles), wide  # tiles of nearly equal height
 
 
+def dot_pairs(f: Function, a: IRValue, b: IRValue, total: IRValue) -> IRValue:
+    """``total + a0 * b0 + a1 * b1`` for the bfloat16 numbers in each lane of a and b. Denormals count as 0."""
+    twice = f"<{2 * total.lanes} x bfloat>"
+    x, y = (f.op(f"bitcast {each} to {twice}", "bfloat16", 2 * total.lanes).name for each in (a, b))
+    name = f"@llvm.x86.avx512bf16.dpbf16ps.{32 * total.lanes}"
+    f.declarations.add(f"declare {total.type} {name}({total.type}, {twice}, {twice})")
+    return f.op(f"call {total.type} {name}({total}, {twice} {x}, {twice} {y})", total.dtype, total.lanes)
+
+
 def tile(
     f: Function, dtype: str, size: tuple[int, int], width: int, steps: tuple[IRValue, IRValue],
     a: tuple[IRValue, int, int], b: tuple[IRValue, int], c: tuple[IRValue, int],
-    each_step: Callable[[IRValue], None] | None = None,
+    each_step: Callable[[IRValue], None] | None = None, pairs: bool = False,
 ) -> list[tuple[IRValue, IRValue, IRValue | None]]:  # fmt: skip
     """The sums over `steps` along k of a [rows, k] times b [k, columns]: (vector, address in c, mask) of each.
 
@@ -38,6 +47,8 @@ def tile(
     b:         address of its columns, stride of its steps along k.
     c:         address of the tile, stride of its rows.
     each_step: writes more instructions for each step along k.
+    pairs:     whether an element of a and b, as long as a float32, is two bfloat16 numbers that follow each other
+               along k.
     """
     rows, columns = size
     count = -(-columns // width)
@@ -57,7 +68,7 @@ def tile(
             one = f.splat(f.load(f.at(a_here, I64(i * a[1]), dtype), dtype), width)
             for j in range(count):
                 total = f.read(sums[i][j], dtype, width)
-                f.write(f.fma(one, b_vectors[j], total), sums[i][j])
+                f.write((dot_pairs if pairs else Function.fma)(f, one, b_vectors[j], total), sums[i][j])
     return [
         (f.read(sums[i][j], dtype, width), f.at(c[0], I64(i * c[1] + j * width), dtype), masks[j])
         for i in range(rows)

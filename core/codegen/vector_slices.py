@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
-from core.codegen.llvm import I64, Function, IRValue, literal
+from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.machine import cpu
 from core.ir.errors import InternalError
+from core.ir.precision import HALVES
 
 __all__ = [
     "WIDEST",
@@ -50,7 +49,7 @@ def passes(size: int) -> int:
 
 def lanes_for(dtype: str, length: int) -> int:
     """The number of lanes with which a row of `length` takes the least time; the larger of equal ones."""
-    one = np.dtype(dtype).itemsize
+    one = max(itemsize(dtype), 4 if dtype in HALVES else 1)
     widths = [w for w in (64, 32, 16) if w <= cpu().vector_bytes]
     return min(widths, key=lambda w: (-(-length // (w // one)) * passes(w), -w)) // one
 
@@ -121,7 +120,7 @@ def unravel(f: Function, number: IRValue, sizes: tuple[int, ...]) -> list[IRValu
 def fill_zeros(f: Function, address: IRValue, count: int, dtype: str) -> None:
     """Set `count` elements to 0."""
     f.declarations.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
-    nbytes = count * np.dtype(dtype).itemsize
+    nbytes = count * itemsize(dtype)
     f.do(f"call void @llvm.memset.p0.i64({address}, i8 0, i64 {nbytes}, i1 false)")
 
 

@@ -27,6 +27,7 @@ From ops to instructions:
     compose       elementwise work that a lowering writes in terms of the ops of the catalogue
     uses          producers and readers of variables
     unsupported   the exception for ops that a plan cannot contain
+    halves        16-bit floats: ops that compute in float32
     interpreted   an op that the reference executor runs, called from generated code
     partition     regions of generated code, and the single ops between them
 

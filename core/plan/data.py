@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
-
 from core.ir import Block
 from core.ir.errors import Location
+from core.ops.common.types import as_dtype
 
 __all__ = [
     "Gather",
@@ -51,7 +50,7 @@ Place = Literal["arena", "given", "carried", "element", "constant", "none"]
 
 
 def bytes_of(shape: tuple[int, ...], dtype: str) -> int:
-    return math.prod(shape) * np.dtype(dtype).itemsize
+    return math.prod(shape) * as_dtype(dtype).itemsize
 
 
 @dataclass(frozen=True, slots=True, eq=False)

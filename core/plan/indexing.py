@@ -10,10 +10,12 @@ import math
 from dataclasses import replace
 
 from core.ir import Op, TensorType
+from core.ir.precision import is_half
 from core.plan.compose import Maker
 from core.plan.data import Gather, ScatterAdd, View, contiguous
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.fusion import Fusion, Member
+from core.plan.halves import narrowed, widened
 from core.plan.lowering import Lowering, lowers
 from core.plan.reduce import reduced
 from core.plan.shapes import reshaped
@@ -257,11 +259,12 @@ def lower_scatter(low: Lowering, op: Op) -> None:
         raise Unsupported("a sum of bools")
     axis = op.attrs["axis"] % len(out.shape)
     where = low.type(index)
-    x, at = low.dense(low.entry(given)), low.dense(low.entry(index))
+    half, entry = is_half(out), low.entry(given)
+    x, at = low.dense(widened(low, entry) if half else entry), low.dense(low.entry(index))
     number = low.shared.check(
         "index_out_of_range", f"an index is out of range for an axis of size {out.shape[axis]}", op.location
     )
-    target = low.destination(op.outputs[0])
+    target = low.allocate(out.shape, "float32") if half else low.destination(op.outputs[0])
     low.add(
         ScatterAdd(
             _slabs(x, _with(out.shape, axis, where), axis),
@@ -271,7 +274,7 @@ def lower_scatter(low: Lowering, op: Op) -> None:
             location=op.location,
         )
     )
-    low.define(op.outputs[0], target)
+    low.define(op.outputs[0], narrowed(low, target, out) if half else target)
 
 
 def _with(shape: tuple[int, ...], axis: int, index: TensorType) -> tuple[int, ...]:

@@ -6,8 +6,10 @@ import math
 from dataclasses import replace
 
 from core.ir import Op
+from core.ir.precision import is_half
 from core.plan.data import Gemm, Kernel, View
 from core.plan.geometry import Transposition
+from core.plan.halves import lower_wide, narrowed
 from core.plan.lowering import Lowering, lowers
 from core.plan.shapes import reshaped_view
 from core.plan.storage import Storage
@@ -20,9 +22,13 @@ __all__ = ["matrix"]
 def lower_matmul(low: Lowering, op: Op) -> None:
     """Operands have rank 2 or more; leading axes of the first one are rows if the second one is a single matrix."""
     x, _ = (low.type(n) for n in op.inputs)
-    low.type(op.outputs[0])
+    type = low.type(op.outputs[0])
     if not x.is_float:
         raise Unsupported(f"matmul of {x.dtype}")
+    half = is_half(x)
+    if half and not _as_pairs(low, op):
+        lower_wide(low, op, lower_matmul)
+        return
     a, b = (low.stored(low.entry(n)) for n in op.inputs)
     row, column = len(a.shape) == 1, len(b.shape) == 1
     if row:
@@ -40,7 +46,11 @@ def lower_matmul(low: Lowering, op: Op) -> None:
             b = low.hoist_invariant(b, _transposed_copy) if rules.transposes_invariant else b
         elif rules.transposes(math.prod(a.shape[:-1]), b.shape[-1]):
             b = _transposed_copy(low, b)
-    out, accumulates = low.product_destination(op.outputs[0])
+    if half:
+        low.stand_alone(op.outputs[0])
+        out, accumulates = low.allocate(type.shape, "float32"), False
+    else:
+        out, accumulates = low.product_destination(op.outputs[0])
     c = out
     if column:
         c = replace(c, shape=(*c.shape, 1), strides=(*c.strides, 0))
@@ -52,8 +62,39 @@ def lower_matmul(low: Lowering, op: Op) -> None:
         flat, flat_c = reshaped_view(a, (m, a.shape[-1])), reshaped_view(c, (m, c.shape[-1]))
         if flat and flat_c:
             a, c = matrix(low, flat), flat_c  # rows with gaps between them may not be the rows of a matrix
+    if half:
+        a, b = _paired(low, a, b)
     _gemm(low, op, a, b, c, accumulates)
-    low.define(op.outputs[0], out)
+    low.define(op.outputs[0], narrowed(low, out, type) if half else out)
+
+
+def _as_pairs(low: Lowering, op: Op) -> bool:
+    """Whether the target multiplies the 16-bit operands of a product as they are."""
+    x, y = (low.type(n) for n in op.inputs)
+    if min(x.rank, y.rank) < 2 or (y.rank > 2 and op.attrs["transpose_x"]):
+        return False
+    terms, rows = x.shape[-2:] if op.attrs["transpose_x"] else x.shape[:-3:-1]
+    columns = y.shape[-2] if op.attrs["transpose_y"] else y.shape[-1]
+    if y.rank == 2 and not op.attrs["transpose_x"]:
+        rows = math.prod(x.shape[:-1])
+    return low.target.products.pairs(x.dtype, rows, columns, terms)
+
+
+def _paired(low: Lowering, a: View, b: View) -> tuple[View, View]:
+    """The operands in a layout that the target can read pairs of; copies if they have another one."""
+    if not low.target.products.takes_pairs(a, a):  # the numbers of a pair must follow each other in a row
+        turned = len(a.shape) == 2 and a.strides[-2] == 1 and a.strides[-1] > 1
+        a = _transposed_copy(low, a) if turned else _copy(low, a)
+    if not low.target.products.takes_pairs(a, b):
+        b = _copy(low, b)
+    return a, b
+
+
+def _copy(low: Lowering, view: View) -> View:
+    """A row-major copy."""
+    target = low.allocate(view.shape, view.dtype)
+    low.write(view, target)
+    return target
 
 
 def _transposed_copy(low: Storage, view: View) -> View:

@@ -14,6 +14,7 @@ import numpy as np
 from core.ir import HOLE, Block, Op, StackType, TensorType
 from core.ir.errors import ExecutionError, Location
 from core.ir.registry import lookup
+from core.ops.common.types import as_dtype
 from core.plan.data import Instruction, Interpreted, Root, Stack, View
 from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.fusion import Axes, Fusion, Member
@@ -71,7 +72,7 @@ class Lowering(Storage):
         """wanted: (variable, its destination) pairs. outer: of the block around a loop's body."""
         super().__init__(shared.target.rows, wanted, outer)
         self.block = block
-        self.types = block.types
+        self.types = {**block.types}
         self.shared = shared
         self.target = shared.target
         self.uses = Uses(block)
@@ -151,7 +152,7 @@ class Lowering(Storage):
         if len(uniforms) == len(entries):
             try:
                 with np.errstate(all="ignore"):
-                    numbers = [np.asarray(e.number, e.dtype) for e in uniforms]
+                    numbers = [np.asarray(e.number, as_dtype(e.dtype)) for e in uniforms]
                     result = np.asarray(lookup(op).body(np, *numbers, **attrs))
             except ExecutionError as error:  # the error belongs to the run, and only if the op is reached
                 raise Unsupported(str(error)) from None

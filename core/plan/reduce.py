@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from core.ir import Op, TensorType
+from core.ir.precision import is_half
 from core.ir.registry import lookup
+from core.ops.common.types import as_dtype
 from core.plan.entries import Entry, Uniform
 from core.plan.fusion import Member
+from core.plan.halves import narrowed, wide, widened
 from core.plan.lowering import Lowering, lowers
 from core.plan.unsupported import Unsupported
 
@@ -49,20 +52,23 @@ def _reduce(low: Lowering, op: Op, entry: Entry, over: frozenset[int]) -> None:
         raise Unsupported(f"{op.type} of {given.dtype} gives {type.dtype}")
     if isinstance(entry, Uniform):
         with np.errstate(all="ignore"):
-            whole = np.broadcast_to(np.asarray(entry.number, entry.dtype), entry.shape)
+            whole = np.broadcast_to(np.asarray(entry.number, as_dtype(entry.dtype)), entry.shape)
             like = [np.empty(type.shape)] if op.type == "sum_to_like" else []
             number = lookup(op.type).body(np, whole, *like, **op.attrs)
         low.define(name, Uniform(np.ravel(number)[0], type.dtype, type.shape))
         return
     kind = KINDS[op.type]
     count = int(np.prod([entry.shape[i] for i in over], dtype=np.int64))
-    result = reduced(low, kind, entry, over, type, None if op.type == "reduce_mean" else name)
-    if op.type == "reduce_mean":
-        if not type.is_float:
-            raise Unsupported(f"{op.type} of {type.dtype}")
-        divisor = Uniform(np.dtype(type.dtype).type(count), type.dtype, ())
-        result = low.apply("div", {}, [result, divisor], [type.dtype] * 2, type)
-    low.define(name, result)
+    if op.type != "reduce_mean":
+        low.define(name, reduced(low, kind, entry, over, type, name))
+        return
+    if not type.is_float:
+        raise Unsupported(f"{op.type} of {type.dtype}")
+    half, exact = is_half(type), wide(type)
+    result = reduced(low, kind, widened(low, entry) if half else entry, over, exact)
+    divisor = Uniform(np.dtype(exact.dtype).type(count), exact.dtype, ())
+    result = low.apply("div", {}, [result, divisor], [exact.dtype] * 2, exact)
+    low.define(name, narrowed(low, result, type) if half else result)
 
 
 def reduced(
@@ -73,6 +79,8 @@ def reduced(
     type: of the result, which may lack axes of size 1.
     name: the variable of the result, whose destination is used; None if it is no variable.
     """
+    if is_half(type) and kind in ("sum", "prod"):
+        return narrowed(low, reduced(low, kind, widened(low, entry), over, wide(type)), type)
     fusion, axes = low.join(entry.shape, [entry])
     kept = tuple(a for i, a in enumerate(axes) if i not in over)
     gone = frozenset(a for i, a in enumerate(axes) if i in over and a is not None)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.plan.data import Gemm
+from core.plan.data import Gemm, View
 
 __all__ = ["ConvolutionLimits", "PoolLimits", "ProductRules", "RowLimits", "Target"]
 
@@ -40,6 +40,9 @@ class ProductRules:
     transposes:           whether a second operand stored by columns is transposed before a product with so many rows
                           and columns of the result.
     transposes_invariant: whether such an operand is transposed once, before the loop, if no trip changes it.
+    pairs:                whether the generator multiplies 16-bit matrices [m, k] and [k, n] as they are, two numbers
+                          along k at a time: (dtype, m, n, k). Others are widened to float32.
+    takes_pairs:          whether it can do so with matrices of these strides.
     terms:                fewest terms of a sum, or rows of a result, of the products that a loop makes for several
                           trips at once.
     """
@@ -47,6 +50,8 @@ class ProductRules:
     takes_epilogue: Callable[[Gemm], bool]
     transposes: Callable[[int, int], bool]
     transposes_invariant: bool
+    pairs: Callable[[str, int, int, int], bool]
+    takes_pairs: Callable[[View, View], bool]
     terms: int
 
 

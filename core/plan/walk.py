@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 from core.ir import HOLE, Op, TensorType, inner_blocks
+from core.ir.precision import is_half
 from core.ir.registry import lookup
 from core.ir.stop import poll
 from core.plan.constants import lower_constant
+from core.plan.halves import lower_wide
 from core.plan.interpreted import interpret
 from core.plan.lowering import LOWERINGS, Lowering
 from core.plan.unsupported import Unsupported
 
 __all__ = ["lower_ops"]
+
+WIDE = frozenset(
+    (
+        "argmax",
+        "argmin",
+        "argsort",
+        "correlate",
+        "correlate_filter_adjoint",
+        "correlate_input_adjoint",
+        "cumprod",
+        "cumsum",
+        "einsum",
+        "is_last",
+        "linear_scan",
+        "logcumsumexp",
+        "logsumexp",
+        "max_pool",
+        "pick",
+        "running_argmax",
+        "segment_max",
+        "segment_prod",
+        "segment_sum",
+        "unpool_like",
+        "window_sum",
+        "window_sum_adjoint",
+    )
+)
+"""Ops whose lowering takes 16-bit floats in float32."""
 
 
 def lower_ops(low: Lowering) -> None:
@@ -49,6 +79,9 @@ def _lower_natively(low: Lowering, op: Op) -> None:
     sums = low.destinations.sums
     if op.type in ("sum", "add") and op.inputs[-1] in sums:  # the product was added where it was computed
         low.define(op.outputs[0], sums[op.inputs[-1]])
+    elif op.type in WIDE and any(is_half(low.types[n]) for n in (*op.inputs, *op.outputs) if n != HOLE):
+        _refuse_empty(low, op)
+        lower_wide(low, op, LOWERINGS[op.type])
     elif lowering:
         _refuse_empty(low, op)
         lowering(low, op)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from core.ops.common.types import as_dtype
 from core.plan.data import Gather, Gemm, Instruction, Interpreted, Kernel, Rows, ScatterAdd, View
 from core.plan.geometry import Correlation, Pool
 
@@ -71,9 +70,9 @@ def _rows(each: Rows) -> Work:
     nbytes = 0
     for operand in kernel.operands:
         rows = math.prod(size for size, stride in zip(kernel.outer, operand.outer, strict=True) if stride)
-        nbytes += rows * (kernel.inner if operand.inner else 1) * np.dtype(operand.dtype).itemsize
+        nbytes += rows * (kernel.inner if operand.inner else 1) * as_dtype(operand.dtype).itemsize
     dtypes = [o.dtype for o in kernel.operands]
-    dtype = next((d for d in dtypes if d.startswith("float")), dtypes[0] if dtypes else "float32")
+    dtype = next((d for d in dtypes if "float" in d), dtypes[0] if dtypes else "float32")
     return Work(f"rows {_by(kernel.outer, kernel.inner)}", flops, nbytes, dtype, each.ops)
 
 
@@ -90,7 +89,7 @@ def _windows(each: Kernel) -> int:
 def _bytes(*views: View) -> int:
     """Bytes of all views; elements that a view repeats count once."""
     return sum(
-        math.prod(n for n, stride in zip(v.shape, v.strides, strict=True) if stride) * np.dtype(v.dtype).itemsize
+        math.prod(n for n, stride in zip(v.shape, v.strides, strict=True) if stride) * as_dtype(v.dtype).itemsize
         for v in views
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from core.ir.errors import ExecutionError, InternalError
+from core.ops.common.types import as_dtype
 from core.plan.data import Interpreted, View, bytes_of
 from core.runtime.control_words import ERROR, RAISED, STOP
 from core.runtime.reference import interpreter_of
@@ -61,4 +62,4 @@ def _array(address: int | None, view: View) -> np.ndarray:
     if address is None:
         raise InternalError(f"compiled code passed no address for an array {view.dtype}{list(view.shape)}")
     memory = (ctypes.c_char * bytes_of(view.shape, view.dtype)).from_address(address)
-    return np.frombuffer(memoryview(memory), view.dtype).reshape(view.shape)
+    return np.frombuffer(memoryview(memory), as_dtype(view.dtype)).reshape(view.shape)

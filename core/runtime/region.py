@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from core.ir.errors import ExecutionError, Location
+from core.ops.common.types import as_dtype
 from core.plan.data import Instruction, Stack, bytes_of
 from core.plan.data import Sequence as Instructions
 from core.plan.flow import Branch, Loop, Recording
@@ -56,7 +57,7 @@ class NativeRegion:
         self._callback = Callback(self.plan.interpreted, self._control) if self.plan.interpreted else None
         self._enters_directly = self._arenas.is_small and not self.polls and self._callback is None
         self._shapes = [v.shape for v in self.plan.params]
-        self._results = ResultPools((v.shape, np.dtype(v.dtype)) for v in self.plan.results)
+        self._results = ResultPools((v.shape, as_dtype(v.dtype)) for v in self.plan.results)
         nbytes = sum([bytes_of(v.shape, v.dtype) for v in self.plan.results])
         self._result_bytes = nbytes if nbytes >= GRAIN else 0
         self._times = (ctypes.c_int64 * (2 * len(self.timed)))()

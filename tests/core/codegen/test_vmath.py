@@ -297,7 +297,7 @@ def test_the_bits_do_not_depend_on_the_instructions(name, dtype, monkeypatch):
     with np.errstate(all="ignore"):
         arrays = (doubles(CASES[name].near, BLOCK).astype(dtype),) if name in CASES else pairs(name, dtype)
     expected = compiled(name, dtype, 8)(*arrays)
-    older = machine.Cpu("haswell", "+avx2,+fma", 32)
+    older = machine.Cpu("haswell", "+avx2,+fma", 32, converts_float16=True, dots_bfloat16=False)
     monkeypatch.setattr(machine, "cpu", lambda: older)
 
     found = compiled.__wrapped__(name, dtype, 8)(*arrays)
