@@ -33,7 +33,7 @@ it.
 * `row_branches.py`: the construct `if_else_rows`, which sends each row of a batch through one of two blocks.
 * `safe_where.py`: the construct `safe_where`, a selection whose unselected side has no gradient.
 * `functions.py`: the construct `call`, and the functions of a program.
-* `gradients.py`: the construct `gradients`, derivatives that the program goes on computing with.
+* `derivatives.py`: the construct `gradients`, derivatives that the program goes on computing with.
 * `write.py`: `write`, the way out.
 * `samples.py`: one example program for each construct and each op with inner blocks.
 """

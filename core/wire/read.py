@@ -16,7 +16,7 @@ from typing import Any
 
 from core.ir import Program
 from core.ir.recursion import headroom
-from core.wire import control_flow, functions, gradients, recurrence, row_branches, safe_where  # noqa: F401  (declare the constructs)
+from core.wire import control_flow, derivatives, functions, recurrence, row_branches, safe_where  # noqa: F401  (declare the constructs)
 from core.wire.document import Limits, Problems, parse
 from core.wire.reader import Reader
 from core.wire.scope import Scopes

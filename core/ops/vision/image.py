@@ -155,9 +155,9 @@ def window_positions(
     n = len(sizes)
     out = np.zeros((1,) * (2 * n), "int64")
     for axis, (size, k, s, d) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
-        along = np.add.outer(np.arange(k) * d, _starts(size, k, s, d)) * math.prod(sizes[axis + 1 :])
+        along = np.add.outer(np.arange(k) * d, np.arange(0, size - d * (k - 1), s)) * math.prod(sizes[axis + 1 :])
         out = out + along.reshape(*(m if i == axis else 1 for m in along.shape for i in range(n)))
-    return xp.asarray(out.reshape(math.prod(kernel), -1).astype("int64"))
+    return xp.asarray(out.reshape(math.prod(kernel), -1))
 
 
 def _starts(size: int, kernel: int, stride: int, dilation: int) -> range:
