@@ -224,7 +224,8 @@ def text_of(program: Program) -> str:
             lists.append(f'   "{member}": [{lines}]')
         head = f'  {{"idx": {each["idx"]}, "parent_idx": {each["parent_idx"]}'
         blocks.append(",\n".join([head, *lists]) + "}")
-    return '{"program": {"blocks": [\n' + ",\n".join(blocks) + "]}}\n"
+    more = [f',\n "{member}": {json.dumps(value)}' for member, value in program.items() if member != "blocks"]
+    return '{"program": {"blocks": [\n' + ",\n".join(blocks) + "]" + "".join(more) + "}}\n"
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import signal
 import threading
+from collections.abc import Iterator
 
 import httpx
 import numpy as np
@@ -23,6 +24,14 @@ def dataset(url: str) -> str:
     train, _ = load()
     with Service(url) as service:
         return service.datasets.upload({"x": train.x[:300], "y": train.y[:300]}, name="digits").id
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also in a process that a shell has started in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_session_is_fitted_and_goes_on_with_its_own_steps(url, dataset):
@@ -57,7 +66,7 @@ def test_a_failed_job_raises_with_its_reason(url, dataset):
 
 
 @pytest.mark.parametrize("on_interrupt", ["cancel", "detach"])
-def test_an_interrupt_cancels_the_job_or_leaves_it(url, dataset, on_interrupt):
+def test_an_interrupt_cancels_the_job_or_leaves_it(url, dataset, on_interrupt, interruptible):
     with Service(url) as service:
         job = service.jobs.submit(dataset, program=digits_mlp(), loss="loss", optimizer=ADAM, epochs=100_000)
         seen = itertools.count()
