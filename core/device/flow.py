@@ -1,0 +1,195 @@
+"""Loops of a step on a GPU. Every thread counts the trips by itself; one thread speaks for all where a word is written.
+
+Threads must agree about the end of a loop, or some would wait for others for ever. So none of them decides by a word
+that may change meanwhile: the first thread copies the stop word and the error word to one of two `go` words during a
+trip, and all threads read that one at the beginning of the next trip, behind a barrier.
+
+A stack cannot grow during a launch. If it is too small, the step ends with an error word of `TOO_SMALL`; the caller
+makes it larger and runs the step again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.codegen import flow
+from core.codegen.llvm import I64, Function, IRValue
+from core.plan.data import Root
+from core.plan.flow import Elements, Loop, Recording, State
+from core.runtime.control_words import CONTROL, STOPPED
+
+if TYPE_CHECKING:
+    from core.device.step import DeviceStep
+
+__all__ = ["GO", "TOO_SMALL", "write_loop"]
+
+GO = len(CONTROL)
+"""The position of the two `go` words behind the control words."""
+
+TOO_SMALL = -2
+"""Error word: a stack was too small."""
+
+
+def write_loop(step: DeviceStep, each: Loop) -> None:
+    """Write the trips of a loop: as `core.codegen.flow.write_loop`, for all threads."""
+    f, threads = step.f, step.launch
+    step.counts_ops = True
+    now: dict[State, IRValue] = {}
+    following: dict[State, IRValue] = {}
+    for state in each.states:
+        buffers = [step.base(b) for b in state.buffers]
+        now[state], following[state] = f.slot("ptr"), f.slot("ptr")
+        f.write(buffers[0], now[state])
+        f.write(buffers[-1], following[state])
+        _copy(step, buffers[0], step.address(state.initial), state.nbytes)
+    done = f.slot("int64")
+    f.write(I64(0), done)
+    length = None
+    for stack, _ in each.over:
+        length = I64(stack.length) if isinstance(stack, Elements) else step.recordings[stack][1]
+    growing = [(r, element) for r, element in each.records if isinstance(r, Recording)]
+    starts = {}
+    for recording, _ in growing:
+        cursor = step.cursor(recording.stack)
+        if not recording.stack.kept:
+            for emptied in (recording.stack, *recording.inside):
+                f.write(I64(0), step.cursor(emptied))
+        starts[recording] = f.read(cursor, "int64")
+    made = [f.slot("int64") for _ in each.ahead]
+    with threads.alone(f):
+        _tell(step, I64(0))
+    threads.barrier(f)
+
+    head, body, after = f.label("asked"), f.label("trip"), f.label("ended")
+    f.jump(head)
+    f.begin(head)
+    trip = f.read(done, "int64")
+    if length is None:
+        go = f.load(f.read(now[each.states[0]], "ptr"), "bool")
+    else:
+        go = f.compare("icmp slt", trip, length)
+    parity = f.op(f"and {trip}, 1", "int64")
+    told = f.load(_go_word(step, parity), "int64")
+    fine = f.binary("and", go, f.compare("icmp eq", told, I64(0)))
+    within = _within_limits(step, each, flow._trips_before(f, each, trip, now), fine)
+    step.reads_anything()
+    f.branch(f.binary("and", fine, within), body, after)
+    f.begin(body)
+    with threads.alone(f):
+        _tell(step, f.op(f"xor {parity}, 1", "int64"))
+    for state in each.states:
+        step.roots[state.now] = f.read(now[state], "ptr")
+        step.roots[state.following] = f.read(following[state], "ptr")
+    at = trip
+    if each.reverse and length is not None:
+        at = f.binary("sub", f.binary("sub", length, I64(1)), trip)
+    for stack, element in each.over:
+        flow._open_element(step, stack, element, at)
+    for stack, element in each.records:
+        if isinstance(stack, Elements):
+            flow._open_element(step, stack, element, at)
+    for hoisted in each.hoisted:
+        flow._open_buffers(step, hoisted, flow._slot_of(f, hoisted, trip, each.reverse))
+    for ahead, there in zip(each.ahead, made, strict=True):
+        step.meet()  # it reads the position that the trip before has written
+        flow._ahead(step, ahead, trip, there)
+        step.reads_anything()
+    slots = {}
+    for recording, element in growing:
+        slots[recording] = _slot(step, recording, starts[recording], at, length)
+        if isinstance(element, Root):
+            step.roots[element] = slots[recording]
+    step.sequence(each.body)
+    for hoisted in each.hoisted:
+        step.meet()
+        flow._many(step, each, hoisted, trip, at)
+    for recording, element in growing:
+        if isinstance(element, Recording):
+            start, count = step.recordings[element]
+            with threads.alone(f):
+                f.store(start, slots[recording])
+                f.store(count, f.at(slots[recording], I64(8), "uint8"))
+            step.reads_anything()
+        cursor = step.cursor(recording.stack)
+        if length is None:
+            f.write(f.binary("add", f.binary("add", starts[recording], trip), I64(1)), cursor)
+        else:
+            f.write(f.binary("add", starts[recording], length), cursor)
+    for state in each.states:
+        if state.now is not state.following:
+            old = f.read(now[state], "ptr")
+            f.write(f.read(following[state], "ptr"), now[state])
+            f.write(old, following[state])
+    f.write(f.binary("add", trip, I64(1)), done)
+    threads.barrier(f)
+    step.forget()
+    f.jump(head)
+    f.begin(after)
+    step.reads_anything()
+    trips = f.read(done, "int64")
+    for recording, _ in growing:
+        step.recordings[recording] = (starts[recording], trips)
+    for state in each.states:
+        step.roots[state.now] = f.read(now[state], "ptr")
+    for hoisted in each.hoisted:
+        step.meet()
+        flow._rest(step, each, hoisted, trips)
+    step.meet()
+    for state in each.states:
+        _copy(step, step.address(state.final), step.roots[state.now], state.nbytes)
+
+
+def _go_word(step: DeviceStep, number: IRValue) -> IRValue:
+    f = step.f
+    return f.at(f.param("control"), f.binary("add", number, I64(GO)), "int64")
+
+
+def _tell(step: DeviceStep, number: IRValue) -> None:
+    """Copy whether the step must end to a `go` word; a set stop word becomes an error."""
+    f = step.f
+    stop = f.op(f"load volatile i64, {step.control('stop')}, align 8", "int64")
+    with f.when(f.compare("icmp ne", stop, I64(0))):
+        f.store(I64(STOPPED), step.control("error"))
+    error = f.op(f"load volatile i64, {step.control('error')}, align 8", "int64")
+    f.store(error, _go_word(step, number))
+
+
+def _within_limits(step: DeviceStep, each: Loop, trip: IRValue, goes: IRValue) -> IRValue:
+    """Whether this trip exceeds no limit. Each thread counts ops by itself; the first one reports the error."""
+    f = step.f
+    too_many, too_long = each.limits
+    few = f.compare("icmp slt", trip, f.load(step.control("max_trips"), "int64"))
+    used = f.select(goes, I64(each.ops), I64(0))
+    counter = f.param("ops_left")
+    left = f.binary("sub", f.read(counter, "int64"), used)
+    f.write(left, counter)
+    short = f.compare("icmp sge", left, I64(0))
+    for holds, check in ((few, too_many), (short, too_long)):
+        broken = f.binary("and", goes, f.op(f"xor {holds}, true", "bool"))
+        with step.launch.alone(f), f.when(broken):
+            step.fail(I64(check))
+    return f.binary("and", few, short)
+
+
+def _slot(step: DeviceStep, recording: Recording, start: IRValue, at: IRValue, length: IRValue | None) -> IRValue:
+    """The address of slot `at`; slot 0 and an error if the stack is too small."""
+    f = step.f
+    slot = f.binary("add", start, at)
+    needed = f.binary("add", start, length) if length is not None else f.binary("add", slot, I64(1))
+    nbytes = f.binary("mul", needed, I64(recording.stack.slot_bytes))
+    entry = step.stack_entry(recording.stack)
+    fits = f.compare("icmp sle", nbytes, f.load(f.at(entry, I64(8), "uint8"), "int64"))
+    with step.launch.alone(f), f.when(f.op(f"xor {fits}, true", "bool")):
+        f.store(I64(TOO_SMALL), step.control("error"))
+        wanted = f.at(entry, I64(16), "uint8")
+        f.store(f.intrinsic("smax", nbytes, f.load(wanted, "int64")), wanted)
+    return flow._slot_address(step, recording.stack, f.select(fits, slot, I64(0)))
+
+
+def _copy(step: DeviceStep, target: IRValue, source: IRValue, nbytes: int) -> None:
+    """All threads together. The caller has met before; nothing may depend on the copy before the next barrier."""
+    f: Function = step.f
+    dtype, size = ("int64", 8) if nbytes % 8 == 0 else ("int32", 4) if nbytes % 4 == 0 else ("uint8", 1)
+    with f.loop(step.launch.number(f), I64(nbytes // size), step.launch.total) as i:
+        f.store(f.load(f.at(source, i, dtype), dtype), f.at(target, i, dtype))
+    step.touches_anything()

@@ -1,0 +1,64 @@
+"""The GPU as a target: of the planner, and of the generators of `core.codegen`, for which it is a CPU of one lane."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from core.codegen.cpu_target import CPU_TARGET
+from core.codegen.cpus import Cpu
+from core.plan.target import ProductRules, RowLimits
+
+__all__ = ["DEVICE_TARGET", "GPU"]
+
+GPU = Cpu(
+    "nvptx64-nvidia-cuda",
+    "sm_80",
+    "",
+    vector_bytes=4,
+    registers=32,
+    converts_float16=True,
+    dots_bfloat16=False,
+    scales=False,
+)
+"""A thread of a GPU. registers: those of one tile."""
+
+NEVER = 2**62
+
+LACKS = frozenset(
+    (
+        "cholesky", "eigenvalues", "eigenvectors", "eliminate", "exponential", "orthogonalize", "singular_values",
+        "substitute", "substitute_identity", "substitute_ordered",
+    )
+)  # fmt: skip
+"""Kernels that are written for vector registers, or that call LAPACK."""
+
+DEVICE_TARGET = replace(
+    CPU_TARGET,
+    interprets=False,
+    open_sizes=False,
+    lacks=LACKS,
+    alignment=256,
+    rows=RowLimits(
+        longest_row=4096,  # a warp sweeps over a row
+        longest_total=4096,
+        split_rows=(1024, 32, 32),
+        instructions=1000,  # their values stay in registers
+        unrelated=100,
+    ),
+    products=ProductRules(
+        takes_epilogue=lambda product: False,
+        transposes=lambda rows, columns: False,  # a product reads any strides through shared memory
+        transposes_invariant=False,
+        pairs=lambda dtype, rows, columns, terms: False,
+        takes_pairs=lambda a, b: False,
+        terms=256,
+    ),
+    convolutions=replace(
+        CPU_TARGET.convolutions,
+        lanes=1,
+        channels={"correlate": NEVER, "input_adjoint": NEVER, "filter_adjoint": NEVER},
+        short_row_bytes=0,
+        single_tap_channels=NEVER,
+    ),
+    stripes=replace(CPU_TARGET.stripes, nbytes=NEVER),
+)

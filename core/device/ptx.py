@@ -1,0 +1,174 @@
+"""From the text of a step to PTX, and to the machine code of a GPU (cubin) by nvJitLink, which needs no GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from core.codegen.cpus import prepare_targets
+from core.codegen.machine import optimize
+from core.device.step import DeviceCode
+from core.device.threads import WARP
+from core.ir.errors import ExecutionError
+
+__all__ = ["Cubin", "cubin_of", "has_linker", "ptx_of"]
+
+PRELUDE = """
+@shared_memory = external addrspace(3) global [0 x i8], align 16
+@arrived = internal global i32 0
+declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)
+declare void @llvm.nvvm.bar.warp.sync(i32)
+declare i32 @llvm.nvvm.shfl.sync.bfly.i32(i32, i32, i32, i32)
+
+define internal i32 @dev_thread() #1 {{
+  %block = call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+  %thread = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+  %before = mul i32 %block, {block}
+  %number = add i32 %before, %thread
+  ret i32 %number
+}}
+
+define internal ptr @dev_shared() #1 {{
+  ret ptr addrspacecast (ptr addrspace(3) @shared_memory to ptr)
+}}
+
+define internal void @dev_block_barrier(i32 %place) #1 {{
+  call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)
+  ret void
+}}
+
+define internal void @dev_warp_barrier(i32 %place) #1 {{
+  call void @llvm.nvvm.bar.warp.sync(i32 -1)
+  ret void
+}}
+
+define internal i32 @dev_exchange(i32 %value, i32 %distance, i32 %place) #1 {{
+  %other = call i32 @llvm.nvvm.shfl.sync.bfly.i32(i32 -1, i32 %value, i32 %distance, i32 {last})
+  ret i32 %other
+}}
+
+define internal void @dev_barrier(i32 %place) #1 {{
+  call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)
+  {others}
+  ret void
+}}
+
+define ptx_kernel void @main(ptr %given, ptr %arena, ptr %control, ptr %stacks) #2 {{
+  call void @step(ptr %given, ptr %arena, ptr %control, ptr %stacks)
+  ret void
+}}
+
+attributes #1 = {{ nounwind alwaysinline }}
+attributes #2 = {{ nounwind "nvvm.maxntid"="{block}" }}
+"""
+"""The functions `dev_*` (see `core.device.threads`) and the entry."""
+
+OTHER_BLOCKS = """%thread = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+  %speaks = icmp eq i32 %thread, 0
+  br i1 %speaks, label %one, label %all
+one:
+  %before = atomicrmw add ptr @arrived, i32 1 acq_rel
+  %round = udiv i32 %before, {blocks}
+  %next = add i32 %round, 1
+  %wanted = mul i32 %next, {blocks}
+  br label %wait
+wait:
+  %now = load atomic i32, ptr @arrived acquire, align 4
+  %missing = sub i32 %now, %wanted
+  %early = icmp slt i32 %missing, 0
+  br i1 %early, label %wait, label %all
+all:
+  call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)"""
+"""One thread of each block waits until all blocks have arrived. All blocks must run at once (a cooperative launch)."""
+
+
+def ptx_of(code: DeviceCode, architecture: str = "sm_80") -> str:
+    """The PTX of a step; its kernel is `main`. Raises ExecutionError (compiler_failed)."""
+    others = OTHER_BLOCKS.format(blocks=code.blocks) if code.blocks > 1 else ""
+    declared = "\n".join(line for line in code.text.split("\n") if not re.match(r"declare \S+ @dev_", line))
+    declared = re.sub(r"(attributes #0 = \{ nounwind) noinline", r"\1 alwaysinline", declared)  # calls spill registers
+    prelude = PRELUDE.format(block=code.block, last=WARP - 1, others=others)
+    prepare_targets()
+    machine = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(cpu=architecture, opt=3)
+    try:
+        module = llvm.parse_assembly(declared + prelude)
+        module.verify()
+    except RuntimeError as error:
+        raise ExecutionError(f"LLVM refuses the step: {error}", "compiler_failed") from None
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    whole = llvm.create_new_module_pass_manager()
+    whole.add_always_inliner_pass()
+    whole.run(module, llvm.create_pass_builder(machine, llvm.PipelineTuningOptions()))
+    optimize(module, machine)
+    return str(machine.emit_assembly(module))
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """Machine code of a GPU. registers: of a thread; spilled: bytes of registers that are kept in memory."""
+
+    code: bytes
+    registers: int
+    spilled: int
+
+
+def has_linker() -> bool:
+    """Whether nvJitLink is installed (the package nvidia-nvjitlink-cu12)."""
+    return _linker_path() is not None
+
+
+def cubin_of(ptx: str, architecture: str = "sm_80") -> Cubin:
+    """The machine code of a text of PTX. Raises ExecutionError (compiler_failed) with nvJitLink's message."""
+    link, handle, size = _linker(), ctypes.c_void_p(), ctypes.c_size_t()
+    options = (ctypes.c_char_p * 2)(f"-arch={architecture}".encode(), b"-verbose")
+    source = ptx.encode() + b"\0"
+    if link("Create", ctypes.byref(handle), 2, options):
+        raise ExecutionError(f"nvJitLink takes no {architecture}", "compiler_failed")
+    ptx_input = 2
+    nbytes = ctypes.c_size_t(len(source))
+    failed = link("AddData", handle, ptx_input, source, nbytes, b"step") or link("Complete", handle)
+
+    def said(which: str) -> str:
+        link(f"Get{which}LogSize", handle, ctypes.byref(size))
+        room = ctypes.create_string_buffer(size.value + 1)
+        link(f"Get{which}Log", handle, room)
+        return room.value.decode()
+
+    try:
+        if failed:
+            raise ExecutionError(f"nvJitLink refuses the step: {said('Error')}", "compiler_failed")
+        report = said("Info")
+        link("GetLinkedCubinSize", handle, ctypes.byref(size))
+        room = ctypes.create_string_buffer(size.value)
+        link("GetLinkedCubin", handle, room)
+    finally:
+        link("Destroy", ctypes.byref(handle))
+    registers = max(map(int, re.findall(r"Used (\d+) registers", report)), default=0)
+    return Cubin(room.raw, registers, sum(map(int, re.findall(r"(\d+) bytes spill stores", report))))
+
+
+def _linker_path() -> Path | None:
+    try:
+        found = find_spec("nvidia.nvjitlink")
+    except ModuleNotFoundError:
+        return None
+    folders = found.submodule_search_locations if found else None
+    return next((p for each in folders or () for p in Path(each).glob("lib/libnvJitLink.so.*")), None)
+
+
+@cache
+def _linker() -> Any:
+    path = _linker_path()
+    if path is None:
+        raise ExecutionError("nvJitLink is not installed: it comes with nvidia-nvjitlink-cu12", "compiler_failed")
+    library = ctypes.CDLL(str(path))
+    return lambda name, *args: getattr(library, f"__nvJitLink{name}_12_9")(*args)

@@ -1,0 +1,232 @@
+"""Row kernels on many threads: a thread for each element, or a warp for each row if elements of a row are reduced.
+
+Sums over rows have two stages, each in a fixed order: a warp adds up its rows in scratch memory of its own, then a
+thread for each element of the result adds up what the warps have. So the bits do not depend on the order of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from core.codegen.checks import fail
+from core.codegen.draws import DRAWS
+from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
+from core.codegen.reductions import combine, identity, repeated
+from core.codegen.scalar import apply
+from core.codegen.sweeps import sweeps
+from core.device.threads import WARP, Threads, flat_offset, split
+from core.plan.data import Instr, RowKernel, Rows
+
+__all__ = ["row_kernel", "sums_room"]
+
+ALIGNMENT = 256
+"""Bytes between the sums of two arrays."""
+
+
+def row_kernel(name: str, each: Rows, threads: Threads) -> Function:
+    """``name(operands..., scratch)`` for all threads. scratch: `sums_room` bytes."""
+    operands = [(f"p{i}", "ptr") for i in range(len(each.kernel.operands))]
+    f = Function(name, [*operands, ("scratch", "ptr")], noalias=False)
+    _Writer(f, each, threads).write()
+    return f
+
+
+def sums_room(each: Rows, threads: Threads) -> int:
+    """Bytes of scratch memory that a row kernel needs."""
+    return sum(_room(each, n, _teams(each, threads)) for n, i in enumerate(each.kernel.code) if i.kind == "accumulate")
+
+
+def _teams(each: Rows, threads: Threads) -> int:
+    """Warps that have rows."""
+    return min(threads.warps, each.kernel.rows)
+
+
+def _room(each: Rows, number: int, teams: int) -> int:
+    """Bytes for the sums of all warps of one accumulation."""
+    view = each.views[each.kernel.code[number].operand]
+    nbytes = teams * math.prod(view.shape) * itemsize(view.dtype)
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+class _Writer:
+    """Writes one row kernel. row: the position of the present row along the outer axes; values: those of the row."""
+
+    def __init__(self, f: Function, each: Rows, threads: Threads) -> None:
+        self.f, self.each, self.threads = f, each, threads
+        self.kernel: RowKernel = each.kernel
+        self.code = each.kernel.code
+        self.row: list[IRValue] = []
+        self.values: dict[int, IRValue] = {}
+
+    def write(self) -> None:
+        totals = [i for i in self.code if i.kind == "reduce" and self.code[i.args[0]].full]
+        if totals or any(i.kind == "accumulate" for i in self.code):
+            self._by_warps()
+        else:
+            self._by_elements()
+
+    def _by_elements(self) -> None:
+        """A thread for each element of the domain; the one of a row's first element speaks for the row."""
+        f, kernel = self.f, self.kernel
+        with f.loop(self.threads.number(f), I64(kernel.rows * kernel.inner), self.threads.total) as at:
+            row, column = split(f, at, (kernel.rows, kernel.inner))
+            self.row = split(f, row, kernel.outer)
+            self.values = {}
+            leads = f.compare("icmp eq", column, I64(0))
+            for n in range(len(self.code)):
+                self._one(n, self.values, column, leads)
+
+    def _by_warps(self) -> None:
+        f, kernel = self.f, self.kernel
+        teams = _teams(self.each, self.threads)
+        sums = _Sums(self, teams)
+        lane, warp = self.threads.lane(f), f.op(f"udiv {self.threads.number(f)}, {WARP}", "int64")
+        with f.when(f.compare("icmp slt", warp, I64(teams))):
+            sums.start(warp, lane)
+            with f.loop(warp, I64(kernel.rows), self.threads.warps) as row:
+                self.row = split(f, row, kernel.outer)
+                self.values = {}
+                self._sweep(sums, lane)
+        if sums.numbers:
+            self.threads.barrier(f)
+            sums.finish()
+
+    def _sweep(self, sums: _Sums, lane: IRValue) -> None:
+        """All sweeps over a row by one warp."""
+        f, code = self.f, self.code
+        leads = f.compare("icmp eq", lane, I64(0))
+        for sweep in sweeps(code, (), 1):
+            for n in sweep.before:
+                if code[n].kind == "accumulate":
+                    value = self.values[code[n].args[0]]
+                    value = repeated(f, code[n].op, value, self.kernel.inner) if code[n].value else value
+                    with f.when(leads):
+                        sums.add(n, I64(0), value)
+                else:
+                    self._one(n, self.values, I64(0), leads)
+            totals = {n: f.slot(code[n].dtype) for n in sweep.along if code[n].kind == "reduce" or sums.is_total(n)}
+            for n, slot in totals.items():
+                f.write(identity(code[n].op, code[n].dtype), slot)
+            if sweep.along:
+                with f.loop(lane, I64(self.kernel.inner), WARP) as column:
+                    made: dict[int, IRValue] = {}
+                    for n in sweep.along:
+                        value = self._argument(n, made)
+                        if n in totals:
+                            f.write(combine(f, code[n].op, f.read(totals[n], code[n].dtype), value), totals[n])
+                        elif code[n].kind == "accumulate":
+                            sums.add(n, column, value)
+                        else:
+                            self._one(n, made, column, leads)
+            for n, slot in totals.items():
+                total = self.threads.reduce_warp(f, code[n].op, f.read(slot, code[n].dtype))
+                if code[n].kind == "reduce":
+                    self.values[n] = total
+                else:
+                    with f.when(leads):
+                        sums.add(n, I64(0), total)
+
+    def _argument(self, number: int, made: Mapping[int, IRValue]) -> IRValue:
+        """The first argument of an instruction; anything if it has none."""
+        args = self.code[number].args
+        return (made[args[0]] if args[0] in made else self.values[args[0]]) if args else I64(0)
+
+    def _one(self, number: int, made: dict[int, IRValue], column: IRValue, leads: IRValue) -> None:
+        """An instruction at one element. leads: whether this thread speaks for the row."""
+        f, instr = self.f, self.code[number]
+        args = [made[a] if a in made else self.values[a] for a in instr.args]
+        if instr.kind == "constant":
+            made[number] = literal(instr.value, instr.dtype)
+        elif instr.kind == "load":
+            made[number] = f.load(self.address(instr, column), instr.dtype)
+        elif instr.kind == "lookup":
+            at = f.op(f"mul nsw {args[0]}, {dict(instr.attrs)['step']}", "int64")
+            made[number] = f.load(f.at(self.address(instr, column), at, instr.dtype), instr.dtype)
+        elif instr.kind == "iota":
+            strides = dict(instr.attrs)
+            at = flat_offset(f, [*self.row, column], [*strides["outer"], strides["inner"]])
+            made[number] = f.binary("add", at, I64(instr.value))
+        elif instr.kind == "apply":
+            attrs = dict(instr.attrs)
+            draw = DRAWS.get(instr.op)
+            made[number] = draw(f, attrs, args, False) if draw else apply(f, instr.op, attrs, args)
+        elif instr.kind == "reduce":
+            made[number] = repeated(f, instr.op, args[0], self.kernel.inner)
+        elif instr.kind == "store":
+            with f.when(self._writes(instr, column, literal(True, "bool") if instr.full else leads)):
+                f.store(args[0], self.address(instr, column))
+        elif instr.kind == "check":
+            with f.when(f.op(f"xor {args[0]}, true", "bool")):
+                fail(f, f.param(f"p{instr.operand}"), I64(instr.value))
+
+    def _writes(self, instr: Instr, column: IRValue, condition: IRValue) -> IRValue:
+        """Whether this thread stores: of several rows or elements that would store the same number, the first."""
+        f, operand, kernel = self.f, self.kernel.operands[instr.operand], self.kernel
+        steps = zip(self.row, operand.outer, kernel.outer, strict=True)
+        same = [at for at, stride, size in steps if not stride and size > 1]
+        same += [column] if instr.full and not operand.inner and kernel.inner > 1 else []
+        for at in same:
+            condition = f.binary("and", condition, f.compare("icmp eq", at, I64(0)))
+        return condition
+
+    def address(self, instr: Instr, column: IRValue) -> IRValue:
+        """The address of the present element in the operand of an instruction."""
+        operand = self.kernel.operands[instr.operand]
+        at = flat_offset(self.f, [*self.row, column], [*operand.outer, operand.inner])
+        return self.f.at(self.f.param(f"p{instr.operand}"), at, operand.dtype)
+
+
+class _Sums:
+    """The sums over rows of one kernel. numbers: of the instructions that accumulate."""
+
+    def __init__(self, writer: _Writer, teams: int) -> None:
+        self.writer, self.f, self.teams = writer, writer.f, teams
+        self.numbers = [n for n, i in enumerate(writer.code) if i.kind == "accumulate"]
+        self.rooms: dict[int, IRValue] = {}
+        at = 0
+        for n in self.numbers:
+            self.rooms[n] = self.f.at(self.f.param("scratch"), I64(at), "uint8")
+            at += _room(writer.each, n, teams)
+        self.own: dict[int, IRValue] = {}
+
+    def size(self, number: int) -> int:
+        return math.prod(self.writer.each.views[self.writer.code[number].operand].shape)
+
+    def is_total(self, number: int) -> bool:
+        """Whether all elements of a row are added to one sum."""
+        instr = self.writer.code[number]
+        return instr.kind == "accumulate" and not self.writer.kernel.operands[instr.operand].inner
+
+    def start(self, warp: IRValue, lane: IRValue) -> None:
+        """Start the sums of this warp."""
+        f = self.f
+        for n in self.numbers:
+            instr = self.writer.code[n]
+            self.own[n] = f.at(self.rooms[n], f.op(f"mul nsw {warp}, {self.size(n)}", "int64"), instr.dtype)
+            with f.loop(lane, I64(self.size(n)), WARP) as i:
+                f.store(identity(instr.op, instr.dtype), f.at(self.own[n], i, instr.dtype))
+        if self.numbers:
+            self.writer.threads.warp_barrier(f)
+
+    def add(self, number: int, column: IRValue, value: IRValue) -> None:
+        """Add to the sum of this warp at the present row and `column`."""
+        f, instr = self.f, self.writer.code[number]
+        operand = self.writer.kernel.operands[instr.operand]
+        at = flat_offset(f, [*self.writer.row, column], [*operand.outer, operand.inner])
+        here = f.at(self.own[number], at, instr.dtype)
+        f.store(combine(f, instr.op, f.load(here, instr.dtype), value), here)
+
+    def finish(self) -> None:
+        """Add up the sums of all warps, in their order."""
+        f, threads = self.f, self.writer.threads
+        for n in self.numbers:
+            instr = self.writer.code[n]
+            with f.loop(threads.number(f), I64(self.size(n)), threads.total) as i:
+                total = f.slot(instr.dtype)
+                f.write(identity(instr.op, instr.dtype), total)
+                with f.loop(I64(0), I64(self.teams)) as team:
+                    at = f.binary("add", f.op(f"mul nsw {team}, {self.size(n)}", "int64"), i)
+                    more = f.load(f.at(self.rooms[n], at, instr.dtype), instr.dtype)
+                    f.write(combine(f, instr.op, f.read(total, instr.dtype), more), total)
+                f.store(f.read(total, instr.dtype), f.at(f.param(f"p{instr.operand}"), i, instr.dtype))

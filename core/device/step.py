@@ -1,0 +1,255 @@
+"""The function `step` on a GPU: all threads run every instruction of a plan together.
+
+``step(given, arena, control, stacks)``: the table of the addresses of the caller's arrays, the arena, the control words
+and the table of stacks (see `core.codegen.step`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from core.codegen import kernels, parallel
+from core.codegen.checks import fail
+from core.codegen.cpus import generating_for
+from core.codegen.llvm import I64, Function, IRValue
+from core.codegen.module import Module
+from core.codegen.step import Step
+from core.device.flow import write_loop
+from core.device.gpu import GPU
+from core.device.indexed import gather_kernel, scatter_kernel
+from core.device.product import product_kernel
+from core.device.rows import row_kernel, sums_room
+from core.device.threads import Threads
+from core.ir.errors import InternalError
+from core.ir.stop import poll
+from core.plan.arena import arrange
+from core.plan.data import Gather, Gemm, Instruction, Interpreted, Kernel, Root, Rows, ScatterAdd, Sequence, Stack, View
+from core.plan.flow import Branch, Loop
+from core.plan.plan import Plan
+from core.runtime.control_words import OPS_LEFT
+
+__all__ = ["DeviceCode", "write_device_step"]
+
+MOST_SCRATCH = 1 << 26
+"""Bytes of scratch memory for all threads of one kernel; fewer threads run a kernel that would need more."""
+
+
+PARAMETERS = ("given", "arena", "control", "stacks")
+
+ANYWHERE = ("any", 0, 0)
+"""The place of an address that only the run tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCode:
+    """The text of a step and what its launch needs. arena_bytes: with scratch memory after the arena."""
+
+    text: str
+    blocks: int
+    block: int
+    shared_bytes: int
+    arena_bytes: int
+
+
+def write_device_step(plan: Plan, blocks: int, block: int) -> DeviceCode:
+    """The step of a plan for a launch of `blocks` blocks of `block` threads."""
+    with generating_for(GPU):
+        threads = Threads(blocks, block)
+        step = DeviceStep(plan, threads)
+        step.instructions(plan.body)
+        module = step.module
+        module.functions += [step.f, _entry(step)]
+        text = module.text()
+    return DeviceCode(text, blocks, block, threads.shared_bytes, step.arena.size + module.scratch)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What the instructions since the last barrier read and wrote. Places: see `DeviceStep.places`."""
+
+    read: set[tuple[str, int, int]] = field(default_factory=set)
+    written: set[tuple[str, int, int]] = field(default_factory=set)
+
+
+class DeviceStep(Step):
+    """Writes a plan for all threads of a launch."""
+
+    def __init__(self, plan: Plan, threads: Threads) -> None:
+        f = Function("body", [(name, "ptr") for name in (*PARAMETERS, "ops_left")], noalias=False)
+        super().__init__(Module(), f, plan, arrange(plan), threads.total, None)
+        self.launch = threads
+        self._waiting = _Waiting()
+        self.counts_ops = False
+
+    def fail(self, check: IRValue) -> None:
+        """Report a failed check, unless an earlier op failed as well."""
+        fail(self.f, self.control("error"), check)
+
+    def stack_entry(self, stack: Stack) -> IRValue:
+        """The address of a stack's (address, bytes, bytes that a run wanted) in the table."""
+        return self.f.at(self.f.param("stacks"), I64(24 * self.plan.stacks.index(stack)), "uint8")
+
+    def sequence(self, body: Sequence) -> None:
+        """Write all instructions of `body`, and a barrier behind them: the caller may run them often, or not at all."""
+        self.instructions(body)
+        self.meet()
+
+    def instructions(self, body: Sequence) -> None:
+        for each in body.instructions:
+            poll()
+            self.instruction(each)
+
+    def instruction(self, each: Instruction) -> None:
+        if isinstance(each, Interpreted):
+            raise InternalError("a step on a GPU cannot call back")
+        if isinstance(each, Loop | Branch):
+            self.meet()
+            super().instruction(each)
+            self.meet()
+            return
+        self._order(each)
+        super().instruction(each)
+
+    def _nest(self, each: Loop | Branch) -> None:
+        if isinstance(each, Loop):
+            write_loop(self, each)
+        else:
+            super()._nest(each)
+
+    def base(self, root: Root) -> IRValue:
+        if root not in self.roots and root.place != "constant" and root in self.given:
+            return self.f.load(self.f.at(self.f.param("given"), I64(self.given[root]), "ptr"), "ptr")
+        return super().base(root)
+
+    # --- barriers ------------------------------------------------------------------------------------------------
+
+    def meet(self) -> None:
+        """A barrier, if anything was read or written since the last one."""
+        if self._waiting.read or self._waiting.written:
+            self.launch.barrier(self.f)
+        self._waiting = _Waiting()
+
+    def forget(self) -> None:
+        """All threads have just met."""
+        self._waiting = _Waiting()
+
+    def reads_anything(self) -> None:
+        """The code has just read memory of any place: a later write waits for it."""
+        self._waiting.read.add(ANYWHERE)
+
+    def touches_anything(self) -> None:
+        """The code has just read and written memory of any place."""
+        self._waiting.read.add(ANYWHERE)
+        self._waiting.written.add(ANYWHERE)
+
+    def _order(self, each: Instruction) -> None:
+        """A barrier before `each` if it depends on an instruction since the last one."""
+        scratch = ("arena", self.arena.size, 1 << 62)
+        read, written = self.places(each.reads()), self.places(each.writes())
+        if isinstance(each, Rows | Kernel):
+            written.add(scratch)
+        before = self._waiting
+        if (
+            _overlap(written, before.read | before.written)
+            or _overlap(read, before.written)
+        ):  # fmt: skip
+            self.meet()
+        self._waiting.read |= read
+        self._waiting.written |= written
+
+    def places(self, roots: Iterable[Root]) -> set[tuple[str, int, int]]:
+        """(space, start, end) of memory. Arrays of the caller never overlap; an address that only the run tells may."""
+        found = set()
+        for root in roots:
+            if root.place == "constant" or root is self.plan.error.root:
+                continue
+            if root in self.arena.offsets and root not in self.roots:
+                start = self.arena.offsets[root]
+                found.add(("arena", start, start + root.nbytes))
+            elif root in self.given and root not in self.roots:
+                found.add(("given", self.given[root], self.given[root] + 1))
+            else:
+                found.add(ANYWHERE)
+        return found
+
+    # --- kernels -------------------------------------------------------------------------------------------------
+
+    def rows(self, each: Rows, fresh: bool = True) -> None:
+        assert fresh, "only stripes continue sums, and the target has none"
+        key = (each.kernel, *(v.shape for v in each.views))
+        name = self.module.function(key, "rows", lambda name: row_kernel(name, each, self.launch))
+        self._call(name, each.views, [self._scratch(sums_room(each, self.launch))])
+
+    def gemm(self, each: Gemm, addresses: list[IRValue] | None = None) -> None:
+        views = (each.a, each.b, each.c)
+        key = ("product", *((v.shape, v.strides, v.dtype) for v in views), each.accumulate)
+        name = self.module.function(key, "product", lambda name: product_kernel(name, each, self.launch))
+        given = addresses or [self.address(v) for v in views]
+        self.f.do(f"call void @{name}({', '.join(map(str, given))})")
+
+    def gather(self, each: Gather) -> None:
+        self._indexed("gather", each, lambda name: gather_kernel(name, each, self.launch))
+
+    def scatter(self, each: ScatterAdd) -> None:
+        self._indexed("scatter", each, lambda name: scatter_kernel(name, each, self.launch))
+
+    def _indexed(self, kind: str, each: Gather | ScatterAdd, make: Callable[[str], Function]) -> None:  # type: ignore[override]
+        rows = [each.rows] if isinstance(each, ScatterAdd) and each.rows is not None else []
+        shapes = tuple((v.shape, v.dtype) for v in (each.x, each.index, each.out, *rows))
+        number = each.rows_check if isinstance(each, ScatterAdd) else 0
+        name = self.module.function((kind, getattr(each, "op", ""), shapes, number), kind, make)
+        self._call(name, (each.x, each.index, each.out, *rows), [self.base(self.plan.error.root), I64(each.check)])
+
+    def kernel(self, each: Kernel) -> None:
+        """A kernel of `core.codegen`: its units are shared by as many threads as it has units and scratch memory."""
+        f = self.f
+        name = self.module.function(
+            (each.kind, each.spec, len(each.views)), each.kind,
+            lambda name: kernels.kernel_function(self.module, name, each),
+        )  # fmt: skip
+        room, total = kernels.scratch_bytes(each), kernels.units(each)
+        chunks = min(total, self.launch.total, MOST_SCRATCH // room if room else total)
+        task = parallel.kernel_task(self.module, name, each, max(chunks, 1))
+        addresses = [*map(self.address, each.views), self.base(self.plan.error.root)]
+        if room:
+            addresses.append(self._scratch(chunks * room))
+        context = f.fresh("context")
+        f.top.append(f"  {context} = alloca [{len(addresses)} x ptr], align 16")
+        for i, address in enumerate(addresses):
+            f.store(address, f.at(IRValue(context, "ptr"), I64(i), "ptr"))
+        number = self.launch.number(f)
+        with f.when(f.compare("icmp slt", number, I64(max(chunks, 1)))):
+            f.do(f"call void @{task}(ptr {context}, {number})")
+
+    def _call(self, name: str, views: Iterable[View], more: Iterable[IRValue]) -> None:
+        self.f.do(f"call void @{name}({', '.join(map(str, [*map(self.address, views), *more]))})")
+
+    def _scratch(self, nbytes: int) -> IRValue:
+        """The address of scratch memory."""
+        self.module.scratch = max(self.module.scratch, nbytes)
+        return self.f.at(self.f.param("arena"), I64(self.arena.size), "uint8")
+
+
+def _entry(step: DeviceStep) -> Function:
+    """The function `step`: each thread has a count of its own of the ops in loops that are left."""
+    f = Function("step", [(name, "ptr") for name in PARAMETERS], noalias=False)
+    left = f.slot("int64")
+    word = f.at(f.param("control"), I64(OPS_LEFT), "int64")
+    if step.counts_ops:
+        f.write(f.load(word, "int64"), left)
+    f.do(f"call void @body({', '.join(map(str, f.params))}, {left})")
+    if step.counts_ops:
+        step.launch.barrier(f)  # all threads have read the word
+        with step.launch.alone(f):
+            f.store(f.read(left, "int64"), word)
+    return f
+
+
+def _overlap(some: set[tuple[str, int, int]], others: set[tuple[str, int, int]]) -> bool:
+    """Whether two sets of places have memory in common. Nothing is known about "any"."""
+    if not some or not others:
+        return False
+    if any(space == "any" for space, _, _ in (*some, *others)):
+        return True
+    return any(one == other and a < d and c < b for one, a, b in some for other, c, d in others)

@@ -1,0 +1,135 @@
+"""The threads of a launch: their numbers, barriers, shuffles and shared memory, as calls of the functions `dev_*`.
+
+On a GPU these functions are a few instructions (`ptx`); in tests an emulator has them. Each barrier and shuffle passes
+a number, its place in the text, so that the emulator sees threads that meet at different ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+
+from core.codegen.llvm import I64, Function, IRValue
+from core.codegen.reductions import combine
+
+__all__ = ["DECLARATIONS", "WARP", "Threads", "flat_offset", "split"]
+
+WARP = 32
+
+DECLARATIONS = {
+    "thread": "declare i32 @dev_thread()",
+    "barrier": "declare void @dev_barrier(i32)",
+    "block_barrier": "declare void @dev_block_barrier(i32)",
+    "warp_barrier": "declare void @dev_warp_barrier(i32)",
+    "exchange": "declare i32 @dev_exchange(i32, i32, i32)",
+    "shared": "declare ptr @dev_shared()",
+}
+
+
+@dataclass(slots=True)
+class Threads:
+    """A launch of `blocks` blocks of `block` threads each. block: a multiple of WARP.
+
+    shared_bytes: shared memory that a block needs.
+    """
+
+    blocks: int
+    block: int
+    shared_bytes: int = 0
+    _places: Iterator[int] = field(default_factory=lambda: count(1))
+
+    @property
+    def total(self) -> int:
+        return self.blocks * self.block
+
+    @property
+    def warps(self) -> int:
+        return self.total // WARP
+
+    def number(self, f: Function) -> IRValue:
+        """The number of this thread in the launch, int64."""
+        return f.convert(self._call(f, "thread", "int32"), "int64")
+
+    def is_first(self, f: Function) -> IRValue:
+        return f.compare("icmp eq", self.number(f), I64(0))
+
+    def lane(self, f: Function) -> IRValue:
+        """The number of this thread in its warp."""
+        return f.op(f"and {self.number(f)}, {WARP - 1}", "int64")
+
+    def barrier(self, f: Function) -> None:
+        """All threads of the launch wait for each other."""
+        self._meet(f, "barrier")
+
+    def block_barrier(self, f: Function) -> None:
+        self._meet(f, "block_barrier")
+
+    def warp_barrier(self, f: Function) -> None:
+        self._meet(f, "warp_barrier")
+
+    def shared(self, f: Function, nbytes: int) -> IRValue:
+        """The address of the shared memory of this block, of which the caller uses `nbytes`."""
+        self.shared_bytes = max(self.shared_bytes, nbytes)
+        return self._call(f, "shared", "ptr")
+
+    def reduce_warp(self, f: Function, op: str, value: IRValue) -> IRValue:
+        """The reduction of the values of all threads of a warp, in each of them."""
+        distance = WARP // 2
+        while distance:
+            value = combine(f, op, value, self._exchanged(f, value, distance))
+            distance //= 2
+        return value
+
+    @contextmanager
+    def alone(self, f: Function) -> Iterator[None]:
+        """Only the first thread runs the instructions written inside the context."""
+        with f.when(self.is_first(f)):
+            yield
+
+    def _exchanged(self, f: Function, value: IRValue, distance: int) -> IRValue:
+        """The value of the thread of the warp whose number differs in the bit `distance`."""
+        f.declarations.add(DECLARATIONS["exchange"])
+
+        def one(word: IRValue) -> IRValue:
+            return f.op(f"call i32 @dev_exchange({word}, i32 {distance}, i32 {next(self._places)})", "int32")
+
+        if value.dtype in ("float64", "int64"):
+            bits = f.bitcast(value, "int64") if value.is_float else value
+            low = one(f.op(f"trunc {bits} to i32", "int32"))
+            high = one(f.op(f"trunc i64 {f.op(f'lshr {bits}, 32', 'int64').name} to i32", "int32"))
+            high = f.op(f"shl i64 {f.op(f'zext {high} to i64', 'int64').name}, 32", "int64")
+            bits = f.op(f"or {f.op(f'zext {low} to i64', 'int64')}, {high.name}", "int64")
+            return f.bitcast(bits, "float64") if value.is_float else bits
+        if value.type == "float":
+            moved = one(f.bitcast(IRValue(value.name, "float32"), "int32"))
+            return IRValue(f.bitcast(moved, "float32").name, value.dtype)
+        return f.convert(one(f.convert(value, "int32")), value.dtype)
+
+    def _call(self, f: Function, name: str, dtype: str) -> IRValue:
+        f.declarations.add(DECLARATIONS[name])
+        return f.op(f"call {IRValue('', dtype).type} @dev_{name}()", dtype)
+
+    def _meet(self, f: Function, name: str) -> None:
+        f.declarations.add(DECLARATIONS[name])
+        f.do(f"call void @dev_{name}(i32 {next(self._places)})")
+
+
+def split(f: Function, at: IRValue, sizes: Sequence[int]) -> list[IRValue]:
+    """A flat position as one along each axis."""
+    found: list[IRValue] = []
+    for size in reversed(sizes[1:]):
+        found.append(f.op(f"urem {at}, {size}", "int64"))
+        at = f.op(f"udiv {at}, {size}", "int64")
+    return [at, *reversed(found)] if sizes else []
+
+
+def flat_offset(f: Function, index: Sequence[IRValue], strides: Sequence[int]) -> IRValue:
+    """The sum of the positions times their strides."""
+    total = I64(0)
+    for one, stride in zip(index, strides, strict=True):
+        if stride:
+            part = one if stride == 1 else f.op(f"mul nsw {one}, {stride}", "int64")
+            total = part if total.name == "0" else f.binary("add", total, part)
+    return total

@@ -1,0 +1,260 @@
+/* A GPU for tests. It runs code that was written for the threads of a launch, compiled for this CPU: each thread is a
+ * fibre, all blocks are resident at once, and the order in which warps run is drawn from a seed.
+ *
+ * Faults that it reports: threads that wait for each other for ever; threads that meet at different places; a thread
+ * that ends while others wait for it; and races: two accesses to one byte, one of them a write, by two threads that no
+ * barrier and no shuffle has put in order. */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+enum { STACK_BYTES = 512 * 1024, WARP = 32, NOBODY = -1 };
+enum { RUNS, IN_WARP, IN_BLOCK, IN_LAUNCH, ENDED };
+enum { BEGAN = 1, PARKED, STOPPED };
+
+typedef void (*Step)(void *, void *, void *, void *);
+
+typedef struct {
+  int state, started;
+  jmp_buf here;
+  ucontext_t context;
+  char *stack;
+} Thread;
+
+/* A barrier of a warp, a block or the launch. rounds: how often all its threads have met. */
+typedef struct {
+  int live, arrived, place;
+  uint32_t rounds;
+} Barrier;
+
+/* The rounds of the three barriers of a thread at the moment of an access. */
+typedef struct {
+  uint32_t warp, block, launch;
+} Moment;
+
+/* What is known of one byte: its last write, and the last reads of two threads; lines: where they stand. */
+typedef struct {
+  uintptr_t byte;
+  int writer, readers[2], line, lines[2];
+  Moment written, read[2];
+} Record;
+
+static struct {
+  Step step;
+  void *arguments[4];
+  int blocks, block, threads, warps_of_block, current, failed, watches;
+  Thread *thread;
+  Barrier *warp, *of_block, launch;
+  int32_t *exchanged; /* two words of each thread: a fast thread may exchange again while a slow one still reads */
+  char *shared;
+  size_t shared_bytes;
+  Record *records;
+  size_t used;
+  uint64_t seed;
+  jmp_buf scheduler;
+  char report[200];
+} gpu;
+
+static const size_t RECORDS = (size_t)1 << 22;
+
+const char *gpu_report(void) { return gpu.report; }
+
+static int block_of(int thread) { return thread / gpu.block; }
+static int warp_of(int thread) { return block_of(thread) * gpu.warps_of_block + thread % gpu.block / WARP; }
+
+static void fail(const char *what, long one, long other) {
+  if (!gpu.failed) snprintf(gpu.report, sizeof gpu.report, "%s (%ld, %ld)", what, one, other);
+  gpu.failed = 1;
+}
+
+static void leave(int how) { _longjmp(gpu.scheduler, how); }
+
+static void meet(Barrier *barrier, int scope, int first, int end, int place) {
+  if (barrier->arrived && barrier->place != place) {
+    fail("threads meet at different places", barrier->place, place);
+    leave(STOPPED);
+  }
+  barrier->place = place;
+  if (++barrier->arrived < barrier->live) {
+    gpu.thread[gpu.current].state = scope;
+    if (_setjmp(gpu.thread[gpu.current].here) == 0) leave(PARKED);
+    return;
+  }
+  barrier->arrived = 0;
+  barrier->rounds++;
+  for (int t = first; t < end; t++)
+    if (gpu.thread[t].state == scope) gpu.thread[t].state = RUNS;
+}
+
+int32_t dev_thread(void) { return gpu.current; }
+void *dev_shared(void) { return gpu.shared + block_of(gpu.current) * gpu.shared_bytes; }
+
+void dev_warp_barrier(int32_t place) {
+  int t = gpu.current, first = t - t % gpu.block % WARP, end = first + WARP, last = (block_of(t) + 1) * gpu.block;
+  meet(&gpu.warp[warp_of(t)], IN_WARP, first, end < last ? end : last, place);
+}
+
+void dev_block_barrier(int32_t place) {
+  int b = block_of(gpu.current);
+  meet(&gpu.of_block[b], IN_BLOCK, b * gpu.block, (b + 1) * gpu.block, place);
+}
+
+void dev_barrier(int32_t place) { meet(&gpu.launch, IN_LAUNCH, 0, gpu.threads, place); }
+
+int32_t dev_exchange(int32_t value, int32_t distance, int32_t place) {
+  int t = gpu.current;
+  int32_t *words = gpu.exchanged + (gpu.warp[warp_of(t)].rounds & 1) * gpu.threads;
+  int other = t - t % gpu.block % WARP + ((t % gpu.block % WARP) ^ distance);
+  words[t] = value;
+  dev_warp_barrier(place);
+  return words[other];
+}
+
+static Moment now(void) {
+  int t = gpu.current;
+  return (Moment){gpu.warp[warp_of(t)].rounds, gpu.of_block[block_of(t)].rounds, gpu.launch.rounds};
+}
+
+/* Whether an access of `thread` at `moment` is over for the current thread: both have met since. */
+static int is_over(int thread, const Moment *moment) {
+  int t = gpu.current;
+  Moment present = now();
+  if (thread == t || moment->launch != present.launch) return 1;
+  if (block_of(thread) != block_of(t)) return 0;
+  if (moment->block != present.block) return 1;
+  return warp_of(thread) == warp_of(t) && moment->warp != present.warp;
+}
+
+static Record *record_of(uintptr_t byte) {
+  size_t at = (byte * 0x9E3779B97F4A7C15ull) >> 42;
+  while (gpu.records[at].byte && gpu.records[at].byte != byte) at = (at + 1) % RECORDS;
+  Record *found = &gpu.records[at];
+  if (!found->byte) {
+    if (++gpu.used > RECORDS / 4 * 3) {
+      fail("too many bytes to watch", (long)gpu.used, 0);
+      leave(STOPPED);
+    }
+    found->byte = byte;
+    found->writer = found->readers[0] = found->readers[1] = NOBODY;
+  }
+  return found;
+}
+
+/* line, place: where in the code the earlier and the present access stand. */
+static void race(const char *what, int thread, int line, int place) {
+  if (!gpu.failed)
+    snprintf(gpu.report, sizeof gpu.report, "a race: %s: thread %d in line %d, thread %d in line %d", what, thread, line, gpu.current, place);
+  gpu.failed = 1;
+  leave(STOPPED);
+}
+
+void dev_reads(void *address, int32_t bytes, int32_t place) {
+  for (int i = 0; gpu.watches && i < bytes; i++) {
+    Record *r = record_of((uintptr_t)address + i);
+    if (r->writer != NOBODY && !is_over(r->writer, &r->written)) race("a read of what another thread writes", r->writer, r->line, place);
+    int which = r->readers[0] == NOBODY || r->readers[0] == gpu.current || is_over(r->readers[0], &r->read[0]) ? 0 : 1;
+    r->readers[which] = gpu.current;
+    r->read[which] = now();
+    r->lines[which] = place;
+  }
+}
+
+void dev_writes(void *address, int32_t bytes, int32_t place) {
+  for (int i = 0; gpu.watches && i < bytes; i++) {
+    Record *r = record_of((uintptr_t)address + i);
+    if (r->writer != NOBODY && !is_over(r->writer, &r->written)) race("two threads write", r->writer, r->line, place);
+    for (int k = 0; k < 2; k++)
+      if (r->readers[k] != NOBODY && !is_over(r->readers[k], &r->read[k])) race("a write of what another thread reads", r->readers[k], r->lines[k], place);
+    r->writer = gpu.current;
+    r->written = now();
+    r->line = place;
+    r->readers[0] = r->readers[1] = NOBODY;
+  }
+}
+
+static void run_step(void) {
+  gpu.step(gpu.arguments[0], gpu.arguments[1], gpu.arguments[2], gpu.arguments[3]);
+  int t = gpu.current;
+  Barrier *all[] = {&gpu.warp[warp_of(t)], &gpu.of_block[block_of(t)], &gpu.launch};
+  for (int i = 0; i < 3; i++) {
+    if (all[i]->arrived) fail("a thread ends while others wait for it", t, all[i]->place);
+    all[i]->live--;
+  }
+  gpu.thread[t].state = ENDED;
+  leave(PARKED);
+}
+
+static void resume(Thread *thread) {
+  if (thread->started) _longjmp(thread->here, 1);
+  thread->started = 1;
+  getcontext(&thread->context);
+  thread->context.uc_stack.ss_sp = thread->stack;
+  thread->context.uc_stack.ss_size = STACK_BYTES;
+  makecontext(&thread->context, run_step, 0);
+  setcontext(&thread->context);
+}
+
+static int drawn(int count) {
+  gpu.seed = gpu.seed * 6364136223846793005ull + 1442695040888963407ull;
+  return (int)((gpu.seed >> 33) % (uint64_t)count);
+}
+
+/* Run each thread of a warp until it waits, as often as one of them still can. Returns whether any ran. */
+static int run_warp(int warp) {
+  int block = warp / gpu.warps_of_block, first = block * gpu.block + warp % gpu.warps_of_block * WARP;
+  int last = (block + 1) * gpu.block, end = first + WARP < last ? first + WARP : last, ran = 0;
+  for (int again = 1; again && !gpu.failed;) {
+    again = 0;
+    for (volatile int t = first; t < end && !gpu.failed; t++) {
+      if (gpu.thread[t].state != RUNS) continue;
+      gpu.current = t;
+      again = ran = 1;
+      if (_setjmp(gpu.scheduler) == 0) resume(&gpu.thread[t]);
+    }
+  }
+  return ran;
+}
+
+/* Run `step` on a launch; 0, or 1 if something is wrong (`gpu_report`). watches: whether the code reports accesses. */
+int gpu_run(void *step, void **arguments, int blocks, int block, size_t shared_bytes, uint64_t seed, int watches) {
+  memset(&gpu, 0, sizeof gpu);
+  gpu.step = (Step)step;
+  memcpy(gpu.arguments, arguments, sizeof gpu.arguments);
+  gpu.blocks = blocks, gpu.block = block, gpu.threads = blocks * block;
+  gpu.warps_of_block = (block + WARP - 1) / WARP;
+  gpu.shared_bytes = shared_bytes, gpu.seed = seed, gpu.watches = watches;
+  int warps = blocks * gpu.warps_of_block, *order = malloc(warps * sizeof *order);
+  gpu.thread = calloc(gpu.threads, sizeof *gpu.thread);
+  gpu.warp = calloc(warps, sizeof *gpu.warp);
+  gpu.of_block = calloc(blocks, sizeof *gpu.of_block);
+  gpu.exchanged = calloc(2 * gpu.threads, sizeof *gpu.exchanged);
+  gpu.shared = malloc(blocks * shared_bytes + 64);
+  memset(gpu.shared, 0x7f, blocks * shared_bytes + 64); /* no zeros by chance */
+  gpu.launch.live = gpu.threads;
+  if (watches) gpu.records = calloc(RECORDS, sizeof *gpu.records);
+  for (int t = 0; t < gpu.threads; t++) {
+    gpu.thread[t].stack = malloc(STACK_BYTES);
+    gpu.warp[warp_of(t)].live++;
+    gpu.of_block[block_of(t)].live++;
+  }
+  for (int w = 0; w < warps; w++) order[w] = w;
+  for (int left = gpu.threads; left && !gpu.failed;) {
+    int ran = 0;
+    for (int w = warps; w > 1; w--) {
+      int other = drawn(w), held = order[w - 1];
+      order[w - 1] = order[other], order[other] = held;
+    }
+    for (int w = 0; w < warps && !gpu.failed; w++) ran |= run_warp(order[w]);
+    left = 0;
+    for (int t = 0; t < gpu.threads; t++) left += gpu.thread[t].state != ENDED;
+    if (left && !ran) fail("threads wait for ever for others", left, gpu.threads);
+  }
+  for (int t = 0; t < gpu.threads; t++) free(gpu.thread[t].stack);
+  free(gpu.thread), free(gpu.warp), free(gpu.of_block), free(gpu.exchanged), free(gpu.shared), free(gpu.records);
+  free(order);
+  return gpu.failed;
+}

@@ -1,0 +1,186 @@
+"""Steps for a GPU, run on this CPU: the emulator (`emulator.c`) and a backend of the runtime that uses it."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from core.codegen.cpus import cpu
+from core.codegen.machine import optimize
+from core.device.flow import TOO_SMALL
+from core.device.gpu import DEVICE_TARGET
+from core.device.step import DeviceCode, write_device_step
+from core.ir.errors import ExecutionError
+from core.ops.common.types import as_dtype
+from core.plan.plan import Plan
+from core.plan.target import Target
+from core.runtime.control_words import CONTROL, OPS_LEFT, STOPPED
+from core.runtime.run import Run
+
+__all__ = ["Emulated", "EmulatedBackend", "EmulatorFault", "compiler"]
+
+FUNCTIONS = ("thread", "barrier", "block_barrier", "warp_barrier", "exchange", "shared", "reads", "writes")
+FLOATS = {"float": 4, "double": 8, "half": 2, "ptr": 8}
+ACCESS = re.compile(r"^  (?:%\S+ = )?(load|store) (?!volatile)(?:atomic )?(\w+)(?: \S+)?, (ptr %[\w.]+), align \d+$")
+ALIGNMENT = 256
+
+
+class EmulatorFault(AssertionError):
+    """The emulator saw a race, a deadlock or threads that meet at different places."""
+
+
+def compiler() -> list[str] | None:
+    """A C compiler: the one of the system, or that of the package ziglang; None if there is neither."""
+    found = shutil.which("cc") or shutil.which("gcc")
+    if found:
+        return [found]
+    return [sys.executable, "-m", "ziglang", "cc"] if find_spec("ziglang") else None
+
+
+@cache
+def _emulator() -> ctypes.CDLL:
+    source = Path(__file__).with_name("emulator.c")
+    made = Path(tempfile.mkdtemp()) / "emulator.so"
+    flags = ["-O2", "-shared", "-fPIC", "-U_FORTIFY_SOURCE", "-w"]
+    command = compiler()
+    assert command, "a C compiler"
+    subprocess.run([*command, *flags, str(source), "-o", str(made)], check=True)
+    library = ctypes.CDLL(str(made))
+    library.gpu_report.restype = ctypes.c_char_p
+    library.gpu_run.argtypes = [
+        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint64, ctypes.c_int
+    ]  # fmt: skip
+    for name in FUNCTIONS:
+        function = getattr(library, f"dev_{name}")
+        llvm.add_symbol(f"dev_{name}", ctypes.cast(function, ctypes.c_void_p).value)
+    return library
+
+
+def watched(text: str) -> str:
+    """The text with a call before each access of memory that threads may share, for the detection of races."""
+    return "\n".join(line for i, each in enumerate(text.split("\n"), 1) for line in _watched(each, i))
+
+
+def _watched(line: str, number: int) -> Iterator[str]:
+    found = ACCESS.match(line)
+    if found:
+        kind, type, address = found.groups()
+        if "slot" not in address:
+            nbytes = FLOATS.get(type) or int(type[1:]) // 8
+            yield f"  call void @dev_{'reads' if kind == 'load' else 'writes'}({address}, i32 {nbytes}, i32 {number})"
+    yield line
+
+
+class Emulated:
+    """The code of a step, compiled for this CPU."""
+
+    def __init__(self, code: DeviceCode, watches: bool) -> None:
+        self.code, self.watches = code, watches
+        _emulator()
+        text = code.text
+        if watches:
+            text = watched(text) + "\ndeclare void @dev_reads(ptr, i32, i32)\ndeclare void @dev_writes(ptr, i32, i32)\n"
+        module = llvm.parse_assembly(text)
+        module.verify()
+        machine = cpu().target_machine()
+        optimize(module, machine)
+        self.engine = llvm.create_mcjit_compiler(module, machine)
+        self.engine.finalize_object()
+        self.entry = self.engine.get_function_address("step")
+
+    def run(self, addresses: Sequence[int], seed: int) -> None:
+        """Run the launch. Raises EmulatorFault."""
+        given = (ctypes.c_void_p * 4)(*addresses)
+        code = self.code
+        library = _emulator()
+        if library.gpu_run(self.entry, given, code.blocks, code.block, code.shared_bytes, seed, self.watches):
+            raise EmulatorFault(library.gpu_report().decode())
+
+
+@dataclass
+class EmulatedRegion:
+    """A plan whose step runs on the emulator; the host's part of a launch."""
+
+    plan: Plan
+    emulated: Emulated
+    seed: int
+    stack_sizes: list[int] = field(default_factory=list)
+    launches: int = 0
+
+    def __post_init__(self) -> None:
+        self.stack_sizes = [DEVICE_TARGET.stack_bytes(s.slot_bytes) for s in self.plan.stacks]
+
+    @property
+    def arena_bytes(self) -> int:
+        return self.emulated.code.arena_bytes
+
+    def __call__(self, run: Run, *args: Any) -> tuple[Any, ...]:
+        arrays = [np.array(a, copy=True, order="C") for a in args]
+        results = [np.full(v.shape, 77, as_dtype(v.dtype)) for v in self.plan.results]
+        while True:
+            error, wanted = self._launch([*arrays, *results], run)
+            if error != TOO_SMALL:
+                break
+            self.stack_sizes = [
+                DEVICE_TARGET.stack_bytes(max(have, need)) for have, need in zip(self.stack_sizes, wanted, strict=True)
+            ]
+        if error == STOPPED:
+            raise ExecutionError("the run was canceled", "canceled")
+        if error:
+            check = self.plan.checks[error]
+            raise ExecutionError(check.message, check.code, location=check.location)
+        return tuple(results)
+
+    def _launch(self, arrays: list[np.ndarray], run: Run) -> tuple[int, list[int]]:
+        """One launch: the error word, and the bytes that each stack wanted."""
+        self.launches += 1
+        given = np.array([a.ctypes.data for a in arrays] or [0], np.uint64)
+        arena = _aligned(self.emulated.code.arena_bytes)
+        stacks = [_aligned(size) for size in self.stack_sizes]
+        table = np.array([(s.ctypes.data, s.nbytes, 0) for s in stacks] or [(0, 0, 0)], np.int64)
+        control = np.zeros(len(CONTROL) + 2, np.int64)
+        control[CONTROL.index("max_trips")] = run.limits.max_trips
+        control[OPS_LEFT] = run.ops_left
+        self.emulated.run([x.ctypes.data for x in (given, arena, control, table)], self.seed + self.launches)
+        run.ops_left = int(control[OPS_LEFT])
+        return int(control[0]), [int(row[2]) for row in table][: len(stacks)]
+
+
+def _aligned(nbytes: int) -> np.ndarray:
+    """Memory of `nbytes` bytes that starts at a multiple of ALIGNMENT and holds no zeros."""
+    room = np.full(nbytes + ALIGNMENT, 0x7F, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    return room[start : start + nbytes]
+
+
+@dataclass
+class EmulatedBackend:
+    """A backend of the runtime whose regions run on the emulator."""
+
+    blocks: int = 2
+    block: int = 64
+    watches: bool = True
+    seed: int = 1
+    target: Target = DEVICE_TARGET
+    compiled: list[EmulatedRegion] = field(default_factory=list)
+
+    def arena_bytes(self, plan: Plan) -> int:
+        return write_device_step(plan, self.blocks, self.block).arena_bytes
+
+    def compile(self, plan: Plan, timed: bool = False) -> EmulatedRegion:
+        code = write_device_step(plan, self.blocks, self.block)
+        self.compiled.append(EmulatedRegion(plan, Emulated(code, self.watches), self.seed))
+        return self.compiled[-1]

@@ -1,0 +1,193 @@
+"""Steps for a GPU agree with the reference executor on an emulated one, without races, in any order of threads."""
+
+from __future__ import annotations
+
+import random
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from core.compiler.compile import GradientQuery, compile_gradient, key_of
+from core.device.gpu import DEVICE_TARGET
+from core.device.ptx import cubin_of, has_linker, ptx_of
+from core.device.step import write_device_step
+from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ExecutionError
+from core.plan import plan_block
+from core.plan.partition import parts_of, refusals
+from core.runtime.native import native_interpreter
+from core.runtime.reference import interpreter_of
+from core.runtime.run import Run, RunLimits
+from core.wire import read
+from tests.device.emulator import Emulated, EmulatedBackend, EmulatorFault, compiler
+from tests.laws.test_native import WIDTHS, in_dtype, like, same, step_of, values_like
+from tests.laws.test_ops import CASES
+from tests.laws.test_random_programs import EVERY, EXAMPLES, POLICIES, second_order
+from tests.programs import Sketch
+from tests.strategies import programs
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
+
+SHARE = 32
+"""One of so many ops is not slow."""
+
+
+def sampled() -> Iterator[object]:
+    for name in sorted({name for name, _ in CASES}):
+        for dtype in ("float32", "float64"):
+            if in_dtype(name, 0, dtype) is not None:
+                fast = zlib.crc32(f"{name} {dtype}".encode()) % SHARE == 0
+                yield pytest.param(name, dtype, marks=[] if fast else [pytest.mark.slow])
+
+
+def agree(block: Block, values: list[Any], backend: EmulatedBackend) -> None:
+    """The emulated step has the results, or the error, of the reference executor."""
+    with np.errstate(all="ignore"):
+        try:
+            wanted = interpreter_of(block)(Run(), *values)
+        except ExecutionError as refused:
+            with pytest.raises(ExecutionError) as caught:
+                native_interpreter(block, backend)(Run(), *values)
+            assert (caught.value.code, caught.value.location) == (refused.code, refused.location)
+            return
+        found = native_interpreter(block, backend)(Run(), *values)
+    for f, w in zip(found, wanted, strict=True):
+        same(f, w)
+
+
+@pytest.mark.parametrize(("name", "dtype"), list(sampled()))
+def test_an_op_and_its_gradient_agree_with_the_reference_executor(name, dtype):
+    agree(*step_of(name, 0, dtype), EmulatedBackend(seed=zlib.crc32(name.encode())))
+
+
+def check_random_program(document: Any, seed: int, width: int, dtype: str) -> None:
+    values = values_like(seed, dtype, width)
+    program = read(like(document, dtype, width))
+    draw = random.Random(seed)
+    query = GradientQuery(targets=("loss",), loop_memory=draw.choice(POLICIES), **EVERY)
+    memory = (draw.choice(POLICIES), draw.choice(POLICIES))
+    for executable in (compile_gradient(program, query, fetch=["loss"]), second_order(program, memory=memory)):
+        args = [key_of(0, 0) if v.role == "key" else values[v.name] for v in executable.inputs]
+        agree(executable.interpreter.block, args, EmulatedBackend(seed=seed))
+
+
+DRAWN = {
+    "document": programs(),
+    "seed": st.integers(0, 2**16),
+    "width": st.sampled_from(WIDTHS),
+    "dtype": st.sampled_from(["float32", "float64"]),
+}
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(**DRAWN)
+def test_a_random_program_agrees_with_the_reference_executor(document, seed, width, dtype):
+    check_random_program(document, seed, width, dtype)
+
+
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(**DRAWN)
+def test_many_random_programs_agree_with_the_reference_executor(document, seed, width, dtype):
+    check_random_program(document, seed, width, dtype)
+
+
+def training_step() -> tuple[Block, list[np.ndarray]]:
+    """The gradient of a small network with a loop; rows fill several warps, and all sizes leave a rest."""
+    rng = np.random.default_rng(0)
+    s = Sketch()
+    x = s.feed("x", rng.standard_normal((40, 9)))
+    w = s.param("w", rng.standard_normal((9, 40)) / 3)
+    v = s.param("v", rng.standard_normal((40, 5)) / 8)
+    s.total(s.op("square", s.op("softmax", s.op("matmul", s.op("tanh", s.op("matmul", x, w)), v))))
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss"))
+    return executable.interpreter.block, [s.values[each.name] for each in executable.inputs]
+
+
+@pytest.mark.parametrize(("blocks", "block"), [(1, 128), (3, 64)])
+def test_a_step_agrees_in_any_launch_and_repeats_to_the_bit_in_any_order_of_threads(blocks, block):
+    step, values = training_step()
+    wanted = interpreter_of(step)(Run(), *values)
+
+    found = [native_interpreter(step, EmulatedBackend(blocks, block, seed=seed))(Run(), *values) for seed in (1, 2, 3)]
+
+    for one, two, three, want in zip(*found, wanted, strict=True):
+        same(one, want)
+        assert one.tobytes() == two.tobytes() == three.tobytes()
+
+
+def test_a_barrier_that_is_taken_out_is_a_race():
+    """Not every one: a kernel that meets inside orders some of its accesses before those of the next one."""
+    step, values = training_step()
+    code = write_device_step(plan_block(step, DEVICE_TARGET), 1, 64)
+    barriers = [m.span() for m in re.finditer(r"  call void @dev_(block_)?barrier\(i32 \d+\)", code.text)]
+    assert len(barriers) > 10
+
+    for start, end in barriers[::6]:
+        backend = EmulatedBackend(blocks=1)
+        native = native_interpreter(step, backend)
+        (region,) = backend.compiled
+        region.emulated = Emulated(replace(code, text=code.text[:start] + code.text[end:]), watches=True)
+        with pytest.raises(EmulatorFault, match="a race"):
+            native(Run(), *values)
+
+
+def test_an_index_out_of_range_and_too_many_trips_have_the_errors_of_the_reference_executor():
+    b = BlockBuilder()
+    block = b.build([b.emit("gather", b.param(TensorType((4, 3), "float32")), b.param(TensorType((2,), "int64")))])
+    x = np.ones((4, 3), "float32")
+    agree(block, [x, np.array([-4, 3])], EmulatedBackend())
+    agree(block, [x, np.array([0, 4])], EmulatedBackend())
+
+    block, values = looping(trips=9)
+    native = native_interpreter(block, EmulatedBackend())
+    with pytest.raises(ExecutionError) as caught:
+        native(Run(limits=RunLimits(max_trips=5)), *values)
+    assert caught.value.code == "too_many_trips"
+
+
+def looping(trips: int) -> tuple[Block, list[np.ndarray]]:
+    """The gradient of a while loop whose number of trips is a feed, and which records its states."""
+    s = Sketch()
+    s.param("h", [0.5, -0.25])
+    s.feed("n", trips, dtype="int64")
+    with s.repeat("n"):
+        s.op("sin", "h", out="h")
+    s.total("h")
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss"))
+    return executable.interpreter.block, [s.values[each.name] for each in executable.inputs]
+
+
+def test_a_stack_that_is_too_small_grows_and_the_step_runs_again():
+    block, values = looping(trips=700)
+    backend = EmulatedBackend(blocks=1, block=32, watches=False)
+
+    agree(block, values, backend)
+
+    (region,) = backend.compiled
+    assert region.launches > 1
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    ["sm_80", pytest.param("sm_90", marks=pytest.mark.slow), pytest.param("sm_100", marks=pytest.mark.slow)],
+)
+def test_a_step_becomes_ptx_and_machine_code(architecture):
+    step, _ = training_step()
+    (region,) = [p for p in parts_of(step, frozenset(refusals(step, DEVICE_TARGET))) if isinstance(p, Block)]
+    code = write_device_step(plan_block(region, DEVICE_TARGET), 4, 256)
+
+    ptx = ptx_of(code, architecture)
+
+    assert ".entry main" in ptx and f".target {architecture}" in ptx
+    if not has_linker():
+        pytest.skip("no nvJitLink: the PTX was not linked")
+    assert cubin_of(ptx, architecture).code.startswith(b"\x7fELF")
