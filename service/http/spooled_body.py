@@ -72,7 +72,8 @@ class _Received:
 
     def write(self) -> None:
         parts, self._parts, self.pending = self._parts, [], 0
-        self._file.write(b"".join(parts))
+        if parts:  # after an error the file is closed, and closing it again must not hide that error
+            self._file.write(b"".join(parts))
 
     def close(self) -> None:
         try:

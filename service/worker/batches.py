@@ -19,7 +19,7 @@ from core.ir.errors import CoreError, ExecutionError, ProgramError
 from core.optim.rates import Rates
 from core.runtime.run import Run
 from core.runtime.sparse_rows import RowArray
-from service.worker.computed import AccumulatedStep, Computed, one_step, step_for
+from service.worker.computed import AccumulatedStep, Computed, one_step, steps_for
 from service.worker.last_step import last_step
 from service.worker.memory import require
 from service.worker.programs import Prepared
@@ -85,8 +85,8 @@ def steps_of_batches(
     answers = _Answers(state, session, args)
     compute: Callable[[Arrays], Computed]
     if parts is None:
-        compiled = step_for(session, rates, args["fetch"], batches[0])
-        compute = lambda batch: one_step(state, session, rates, compiled, batch)
+        steps = steps_for(session, rates, args["fetch"], batches[0], len(batches))
+        compute = lambda batch: one_step(state, session, rates, steps.on(session, batch), batch)
     else:
         micro = batches_of(session, batches[0], parts)
         accumulated = AccumulatedStep(session, rates, args["fetch"], micro[0], args["reduction"])
@@ -128,7 +128,9 @@ def _run_one(
         again = last_step(session.last_step, version, rates, done.compiled, fetch, done.values, done.out)
     session.adopt_rows(done.out, done.values, {}, state.xp)
     session.count_update(args["seq"])
-    session.last_step = again
+    session.remember(again)
+    if binds:
+        session.ran_on(batch)
 
 
 def _run_bound(

@@ -12,7 +12,7 @@ __all__ = ["FORMAT", "STATE", "CheckpointState", "GradientRows", "OptimizerWords
 STATE = "backpass"
 """The member of the file's metadata with the state."""
 
-FORMAT = 1
+FORMAT = 2
 """Goes up when a file cannot be read by earlier versions of the service."""
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -31,7 +31,7 @@ class OptimizerWords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attrs: dict[str, Any]
 
 
-class CheckpointState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CheckpointState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The state of a session besides its tensors.
 
     Tensors of the file: ``<parameter>``, ``<state>``, ``<parameter>/<slot>``, and for an added-up gradient
@@ -43,6 +43,7 @@ class CheckpointState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots:      the names of the tensors that are optimiser state.
     gradients:  parameter -> form of its added-up gradient; accumulated: the number of added gradients.
     layouts:    tensor -> its axes in the order of memory, if this is not their order in the shape.
+    seen:       the open shapes of feeds that a training step ran on; since format 2.
     """
 
     format: Annotated[int, Meta(ge=1, le=FORMAT)]
@@ -60,6 +61,7 @@ class CheckpointState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots: list[str]
     gradients: dict[str, GradientRows]
     layouts: dict[str, list[int]]
+    seen: list[str] = []
 
 
 # Made once, at import: msgspec crashes if several threads first use a type at the same time.

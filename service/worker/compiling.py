@@ -63,6 +63,7 @@ class Compilation:
 
     waiting:   numbers of the calls that wait for it.
     abandoned: all of these calls gave up.
+    ahead:     it goes on without a call that waits for it.
     seconds:   time for which it has run Python code.
     fields:    members of its log lines: those of the call that requested it first.
     """
@@ -74,6 +75,7 @@ class Compilation:
     error: Exception | None = None
     waiting: set[int] = field(default_factory=set)
     abandoned: bool = False
+    ahead: bool = False
     seconds: float = 0.0
     fields: dict[str, str] = field(default_factory=FIELDS.get)
 
@@ -126,6 +128,14 @@ class Compilations:
             raise compilation.error
         return compilation.value
 
+    def begin(self, key: Hashable, compile: Callable[[], Any]) -> None:
+        """Begin `compile` for a later call of `result`, unless it has begun. No call needs to wait for it."""
+        with self._lock:
+            if key not in self._compilations:
+                self._compilations[key] = Compilation(key, compile, ahead=True)
+                self._queue.append(self._compilations[key])
+                self._begin_more()
+
     def wait(self, compilation: Compilation, number: int) -> None:
         """Report call `number` when `compilation` is done. The service must already know that the call is parked."""
         with self._lock:
@@ -140,7 +150,7 @@ class Compilations:
             for compilation in self._compilations.values():
                 if number in compilation.waiting:
                     compilation.waiting.discard(number)
-                    compilation.abandoned = not compilation.waiting
+                    compilation.abandoned = not (compilation.waiting or compilation.ahead)
         self._turns.look()
 
     def start(self) -> None:

@@ -34,10 +34,12 @@ __all__ = [
     "draw_of",
     "gradients_for",
     "kept",
+    "later_step_for",
     "one_step",
     "runs_of",
     "stacked",
     "step_for",
+    "steps_for",
     "summed_update",
     "update_for",
 ]
@@ -58,9 +60,45 @@ def draw_of(step: int, number: int) -> int:
 
 
 def step_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], feeds: Arrays) -> Prepared:
-    """The executable of a training step on feeds of these shapes."""
+    """The executable of the next training step, which is on feeds of these shapes.
+
+    The first step on feeds of new shapes runs in the reference executor, unless it is predicted to take longer than the
+    compilation. So it depends on the calls of the session alone, and a call that is repeated gives equal bits.
+    """
+    if session.is_first_on(feeds):
+        query, scale = session.query_for(feeds), session.loss_scale
+        first = session.cached.first_training(query, rates.optimizer, session.clip, fetch, feeds, scale)
+        if first is not None:
+            return first
+    return later_step_for(session, rates, fetch, feeds)
+
+
+def later_step_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], feeds: Arrays) -> Prepared:
+    """The executable of training steps on feeds of these shapes, from the second one on."""
     query, scale = session.query_for(feeds), session.loss_scale
     return session.cached.training(query, rates.optimizer, session.clip, fetch, feeds, scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The executables of several training steps on feeds of equal shapes."""
+
+    first: Prepared
+    later: Prepared
+
+    @property
+    def fresh(self) -> bool:
+        return self.first.fresh or self.later.fresh
+
+    def on(self, session: WorkerSession, feeds: Arrays) -> Prepared:
+        """The executable of the next step."""
+        return self.first if session.is_first_on(feeds) else self.later
+
+
+def steps_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], feeds: Arrays, count: int) -> Steps:
+    """The executables of the next `count` training steps. They are ready before the first one changes the session."""
+    first = step_for(session, rates, fetch, feeds)
+    return Steps(first, later_step_for(session, rates, fetch, feeds) if count > 1 else first)
 
 
 def one_step(

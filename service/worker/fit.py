@@ -21,7 +21,7 @@ from core.runtime.run import Run
 from service.sampling import Sampling
 from service.worker.batches import Batches
 from service.worker.columns import Feed, feed_of, stored
-from service.worker.computed import one_step, step_for
+from service.worker.computed import Steps, one_step, steps_for
 from service.worker.curves import Curves, scalar
 from service.worker.last_step import last_step
 from service.worker.programs import Prepared
@@ -52,7 +52,8 @@ def fit(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]
     count = min(args["batches"], args.get("only", args["batches"]))
     sampling, position, end = source.sampling, args["start"], args["start"] + count
     sizes = dict.fromkeys(sampling.size(at) for at in _turns(sampling, position, end))
-    prepared = {size: step_for(session, session.rates, args["metrics"], source.example(size)) for size in sizes}
+    metrics, rates = args["metrics"], session.rates
+    prepared = {size: steps_for(session, rates, metrics, source.example(size), count) for size in sizes}
     steps = _Steps(state, session, args, Curves(state, session.rates, args["require_finite"]))
     stopped = None
     try:
@@ -163,7 +164,7 @@ class _Steps:
         self._seq, self._fetch = args["seq"], args["metrics"]
         self._args = {"fetch": self._fetch}
 
-    def run(self, block: Batches, compiled: Prepared) -> None:
+    def run(self, block: Batches, prepared: Steps) -> None:
         """One step on each batch of the block."""
         session = self._session
         for i in range(len(block)):
@@ -171,7 +172,7 @@ class _Steps:
             if again is not None and again.serves(session.version, session.rates, self._args, batch):
                 self._bound(block, i)
                 return
-            self._single(batch, compiled)
+            self._single(batch, prepared.on(session, batch))
 
     def _single(self, batch: dict[str, Any], compiled: Prepared) -> None:
         """A step that is not bound. Afterwards it is bound to the session's arrays if it repeats the last one."""
@@ -184,7 +185,8 @@ class _Steps:
         again = last_step(session.last_step, session.version, rates, done.compiled, self._fetch, done.values, done.out)
         session.adopt_rows(done.out, done.values, {}, state.xp)
         session.count_update(self._seq)
-        session.last_step = again
+        session.remember(again)
+        session.ran_on(batch)
 
     def _bound(self, block: Batches, start: int) -> None:
         """Steps from batch `start` on, which is bound already, on arrays that stay bound."""

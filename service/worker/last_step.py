@@ -12,6 +12,7 @@ from core.compiler.compile import Outputs
 from core.optim.rates import Rates
 from core.runtime.bound_step import KEPT, BoundStep, bind_step
 from core.runtime.run import Run
+from core.runtime.sparse_rows import RowArray
 from service.worker.programs import Prepared
 from service.worker.running import limits_of
 from service.worker.state import WorkerState
@@ -96,6 +97,7 @@ def last_step(
     if before is not None and before.version == version and before.compiled.executable is compiled.executable:
         held = dict(values)
         for place in KEPT:
-            held |= getattr(out, place)
+            results: Mapping[str, Any] = getattr(out, place)
+            held |= {name: each for name, each in results.items() if not isinstance(each, RowArray)}
         again.bound = bind_step(compiled.executable, held)
     return again

@@ -107,7 +107,8 @@ def opening(cached: CachedProgram, asked: Mapping[str, Any]) -> Opening:
     rates = Rates.of(optimizer)
     clip = Clip.read(asked["clip"]) if asked["clip"] else None
     scale = LossScale.read(asked["loss_scale"]) if asked.get("loss_scale") is not None else None
-    training = cached.training(query, rates.optimizer, clip, (), {}, scale).executable
+    first = cached.first_training(query, rates.optimizer, clip, (), {}, scale)
+    training = (first or cached.training(query, rates.optimizer, clip, (), {}, scale)).executable
     for v in (*cached.program.parameters, *cached.program.states):
         if not v.type.is_static:
             raise ProgramError(

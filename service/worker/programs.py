@@ -46,6 +46,7 @@ __all__ = [
     "blocks_of",
     "cached_program",
     "check_type",
+    "is_quick",
 ]
 
 Answer = tuple[dict[str, Any], dict[str, Any]]
@@ -57,6 +58,16 @@ LONG = 4_000_000_000
 """Floating-point operations of a call above which compilation pays even for a single call: numpy's matrix products do
 about as many in the time of one compilation.
 """
+
+QUICK_S, QUICK_BYTES = 0.1, 64 * 2**20
+"""Predicted seconds and bytes of a step in the reference executor up to which a session does not wait for machine code
+for its first step."""
+
+OP_S = 2e-5
+"""Predicted seconds of an op in the reference executor besides its operations."""
+
+OPERATION_S = 1.25e-10
+"""Predicted seconds of an operation inside a matrix product."""
 
 PRODUCTS = ("matmul", "einsum")
 SLOWER = 20
@@ -156,6 +167,51 @@ class CachedProgram:
             ),
             repeated=True,
         )
+
+    def first_training(
+        self,
+        query: GradientQuery,
+        optimizer: Optimizer,
+        clip: Clip | None,
+        fetch: Sequence[str],
+        feeds: Mapping[str, Any],
+        scale: LossScale | None = None,
+    ) -> Prepared | None:
+        """The training step in the reference executor, if a session should not wait for machine code for its first one.
+
+        The compilation of `training` begins. Whether a session waits depends on the program and the shapes alone.
+        """
+        if self.machine != "auto":
+            return None
+        shapes = self._shapes(feeds)
+        key = exact(("training", query, optimizer, clip, tuple(fetch), shapes, scale))
+
+        def made(sizes: Any) -> Executable:
+            return compile_training(self.program, query, optimizer, clip, fetch, sizes, scale, open_rates=True)
+
+        first = self._interpreted(("first", key), lambda: self._sized(shapes, made))
+        executable = first.executable
+        if not self._becomes_code(executable, repeated=True):
+            return first
+        if self.compilations is not None and self._executables.get(key) is None:
+            self.compilations.begin((id(self), key), lambda: _timed(executable.compiled))
+        return first if is_quick(executable) else None
+
+    def _interpreted(self, key: Hashable, compile: Callable[[], Executable]) -> Prepared:
+        """The cached executable, or the result of `compile`, without machine code."""
+        found = self._executables.get(key)
+        if found is not None:
+            return Prepared(found, fresh=False)
+        if self.compilations is None or self.is_short:
+            found = self._noted(_timed(lambda: self._planned(compile)))
+        else:
+            found = self._in_thread(key, lambda: self._planned(compile))
+        self._executables.put(key, found)
+        return Prepared(found, fresh=True)
+
+    def open_shapes(self, feeds: Mapping[str, Any]) -> str:
+        """The shapes of the given feeds that are declared with open sizes, in words. Raises as `training` does."""
+        return " ".join(f"{name}:{','.join(map(str, shape))}" for name, shape in self._shapes(feeds))
 
     def update(
         self,
@@ -370,10 +426,30 @@ def _reading_only(executable: Executable) -> Executable:
     return replace(executable, interpreter=interpreter, inputs=tuple(executable.inputs[i] for i in kept))
 
 
+def is_quick(executable: Executable) -> bool:
+    """Whether a step in the reference executor is predicted to end sooner than its compilation.
+
+    It depends on the program and its shapes alone, so that equal sessions give equal bits.
+    """
+    block = executable.interpreter.block
+    seconds = _work(block) * OPERATION_S + _executions(block) * OP_S
+    return seconds <= QUICK_S and executable.peak(as_machine_code=False).peak <= QUICK_BYTES
+
+
+def _executions(block: Block) -> int:
+    """Executions of ops, with `TRIPS` of each inner block."""
+    return len(block.ops) + TRIPS * sum(_executions(inner) for op in block.ops for _, inner in inner_blocks(op))
+
+
 def _is_long(block: Block) -> bool:
     """Whether one run takes longer than compilation.
 
     It depends on the program alone and not on measured time, so that equal calls give equal bits.
     """
+    return _work(block) >= LONG
+
+
+def _work(block: Block) -> int:
+    """Operations, in those of matrix products that take as long."""
     work = count_work(block, TRIPS)
-    return sum(n if type in PRODUCTS else SLOWER * n for type, n in work.items()) >= LONG
+    return sum(n if type in PRODUCTS else SLOWER * n for type, n in work.items())

@@ -25,6 +25,9 @@ __all__ = ["Arrays", "WorkerSession", "session_of"]
 
 Arrays = dict[str, Any]
 
+MOST_SEEN = 1000
+"""Shapes of feeds that a session remembers. After as many it waits for the machine code of every new one."""
+
 
 @dataclass(slots=True)
 class WorkerSession:
@@ -39,6 +42,7 @@ class WorkerSession:
     version:   increases whenever a parameter or state may have changed.
     seq:       sequence number of the client's last call that changed the session.
     last_step: the last step, for reuse if the next call repeats it.
+    seen:      the open shapes of feeds (`CachedProgram.open_shapes`) that a training step ran on; at most MOST_SEEN.
     """
 
     cached: CachedProgram
@@ -58,6 +62,16 @@ class WorkerSession:
     version: int = 0
     seq: int = 0
     last_step: LastStep | None = None
+    seen: set[str] = field(default_factory=set)
+
+    def is_first_on(self, feeds: Mapping[str, Any]) -> bool:
+        """Whether no training step ran on feeds of these shapes."""
+        return len(self.seen) < MOST_SEEN and self.cached.open_shapes(feeds) not in self.seen
+
+    def ran_on(self, feeds: Mapping[str, Any]) -> None:
+        """Record a training step on these feeds."""
+        if self.is_first_on(feeds):
+            self.seen.add(self.cached.open_shapes(feeds))
 
     @property
     def nbytes(self) -> int:
@@ -114,9 +128,9 @@ class WorkerSession:
         return self.rates if given is None else Rates.of(self.optimizer, given)
 
     def adopt(self, out: Outputs) -> None:
-        """Take over the outputs of a step without sparse updates."""
-        self.parameters |= out.parameters
-        self.slots |= out.optimizer_state
+        """Take over the outputs of a step that is bound to the session's arrays; it writes rows of tables itself."""
+        self.parameters |= {name: each for name, each in out.parameters.items() if not isinstance(each, RowArray)}
+        self.slots |= {name: each for name, each in out.optimizer_state.items() if not isinstance(each, RowArray)}
         self.states |= out.states
 
     def adopt_rows(self, out: Outputs, values: Mapping[str, Any], answered: Mapping[str, Any], xp: ModuleType) -> None:
@@ -134,6 +148,12 @@ class WorkerSession:
         self.parameters |= {name: new[name] for name in out.parameters}
         self.slots |= {name: new[name] for name in out.optimizer_state}
         self.states |= out.states
+
+    def remember(self, step: LastStep | None) -> None:
+        """`step` was the last one. If it is bound, it goes on with the session's tables, which may have moved."""
+        if step is not None and step.bound is not None and not step.bound.put_tables({**self.slots, **self.parameters}):
+            step.bound = None
+        self.last_step = step
 
     def count_update(self, seq: int, updates: int = 1) -> None:
         """Count updates, made by the client's call `seq`."""

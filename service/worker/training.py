@@ -22,6 +22,7 @@ from service.worker.computed import (
     draw_of,
     gradients_for,
     kept,
+    later_step_for,
     one_step,
     runs_of,
     stacked,
@@ -77,7 +78,8 @@ def _first_step(
 ) -> Answer:
     """A step that does not reuse the last one. Afterwards, if both were equal, it is bound to the session's arrays."""
     feeds, times = session.feeds(tensors, args), times_of(args)
-    compiled = step_for(session, rates, args["fetch"], feeds)
+    chosen = later_step_for if args.get("profile") else step_for
+    compiled = chosen(session, rates, args["fetch"], feeds)
     streamed = streamed_gradients(compiled, args) if args.get("stream") else []
     sent: dict[str, int | None] = {}
     done = one_step(state, session, rates, compiled, feeds, times, streamed, sent)
@@ -86,7 +88,8 @@ def _first_step(
         result["ready_at"] = sent
     again = last_step(session.last_step, session.version, rates, compiled, args["fetch"], done.values, done.out)
     _adopt(state, session, args, done, arrays)
-    session.last_step = again
+    session.remember(again)
+    session.ran_on(feeds)
     return result | session.about(), arrays
 
 

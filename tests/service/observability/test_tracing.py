@@ -28,10 +28,10 @@ FEEDS = tensors({name: SKETCH.values[name] for name in ("x", "y")})
 
 
 def traced(tmp_path: Any, act: Any, sampler: Sampler | None = None) -> list[ReadableSpan]:
-    """The spans of the requests that act(client) sends."""
+    """The spans of the requests that act(client) sends. A session compiles its step when it opens."""
     exporter, provider = InMemorySpanExporter(), TracerProvider(sampler=sampler)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    settings = Settings(data_dir=tmp_path, device="cpu", workers=1)
+    settings = Settings(data_dir=tmp_path, device="cpu", workers=1, compile="always")
     with TestClient(create_app(settings, tracing=Tracing(provider)), base_url="http://localhost") as client:
         act(client)
         return list(exporter.get_finished_spans())

@@ -137,4 +137,4 @@ def test_a_session_trains_within_a_budget(client):
 
     assert "memory" not in plain
     assert within["memory"]["predicted_peak"] <= 40_000
-    assert within["loss"] == plain["loss"]
+    assert within["loss"]["data"] == pytest.approx(plain["loss"]["data"], rel=1e-12)  # one of them is interpreted

@@ -145,12 +145,12 @@ def test_a_compilation_pauses_while_the_worker_serves_a_call(service: Service):
                 paused += time.perf_counter() - asked
             shares.append(paused / (time.perf_counter() - began))
 
-    for i in range(5):  # another process may take the processor in a try
+    for i in range(10):  # another process may take the processor in a try
         shares.clear()
         number = service.park(f"try {i}", compile)
         assert service.done.get(timeout=10) == number
         free, busy = shares
-        if free < 0.3 < 0.4 < busy < 0.95:
+        if free < 0.3 and free + 0.2 < busy < 0.95:
             return
     raise AssertionError(f"the compilation pauses for {free:.0%} of its time, and for {busy:.0%} while a call runs")
 

@@ -71,22 +71,22 @@ def test_idle_compilations_release_the_compiler():
 
 def test_a_stopped_compiler_delays_only_the_session_that_needs_it(one: Served):
     client, other = one.client, regression(rows=7)
+    feeds = {"feeds": tensors({name: other.values[name] for name in "xy"})}
     with opened(client, SKETCH, optimizer=SGD) as path, ThreadPoolExecutor(1) as pool:
-        client.post(f"{path}/steps", json=BODY)
-        with stopped(compiler_of(one)):
-            context = opened(client, other, optimizer={"type": "adam"})
-            held = pool.submit(context.__enter__)
+        for _ in range(2):
+            client.post(f"{path}/steps", json=BODY)
+        with stopped(compiler_of(one)), opened(client, other, optimizer={"type": "adam"}) as late:
+            assert client.post(f"{late}/steps", json=feeds).json()["step"] == 1  # without machine code
+            held = pool.submit(client.post, f"{late}/steps", json=feeds)
             until_parked(one)
-            for seq in range(2, 30):
+            for seq in range(3, 30):
                 said = client.post(f"{path}/steps", json={"seq": seq, **BODY})
                 assert (said.status_code, said.json()["step"]) == (200, seq)
             fresh = client.post("/v1/gradients", json={"program": SKETCH.document, "loss": "loss", "values": {}})
             assert fresh.status_code == 422  # calls for any worker are answered too
             assert not held.done()
-        late = held.result(60)
-        feeds = tensors({name: other.values[name] for name in "xy"})
-        assert client.post(f"{late}/steps", json={"feeds": feeds}).json()["step"] == 1
-        context.__exit__(None, None, None)
+            os.kill(compiler_of(one), signal.SIGCONT)
+            assert held.result(60).json()["step"] == 2
 
 
 def until_asked(compiler: int) -> None:
