@@ -1,6 +1,6 @@
 """The ops of the catalogue that compile to machine code, and the reasons why others do not.
 
-    python -m bench.coverage [--ops cumsum,sort] [--dtypes float32,float64] [--all]
+    python -m bench.coverage [--ops cumsum,sort] [--dtypes float32,bfloat16] [--all]
 
 For each op, in each dtype: the step of its first example (`--all`: of all examples) and the step of its gradient. A
 step counts as left if any op in it has no machine code. The reasons come from the planner, as in the analysis of
@@ -23,11 +23,12 @@ from core.autodiff.adjoint import vjp
 from core.compiler.compile import optimize
 from core.ir import Block, StackType, TensorType
 from core.ir.builder import BlockBuilder
+from core.ir.errors import ProgramError
 from core.ir.registry import REGISTRY, Example, OpSpec, as_tuple
 
 __all__ = ["DTYPES", "Left", "left_in", "left_of", "main", "step_of"]
 
-DTYPES = ("float32", "float64")
+DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def left_in(step: Block) -> list[Left]:
 def step_of(spec: OpSpec, example: Example, dtype: str, gradient: bool) -> Block | None:
     """The step of an op on the types of an example, whose float64 arrays become `dtype`, or of its pullback.
 
-    None if the example has no such arrays, or if the op has no gradient there.
+    None if the example has no such arrays, if the op does not take the dtype, or if it has no gradient there.
     """
     attrs = {k: dtype if k == "dtype" and v == "float64" else v for k, v in example.attrs.items()}
     types = [_type(each, dtype) for each in example.inputs]
@@ -55,7 +56,10 @@ def step_of(spec: OpSpec, example: Example, dtype: str, gradient: bool) -> Block
     if dtype != "float64" and attrs == example.attrs and types == [_type(each, "float64") for each in example.inputs]:
         return None
     b = BlockBuilder()
-    block = b.build(as_tuple(b.emit(spec.name, *map(b.param, types), **attrs)))
+    try:
+        block = b.build(as_tuple(b.emit(spec.name, *map(b.param, types), **attrs)))
+    except ProgramError:  # the op does not take this dtype
+        return None
     if gradient:
         if not spec.differentiable or not floats:
             return None
