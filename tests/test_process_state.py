@@ -16,10 +16,10 @@ OWNERS = {
     "gc.disable": {"core/ir/recursion.py", "core/runtime/forked.py", "service/cli/main.py"},  # any; an op; the API
     "gc.enable": {"core/ir/recursion.py", "service/cli/main.py"},  # any process; the API process
     "sys.setrecursionlimit": {"core/ir/recursion.py"},
-    "llvm.initialize_native_target": {"core/codegen/machine.py"},
-    "llvm.initialize_native_asmprinter": {"core/codegen/machine.py"},
+    "llvm.initialize_all_targets": {"core/codegen/cpus.py"},
+    "llvm.initialize_all_asmprinters": {"core/codegen/cpus.py"},
     "llvm.add_symbol": {"core/codegen/machine.py"},
-    "scipy_openblas_set_num_threads": {"core/codegen/blas.py"},
+    "set_threads": {"core/runtime/blas_threads.py"},
     "os.dup2": {"core/codegen/compiler_main.py"},  # the compiler process
     # the compiler process; the child of an op; a worker
     "prctl": {"core/codegen/compiler_main.py", "core/runtime/forked.py", "service/worker/main.py"},

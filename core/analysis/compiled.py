@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from core.analysis.place import place
 from core.analysis.records import record_bytes
 from core.codegen.backend import CPU
 from core.cost.memory import lives
-from core.ir import Block, Op, inner_blocks
+from core.ir import Block, Op, TensorType, Type, inner_blocks
 from core.ops.common.types import byte_size
+from core.passes.row_bounds import bound_rows
 from core.plan import plan_block
 from core.plan.partition import SHARES, parts_of, refusals
 from core.runtime.memory import LINE, keeps_result
@@ -30,12 +32,15 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
     Ops without machine code, between regions or called from inside one, are counted by type, reason and the client's op
     they come from. Ops in loops and branches count too.
     """
+    bounded = bound_rows(step)
+    step = step if bounded is None else bounded.block
     refused = refusals(step, CPU.target)
     reasons = {id(step.ops[i]): reason for i, reason in refused.items()}
     regions: list[dict[str, Any]] = []
     others: Counter[tuple[Any, ...]] = Counter()
     inside: Counter[tuple[Any, ...]] = Counter()
     parts: list[Op] = []
+    types: dict[str, Type] = {**step.types}  # a region gives results of open sizes in arrays of the largest size
     for part in parts_of(step, frozenset(refused)):
         if isinstance(part, Op):
             key = part.type, reasons.get(id(part), SHARES), part.location
@@ -60,10 +65,11 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
         }
         regions.append(region | {"first": place(part.ops[0].location), "last": place(part.ops[-1].location)})
         parts.append(Op(NATIVE, part.params, part.results, {}, part.ops[0].location))
+        types |= {n: TensorType(v.shape, v.dtype) for n, v in zip(part.results, plan.results, strict=False)}
     region_bytes = sum(each["arena_bytes"] + LINE + each["record_bytes"] for each in regions)
     return {
         "ops": {"compiled": sum(each["ops"] for each in regions), "interpreted": inside.total()},
-        "peak_bytes": region_bytes + _peak_bytes(step, parts, trips),
+        "peak_bytes": region_bytes + _peak_bytes(replace(step, types=types), parts, trips),
         "regions": regions,
         "interpreted": [
             {"type": key[0], "reason": key[1], "of": place(key[2]), "count": count, "ops": inside[key]}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 from core.codegen.cpu_target import CPU_TARGET
 from core.codegen.machine import load, parallel_modules
 from core.codegen.module import Module
+from core.codegen.row_writer import row_writer
 from core.codegen.step import write_step
 from core.codegen.threads import thread_count, thread_symbols
 from core.codegen.timer import Timer
@@ -21,6 +23,10 @@ class CpuBackend:
     """Machine code for the CPU of this process. See `core.runtime.backend.Backend`."""
 
     target: Target = CPU_TARGET
+
+    def row_writer(self) -> Callable[[int, int, int, int, int], None]:
+        """See `core.codegen.row_writer`."""
+        return row_writer()
 
     def arena_bytes(self, plan: Plan) -> int:
         """Memory for intermediate arrays and partial results of threads, in bytes."""

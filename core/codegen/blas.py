@@ -1,19 +1,19 @@
 """Matrix products by the BLAS that SciPy ships, called by address.
 
-This file owns one process-wide switch: SciPy's OpenBLAS computes on the thread that calls it.
+SciPy's OpenBLAS then computes on the thread that calls it, for the rest of the process.
 """
 
 from __future__ import annotations
 
 import ctypes
 from functools import cache
-from pathlib import Path
 
 from core.codegen.llvm import I64, Function, IRValue, element_type, literal
 from core.codegen.module import Module
 from core.codegen.polling import STOP_PARAM, product_polls
 from core.codegen.vector_slices import move
 from core.plan.data import Gemm, View
+from core.runtime.blas_threads import use_one_thread
 
 __all__ = ["address_of", "function", "unit"]
 
@@ -28,13 +28,11 @@ ROUTINES = {"float32": "sgemm", "float64": "dgemm"}
 
 @cache
 def address_of(routine: str) -> int:
-    """The address of a BLAS routine with Fortran's calling convention. It uses no threads of its own."""
-    import scipy
-    from scipy.linalg import cython_blas
+    """The address of a routine of BLAS or LAPACK with Fortran's calling convention. It uses no threads of its own."""
+    from scipy.linalg import cython_blas, cython_lapack
 
-    for path in Path(scipy.__file__).parent.parent.glob("scipy.libs/libscipy_openblas*"):
-        ctypes.CDLL(str(path)).scipy_openblas_set_num_threads(1)  # the pool of the step shares the work
-    capsule = cython_blas.__pyx_capi__[routine]
+    use_one_thread("scipy")  # the pool of the step shares the work
+    capsule = {**cython_lapack.__pyx_capi__, **cython_blas.__pyx_capi__}[routine]
     name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
     pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
         ("PyCapsule_GetPointer", ctypes.pythonapi)

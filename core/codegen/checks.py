@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from core.codegen.atomics import compare_exchange
 from core.codegen.llvm import I64, Function, IRValue
 
 __all__ = ["fail"]
@@ -12,6 +13,5 @@ def fail(f: Function, error: IRValue, check: IRValue) -> None:
 
     Checks are numbered from 1 in the order of the ops. A negative word means that the run has ended for another reason.
     """
-    said = f.load(error, "int64")
-    first = f.binary("or", f.compare("icmp eq", said, I64(0)), f.compare("icmp slt", check, said))
-    f.store(f.select(first, check, said), error)
+    compare_exchange(f, error, I64(0), check, "monotonic", "monotonic")
+    f.op(f"atomicrmw min {error}, {check} monotonic", "int64")

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from core.codegen.cpus import cpu
 from core.codegen.llvm import I64, Function, IRValue, literal
-from core.codegen.machine import cpu
 from core.codegen.module import Module
 from core.codegen.reductions import reduce_lanes
+from core.codegen.row_convolution import correlate_rows, is_by_rows
 from core.codegen.vector_slices import (
     VectorSlice,
     even_blocks,
@@ -57,7 +58,7 @@ def _tile(channels: int, vectors: int, step: int = 1) -> Tile:
                 total += count * times * max(m * n * step / 2, (m + n * step) / 2, LATENCY)
         return total
 
-    registers = 32 if cpu().vector_bytes == 64 else 16
+    registers = cpu().registers
     fitting = [
         Tile(m, n)
         for m in range(1, min(channels, 12) + 1)
@@ -107,8 +108,11 @@ def _rows(
 # --- the convolution itself --------------------------------------------------------------------------------------
 
 
-def correlate(_: Module, f: Function, spec: Correlation) -> None:
+def correlate(module: Module, f: Function, spec: Correlation) -> None:
     """``(x, filter, out)``; a unit is one group of one image."""
+    if is_by_rows(spec):
+        correlate_rows(module, f, spec)
+        return
     dtype, lanes = spec.dtype, lanes_for(spec.dtype, spec.counts[2])
     tile = _pixel_tile(spec.out, spec, lanes)
     depth, height, row = spec.kernel

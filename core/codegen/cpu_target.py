@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from core.codegen import packed_gemm
-from core.codegen.machine import cpu
+from core.codegen.channel_lanes import channel_panel
+from core.codegen.cpus import cpu
 from core.codegen.scalar import NATIVE, refusal
 from core.plan.data import Gemm
-from core.plan.target import ConvolutionLimits, PoolLimits, ProductRules, RowLimits, Target
+from core.plan.target import (
+    ChannelLaneLimits,
+    ConvolutionLimits,
+    FilterSumLimits,
+    PoolLimits,
+    ProductRules,
+    RowLimits,
+    StripeLimits,
+    Target,
+)
 
 __all__ = ["CPU_TARGET"]
 
@@ -33,10 +43,11 @@ CPU_TARGET = Target(
     alignment=64,  # a cache line
     min_stack_bytes=4096,  # a page
     rows=RowLimits(
-        longest_row=16384,  # stays in the nearest cache between its reduction and its use
+        longest_row=2**17,  # stays in the cache of a core between its reduction and its use
         longest_total=4096,
         split_rows=(8192, 256, 16),
         instructions=8000,  # LLVM's time for a function grows faster than its length
+        unrelated=100,
     ),
     products=ProductRules(
         takes_epilogue=_takes_epilogue,
@@ -49,7 +60,7 @@ CPU_TARGET = Target(
     convolutions=ConvolutionLimits(
         lanes=8,
         addition_cost=4,
-        channels={"correlate": 2**12, "input_adjoint": 2**12, "filter_adjoint": 2**15},
+        channels={"correlate": 2**12, "input_adjoint": 2**11, "filter_adjoint": 2**15},
         short_row_bytes=16,
         short_row_channels=64,
         single_tap_channels=256,
@@ -58,5 +69,8 @@ CPU_TARGET = Target(
         share=256,
         column_elements=2**18,
     ),
+    filter_sums=FilterSumLimits(out=8, depth=4, terms=64, share_terms=1024),
+    channel_lanes=ChannelLaneLimits(panel=channel_panel, depth=96, row=4),
     pools=PoolLimits(window=64, window_row=4, positions=2**31),
+    stripes=StripeLimits(nbytes=2**21, least=64, batch=2, stripe=3 * 2**18, repeated=2**23, matrix=2**26, shared=2**26),
 )

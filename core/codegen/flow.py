@@ -249,24 +249,25 @@ def _new_slot(step: StepWriter, recording: Recording, start: IRValue, at: IRValu
     needed = f.binary("add", start, length) if length is not None else f.binary("add", slot, I64(1))
     nbytes = f.binary("mul", needed, I64(recording.stack.slot_bytes))
     entry = step.stack_entry(recording.stack)
+    refusal = I64(STACK - 2 * step.plan.stacks.index(recording.stack))
     if recording.element is not None:  # a slot of a few words, once for each run of an inner loop: short code is better
-        arguments = f"{entry}, {slot}, {nbytes}, {I64(recording.stack.slot_bytes)}, {f.param('control')}"
+        arguments = f"{entry}, {slot}, {nbytes}, {I64(recording.stack.slot_bytes)}, {f.param('control')}, {refusal}"
         return f.op(f"call ptr @slot({arguments})", "ptr")
     have = f.load(f.at(entry, I64(8), "uint8"), "int64")
     with f.when(f.compare("icmp sgt", nbytes, have)):
-        refusal = STACK - 2 * step.plan.stacks.index(recording.stack)
-        f.do(f"call void @grow({entry}, {nbytes}, {f.param('control')}, {I64(refusal)})")
+        f.do(f"call void @grow({entry}, {nbytes}, {f.param('control')}, {refusal})")
     fits = f.compare("icmp sle", nbytes, f.load(f.at(entry, I64(8), "uint8"), "int64"))
     return _slot_address(step, recording.stack, f.select(fits, slot, I64(0)))
 
 
 def slot_function() -> Function:
-    """``slot(stack, index, needed, slot_bytes, control)``: the address of slot `index`, as `_new_slot` computes it."""
-    params = [("stack", "ptr"), ("index", "int64"), ("needed", "int64"), ("size", "int64"), ("control", "ptr")]
+    """``slot(stack, index, needed, size, control, refusal)``: the address of slot `index`, as in `_new_slot`."""
+    params = [("stack", "ptr"), ("index", "int64"), ("needed", "int64"), ("size", "int64"), ("control", "ptr"),
+              ("refusal", "int64")]  # fmt: skip
     f = Function("slot", params, "ptr", noalias=False)
     size = f.at(f.param("stack"), I64(8), "uint8")
     with f.when(f.compare("icmp sgt", f.param("needed"), f.load(size, "int64"))):
-        f.do(f"call void @grow({f.param('stack')}, {f.param('needed')}, {f.param('control')})")
+        f.do(f"call void @grow({f.param('stack')}, {f.param('needed')}, {f.param('control')}, {f.param('refusal')})")
     fits = f.compare("icmp sle", f.param("needed"), f.load(size, "int64"))
     index = f.select(fits, f.param("index"), I64(0))
     address = f.at(f.load(f.param("stack"), "ptr"), f.binary("mul", index, f.param("size")), "uint8")

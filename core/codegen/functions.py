@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from core.codegen import vmath
+from core.codegen import integers, vmath
 from core.codegen.llvm import Function, IRValue, is_number, literal
 
-__all__ = ["FUNCTIONS", "INLINE", "NotTraceable"]
+__all__ = ["FUNCTIONS", "INLINE", "LONG", "NotTraceable", "polygamma"]
 
 
 class NotTraceable(Exception):
@@ -158,6 +158,10 @@ INLINE = 8
 of the instruction cache grow with the size of the code. The results have the same bits."""
 
 
+LONG = ("digamma", "lgamma", "polygamma")
+"""Functions, by how their names begin, whose every use is a call: each is some hundred instructions."""
+
+
 def _special(function: Callable[..., IRValue]) -> Callable[..., IRValue]:
     def emit(f: Function, *args: IRValue) -> IRValue:
         _floating(*args)
@@ -169,6 +173,11 @@ def _special(function: Callable[..., IRValue]) -> Callable[..., IRValue]:
         return f.op(f"call {args[0].type} @{name}({', '.join(map(str, args))})", args[0].dtype, lanes)
 
     return emit
+
+
+def polygamma(f: Function, x: IRValue, order: int) -> IRValue:
+    """A derivative of digamma."""
+    return _special(vmath.polygamma(order))(f, x)
 
 
 def _one_of_two(function: Callable[..., tuple[IRValue, IRValue]], which: int) -> Callable[..., IRValue]:
@@ -193,7 +202,7 @@ def _one_of_two(function: Callable[..., tuple[IRValue, IRValue]], which: int) ->
 def _counts(f: Function, function: Callable[..., Any]) -> bool:
     """Count one more use of `function`; whether it is a call."""
     f.uses[function.__name__] += 1
-    return f.uses[function.__name__] > INLINE
+    return f.uses[function.__name__] > (0 if function.__name__.startswith(LONG) else INLINE)
 
 
 def _function_of_its_own(f: Function, function: Callable[..., Any], args: Sequence[IRValue]) -> str:
@@ -219,6 +228,18 @@ def _texts(name: str, function: Callable[..., Any], dtype: str, lanes: int, coun
     return frozenset((f.text(), *f.declarations))
 
 
+def _of_numbers(floats: Callable[..., IRValue] | None, integers: Callable[..., IRValue]) -> Callable[..., IRValue]:
+    """A function of floats, None if they have none, and of integers."""
+
+    def emit(f: Function, a: IRValue, b: IRValue) -> IRValue:
+        _same(a, b)
+        if a.dtype == "bool" or (a.is_float and floats is None):
+            raise NotTraceable(f"bits or remainders of {a.dtype}")
+        return _special(floats)(f, a, b) if floats is not None and a.is_float else integers(f, a, b)
+
+    return emit
+
+
 # --- all of them -------------------------------------------------------------------------------------------------
 
 
@@ -236,6 +257,11 @@ FUNCTIONS |= {
     "sign": _sign,
     "sqrt": _sqrt,
     "square": lambda f, a: _arithmetic("mul")(f, a, a),
+    "mod": _of_numbers(vmath.mod, integers.mod),
+    "fmod": _of_numbers(vmath.fmod, integers.fmod),
+    "floor_divide": _of_numbers(vmath.floor_divide, integers.floor_divide),
+    "left_shift": _of_numbers(None, integers.shift_left),
+    "right_shift": _of_numbers(None, integers.shift_right),
     "maximum": _extreme(larger=True),
     "minimum": _extreme(larger=False),
     "equal": _comparison("oeq", "eq", "eq"),

@@ -42,14 +42,15 @@ def gather_function(name: str, each: Gather) -> Function:
 
 
 def scatter_function(name: str, each: ScatterAdd) -> Function:
-    """``name(x, index, out, error, check, first, end)`` for a `ScatterAdd`, whose result the caller has filled.
+    """``name(x, index, out, error, [rows,] check, first, end)`` for a `ScatterAdd`, whose result the caller has filled.
 
     The range counts slabs, or vectors of columns if there is one slab: no two ranges write one element, and each
     element is reduced in the order of the index.
     """
-    f = Function(name, PARAMS, noalias=False)
+    pointers, numbers = PARAMS[:4], PARAMS[4:]
+    f = Function(name, [*pointers, *([("rows", "ptr")] if each.rows else []), *numbers], noalias=False)
     outer, size, inner = each.out.shape
-    count, dtype, width = each.x.shape[1], each.x.dtype, _lanes(each)
+    count, dtype, width = _count(each), each.x.dtype, _lanes(each)
     polls_by_control(f, gather_work(each))
     first, end, whole = f.param("first"), f.param("end"), inner // width
     slabs, columns, tail = (first, end), (I64(0), I64(whole * width)), IRValue("true", "bool")
@@ -61,7 +62,11 @@ def scatter_function(name: str, each: ScatterAdd) -> Function:
     with f.loop(*slabs, polls=True) as o, f.loop(I64(0), I64(count), polls=True) as i:
         at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
         target = _slab(f, f.param("out"), o, size, at, inner, dtype)
-        source = _slab(f, f.param("x"), o, count, i, inner, dtype)
+        row = i
+        if each.rows is not None:
+            place = f.at(f.param("rows"), i, each.rows.dtype)
+            row = checked(f, place, each.rows.dtype, each.x.shape[1], I64(each.rows_check))
+        source = _slab(f, f.param("x"), o, each.x.shape[1], row, inner, dtype)
 
         def reduce(j: IRValue, lanes: int, target: IRValue = target, source: IRValue = source) -> None:
             here = f.at(target, j, dtype)
@@ -94,17 +99,22 @@ def _lanes(each: ScatterAdd) -> int:
 
 def gather_work(each: Gather | ScatterAdd) -> int:
     """The work of one call, in operations."""
-    outer, count, inner = each.out.shape if isinstance(each, Gather) else each.x.shape
-    return int(outer * count * (inner + ROW))
+    outer, _, inner = each.out.shape
+    return int(outer * _count(each) * (inner + ROW))
 
 
-def checked(f: Function, address: IRValue, dtype: str, size: int) -> IRValue:
+def _count(each: Gather | ScatterAdd) -> int:
+    """Rows that are read or added, for each slab."""
+    return each.index.shape[0]
+
+
+def checked(f: Function, address: IRValue, dtype: str, size: int, check: IRValue | None = None) -> IRValue:
     """The index at `address`, counted from the front. Out of range it is 0, and the check fails."""
     raw = f.convert(f.load(address, dtype), "int64")
     wrapped = f.select(f.compare("icmp slt", raw, I64(0)), f.op(f"add {raw}, {size}", "int64"), raw)
     fine = f.compare("icmp ult", wrapped, I64(size))
     with f.when(f.op(f"xor {fine}, true", "bool")):
-        fail(f, f.param("error"), f.param("check"))
+        fail(f, f.param("error"), check or f.param("check"))
     return f.select(fine, wrapped, literal(0, "int64"))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from core.codegen.machine import cpu
+from core.codegen.cpus import cpu
 
 if TYPE_CHECKING:
     from core.codegen.llvm import Function, IRValue
@@ -54,11 +54,24 @@ def rounded(f: Function, value: IRValue, dtype: str, any_nan: bool) -> IRValue:
     if dtype == "float16":
         return widened(f, narrowed(f, value, dtype), dtype)
     bits = f.bitcast(value, "int32")
-    last = f.binary("and", f.binary("lshr", bits, f.constant(16, bits)), f.constant(1, bits))
-    near = f.binary("add", f.binary("add", bits, f.constant(0x7FFF, bits)), last)
+    near = _half_up_to_even(f, bits)
     if any_nan:
         near = f.select(f.compare("fcmp uno", value, value), f.constant(0x7FC00000, bits), near)
     return f.bitcast(f.binary("and", near, f.constant(-0x10000, bits)), "float32")
+
+
+def _half_up_to_even(f: Function, bits: IRValue) -> IRValue:
+    """The bits of a float32 plus 0x7FFF, plus 1 if the upper half is odd: its upper half is then rounded."""
+    if cpu().adds_words and bits.lanes in (4, 8, 16):  # one instruction adds both halves of `words` to the bits
+        words = f.binary("or", f.binary("and", bits, f.constant(0x10000, bits)), f.constant(0x7FFF, bits))
+        width = 32 * bits.lanes
+        pairs = f"<{2 * bits.lanes} x i16>"
+        f.declarations.add(f"declare {bits.type} @llvm.x86.avx512.vpdpwssd.{width}({bits.type}, {pairs}, {pairs})")
+        halves = f.op(f"bitcast {words} to {pairs}", "int16", 2 * bits.lanes)
+        given = f"{bits}, {halves}, {f.constant(1, halves)}"
+        return f.op(f"call {bits.type} @llvm.x86.avx512.vpdpwssd.{width}({given})", bits.dtype, bits.lanes)
+    last = f.binary("and", f.binary("lshr", bits, f.constant(16, bits)), f.constant(1, bits))
+    return f.binary("add", f.binary("add", bits, f.constant(0x7FFF, bits)), last)
 
 
 def rounded_to_odd(f: Function, value: IRValue) -> IRValue:

@@ -11,7 +11,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from core.codegen import convolution, im2col, order, padding, pooling, scan, transpose
+from core.codegen import (
+    best_path,
+    channel_lanes,
+    cholesky,
+    convolution,
+    elimination,
+    exponential_series,
+    filter_sums,
+    im2col,
+    lookups,
+    merging,
+    order,
+    orthogonalization,
+    padding,
+    pooling,
+    scan,
+    selection,
+    spectra,
+    substitution,
+    transpose,
+)
 from core.codegen.llvm import Function
 from core.codegen.module import Module
 from core.codegen.polling import polls_by_control
@@ -51,6 +71,14 @@ GENERATORS = {
     "filter_adjoint_columns": Generator(
         ("ct", "x", "out"), im2col.filter_adjoint_im2col, im2col.filter_units, im2col.scratch_bytes
     ),
+    "correlate_lanes": Generator(("x", "filter", "out"), channel_lanes.correlate_lanes, channel_lanes.lane_units),
+    "filter_panels": Generator(("filter", "out"), channel_lanes.filter_panels, channel_lanes.panel_units),
+    "filter_sums": Generator(
+        ("ct", "x", "sums"), filter_sums.filter_sums, filter_sums.sum_units, filter_sums.scratch_bytes
+    ),
+    "filter_total": Generator(
+        ("sums", "out"), filter_sums.filter_total, filter_sums.total_units, filter_sums.total_scratch
+    ),
     "pool": Generator(("x", "out", "index"), pooling.pool),
     "tiles": Generator(("ct", "out"), pooling.tiles),
     "chosen_tiles": Generator(("ct", "chosen", "out"), pooling.tiles),
@@ -59,7 +87,46 @@ GENERATORS = {
     "turn": Generator(("x", "out"), transpose.transpose, transpose.transpose_units),
     "scan": Generator(("x", "out"), scan.scan, scan.scan_units),
     "recurrence": Generator(("a", "b", "out"), scan.scan, scan.scan_units),
+    "clear_tail": Generator(("length", "x"), selection.clear_tail),
+    "selection": Generator(("flags", "out", "count"), selection.selection),
     "order": Generator(("x", "out"), order.order, scratch=order.order_scratch),
+    "spread": Generator(("first_value", "lengths", "out"), lookups.spread),
+    "search": Generator(("sorted", "values", "out"), lookups.search),
+    "region_bins": Generator(("x", "image", "tops", "bottoms", "lefts", "rights", "out"), lookups.region_bins),
+    "best_path": Generator(
+        ("emission", "transition", "counts", "out"), best_path.best_path, scratch=best_path.best_path_scratch
+    ),
+    "cholesky": Generator(("x", "out"), cholesky.cholesky, scratch=cholesky.cholesky_scratch),
+    "orthogonalize": Generator(
+        ("x", "q", "r"), orthogonalization.orthogonalize, scratch=orthogonalization.orthogonalization_scratch
+    ),
+    "exponential": Generator(
+        ("x", "out"), exponential_series.exponential, scratch=exponential_series.exponential_scratch
+    ),
+    "eigenvalues": Generator(("x", "values"), spectra.eigenvalues, scratch=spectra.eigenvalues_scratch),
+    "eigenvectors": Generator(("x", "values", "vectors"), spectra.eigenvalues, scratch=spectra.eigenvalues_scratch),
+    "singular_values": Generator(
+        ("x", "u", "s", "v"), spectra.singular_values, scratch=spectra.singular_values_scratch
+    ),
+    "eliminate": Generator(
+        ("x", "out", "order", "sign"), elimination.eliminate, scratch=elimination.elimination_scratch
+    ),
+    "substitute": Generator(
+        ("t", "y", "out"), substitution.substitute, substitution.triangle_units, substitution.triangle_scratch
+    ),
+    "substitute_ordered": Generator(
+        ("t", "y", "order", "out"), substitution.substitute, substitution.triangle_units, substitution.triangle_scratch
+    ),
+    "substitute_identity": Generator(
+        ("t", "order", "out"), substitution.substitute, substitution.triangle_units, substitution.triangle_scratch
+    ),
+    "row_order": Generator(
+        ("ids", "order", "rows", "starts", "count"), merging.row_order, scratch=merging.order_scratch
+    ),
+    "kept_row_order": Generator(
+        ("ids", "kept", "order", "rows", "starts", "count"), merging.row_order, scratch=merging.order_scratch
+    ),
+    "merge_rows": Generator(("x", "order", "starts", "out"), merging.merge_rows),
 }
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import llvmlite.binding as llvm
 
 from core.codegen.cache import DiskCache
 from core.codegen.compilers import Compilers
+from core.codegen.cpus import LEVEL, OPTIONS, cpu
 from core.ir.lru import LRU
 
 __all__ = [
@@ -23,48 +22,20 @@ __all__ = [
     "Library",
     "close_compiler_process",
     "compile_ir",
-    "cpu",
     "keep_on_disk",
     "key_of",
     "lanes",
     "load",
+    "optimize",
     "parallel_modules",
     "use_compiler_process",
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Cpu:
-    """The CPU that code is generated for.
-
-    vector_bytes:     width of one vector register.
-    converts_float16: whether it has instructions that convert float16 to float32 and back.
-    dots_bfloat16:    whether it has an instruction that adds products of pairs of bfloat16 numbers to 16 sums.
-    """
-
-    name: str
-    features: str
-    vector_bytes: int
-    converts_float16: bool
-    dots_bfloat16: bool
-
-
-@cache
-def cpu() -> Cpu:
-    """The CPU this process runs on."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    found = llvm.get_host_cpu_features()
-    width = 64 if found.get("avx512f") else 32 if found.get("avx2") else 16
-    converts = bool(found.get("f16c")) or platform.machine() in ("aarch64", "arm64")
-    dots = bool(found.get("avx512bf16")) and width == 64
-    return Cpu(llvm.get_host_cpu_name(), found.flatten(), width, converts, dots)
-
-
 def lanes(dtype: str) -> int:
     """Elements of `dtype` in one vector register."""
     size = {"float64": 8, "int64": 8}.get(dtype, 4)
-    return cpu().vector_bytes // size
+    return max(1, cpu().vector_bytes // size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +58,7 @@ ten times as long, and no workload of the bench gains speed from them."""
 
 
 GENERATOR = 1
-"""Version of the object code. Increase it when object code changes but neither the text nor `PASSES` does."""
+"""Version of the object code. Increase it when object code changes but its text and the settings of LLVM do not."""
 
 MEMORY_BYTES = 64 * 2**20
 """Bytes of object code whose libraries stay loaded for modules of the same text."""
@@ -149,7 +120,7 @@ def load(*texts: str, symbols: Mapping[str, int] | None = None) -> Library:
     here = "\n".join([*keys, *(f"{name} {at}" for name, at in sorted((symbols or {}).items()))])
     library = STATE.memory.get(here)
     if library is None:
-        library = _link(_object_codes(dict(zip(keys, texts, strict=True))), symbols or {}, _target())
+        library = _link(_object_codes(dict(zip(keys, texts, strict=True))), symbols or {}, cpu().target_machine())
         STATE.memory.put(here, library)
     return library
 
@@ -172,16 +143,22 @@ def _object_codes(texts: Mapping[str, str]) -> list[bytes]:
 def key_of(ir: str) -> str:
     """A digest of everything that the object code of a text depends on: text, passes, compiler and CPU."""
     host = cpu()
-    compiler = [GENERATOR, PASSES, llvmlite.__version__, llvm.llvm_version_info, llvm.get_default_triple()]
+    compiler = [GENERATOR, PASSES, OPTIONS, LEVEL, llvmlite.__version__, llvm.llvm_version_info, host.triple]
     return hashlib.sha256(repr([*compiler, host.name, host.features, ir]).encode()).hexdigest()
 
 
 def compile_ir(ir: str) -> bytes:
     """Compile a text in this process. Raises RuntimeError with LLVM's message if it is no valid module."""
-    target = _target()
+    target = cpu().target_machine()
     module = llvm.parse_assembly(ir)
     module.verify()
     module.triple, module.data_layout = target.triple, str(target.target_data)
+    optimize(module, target)
+    return bytes(target.emit_object(module))
+
+
+def optimize(module: Any, target: Any) -> None:
+    """Run `PASSES` on each function of a module. target: LLVM's generator of code."""
     builder = llvm.create_pass_builder(target, llvm.PipelineTuningOptions())
     passes = llvm.create_new_function_pass_manager()
     for each in PASSES:
@@ -189,14 +166,6 @@ def compile_ir(ir: str) -> bytes:
     for function in module.functions:
         if not function.is_declaration:
             passes.run(function, builder)
-    return bytes(target.emit_object(module))
-
-
-def _target() -> Any:
-    host = cpu()
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=host.name, features=host.features, opt=2, jit=True
-    )
 
 
 def _link(codes: Sequence[bytes], symbols: Mapping[str, int], target: Any) -> Library:

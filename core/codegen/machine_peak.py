@@ -11,8 +11,9 @@ from functools import cache, partial
 
 import numpy as np
 
+from core.codegen.cpus import cpu
 from core.codegen.llvm import I64, Function, literal
-from core.codegen.machine import Library, cpu, lanes, load
+from core.codegen.machine import Library, lanes, load
 
 __all__ = ["MachinePeak", "machine_peak"]
 

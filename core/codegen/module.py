@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from core.codegen.cpus import cpu
 from core.codegen.llvm import Function, IRValue
-from core.codegen.machine import cpu
 from core.ir.stop import poll
 
 __all__ = ["Module"]

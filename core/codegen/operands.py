@@ -1,7 +1,8 @@
 """The arrays of a row kernel: loads, stores and accumulation for one row at a time.
 
 A sum over all rows and along them stays in a register until the last row is done, and a sum along each row until that
-row is done. Any other sum is added to its array row by row.
+row is done. Any other sum is added to its array row by row; if the next row adds to the same elements and they are few,
+they stay in registers until a row adds to others (`hold`).
 
 A sum of floats in a register is moved to a second register every `MOST_ADDITIONS` additions and starts again at zero,
 because the rounding error of a sum grows with the number of additions in sequence.
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core.codegen.llvm import I64, Function, IRValue
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.reductions import combine, identity, masked, reduce_lanes
 from core.codegen.vector_slices import load_strided, mask, unravel
 from core.ir.errors import InternalError
@@ -22,6 +23,10 @@ __all__ = ["MOST_ADDITIONS", "Operands", "RowSlice"]
 
 MOST_ADDITIONS = 240
 """Additions in sequence to one register. A multiple of every unroll factor, so that the bits do not depend on it."""
+
+
+MOST_HELD = 8
+"""Registers for elements that several rows in a row add to. Other values of the rows need the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class Operands:
         self._index: list[IRValue] = []
         self._totals: dict[int, IRValue] = {}
         self._aside: dict[int, IRValue] = {}
+        self._held: dict[tuple[int, str], tuple[IRValue, RowSlice | None]] = {}
         sums = [n for n, i in enumerate(kernel.code) if i.kind == "accumulate" and not kernel.operands[i.operand].inner]
         self._whole = [n for n in sums if not any(kernel.operands[kernel.code[n].operand].outer)]
         self._of_rows = [n for n in sums if n not in self._whole and kernel.code[n].full]
@@ -81,9 +87,49 @@ class Operands:
             base = f.param(f"p{i}")
             self._bases.append(f.at(base, offset, operand.dtype) if offset else base)
         self._begin(self._of_rows, self._vectors)
+        if self._held:
+            with f.when(self._at_end_of_run(row, 0, f.compare("icmp eq", row, f.param("first")))):
+                for (number, _), (slot, piece) in self._held.items():
+                    f.write(self.get_one(number) if piece is None else self.get(number, piece), slot)
+
+    def hold(self, pieces: Sequence[RowSlice]) -> None:
+        """Keep elements that several rows in a row add to in registers. pieces: of every row, whose code is straight.
+
+        The order of additions stays the same, but none waits for the memory of the one before.
+        """
+        kernel = self.kernel
+        touched = [i.operand for i in kernel.code if i.kind in ("load", "store", "accumulate")]
+        if not kernel.outer or kernel.outer[-1] == 1:
+            return
+        for number, instr in enumerate(kernel.code):
+            if instr.kind != "accumulate" or number in self._whole or number in self._of_rows:
+                continue
+            operand = kernel.operands[instr.operand]
+            own: list[RowSlice | None] = [*pieces] if instr.full else [None]
+            if operand.outer[-1] or (instr.full and operand.inner != 1) or touched.count(instr.operand) > 1:
+                continue
+            if len(self._held) + len(own) > MOST_HELD:
+                continue
+            for piece in own:
+                lanes, start = (1, "") if piece is None else (piece.lanes, piece.start.name)
+                self._held[number, start] = self.f.slot(instr.dtype, lanes), piece
+
+    def _at_end_of_run(self, row: IRValue, position: int, otherwise: IRValue) -> IRValue:
+        """Whether row `row` is at this position of the last outer axis, or `otherwise` holds."""
+        return self.f.binary("or", self.f.compare("icmp eq", self._index[-1], I64(position)), otherwise)
 
     def leave(self, row: IRValue) -> None:
         """Finish row `row`: add its sums to their arrays."""
+        if self._held:
+            f, last = self.f, self.f.binary("sub", self.f.param("end"), I64(1))
+            with f.when(self._at_end_of_run(row, self.kernel.outer[-1] - 1, f.compare("icmp eq", row, last))):
+                for (number, _), (slot, piece) in self._held.items():
+                    instr = self.kernel.code[number]
+                    value = f.read(slot, instr.dtype, 1 if piece is None else piece.lanes)
+                    if piece is None:
+                        f.store(value, self._bases[instr.operand])
+                    else:
+                        self.put(number, value, piece)
         for number in self._of_rows:
             instr = self.kernel.code[number]
             self._add(instr, self._total(number), self._bases[instr.operand])
@@ -141,6 +187,10 @@ class Operands:
         instr = self.kernel.code[number]
         return self.f.load(self._bases[instr.operand], instr.dtype)
 
+    def look_up_one(self, number: int, at: IRValue) -> IRValue:
+        """The element at a position that is data."""
+        return self.f.load(self._looked_up(number, at), self.kernel.code[number].dtype)
+
     def put_one(self, number: int, value: IRValue) -> None:
         """Store to an array that has one element for the whole row."""
         instr = self.kernel.code[number]
@@ -157,6 +207,9 @@ class Operands:
         if number in self._totals:
             slot = self._totals[number]
             f.write(combine(f, instr.op, f.read(slot, instr.dtype), value), slot)
+        elif (number, "") in self._held:
+            slot, _ = self._held[number, ""]
+            f.write(combine(f, instr.op, f.read(slot, instr.dtype), value), slot)
         else:
             self._add(instr, value, self._bases[instr.operand])
 
@@ -169,6 +222,25 @@ class Operands:
         if operand.inner in (0, 1) or piece.lanes == 1:
             return self.f.load(address, operand.dtype, piece.lanes, piece.mask)
         return load_strided(self.f, address, operand.dtype, operand.inner, piece.lanes, piece.count)
+
+    def look_up(self, number: int, at: IRValue, piece: RowSlice) -> IRValue:
+        """Elements at a position that is data, which may be another one for each element."""
+        f, instr = self.f, self.kernel.code[number]
+        operand = self.kernel.operands[instr.operand]
+        if at.lanes == 1:
+            first = self._looked_up(number, at)
+            along = piece.start if operand.inner == 1 else f.op(f"mul nsw {piece.start}, {operand.inner}", "int64")
+            address = f.at(first, along, operand.dtype)
+            if operand.inner in (0, 1) or piece.lanes == 1:
+                return f.load(address, operand.dtype, piece.lanes, piece.mask)
+            return load_strided(f, address, operand.dtype, operand.inner, piece.lanes, piece.count)
+        result = f.splat(literal(0, operand.dtype), piece.lanes)
+        for lane in range(piece.count):
+            one = self._looked_up(number, f.op(f"extractelement {at}, i64 {lane}", "int64"))
+            along = f.op(f"mul nsw {f.binary('add', piece.start, I64(lane))}, {operand.inner}", "int64")
+            value = f.load(f.at(one, along, operand.dtype), operand.dtype)
+            result = f.op(f"insertelement {result}, {value}, i64 {lane}", operand.dtype, piece.lanes)
+        return result
 
     def put(self, number: int, value: IRValue, piece: RowSlice) -> None:
         f, instr = self.f, self.kernel.code[number]
@@ -187,6 +259,9 @@ class Operands:
             slot = self._totals[number]
             before = f.read(slot, instr.dtype, piece.lanes)
             f.write(combine(f, instr.op, before, masked(f, instr.op, value, piece.mask)), slot)
+        elif (number, piece.start.name) in self._held:
+            slot, _ = self._held[number, piece.start.name]
+            f.write(combine(f, instr.op, f.read(slot, instr.dtype, piece.lanes), value), slot)
         else:
             self.put(number, combine(f, instr.op, self.get(number, piece), value), piece)
 
@@ -216,6 +291,12 @@ class Operands:
         operand = self.kernel.operands[instr.operand]
         at = piece.start if operand.inner == 1 else self.f.op(f"mul nsw {piece.start}, {operand.inner}", "int64")
         return self.f.at(self._bases[instr.operand], at, operand.dtype)
+
+    def _looked_up(self, number: int, at: IRValue) -> IRValue:
+        """The address of a lookup's element at the start of the row."""
+        instr = self.kernel.code[number]
+        further = self.f.op(f"mul nsw {at}, {dict(instr.attrs)['step']}", "int64")
+        return self.f.at(self._bases[instr.operand], further, instr.dtype)
 
     def _add(self, instr: Instr, value: IRValue, address: IRValue) -> None:
         """Combine a value with the element of an array at `address`."""

@@ -36,7 +36,13 @@ PARTS = 16
 """Parts that a result should have, so that threads share the work evenly."""
 
 BAND = 128
-"""Rows that a band should have at least: each band packs the panel again."""
+"""Rows that a band should have at least, if there are parts enough for all threads."""
+
+NARROW = 16
+"""Rows that a band should have at least in any case."""
+
+SHARED = 1_000_000
+"""Fewest floating-point operations of a product whose bands are narrow so that all threads have a part."""
 
 LINES = 4
 """Cache lines in a row of a tile."""
@@ -51,6 +57,7 @@ class PackedGemm:
     then: the epilogue, a row kernel that runs on each element of the result.
     own:  operands of the epilogue that are the result itself.
     kept: whether anything else reads the result.
+    band: rows that a band should have at least: each band packs the panel again.
     """
 
     m: int
@@ -65,6 +72,7 @@ class PackedGemm:
     own: tuple[int, ...]
     kept: bool
     pairs: bool = False
+    band: int = BAND
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -80,7 +88,7 @@ class PackedGemm:
     def height(self) -> int:
         """Rows of a band: whole tiles except for the last one, and no fewer than enough parts require."""
         rows = self.tile[0]
-        bands = max(1, min(math.ceil(PARTS / self.panels), self.m // BAND))
+        bands = max(1, min(math.ceil(PARTS / self.panels), self.m // self.band))
         return math.ceil(self.m / bands / rows) * rows
 
     @property
@@ -117,13 +125,17 @@ def packs(each: Gemm) -> bool:
     return is_packed(*each.c.shape[-2:]) and each.c.strides[-1] == 1 and 1 in each.b.strides[-2:]
 
 
-def packed_gemm_of(each: Gemm) -> PackedGemm | None:
-    """The shape of a product if packing it pays and is possible, else None."""
+def packed_gemm_of(each: Gemm, threads: int = 1) -> PackedGemm | None:
+    """The shape of a product if packing it pays and is possible, else None. threads: that share it.
+
+    A product of pairs is packed in any case: no other function reads pairs. It may be small if it is a part of a
+    product that was planned in pairs, such as the last stripe.
+    """
     (m, k), n = each.a.shape[-2:], each.b.shape[-1]
-    if not packs(each):
+    pairs = each.a.dtype == "bfloat16"
+    if not pairs and not packs(each):
         return None
     a, b = ((v.strides[-2], v.strides[-1]) for v in (each.a, each.b))
-    pairs = each.a.dtype == "bfloat16"
     if pairs:
         if not takes_pairs(each.a, each.b):
             raise InternalError(f"cannot multiply pairs of {each.a} and {each.b}")
@@ -133,7 +145,11 @@ def packed_gemm_of(each: Gemm) -> PackedGemm | None:
     if each.then is not None:
         kernel = each.then.kernel
         own = tuple(i for i, v in enumerate(each.then.views) if v.root is each.c.root)
-    return PackedGemm(m, n, k, a, b, each.c.strides[-2], each.c.dtype, each.accumulate, kernel, own, each.kept, pairs)
+    shape = PackedGemm(m, n, k, a, b, each.c.strides[-2], each.c.dtype, each.accumulate, kernel, own, each.kept, pairs)
+    sums = kernel is not None and any(i.kind == "accumulate" for i in kernel.code)  # by band: their bits would change
+    if shape.parts < threads and not sums and m * n * k >= SHARED // 2 and each.c.shape[:-2] == ():
+        return replace(shape, band=max(NARROW, m // math.ceil(threads / shape.panels)))
+    return shape
 
 
 def takes_pairs(a: View, b: View) -> bool:

@@ -6,6 +6,9 @@ sums of chunks are added in the order of the chunks. So a step gives the same bi
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 import numpy as np
 
 from core.codegen.gather_scatter import gather_work, indexed_units
@@ -25,12 +28,14 @@ __all__ = [
     "indexed_chunks",
     "kernel_chunks",
     "kernel_task",
+    "limited_task",
     "partial_bytes",
     "product_chunks",
     "product_task",
     "range_task",
     "row_chunks",
     "row_task",
+    "rows_apart",
     "run",
 ]
 
@@ -48,6 +53,37 @@ def row_chunks(kernel: RowKernel, threads: int) -> int:
     return min(kernel.rows, 4 * threads)
 
 
+def rows_apart(kernel: RowKernel, threads: int) -> tuple[int, dict[int, str]]:
+    """How many adjacent rows a chunk takes together, and the operands that chunks add to in sums of their own.
+
+    An array whose elements belong to one position of the leading axes needs no such sums if no two chunks share a
+    position. Returns the operands with the reductions of their sums.
+    """
+    sums = {i.operand: i.op for i in kernel.code if i.kind == "accumulate"}
+    depths = {operand: _own_axes(kernel, operand) for operand in sums}
+    groups = {operand: math.prod(kernel.outer[:depth]) for operand, depth in depths.items()}
+    least = min((n for n in groups.values() if n >= 2 * threads), default=0)
+    if not least:
+        return 1, sums
+    return kernel.rows // least, {operand: op for operand, op in sums.items() if groups[operand] < least}
+
+
+def _own_axes(kernel: RowKernel, operand: int) -> int:
+    """The number of leading axes along which an operand's elements are others for every position."""
+    strides, sizes = kernel.operands[operand].outer, kernel.outer
+    for depth in range(len(sizes), 0, -1):
+        leading = sorted((s, n) for s, n in zip(strides[:depth], sizes[:depth], strict=True) if n > 1)
+        within = zip(strides[depth:], sizes[depth:], strict=True)
+        reach = 1 + kernel.operands[operand].inner * (kernel.inner - 1) + sum(s * (n - 1) for s, n in within)
+        for stride, size in leading:
+            if stride < reach:
+                break
+            reach += stride * (size - 1)
+        else:
+            return depth
+    return 0
+
+
 def product_chunks(each: Gemm, function: ProductFunction, threads: int) -> int:
     """The number of chunks of a product or of a batch of products."""
     batch = int(np.prod(each.c.shape[:-2], dtype=np.int64))
@@ -56,7 +92,7 @@ def product_chunks(each: Gemm, function: ProductFunction, threads: int) -> int:
     if threads == 1 or work < LONG_PRODUCT:
         return 1
     if batch > 1:
-        return batch
+        return min(batch, 4 * threads)
     return min(-(-function.parts // function.unit), threads if work < 5 * LONG_PRODUCT else 4 * threads)
 
 
@@ -86,8 +122,8 @@ def run(module: Module, f: Function, task: str, addresses: list[IRValue], chunks
     f.do(f"call void @parallel_for(ptr @backpass_pool, ptr @{task}, ptr {context}, i64 {chunks})")
 
 
-def row_task(module: Module, name: str, each: Rows, chunks: int) -> str:
-    """A task that runs row function `name` on a chunk of the rows. Each chunk has its own partial results of sums.
+def row_task(module: Module, name: str, each: Rows, chunks: int, together: int, own: Mapping[int, str]) -> str:
+    """A task that runs row function `name` on a chunk of the rows. together, own: see `rows_apart`.
 
     Its context: the arrays, the stop word if the function polls, the partial results.
     """
@@ -97,15 +133,16 @@ def row_task(module: Module, name: str, each: Rows, chunks: int) -> str:
         chunk = f.param("chunk")
         given = len(each.views) + rows_poll(each.kernel)
         addresses = [_context(f, i) for i in range(given)]
-        sums = {i.operand: i for i in each.kernel.code if i.kind == "accumulate"}
-        for number, (operand, instr) in enumerate(sums.items()):
+        for number, (operand, op) in enumerate(own.items()):
             view = each.views[operand]
             base = _context(f, given + number)
-            own = f.at(base, f.op(f"mul nsw {chunk}, {partial_bytes(view)}", "int64"), "uint8")
+            partial = f.at(base, f.op(f"mul nsw {chunk}, {partial_bytes(view)}", "int64"), "uint8")
             with f.loop(I64(0), I64(_size(view))) as i:
-                f.store(identity(instr.op, instr.dtype), f.at(own, i, view.dtype))
-            addresses[operand] = own
-        first, end = _share(f, chunk, each.kernel.rows, chunks)
+                f.store(identity(op, view.dtype), f.at(partial, i, view.dtype))
+            addresses[operand] = partial
+        first, end = _share(f, chunk, each.kernel.rows // together, chunks)
+        if together > 1:
+            first, end = (f.op(f"mul nsw {at}, {together}", "int64") for at in (first, end))
         f.do(f"call void @{name}({', '.join(map(str, [*addresses, first, end]))})")
         return f
 
@@ -130,20 +167,22 @@ def product_task(module: Module, function: ProductFunction, each: Gemm, chunks: 
 
 
 def batch_task(module: Module, function: ProductFunction, each: Gemm, chunks: int) -> str:
-    """A task that computes one product of a batch. Its context: the three arrays, the stop word."""
+    """A task that computes a chunk of the products of a batch. Its context: the three arrays, the stop word."""
 
     def make(task: str) -> Function:
         f = _task(task)
-        moved = batch_addresses(f, each, [_context(f, i) for i in range(3)], f.param("chunk"))
+        given = [_context(f, i) for i in range(3)]
         f.stop = _context(f, 3)
-        if function.polls:
-            moved.append(f.stop)
-        with f.when(f.goes_on()):
+        batch = int(np.prod(each.c.shape[:-2], dtype=np.int64))
+        with f.loop(*_share(f, f.param("chunk"), batch, chunks), polls=True) as number:
+            moved = batch_addresses(f, each, given, number)
+            if function.polls:
+                moved.append(f.stop)
             f.do(f"call void @{function.name}({', '.join(map(str, moved))}, i64 0, i64 {function.parts})")
         return f
 
     strides = tuple(v.strides for v in (each.a, each.b, each.c))
-    return module.function(("batch", function.name, each.c.shape, strides), "task", make)
+    return module.function(("batch", function.name, each.c.shape, strides, chunks), "task", make)
 
 
 def kernel_task(module: Module, name: str, each: Kernel, chunks: int) -> str:
@@ -161,6 +200,24 @@ def kernel_task(module: Module, name: str, each: Kernel, chunks: int) -> str:
         return f
 
     return module.function(("task", name, chunks, each.check), "task", make)
+
+
+def limited_task(module: Module, name: str, addresses: int, more: str, chunks: int) -> str:
+    """A task that runs ``name(addresses..., more, first, end)`` on a chunk of the units.
+
+    Its context: the arrays, and the address of the number of units, which only the run tells.
+    """
+
+    def make(task: str) -> Function:
+        f = _task(task)
+        given = [_context(f, i) for i in range(addresses)]
+        total, chunk = f.load(_context(f, addresses), "int64"), f.param("chunk")
+        ends = (chunk, f.binary("add", chunk, I64(1)))
+        first, end = (f.op(f"udiv {f.binary('mul', each, total)}, {chunks}", "int64") for each in ends)
+        f.do(f"call void @{name}({', '.join(map(str, given))}, {more}{first}, {end})")
+        return f
+
+    return module.function(("limited", name, chunks, more), "task", make)
 
 
 def range_task(module: Module, name: str, addresses: int, check: int, units: int, chunks: int) -> str:

@@ -141,6 +141,8 @@ def _corner(f: Function, spec: Pool, at: tuple[IRValue, IRValue, IRValue], lanes
 
 
 def _iota(lanes: int, step: int) -> IRValue:
+    if lanes == 1:
+        return literal(0, NUMBER)
     return IRValue(f"<{', '.join(f'i32 {i * step}' for i in range(lanes))}>", NUMBER, lanes)
 
 

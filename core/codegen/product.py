@@ -1,4 +1,7 @@
-"""The function for one shape of matrix product: by packed panels (`packed_gemm`), unpacked (`gemm`) or by `blas`."""
+"""The function for one shape of matrix product.
+
+Packed panels (`packed_gemm`), unpacked tiles (`gemm`), a few rows (`gemv`), or the `blas`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 
 from core.codegen import blas
 from core.codegen.gemm import gemm_function, product_of, rows_of
+from core.codegen.gemv import gemv_function, gemv_of
 from core.codegen.llvm import Function, IRValue
 from core.codegen.module import Module
 from core.codegen.packed_gemm import packed_gemm_function, packed_gemm_of
@@ -33,16 +37,20 @@ class ProductFunction:
     bands: int = 1
 
 
-def product_function(module: Module, each: Gemm) -> ProductFunction:
-    """The function for a product. Its parts are panels of the result if it is packed, else rows."""
+def product_function(module: Module, each: Gemm, threads: int = 1) -> ProductFunction:
+    """The function for a product, which `threads` share. Its parts are panels or blocks of columns, or rows."""
     (rows, k), n = each.a.shape[-2:], each.b.shape[-1]
     polls = product_polls(rows, n, k)
-    packed = packed_gemm_of(each)
+    packed = packed_gemm_of(each, threads)
     if packed is not None:
         name = module.function(packed, "packed", lambda name: packed_gemm_function(module, name, packed))
         return ProductFunction(name, packed.parts, 1, polls, packed.bands)
     if each.then is not None:
         raise InternalError(f"only a packed product has an epilogue, and a product into {each.c} is not packed")
+    few = gemv_of(each)
+    if few is not None:
+        name = module.function(few, "gemv", lambda name: gemv_function(name, few))
+        return ProductFunction(name, few.parts, 1, polls)
     product = product_of(each)
     if product is not None:
         name = module.function(product, "gemm", lambda name: gemm_function(name, product))

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from core.codegen.checks import fail
+from core.codegen.cpus import cpu
 from core.codegen.draws import DRAWS
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
-from core.codegen.machine import cpu
 from core.codegen.operands import Operands, RowSlice
 from core.codegen.polling import STOP_PARAM, is_long
 from core.codegen.reductions import combine, identity, masked, reduce_lanes, repeated
@@ -46,7 +46,9 @@ def rows_poll(kernel: RowKernel) -> bool:
 
 def row_cost(kernel: RowKernel) -> int:
     """The work for one element of a row, in operations of one cycle or so."""
-    return sum(10 if i.op in EXPENSIVE else 2 if i.kind in ("load", "store") else 1 for i in kernel.code if i.full)
+    return sum(
+        10 if i.op in EXPENSIVE else 2 if i.kind in ("load", "lookup", "store") else 1 for i in kernel.code if i.full
+    )
 
 
 def _lanes(kernel: RowKernel) -> int:
@@ -84,6 +86,8 @@ class _Writer:
             one = IRValue("", self.code[number].dtype).type
             f.top.append(f"  {slot} = alloca [{vectors * self.lanes} x {one}], align 64")
             self.scratch[number] = IRValue(slot, "ptr")
+        if straight:
+            self.operands.hold(self._pieces())
         with f.loop(f.param("first"), f.param("end"), polls=True) as row:
             self.values.clear()
             self.operands.enter(row)
@@ -99,9 +103,7 @@ class _Writer:
 
     def _straight(self) -> None:
         """Every instruction once, for all slices of the row."""
-        pieces = [RowSlice(I64(i * self.lanes), self.lanes, self.lanes) for i in range(self.steps)]
-        if self.rest:
-            pieces.append(self._tail())
+        pieces = self._pieces()
         made: list[dict[int, IRValue]] = [{} for _ in pieces]
         for number, instr in enumerate(self.code):
             if instr.kind == "reduce" and self.code[instr.args[0]].full:
@@ -118,6 +120,11 @@ class _Writer:
             pairs = [combine(self.f, op, a, b) for a, b in zip(kept[::2], kept[1::2], strict=False)]
             kept = pairs + kept[len(pairs) * 2 :]
         return reduce_lanes(self.f, op, kept[0])
+
+    def _pieces(self) -> list[RowSlice]:
+        """The slices of a row."""
+        whole = [RowSlice(I64(i * self.lanes), self.lanes, self.lanes) for i in range(self.steps)]
+        return [*whole, self._tail()] if self.rest else whole
 
     def _tail(self) -> RowSlice:
         return RowSlice(I64(self.steps * self.lanes), self.lanes, self.rest)
@@ -195,6 +202,8 @@ class _Writer:
             values[number] = literal(instr.value, instr.dtype)
         elif instr.kind == "load":
             values[number] = self.operands.get_one(number)
+        elif instr.kind == "lookup":
+            values[number] = self.operands.look_up_one(number, values[instr.args[0]])
         elif instr.kind == "iota":
             values[number] = self.operands.first_of(instr)
         elif instr.kind == "apply":
@@ -217,6 +226,8 @@ class _Writer:
         args = [made[a] if a in made else self.values[a] for a in instr.args]
         if instr.kind == "load":
             made[number] = self.operands.get(number, piece)
+        elif instr.kind == "lookup":
+            made[number] = self.operands.look_up(number, args[0], piece)
         elif instr.kind == "iota":
             made[number] = self.operands.positions(instr, piece)
         elif instr.kind == "apply":

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from core.codegen.functions import FUNCTIONS, NotTraceable
+from core.codegen.functions import FUNCTIONS, NotTraceable, polygamma
 from core.codegen.llvm import Function, IRValue, literal
 from core.ir.errors import CoreError, InternalError
 from core.ir.precision import HALVES
@@ -34,8 +34,16 @@ KEEPING = frozenset(
 )
 """Functions of 16-bit floats whose results need no rounding."""
 
-BY_OP: dict[str, Callable[..., IRValue]] = {name: FUNCTIONS[name] for name in ("erf", "erfc", "sigmoid")}
-"""Ops, by name, whose kernel calls a library other than numpy or takes more steps than machine code needs."""
+BY_OP: dict[str, Callable[..., IRValue]] = {name: FUNCTIONS[name] for name in ("erf", "erfc", "fmod", "mod", "sigmoid")}
+BY_OP |= {name: FUNCTIONS[name] for name in ("erfinv", "lgamma")}
+BY_OP |= {
+    "bitwise_left_shift": FUNCTIONS["left_shift"],
+    "bitwise_right_shift": FUNCTIONS["right_shift"],
+    "floor_div": FUNCTIONS["floor_divide"],
+    "polygamma": polygamma,
+}
+"""Ops, by name, whose kernel calls a library other than numpy, or checks its operands, or takes more steps than machine
+code needs."""
 
 
 def apply(f: Function, op: str, attrs: Mapping[str, Any], inputs: Sequence[IRValue]) -> IRValue:
@@ -44,7 +52,7 @@ def apply(f: Function, op: str, attrs: Mapping[str, Any], inputs: Sequence[IRVal
     Raises NotTraceable if the kernel uses something that has no translation, InternalError if the kernel fails.
     """
     if op in BY_OP:
-        return _of_halves(f, BY_OP[op], inputs)
+        return _of_halves(f, functools.partial(BY_OP[op], **attrs), inputs)
     try:
         result = lookup(op).body(Elements(f), *[Element(f, v) for v in inputs], **attrs)
     except (NotTraceable, CoreError, InternalError):

@@ -57,7 +57,7 @@ class _Row:
         result = "int64" if spec.kind.startswith("arg") else spec.dtype
         state, best = f.slot(result, self.width), f.slot(spec.dtype, self.width)
         f.write(f.splat(self._initial(result), self.width), state)
-        if result != spec.dtype:
+        if spec.kind.startswith("arg"):
             f.write(self._get("x", I64(0)), best)
         with f.loop(I64(0), I64(spec.size), polls=True) as step:
             t = f.op(f"sub nsw i64 {spec.size - 1}, {step.name}", "int64") if spec.reverse else step

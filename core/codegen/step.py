@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,15 +23,18 @@ from core.codegen.product import batch_addresses, product_function
 from core.codegen.reductions import identity
 from core.codegen.rows import row_function, rows_poll
 from core.codegen.step_writer import StepWriter
+from core.codegen.stripes import write_striped
 from core.codegen.timer import Timer
 from core.ir.stop import poll
 from core.plan.arena import ArenaMap
 from core.plan.data import (
+    PRODUCT_BLOCK,
     Gather,
     Gemm,
     Instruction,
     Interpreted,
     Kernel,
+    Limited,
     RowKernel,
     Rows,
     ScatterAdd,
@@ -39,10 +43,11 @@ from core.plan.data import (
 )
 from core.plan.flow import Branch, Loop
 from core.plan.plan import Plan
+from core.plan.striped import Striped
 from core.plan.work import work_of
 from core.runtime.control_words import CONTROL, STOPPED
 
-__all__ = ["write_step"]
+__all__ = ["Step", "write_step"]
 
 FILL_BYTES = 1 << 28
 """Bytes that are set to zero between two reads of the stop word."""
@@ -62,7 +67,7 @@ def write_step(plan: Plan, arena: ArenaMap, threads: int = 1, timer: Timer | Non
     module = Module()
     params = ["given", "arena", "control", "stacks", *(["times"] if timer is not None else [])]
     f = Function("step", [(name, "ptr") for name in params], noalias=False)
-    writer = _Step(module, f, plan, arena, threads, timer)
+    writer = Step(module, f, plan, arena, threads, timer)
     writer.sequence(plan.body)
     writer.finish()
     module.functions += [f, _enter(params)]
@@ -82,7 +87,7 @@ def _enter(params: list[str]) -> Function:
     return f
 
 
-class _Step(StepWriter):
+class Step(StepWriter):
     """Writes every kind of instruction into the step."""
 
     _exit: str | None = None
@@ -176,12 +181,16 @@ class _Step(StepWriter):
             self.rows(each)
         elif isinstance(each, Gemm):
             self.gemm(each)
+        elif isinstance(each, Limited):
+            self.limited(each)
         elif isinstance(each, Gather):
             self.gather(each)
         elif isinstance(each, ScatterAdd):
             self.scatter(each)
         elif isinstance(each, Kernel):
             self.kernel(each)
+        elif isinstance(each, Striped):
+            write_striped(self, each)
         elif isinstance(each, Interpreted):
             self.interpreted(each)
         elif isinstance(each, Loop | Branch):
@@ -214,30 +223,30 @@ class _Step(StepWriter):
 
     # --- kernels -------------------------------------------------------------------------------------------------
 
-    def rows(self, each: Rows) -> None:
+    def rows(self, each: Rows, fresh: bool = True) -> None:
         name = self.row_function(each.kernel)
         addresses = [self.address(v) for v in each.views]
         sums = {i.operand: i for i in each.kernel.code if i.kind == "accumulate"}
         chunks = parallel.row_chunks(each.kernel, self.threads)
         stop = [self.stop_word()] if rows_poll(each.kernel) else []
-        for operand, instr in sums.items():
+        for operand, instr in sums.items() if fresh else ():
             self.fill(each.views[operand], identity(instr.op, instr.dtype))
         if chunks == 1:
             arguments = ", ".join([*map(str, [*addresses, *stop]), "i64 0", f"i64 {each.kernel.rows}"])
             self.f.do(f"call void @{name}({arguments})")
             return
-        task = parallel.row_task(self.module, name, each, chunks)
+        together, own = parallel.rows_apart(each.kernel, self.threads)
+        chunks = min(chunks, each.kernel.rows // together)
+        task = parallel.row_task(self.module, name, each, chunks, together, own)
         partials = []
         offset = self.arena.size
-        for operand in sums:
+        for operand in own:
             partials.append(self.f.at(self.f.param("arena"), I64(offset), "uint8"))
             offset += chunks * parallel.partial_bytes(each.views[operand])
         self.module.scratch = max(self.module.scratch, offset - self.arena.size)
         parallel.run(self.module, self.f, task, [*addresses, *stop, *partials], chunks)
-        for partial, (operand, instr) in zip(partials, sums.items(), strict=True):
-            parallel.combine_partials(
-                self.module, self.f, each.views[operand], instr.op, addresses[operand], partial, chunks
-            )
+        for partial, (operand, op) in zip(partials, own.items(), strict=True):
+            parallel.combine_partials(self.module, self.f, each.views[operand], op, addresses[operand], partial, chunks)
 
     def row_function(self, kernel: RowKernel) -> str:
         return self.module.function(kernel, "rows", lambda name: row_function(name, kernel))
@@ -262,9 +271,64 @@ class _Step(StepWriter):
             with f.loop(I64(0), I64(size), polls=True) as i:
                 f.store(number, f.at(address, i, view.dtype))
 
-    def gemm(self, each: Gemm) -> None:
-        function = product_function(self.module, each)
-        addresses = [self.address(v) for v in (each.a, each.b, each.c, *(each.then.views if each.then else ()))]
+    def limited(self, each: Limited) -> None:
+        """Write the part of an instruction that the length of its arrays asks for."""
+        f, inner = self.f, each.instruction
+        length = f.load(self.address(each.length), "int64")
+        if isinstance(inner, Rows):
+            kernel, name = inner.kernel, self.row_function(inner.kernel)
+            elements = kernel.rows * kernel.inner // each.bound
+            end = f.binary("add", f.binary("mul", length, I64(elements)), I64(kernel.inner - 1))
+            end = f.op(f"udiv {end}, {kernel.inner}", "int64")
+            sums = {i.operand: i for i in kernel.code if i.kind == "accumulate"}
+            for operand, instr in sums.items():
+                self.fill(inner.views[operand], identity(instr.op, instr.dtype))
+            addresses = [*map(self.address, inner.views), *([self.stop_word()] if rows_poll(kernel) else [])]
+            self.up_to(name, addresses, "", end, 1 if sums else parallel.row_chunks(kernel, self.threads))
+        elif isinstance(inner, Gather):
+            name = self.gather_function(inner)
+            end = f.binary("mul", length, I64(indexed_units(inner) // each.bound))
+            self.module.polls |= is_long(gather_work(inner))
+            addresses = [*map(self.address, (inner.x, inner.index, inner.out)), self.base(self.plan.error.root)]
+            self.up_to(name, addresses, f"i64 {inner.check}, ", end, parallel.indexed_chunks(inner, self.threads))
+        else:
+            self.blocks(each, inner, length)
+
+    def up_to(self, name: str, addresses: list[IRValue], more: str, end: IRValue, chunks: int) -> None:
+        """Write calls of ``name(addresses..., more, first, end)`` for the units before `end`."""
+        f = self.f
+        if chunks == 1:
+            f.do(f"call void @{name}({', '.join(map(str, addresses))}, {more}i64 0, {end})")
+            return
+        word = f.slot("int64")
+        f.write(end, word)
+        task = parallel.limited_task(self.module, name, len(addresses), more, chunks)
+        parallel.run(self.module, f, task, [*addresses, word], chunks)
+
+    def blocks(self, each: Limited, whole: Gemm, length: IRValue) -> None:
+        """Write a product of as many blocks of rows, or of terms of its sums, as the length asks for."""
+        f, by_rows = self.f, each.along == "rows"
+        if not by_rows and not whole.accumulate:
+            self.fill(whole.c, literal(0, whole.c.dtype))
+        views = (whole.a, whole.b, whole.c)
+        axes = (0, None, 0) if by_rows else (1, 0, None)
+        bases = [self.address(v) for v in views]
+        steps = [0 if axis is None else v.strides[axis] * PRODUCT_BLOCK for v, axis in zip(views, axes, strict=True)]
+        a, b, c = (
+            replace(v, shape=tuple(PRODUCT_BLOCK if i == axis else n for i, n in enumerate(v.shape)))
+            for v, axis in zip(views, axes, strict=True)
+        )
+        block = Gemm(a, b, c, accumulate=whole.accumulate or not by_rows, location=whole.location)
+        count = f.op(f"udiv {f.binary('add', length, I64(PRODUCT_BLOCK - 1))}, {PRODUCT_BLOCK}", "int64")
+        with f.loop(I64(0), count) as i:
+            moved = zip(views, bases, steps, strict=True)
+            self.gemm(block, [f.at(at, f.binary("mul", i, I64(n)), v.dtype) if n else at for v, at, n in moved])
+
+    def gemm(self, each: Gemm, addresses: list[IRValue] | None = None) -> None:
+        """Write a product. addresses: of its matrices, if they are not those of its views."""
+        function = product_function(self.module, each, self.threads)
+        if addresses is None:
+            addresses = [self.address(v) for v in (each.a, each.b, each.c, *(each.then.views if each.then else ()))]
         sums = self.sums_of_bands(each, function.bands, addresses)
         batch = int(np.prod(each.c.shape[:-2], dtype=np.int64))
         chunks = parallel.product_chunks(each, function, self.threads)
@@ -309,19 +373,24 @@ class _Step(StepWriter):
         return found
 
     def gather(self, each: Gather) -> None:
+        self._indexed(self.gather_function(each), each)
+
+    def gather_function(self, each: Gather) -> str:
         key = ("gather", each.x.shape, each.out.shape, each.x.dtype, each.index.dtype)
-        name = self.module.function(key, "gather", lambda name: gather_function(name, each))
-        self._indexed(name, each)
+        return self.module.function(key, "gather", lambda name: gather_function(name, each))
 
     def scatter(self, each: ScatterAdd) -> None:
         self.fill(each.out, identity(each.op, each.out.dtype))
-        key = ("scatter", each.op, each.x.shape, each.out.shape, each.x.dtype, each.index.dtype)
+        rows = (each.rows.dtype, each.rows_check) if each.rows is not None else ()
+        key = ("scatter", each.op, each.x.shape, each.index.shape, each.out.shape, each.x.dtype, each.index.dtype, rows)
         name = self.module.function(key, "scatter", lambda name: scatter_function(name, each))
         self._indexed(name, each)
 
     def _indexed(self, name: str, each: Gather | ScatterAdd) -> None:
         self.module.polls |= is_long(gather_work(each))
         addresses = [*map(self.address, (each.x, each.index, each.out)), self.base(self.plan.error.root)]
+        if isinstance(each, ScatterAdd) and each.rows is not None:
+            addresses.append(self.address(each.rows))
         units, chunks = indexed_units(each), parallel.indexed_chunks(each, self.threads)
         if chunks > 1:
             task = parallel.range_task(self.module, name, len(addresses), each.check, units, chunks)
@@ -332,8 +401,8 @@ class _Step(StepWriter):
     def interpreted(self, each: Interpreted) -> None:
         f = self.f
         addresses = f.fresh("addresses")
-        f.top.append(f"  {addresses} = alloca [{len(each.views)} x ptr], align 16")
-        for i, view in enumerate(each.views):
+        f.top.append(f"  {addresses} = alloca [{len(each.arrays)} x ptr], align 16")
+        for i, view in enumerate(each.arrays):
             f.store(self.address(view), f.at(IRValue(addresses, "ptr"), I64(i), "ptr"))
         callback = f.load(self.control("callback"), "ptr")
         f.do(f"call void {callback.name}(i64 {each.number}, ptr {addresses})")

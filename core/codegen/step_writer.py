@@ -11,7 +11,7 @@ from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.module import Module
 from core.codegen.timer import Timer
 from core.plan.arena import ArenaMap
-from core.plan.data import Root, Sequence, Stack, View
+from core.plan.data import Gemm, Root, Rows, Sequence, Stack, View
 from core.plan.flow import Recording
 from core.plan.plan import Plan
 from core.runtime.array_header import DATA_OFFSET
@@ -43,6 +43,18 @@ class StepWriter(ABC):
     @abstractmethod
     def sequence(self, body: Sequence) -> None:
         """Append all instructions of `body`."""
+
+    @abstractmethod
+    def fill(self, view: View, number: IRValue) -> None:
+        """Append code that sets all elements of a dense array to one number."""
+
+    @abstractmethod
+    def rows(self, each: Rows, fresh: bool = True) -> None:
+        """Append a row kernel. fresh: whether the arrays that it reduces into get their start values."""
+
+    @abstractmethod
+    def gemm(self, each: Gemm) -> None:
+        """Append a product."""
 
     def base(self, root: Root) -> IRValue:
         """The address of a root."""

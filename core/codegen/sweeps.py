@@ -32,13 +32,20 @@ EXPENSIVE = frozenset(
         "draw",
         "erf",
         "erfc",
+        "erfinv",
         "exp",
         "expm1",
+        "floor_div",
+        "fmod",
+        "hypot",
+        "lgamma",
         "log",
         "log10",
         "log1p",
         "log2",
         "logsigmoid",
+        "mod",
+        "polygamma",
         "pow",
         "rsqrt",
         "sigmoid",
@@ -54,6 +61,12 @@ EXPENSIVE = frozenset(
 
 CYCLES, EXPENSIVE_CYCLES = 3, 40
 """Latency of an op in cycles, and latency of an op in `EXPENSIVE`."""
+
+ROUNDING = {"bfloat16": 12, "float16": 14}
+"""Latency of rounding the result of an op to 16 bits, in cycles; more for the several instructions that it takes."""
+
+EXACT = frozenset(["abs", "maximum", "minimum", "neg", "where"])
+"""Ops of 16-bit floats whose results need no rounding."""
 
 REACH = 100
 """Cycles of latency that out-of-order execution hides: a processor looks ahead some 300 instructions."""
@@ -144,6 +157,12 @@ def _unroll(code: Sequence[Instr], along: Sequence[int], read: Collection[int], 
             ready[n] = CYCLES
         else:
             waits = max((ready.get(a, 0) for a in code[n].args), default=0)
-            ready[n] = waits + (EXPENSIVE_CYCLES if code[n].op in EXPENSIVE else CYCLES)
+            ready[n] = waits + _latency(code[n])
     wanted = 1 + max(ready.values(), default=0) // REACH
     return max(1, min(wanted, MOST_UNROLLED, STRAIGHT // max(len(along), 1), pieces))
+
+
+def _latency(instr: Instr) -> int:
+    """Cycles until the result of an instruction is known."""
+    rounding = 0 if instr.kind != "apply" or instr.op in EXACT else ROUNDING.get(instr.dtype, 0)
+    return rounding + (EXPENSIVE_CYCLES if instr.op in EXPENSIVE else CYCLES)

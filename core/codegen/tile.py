@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from core.codegen.cpus import cpu
 from core.codegen.llvm import I64, Function, IRValue, literal
-from core.codegen.machine import cpu
 from core.codegen.vector_slices import mask
 
 __all__ = ["dot_pairs", "tile", "tile_of"]
@@ -13,7 +13,7 @@ __all__ = ["dot_pairs", "tile", "tile_of"]
 
 def tile_of(m: int, n: int, width: int) -> tuple[int, int]:
     """The rows of a tile and the vectors of one row: as many as the registers hold next to the operands."""
-    registers = 32 if cpu().vector_bytes == 64 else 16
+    registers = cpu().registers
     vectors = -(-n // width)
     wide = min(vectors, 4 if registers == 32 else 2)
     if vectors % wide and vectors % 3 == 0 and registers == 32:

@@ -8,7 +8,7 @@ from core.codegen.module import Module
 from core.codegen.vector_slices import mask
 from core.plan.geometry import Transposition
 
-__all__ = ["transpose", "transpose_units", "transposed_square"]
+__all__ = ["transpose", "transpose_square", "transpose_units", "transposed_square"]
 
 
 def transpose_units(spec: Transposition) -> int:
@@ -49,6 +49,50 @@ def _block(f: Function, spec: Transposition, row: IRValue, rows: int, start: IRV
     out = f.at(f.at(f.param("out"), f.op(f"mul nsw {start}, {spec.rows}", "int64"), dtype), row, dtype)
     for i in range(columns):
         f.store(vectors[i], f.at(out, I64(i * spec.rows), dtype), mask(rows, width))
+
+
+def transpose_square(
+    module: Module, f: Function, dtype: str, source: tuple[IRValue, IRValue], target: tuple[IRValue, IRValue],
+    rows: IRValue, columns: IRValue, lanes: int,
+) -> None:  # fmt: skip
+    """Store the transpose of a matrix of `rows` by `columns` numbers, each from 1 to `lanes`; more count as `lanes`.
+
+    source, target: (address, elements from one row to the next). One function of the module serves all calls.
+    """
+    params = [("source", "ptr"), ("step", "int64"), ("target", "ptr"), ("distance", "int64"),
+              ("rows", "int64"), ("columns", "int64")]  # fmt: skip
+    name = module.function(
+        ("square", dtype, lanes), "square", lambda name: _square(Function(name, params), dtype, lanes)
+    )
+    f.do(f"call void @{name}({', '.join(map(str, [*source, *target, rows, columns]))})")
+
+
+def _square(f: Function, dtype: str, lanes: int) -> Function:
+    rows, columns = f.param("rows"), f.param("columns")
+    whole = f.compare("icmp sge", f.intrinsic("smin", rows, columns), I64(lanes))
+    f.either(whole, lambda: _whole_square(f, dtype, lanes), lambda: _partial_square(f, dtype, lanes))
+    return f
+
+
+def _whole_square(f: Function, dtype: str, lanes: int) -> None:
+    read = [f.load(_line(f, "source", "step", I64(i), dtype), dtype, lanes) for i in range(lanes)]
+    for i, line in enumerate(transposed_square(f, read)):
+        f.store(line, _line(f, "target", "distance", I64(i), dtype))
+
+
+def _partial_square(f: Function, dtype: str, lanes: int) -> None:
+    rows, columns = f.param("rows"), f.param("columns")
+    counts = IRValue(f"<{', '.join(f'i64 {i}' for i in range(lanes))}>", "int64", lanes)
+    across, down = (f.compare("icmp slt", counts, f.splat(n, lanes)) for n in (columns, rows))
+    last = f.binary("sub", rows, I64(1))  # a missing row is read as the last one
+    places = [_line(f, "source", "step", f.intrinsic("smin", I64(i), last), dtype) for i in range(lanes)]
+    for i, line in enumerate(transposed_square(f, [f.load(at, dtype, lanes, across) for at in places])):
+        with f.when(f.compare("icmp slt", I64(i), columns)):
+            f.store(line, _line(f, "target", "distance", I64(i), dtype), down)
+
+
+def _line(f: Function, base: str, step: str, number: IRValue, dtype: str) -> IRValue:
+    return f.at(f.param(base), f.binary("mul", number, f.param(step)), dtype)
 
 
 def transposed_square(f: Function, rows: list[IRValue]) -> list[IRValue]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from core.codegen.cpus import cpu
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
-from core.codegen.machine import cpu
 from core.ir.errors import InternalError
 from core.ir.precision import HALVES
 
@@ -50,7 +50,7 @@ def passes(size: int) -> int:
 def lanes_for(dtype: str, length: int) -> int:
     """The number of lanes with which a row of `length` takes the least time; the larger of equal ones."""
     one = max(itemsize(dtype), 4 if dtype in HALVES else 1)
-    widths = [w for w in (64, 32, 16) if w <= cpu().vector_bytes]
+    widths = [w for w in (64, 32, 16) if w <= cpu().vector_bytes] or [one]
     return min(widths, key=lambda w: (-(-length // (w // one)) * passes(w), -w)) // one
 
 
@@ -170,6 +170,11 @@ def interleaved(f: Function, vectors: list[IRValue]) -> IRValue:
     lanes, number = vectors[0].lanes, len(vectors)
     if number == 1:
         return vectors[0]
+    if lanes == 1:
+        whole = f.splat(literal(0, vectors[0].dtype), number)
+        for lane, each in enumerate(vectors):
+            whole = f.op(f"insertelement {whole}, {each}, i64 {lane}", whole.dtype, number)
+        return whole
     while len(vectors) > 1:  # concatenate first, in pairs of equal length
         if len(vectors) % 2:
             vectors = [*vectors, f.splat(literal(0, vectors[0].dtype), vectors[0].lanes)]

@@ -6,6 +6,7 @@ replaces the parts that can be machine code by machine code.
 
     compile        compile_forward, compile_gradient, compile_training, compile_update
     differentiate  the backward pass of a query, with or without loss scaling
+    lookups        tables that are updated by rows because nobody sees their gradients
     update         from gradients to new parameters and optimiser state; row by row for tables
     trainer        training steps in a loop, in this process
 """

@@ -13,6 +13,7 @@ from core.backward.backward_program import Backward
 from core.backward.query import GradientQuery, Options
 from core.codegen.backend import CPU
 from core.compiler.differentiate import ScaledBackward, differentiate_scaled, scale_after_update
+from core.compiler.lookups import lookups_by_rows
 from core.compiler.update import apply_update
 from core.cost.budget import Budget, Choice
 from core.ir import Program, TensorType, Variable
@@ -148,8 +149,11 @@ def compile_training(
             variables = (*backward.program.variables, *slots)
             return replace(backward.program, block=block, variables=variables), wanted + updated, densified
 
+        bound = bind_shapes(program, shapes)
+        if not gives_gradients and not query.hooks and not any("@GRAD" in name for name in fetch):
+            bound = lookups_by_rows(bound, by_name, optimizer, clip)
         found = differentiate_scaled(
-            bind_shapes(program, shapes), query, loss_scale, step_of=lambda found: step_block(*with_update(found)[:2])
+            bound, query, loss_scale, step_of=lambda found: step_block(*with_update(found)[:2])
         )
         backward = found.backward
         trained_program, wanted, densified = with_update(found)

@@ -53,7 +53,7 @@ class Trainer:
             held = {name: value for name, value in self._values.items() if name in known}
             self._last = self._executable.step({**held, **feeds}, self._seed, self.steps)
             self._kept = False
-            self._keep()
+            self._keep(with_rows=True)
             self._bound = bind_step(self._executable, self._values)
         self.steps += 1
         return self._last.loss.item()
@@ -63,10 +63,10 @@ class Trainer:
         self._keep()
         return {name: np.array(value) for name, value in self._values.items()}
 
-    def _keep(self) -> None:
+    def _keep(self, with_rows: bool = False) -> None:
         """Make the results of the last step the current values, once.
 
-        Of a sparse table only the rows that changed are written.
+        with_rows: whether to write the rows of tables that changed; a bound step has written them.
         """
         if self._kept:
             return
@@ -75,5 +75,5 @@ class Trainer:
         arrays = {name: np.array(value) for name, value in results.items() if not isinstance(value, RowArray)}
         self._values |= arrays  # copied first: a result may be a view of a table
         for name, value in results.items():
-            if isinstance(value, RowArray):
+            if with_rows and isinstance(value, RowArray):
                 value.write(self._values[name])

@@ -84,6 +84,7 @@ WORDS: Mapping[str, tuple[float, float]] = {
     "gaussian_random": (1, 17),
     "is_last": (4, 4),
     "merge_rows": (4, 2),
+    "merge_rows_padded": (5, 3),
     "non_max_suppression": (24, 3),
     "mode_position": (8, 2),
     "multinomial": (12, 10),

@@ -13,6 +13,7 @@ to rounding: it changes how often an operation runs, not which operations comput
     bind        replace open sizes by those of this run, and infer all other types again
     chunk       write a loop as nested loops over runs of trips: the memory policies `sqrt` and `binomial`
     merge       merge loops that make the same trips
+    row_bounds  merge the rows of sparse gradients into arrays of known size, for machine code
     recompute   compute residuals again in the backward pass instead of keeping them
 """
 

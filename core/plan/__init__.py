@@ -13,6 +13,10 @@ The plan, as data:
     data          instructions, row kernels, and the memory that they work on: roots, views, stacks
     flow          loops, branches, and the stacks and states of loops
     geometry      specs of the other kernels: padding, convolution, pooling, transposition
+    channel_lanes, filter_sums  specs of convolutions, and of their adjoints to filters, with channels in the lanes
+    systems       specs of factorisations, eigenvalues and triangular systems
+    merge_specs   specs of the kernels that merge rows by their numbers
+    lookups       specs of the kernels that walk tables: rows of sequences, sorted vectors, boxes, scores of labels
     arena         the arena map: offsets of arrays, from the instructions that first write and last read them
     work          operations and bytes of an instruction, for profiles
 
@@ -28,18 +32,27 @@ From ops to instructions:
     uses          producers and readers of variables
     unsupported   the exception for ops that a plan cannot contain
     halves        16-bit floats: ops that compute in float32
+    empty         ops on arrays with a size of 0
+    sizes, sized  arrays whose size only the run tells, in memory for the largest size
     interpreted   an op that the reference executor runs, called from generated code
     partition     regions of generated code, and the single ops between them
 
 Lowerings, one family of ops in each file: shapes, movement, constants, draws, reduce, selecting, ordered, scaling,
-linear, einsum, convolution, windows, pooling, indexing, segments, loops, branches, stacks.
+linear, einsum, factors, spectra, convolution, windows, pooling, indexing, segments, merging, ragged, lattices, by_data,
+checked, loops, branches, stacks.
 
 Fusion:
 
     fusion            elementwise ops, broadcasts and reductions in one pass over memory
+    rows_at           gathers inside fusions: rows at positions that are data
+    scattered         scatters that gather their rows themselves
     instruction_list  the instructions so far, and the fusion that an op joins
     epilogue          elementwise work on the result of a product moves into the product
     hoist             one product for several trips of a loop
+    early             ops on labels come before the pass over the logits that they select from
+    unread            stores that nothing reads are dropped
+    stripes           attention: a chain of products and row kernels for some rows of its matrices at a time
+    striped           the instruction that results from it
 
 How a plan is built. Reshapes, transpositions and slices only change views; nothing is copied that strides can
 describe. Elementwise ops, broadcasts and reductions join fusions: passes over the rows of a domain with values in
@@ -47,6 +60,9 @@ registers. A reduction along the row, as in softmax or layer_norm, can be used i
 accumulates into memory. Products, convolutions, gathers and scatters are instructions of their own. Elementwise work on
 the result of a large product (a bias, a relu, an optimiser's update) becomes its epilogue, and a result that nothing
 else reads is not stored.
+
+A chain of products and passes over large batched matrices, as in attention, runs for some rows of the matrices at a
+time, so that scores and probabilities are never stored.
 
 A loop is an instruction that holds the instructions of one trip. Its states swap buffers. A recorded value goes to a
 stack that grows, or to an array if the number of trips is known, so that joining the elements copies nothing. A product
@@ -57,13 +73,17 @@ An op that reads no data is computed when the plan is made, or becomes a pattern
 positions wherever they are read, such as a triangular mask. A random number depends on its position and the key alone,
 so a draw is elementwise work inside a fusion.
 
+Rows that are gathered are read inside the fusions that need them, so messages on the edges of a graph, or the sum of
+several embeddings, reach no memory of their own.
+
 Every index is checked before it is used. A failed check writes its number to the error word, which ends all loops; the
 caller raises the error that the reference executor would have raised.
 
-Generated code cannot hold sizes that are known only at run time, empty arrays, dtypes that the target lacks, and tensor
+Generated code cannot hold arrays without a largest size, dtypes that the target lacks, and tensor
 arrays that grow. For these `partition` splits a block into regions and single ops between them. Usually one region is
-the whole step. An op that the target has no code for (a factorisation, a transform) is called from inside the region if
-the target can call back, and ends the region otherwise. `python -m bench.coverage` lists these ops with the reasons.
+the whole step. An op that the target has no code for (a transform, a long decomposition) is called from inside the
+region if the target can call back, and ends the region otherwise. `python -m bench.coverage` lists these ops with the
+reasons.
 """
 
 from core.plan.arena import ArenaMap, arrange

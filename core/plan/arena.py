@@ -12,7 +12,7 @@ from core.plan.flow import Branch, Loop
 from core.plan.plan import Plan
 from core.plan.target import Target
 
-__all__ = ["ArenaMap", "arrange"]
+__all__ = ["ArenaMap", "arrange", "fit"]
 
 MANY = 1000
 """Most roots that are compared with each other. Above that, freed memory is reused only by roots of the same size:
@@ -48,14 +48,14 @@ def _place(body: Sequence, base: int, offsets: dict[Root, int], target: Target) 
         for root in _touched(each):
             if root.place == "arena" and root not in offsets:
                 lives.setdefault(root, [at, at])[1] = at
-    end = _fit(lives, base, offsets, target)
+    end = fit(lives, base, offsets, target)
     for at, each in enumerate(body.instructions):
         for inner in _inside(each):
             end = max(end, _place(inner, _free_from(at, lives, offsets, base, target), offsets, target))
     return end
 
 
-def _fit(lives: Lives, base: int, offsets: dict[Root, int], target: Target) -> int:
+def fit(lives: Lives, base: int, offsets: dict[Root, int], target: Target) -> int:
     """First fit, largest root first: large roots are the hardest to place, so they are placed early."""
     if len(lives) > MANY:
         return _fit_in_order(lives, base, offsets, target)

@@ -6,6 +6,7 @@ from core.ir import Op, StackType
 from core.plan.data import Root, Sequence
 from core.plan.flow import Branch, outer_roots
 from core.plan.lowering import Lowering, lowers
+from core.plan.sized import adopt
 from core.plan.stacks import captured
 from core.plan.unsupported import Unsupported
 from core.plan.walk import lower_ops
@@ -24,7 +25,8 @@ def lower_if_else(low: Lowering, op: Op) -> None:
     own: set[Root] = set()
     for block in (op.attrs["true_block"], op.attrs["false_block"]):
         inner = Lowering(block, low.shared)
-        for name, operand in zip(block.params, operands, strict=True):
+        for name, outer, operand in zip(block.params, op.inputs[1:], operands, strict=True):
+            adopt(low, inner, outer, name)
             inner.define(name, operand)
         for name, target in zip(block.results, targets, strict=True):
             inner.destinations.want(name, target)

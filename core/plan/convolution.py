@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from core.ir import Op
+from core.plan.channel_lanes import FilterPanels, channel_lanes_of
 from core.plan.data import Kernel, View, contiguous
+from core.plan.filter_sums import FilterTotal, filter_sums_of
 from core.plan.geometry import Correlation, Padding
 from core.plan.lowering import Lowering, lowers
 from core.plan.target import ConvolutionLimits
@@ -23,7 +25,7 @@ def lower_correlate(low: Lowering, op: Op) -> None:
     windows, spec = _convolution(low, op, x, filter, op.outputs[0])
     image, weights = padded(low, op, low.entry(x), _image_padding(windows, spec)), low.dense(low.entry(filter))
     out = low.destination(op.outputs[0])
-    _correlated(low, op, "correlate", spec, image, weights, out)
+    _convolved(low, op, spec, image, weights, out)
     low.define(op.outputs[0], out)
 
 
@@ -40,7 +42,7 @@ def lower_input_adjoint(low: Lowering, op: Op) -> None:
     spec = correlation(back, spec.dtype, spec.batch, spec.groups, spec.out, spec.channels)
     image = padded(low, op, given, _image_padding(back, spec))
     out = low.destination(op.outputs[0])
-    _correlated(low, op, "correlate", spec, image, _flipped_filters(low, spec, weights), out)
+    _convolved(low, op, spec, image, weights, out, flipped=True)
     low.define(op.outputs[0], out)
 
 
@@ -50,7 +52,13 @@ def lower_filter_adjoint(low: Lowering, op: Op) -> None:
     windows, spec = _convolution(low, op, x, like, ct)
     given, image = low.dense(low.entry(ct)), padded(low, op, low.entry(x), _image_padding(windows, spec))
     out = low.destination(op.outputs[0])
-    _correlated(low, op, "filter_adjoint", spec, given, image, out)
+    sums = filter_sums_of(spec, low.target.filter_sums)
+    if sums is None:
+        _correlated(low, op, "filter_adjoint", spec, given, image, out)
+    else:
+        held = low.allocate(sums.shape, spec.dtype)
+        low.add(Kernel("filter_sums", sums, (given, image, held), location=op.location))
+        low.add(Kernel("filter_total", FilterTotal(sums), (held, out), location=op.location))
     low.define(op.outputs[0], out)
 
 
@@ -65,6 +73,20 @@ def to_input(low: Lowering, op: Op, windows: Windows, spec: Correlation, given: 
     if padding:
         low.add(Kernel("leave_room", padding, (inside, target), location=op.location))
     low.define(name, target)
+
+
+def _convolved(
+    low: Lowering, op: Op, spec: Correlation, image: View, weights: View, out: View, flipped: bool = False
+) -> None:
+    """Append the kernels of a convolution. flipped: with the flipped filters (see `_flipped_filters`)."""
+    lanes = channel_lanes_of(spec, low.target.channel_lanes)
+    if lanes is None:
+        weights = _flipped_filters(low, spec, weights) if flipped else weights
+        _correlated(low, op, "correlate", spec, image, weights, out)
+        return
+    panels = low.allocate((spec.groups, spec.depth, spec.out), spec.dtype)
+    low.add(Kernel("filter_panels", FilterPanels(lanes, flipped), (weights, panels), location=op.location))
+    low.add(Kernel("correlate_lanes", lanes, (image, panels, out), location=op.location))
 
 
 def _correlated(low: Lowering, op: Op, kind: str, spec: Correlation, first: View, second: View, out: View) -> None:
@@ -135,7 +157,10 @@ def _flipped(windows: Windows) -> Windows | None:
 
 
 def _flipped_filters(low: Lowering, spec: Correlation, weights: View) -> View:
-    """The filters [group, out, in, kernel] as [group, in, out, kernel], with every kernel axis reversed."""
+    """The filters [group, out, in, *kernel] as [group, in, out, *kernel], with every kernel axis reversed.
+
+    spec: of the result, whose output channels are the input channels of the filters.
+    """
     steps = contiguous((spec.groups, spec.channels, spec.out, *spec.kernel))
     shape = (spec.groups, spec.out, spec.channels, *spec.kernel)
     strides = (steps[0], steps[2], steps[1], *(-n for n in steps[3:]))

@@ -16,12 +16,14 @@ from core.ir.errors import Location
 from core.ops.common.types import as_dtype
 
 __all__ = [
+    "PRODUCT_BLOCK",
     "Gather",
     "Gemm",
     "Instr",
     "Instruction",
     "Interpreted",
     "Kernel",
+    "Limited",
     "Operand",
     "Place",
     "Root",
@@ -45,6 +47,9 @@ class Sequence:
 
 # --- memory ------------------------------------------------------------------------------------------------------
 
+
+PRODUCT_BLOCK = 128
+"""Rows, or terms, that a product takes at a time if only the run tells their number."""
 
 Place = Literal["arena", "given", "carried", "element", "constant", "none"]
 
@@ -126,6 +131,7 @@ class Instr:
 
     kind: "constant"   the number `value`.
           "load"       an element of `operand`.
+          "lookup"     the element of `operand` that is `args`, an int64, times `step` further on. attrs: `step`.
           "iota"       `value` plus the position along each axis times a stride, int64. attrs: the strides, `outer`
                        and `inner`, as those of an operand.
           "apply"      elementwise op `op` with `attrs` on `args`.
@@ -253,10 +259,19 @@ class Gather(Indexed):
 class ScatterAdd(Indexed):
     """Zeros in `out` [outer, size, inner], then ``out[o, index[i], :] += x[o, i, :]``, in the order of i.
 
-    op: "sum", or another reduction, which begins with its identity.
+    op:   "sum", or another reduction, which begins with its identity.
+    rows: positions of the rows of x: ``x[o, rows[i], :]`` is added; None adds them in order.
+    rows_check: number of the check of `rows`.
     """
 
     op: str = "sum"
+    rows: View | None = None
+    rows_check: int = 0
+
+    def reads(self) -> Iterator[Root]:
+        yield from (self.x.root, self.index.root)
+        if self.rows is not None:
+            yield self.rows.root
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -290,15 +305,49 @@ class Interpreted(Instruction):
     block:  of this op alone.
     views:  dense arrays: the parameters of the block, then its results.
     reason: why it has no machine code.
+    lengths: for each view the scalar with its first size, if only the run knows that; else None.
     """
 
     number: int
     block: Block
     views: tuple[View, ...]
     reason: str
+    lengths: tuple[View | None, ...] = ()
+
+    @property
+    def arrays(self) -> tuple[View, ...]:
+        """The views, and the scalars with their lengths."""
+        return (*self.views, *(v for v in self.lengths if v is not None))
 
     def reads(self) -> Iterator[Root]:
-        return (v.root for v in self.views[: len(self.block.params)])
+        yield from self._roots(slice(len(self.block.params)))
 
     def writes(self) -> Iterator[Root]:
-        return (v.root for v in self.views[len(self.block.params) :])
+        yield from self._roots(slice(len(self.block.params), None))
+
+    def _roots(self, part: slice) -> Iterator[Root]:
+        yield from (v.root for v in self.views[part])
+        yield from (v.root for v in self.lengths[part] if v is not None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Limited(Instruction):
+    """A part of an instruction on arrays whose first size only the run tells: the work of their length.
+
+    instruction: on arrays of the largest size. What it writes beyond the length is unspecified.
+    bound, length: the largest size, and the scalar with the length.
+    along: of a product: "rows" if the length is that of its rows, "terms" if it is that of its sums. The operands are
+           zero from the length to the next multiple of `PRODUCT_BLOCK` then.
+    """
+
+    instruction: Rows | Gemm | Gather
+    bound: int
+    length: View
+    along: Literal["rows", "terms"] = "rows"
+
+    def reads(self) -> Iterator[Root]:
+        yield self.length.root
+        yield from self.instruction.reads()
+
+    def writes(self) -> Iterator[Root]:
+        yield from self.instruction.writes()

@@ -45,6 +45,17 @@ def lower_gaussian(low: Lowering, op: Op) -> None:
     low.define(op.outputs[0], of.cast(of.add(of.number(op.attrs["mean"]), scaled), type.dtype))
 
 
+@lowers("truncated_gaussian", "truncated_gaussian_like")
+def lower_truncated_gaussian(low: Lowering, op: Op) -> None:
+    type, of = low.type(op.outputs[0]), Maker(low)
+    unit = drawn(low, op, type.shape, "float64")
+    share = of.mul(of("sub", of.mul(of.number(2.0), unit), of.number(1.0)), of.number(math.erf(math.sqrt(2.0))))
+    values = of.mul(of("erfinv", share), of.number(math.sqrt(2.0)))
+    values = of("maximum", of("minimum", values, of.number(2.0)), of.number(-2.0))
+    scaled = of.mul(of.number(op.attrs["std"]), values)
+    low.define(op.outputs[0], of.cast(of.add(of.number(op.attrs["mean"]), scaled), type.dtype))
+
+
 @lowers("exponential", "exponential_like")
 def lower_exponential(low: Lowering, op: Op) -> None:
     type, of = low.type(op.outputs[0]), Maker(low)

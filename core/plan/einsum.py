@@ -1,40 +1,115 @@
-"""`einsum` of two operands as one product of matrices, or as a batch of products."""
+"""`einsum` as products of matrices, as batches of them, or as elementwise products."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from core.ir import Op
+from core.ir import Op, TensorType
 from core.ir.errors import InternalError
 from core.ops.linalg.einsum import terms_of
-from core.plan.data import Gemm, Root, View, contiguous
-from core.plan.linear import matrix
+from core.plan.compose import Maker
+from core.plan.data import Root, View, contiguous
+from core.plan.entries import Entry
+from core.plan.linear import matrix, product
 from core.plan.lowering import Lowering, lowers
-from core.plan.shapes import reshaped_view
+from core.plan.reduce import reduced
+from core.plan.shapes import expanded, reshaped_view, transposed, with_ones
 from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []
 
 
+@dataclass(frozen=True, slots=True)
+class Term:
+    """An operand with one letter for each axis, all different."""
+
+    entry: Entry
+    letters: str
+
+
 @lowers("einsum")
 def lower_einsum(low: Lowering, op: Op) -> None:
-    """Letters of both operands and the result are batch axes; letters of both operands alone are summed over."""
-    equation = op.attrs["equation"]
-    if not low.type(op.outputs[0]).is_float:
-        raise Unsupported(f"einsum of {low.type(op.outputs[0]).dtype}")
-    views = [low.stored(low.entry(n)) for n in op.inputs]
-    letters, result, _ = terms_of(equation, tuple(len(v.shape) for v in views))
-    sizes = {c: n for term, v in zip(letters, views, strict=True) for c, n in zip(term, v.shape, strict=True)}
-    simple = len(views) == 2 and all(len(set(term)) == len(term) for term in letters)
-    if not simple or any(v.shape != tuple(sizes[c] for c in t) for t, v in zip(letters, views, strict=True)):
-        raise Unsupported(f"einsum {equation}")
-    (x, y), (a, b) = letters, views
+    """Operands are multiplied in pairs; the pair with the smallest product comes first."""
+    type = low.type(op.outputs[0])
+    if not type.is_float:
+        raise Unsupported(f"einsum of {type.dtype}")
+    letters, result, _ = terms_of(op.attrs["equation"], tuple(len(low.type(n).shape) for n in op.inputs))
+    sizes: dict[str, int] = {}
+    for term, name in zip(letters, op.inputs, strict=True):
+        for c, n in zip(term, low.type(name).shape, strict=True):
+            sizes[c] = max(n, sizes.get(c, 1))
+    terms = [_distinct(low, low.entry(n), t, sizes) for t, n in zip(letters, op.inputs, strict=True)]
+    while len(terms) > 2:
+        i, j, kept = min(_pairs(terms, result, sizes), key=lambda each: math.prod(sizes[c] for c in each[2]))
+        rest = [t for k, t in enumerate(terms) if k not in (i, j)]
+        terms = [*rest, _product(low, op, terms[i], terms[j], kept, sizes)]
+    if len(terms) == 1:
+        low.stand_alone(op.outputs[0])
+        low.define(op.outputs[0], _spread(_summed(low, terms[0], result), result, sizes))
+    else:
+        low.define(op.outputs[0], _product(low, op, terms[0], terms[1], result, sizes, op.outputs[0]).entry)
+
+
+def _distinct(low: Lowering, entry: Entry, letters: str, sizes: dict[str, int]) -> Term:
+    """An operand without repeated letters, which select a diagonal, and without letters of size 1 that broadcast."""
+    if len(set(letters)) == len(letters) and all(sizes[c] == n for c, n in zip(letters, entry.shape, strict=True)):
+        return Term(entry, letters)
+    view = low.stored(entry)
+    kept = {c: n for c, n in zip(letters, view.shape, strict=True) if n == sizes[c]}
+    steps = dict.fromkeys(kept, 0)
+    for c, step in zip(letters, view.strides, strict=True):
+        if c in kept:
+            steps[c] += step
+    return Term(replace(view, shape=tuple(kept.values()), strides=tuple(steps.values())), "".join(kept))
+
+
+def _pairs(terms: list[Term], result: str, sizes: dict[str, int]) -> Iterator[tuple[int, int, str]]:
+    """Each pair of operands, with the letters of their product: those that the result or another operand has."""
+    for i, a in enumerate(terms):
+        for j, b in enumerate(terms[:i]):
+            needed = {*result}.union(*(t.letters for k, t in enumerate(terms) if k not in (i, j)))
+            yield j, i, "".join(c for c in dict.fromkeys(b.letters + a.letters) if c in needed)
+
+
+def _summed(low: Lowering, term: Term, kept: str) -> Term:
+    """`term`, summed over the letters that are not in `kept`."""
+    over = frozenset(i for i, c in enumerate(term.letters) if c not in kept)
+    if not over:
+        return term
+    letters = "".join(c for c in term.letters if c in kept)
+    shape = tuple(n for n, c in zip(term.entry.shape, term.letters, strict=True) if c in kept)
+    return Term(reduced(low, "sum", term.entry, over, TensorType(shape, term.entry.dtype)), letters)
+
+
+def _spread(term: Term, result: str, sizes: dict[str, int]) -> Entry:
+    """`term` with the axes `result`; letters that it lacks are repeated."""
+    order = tuple(term.letters.index(c) for c in result if c in term.letters)
+    entry = transposed(term.entry, order)
+    shape = tuple(sizes[c] if c in term.letters else 1 for c in result)
+    return expanded(with_ones(entry, shape), tuple(sizes[c] for c in result))
+
+
+def _product(
+    low: Lowering, op: Op, first: Term, second: Term, result: str, sizes: dict[str, int], name: str | None = None
+) -> Term:
+    """The product of two operands with the letters `result`. name: the variable of the result, if it is one.
+
+    Letters of both operands and the result are batch axes; letters of both operands alone are summed over.
+    """
+    both = set(first.letters) & set(second.letters)
+    first, second = (_summed(low, t, "".join({*both, *result})) for t in (first, second))
+    x, y = first.letters, second.letters
     batch = [c for c in result if c in x and c in y]
     rows, columns = ([c for c in result if c in one and c not in other] for one, other in ((x, y), (y, x)))
     summed = [c for c in x if c in y and c not in result]
-    if len(batch) + len(rows) + len(summed) < len(x) or len(batch) + len(columns) + len(summed) < len(y):
-        raise Unsupported(f"einsum {equation}: it sums over a letter of one operand alone")
+    if not summed or not (rows or columns):
+        if name:
+            low.stand_alone(name)
+        along = "".join(dict.fromkeys(x + y)) if summed else result  # sums along axes as they are in memory
+        return _elementwise(low, first, second, along, result, sizes)
+    a, b = low.stored(first.entry), low.stored(second.entry)
     if rows and columns and result.index(columns[0]) < result.index(rows[0]):  # then rows are contiguous
         x, y, a, b, rows, columns = y, x, b, a, columns, rows
     m, n, k = (math.prod(sizes[c] for c in part) for part in (rows, columns, summed))
@@ -42,19 +117,25 @@ def lower_einsum(low: Lowering, op: Op) -> None:
     a = matrix(low, _grouped(low, _ordered(a, x, [*batch, *rows, *summed]), (*lead, m, k)))
     b = matrix(low, _grouped(low, _ordered(b, y, [*batch, *summed, *columns]), (*lead, k, n)))
     order = [*batch, *rows, *columns]
-    name, shape = op.outputs[0], low.type(op.outputs[0]).shape
+    shape = tuple(sizes[c] for c in result)
     if _can_view(shape, result, order, (*lead, m, n)):
-        target, accumulates = low.product_destination(name)
+        target, accumulates = low.product_destination(name) if name else (low.allocate(shape, a.dtype), False)
         c = reshaped_view(_ordered(target, result, order), (*lead, m, n))
-    elif name in low.destinations.sums:
-        raise Unsupported(f"einsum {equation}, added to a state")
     else:
+        if name:
+            low.stand_alone(name)
         stored, accumulates = low.allocate(tuple(sizes[each] for each in order), a.dtype), False
         c, target = reshaped_view(stored, (*lead, m, n)), _ordered(stored, "".join(order), list(result))
     if c is None:
-        raise InternalError(f"no strides describe the result of einsum {equation} as matrices {[*lead, m, n]}")
-    low.add(Gemm(a, b, c, accumulate=accumulates, location=op.location))
-    low.define(op.outputs[0], target)
+        raise InternalError(f"no strides describe the product {x},{y}->{result} as matrices {[*lead, m, n]}")
+    low.add(product(a, b, c, accumulates, op.location))
+    return Term(target, result)
+
+
+def _elementwise(low: Lowering, a: Term, b: Term, along: str, result: str, sizes: dict[str, int]) -> Term:
+    """A product of which no letter is summed, or which is one sum for each element of the result."""
+    whole = Maker(low).mul(*(_spread(t, along, sizes) for t in (a, b)))
+    return Term(_spread(_summed(low, Term(whole, along), result), result, sizes), result)
 
 
 def _ordered(view: View, letters: str, order: list[str]) -> View:

@@ -15,7 +15,7 @@ from itertools import groupby
 from core.ir.stop import poll
 from core.plan.data import Gemm, Instr, Instruction, Operand, Root, Rows, View
 
-__all__ = ["fuse_epilogues"]
+__all__ = ["fuse_epilogues", "picked"]
 
 TOGETHER = frozenset({"constant", "load", "apply", "store", "accumulate"})
 """Kinds of row-kernel instructions that need only their own element, and rows in no particular order."""
@@ -110,7 +110,7 @@ def _components(each: Instruction, at: int, results: set[Root]) -> list[_Compone
             found.setdefault(component(n), []).append(n)
     if len(found) == 1:
         return [_Component(each, at)]
-    return [_Component(_picked(each, numbers), at, numbers) for numbers in found.values()]
+    return [_Component(picked(each, numbers), at, numbers) for numbers in found.values()]
 
 
 def _joined(components: Iterable[_Component], instructions: Sequence[Instruction]) -> Iterator[Instruction]:
@@ -122,7 +122,7 @@ def _joined(components: Iterable[_Component], instructions: Sequence[Instruction
         else:
             rows = instructions[at]
             assert isinstance(rows, Rows)
-            yield _picked(rows, sorted(n for component in left for n in component.numbers or ()))
+            yield picked(rows, sorted(n for component in left for n in component.numbers or ()))
 
 
 def _may_move(then: Rows, product: Gemm, between: Iterable[Instruction | None]) -> bool:
@@ -141,7 +141,7 @@ def _may_move(then: Rows, product: Gemm, between: Iterable[Instruction | None]) 
     return True
 
 
-def _picked(rows: Rows, numbers: Sequence[int]) -> Rows:
+def picked(rows: Rows, numbers: Sequence[int]) -> Rows:
     """The row kernel of the instructions with these numbers and of the loads and constants that they read."""
     code = rows.kernel.code
     wanted = sorted({*numbers, *(a for n in numbers for a in code[n].args)})

@@ -11,13 +11,13 @@ same fusion can use; any other reduction accumulates into memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 from core.ir.errors import Location
-from core.plan.data import Instr, Operand, RowKernel, Rows, View
+from core.plan.data import Instr, Operand, Root, RowKernel, Rows, View
 from core.plan.target import RowLimits
 
 __all__ = ["Axes", "Fusion", "Member"]
@@ -43,12 +43,17 @@ class Draft:
 
     strides: of its array, or of the positions that it counts, for each axis of the domain.
     varies:  the axes of the domain along which its value varies.
+    lookup:  what a "lookup" looks up (`rows_at.Lookup`), and the axes of the domain of its views.
+    guards:  the lookup whose position a "check" checks.
     """
 
     instr: Instr
     view: View | None = None
     strides: tuple[int, ...] = ()
     varies: frozenset[int] = frozenset()
+    lookup: Any = None
+    axes: Axes = ()
+    guards: int | None = None
 
     @property
     def walks(self) -> bool:
@@ -64,6 +69,7 @@ class Fusion:
     position: of the fusion among all instructions of its block.
     row:      number of trailing axes that are the row; None until a reduction along the row is used inside.
     ops:      the ops in it, for profiles.
+    size:     the size of the first axis of the domain, if only the run tells it: rows beyond the length are left out.
     """
 
     shape: tuple[int, ...]
@@ -73,7 +79,9 @@ class Fusion:
     drafts: list[Draft] = field(default_factory=list)
     ops: list[str] = field(default_factory=list)
     location: Location | None = None
+    size: Any = None
     _loads: dict[Any, int] = field(default_factory=dict)
+    _loaded: set[Root] = field(default_factory=set)
 
     # --- questions ---------------------------------------------------------------------------------------
 
@@ -99,6 +107,10 @@ class Fusion:
                 axes[i] = axis
                 used.add(axis)
         return tuple(axes)
+
+    def loads(self, view: View) -> bool:
+        """Whether it loads an element of the memory of `view`."""
+        return view.root in self._loaded
 
     def can_load(self, strides: Sequence[int]) -> bool:
         """Whether a row of an array with these strides along the domain is one walk with a single stride."""
@@ -133,6 +145,20 @@ class Fusion:
         if key not in self._loads:
             varies = frozenset(i for i, s in enumerate(strides) if s and self.shape[i] > 1)
             self._loads[key] = self._add(Draft(Instr("load", view.dtype), view, strides, varies))
+            self._loaded.add(view.root)
+        return self._loads[key]
+
+    def lookup(self, view: View, axes: Axes, at: int, step: int, of: Any) -> int:
+        """Load the elements of `view` that are `step` times the value `at` further on. of: the `rows_at.Lookup`."""
+        strides = self.strides(view, axes)
+        varies = frozenset(i for i, s in enumerate(strides) if s and self.shape[i] > 1) | self.drafts[at].varies
+        instr = Instr("lookup", view.dtype, args=(at,), attrs=(("step", step),))
+        return self._add(Draft(instr, view, strides, varies, of, axes))
+
+    def once(self, key: object, write: Callable[[], int]) -> int:
+        """The number of the value that `write` writes, which it does at its first call with this key."""
+        if key not in self._loads:
+            self._loads[key] = write()
         return self._loads[key]
 
     def strides(self, view: View, axes: Axes) -> tuple[int, ...]:
@@ -187,9 +213,10 @@ class Fusion:
         along = self.row is None or any(a >= len(self.shape) - self.row for a in gone)
         self._add(Draft(Instr("accumulate", view.dtype, args=(arg,), op=op, value=along), view, strides))
 
-    def check(self, arg: int, view: View, number: int) -> None:
-        """Write `number` to `view` if `arg`, a bool, is false anywhere."""
-        self._add(Draft(Instr("check", args=(arg,), value=number), view, (0,) * len(self.shape)))
+    def check(self, arg: int, view: View, number: int, guards: int | None = None) -> None:
+        """Write `number` to `view` if `arg`, a bool, is false anywhere. guards: the lookup that it is for."""
+        draft = Draft(Instr("check", args=(arg,), value=number), view, (0,) * len(self.shape), guards=guards)
+        self._add(draft)
 
     def _add(self, draft: Draft) -> int:
         self.drafts.append(draft)
@@ -197,8 +224,14 @@ class Fusion:
 
     # --- the row kernel ------------------------------------------------------------------------------------------
 
-    def finish(self) -> Rows:
-        """The fusion as an instruction: axes are merged where every array allows it, and a row is chosen."""
+    def finish(self) -> Rows | None:
+        """The fusion as an instruction: axes are merged where every array allows it, and a row is chosen.
+
+        None if nothing is left to do, because other fusions look up the same themselves.
+        """
+        self._drop_unused_lookups()
+        if not self.drafts:
+            return None
         first = len(self.shape) - self.row if self.row is not None else None
         arrays = [d.strides for d in self.drafts if d.walks]
         merged, columns = _merged(self.shape, arrays, first)
@@ -220,7 +253,7 @@ class Fusion:
                 wide = along != 0
             if draft.view:
                 operand = len(operands)
-                written = instr.kind != "load"
+                written = instr.kind not in ("load", "lookup")
                 operands.append(Operand(draft.view.dtype, tuple(column[:-1]), along, written))
                 views.append(draft.view)
                 wide = wide or along != 0
@@ -229,6 +262,26 @@ class Fusion:
             code.append(Instr(instr.kind, instr.dtype, wide, instr.args, instr.op, attrs, operand, instr.value))
         kernel = RowKernel(outer, inner, tuple(operands), tuple(code))
         return Rows(kernel, tuple(views), tuple(self.ops), location=self.location)
+
+    def _drop_unused_lookups(self) -> None:
+        """Drop lookups whose value nothing in this fusion reads, and what only they read."""
+        if all(d.lookup is None for d in self.drafts):
+            return
+        used = {n for n, d in enumerate(self.drafts) if d.instr.kind in ("store", "accumulate", "check")}
+        used = {n for n in used if self.drafts[n].guards is None}
+        for n in reversed(range(len(self.drafts))):
+            if n in used:
+                used.update(self.drafts[n].instr.args)
+            if self.drafts[n].lookup is not None and n in used:
+                used.update(m for m, d in enumerate(self.drafts) if d.guards == n)
+                used.update(a for m in used.copy() if self.drafts[m].guards == n for a in self.drafts[m].instr.args)
+        place = {n: i for i, n in enumerate(sorted(used))}
+        kept = []
+        for n in place:
+            draft = self.drafts[n]
+            draft.instr = replace(draft.instr, args=tuple(place[a] for a in draft.instr.args))
+            kept.append(draft)
+        self.drafts = kept
 
 
 def _mergeable(shape: tuple[int, ...], arrays: Sequence[Sequence[int]], first: int) -> bool:

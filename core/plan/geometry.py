@@ -10,7 +10,19 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Correlation", "Order", "Padding", "Pool", "Scan", "Scattered", "Tiles", "Transposition", "Triple"]
+__all__ = [
+    "Correlation",
+    "Order",
+    "Padding",
+    "Pool",
+    "Scan",
+    "Scattered",
+    "Selection",
+    "Tail",
+    "Tiles",
+    "Transposition",
+    "Triple",
+]
 
 Triple = tuple[int, int, int]
 
@@ -260,3 +272,51 @@ class Order:
     @property
     def units(self) -> int:
         return self.outer * self.inner
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The positions of the true elements of a dense array of bools of `shape`, in row-major order, and their number.
+
+    rows: of the array of positions.
+    """
+
+    shape: tuple[int, ...]
+    rows: int
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def work(self) -> int:
+        """Time, in additions and multiplications that take as long."""
+        return self.size * (4 + 8 * len(self.shape))
+
+    @property
+    def units(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Zeros in a matrix from a length, which the run tells, to the next multiple of `block`.
+
+    size, step: the largest length, and the stride along that axis. width, along: the other axis and its stride.
+    """
+
+    dtype: str
+    size: int
+    step: int
+    width: int
+    along: int
+    block: int
+
+    @property
+    def work(self) -> int:
+        """Time, in additions and multiplications that take as long."""
+        return self.block * self.width
+
+    @property
+    def units(self) -> int:
+        return 1

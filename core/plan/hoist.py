@@ -21,6 +21,7 @@ from core.plan.data import (
     Instruction,
     Interpreted,
     Kernel,
+    Limited,
     Root,
     Rows,
     ScatterAdd,
@@ -151,6 +152,10 @@ def _renamed(each: Instruction, names: Mapping[Root, Root]) -> Instruction:
     if isinstance(each, Gemm):
         a, b, c = _views((each.a, each.b, each.c), names)
         return replace(each, a=a, b=b, c=c)
+    if isinstance(each, Limited):
+        inner = _renamed(each.instruction, names)
+        assert isinstance(inner, Rows | Gemm | Gather)
+        return replace(each, instruction=inner, length=next(iter(_views([each.length], names))))
     if isinstance(each, Gather | ScatterAdd):
         x, index, out = _views((each.x, each.index, each.out), names)
         return replace(each, x=x, index=index, out=out)

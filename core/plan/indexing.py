@@ -18,10 +18,11 @@ from core.plan.fusion import Fusion, Member
 from core.plan.halves import narrowed, widened
 from core.plan.lowering import Lowering, lowers
 from core.plan.reduce import reduced
+from core.plan.rows_at import read_by_fusions, rows_at
 from core.plan.shapes import reshaped
 from core.plan.unsupported import Unsupported
 
-__all__ = ["check_range", "flat", "in_range"]
+__all__ = ["check_range", "flat", "in_range", "slabs"]
 
 
 @lowers("class_index")
@@ -223,16 +224,23 @@ def lower_gather(low: Lowering, op: Op) -> None:
     x = low.type(source)
     axis = op.attrs["axis"] % x.rank
     where = low.type(index)
-    view, at = low.dense(low.entry(source)), low.dense(low.entry(index))
     number = low.shared.check(
         "index_out_of_range", f"an index is out of range for an axis of size {x.shape[axis]}", op.location
     )
+    if read_by_fusions(low.uses.readers(op.outputs[0])):
+        found = rows_at(low.stored(low.entry(source)), low.stored(low.entry(index)), axis, number, low.shared.error)
+        if found is not None:
+            fusion, axes = low.join(out.shape, [found.source, found.index])
+            fusion.ops.append(op.type)
+            low.define(op.outputs[0], Member(fusion, found.within(fusion, axes), out.dtype, out.shape, axes))
+            return
+    view, at = low.dense(low.entry(source)), low.dense(low.entry(index))
     target = low.destination(op.outputs[0])
     low.add(
         Gather(
-            _slabs(view, x.shape, axis),
+            slabs(view, x.shape, axis),
             flat(at),
-            _slabs(target, _with(x.shape, axis, where), axis),
+            slabs(target, _with(x.shape, axis, where), axis),
             number,
             location=op.location,
         )
@@ -267,9 +275,9 @@ def lower_scatter(low: Lowering, op: Op) -> None:
     target = low.allocate(out.shape, "float32") if half else low.destination(op.outputs[0])
     low.add(
         ScatterAdd(
-            _slabs(x, _with(out.shape, axis, where), axis),
+            slabs(x, _with(out.shape, axis, where), axis),
             flat(at),
-            _slabs(target, out.shape, axis),
+            slabs(target, out.shape, axis),
             number,
             location=op.location,
         )
@@ -282,7 +290,7 @@ def _with(shape: tuple[int, ...], axis: int, index: TensorType) -> tuple[int, ..
     return (*shape[:axis], math.prod(index.shape), *shape[axis + 1 :])
 
 
-def _slabs(view: View, shape: tuple[int, ...], axis: int) -> View:
+def slabs(view: View, shape: tuple[int, ...], axis: int) -> View:
     """A dense array as [outer, size, inner] around `axis`."""
     outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     size = shape[axis]

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 
 from core.ir.errors import Location
 from core.ir.stop import poll
-from core.plan.data import Instruction, Root, View
+from core.plan.data import Instruction, Limited, Root, Rows, View
 from core.plan.fusion import Axes, Fusion, Member
+from core.plan.rows_at import lookup_of
+from core.plan.sizes import Size
 from core.plan.target import RowLimits
 
 __all__ = ["InstructionList"]
@@ -39,9 +41,9 @@ class InstructionList:
         """Record that the instruction at `position` writes to `root`."""
         self._ready[root] = max(self._ready.get(root, -1), position)
 
-    def begin(self, shape: tuple[int, ...], location: Location | None) -> Fusion:
-        """Append a new fusion over `shape`."""
-        fusion = Fusion(shape, len(self._all), self._limits, location=location)
+    def begin(self, shape: tuple[int, ...], location: Location | None, size: Size | None = None) -> Fusion:
+        """Append a new fusion over `shape`. size: of its first axis, if only the run tells it."""
+        fusion = Fusion(shape, len(self._all), self._limits, location=location, size=size)
         self._all.append(fusion)
         return fusion
 
@@ -50,17 +52,27 @@ class InstructionList:
         finished: list[Instruction] = []
         for each in self._all:
             poll()
-            finished.append(each.finish() if isinstance(each, Fusion) else each)
+            if isinstance(each, Fusion):
+                done = each.finish() if 0 not in each.shape else None
+                if done is not None:
+                    finished.append(_limited(done, each.size))
+            else:
+                finished.append(each)
         return tuple(finished)
 
     def find_fusion(
-        self, shape: tuple[int, ...], operands: Sequence[Member | View], stored: Callable[[Member], View]
+        self,
+        shape: tuple[int, ...],
+        operands: Sequence[Member | View],
+        stored: Callable[[Member], View],
+        size: Size | None = None,
     ) -> tuple[Fusion, Axes] | None:
         """A fusion that can compute a result of `shape` from `operands`, and the axes of the result; None if none can.
 
         stored: a function that stores an operand which another fusion computes.
+        size:   of the first axis, if only the run tells it: a fusion leaves rows beyond its own size out.
         """
-        homes = {e.fusion.position: e.fusion for e in operands if isinstance(e, Member)}
+        homes = {e.fusion.position: e.fusion for e in operands if isinstance(e, Member) and e.fusion.size is size}
         for position in sorted(homes, reverse=True):
             axes = self._axes_in(homes[position], shape, operands, stored)
             if axes is not None:
@@ -72,7 +84,11 @@ class InstructionList:
             seen += 1
             if seen > LOOKBACK:
                 break
-            if math.prod(each.shape) == math.prod(shape) and each.position not in homes:
+            if each.position in homes or each.size is not size or math.prod(each.shape) != math.prod(shape):
+                continue
+            if len(each.drafts) <= self._limits.unrelated or any(
+                isinstance(e, View) and each.loads(e) for e in operands
+            ):
                 axes = self._axes_in(each, shape, operands, stored)
                 if axes is not None:
                     return each, axes
@@ -94,9 +110,10 @@ class InstructionList:
         for operand in operands:
             own = axes[len(shape) - len(operand.shape) :]
             if isinstance(operand, View):
-                if self._ready.get(operand.root, -1) >= fusion.position:
+                if not self._can_read(fusion, operand, own):
                     return None
-                if not fusion.can_load(fusion.strides(operand, own)):
+            elif operand.fusion is not fusion and (found := lookup_of(operand)) is not None:
+                if not all(self._can_read(fusion, view, own) for view in (found.source, found.index)):
                     return None
             elif operand.fusion is not fusion:
                 if operand.fusion.position >= fusion.position:
@@ -104,3 +121,14 @@ class InstructionList:
                 if fusion.row is not None and not fusion.can_load(fusion.strides(stored(operand), own)):
                     return None
         return axes
+
+    def _can_read(self, fusion: Fusion, view: View, axes: Axes) -> bool:
+        """Whether `fusion` can load an array: it is complete, and a row of the fusion is one walk through it."""
+        return self._ready.get(view.root, -1) < fusion.position and fusion.can_load(fusion.strides(view, axes))
+
+
+def _limited(rows: Rows, size: Size | None) -> Instruction:
+    """A row kernel, without the rows beyond the length if only the run tells that."""
+    if size is None or (rows.kernel.rows * rows.kernel.inner) % size.bound:
+        return rows
+    return Limited(rows, size.bound, size.length, location=rows.location)

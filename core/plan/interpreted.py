@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from core.ir import HOLE, Block, Op
+from core.ir import HOLE, Block, Op, TensorType
 from core.plan.data import Interpreted
 from core.plan.lowering import Lowering
+from core.plan.sizes import Size, bounded_outputs, is_open
 from core.plan.unsupported import Unsupported
 
 __all__ = ["interpret"]
@@ -14,20 +15,43 @@ def interpret(low: Lowering, op: Op, reason: str) -> None:
     """Append an instruction that lets the reference executor run `op`.
 
     reason: why the op has no machine code.
-    Raises Unsupported if an array has no known size or native dtype, or if the target cannot call the executor.
+    Raises Unsupported if an array has no known largest size or native dtype, or if the target cannot call the executor.
     """
     if not low.target.interprets:
         raise Unsupported(reason)
     names = tuple(dict.fromkeys(n for n in op.inputs if n != HOLE))
+    declared = {n: low.block.types[n] for n in (*names, *op.outputs)}
+    if any(is_open(declared[n]) for n in op.outputs):
+        _bound(low, op)
     for name in (*names, *op.outputs):
         low.type(name)
+        if low.sizes.get(name, {}).keys() - {0}:
+            raise Unsupported(f"another size of {name} than the first one is known only when it runs")
     given = [low.dense(low.entry(n)) for n in names]
     for name in op.outputs:
         low.stand_alone(name)
     made = [low.destination(n) for n in op.outputs]
-    block = Block(names, (op,), op.outputs, {n: low.types[n] for n in (*names, *op.outputs)})
-    each = Interpreted(len(low.shared.interpreted), block, (*given, *made), reason, location=op.location)
+    block = Block(names, (op,), op.outputs, declared)
+    sizes = [low.sizes.get(n, {}).get(0) for n in (*names, *op.outputs)]
+    lengths = tuple(size.length if size is not None else None for size in sizes)
+    views = (*given, *made)
+    each = Interpreted(len(low.shared.interpreted), block, views, reason, lengths, location=op.location)
     low.shared.interpreted.append(each)
     low.add(each)
     for name, view in zip(op.outputs, made, strict=True):
         low.define(name, view)
+
+
+def _bound(low: Lowering, op: Op) -> None:
+    """Give the results of `op` their largest sizes. Raises Unsupported if these are not known."""
+    types = bounded_outputs(op, low.types)
+    for name, type in zip(op.outputs, types or (None,) * len(op.outputs), strict=True):
+        declared = low.types[name]
+        if type is None or not isinstance(declared, TensorType):
+            raise Unsupported(f"the size of {name} is known only when it runs")
+        if not is_open(declared):
+            continue
+        if any(n == -1 for n in declared.shape[1:]):
+            raise Unsupported(f"another size of {name} than the first one is known only when it runs")
+        low.types[name] = type
+        low.sizes[name] = {0: Size(type.shape[0], low.allocate((), "int64", "length"))}

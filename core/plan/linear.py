@@ -6,16 +6,17 @@ import math
 from dataclasses import replace
 
 from core.ir import Op
+from core.ir.errors import Location
 from core.ir.precision import is_half
-from core.plan.data import Gemm, Kernel, View
+from core.plan.data import PRODUCT_BLOCK, Gemm, Kernel, Limited, View
 from core.plan.geometry import Transposition
 from core.plan.halves import lower_wide, narrowed
 from core.plan.lowering import Lowering, lowers
-from core.plan.shapes import reshaped_view
+from core.plan.shapes import reshaped, reshaped_view
 from core.plan.storage import Storage
 from core.plan.unsupported import Unsupported
 
-__all__ = ["matrix"]
+__all__ = ["matrix", "product"]
 
 
 @lowers("matmul")
@@ -28,6 +29,9 @@ def lower_matmul(low: Lowering, op: Op) -> None:
     half = is_half(x)
     if half and not _as_pairs(low, op):
         lower_wide(low, op, lower_matmul)
+        return
+    if _is_outer(low, op):
+        _lower_outer(low, op)
         return
     a, b = (low.stored(low.entry(n)) for n in op.inputs)
     row, column = len(a.shape) == 1, len(b.shape) == 1
@@ -66,6 +70,22 @@ def lower_matmul(low: Lowering, op: Op) -> None:
         a, b = _paired(low, a, b)
     _gemm(low, op, a, b, c, accumulates)
     low.define(op.outputs[0], narrowed(low, out, type) if half else out)
+
+
+def _is_outer(low: Lowering, op: Op) -> bool:
+    """Whether every sum has one term, and is not added to a state: then the product is elementwise work."""
+    x, y = (low.type(n) for n in op.inputs)
+    if min(x.rank, y.rank) < 2 or is_half(x) or op.outputs[0] in low.destinations.sums:
+        return False
+    return x.shape[-2 if op.attrs["transpose_x"] else -1] == 1
+
+
+def _lower_outer(low: Lowering, op: Op) -> None:
+    x, y = (low.type(n).shape for n in op.inputs)
+    type = low.type(op.outputs[0])
+    column = reshaped(low, low.entry(op.inputs[0]), (*x[:-2], max(x[-2:]), 1))
+    row = reshaped(low, low.entry(op.inputs[1]), (*y[:-2], 1, max(y[-2:])))
+    low.define(op.outputs[0], low.apply("mul", {}, [column, row], [type.dtype] * 2, type))
 
 
 def _as_pairs(low: Lowering, op: Op) -> bool:
@@ -108,7 +128,25 @@ def _transposed_copy(low: Storage, view: View) -> View:
 def _gemm(low: Lowering, op: Op, a: View, b: View, c: View, accumulates: bool) -> None:
     batch = c.shape[:-2]
     a, b = (_batched(v, batch) for v in (a, b))
-    low.add(Gemm(a, b, c, accumulate=accumulates, location=op.location))
+    made = product(a, b, c, accumulates, op.location)
+    low.add(_limited(low, made, a) or made)
+
+
+def _limited(low: Lowering, made: Gemm, a: View) -> Limited | None:
+    """A product whose number of rows only the run tells, in blocks; None if it has another form."""
+    if low.product_limit is None or len(made.c.shape) != 2 or made.a is not a:
+        return None
+    size = low.product_limit
+    if made.a.shape[0] != size.bound or size.bound % PRODUCT_BLOCK or size.bound == PRODUCT_BLOCK:
+        return None
+    return Limited(made, size.bound, size.length, location=made.location)
+
+
+def product(a: View, b: View, c: View, accumulate: bool, location: Location | None) -> Gemm:
+    """``c = a b`` or ``c += a b``; a single column of the result is computed as a single row of its transpose."""
+    if c.shape[-1] == 1 and c.shape[-2] > 1 and c.strides[-2] == 1:
+        a, b, c = _transposed(b), _transposed(a), _transposed(c)
+    return Gemm(a, b, c, accumulate=accumulate, location=location)
 
 
 def _batched(view: View, batch: tuple[int, ...]) -> View:

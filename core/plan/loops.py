@@ -8,6 +8,7 @@ from core.plan.data import Root, Sequence, View, bytes_of, contiguous
 from core.plan.flow import Loop, State, outer_roots
 from core.plan.hoist import hoist_products, hoist_rows
 from core.plan.lowering import Lowering, lowers
+from core.plan.sized import adopt
 from core.plan.stacks import captured, common_length, element_of, record, slot_of
 from core.plan.unsupported import Unsupported
 from core.plan.walk import lower_ops
@@ -48,6 +49,7 @@ def lower_loop(low: Lowering, op: Op) -> None:
         initial = low.dense(low.entry(op.inputs[i]))
         states.append(State(now, following, buffers, initial, low.destination(op.outputs[i])))
     for i in (*fixed, *roles.captured):
+        adopt(low, inner, op.inputs[i], body.params[i])
         inner.define(body.params[i], captured(low, op.inputs[i]))
     over = [element_of(low, inner, op.inputs[i], body.params[i]) for i in roles.elements]
     length = common_length([stack for stack, _ in over])
@@ -83,6 +85,7 @@ def lower_loop(low: Lowering, op: Op) -> None:
     for i, state in zip(moving, states, strict=True):
         low.define(op.outputs[i], state.final)
     for i in fixed:
+        adopt(low, low, op.inputs[i], op.outputs[i])
         low.define(op.outputs[i], low.entry(op.inputs[i]))
     for name, (recording, _) in zip(op.outputs[n:], records, strict=True):
         low.define(name, recording)

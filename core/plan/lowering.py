@@ -15,10 +15,11 @@ from core.ir import HOLE, Block, Op, StackType, TensorType
 from core.ir.errors import ExecutionError, Location
 from core.ir.registry import lookup
 from core.ops.common.types import as_dtype
-from core.plan.data import Instruction, Interpreted, Root, Stack, View
+from core.plan.data import Instruction, Interpreted, Kernel, Root, Stack, View
 from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.plan import Check
+from core.plan.sizes import Size
 from core.plan.storage import Storage
 from core.plan.target import Target
 from core.plan.unsupported import Unsupported
@@ -59,7 +60,15 @@ class Shared:
 class Lowering(Storage):
     """One block while it is lowered.
 
-    uses: producers and readers of its variables.
+    uses:      producers and readers of its variables.
+    types:     of its variables; with the largest sizes where only the run knows the size.
+    sizes:     variable -> its axes whose size only the run knows (`core.plan.sizes`).
+    limit:     the size of the first axis of the results of elementwise work, if nothing beyond its length is needed.
+    product_limit: the size of the rows of the product that is lowered, if only the run tells it.
+    multiples: size -> the size that it is a multiple of, and the factor.
+    selections: (mask, value) -> the positions at which the mask has that value, and their number.
+    factored: variable -> its LU factors, as soon as an op has computed them (see `factors`).
+    row_orders: ids of rows of a table -> the kernel results that sort them (see `merging`).
     """
 
     def __init__(
@@ -76,7 +85,20 @@ class Lowering(Storage):
         self.shared = shared
         self.target = shared.target
         self.uses = Uses(block)
+        self.sizes: dict[str, dict[int, Size]] = {}
+        self.limit: Size | None = None
+        self.product_limit: Size | None = None
+        self.multiples: dict[Size, tuple[Size, int]] = {}
+        self.selections: dict[tuple[str, bool], tuple[View, Size]] = {}
+        self.row_orders: dict[Any, tuple[View, View, View, View]] = {}
         self._entries: dict[str, Any] = {}
+        self.factored: dict[str, Any] = {}
+
+    def add(self, instruction: Instruction) -> None:
+        """Append an instruction. Raises Unsupported if the target has no code for its kind of kernel."""
+        if isinstance(instruction, Kernel) and instruction.kind in self.target.lacks:
+            raise Unsupported(f"the target has no kernel {instruction.kind}")
+        super().add(instruction)
 
     def finish(self) -> tuple[Instruction, ...]:
         """Copy values to the destinations that they have not reached yet, and close all fusions."""
@@ -87,7 +109,7 @@ class Lowering(Storage):
     # --- variables -----------------------------------------------------------------------------------------------
 
     def type(self, name: str) -> TensorType:
-        """The type of a variable. Raises Unsupported unless it is a non-empty array of known size and native dtype."""
+        """The type of a variable. Raises Unsupported unless it is an array of known size and native dtype."""
         type = self.types[name]
         if isinstance(type, StackType):
             raise Unsupported("tensor arrays that grow")
@@ -95,8 +117,6 @@ class Lowering(Storage):
             raise Unsupported(f"the size of {name} is known only when it runs")
         if type.dtype not in self.target.dtypes:
             raise Unsupported(f"no machine code for {type.dtype}")
-        if 0 in type.shape:
-            raise Unsupported("empty arrays")
         return type
 
     def no_halves(self, op: Op) -> None:
@@ -148,6 +168,8 @@ class Lowering(Storage):
         self, op: str, attrs: Mapping[str, Any], entries: Sequence[Entry], dtypes: Sequence[str], type: TensorType
     ) -> Entry:
         """The result of elementwise op `op` on `entries`. Raises Unsupported if the target has no code for it."""
+        if 0 in type.shape:
+            return Uniform(as_dtype(type.dtype).type(0), type.dtype, type.shape)
         uniforms = [e for e in entries if isinstance(e, Uniform)]
         if len(uniforms) == len(entries):
             try:
@@ -169,5 +191,8 @@ class Lowering(Storage):
     def join(self, shape: tuple[int, ...], entries: Sequence[Entry]) -> tuple[Fusion, Axes]:
         """A fusion that can compute a result of `shape` from `entries`, and the domain's axes of the result."""
         operands = [e.places if isinstance(e, Pattern) else e for e in entries if not isinstance(e, Uniform)]
-        found = self.instructions.find_fusion(shape, operands, self.stored)
-        return found or (self.new_fusion(shape), tuple(range(len(shape))))
+        size = self.limit if self.limit is not None and shape[:1] == (self.limit.bound,) else None
+        found = self.instructions.find_fusion(shape, operands, self.stored, size)
+        if found is None:
+            found = self.instructions.begin(shape, self.location, size), tuple(range(len(shape)))
+        return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from core.ir import Block, Op, StackType, TensorType
+from core.ir import Block, Op, StackType, TensorType, Type
 from core.ir.stop import poll
 from core.plan.build import plan_block
 from core.plan.size import too_large
+from core.plan.sizes import bounded_types, is_open
 from core.plan.target import Target
 from core.plan.unsupported import Unsupported
 
@@ -23,7 +24,8 @@ STACKING = frozenset({"loop", "if_else", "array_unstack", "array_join"})
 def refusals(block: Block, target: Target) -> dict[int, str]:
     """The ops of `block`, by position, that cannot be part of a region, and the reasons."""
     refused = too_large(block)
-    refused |= {i: reason for i, op in enumerate(block.ops) if (reason := _unfit(block, op, target))}
+    bounded = bounded_types(block) if target.open_sizes else block.types
+    refused |= {i: reason for i, op in enumerate(block.ops) if (reason := _unfit(bounded, op, target))}
     while True:
         again = False
         for part in partition(block, frozenset(refused)):
@@ -34,6 +36,14 @@ def refusals(block: Block, target: Target) -> dict[int, str]:
                 for i, op in enumerate(block.ops):
                     if crossing.intersection((*op.inputs, *op.outputs)):
                         refused[i] = SHARES
+                again = True
+                break
+            opened = {n for n in part.params if is_open(part.types[n])}
+            if opened:  # a region takes arrays of known sizes
+                for i, op in enumerate(block.ops):
+                    names = opened.intersection((*op.inputs, *op.outputs))
+                    if names and i not in refused:
+                        refused[i] = f"the size of {min(names)} is known only when it runs"
                 again = True
                 break
             try:
@@ -94,11 +104,11 @@ def partition(block: Block, refused: frozenset[int]) -> Iterator[Block | Op]:
         yield from singles.get(at, ())
 
 
-def _unfit(block: Block, op: Op, target: Target) -> str | None:
-    """The reason why generated code cannot hold the arrays of `op`, or None."""
+def _unfit(types: Mapping[str, Type], op: Op, target: Target) -> str | None:
+    """The reason why generated code cannot hold the arrays of `op`, or None. types: with the largest sizes."""
     poll()
     for name in (*op.inputs, *op.outputs):
-        type = block.types[name] if name else None
+        type = types[name] if name else None
         if isinstance(type, StackType) and op.type not in STACKING:
             return "tensor arrays that grow"
         if isinstance(type, TensorType):
@@ -106,8 +116,6 @@ def _unfit(block: Block, op: Op, target: Target) -> str | None:
                 return f"the size of {name} is known only when it runs"
             if type.dtype not in target.dtypes:
                 return f"no machine code for {type.dtype}"
-            if 0 in type.shape:
-                return "empty arrays"
     return None
 
 

@@ -30,6 +30,8 @@ class Plan:
     checks:          by number; number 0 means that no check failed.
     stacks:          memory that grows, for values that loops record.
     interpreted:     ops that the reference executor runs, by number.
+    cuts:            (position of a result of a size that only the run tells, position of its length) in `results`: the
+                     array has its largest size, and the length is a result that the block does not have.
     """
 
     block: Block
@@ -41,3 +43,4 @@ class Plan:
     checks: tuple[Check, ...]
     stacks: tuple[Stack, ...] = ()
     interpreted: tuple[Interpreted, ...] = ()
+    cuts: tuple[tuple[int, int], ...] = ()

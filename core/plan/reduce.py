@@ -78,12 +78,21 @@ def reduced(
 
     type: of the result, which may lack axes of size 1.
     name: the variable of the result, whose destination is used; None if it is no variable.
+
+    Raises Unsupported if a value that is complete up to a length only, which the run tells, must leave its fusion.
     """
+    home = entry.fusion if isinstance(entry, Member) and entry.fusion.size is not None and 0 in over else None
     if is_half(type) and kind in ("sum", "prod"):
         return narrowed(low, reduced(low, kind, widened(low, entry), over, wide(type)), type)
+    if 0 in entry.shape:
+        raise Unsupported("a reduction of nothing inside another op")
     fusion, axes = low.join(entry.shape, [entry])
+    if home is not None and fusion is not home:
+        raise Unsupported("a sum of rows whose number only the run tells")
     kept = tuple(a for i, a in enumerate(axes) if i not in over)
     gone = frozenset(a for i, a in enumerate(axes) if i in over and a is not None)
+    if home is not None and (not gone or fusion.can_reduce(gone)):  # without rows, nothing would compute it
+        raise Unsupported("a sum of rows whose number only the run tells")
     inner = _spread(entry.shape, over, kept, type.shape)
     arg = low.argument(fusion, entry, entry.shape, axes)
     if not gone:
@@ -93,6 +102,8 @@ def reduced(
         return Member(fusion, fusion.reduce(kind, arg, gone, type.dtype), type.dtype, type.shape, inner)
     view = low.destination(name) if name else low.allocate(type.shape, type.dtype)
     if not fusion.can_load(fusion.strides(view, inner)) or not fusion.covers(gone, kept):
+        if home is not None:
+            raise Unsupported("a sum of rows whose number only the run tells")
         stored = low.stored(Member(fusion, arg, type.dtype, entry.shape, axes))
         fusion = low.new_fusion(entry.shape)
         axes = tuple(range(len(entry.shape)))

@@ -13,7 +13,7 @@ from core.plan.entries import Entry, Uniform, positions
 from core.plan.lowering import Lowering, lowers
 from core.plan.shapes import reshaped
 
-__all__: list[str] = []
+__all__ = ["counts_within", "first_position"]
 
 
 @lowers("argmax", "argmin")
@@ -25,7 +25,7 @@ def lower_argmax(low: Lowering, op: Op) -> None:
     hit = of("equal", x, top)
     if x.dtype.startswith("float"):
         hit = of("logical_or", hit, of("isnan", x))
-    low.define(op.outputs[0], reshaped(low, _first(of, hit, frozenset({axis})), low.type(op.outputs[0]).shape))
+    low.define(op.outputs[0], reshaped(low, first_position(of, hit, frozenset({axis})), low.type(op.outputs[0]).shape))
 
 
 @lowers("first_true")
@@ -34,7 +34,7 @@ def lower_first_true(low: Lowering, op: Op) -> None:
     rank, axes = len(x.shape), op.attrs["axes"]
     over = frozenset(range(rank) if axes is None else (a % rank for a in axes))
     at = _along(x.shape, over)
-    low.define(op.outputs[0], of("logical_and", x, of("equal", at, _first(of, x, over))))
+    low.define(op.outputs[0], of("logical_and", x, of("equal", at, first_position(of, x, over))))
 
 
 def _along(shape: tuple[int, ...], over: frozenset[int]) -> Entry:
@@ -43,7 +43,7 @@ def _along(shape: tuple[int, ...], over: frozenset[int]) -> Entry:
     return positions(shape, tuple(next(steps) if i in over else 0 for i in range(len(shape))))
 
 
-def _first(of: Maker, hit: Entry, over: frozenset[int]) -> Entry:
+def first_position(of: Maker, hit: Entry, over: frozenset[int]) -> Entry:
     """The first position along the axes `over` where `hit` holds; their number of elements if it never does."""
     count = math.prod(hit.shape[i] for i in over)
     return of.reduce("min", of.where(hit, _along(hit.shape, over), of.number(count, "int64")), over)

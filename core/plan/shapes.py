@@ -12,7 +12,7 @@ from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.fusion import Member
 from core.plan.lowering import Lowering, lowers
 
-__all__ = ["expanded", "reshaped", "reshaped_view", "transposed"]
+__all__ = ["expanded", "reshaped", "reshaped_view", "transposed", "with_ones"]
 
 
 @lowers("assign", "stop_gradient")
@@ -44,16 +44,27 @@ def reshaped(low: Lowering, entry: Entry, shape: tuple[int, ...]) -> Entry:
             return replace(entry, places=places)
         entry = low.stored(entry)
     if [n for n in entry.shape if n != 1] == [n for n in shape if n != 1]:
-        if isinstance(entry, Member):
-            axes = iter([a for a, n in zip(entry.axes, entry.shape, strict=True) if n != 1])
-            return replace(entry, shape=shape, axes=tuple(None if n == 1 else next(axes) for n in shape))
-        steps = iter([s for s, n in zip(entry.strides, entry.shape, strict=True) if n != 1])
-        return replace(entry, shape=shape, strides=tuple(0 if n == 1 else next(steps) for n in shape))
+        return with_ones(entry, shape)
     view = low.stored(entry)
     found = reshaped_view(view, shape) or reshaped_view(low.dense(view), shape)
     if found is None:
         raise InternalError(f"cannot view a dense array of shape {list(view.shape)} as {list(shape)}")
     return found
+
+
+def with_ones(entry: Entry, shape: tuple[int, ...]) -> Entry:
+    """`entry` with another shape that differs only in axes of size 1."""
+    if isinstance(entry, Uniform):
+        return replace(entry, shape=shape)
+    if isinstance(entry, Pattern):
+        places = with_ones(entry.places, shape)
+        assert isinstance(places, View)
+        return replace(entry, places=places)
+    if isinstance(entry, Member):
+        axes = iter([a for a, n in zip(entry.axes, entry.shape, strict=True) if n != 1])
+        return replace(entry, shape=shape, axes=tuple(None if n == 1 else next(axes) for n in shape))
+    steps = iter([s for s, n in zip(entry.strides, entry.shape, strict=True) if n != 1])
+    return replace(entry, shape=shape, strides=tuple(0 if n == 1 else next(steps) for n in shape))
 
 
 def reshaped_view(view: View, shape: tuple[int, ...]) -> View | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from core.ir.errors import Location
@@ -11,6 +10,7 @@ from core.plan.destinations import Destinations
 from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.instruction_list import InstructionList
+from core.plan.rows_at import lookup_of
 from core.plan.target import RowLimits
 
 __all__ = ["Storage"]
@@ -92,7 +92,8 @@ class Storage:
         """`entry` in memory, row-major and without gaps."""
         if not isinstance(entry, Uniform):
             view = self.stored(entry)
-            if view.strides == contiguous(view.shape) or math.prod(view.shape) == 1:
+            steps = zip(view.shape, view.strides, contiguous(view.shape), strict=True)
+            if all(n == 1 or step == wanted for n, step, wanted in steps):
                 return View(view.root, view.dtype, view.shape, contiguous(view.shape), view.offset)
             entry = view
         target = self.allocate(entry.shape, entry.dtype)
@@ -108,6 +109,8 @@ class Storage:
 
     def copy(self, entry: Entry, target: View) -> None:
         """Write `entry` to `target` after all instructions so far."""
+        if 0 in target.shape:
+            return
         source = entry if isinstance(entry, Uniform | Pattern) else self.stored(entry)
         fusion = self.new_fusion(target.shape)
         axes = tuple(range(len(target.shape)))
@@ -167,5 +170,9 @@ class Storage:
             return entry.within(fusion, fusion.strides(entry.places, axes[len(shape) - len(entry.shape) :]))
         if isinstance(entry, Member) and entry.fusion is fusion:
             return entry.number
+        own = axes[len(shape) - len(entry.shape) :]
+        found = lookup_of(entry)
+        if found is not None and all(fusion.can_load(fusion.strides(v, own)) for v in (found.source, found.index)):
+            return found.within(fusion, own)
         view = self.stored(entry)
         return fusion.load(view, axes[len(shape) - len(view.shape) :])

@@ -12,7 +12,16 @@ from typing import Any
 
 from core.plan.data import Gemm, View
 
-__all__ = ["ConvolutionLimits", "PoolLimits", "ProductRules", "RowLimits", "Target"]
+__all__ = [
+    "ChannelLaneLimits",
+    "ConvolutionLimits",
+    "FilterSumLimits",
+    "PoolLimits",
+    "ProductRules",
+    "RowLimits",
+    "StripeLimits",
+    "Target",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +33,14 @@ class RowLimits:
     split_rows:     most and fewest elements of the rows that a domain of one long axis is split into, and their step:
                     row lengths are tried from the most downwards in this step.
     instructions:   most instructions of one pass.
+    unrelated:      most instructions of a pass that takes work on other arrays: equal work then shares its code.
     """
 
     longest_row: int
     longest_total: int
     split_rows: tuple[int, int, int]
     instructions: int
+    unrelated: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +97,36 @@ class ConvolutionLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelLaneLimits:
+    """When a convolution has output channels in the lanes of vectors.
+
+    panel: output channels of one tile, which divide those of a group, or 0: (dtype, output channels).
+    depth: fewest elements of one filter.
+    row:   fewest pixels of a row of the result.
+    """
+
+    panel: Callable[[str, int], int]
+    depth: int
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class FilterSumLimits:
+    """When the adjoint of a convolution to its filters has output channels in the lanes of vectors.
+
+    out:         fewest output channels of a group.
+    depth:       fewest elements of one filter.
+    terms:       fewest pixels of all images.
+    share_terms: fewest pixels of a share of the batch with sums of its own.
+    """
+
+    out: int
+    depth: int
+    terms: int
+    share_terms: int
+
+
+@dataclass(frozen=True, slots=True)
 class PoolLimits:
     """Pooling.
 
@@ -100,6 +141,28 @@ class PoolLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class StripeLimits:
+    """Chains of products and row kernels that run for some rows at a time, as attention does.
+
+    nbytes:   fewest bytes of an array of the chain.
+    least:    fewest rows and columns of its matrices, and fewest rows of a stripe where there are as many.
+    batch:    fewest matrices.
+    stripe:   bytes of the arrays of one stripe: so much stays in the cache of a core.
+    repeated: bytes from which on an array of an earlier chain is computed again and not stored.
+    matrix:   fewest bytes of an array of a chain over a single matrix, and
+    shared:   bytes of the arrays of one of its stripes, on which all threads work.
+    """
+
+    nbytes: int
+    least: int
+    batch: int
+    stripe: int
+    repeated: int
+    matrix: int
+    shared: int
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """The planner's assumptions about a machine and its code generator.
 
@@ -108,6 +171,8 @@ class Target:
                      (name, attributes, input dtypes, output dtype).
     interprets:      whether generated code can call the reference executor for an op without code of its own. If not,
                      such an op ends the region of generated code.
+    open_sizes:      whether generated code can hold arrays whose length only the run tells.
+    lacks:           kinds of `Kernel` for which the generator has no code.
     alignment:       bytes; every array of the arena starts at a multiple of it.
     min_stack_bytes: least capacity of a stack in bytes.
     """
@@ -120,7 +185,12 @@ class Target:
     rows: RowLimits
     products: ProductRules
     convolutions: ConvolutionLimits
+    filter_sums: FilterSumLimits
+    channel_lanes: ChannelLaneLimits
     pools: PoolLimits
+    stripes: StripeLimits
+    open_sizes: bool = True
+    lacks: frozenset[str] = frozenset()
 
     def stack_bytes(self, needed: int) -> int:
         """The capacity of a stack for `needed` bytes: a power of two, independent of its earlier capacity."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from core.ir import HOLE, Op, TensorType, inner_blocks
+from core.ir import HOLE, Op, inner_blocks
 from core.ir.precision import is_half
 from core.ir.registry import lookup
 from core.ir.stop import poll
 from core.plan.constants import lower_constant
+from core.plan.early import labels_first
+from core.plan.empty import has_empty, lower_empty
 from core.plan.halves import lower_wide
 from core.plan.interpreted import interpret
 from core.plan.lowering import LOWERINGS, Lowering
+from core.plan.sized import is_sized, lower_sized
+from core.plan.sizes import is_open
 from core.plan.unsupported import Unsupported
 
 __all__ = ["lower_ops"]
@@ -30,6 +34,7 @@ WIDE = frozenset(
         "logcumsumexp",
         "logsumexp",
         "max_pool",
+        "mode_position",
         "pick",
         "running_argmax",
         "segment_max",
@@ -45,7 +50,7 @@ WIDE = frozenset(
 
 def lower_ops(low: Lowering) -> None:
     """Lower every op of the block of `low`, in order. Raises Unsupported with the position of the op."""
-    for index, op in enumerate(low.block.ops):
+    for index, op in labels_first(low.block):
         poll()
         low.location = op.location
         try:
@@ -56,22 +61,19 @@ def lower_ops(low: Lowering) -> None:
 
 def _lower(low: Lowering, op: Op) -> None:
     taken, interpreted = set(low.destinations.taken), len(low.shared.interpreted)
+    open_types = {n: low.types[n] for n in op.outputs if is_open(low.types[n])}
     try:
         _lower_natively(low, op)
     except Unsupported as refusal:
         low.destinations.taken = taken
         del low.shared.interpreted[interpreted:]
+        low.types.update(open_types)
+        for name in open_types:
+            low.sizes.pop(name, None)
         try:
             interpret(low, op, refusal.why(op))
         except Unsupported as uncallable:  # for a loop, the first reason names the op inside
             raise refusal if any(inner_blocks(op)) else uncallable from None
-
-
-def _refuse_empty(low: Lowering, op: Op) -> None:
-    for name in op.inputs:
-        type = low.types[name] if name != HOLE else None
-        if isinstance(type, TensorType) and 0 in type.shape:
-            raise Unsupported("empty arrays")
 
 
 def _lower_natively(low: Lowering, op: Op) -> None:
@@ -79,11 +81,13 @@ def _lower_natively(low: Lowering, op: Op) -> None:
     sums = low.destinations.sums
     if op.type in ("sum", "add") and op.inputs[-1] in sums:  # the product was added where it was computed
         low.define(op.outputs[0], sums[op.inputs[-1]])
+    elif not any(inner_blocks(op)) and is_sized(low, op):
+        lower_sized(low, op)
+    elif has_empty(low, op) and lower_empty(low, op):
+        return
     elif op.type in WIDE and any(is_half(low.types[n]) for n in (*op.inputs, *op.outputs) if n != HOLE):
-        _refuse_empty(low, op)
         lower_wide(low, op, LOWERINGS[op.type])
     elif lowering:
-        _refuse_empty(low, op)
         lowering(low, op)
     elif lookup(op.type).elementwise:
         low.elementwise(op)

@@ -6,8 +6,12 @@ import math
 from dataclasses import dataclass, replace
 
 from core.ops.common.types import as_dtype
-from core.plan.data import Gather, Gemm, Instruction, Interpreted, Kernel, Rows, ScatterAdd, View
+from core.plan.channel_lanes import ChannelLanes
+from core.plan.data import Gather, Gemm, Instruction, Interpreted, Kernel, Limited, Rows, ScatterAdd, View
+from core.plan.filter_sums import FilterSums
 from core.plan.geometry import Correlation, Pool
+from core.plan.striped import Striped
+from core.plan.systems import System
 
 __all__ = ["Work", "work_of"]
 
@@ -32,7 +36,9 @@ class Work:
 
 
 def work_of(each: Instruction) -> Work:
-    """The work of an instruction that is no loop or branch."""
+    """The work of an instruction that is no loop or branch; the most work if only the run tells how much it is."""
+    if isinstance(each, Limited):
+        return work_of(each.instruction)
     if isinstance(each, Rows):
         return _rows(each)
     if isinstance(each, Gemm):
@@ -49,15 +55,29 @@ def work_of(each: Instruction) -> Work:
     if isinstance(each, Gather):
         return Work(f"gather {_by(each.out.shape)}", 0, 2 * _bytes(each.out) + _bytes(each.index), each.out.dtype)
     if isinstance(each, ScatterAdd):
-        count = math.prod(each.x.shape)
-        nbytes = 2 * _bytes(each.x) + _bytes(each.index, each.out)
-        return Work(f"scatter_add {_by(each.x.shape)}", count, nbytes, each.x.dtype)
+        outer, _, inner = each.x.shape
+        added = (outer, each.index.shape[0], inner)
+        count = math.prod(added)
+        nbytes = 2 * count * as_dtype(each.x.dtype).itemsize + _bytes(each.index, each.out)
+        return Work(f"scatter_add {_by(added)}", count, nbytes, each.x.dtype)
     if isinstance(each, Interpreted):
         op, out = each.block.ops[0], each.views[-1]
         return Work(f"interpreted {op.type}", 0, _bytes(*each.views), out.dtype, (op.type,))
+    if isinstance(each, Striped):
+        return _striped(each)
     assert isinstance(each, Kernel), each
     out = each.views[-each.written]
     return Work(f"{each.kind} {_by(out.shape)}", _windows(each), _bytes(*each.views), out.dtype)
+
+
+def _striped(each: Striped) -> Work:
+    """The work of all instructions; arrays that exist for one stripe count no bytes."""
+    domain, parts = each.domain, [work_of(part) for part in each.instructions]
+    outer = [root for part in each.instructions for root in (*part.reads(), *part.writes()) if root not in each.inside]
+    sizes = _by(domain.batch, domain.rows, domain.columns)
+    ops = tuple(op for part in parts for op in part.ops)
+    nbytes = sum(root.nbytes for root in dict.fromkeys(outer))
+    return Work(f"stripes {sizes}", sum(part.flops for part in parts), nbytes, parts[0].dtype, ops)
 
 
 def _rows(each: Rows) -> Work:
@@ -77,10 +97,13 @@ def _rows(each: Rows) -> Work:
 
 
 def _windows(each: Kernel) -> int:
-    """Two operations for each element of each convolved window; one for each element of each pooled window."""
+    """Two operations for each element of each convolved window; one for each element of each pooled window. The usual
+    counts of LAPACK's routines for factorisations."""
     spec = each.spec
-    if isinstance(spec, Correlation):
+    if isinstance(spec, Correlation | FilterSums | ChannelLanes):
         return spec.work
+    if isinstance(spec, System):
+        return spec.flops
     if isinstance(spec, Pool):
         return spec.planes * math.prod(spec.kernel) * math.prod(spec.counts)
     return 0

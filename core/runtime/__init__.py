@@ -22,6 +22,7 @@ The interface for devices, and machine code in this process:
     arguments      numpy arrays and control words as the arguments of machine code
     control_words  the words that machine code and its caller share, and the error codes
     callback       ops that machine code hands back to the reference executor
+    blas_threads   the threads that numpy and scipy use for such an op
     stop           a thread that sets the stop word of steps that must end
     memory         arenas, results and stacks
 

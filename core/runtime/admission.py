@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.cost.memory import Memory, lives
-from core.ir import Block
+from core.ir import Block, TensorType, Type
 from core.runtime.memory_limit import GRAIN
 from core.runtime.reference import NATIVE, Interpreter
 from core.runtime.run import Run
@@ -17,7 +17,12 @@ TRIPS = 1
 def admission_peak(interpreter: Interpreter) -> Memory:
     """The peak of one run, not counting its arguments: temporary arrays of kernels and arenas included."""
     block = interpreter.block
-    parts = Block(block.params, tuple(call.op for call in interpreter.calls), block.results, block.types)
+    types: dict[str, Type] = {**block.types}
+    for call in interpreter.calls:
+        if call.op.type == NATIVE:  # its results of open sizes are parts of arrays of the largest size
+            given = call.op.attrs["region"].plan.results
+            types |= {n: TensorType(v.shape, v.dtype) for n, v in zip(call.op.outputs, given, strict=False)}
+    parts = Block(block.params, tuple(call.op for call in interpreter.calls), block.results, types)
     found = lives(parts, TRIPS, scratch=True)
     for i, call in enumerate(interpreter.calls):
         if call.op.type == NATIVE:

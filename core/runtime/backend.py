@@ -6,7 +6,7 @@ protocols, so a generator for another device needs no change here. `core.codegen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from core.plan.plan import Plan
@@ -67,6 +67,12 @@ class Backend(Protocol):
     @property
     def target(self) -> Target:
         """The assumptions of plans for this backend."""
+
+    def row_writer(self) -> Callable[[int, int, int, int, int], None]:
+        """``write(table, rows, values, count, row_bytes)``: row ``rows[i]`` of the table becomes row i of the values.
+
+        Addresses of a table, of int64 row numbers within it, and of `count` rows without gaps.
+        """
 
     def arena_bytes(self, plan: Plan) -> int:
         """The `arena_bytes` of the region of `plan`, without compiling it."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,9 +14,11 @@ import numpy as np
 
 from core.ir import Variable
 from core.ops.common.types import as_dtype
+from core.passes.row_bounds import Pick
 from core.runtime.backend import Region
 from core.runtime.executable import Executable, Outputs, checked, key_of
 from core.runtime.run import Run
+from core.runtime.sparse_rows import RowArray
 
 __all__ = ["KEPT", "BoundStep", "bind_step"]
 
@@ -30,7 +32,10 @@ KEPT = ("parameters", "optimizer_state", "states")
 
 
 class BoundStep:
-    """Two arrays of each value in `KEPT`, read and written in turn. Runs one step at a time."""
+    """Two arrays of each value in `KEPT`, read and written in turn. Runs one step at a time.
+
+    Of a table whose rows are updated there is one array. The step computes the new rows; `keep` writes them.
+    """
 
     def __init__(self, executable: Executable, region: Region, values: Mapping[str, Any]) -> None:
         inputs = executable.inputs
@@ -39,22 +44,37 @@ class BoundStep:
         self._keys = [i for i, _ in _of_role(inputs, "key")]
         given = [None if v.role in ("feed", "key") else checked(v, values[v.name], np) for v in inputs]
         results = region.results()
-        self._flat = _side_by_side(executable, results)
+        places = [i for i, _ in picks_of(executable)]
+        self._flat = _side_by_side(executable, places, results)
         first = [a if a is None else region.readable(a) for a in given] + results
         second = list(first)
         where = {v.name: i for i, v in enumerate(inputs)}
-        for i, result in enumerate(executable.layout, count):
-            if result.place in KEPT:
-                read = where.get(result.name)
-                if read is None:
-                    second[i] = np.empty_like(first[i])
-                else:
-                    second[read], second[i] = first[i], first[read]
+        self._tables: list[_Table] = []
+        for (at, end), result in zip(picks_of(executable), executable.layout, strict=True):
+            i = count + at
+            if result.place == "rows":
+                rows = at
+            if result.place not in KEPT:
+                continue
+            read = where.get(result.name)
+            if result.table is not None:
+                assert read is not None and end is not None, "a table is an input, and its rows are counted"
+                self._tables.append(_Table(result.name, read, results[rows], results[at], results[end]))
+            elif read is None:
+                second[i] = np.empty_like(first[i])
+            else:
+                second[read], second[i] = first[i], first[read]
+        self._write_rows = executable.backend.row_writer() if self._tables else _no_rows
+        self._executable = executable
         self._region = region
         self._readable = region.readable
+        self._has_rows = any(each.table is not None for each in executable.layout)
+        self._results = [each[count:] for each in (first, second)]
         self._turns: list[tuple[Any, Outputs]] = [
-            (region.bind(each), executable.outputs(each[count:])) for each in (first, second)
+            (region.bind(given), self._outputs(results))
+            for given, results in zip((first, second), self._results, strict=True)
         ]
+        self._last = self._turns[0][1]
         self._turn = 0
         self._fed: list[Any] = [None] * count
 
@@ -96,7 +116,8 @@ class BoundStep:
 
     def has_finite_gradients(self) -> bool:
         """Whether all gradients of the last step are finite. They lie side by side, so that one sum shows it."""
-        for flat, gradients in self._flat:
+        rows = [(each.values, [each.values]) for each in self._last.gradients.values() if isinstance(each, RowArray)]
+        for flat, gradients in (*self._flat, *rows):
             if flat.dtype in SUMMED and math.isfinite(np.vdot(flat, flat)):
                 continue  # an infinite sum proves nothing: it may have overflowed
             if not all(np.isfinite(each).all() for each in gradients):
@@ -113,6 +134,9 @@ class BoundStep:
             self._put(i, key_of(seed, step))
         given, outputs = self._turns[self._turn]
         self._region.run(given, run)
+        if self._has_rows:  # only now their number is known
+            outputs = self._outputs(self._results[self._turn])
+        self._last = outputs
         if run.messages:
             return replace(outputs, messages=tuple(run.messages), unsaid=run.unsaid)
         return outputs
@@ -120,6 +144,21 @@ class BoundStep:
     def keep(self) -> None:
         """Make the results of the last step the values of the next one."""
         self._turn = 1 - self._turn
+        for each in self._tables:
+            self._write_rows(each.address, *each.source, each.count.item(), each.row_bytes)
+
+    def put_tables(self, values: Mapping[str, Any]) -> bool:
+        """Read and write the tables among `values` in place from now on; False if that is impossible.
+
+        values: the tables whose rows the step updates, and others.
+        """
+        for each in self._tables:
+            table = values[each.name]
+            if self._readable(table) is not table or not table.flags.writeable:
+                return False
+            self._put(each.number, table)
+            each.address = table.ctypes.data
+        return True
 
     def drop_feeds(self) -> None:
         """Release the arrays of the feeds; the next step needs new ones."""
@@ -128,28 +167,67 @@ class BoundStep:
             for given, _ in self._turns:
                 given.drop(i)
 
+    def _outputs(self, results: Sequence[Any]) -> Outputs:
+        machine = self._executable.machine
+        assert machine is not None, "the step is machine code"
+        return self._executable.outputs(machine.picked(results) if self._has_rows else results)
+
     def _put(self, i: int, value: np.ndarray) -> None:
         for given, _ in self._turns:
             given.put(i, value)
 
 
+def _no_rows(*_: int) -> None:
+    """The writer of steps that update no table by rows."""
+
+
+class _Table:
+    """A table whose rows a step updates. number: among the inputs. The other arrays: new rows, and their number."""
+
+    def __init__(self, name: str, number: int, rows: np.ndarray, values: np.ndarray, count: np.ndarray) -> None:
+        self.name, self.number, self.count = name, number, count
+        self.address = 0
+        self.source = rows.ctypes.data, values.ctypes.data
+        self.row_bytes = values.nbytes // len(values)
+
+
 def bind_step(executable: Executable, values: Mapping[str, Any]) -> BoundStep | None:
-    """`executable` bound to its parameters and states; None unless it is a single region without sparse results.
+    """`executable` bound to its parameters and states; None unless it is a single region that can work in place.
 
     values: all inputs but feeds, by name. Their arrays are overwritten from now on.
     Raises ProgramError (feed_shape, feed_dtype).
     """
     region = executable.machine.region if executable.machine is not None else None
-    whole = all(each.place != "rows" and each.table is None for each in executable.layout)
-    return BoundStep(executable, region, values) if whole and region is not None else None
+    if region is None or region.plan.cuts:
+        return None
+    numbers = [i for i, _ in picks_of(executable)]
+    kept = {i for i, each in zip(numbers, executable.layout, strict=True) if each.place in KEPT}
+    tables = {each.name for each in executable.layout if each.table is not None and each.place in KEPT}
+    if any(numbers.count(i) > 1 for i in kept) or not tables.issubset(v.name for v in executable.inputs):
+        return None
+    bound = BoundStep(executable, region, values)
+    return bound if bound.put_tables(values) else None
 
 
-def _side_by_side(executable: Executable, results: list[np.ndarray]) -> list[tuple[np.ndarray, list[np.ndarray]]]:
-    """Replace the gradients among `results` by views of one array for each dtype; returns these with their views."""
-    places: dict[np.dtype, list[int]] = {}
-    for i, each in enumerate(executable.layout):
-        if each.place == "gradients":
-            places.setdefault(results[i].dtype, []).append(i)
+def picks_of(executable: Executable) -> Sequence[Pick]:
+    """For each result of the layout its number among the results of the region."""
+    machine = executable.machine
+    if machine is None or machine.picks is None:
+        return [(i, None) for i in range(len(executable.layout))]
+    return machine.picks
+
+
+def _side_by_side(
+    executable: Executable, numbers: Sequence[int], results: list[np.ndarray]
+) -> list[tuple[np.ndarray, list[np.ndarray]]]:
+    """Replace the dense gradients among `results` by views of one array for each dtype; returns these with their views.
+
+    numbers: of each result of the layout among `results`.
+    """
+    places: dict[np.dtype, dict[int, None]] = {}
+    for i, each in zip(numbers, executable.layout, strict=True):
+        if each.place == "gradients" and each.table is None:
+            places.setdefault(results[i].dtype, {})[i] = None
     found = []
     for dtype, indices in places.items():
         sizes = [-(-results[i].size // LINE) * LINE for i in indices]  # padded with zeros to whole cache lines

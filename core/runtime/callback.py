@@ -10,6 +10,7 @@ import numpy as np
 from core.ir.errors import ExecutionError, InternalError
 from core.ops.common.types import as_dtype
 from core.plan.data import Interpreted, View, bytes_of
+from core.runtime.blas_threads import one_blas_thread
 from core.runtime.control_words import ERROR, RAISED, STOP
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
@@ -29,7 +30,7 @@ class Callback:
     def __init__(self, ops: Sequence[Interpreted], control: ctypes.Array[ctypes.c_int64]) -> None:
         self.run = Run()
         self.raised: BaseException | None = None
-        self._ops = [(interpreter_of(each.block), each.views) for each in ops]
+        self._ops = [(interpreter_of(each.block), each) for each in ops]
         self._control = control
         self._function = SIGNATURE(self._call)
         self.address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
@@ -38,10 +39,21 @@ class Callback:
         if self._control[ERROR] or self._control[STOP]:  # a check failed, or a kernel was cut short: operands are wrong
             return
         try:
-            op, views = self._ops[number]
-            arrays = [_array(addresses[i], view) for i, view in enumerate(views)]
+            op, each = self._ops[number]
+            arrays = [_array(addresses[i], view) for i, view in enumerate(each.arrays)]
+            lengths = iter(arrays[len(each.views) :])
+            sizes = [None if view is None else next(lengths) for view in each.lengths]
+            arrays = arrays[: len(each.views)]
             given = len(op.block.params)
-            for target, value in zip(arrays[given:], op(self.run, *arrays[:given]), strict=True):
+            cut = [x if n is None else x[: int(n)] for x, n in zip(arrays[:given], sizes[:given], strict=True)]
+            with one_blas_thread():  # the other cores belong to the pool of the step
+                values = op(self.run, *cut)
+            for target, size, value in zip(arrays[given:], sizes[given:], values, strict=True):
+                if size is not None and len(value) <= len(target):
+                    size[...] = len(value)
+                    if target.dtype.kind in "iu":
+                        target[len(value) :] = 0  # a valid position (`core.plan.sizes`)
+                    target = target[: len(value)]
                 if np.shape(value) != target.shape:
                     message = f"the result has the shape {list(np.shape(value))}, not {list(target.shape)} as declared"
                     raise ExecutionError(message, "shape_mismatch", location=op.block.ops[0].location)
@@ -59,6 +71,8 @@ class Callback:
 
 def _array(address: int | None, view: View) -> np.ndarray:
     """The memory at `address` as the dense array that `view` describes."""
+    if 0 in view.shape:
+        return np.empty(view.shape, as_dtype(view.dtype))
     if address is None:
         raise InternalError(f"compiled code passed no address for an array {view.dtype}{list(view.shape)}")
     memory = (ctypes.c_char * bytes_of(view.shape, view.dtype)).from_address(address)

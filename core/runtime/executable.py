@@ -153,7 +153,7 @@ class Executable:
         self.admit(run, chosen is self.machine)
         started = time.perf_counter()
         if chosen.region is not None:
-            results = chosen.region(run, *args)
+            results = chosen.picked(chosen.region(run, *args))
         else:
             with np.errstate(all="ignore"), headroom():
                 watch = None if when_final is None else self._watch(when_final, xp)

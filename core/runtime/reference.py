@@ -21,6 +21,7 @@ from core.ir.errors import CoreError, ExecutionError
 from core.ir.registry import as_tuple, lookup
 from core.ir.stop import poll
 from core.ops.common.types import byte_size
+from core.passes.row_bounds import Pick
 from core.runtime.backend import Region
 from core.runtime.forked import call_in_child
 from core.runtime.memory_limit import GRAIN
@@ -63,12 +64,14 @@ class Interpreter:
 
     largest: bytes of the largest array whose size is known, inner blocks included.
     region:  the compiled region that is the whole block, if there is one.
+    picks:   the results, if they are not those of the block in their order (see `core.passes.row_bounds`).
     """
 
     block: Block
     calls: tuple[OpCall, ...]
     largest: int
     region: Region | None = None
+    picks: tuple[Pick, ...] | None = None
 
     def __call__(
         self, run: Run, *args: Any, watch: Mapping[str, Callable[[Any], None]] | None = None
@@ -117,7 +120,13 @@ class Interpreter:
                 del env[name]
             if polls:
                 run.poll()
-        return tuple([env[name] for name in self.block.results])
+        return self.picked([env[name] for name in self.block.results])
+
+    def picked(self, results: Sequence[Any]) -> tuple[Any, ...]:
+        """The results, from those of the block."""
+        if self.picks is None:
+            return tuple(results)
+        return tuple([results[i] if end is None else results[i][: int(results[end])] for i, end in self.picks])
 
     def _check_size(self, run: Run, op: Op, env: Mapping[str, Any]) -> None:
         """Check the size of results whose type leaves it open. Raises ExecutionError (too_large)."""

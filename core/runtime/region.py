@@ -75,7 +75,9 @@ class NativeRegion:
             run.require(self._results.missing, "the results of the step")
         results = self.results()
         self.run(self.bind([*arrays, *results]), run)
-        return tuple(results)
+        for result, length in self.plan.cuts:
+            results[result] = results[result][: int(results[length])]
+        return tuple(results[: len(results) - len(self.plan.cuts)])
 
     def results(self) -> list[np.ndarray]:
         """Arrays for the results that nothing else refers to."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from core.autodiff.adjoint import vjp
 from core.codegen.backend import CPU
 from core.compiler.compile import GradientQuery, compile_gradient, key_of, optimize
-from core.ir import StackType
+from core.ir import Block, StackType
 from core.ir.errors import ExecutionError
 from core.ir.registry import Example
 from core.runtime.native import native_interpreter
@@ -99,8 +99,8 @@ def sampled() -> Iterator[Any]:
                 yield pytest.param(name, i, dtype, marks=[] if fast else [pytest.mark.slow])
 
 
-@pytest.mark.parametrize(("name", "i", "dtype"), list(sampled()))
-def test_an_op_and_its_gradient_agree_with_the_reference_executor(name, i, dtype):
+def step_of(name: str, i: int, dtype: str) -> tuple[Block, list[Any]]:
+    """An op on an example, or its pullback if it has one, and the values of its operands."""
     example = in_dtype(name, i, dtype)
     assert example is not None
     spec, values = OPS[name], arrays(example)
@@ -111,7 +111,12 @@ def test_an_op_and_its_gradient_agree_with_the_reference_executor(name, i, dtype
         results = zip(execute(block, values), block.results, strict=True)
         values += [cotangent(rng, value) for value, name in results if block.types[name].is_float]
         block = vjp(block, wrt)
-    both(optimize(block), values)
+    return optimize(block), values
+
+
+@pytest.mark.parametrize(("name", "i", "dtype"), list(sampled()))
+def test_an_op_and_its_gradient_agree_with_the_reference_executor(name, i, dtype):
+    both(*step_of(name, i, dtype))
 
 
 def like(document: Any, dtype: str, width: int) -> Any:

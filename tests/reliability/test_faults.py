@@ -24,9 +24,9 @@ def test_no_step_is_lost_or_doubled_under_kills(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_step_is_lost_or_doubled_in_a_long_run_under_every_fault(tmp_path: Path) -> None:
-    calm = run(tmp_path / "calm", 8, 5000, jobs=4)
+    calm = run(tmp_path / "calm", 8, 6300, jobs=4)
 
-    burnt = run(tmp_path / "burnt", 8, 5000, jobs=4, faults=ALL, pause=1.0)
+    burnt = run(tmp_path / "burnt", 8, 6300, jobs=4, faults=ALL, pause=0.6)
 
     compare(calm, burnt)
     assert burnt.faults["service killed"] >= 40 and burnt.faults["worker killed"] >= 40, burnt.faults

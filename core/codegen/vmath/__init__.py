@@ -12,8 +12,11 @@ from core.codegen.llvm import IRValue
 from core.codegen.vmath.arcs import arccos, arcsin, arctan, arctan2
 from core.codegen.vmath.error import erf, erfc
 from core.codegen.vmath.exponential import cosh, exp, exp2, expm1, sigmoid, sinh, tanh
+from core.codegen.vmath.gamma import digamma, lgamma, polygamma
+from core.codegen.vmath.inverse_error import erfinv
 from core.codegen.vmath.logarithm import arccosh, arcsinh, arctanh, log, log1p, log2, log10, logaddexp
 from core.codegen.vmath.power import power
+from core.codegen.vmath.remainder import floor_divide, fmod, hypot, mod
 from core.codegen.vmath.trigonometric import cos, sin, sine_and_cosine, tan
 
 __all__ = [
@@ -27,16 +30,24 @@ __all__ = [
     "arctanh",
     "cos",
     "cosh",
+    "digamma",
     "erf",
     "erfc",
+    "erfinv",
     "exp",
     "exp2",
     "expm1",
+    "floor_divide",
+    "fmod",
+    "hypot",
+    "lgamma",
     "log",
     "log1p",
     "log2",
     "log10",
     "logaddexp",
+    "mod",
+    "polygamma",
     "power",
     "sigmoid",
     "sin",
@@ -56,16 +67,23 @@ _ALL = (
     arctanh,
     cos,
     cosh,
+    digamma,
     erf,
     erfc,
+    erfinv,
     exp,
     exp2,
     expm1,
+    floor_divide,
+    fmod,
+    hypot,
+    lgamma,
     log,
     log10,
     log1p,
     log2,
     logaddexp,
+    mod,
     power,
     sigmoid,
     sin,

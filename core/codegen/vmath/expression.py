@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from core.codegen import machine
+from core.codegen.cpus import cpu
 from core.codegen.llvm import Function, IRValue
 
 __all__ = [
@@ -234,7 +234,7 @@ def scale_by_power(x: Number, n: Number, k: Number) -> Number:
     n, k: the same integer, as a float and as an integer.
     """
     f, dtype, lanes = x.function, x.dtype, x.value.lanes
-    if "+avx512vl" in machine.cpu().features.split(","):  # AVX-512 has one instruction for it
+    if cpu().scales:
         bits = np.dtype(dtype).itemsize * 8
         if lanes * bits in (128, 256, 512):
             name = f"llvm.x86.avx512.mask.scalef.p{'s' if bits == 32 else 'd'}.{lanes * bits}"

@@ -12,13 +12,14 @@ from typing import Any
 
 from core.autodiff.activity import FLOWS
 from core.autodiff.adjoint import Adjoint
-from core.ir import Block, Op, StackType, TensorType
+from core.ir import Block, Op, StackType, TensorType, with_inner
 from core.ir.builder import Cotangent, SparseRows, Value, narrowed, widened
 from core.ir.errors import ExecutionError, ProgramError, TypeMismatch
 from core.ir.registry import op
 from core.ir.roles import Roles
 from core.ops.common.types import holds
 from core.ops.control.inner_blocks import LoopMemory, Side, check_condition, free_names
+from core.ops.control.opened import opened
 from core.ops.control.tensor_arrays import array_concat, array_fill
 from core.ops.indexing.embedding import merge_rows
 from core.ops.reduction.sums import sum_
@@ -163,6 +164,8 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
         raise ProgramError(
             "the loop records nothing for a backward pass: is_test is set", "is_test_loop", location=op.location
         )
+    if op.attrs["memory"] == "store":
+        op = with_inner(op, opened)
     body: Block = op.attrs["sub_block"]
     roles = loop_roles(op)
     moving = _moving(a, op, cts, wanted)

@@ -26,7 +26,7 @@ def _check_index(index: TensorType) -> None:
 
 
 def _chosen(index, count: int) -> int:
-    at = int(index)
+    at = int(index.reshape(()))
     if not 0 <= at < count:
         raise ExecutionError(f"index {at} is out of range for {count} values", "index_out_of_range")
     return at

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from core.ir import TensorType
@@ -25,11 +27,14 @@ NONE = np.array([], int)
 
 
 def _check_lookup(x: TensorType, ids: TensorType, like: TensorType) -> None:
-    """Raises ProgramError (shape_mismatch) unless x [*ids, *row] has a row of `like` [size, *row] for each of `ids`."""
+    """Raises ProgramError (shape_mismatch) unless x [*ids, *row] has a row of `like` [size, *row] for each of `ids`.
+
+    Their dtypes may differ: gradients of 16-bit tables are added up in float32.
+    """
     check_index(ids, "ids")
     if like.rank == 0:
         raise ProgramError(f"a table has rows, not {like}", "shape_mismatch")
-    wanted = TensorType((*ids.shape, *like.shape[1:]), like.dtype)
+    wanted = TensorType((*ids.shape, *like.shape[1:]), x.dtype)
     if not matches(x, wanted):
         raise ProgramError(f"{x} does not hold a row of {like} for each of {ids}", "shape_mismatch")
 
@@ -176,6 +181,59 @@ merge_rows.example(
         Example((CT[0, 1], np.array(-1), TABLE), (np.array([3]), CT[0, 1:2])),
         Example((TABLE[:0], NONE, TABLE), (NONE, TABLE[:0])),
         Example((np.ones(3), np.array([2, 0, 2]), TABLE[:, 0]), (np.array([0, 2]), np.array([1.0, 2.0]))),
+    ]
+)
+
+
+@op(
+    outputs=("rows", "values", "count"),
+    unavailable="it stands for merge_rows in machine code, which is written after differentiation",
+)
+def merge_rows_padded(xp, x, ids, like, kept=None, *, padding_idx: int | None = None):
+    """`merge_rows` with results of known size: as many rows as there may be, and `count`, how many there are.
+
+    The rows from `count` on have number 0 and zero values. kept: a bool for each of `ids`; the others are left out.
+    """
+    index, flat = xp.asarray(ids).ravel(), x.reshape(-1, *like.shape[1:])
+    room = min(index.size, like.shape[0])
+    if kept is not None:
+        index, flat = index[kept.ravel()], flat[kept.ravel()]
+    found, sums = merge_rows.body(xp, flat, index, like, padding_idx=padding_idx)
+    rows, values = xp.zeros(room, "int64"), xp.zeros((room, *like.shape[1:]), x.dtype)
+    rows[: len(found)], values[: len(found)] = found, sums
+    return rows, values, xp.asarray(len(found), "int64")
+
+
+@merge_rows_padded.infer
+def merge_rows_padded_infer(x, ids, like, kept, *, padding_idx):
+    merge_rows_infer(x, ids, like, padding_idx=padding_idx)
+    if kept is not None and (kept.dtype != "bool" or not matches(kept, TensorType(ids.shape, "bool"))):
+        raise ProgramError(f"kept must be a bool for each of {ids}, not {kept}", "shape_mismatch")
+    open_size = -1 in (*ids.shape, like.shape[0])
+    room = -1 if open_size else min(math.prod(ids.shape), like.shape[0])
+    return TensorType((room,), "int64"), TensorType((room, *like.shape[1:]), x.dtype), TensorType((), "int64")
+
+
+merge_rows_padded.example(
+    lambda: [
+        Example(
+            (CT, IDS, TABLE),
+            (
+                np.array([0, 1, 3, 0]),
+                np.stack([CT[1, 1], CT[0, 0] + CT[0, 2] + CT[1, 2], CT[0, 1] + CT[1, 0], 0 * CT[0, 0]]),
+                np.array(3),
+            ),
+        ),
+        Example(
+            (CT, IDS, TABLE, np.array([[True, True, False], [True, False, True]])),
+            (
+                np.array([3, 0, 0, 0]),
+                np.stack([CT[0, 1] + CT[1, 0], *(0 * CT[0])]),
+                np.array(1),
+            ),
+            {"padding_idx": -3},
+        ),
+        Example((CT[0, 1], np.array(-1), TABLE), (np.array([3]), CT[0, 1:2], np.array(1))),
     ]
 )
 

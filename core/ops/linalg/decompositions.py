@@ -18,15 +18,19 @@ from core.ops.common.matrices import (
     diagonal_part,
     multiplied,
     read_lower,
+    row,
     sized,
     square,
     symmetric_part,
     transposed,
 )
+from core.ops.elementwise.logic import less_equal, logical_and, where
 from core.ops.indexing.gather import slice_
 from core.ops.linalg.solve import triangular_solve
+from core.ops.reduction.sums import diagonal_mask_like, reduce_max
 from core.ops.shape.concat_split import concat
-from core.ops.shape.diagonals import tril
+from core.ops.shape.creation import fill_zeros_like
+from core.ops.shape.diagonals import diagonal, tril
 
 __all__: list[str] = []
 
@@ -36,6 +40,9 @@ SYMMETRIC = np.stack([S, S @ S])
 PAIR = np.stack([S, D])
 R = np.array([[1.0, -2.0], [0.5, 0.4], [0.3, 1.0]])
 NONE = np.zeros((0, 2, 2))
+
+ROUNDING = 4
+"""A pivot counts as zero up to this many rounding errors of the largest one for each row."""
 
 
 @op
@@ -117,7 +124,18 @@ def qr_factor_vjp(ct, out, x):
     inner = multiplied(r, cr, transpose_y=True) - multiplied(cq, q, transpose_x=True)
     mirrored = tril(inner) + transposed(tril(inner, diagonal=-1))
     back = cq + multiplied(q, mirrored)
-    return transposed(triangular_solve(r, transposed(back)))  # back @ R^-T
+    return transposed(triangular_solve(_without_rounding(r, x), transposed(back)))  # back @ R^-T
+
+
+def _without_rounding(r, x):
+    """R with zeros for the pivots that are zero up to rounding, so that a system of dependent columns is singular."""
+    if 0 in r.shape:
+        return r
+    pivots = diagonal(r, axis1=-2, axis2=-1)
+    largest = reduce_max(pivots, axes=(pivots.rank - 1,), keepdims=True)
+    limit = largest * float(ROUNDING * max(x.shape[-2:]) * np.finfo(x.dtype).eps)
+    gone = logical_and(diagonal_mask_like(r), row(less_equal(pivots, limit)))
+    return where(gone, fill_zeros_like(r), r)
 
 
 def _qr(x):

@@ -70,8 +70,7 @@ def einsum(xp, *x, equation: Annotated[str, Bounds(max_length=1000)]):
     A letter that occurs more than once in an operand selects its diagonal. Without ``->`` the result has the letters
     that occur once, in alphabetical order. ``...`` stands for further axes, which broadcast; if the result has no
     ``...``, they are summed. Every other letter must have the same size in all operands.
-    More than two operands are multiplied pairwise in an order chosen for their sizes. No intermediate result has more
-    elements than the largest operand or the result.
+    More than two operands are multiplied pairwise in an order chosen for their sizes.
     """
     inputs, output, ellipsis = terms_of(equation, tuple([v.ndim for v in x]))
     try:

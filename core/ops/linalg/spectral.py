@@ -42,7 +42,7 @@ from core.ops.indexing.gather import slice_
 from core.ops.reduction.sums import diagonal_mask_like
 from core.ops.shape.creation import fill_zeros_like, full_like
 
-__all__: list[str] = []
+__all__ = ["EQUAL_VALUES", "NO_VALUES", "ROUNDING"]
 
 S = np.array([[4.0, 1.0, 0.5], [1.0, 3.0, -0.3], [0.5, -0.3, 2.0]])
 D = np.array([[2.0, 0.3, -0.4], [0.1, 1.5, 0.2], [-0.6, 0.5, 3.0]])
@@ -51,6 +51,7 @@ PAIR = np.stack([S, D])
 R = np.array([[1.0, -2.0], [0.5, 0.4], [0.3, 1.0]])
 NONE = np.zeros((0, 2, 2))
 NO_VALUES = "the eigenvalues or singular values did not converge: is every element finite?"
+EQUAL_VALUES = "the vectors of equal eigenvalues or singular values, or of a singular value 0, have no gradient"
 ROUNDING = 64
 """Two values count as equal if they differ by at most this many rounding errors of the largest value."""
 
@@ -68,7 +69,7 @@ def gap_quotient(xp, x, gap, values):
     equal = xp.abs(gap) <= unit * xp.max(xp.abs(values), axis=-1)[..., None, None]
     if bool(xp.any(equal & (x != 0))):
         raise ExecutionError(
-            "the vectors of equal eigenvalues or singular values, or of a singular value 0, have no gradient",
+            EQUAL_VALUES,
             "degenerate_spectrum",
             suggestion="make the loss depend only on the values, or only on vectors of distinct values",
         )

@@ -150,7 +150,7 @@ array_to_sequence.example(lambda: [Example(([x[[0, 4, 3]], x[[1, 5]], x[[2]]], N
 @op(no_gradient=_INTEGER)
 def active_rows(xp, lengths, step):
     """``0, 1, ..., n - 1``, where n sequences are longer than `step`, one integer."""
-    return xp.arange(int((lengths > int(step)).sum())).astype("int64")
+    return xp.arange(int((lengths > int(step.reshape(()))).sum())).astype("int64")
 
 
 @active_rows.infer

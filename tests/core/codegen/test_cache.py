@@ -17,6 +17,7 @@ import pytest
 
 from core.codegen import machine
 from core.codegen.cache import DiskCache
+from core.codegen.cpus import cpu, generating_for
 
 LIMIT = 2**20
 
@@ -155,12 +156,11 @@ def test_a_link_is_not_followed(kept, tmp_path):
 
 def test_the_key_depends_on_text_cpu_features_passes_and_versions(monkeypatch):
     keys = {machine.key_of(adding(1)), machine.key_of(adding(2))}
-    host = machine.cpu()
+    host = cpu()
     for other in (replace(host, name="i386"), replace(host, features=host.features + ",-avx")):
-        with monkeypatch.context() as m:
-            m.setattr(machine, "cpu", lambda other=other: other)
+        with generating_for(other):
             keys.add(machine.key_of(adding(1)))
-    for name, value in (("GENERATOR", -1), ("PASSES", ())):
+    for name, value in (("GENERATOR", -1), ("PASSES", ()), ("OPTIONS", ()), ("LEVEL", 0)):
         with monkeypatch.context() as m:
             m.setattr(machine, name, value)
             keys.add(machine.key_of(adding(1)))
@@ -169,7 +169,7 @@ def test_the_key_depends_on_text_cpu_features_passes_and_versions(monkeypatch):
             m.setattr(module, name, "other")
             keys.add(machine.key_of(adding(1)))
 
-    assert len(keys) == 8
+    assert len(keys) == 10
 
 
 def test_only_this_user_can_access_files_and_directory(kept):

@@ -37,7 +37,7 @@ def test_drawn_numbers_equal_those_of_the_reference_to_the_bit(shape, name, attr
         np.testing.assert_array_equal(found, reference(name, np.array(key), **given))
 
 
-@pytest.mark.parametrize("name", ["gaussian_random", "exponential"])
+@pytest.mark.parametrize("name", ["gaussian_random", "truncated_gaussian", "exponential"])
 @pytest.mark.parametrize("shape", [(3,), (7, 33)])
 def test_functions_of_drawn_numbers_differ_by_rounding_only(name, shape):
     given = {"shape": shape, "dtype": "float64", "stream": 3}

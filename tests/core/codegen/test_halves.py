@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from core.codegen import halves, machine
+from core.codegen.cpus import cpu, generating_for
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.machine import load
 from core.codegen.module import Module
@@ -20,12 +20,13 @@ ALL = np.arange(1 << 16, dtype=np.uint16)
 
 
 @pytest.fixture(params=[True, False], ids=["instructions", "integers"])
-def way(request, monkeypatch):
-    """With the instructions of this CPU for float16, and without."""
-    host = machine.cpu()
-    if request.param and not host.converts_float16:
+def way(request):
+    """With the instructions of this CPU for 16-bit floats, and without."""
+    if request.param and not cpu().converts_float16:
         pytest.skip("no instructions for float16")
-    monkeypatch.setattr(halves, "cpu", lambda: replace(host, converts_float16=request.param))
+    adds_words = request.param and cpu().adds_words
+    with generating_for(replace(cpu(), converts_float16=request.param, adds_words=adds_words)):
+        yield
 
 
 def converted(values: np.ndarray, source: str, target: str, lanes: int) -> np.ndarray:

@@ -8,8 +8,9 @@ import pytest
 from bench.workloads import WORKLOADS
 from core.codegen import backend, module, step
 from core.codegen.cpu_target import CPU_TARGET
-from core.compiler.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training
 from core.plan import plan_block
+from core.plan.data import Rows
 from core.runtime.times import Times
 from core.wire import read
 from tests.programs import Sketch
@@ -86,3 +87,18 @@ def test_a_short_module_is_not_split_and_a_long_one_is_split_evenly():
     assert all(sum(f"define void @f{i}()" in text for text in texts) == 1 for i in range(len(lengths)))
     whole.functions = whole.functions[:3]
     assert whole.texts(8) == [whole.text()]
+
+
+def test_equal_updates_of_many_arrays_share_their_code():
+    rng = np.random.default_rng(0)
+    s = Sketch()
+    for i in range(60):
+        s.total(s.op("square", s.param(f"w{i}", rng.standard_normal((5, 7)))), out=f"loss{i}")
+    s.op("sum", [f"loss{i}" for i in range(60)], out="loss")
+    executable = compile_training(read(s.document), GradientQuery(loss="loss"), Optimizer("adam", {}))
+
+    plan = plan_block(executable.interpreter.block, CPU_TARGET)
+    kernels = [each.kernel for each in plan.body.instructions if isinstance(each, Rows)]
+
+    assert len(kernels) > 10
+    assert len({repr(each) for each in kernels}) < len(kernels) / 2

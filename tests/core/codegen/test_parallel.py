@@ -8,7 +8,7 @@ import pytest
 from bench.workloads import WORKLOADS
 from core.codegen import backend, parallel
 from core.codegen.backend import CPU
-from core.compiler.compile import GradientQuery, Optimizer, compile_training
+from core.compiler.compile import GradientQuery, Optimizer, compile_training, optimize
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from core.wire import read
@@ -27,13 +27,13 @@ SHARED = ("reduce_sum", "reduce_max", "softmax", "layer_norm", "matmul", "sum_to
           "reduce_prod", "correlate", "correlate_input_adjoint", "correlate_filter_adjoint", "conv2d", "max_pool",
           "max_pool2d", "unpool_like", "pick", "window_sum", "window_sum_adjoint", "dropout", "gaussian_random",
           "cumsum", "linear_scan", "argsort", "argmax", "segment_sum", "segment_max", "gather", "scatter_add_like",
-          "tril", "tile")  # fmt: skip
+          "tril", "tile", "merge_rows_padded", "embedding", "embedding_bag")  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "i"), [case for case in CASES if case[0] in SHARED])
 def test_an_op_in_chunks_gives_the_same_result(name, i):
     example = examples_of(OPS[name])[i]
-    both(block_for(OPS[name], example), arrays(example))
+    both(optimize(block_for(OPS[name], example)), arrays(example))
 
 
 @pytest.mark.parametrize("shape", [(1, 7), (2, 33), (7, 5), (13, 64), (64, 10), (100, 1)])
@@ -51,6 +51,35 @@ def test_parallel_sums_equal_numpys(shape, axes):
 
     np.testing.assert_allclose(total, np.exp(value).sum(axes), rtol=1e-13)
     np.testing.assert_array_equal(largest, value.max(axes))
+
+
+@pytest.mark.parametrize("shape", [(40, 3, 16), (7, 1, 5), (9, 20, 64), (8, 50, 17), (2, 6, 5, 33), (30, 2, 200)])
+def test_sums_that_chunks_do_not_share_have_the_bits_of_one_thread(shape, monkeypatch):
+    from core.ir import TensorType
+    from core.ir.builder import BlockBuilder
+
+    b = BlockBuilder()
+    x = b.param(TensorType(shape, "float32"))
+    square, middle = b.emit("square", x), (len(shape) - 2,)
+    results = [
+        b.emit("reduce_sum", x, axes=middle),
+        b.emit("reduce_sum", square, axes=middle),
+        b.emit("reduce_max", x, axes=(1, len(shape) - 1)),
+        b.emit("reduce_sum", square, axes=(0,)),
+    ]
+    block = b.build(results)
+    value = np.random.default_rng(0).standard_normal(shape).astype("float32")
+
+    found = native_interpreter(block, CPU)(Run(), value)
+
+    wide = value.astype("float64")
+    wanted = [wide.sum(middle), np.square(wide).sum(middle), wide.max((1, len(shape) - 1)), np.square(wide).sum(0)]
+    for f, want in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(f, want, rtol=1e-5, atol=1e-5)
+    monkeypatch.setattr(backend, "thread_count", lambda: 1)
+    alone = native_interpreter(block, CPU)(Run(), value)
+    for f, one in list(zip(found, alone, strict=True))[:2]:
+        np.testing.assert_array_equal(f, one)
 
 
 @pytest.mark.parametrize("name", ["mlp_small", "rnn_while_10", "branch", "convnet"])

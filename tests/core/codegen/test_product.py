@@ -21,6 +21,9 @@ PANELS = [(64, 64, 64), (65, 70, 67), (100, 513, 130), (71, 1030, 100), (300, 16
 
 ROWS = [(1, 8, 64), (7, 600, 33), (63, 64, 65), (200, 17, 10), (5, 3, 1)]
 
+FEW = [(1, 1, 1), (1, 1, 2), (1, 40, 30), (1, 700, 300), (1, 3, 5), (3, 17, 13), (13, 20, 6), (1, 16400, 9),
+       (4, 129, 8), (15, 31, 63), (1, 128, 1)]  # fmt: skip
+
 
 def matrix(shape: tuple[int, int], dtype: str, by_columns: bool) -> tuple[np.ndarray, View]:
     """A random matrix between margins of NaN, and the view of it."""
@@ -33,7 +36,7 @@ def matrix(shape: tuple[int, int], dtype: str, by_columns: bool) -> tuple[np.nda
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("m", "k", "n"), PANELS + ROWS)
+@pytest.mark.parametrize(("m", "k", "n"), PANELS + ROWS + FEW)
 def test_a_product_computed_in_parts_equals_numpys(m, k, n, dtype):
     for turned_a, turned_b, adds in itertools.product((False, True), repeat=3):
         a, a_view = matrix((m, k), dtype, turned_a)
@@ -53,3 +56,18 @@ def test_a_product_computed_in_parts_equals_numpys(m, k, n, dtype):
         np.testing.assert_allclose(c, wanted, rtol=0, atol=(2e-5 if dtype == "float32" else 1e-13) * np.sqrt(k) * 5)
         assert np.isnan(c.base[:MARGIN]).all()
         assert np.isnan(c.base[-MARGIN:]).all()
+
+
+def test_a_product_with_one_panel_has_a_part_for_each_thread():
+    a, a_view = matrix((64, 300), "float32", False)
+    b, b_view = matrix((300, 64), "float32", False)
+    c, c_view = matrix((64, 64), "float32", False)
+    module = Module()
+
+    function = product_function(module, Gemm(a_view, b_view, c_view), threads=3)
+
+    assert function.parts >= 3
+    call = load(module.text()).function(function.name, *[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64)
+    for part in range(function.parts):
+        call(a.ctypes.data, b.ctypes.data, c.ctypes.data, part, part + 1)
+    np.testing.assert_allclose(c, a.astype("float64") @ b, rtol=0, atol=2e-3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -170,8 +172,9 @@ def test_a_trainer_of_a_sparse_table_takes_the_steps_of_a_dense_one(optimizer, s
         np.testing.assert_allclose(value, dense[name], rtol=1e-12, atol=1e-15)
 
 
-def test_a_failed_step_changes_no_row_of_a_sparse_table():
-    trainer = table_trainer("sgd", [1, 4, 1], sparse=True, native=False)
+@pytest.mark.parametrize("native", [False, True])
+def test_a_failed_step_changes_no_row_of_a_sparse_table(native):
+    trainer = table_trainer("sgd", [1, 4, 1], sparse=True, native=native)
     start = trainer.values()
     trainer.step({"ids": np.array([1, 4, 1])})
     before = trainer.values()
@@ -183,3 +186,24 @@ def test_a_failed_step_changes_no_row_of_a_sparse_table():
         np.testing.assert_array_equal(value, before[name])
     changed = (before["E"] != start["E"]).any(axis=1)
     np.testing.assert_array_equal(changed, [False, True, False, False, True, False])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+def test_a_step_as_machine_code_copies_no_table(optimizer):
+    s = Sketch()
+    s.param("E", np.ones((200_000, 8)))
+    s.feed("ids", [[3, 199_999], [-1, 5]], dtype="int64")
+    s.total(s.op("square", s.op("embedding", "E", "ids", is_sparse=True)))
+    plain = compile_training(read(s.document), GradientQuery(loss="loss"), Optimizer(optimizer, RATE))
+    trainer = Trainer(plain.compiled(), {"E": s.values["E"]})
+    trainer.step({"ids": s.values["ids"]})
+
+    tracemalloc.start()
+    for _ in range(3):
+        trainer.step({"ids": s.values["ids"]})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 100_000  # the table has 12.8 MB
+    changed = (trainer.values()["E"] != 1.0).any(axis=1)
+    assert np.flatnonzero(changed).tolist() == [3, 5, 199_999]

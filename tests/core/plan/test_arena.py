@@ -22,7 +22,7 @@ def test_arrays_alive_at_the_same_time_share_no_byte(monkeypatch, many, seed):
         spans[Root(draw.choice([4, 64, 100, 4096]))] = [first, first + draw.randrange(12)]
     offsets: dict[Root, int] = {}
 
-    end = arena._fit(spans, 0, offsets, CPU_TARGET)
+    end = arena.fit(spans, 0, offsets, CPU_TARGET)
 
     roots = list(spans)
     for i, a in enumerate(roots):

@@ -118,7 +118,7 @@ def test_a_product_whose_result_another_op_reads_first_has_no_epilogue():
 @pytest.mark.parametrize("strides", [(64, 3), (0, 0)])
 def test_a_product_whose_operand_cannot_be_packed_has_no_epilogue(strides, monkeypatch):
     monkeypatch.setattr(build, "fuse_epilogues", lambda instructions, _: tuple(instructions))
-    product, rows = plan_block(dense(64, 1, 64, "float32"), CPU_TARGET).body.instructions
+    product, rows = plan_block(dense(64, 2, 64, "float32"), CPU_TARGET).body.instructions
     assert isinstance(product, Gemm)
 
     gaps = replace(product, b=replace(product.b, strides=strides))

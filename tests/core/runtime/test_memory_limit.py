@@ -144,6 +144,22 @@ def test_the_record_of_a_loop_counts_while_it_grows(compiled):
     assert np.isfinite(executable.step(recording(500).values, limits=roomy).loss)
 
 
+def test_the_record_of_the_runs_of_an_inner_loop_is_refused_by_its_size():
+    s = Sketch()
+    s.param("h", [0.5])
+    s.feed("n", 1000, dtype="int64")
+    s.feed("m", 1, dtype="int64")
+    with s.repeat("n"), s.repeat("m"):
+        s.op("sin", "h", out="h")
+    s.total("h")
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss", loop_memory="store")).compiled()
+
+    with pytest.raises(ExecutionError, match="recorded more than 5000 bytes") as caught:
+        executable.step(s.values, limits=RunLimits(max_bytes=5000))
+
+    assert (caught.value.code, caught.value.location.type) == ("too_large", "while")
+
+
 @pytest.mark.reference
 def test_an_array_of_arrays_counts_while_it_grows():
     s = Sketch()

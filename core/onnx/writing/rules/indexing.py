@@ -6,7 +6,7 @@ import math
 
 from core.onnx.writing.blocks import OpSite
 from core.onnx.writing.graph import Tensor
-from core.onnx.writing.registry import writes
+from core.onnx.writing.registry import cannot, writes
 
 
 def wrapped(w: OpSite, index: Tensor, size) -> Tensor:
@@ -250,6 +250,9 @@ def is_padding(w, ids, like, *, padding_idx):
 
 def _row(w, index, n):
     return w.scalar(index if index >= 0 else w.arith("Add", n, index))
+
+
+cannot("merge_rows says the same without unused rows", "merge_rows_padded")
 
 
 @writes("merge_rows")

@@ -1,0 +1,324 @@
+"""Stripes: a chain of products and row kernels for some rows of a matrix after another (see `core.plan.stripes`).
+
+The matrices of a batch are shared among the threads. Arrays that exist for one stripe lie in scratch memory, which each
+chunk has for itself. A product that sums over rows adds the sums of one stripe after another, in the order of the rows.
+If the batch is too small for the threads, parts of a matrix have sums of their own, which are added at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from core.codegen import parallel
+from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
+from core.codegen.module import Module
+from core.codegen.polling import is_long, stop_of
+from core.codegen.product import product_function
+from core.codegen.reductions import identity
+from core.codegen.rows import row_function, rows_poll
+from core.codegen.step_writer import StepWriter
+from core.codegen.vector_slices import fill_zeros, move, unravel
+from core.plan.arena import fit
+from core.plan.data import Root, RowKernel, Rows, View, contiguous
+from core.plan.striped import Striped, StripedProduct
+from core.plan.work import work_of
+
+__all__ = ["write_striped"]
+
+LONG = 1_000_000
+"""Fewest operations of stripes that run in parallel."""
+
+PERIOD, GAP = 2048, 64
+"""Rows of a stripe whose distance is a multiple of `PERIOD` bytes would share few sets of a cache: they get a gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Scratch memory: the offset of each array of a stripe, elements from row to row, bytes in all.
+
+    addresses: the arrays outside, each once, by root and offset in elements.
+    parts:     parts of a matrix, each with its own sums of the products that all stripes add to.
+    """
+
+    offsets: dict[Root, int]
+    pitch: dict[Root, int]
+    nbytes: int
+    addresses: dict[tuple[Root, int], View]
+    parts: int
+
+
+def write_striped(step: StepWriter, each: Striped) -> None:
+    """Write the call of a `Striped` instruction into the step."""
+    for view, number in _sums(each):
+        step.fill(view, number)
+    if each.shared:
+        _write_shared(step, each)
+        return
+    module, f = step.module, step.f
+    layout = _layout(step, each)
+    units = layout.parts * each.domain.batch if each.sums else each.domain.batch * _stripes(each)
+    chunks = 1 if step.threads == 1 or work_of(each).flops < LONG else min(units, 2 * step.threads)
+    name = f"stripes{len(module.functions)}"
+    module.functions.append(_function(module, name, each, layout))
+    module.polls |= is_long(work_of(each).flops)
+    scratch = f.at(f.param("arena"), I64(step.arena.size), "uint8")
+    addresses = {key: step.address(view) for key, view in layout.addresses.items()}
+    end = chunks * layout.nbytes
+    partials: list[tuple[View, IRValue, IRValue]] = []
+    for product in each.sums if layout.parts > 1 else ():
+        view = product.c
+        step.fill(view, literal(0, view.dtype))
+        partial_sums = f.at(f.param("arena"), I64(step.arena.size + end), "uint8")
+        partials.append((view, addresses[view.root, view.offset], partial_sums))
+        addresses[view.root, view.offset] = partial_sums
+        end += layout.parts * parallel.partial_bytes(view)
+    module.scratch = max(module.scratch, end)
+    given = [*addresses.values(), f.param("control"), scratch]
+    if chunks == 1:
+        f.do(f"call void @{name}({', '.join(map(str, given))}, i64 0, i64 {units})")
+    else:
+        parallel.run(module, f, _task(module, name, len(given), layout.nbytes, units, chunks), given, chunks)
+    for view, target, partial_sums in partials:
+        parallel.combine_partials(module, f, view, "sum", target, partial_sums, layout.parts)
+
+
+def _write_shared(step: StepWriter, each: Striped) -> None:
+    """Write the stripes of a single matrix one after another; all threads work on each instruction."""
+    rows, height, f = each.domain.rows, each.height, step.f
+    for product in each.sums if height < rows else ():
+        step.fill(product.c, literal(0, product.c.dtype))
+    whole, rest = rows // height * height, rows % height
+    with f.loop(I64(0), I64(whole), height, polls=True) as row:
+        _write_stripe(step, each, row, height)
+    if rest:
+        _write_stripe(step, each, I64(whole), rest)
+
+
+def _write_stripe(step: StepWriter, each: Striped, row: IRValue, height: int) -> None:
+    """Write the instructions for `height` rows of a single matrix from `row`."""
+
+    def cut(view: View, distance: int) -> View:
+        """`view` from `row` on, whose rows are `distance` elements apart."""
+        if view.root in each.inside or distance == 0:
+            return view
+        root = Root(view.root.nbytes, view.root.place, view.root.name)
+        step.roots[root] = move(step.f, step.address(view), view.dtype, (row, distance))
+        return replace(view, root=root, offset=0)
+
+    for part in each.body:
+        if isinstance(part, Rows):
+            kernel = part.kernel
+            views = [cut(v, o.outer[0]) for v, o in zip(part.views, kernel.operands, strict=True)]
+            for instr in kernel.code:
+                if instr.kind == "accumulate" and kernel.operands[instr.operand].outer[0]:  # one result for each row
+                    views[instr.operand] = replace(views[instr.operand], shape=(height,), strides=(1,))
+            step.rows(replace(part, kernel=replace(kernel, outer=(height,)), views=tuple(views)), fresh=False)
+            continue
+        operands = []
+        for view, axes in ((part.product.a, "mk"), (part.product.b, "kn"), (part.product.c, "mn")):
+            at = axes.find(part.axis)
+            if at >= 0:
+                shape = tuple(height if i == at else n for i, n in enumerate(view.shape))
+                view = replace(cut(view, view.strides[at]), shape=shape)
+            operands.append(view)
+        a, b, c = operands
+        adds = part.axis == "k" and height < each.domain.rows
+        step.gemm(replace(part.product, a=a, b=b, c=c, accumulate=adds))
+
+
+def _stripes(each: Striped) -> int:
+    """Stripes of one matrix."""
+    return -(-each.domain.rows // each.height)
+
+
+def _parts(each: Striped, threads: int) -> int:
+    """Parts of a matrix with sums of their own, so that a small batch occupies all threads."""
+    batch = each.domain.batch
+    dense = all(product.c.strides == contiguous(product.c.shape) for product in each.sums)
+    if threads == 1 or batch % threads == 0 or batch >= 4 * threads or not dense:
+        return 1
+    return min(_stripes(each), -(-4 * threads // batch))
+
+
+def _sums(each: Striped) -> list[tuple[View, IRValue]]:
+    """The arrays outside that row kernels reduce rows to, and the numbers that these start with."""
+    return [
+        (rows.views[i.operand], identity(i.op, i.dtype))
+        for rows in each.body
+        if isinstance(rows, Rows)
+        for i in rows.kernel.code
+        if i.kind == "accumulate"
+    ]
+
+
+def _layout(step: StepWriter, each: Striped) -> _Layout:
+    lives: dict[Root, list[int]] = {}
+    addresses: dict[tuple[Root, int], View] = {}
+    sizes: dict[Root, int] = {}
+    for at, part in enumerate(each.body):
+        views = part.views if isinstance(part, Rows) else (part.product.a, part.product.b, part.product.c)
+        for view in views:
+            if view.root in each.inside:
+                lives.setdefault(view.root, [at, at])[1] = at
+                sizes[view.root] = itemsize(view.dtype)
+            else:
+                addresses.setdefault((view.root, view.offset), view)
+    pitch = {}
+    for root, size in sizes.items():
+        columns = each.domain.columns
+        pitch[root] = columns + (GAP // size if columns * size % PERIOD == 0 and each.height > 1 else 0)
+    stripes = {root: Root(each.height * pitch[root] * sizes[root]) for root in lives}
+    placed: dict[Root, int] = {}
+    end = fit({stripes[root]: life for root, life in lives.items()}, 0, placed, step.plan.target)
+    offsets = {root: placed[stripe] for root, stripe in stripes.items()}
+    return _Layout(offsets, pitch, -(-end // 64) * 64, addresses, _parts(each, step.threads))
+
+
+def _task(module: Module, name: str, addresses: int, room: int, units: int, chunks: int) -> str:
+    """A task that runs a chunk of the units, with its own scratch memory."""
+
+    def make(task: str) -> Function:
+        f = Function(task, [("context", "ptr"), ("chunk", "int64")], noalias=False)
+        given = [f.load(f.at(f.param("context"), I64(i), "ptr"), "ptr") for i in range(addresses)]
+        chunk = f.param("chunk")
+        given[-1] = f.at(given[-1], f.op(f"mul nsw {chunk}, {room}", "int64"), "uint8")
+        ends = [f.op(f"udiv {f.op(f'mul nuw {c}, {units}', 'int64')}, {chunks}", "int64")
+                for c in (chunk, f.binary("add", chunk, I64(1)))]  # fmt: skip
+        f.do(f"call void @{name}({', '.join(map(str, [*given, *ends]))})")
+        return f
+
+    return module.function(("stripes", name, chunks), "task", make)
+
+
+def _function(module: Module, name: str, each: Striped, layout: _Layout) -> Function:
+    """``name(arrays..., control, scratch, first, end)`` for the units from `first` to `end`."""
+    pointers = [f"p{i}" for i in range(len(layout.addresses))] + ["control", "scratch"]
+    f = Function(name, [*((p, "ptr") for p in pointers), ("first", "int64"), ("end", "int64")], noalias=False)
+    if is_long(work_of(each).flops):
+        f.stop = stop_of(f, f.param("control"))
+    writer = _Writer(module, f, each, layout)
+    domain, height = each.domain, each.height
+    whole, rest = domain.rows // height * height, domain.rows % height
+    with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
+        if each.sums:
+            parts, count = layout.parts, _stripes(each)
+            batch, writer.part = unravel(f, unit, (domain.batch, parts)) if parts > 1 else (unit, None)
+            writer.clear(batch)
+            start, end = I64(0), I64(whole)
+            if writer.part is not None:
+                following = f.binary("add", writer.part, I64(1))
+                ends = [f.op(f"udiv {f.op(f'mul nuw {p}, {count}', 'int64')}, {parts}", "int64")
+                        for p in (writer.part, following)]  # fmt: skip
+                start, end = (f.op(f"mul nsw {at}, {height}", "int64") for at in ends)
+                end = f.intrinsic("smin", end, I64(whole))
+            with f.loop(start, end, height, polls=True) as row:
+                writer.stripe(batch, row, height)
+            if rest and writer.part is not None:
+                with f.when(f.compare("icmp eq", writer.part, I64(parts - 1))):
+                    writer.stripe(batch, I64(whole), rest)
+            elif rest:
+                writer.stripe(batch, I64(whole), rest)
+        else:
+            batch, number = unravel(f, unit, (domain.batch, -(-domain.rows // height)))
+            row = f.op(f"mul nsw {number}, {height}", "int64")
+            if rest:
+                f.either(
+                    f.compare("icmp slt", row, I64(whole)),
+                    partial(writer.stripe, batch, row, height),
+                    partial(writer.stripe, batch, row, rest),
+                )
+            else:
+                writer.stripe(batch, row, height)
+    return f
+
+
+class _Writer:
+    """Writes the instructions for one stripe. part: of the matrix, if its parts have sums of their own."""
+
+    part: IRValue | None = None
+
+    def __init__(self, module: Module, f: Function, each: Striped, layout: _Layout) -> None:
+        self.module, self.f, self.each, self.layout = module, f, each, layout
+        self.bases = {key: f.param(f"p{i}") for i, key in enumerate(layout.addresses)}
+
+    def clear(self, batch: IRValue) -> None:
+        """Set the results that stripes add to to zero, for one matrix of the batch."""
+        if self.each.height >= self.each.domain.rows:
+            return
+        f = self.f
+        for product in self.each.sums:
+            at, c = self._matrix(product.c, batch), product.c
+            (rows, columns), (down, along) = c.shape[-2:], c.strides[-2:]
+            if along != 1 and columns > 1:
+                rows, columns, down = columns, rows, along
+            if down == columns or rows == 1:
+                fill_zeros(f, at, rows * columns, c.dtype)
+                continue
+            with f.loop(I64(0), I64(rows)) as row:
+                fill_zeros(f, move(f, at, c.dtype, (row, down)), columns, c.dtype)
+
+    def stripe(self, batch: IRValue, row: IRValue, height: int) -> None:
+        """Write all instructions for `height` rows of matrix `batch` from `row`."""
+        f = self.f
+        first = f.binary("add", f.op(f"mul nsw {batch}, {self.each.domain.rows}", "int64"), row)
+        for part in self.each.body:
+            if isinstance(part, Rows):
+                self._rows(part, first, height)
+            else:
+                self._product(part, batch, row, height)
+
+    def _rows(self, rows: Rows, first: IRValue, height: int) -> None:
+        """Run a row kernel for `height` rows of the domain from `first`."""
+        f, kernel = self.f, rows.kernel
+        operands = list(kernel.operands)
+        given: list[IRValue] = []
+        for i, view in enumerate(rows.views):
+            if view.root not in self.each.inside:
+                given.append(self.bases[view.root, view.offset])
+                continue
+            pitch, columns = self.layout.pitch[view.root], self.each.domain.columns
+            operands[i] = replace(operands[i], outer=tuple(s // columns * pitch for s in operands[i].outer))
+            scratch = self._scratch(view.root)
+            back = f.op(f"mul nsw {first}, {-pitch * itemsize(view.dtype)}", "int64")  # the kernel adds rows from 0 on
+            given.append(f.op(f"getelementptr i8, {scratch}, {back}", "ptr"))
+        made: RowKernel = replace(kernel, operands=tuple(operands))
+        name = self.module.function(made, "rows", lambda name: row_function(name, made))
+        if rows_poll(made):
+            given.append(stop_of(f, f.param("control")))
+        end = f.binary("add", first, I64(height))
+        f.do(f"call void @{name}({', '.join(map(str, [*given, first, end]))})")
+
+    def _product(self, part: StripedProduct, batch: IRValue, row: IRValue, height: int) -> None:
+        """Run a product for `height` rows of matrix `batch` from `row`."""
+        f, axis = self.f, part.axis
+        views: list[View] = []
+        addresses: list[IRValue] = []
+        for view, axes in ((part.product.a, "mk"), (part.product.b, "kn"), (part.product.c, "mn")):
+            shape, strides = list(view.shape[-2:]), list(view.strides[-2:])
+            at = axes.find(axis)
+            if at >= 0:
+                shape[at] = height
+            if view.root in self.each.inside:
+                strides[at] = self.layout.pitch[view.root]
+                addresses.append(self._scratch(view.root))
+            else:
+                address = self._matrix(view, batch)
+                addresses.append(move(f, address, view.dtype, (row, strides[at])) if at >= 0 else address)
+            views.append(View(view.root, view.dtype, tuple(shape), tuple(strides)))
+        adds = axis == "k" and self.each.height < self.each.domain.rows
+        a, b, c = views
+        function = product_function(self.module, replace(part.product, a=a, b=b, c=c, accumulate=adds))
+        if function.polls:
+            addresses.append(stop_of(f, f.param("control")))
+        f.do(f"call void @{function.name}({', '.join(map(str, addresses))}, i64 0, i64 {function.parts})")
+
+    def _scratch(self, root: Root) -> IRValue:
+        return self.f.at(self.f.param("scratch"), I64(self.layout.offsets[root]), "uint8")
+
+    def _matrix(self, view: View, batch: IRValue) -> IRValue:
+        """The address of matrix `batch` of a view outside."""
+        index, base = unravel(self.f, batch, view.shape[:-2]), self.bases[view.root, view.offset]
+        if self.part is not None and any(view.root is product.c.root for product in self.each.sums):
+            base = move(self.f, base, "uint8", (self.part, parallel.partial_bytes(view)))
+        return move(self.f, base, view.dtype, *zip(index, view.strides, strict=False))

@@ -1,0 +1,296 @@
+"""Ops whose data choose: an array among several, rows by a mask, a part of an array, a place in a table."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from core.ir import Op
+from core.ir.precision import is_half
+from core.plan.compose import Maker
+from core.plan.data import Gather, Kernel, ScatterAdd, View
+from core.plan.entries import Entry, Uniform, positions
+from core.plan.geometry import Order, Scan
+from core.plan.halves import narrowed, widened
+from core.plan.indexing import flat, in_range, slabs
+from core.plan.lookups import RegionBins, Search
+from core.plan.lowering import Lowering, lowers
+from core.plan.ragged import running_total, taken
+from core.plan.selecting import first_position
+from core.plan.shapes import reshaped, transposed
+from core.plan.unsupported import Unsupported
+
+__all__: list[str] = []
+
+
+# --- one of several arrays -------------------------------------------------------------------------------------
+
+
+@lowers("select_input")
+def lower_select_input(low: Lowering, op: Op) -> None:
+    of, index = _choice(low, op, len(op.inputs) - 1)
+    out = low.entry(op.inputs[1])
+    for i, name in enumerate(op.inputs[2:], start=1):
+        out = of.where(of("equal", index, of.number(i, "int64")), low.entry(name), out)
+    low.define(op.outputs[0], out)
+
+
+@lowers("select_output")
+def lower_select_output(low: Lowering, op: Op) -> None:
+    of, index = _choice(low, op, len(op.outputs))
+    x = low.entry(op.inputs[1])
+    for i, name in enumerate(op.outputs):
+        low.type(name)
+        chosen = of("equal", index, of.number(i, "int64"))
+        low.define(name, of.where(chosen, x, of.number(0, x.dtype)))
+
+
+def _choice(low: Lowering, op: Op, count: int) -> tuple[Maker, Entry]:
+    """The index as an int64 scalar, checked to be one of `count` values."""
+    of = Maker(low)
+    index = of.cast(reshaped(low, low.entry(op.inputs[0]), ()), "int64")
+    fine = of(
+        "logical_and",
+        of("greater_equal", index, of.number(0, "int64")),
+        of("less_than", index, of.number(count, "int64")),
+    )
+    of.check(fine, "index_out_of_range", f"an index is out of range for {count} values", op.location)
+    return of, index
+
+
+@lowers("merge_by_mask")
+def lower_merge(low: Lowering, op: Op) -> None:
+    """A row is taken from both sides, one after the other in memory."""
+    of, mask = Maker(low), low.entry(op.inputs[0])
+    true, false, out = low.type(op.inputs[1]), low.type(op.inputs[2]), low.type(op.outputs[0])
+    count, yes, no = out.shape[0], true.shape[0], false.shape[0]
+    if yes + no != count or true.shape[1:] != false.shape[1:]:
+        raise Unsupported("a mask of another length than its rows")
+    before = running_total(low, op, of.cast(mask, "int64"))
+    total = replace(before, shape=(), strides=(), offset=count - 1)
+    message = f"there are {yes} and {no} rows, but the mask asks for others"
+    of.check(of("equal", total, of.number(yes, "int64")), "shape_mismatch", message, op.location)
+    both = low.allocate(out.shape, out.dtype)
+    low.write(low.entry(op.inputs[1]), replace(both, shape=true.shape))
+    low.write(low.entry(op.inputs[2]), replace(both, shape=false.shape, offset=yes * both.strides[0]))
+    ahead = of("sub", before, of.number(1, "int64"))
+    at = of.where(mask, ahead, of("sub", positions((count,), first=yes), before))
+    low.define(op.outputs[0], taken(low, op, both, at, "a row is out of range"))
+
+
+@lowers("assert")
+def lower_assert(low: Lowering, op: Op) -> None:
+    of, out = Maker(low), low.entry(op.inputs[0])
+    message = "an assertion of the program does not hold"
+    of.check(low.entry(op.inputs[1]), "assertion_failed", message, op.location)
+    low.define(op.outputs[0], out)
+
+
+@lowers("bitcast")
+def lower_bitcast(low: Lowering, op: Op) -> None:
+    of, x, dtype = Maker(low), low.entry(op.inputs[0]), op.attrs["dtype"]
+    low.type(op.outputs[0])
+    if dtype == "bool":
+        low.define(op.outputs[0], of.cast(x, "bool"))
+    else:
+        low.define(op.outputs[0], replace(low.stored(x), dtype=dtype))
+
+
+# --- parts of arrays -------------------------------------------------------------------------------------------
+
+
+@lowers("dynamic_slice")
+def lower_dynamic_slice(low: Lowering, op: Op) -> None:
+    """One axis after the other."""
+    x, out = low.type(op.inputs[0]), low.type(op.outputs[0])
+    view, shape = low.dense(low.entry(op.inputs[0])), x.shape
+    for axis, at, number in _parts(low, op, op.inputs[1:], x.shape, out.shape):
+        smaller = (*shape[:axis], out.shape[axis], *shape[axis + 1 :])
+        target = low.allocate(smaller, x.dtype)
+        given, made = slabs(view, shape, axis), slabs(target, smaller, axis)
+        low.add(Gather(given, flat(at), made, number, location=op.location))
+        view, shape = target, smaller
+    low.define(op.outputs[0], view)
+
+
+@lowers("dynamic_slice_into")
+def lower_dynamic_slice_into(low: Lowering, op: Op) -> None:
+    x, out = low.type(op.inputs[0]), low.type(op.outputs[0])
+    if out.dtype == "bool":
+        raise Unsupported("a sum of bools")
+    entry = low.entry(op.inputs[0])
+    view, shape = low.dense(widened(low, entry) if is_half(out) else entry), x.shape
+    for axis, at, number in reversed(_parts(low, op, op.inputs[2:], out.shape, x.shape)):
+        larger = (*shape[:axis], out.shape[axis], *shape[axis + 1 :])
+        target = low.allocate(larger, view.dtype)
+        given, made = slabs(view, shape, axis), slabs(target, larger, axis)
+        low.add(ScatterAdd(given, flat(at), made, number, location=op.location))
+        view, shape = target, larger
+    low.define(op.outputs[0], narrowed(low, view, out) if is_half(out) else view)
+
+
+def _parts(
+    low: Lowering, op: Op, names: tuple[str, ...], sizes: tuple[int, ...], parts: tuple[int, ...]
+) -> list[tuple[int, View, int]]:
+    """For each axis that is sliced: the axis, the positions, the number of the check of their range.
+
+    names: starts, ends and steps. sizes, parts: the shapes of the whole array and of the slice.
+    """
+    of, found = Maker(low), []
+    number = lambda n: of.number(n, "int64")
+    for i, axis in enumerate(op.attrs["axes"]):
+        axis %= len(sizes)
+        size, length = sizes[axis], parts[axis]
+        start, end, step = (_element(low, low.entry(n), i) for n in names)
+        of.check(of("not_equal", step, number(0)), "division_by_zero", "a step must not be 0", op.location)
+        ahead = of("greater_than", step, number(0))
+        start, end = (of.where(of("less_than", v, number(0)), of.add(v, number(size)), v) for v in (start, end))
+        start = of("minimum", of("maximum", start, number(0)), of.where(ahead, number(size), number(size - 1)))
+        end = of("minimum", of("maximum", end, of.where(ahead, number(0), number(-1))), number(size))
+        count = of("maximum", of("neg", of("floor_div", of("sub", start, end), step)), number(0))
+        message = f"a slice has another size than {length}"
+        of.check(of("equal", count, number(length)), "shape_mismatch", message, op.location)
+        at = of.add(start, of.mul(positions((length,)), step))
+        check = low.shared.check("index_out_of_range", f"a slice leaves its axis of size {size}", op.location)
+        found.append((axis, low.dense(at), check))
+    return found
+
+
+def _element(low: Lowering, entry: Entry, i: int) -> Entry:
+    """Element i of a vector."""
+    if isinstance(entry, Uniform):
+        return replace(entry, shape=())
+    view = low.stored(entry)
+    return replace(view, shape=(), strides=(), offset=view.offset + i * view.strides[0])
+
+
+# --- places in tables ------------------------------------------------------------------------------------------
+
+
+@lowers("searchsorted")
+def lower_searchsorted(low: Lowering, op: Op) -> None:
+    table, values = (low.entry(n) for n in op.inputs)
+    low.define(op.outputs[0], _search(low, op, table, values, op.attrs["right"], low.destination(op.outputs[0])))
+
+
+def _search(low: Lowering, op: Op, table: Entry, values: Entry, right: bool, out: View) -> View:
+    spec = Search(table.dtype, table.shape[0], math.prod(values.shape), right)
+    low.add(Kernel("search", spec, (low.dense(table), low.dense(values), out), location=op.location))
+    return out
+
+
+@lowers("read_rows")
+def lower_read_rows(low: Lowering, op: Op) -> None:
+    of, (values, rows) = Maker(low), (low.entry(n) for n in op.inputs[:2])
+    table, out = low.type(op.inputs[3]), low.type(op.outputs[0])
+    if values.shape[0] != rows.shape[0] or values.shape[1:] != table.shape[1:]:
+        raise Unsupported("rows of another shape than those of their table")
+    index = in_range(low, op, low.entry(op.inputs[2]), table.shape[0])
+    rows = low.dense(in_range(low, op, rows, table.shape[0]))
+    count = rows.shape[0]
+    if count > 1:
+        earlier, later = (replace(rows, shape=(count - 1,), offset=rows.offset + i) for i in (0, 1))
+        message = "rows must be ascending, each once"
+        of.check(of("less_than", earlier, later), "rows_unordered", message, op.location)
+    index = low.dense(index)
+    found = _search(low, op, rows, index, False, low.allocate(index.shape, "int64"))
+    place = of("minimum", found, of.number(count - 1, "int64"))
+    message = "a row is out of range"
+    there = of("equal", taken(low, op, rows, place, message), index)
+    there = reshaped(low, there, (*index.shape, *(1 for _ in values.shape[1:])))
+    given = taken(low, op, values, place, message)
+    low.define(op.outputs[0], reshaped(low, of.where(there, given, of.number(0, out.dtype)), out.shape))
+
+
+@lowers("mode_position")
+def lower_mode_position(low: Lowering, op: Op) -> None:
+    """Equal elements are neighbours once sorted; the longest run is the one whose end is farthest from its start."""
+    of, out, x = Maker(low), low.type(op.outputs[0]), low.entry(op.inputs[0])
+    axis, rank = op.attrs["axis"] % len(x.shape), len(x.shape)
+    others = [i for i in range(rank) if i != axis]
+    size, count = x.shape[axis], math.prod(x.shape[i] for i in others)
+    given = low.dense(reshaped(low, transposed(x, (*others, axis)), (count, size)))
+    number, row = (lambda n: of.number(n, "int64")), positions((count, 1), (size, 0))
+    last = frozenset({1})
+    message = "a position is out of range"
+
+    def at(values: View, place: Entry) -> View:
+        return taken(low, op, replace(values, shape=(count * size,), strides=(1,)), of.add(place, row), message)
+
+    order = low.allocate((count, size), "int64")
+    low.add(Kernel("order", Order(given.dtype, count, size, 1), (given, order), location=op.location))
+    ordered = at(given, order)
+    begins = low.allocate((count, size), "int64")
+    low.copy(Uniform(0, "int64", ()), begins)
+    if size > 1:
+        before, after = (replace(ordered, shape=(count, size - 1), offset=ordered.offset + i) for i in (0, 1))
+        step = of.where(of("not_equal", after, before), positions((count, size - 1), (0, 1), 1), number(0))
+        low.copy(step, replace(begins, shape=(count, size - 1), offset=1))
+    start = low.allocate((count, size), "int64")
+    low.add(Kernel("scan", Scan("argmax", "int64", count, size, 1), (begins, start), location=op.location))
+    length = of("sub", positions((count, size), (0, 1)), start)
+    longest = first_position(of, of("equal", length, of.reduce("max", length, last)), last)
+    kept = tuple(x.shape[i] for i in others)
+    found = reshaped(low, at(order, at(start, longest)), (*kept, 1))
+    back = (*range(axis), rank - 1, *range(axis, rank - 1))
+    low.define(op.outputs[0], reshaped(low, transposed(found, back), out.shape))
+
+
+@lowers("roi_positions")
+def lower_roi_positions(low: Lowering, op: Op) -> None:
+    of, x, boxes = Maker(low), low.type(op.inputs[0]), low.stored(low.entry(op.inputs[1]))
+    images, channels, *size = x.shape
+    count = boxes.shape[0]
+    out = low.type(op.outputs[0]).shape
+    corners = of.mul(of.cast(boxes, "float64"), of.number(op.attrs["spatial_scale"]))
+    of.check(of("isfinite", corners), "not_finite", "boxes must be finite", op.location)
+    half = of("floor", of.add(of("abs", corners), of.number(0.5)))  # rounded away from 0
+    edges = low.stored(of.mul(of("sign", corners), half))
+    found = []
+    for axis in (0, 1):
+        first, last = (
+            replace(edges, shape=(count, 1), strides=(edges.strides[0], 0), offset=edges.offset + k * edges.strides[1])
+            for k in (1 - axis, 3 - axis)
+        )
+        bins = out[2 + axis]
+        extent = of("maximum", of.add(of("sub", last, first), of.number(1.0)), of.number(1.0))
+        extent = of("div", extent, of.number(float(bins)))
+        for move, rounding in ((0, "floor"), (1, "ceil")):
+            number = of.cast(positions((count, bins), (0, 1), move), "float64")
+            edge = of.add(of(rounding, of.mul(number, extent)), first)
+            edge = of("minimum", of("maximum", edge, of.number(0.0)), of.number(float(size[axis])))
+            found.append(low.dense(of.cast(edge, "int64")))
+    image = low.dense(in_range(low, op, low.entry(op.inputs[2]), images))
+    target = low.destination(op.outputs[0])
+    spec = RegionBins(x.dtype, count, channels, (size[0], size[1]), (out[2], out[3]))
+    views = (low.dense(low.entry(op.inputs[0])), image, *found, target)
+    low.add(Kernel("region_bins", spec, views, location=op.location))
+    low.define(op.outputs[0], target)
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------
+
+
+@lowers("accuracy")
+def lower_accuracy(low: Lowering, op: Op) -> None:
+    """The rank of a label is the number of scores above its own, and of equal ones before it; NaN is the lowest."""
+    of, x = Maker(low), low.entry(op.inputs[0])
+    rows, classes = x.shape
+    label = of.cast(reshaped(low, low.entry(op.inputs[1]), (rows, 1)), "int64")
+    along, last = positions((rows, classes), (0, 1)), frozenset({1})
+    own = of.reduce("sum", of.where(of("equal", along, label), x, of.number(0, x.dtype)), last)
+    earlier = of("less_than", along, label)
+    tied = of("logical_and", earlier, of("equal", x, own))
+    above = of("logical_or", of("greater_than", x, own), tied)
+    below_all = of("logical_and", of("isnan", own), of("logical_or", earlier, of("logical_not", of("isnan", x))))
+    above = of.cast(of("logical_or", above, below_all), "int64")
+    rank = of.reduce("sum", above, last)
+    known = of(
+        "logical_and",
+        of("greater_equal", label, of.number(0, "int64")),
+        of("less_than", label, of.number(classes, "int64")),
+    )
+    right = of("logical_and", known, of("less_than", rank, of.number(op.attrs["k"], "int64")))
+    total = of.cast(of.reduce("sum", of.cast(right, "int64"), frozenset({0})), "float64")
+    share = of.cast(of("div", total, of.number(float(rows))), x.dtype)
+    low.define(op.outputs[0], reshaped(low, share, ()))

@@ -1,0 +1,84 @@
+"""The order in which the ops of a block are lowered: work on labels before the logits that the labels select from.
+
+A loss over classes has ops that depend on the labels alone, such as the number of labels that count. They follow the
+softmax in the program. If they ran after it, its pass over the logits would end there, and the gradient would need
+another one.
+"""
+
+from __future__ import annotations
+
+from core.ir import HOLE, Block, Op, StackType
+from core.ir.registry import lookup
+from core.plan.data import bytes_of
+
+__all__ = ["labels_first"]
+
+MOST_BYTES = 1 << 20
+"""Bytes of the largest array that is computed early: it lives longer."""
+
+SUMS = frozenset({"reduce_sum", "squeeze", "unsqueeze", "reshape", "expand"})
+"""Ops on arrays of labels besides elementwise ones."""
+
+GIVING = frozenset({"cast", "fill_constant", "reshape", "slice", "squeeze", "unsqueeze"})
+"""Ops on parameters of the block that may give labels; they come early if a label needs them."""
+
+DEEPEST = 8
+"""Most of these ops in sequence."""
+
+
+def labels_first(block: Block) -> list[tuple[int, Op]]:
+    """The ops of `block` with their positions; those that depend on labels alone come first."""
+    if not any(op.type == "class_index" for op in block.ops):
+        return list(enumerate(block.ops))
+    known = set(block.params)  # available without running any other op, or after ops that come first
+    of_labels: set[str] = set()
+    first: list[tuple[int, Op]] = []
+    giving: dict[str, tuple[int, Op]] = {}
+    depths: dict[str, int] = {}
+
+    def run(index: int, op: Op) -> None:
+        for name in op.inputs:
+            if name in giving:
+                run(*giving.pop(name))
+        first.append((index, op))
+        known.update(op.outputs)
+
+    for index, op in enumerate(block.ops):
+        available = known | giving.keys()
+        if op.type in GIVING and of_labels.isdisjoint(op.inputs) and _is_small(op, block) and available >= {*op.inputs}:
+            depths[op.outputs[0]] = 1 + max((depths.get(name, 0) for name in op.inputs), default=0)
+            if depths[op.outputs[0]] <= DEEPEST:
+                giving[op.outputs[0]] = (index, op)
+        elif _is_of_labels(op, block, available, of_labels):
+            needed = op.inputs[:1] if op.type == "class_index" else op.inputs
+            for name in needed:
+                if name in giving:
+                    run(*giving.pop(name))
+            first.append((index, op))
+            known.update(op.outputs)
+            of_labels.update(op.outputs)
+    moved = {index for index, _ in first}
+    return [*first, *((index, op) for index, op in enumerate(block.ops) if index not in moved)]
+
+
+def _is_small(op: Op, block: Block) -> bool:
+    types = [block.types[name] for name in op.outputs]
+    return all(
+        not isinstance(type, StackType) and type.is_static and bytes_of(type.shape, type.dtype) <= MOST_BYTES
+        for type in types
+    )
+
+
+def _is_of_labels(op: Op, block: Block, known: set[str], of_labels: set[str]) -> bool:
+    """Whether an op computes small arrays from labels, parameters and constants."""
+    if not _is_small(op, block):
+        return False
+    if op.type == "class_index":  # its second operand gives only a shape
+        x = block.types[op.inputs[1]]
+        return op.inputs[0] in known and not isinstance(x, StackType) and x.is_static
+    inputs = [name for name in op.inputs if name != HOLE]
+    return (
+        (op.type in SUMS or lookup(op.type).elementwise)
+        and not of_labels.isdisjoint(inputs)
+        and all(name in known for name in inputs)
+    )

@@ -1,0 +1,55 @@
+"""Rows of one number merged into their sum: an order of the row numbers, and sums along it.
+
+Tables that are looked up at the same ids share the order.
+"""
+
+from __future__ import annotations
+
+import math
+
+from core.ir import HOLE, Op
+from core.plan.data import Kernel, View
+from core.plan.indexing import flat
+from core.plan.lowering import Lowering, lowers
+from core.plan.merge_specs import MergedRows, RowOrder
+from core.plan.unsupported import Unsupported
+
+__all__: list[str] = []
+
+
+@lowers("merge_rows_padded")
+def lower_merge_rows(low: Lowering, op: Op) -> None:
+    x, ids, like, *more = op.inputs
+    rows, values, count = op.outputs
+    type, table = low.type(values), low.type(like)
+    if type.dtype == "bool":
+        raise Unsupported("a sum of bools")
+    number = math.prod(low.type(ids).shape)
+    if max(number, table.shape[0]) >= 2**31:
+        raise Unsupported("a table or ids of more than 2^31 elements")
+    padding = op.attrs["padding_idx"]
+    kept = [n for n in more if n != HOLE]
+    padded = -1 if padding is None else padding % table.shape[0]
+    spec = RowOrder(low.type(ids).dtype, number, table.shape[0], padded, bool(kept))
+    found, order, starts, total = _ordered(low, op, spec, [low.dense(low.entry(n)) for n in (ids, *kept)])
+    given, out = low.dense(low.entry(x)), low.destination(values)
+    inner = math.prod(type.shape[1:])
+    sums = MergedRows(type.dtype, number, spec.room, inner)
+    low.add(Kernel("merge_rows", sums, (flat(given), order, starts, flat(out)), location=op.location))
+    for name, view in ((rows, found), (values, out), (count, total)):
+        low.define(name, view)
+
+
+def _ordered(low: Lowering, op: Op, spec: RowOrder, given: list[View]) -> tuple[View, View, View, View]:
+    """The distinct rows, the places of their ids, the first place of each row among them, and the number of rows."""
+    key = (spec, *map(flat, given))
+    if key not in low.row_orders:
+        rows, count = low.destination(op.outputs[0]), low.destination(op.outputs[2])
+        order, starts = low.allocate((spec.count,), "int32"), low.allocate((spec.room + 1,), "int32")
+        message = f"an index is out of range for an axis of size {spec.size}"
+        check = low.shared.check("index_out_of_range", message, op.location)
+        views = (*map(flat, given), order, rows, starts, count)
+        kind = "kept_row_order" if spec.kept else "row_order"
+        low.add(Kernel(kind, spec, views, written=4, check=check, location=op.location))
+        low.row_orders[key] = rows, order, starts, count
+    return low.row_orders[key]

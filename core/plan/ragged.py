@@ -1,0 +1,149 @@
+"""Sequences of different lengths without padding: which row goes where, and ranks.
+
+A batch is one array of all rows and the length of each sequence; the lengths are checked before anything uses them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from core.ir import Op
+from core.plan.compose import Maker
+from core.plan.data import Gather, Kernel, View
+from core.plan.entries import Entry, Uniform, positions
+from core.plan.geometry import Order, Scan
+from core.plan.indexing import flat
+from core.plan.lookups import Spread
+from core.plan.lowering import Lowering, lowers
+from core.plan.shapes import reshaped
+
+__all__ = ["running_total", "taken"]
+
+
+@lowers("sequence_ids")
+def lower_sequence_ids(low: Lowering, op: Op) -> None:
+    lengths, rows = _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
+    _ends(low, op, lengths, rows)
+    low.define(op.outputs[0], _spread(low, op, positions(lengths.shape), lengths, rows, 0, op.outputs[0]))
+
+
+@lowers("sequence_rows")
+def lower_sequence_rows(low: Lowering, op: Op) -> None:
+    of, lengths, rows = Maker(low), _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
+    ends = _ends(low, op, lengths, rows)
+    last = of("sub", ends, of.number(1, "int64"))
+    if op.attrs["order"] == "reverse":
+        low.define(op.outputs[0], _spread(low, op, last, lengths, rows, -1, op.outputs[0]))
+        return
+    wanted = last if op.attrs["order"] == "last" else of("sub", ends, lengths)
+    some = of("greater_than", lengths, of.number(0, "int64"))
+    low.define(op.outputs[0], of.where(some, wanted, of.number(0, "int64")))
+
+
+@lowers("sequence_slots")
+def lower_sequence_slots(low: Lowering, op: Op) -> None:
+    of, lengths, rows = Maker(low), _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
+    _ends(low, op, lengths, rows)
+    width: Entry = of.number(op.attrs["width"], "int64")
+    if op.attrs["width"] == -1:
+        width = of.reduce("max", lengths, frozenset({0}))
+    else:
+        message = f"a sequence has more rows than the width {op.attrs['width']}"
+        of.check(of("less_equal", lengths, width), "shape_mismatch", message, op.location)
+    first = of.mul(positions(lengths.shape), width)
+    low.define(op.outputs[0], _spread(low, op, first, lengths, rows, 1, op.outputs[0]))
+
+
+@lowers("interleaved_rows")
+def lower_interleaved(low: Lowering, op: Op) -> None:
+    """The rows of each sequence of x begin at its start, those of y after all rows of x."""
+    of = Maker(low)
+    more, (x, y) = [_lengths(low, n) for n in op.inputs[:2]], (low.type(n).shape[0] for n in op.inputs[2:])
+    count = more[0].shape[0]
+    starts, lengths = (low.allocate((count, 2), "int64") for _ in range(2))
+    for i, (each, rows, before) in enumerate(((more[0], x, 0), (more[1], y, x))):
+        ends = _ends(low, op, each, rows)
+        first = of.add(of("sub", ends, each), of.number(before, "int64"))
+        for whole, part in ((starts, first), (lengths, each)):
+            low.write(part, replace(whole, shape=(count,), strides=(2,), offset=i))
+    both = [reshaped(low, each, (2 * count,)) for each in (starts, lengths)]
+    low.define(op.outputs[0], _spread(low, op, both[0], both[1], x + y, 1, op.outputs[0]))
+
+
+@lowers("context_rows")
+def lower_context(low: Lowering, op: Op) -> None:
+    of, lengths, rows = Maker(low), _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
+    ends = _ends(low, op, lengths, rows)
+    edges = (_spread(low, op, each, lengths, rows, 0) for each in (of("sub", ends, lengths), ends))
+    first, after = (reshaped(low, each, (rows, 1)) for each in edges)
+    at = positions((rows, op.attrs["length"]), (1, 1), op.attrs["start"])
+    inside = of("logical_and", of("greater_equal", at, first), of("less_than", at, after))
+    low.define(op.outputs[0], of.where(inside, at, of.number(rows, "int64")))
+
+
+@lowers("sequence_reset_lengths")
+def lower_reset_lengths(low: Lowering, op: Op) -> None:
+    _ends(low, op, _lengths(low, op.inputs[1]), low.type(op.inputs[0]).shape[0])
+    for out, name in zip(op.outputs, op.inputs, strict=True):
+        low.define(out, low.entry(name))
+
+
+@lowers("padded_like")
+def lower_padded_like(low: Lowering, op: Op) -> None:
+    type = low.type(op.outputs[0])
+    low.define(op.outputs[0], Uniform(op.attrs["value"], type.dtype, type.shape))
+
+
+@lowers("rank_table")
+def lower_rank_table(low: Lowering, op: Op) -> None:
+    of, lengths = Maker(low), _lengths(low, op.inputs[0])
+    x, out = low.dense(of("neg", lengths)), low.destination(op.outputs[0])
+    low.add(Kernel("order", Order("int64", 1, lengths.shape[0], 1), (x, out), location=op.location))
+    low.define(op.outputs[0], out)
+
+
+def _lengths(low: Lowering, name: str) -> Entry:
+    low.type(name)
+    return low.entry(name)
+
+
+def _ends(low: Lowering, op: Op, lengths: Entry, rows: int) -> View:
+    """For each sequence the position after its last row; the lengths are checked."""
+    of, count = Maker(low), lengths.shape[0]
+    zero, most = of.number(0, "int64"), of.number(rows, "int64")
+    fine = of("logical_and", of("greater_equal", lengths, zero), of("less_equal", lengths, most))
+    of.check(fine, "shape_mismatch", f"lengths must be from 0 to {rows}, the number of rows", op.location)
+    ends = running_total(low, op, lengths)
+    last = replace(ends, shape=(), strides=(), offset=count - 1)
+    of.check(of("equal", last, most), "shape_mismatch", f"the lengths do not add up to {rows} rows", op.location)
+    return ends
+
+
+def running_total(low: Lowering, op: Op, x: Entry) -> View:
+    """The sums of the elements so far of a vector of int64."""
+    given, out = low.dense(x), low.allocate(x.shape, "int64")
+    low.add(Kernel("scan", Scan("sum", "int64", 1, x.shape[0], 1), (given, out), location=op.location))
+    return out
+
+
+def _spread(low: Lowering, op: Op, first: Entry, lengths: Entry, rows: int, step: int, name: str | None = None) -> View:
+    """``first[i] + step * r`` for row r of sequence i. name: the variable of the result, if it is one."""
+    out = low.destination(name) if name else low.allocate((rows,), "int64")
+    spec = Spread(lengths.shape[0], rows, step)
+    low.add(Kernel("spread", spec, (low.dense(first), low.dense(lengths), out), location=op.location))
+    return out
+
+
+def taken(low: Lowering, op: Op, x: Entry, index: Entry, message: str) -> View:
+    """The rows of `x` at `index`, [*index, *row]. An index out of range is an error with this message."""
+    source, at = low.dense(x), low.dense(index)
+    shape = (*at.shape, *source.shape[1:])
+    inner, size, count = math.prod(source.shape[1:]), source.shape[0], math.prod(at.shape)
+    out = low.allocate(shape, source.dtype)
+    number = low.shared.check("index_out_of_range", message, op.location)
+    slabs = [
+        View(v.root, v.dtype, (1, n, inner), (n * inner, inner, 1), v.offset) for v, n in ((source, size), (out, count))
+    ]
+    low.add(Gather(slabs[0], flat(at), slabs[1], number, location=op.location))
+    return out

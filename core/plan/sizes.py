@@ -1,0 +1,95 @@
+"""Sizes that are known only during the run: an array has memory for the largest size, and a number for its length.
+
+The largest size follows from the types: `nonzero` finds at most as many positions as its operand has elements. What an
+array holds beyond its length is unspecified, except that integers are 0 there, a valid position. Reductions leave it
+out, and no check reads it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from core.ir import HOLE, Block, Op, StackType, TensorType, Type
+from core.ir.builder import output_types
+from core.ir.errors import CoreError
+from core.ir.registry import lookup
+from core.ir.stop import poll
+from core.plan.data import PRODUCT_BLOCK, View
+
+__all__ = ["Size", "bounded_outputs", "bounded_types", "in_blocks", "is_open"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Size:
+    """A size that the run computes. Two axes are known to be equally long only if they share this object.
+
+    bound: the largest size, at least 1.
+    length: an int64 scalar, from 0 to `bound`.
+    """
+
+    bound: int
+    length: View
+
+
+def is_open(type: Type | None) -> bool:
+    """Whether a size of an array is known only when it runs."""
+    return isinstance(type, TensorType) and not type.is_static
+
+
+def in_blocks(size: int) -> int:
+    """A largest size: whole blocks of a product, if it has more than one."""
+    return size if size <= PRODUCT_BLOCK else -(-size // PRODUCT_BLOCK) * PRODUCT_BLOCK
+
+
+def bounded_types(block: Block) -> dict[str, Type]:
+    """The types of the variables of `block`, with the largest sizes of results whose size only the run tells, where
+    these are known.
+    """
+    found = dict(block.types)
+    for op in block.ops:
+        poll()
+        if any(is_open(found[n]) for n in op.outputs):
+            types = bounded_outputs(op, found)
+            if types is not None:
+                found.update(zip(op.outputs, types, strict=True))
+    return found
+
+
+def bounded_outputs(op: Op, types: Mapping[str, Type]) -> tuple[TensorType, ...] | None:
+    """The types of the results of `op` with their largest sizes, or None if there are none.
+
+    types: of its operands with their largest sizes, and of its results as declared.
+    """
+    given: list[TensorType | None] = []
+    for name in op.inputs:
+        type = types[name] if name != HOLE else None
+        if isinstance(type, StackType) or is_open(type):
+            return None
+        given.append(type)
+    first = given[0] if given else None
+    if first is not None and op.type == "nonzero":
+        count = math.prod(first.shape)
+        return (TensorType((in_blocks(count), first.rank), "int64"),) if count else None
+    if first is not None and op.type == "split_by_mask":
+        part = TensorType((in_blocks(first.shape[0]), *first.shape[1:]), first.dtype)
+        return (part, part) if first.shape[0] else None
+    spec = lookup(op.type)
+    if spec.kind == "control":
+        return None
+    try:
+        found = output_types(spec, tuple(given), op.attrs)
+    except CoreError:
+        return None
+    sizes: list[TensorType] = []
+    for type, name in zip(found, op.outputs, strict=True):
+        declared = types[name]
+        if not isinstance(type, TensorType) or not isinstance(declared, TensorType) or 0 in type.shape:
+            return None
+        if is_open(type) or len(declared.shape) != len(type.shape):
+            return None
+        if any(m not in (-1, n) for m, n in zip(declared.shape, type.shape, strict=True)):
+            return None
+        sizes.append(type)
+    return tuple(sizes)

@@ -1,0 +1,519 @@
+"""Attention in stripes: the scores of some queries at a time, from their product to the products that read them.
+
+Scores, probabilities and their gradients have a row for each query and a column for each key. A chain of products and
+row kernels over them, as clients write attention and as differentiation writes its adjoint, needs all columns of a row,
+but no other row. So the chain runs for a stripe of rows, which stays in the cache, then for the next one. An array that
+nothing else reads has memory for one stripe only. Rows of softmax are whole, so the arithmetic is that of the program;
+only sums over rows, as in the gradient of the keys, are added up stripe by stripe.
+
+An array of an earlier chain that a later one reads, as the adjoint reads the probabilities, is computed again from the
+queries and keys if it is large, and stored otherwise (Dao et al. 2022 recompute always).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+
+from core.ir.stop import poll
+from core.ops.common.types import as_dtype
+from core.plan.data import Gemm, Instruction, Interpreted, Operand, Root, Rows, View, contiguous
+from core.plan.striped import Domain, Striped, StripedProduct, canonical_rows
+from core.plan.target import StripeLimits
+from core.plan.unread import part_that_writes
+
+__all__ = ["in_stripes"]
+
+REPEATABLE = frozenset({"constant", "load", "lookup", "iota", "apply", "reduce", "store"})
+"""Instructions of row kernels that may run once more."""
+
+SUMS = (((0,), 0), ((0,), 1), ((1,), 0))
+"""Strides of the results of a row kernel that reduces all elements, columns, or rows."""
+
+
+def in_stripes(instructions: Sequence[Instruction], limits: StripeLimits) -> tuple[Instruction, ...]:
+    """`instructions` with chains over large batched matrices as `Striped` instructions, in an order that allows it."""
+    found = tuple(instructions)
+    seen: set[Root] = set()
+    for each in instructions:
+        if isinstance(each, Gemm) and each.c.root not in seen and _is_seed(each, limits):
+            poll()
+            chain = _Chain(found, each, limits)
+            seen |= chain.wide
+            found = chain.striped()
+    return found
+
+
+def _is_seed(each: Gemm, limits: StripeLimits) -> bool:
+    """Whether a product may begin a chain: its result is a large array of its own."""
+    shape = each.c.shape
+    return (
+        min(shape[-2:]) >= limits.least
+        and each.c.root.nbytes >= (limits.matrix if len(shape) == 2 else limits.nbytes)
+        and (len(shape) == 2 or math.prod(shape[:-2]) >= limits.batch)
+        and not each.accumulate
+        and each.then is None
+        and _is_whole(each.c)
+    )
+
+
+def _is_whole(view: View) -> bool:
+    """Whether a view is all of a root of the arena, in row-major order."""
+    nbytes = math.prod(view.shape) * as_dtype(view.dtype).itemsize
+    return (
+        view.root.place == "arena"
+        and view.offset == 0
+        and view.strides == contiguous(view.shape)
+        and view.root.nbytes == nbytes
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """An instruction that must run before another one; `through`: the roots that make it so."""
+
+    source: int
+    through: tuple[Root, ...]
+
+
+class _Chain:
+    """The instructions over one domain that are connected by arrays of its shape.
+
+    wide:    the arrays of the chain.
+    members: position -> the instruction as a part of a stripe.
+    left:    positions of instructions that are no members although they could be.
+    read_again: stage -> the arrays from which it computes arrays of earlier stages again.
+    """
+
+    def __init__(self, instructions: tuple[Instruction, ...], seed: Gemm, limits: StripeLimits) -> None:
+        self.all, self.limits = instructions, limits
+        *batch, rows, columns = seed.c.shape
+        self.domain = Domain(math.prod(batch), rows, columns)
+        self.shared = not batch
+        self.touching: dict[Root, list[int]] = defaultdict(list)
+        self.writers: dict[Root, list[int]] = defaultdict(list)
+        for at, each in enumerate(instructions):
+            for root in dict.fromkeys((*each.reads(), *each.writes())):
+                self.touching[root].append(at)
+            for root in dict.fromkeys(each.writes()):
+                self.writers[root].append(at)
+        self.recut: dict[int, Rows | None] = {}
+        self.left: set[int] = set()
+        self.read_again: dict[int, set[Root]] = {}
+        self.wide = self._connected(seed.c.root)
+        self.members: dict[int, Rows | StripedProduct] = {}
+        self._settle()
+
+    # --- which instructions and arrays belong to it --------------------------------------------------------------
+
+    def _connected(self, first: Root) -> set[Root]:
+        """All arrays of the domain's shape that products and row kernels connect with `first`."""
+        found, queue = {first}, [first]
+        while queue:
+            for at in self.touching[queue.pop()]:
+                for root in self._candidates(at):
+                    if root not in found and len(self.writers[root]) == 1:
+                        found.add(root)
+                        queue.append(root)
+        return found
+
+    def _candidates(self, at: int) -> Iterable[Root]:
+        each = self.all[at]
+        if isinstance(each, Gemm) and each.then is None and math.prod(each.c.shape[:-2]) == self.domain.batch:
+            for view in (each.a, each.b, each.c):
+                if self._row_axis(view) is not None:
+                    yield view.root
+        rows = self._rows(at)
+        if rows is not None:
+            for view, operand in zip(rows.views, rows.kernel.operands, strict=True):
+                if self._runs_along(rows, view, operand):
+                    yield view.root
+
+    def _settle(self) -> None:
+        """Find the members; the chain leaves out arrays that another instruction writes."""
+        again = True
+        while again:
+            again = False
+            self.members = {}
+            for at in sorted({at for root in self.wide for at in self.touching[root]}):
+                member = self._member(at) if at not in self.left else None
+                if member is not None:
+                    self.members[at] = member
+            for root in list(self.wide):
+                if any(at not in self.members for at in self.writers[root]):
+                    self.wide.discard(root)
+                    again = True
+
+    def _member(self, at: int) -> Rows | StripedProduct | None:
+        """The instruction as a part of a stripe; None if it cannot be one."""
+        each = self.all[at]
+        if isinstance(each, Gemm):
+            axis = self._axis(each)
+            return StripedProduct(each, axis) if axis else None
+        rows = self._rows(at)
+        if rows is None or not self.wide.isdisjoint(_looked_up(rows)):
+            return None
+        fits = all(
+            v.root not in self.wide or self._runs_along(rows, v, o)
+            for v, o in zip(rows.views, rows.kernel.operands, strict=True)
+        )
+        return rows if fits else None
+
+    def _axis(self, each: Gemm) -> str | None:
+        """The axis of a product that the rows of the domain are; None if its operands differ in that."""
+        if each.accumulate or each.then is not None or math.prod(each.c.shape[:-2]) != self.domain.batch:
+            return None
+        if each.c.root in (each.a.root, each.b.root):
+            return None
+        if self.shared and (len(each.c.shape) > 2 or each.c.strides != contiguous(each.c.shape)):
+            return None
+        found = set()
+        for view, axes in ((each.a, "mk"), (each.b, "kn"), (each.c, "mn")):
+            if view.root in self.wide:
+                at = self._row_axis(view)
+                found.add(None if at is None else axes[at])
+        return found.pop() if len(found) == 1 else None
+
+    def _row_axis(self, view: View) -> int | None:
+        """0 if the matrices of `view` are those of an array of the domain, 1 if they are its transposes, else None."""
+        rows, columns = self.domain.rows, self.domain.columns
+        for at, shape, strides in ((0, (rows, columns), (columns, 1)), (1, (columns, rows), (1, columns))):
+            batch = tuple(s * rows * columns for s in contiguous(view.shape[:-2]))
+            if (
+                view.shape[-2:] == shape
+                and view.strides[-2:] == strides
+                and all(n == 1 or s == b for n, s, b in zip(view.shape[:-2], view.strides[:-2], batch, strict=True))
+                and math.prod(view.shape[:-2]) == self.domain.batch
+                and self._has_size(view)
+            ):
+                return at
+        return None
+
+    def _has_size(self, view: View) -> bool:
+        nbytes = self.domain.size * as_dtype(view.dtype).itemsize
+        return view.root.place == "arena" and view.offset == 0 and view.root.nbytes == nbytes
+
+    def _rows(self, at: int) -> Rows | None:
+        """The row kernel at a position, over rows of the domain; None for other kernels and other rows."""
+        if at not in self.recut:
+            each = self.all[at]
+            rows = _recut(each, self.domain.columns) if isinstance(each, Rows) else None
+            if rows is not None and rows.kernel.rows != self.domain.batch * self.domain.rows:
+                rows = None
+            if rows is not None and self.shared:
+                rows = _with_one_axis(rows)
+            elif rows is not None and any(not _is_own(rows, n) for n in _sums(rows)):
+                rows = None
+            self.recut[at] = rows
+        return self.recut[at]
+
+    def _runs_along(self, rows: Rows, view: View, operand: Operand) -> bool:
+        return self._has_size(view) and canonical_rows(self.domain, rows.kernel.outer, operand)
+
+    # --- stages --------------------------------------------------------------------------------------------------
+
+    def striped(self) -> tuple[Instruction, ...]:
+        """All instructions, the chain's as one `Striped` for each of its stages."""
+        edges = self._edges()
+        while any(_reduces(each) for each in self.members.values()):
+            levels = self._levels(edges)
+            stored = {root for root in self.wide if any(at not in self.members for at in self.touching[root])}
+            stages: dict[int, list[int]] = defaultdict(list)
+            for at in sorted(self.members):
+                stages[levels[at]].append(at)
+            bodies: dict[int, list[Rows | StripedProduct]] = {}
+            for stage in sorted(stages, reverse=True):  # later stages decide which arrays of earlier ones are stored
+                bodies[stage] = self._body(stage, stages[stage], levels, stored)
+            found = {stage: self._needed(body, stored) for stage, body in bodies.items()}
+            alone = [stage for stage, body in found.items() if body and not self._saves(body, stored)]
+            if not alone:
+                groups = [(stages[stage], self._group(body, stored)) for stage, body in found.items()]
+                sources = [
+                    {at for root in self.read_again[stage] for at in self.writers.get(root, ())} for stage in found
+                ]
+                return _in_order(self.all, edges, groups, sources)
+            self.left |= {at for stage in alone for at in stages[stage]}
+            self._settle()
+        return self.all
+
+    def _edges(self) -> list[list[_Edge]]:
+        """For each instruction, those that must run before it."""
+        found: list[list[_Edge]] = []
+        last: dict[Root, int] = {}
+        readers: dict[Root, list[int]] = defaultdict(list)
+        before = -1
+        for at, each in enumerate(self.all):
+            needed: dict[int, list[Root]] = defaultdict(list)
+            writes = set(each.writes())
+            for root in dict.fromkeys((*each.reads(), *writes)):
+                if root in last:
+                    needed[last[root]].append(root)
+                if root in writes:
+                    for reader in readers[root]:
+                        needed[reader].append(root)
+            if isinstance(each, Interpreted):  # these may tell the client something, in their order
+                if before >= 0:
+                    needed.setdefault(before, [])
+                before = at
+            for root in each.reads():
+                readers[root].append(at)
+            for root in writes:
+                last[root], readers[root] = at, []
+            found.append([_Edge(source, tuple(roots)) for source, roots in needed.items() if source != at])
+        return found
+
+    def _levels(self, edges: list[list[_Edge]]) -> list[int]:
+        """The stage of each member: members of a stage reach each other through arrays of the chain only."""
+        levels: list[int] = []
+        for at, before in enumerate(edges):
+            level = 0
+            for edge in before:
+                member = edge.source in self.members
+                own = member and at in self.members and all(self._by_rows(edge.source, at, r) for r in edge.through)
+                level = max(level, levels[edge.source] + (member and not own))
+            levels.append(level)
+        return levels
+
+    def _by_rows(self, first: int, second: int, root: Root) -> bool:
+        """Whether two members that touch `root` touch the same part of it in each stripe."""
+        if root in self.wide:
+            return True
+        places = set()
+        for at in (first, second):
+            member = self.members[at]
+            if not isinstance(member, Rows) or root in _looked_up(member):
+                return False
+            for view, operand in zip(member.views, member.kernel.operands, strict=True):
+                if view.root is root:
+                    places.add((view.offset, member.kernel.outer, operand.outer, operand.inner))
+        return len(places) == 1 and all(s for *_, strides, inner in places for s in strides)
+
+    # --- one stage -----------------------------------------------------------------------------------------------
+
+    def _body(
+        self, stage: int, positions: list[int], levels: list[int], stored: set[Root]
+    ) -> list[Rows | StripedProduct]:
+        """The instructions of a stage. Arrays of earlier stages are computed again, or stored."""
+        again: dict[int, set[Root]] = defaultdict(set)
+        for root in dict.fromkeys(root for at in positions for root in self.all[at].reads()):
+            if root not in self.wide or root in stored or levels[self.writers[root][0]] >= stage:
+                continue
+            chain = self._again(root, stored) if root.nbytes >= self.limits.repeated else None
+            if chain is None:
+                stored.add(root)
+                continue
+            for at, roots in chain.items():
+                again[at] |= roots
+        parts = [_only(self.members[at], again[at]) for at in sorted(again)]
+        self.read_again[stage] = {root for part in parts for root in _instruction(part).reads()}
+        names = {root: Root(root.nbytes, "arena", root.name) for roots in again.values() for root in roots}
+        return [_renamed(each, names) for each in (*parts, *(self.members[at] for at in positions))]
+
+    def _again(self, root: Root, stored: set[Root]) -> dict[int, set[Root]] | None:
+        """The results of earlier members from which `root` is computed, by position; None if they cannot run again."""
+        found: dict[int, set[Root]] = defaultdict(set)
+        queue = [root]
+        while queue:
+            wanted = queue.pop()
+            (writer,) = self.writers[wanted]
+            found[writer].add(wanted)
+            part = _only(self.members[writer], {wanted})
+            if isinstance(part, Rows) and any(i.kind not in REPEATABLE for i in part.kernel.code):
+                return None
+            for each in _instruction(part).reads():
+                if each is wanted:
+                    continue
+                if each in self.wide and each not in stored:
+                    if not isinstance(part, Rows):
+                        return None
+                    queue.append(each)
+                elif any(at >= writer for at in self.writers.get(each, ())):
+                    return None  # its contents have changed
+        return found
+
+    def _needed(self, body: list[Rows | StripedProduct], stored: set[Root]) -> list[Rows | StripedProduct]:
+        """`body` without results that nothing reads."""
+        kept: list[Rows | StripedProduct] = []
+        read: set[Root] = set()
+        for member in reversed(body):
+            writes = set(_instruction(member).writes())
+            needed = {root for root in writes if root in read or not self._is_inside(root, stored)}
+            if needed:
+                kept.insert(0, member if needed == writes else _only(member, needed))
+                read.update(_instruction(kept[0]).reads())
+        return kept
+
+    def _saves(self, body: list[Rows | StripedProduct], stored: set[Root]) -> bool:
+        """Whether stripes of `body` save the memory of the result of a product."""
+        return any(isinstance(each, StripedProduct) and self._is_inside(each.product.c.root, stored) for each in body)
+
+    def _group(self, body: list[Rows | StripedProduct], stored: set[Root]) -> Striped | None:
+        """The instruction of a stage; None if nothing is left of it."""
+        if not body:
+            return None
+        domain = self.domain
+        written = {root for member in body for root in _instruction(member).writes()}
+        inside = frozenset(root for root in written if self._is_inside(root, stored))
+        row = sum(root.nbytes for root in inside) // (domain.batch * domain.rows)
+        stripe = self.limits.shared if self.shared else self.limits.stripe
+        height = _height(domain.rows, max(stripe // row, self.limits.least), 2 if _cuts_pairs(body) else 1)
+        if self.shared:
+            roots = {r: Root(r.nbytes // domain.rows * height, "arena", r.name) for r in inside}
+            body, inside = [_renamed(each, roots) for each in body], frozenset(roots.values())
+        location = _instruction(body[0]).location
+        return Striped(domain, tuple(body), inside, height, self.shared, location=location)
+
+    def _is_inside(self, root: Root, stored: set[Root]) -> bool:
+        """Whether only one stage touches a root: an array of the chain that is not stored, or is computed again."""
+        return (root in self.wide and root not in stored) or root not in self.touching
+
+
+def _instruction(member: Rows | StripedProduct) -> Rows | Gemm:
+    return member if isinstance(member, Rows) else member.product
+
+
+def _reduces(member: Rows | StripedProduct) -> bool:
+    return isinstance(member, Rows) and any(i.kind in ("reduce", "accumulate") for i in member.kernel.code)
+
+
+def _cuts_pairs(body: Iterable[Rows | StripedProduct]) -> bool:
+    """Whether the stripes cut the terms of a product that reads pairs of 16-bit numbers."""
+    products = (each for each in body if isinstance(each, StripedProduct))
+    return any(each.axis == "k" and each.product.a.dtype != each.product.c.dtype for each in products)
+
+
+def _height(rows: int, most: int, unit: int) -> int:
+    """Rows of a stripe, multiples of `unit`: at most `most`; a divisor of all rows if one has at least half as many."""
+    if rows <= most:
+        return rows
+    step = 8 if most >= 16 else unit
+    most = max(most - most % step, step)
+    return next((n for n in range(most, most // 2 - 1, -step) if rows % n == 0), most)
+
+
+def _looked_up(rows: Rows) -> set[Root]:
+    """The arrays that a row kernel reads at positions that are data: they may lie in any row."""
+    return {rows.views[i.operand].root for i in rows.kernel.code if i.kind == "lookup"}
+
+
+def _sums(rows: Rows) -> list[int]:
+    """The operands into which a row kernel reduces."""
+    return [i.operand for i in rows.kernel.code if i.kind == "accumulate"]
+
+
+def _with_one_axis(rows: Rows) -> Rows | None:
+    """`rows` with a single axis of rows; None if its arrays have no single stride along it, or if it counts rows."""
+    kernel = rows.kernel
+    if any(any(dict(i.attrs)["outer"]) for i in kernel.code if i.kind == "iota"):
+        return None
+    sizes = [(n, at) for at, n in enumerate(kernel.outer) if n > 1]
+    operands = []
+    for operand in kernel.operands:
+        steps = [operand.outer[at] for _, at in sizes]
+        if any(a != b * n for a, b, (n, _) in zip(steps, steps[1:], sizes[1:], strict=False)):
+            return None
+        operands.append(replace(operand, outer=(steps[-1] if steps else 0,)))
+    if any((operands[n].outer, operands[n].inner) not in SUMS for n in _sums(rows)):
+        return None
+    code = tuple(
+        replace(i, attrs=(("outer", (0,)), ("inner", dict(i.attrs)["inner"]))) if i.kind == "iota" else i
+        for i in kernel.code
+    )
+    made = replace(kernel, outer=(kernel.rows,), operands=tuple(operands), code=code)
+    return replace(rows, kernel=made)
+
+
+def _is_own(rows: Rows, number: int) -> bool:
+    """Whether a row kernel reduces each of its rows to an element of its own."""
+    operand = rows.kernel.operands[number]
+    return operand.inner == 0 and all(s or n == 1 for n, s in zip(rows.kernel.outer, operand.outer, strict=True))
+
+
+def _recut(rows: Rows, columns: int) -> Rows | None:
+    """`rows` with rows of `columns` elements; None if its arrays or sums do not allow it."""
+    kernel = rows.kernel
+    if kernel.inner == columns:
+        return rows
+    if any(i.kind in ("reduce", "accumulate") for i in kernel.code):
+        return None
+    walks = [(o.outer, o.inner) for o in kernel.operands]
+    counts = [dict(i.attrs) for i in kernel.code if i.kind == "iota"]
+    walks += [(c["outer"], c["inner"]) for c in counts]
+    outer, size = list(kernel.outer), kernel.inner
+    while size % columns and outer:
+        if any(steps[len(outer) - 1] != along * size for steps, along in walks):
+            return None
+        size *= outer.pop()
+    if size % columns or columns == 1:
+        return None
+    cut = iter([((*steps[: len(outer)], along * columns), along) for steps, along in walks])
+    operands = tuple(replace(o, outer=steps) for o, (steps, _) in zip(kernel.operands, cut, strict=False))
+    code = tuple(
+        replace(i, attrs=(("outer", next(cut)[0]), ("inner", dict(i.attrs)["inner"]))) if i.kind == "iota" else i
+        for i in kernel.code
+    )
+    outer.append(size // columns)
+    return replace(rows, kernel=replace(kernel, outer=tuple(outer), inner=columns, operands=operands, code=code))
+
+
+def _only(member: Rows | StripedProduct, wanted: set[Root]) -> Rows | StripedProduct:
+    """The part of a member that writes `wanted`."""
+    if isinstance(member, StripedProduct):
+        return member
+    return part_that_writes(member, wanted)
+
+
+def _renamed(member: Rows | StripedProduct, names: dict[Root, Root]) -> Rows | StripedProduct:
+    """`member` with other roots."""
+
+    def view(each: View) -> View:
+        return replace(each, root=names[each.root]) if each.root in names else each
+
+    if isinstance(member, Rows):
+        return replace(member, views=tuple(map(view, member.views)))
+    product = member.product
+    return replace(member, product=replace(product, a=view(product.a), b=view(product.b), c=view(product.c)))
+
+
+def _in_order(
+    instructions: tuple[Instruction, ...],
+    edges: list[list[_Edge]],
+    groups: list[tuple[list[int], Striped | None]],
+    sources: Sequence[set[int]],
+) -> tuple[Instruction, ...]:
+    """All instructions with each group in place of its members, otherwise in the order they had where possible.
+
+    sources: for each group, further instructions that it must follow.
+    """
+    home = {at: members[0] for members, _ in groups for at in members}
+    made = {members[0]: striped for members, striped in groups}
+    before: dict[int, set[int]] = {}
+    for at, needed in enumerate(edges):
+        node = home.get(at, at)
+        before.setdefault(node, set()).update(home.get(edge.source, edge.source) for edge in needed)
+    for (members, _), more in zip(groups, sources, strict=True):
+        before[members[0]].update(home.get(at, at) for at in more)
+    after: dict[int, list[int]] = defaultdict(list)
+    for node, needed_by in before.items():
+        needed_by.discard(node)
+        for source in needed_by:
+            after[source].append(node)
+    left = {node: len(each) for node, each in before.items()}
+    ready = [node for node, count in left.items() if not count]
+    heapify(ready)
+    found: list[Instruction] = []
+    done = 0
+    while ready:
+        node = heappop(ready)
+        done += 1
+        each = made[node] if node in made else instructions[node]
+        if each is not None:
+            found.append(each)
+        for following in after[node]:
+            left[following] -= 1
+            if not left[following]:
+                heappush(ready, following)
+    return tuple(found) if done == len(left) else instructions  # stages that depend on each other stay as they are

@@ -1,0 +1,98 @@
+"""Tables whose gradients nobody sees are updated by rows, with the bits of the whole update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.autodiff.hooks import Hook
+from core.compiler.compile import Clip, Executable, GradientQuery, Optimizer, compile_training
+from core.compiler.trainer import Trainer
+from core.wire import read
+from tests.programs import Sketch
+
+STEPS = [[[1, 4, 1], [0, -1, 30]], [[2, 3, 1], [1, 1, 1]], [[39, 0, 5], [6, 7, 8]]]
+
+
+def model(reader: str = "", **attrs: Any) -> Sketch:
+    """A loss over rows of a table of 40 rows. reader: a further op that reads the table."""
+    s = Sketch()
+    s.param("E", np.linspace(-1, 1, 120).reshape(40, 3), "float32")
+    s.param("w", np.linspace(0.5, 1, 3), "float32")
+    s.feed("ids", STEPS[0], dtype="int64")
+    s.op("mul", s.op("embedding", "E", "ids", **attrs), "w", out="rows")
+    if reader:
+        s.op("reduce_mean", s.op(reader, "E"), out="more")
+        s.op("add", "rows", "more", out="rows")
+    s.total(s.op("tanh", "rows"))
+    return s
+
+
+def compiled(s: Sketch, gives_gradients: bool, optimizer: str = "sgd", **how: Any) -> Executable:
+    chosen = Optimizer(optimizer, {"learning_rate": 0.1})
+    query = how.pop("query", GradientQuery(loss="loss"))
+    return compile_training(read(s.document), query, chosen, gives_gradients=gives_gradients, **how)
+
+
+def updates_rows(executable: Executable) -> bool:
+    return any(each.place == "parameters" and each.table is not None for each in executable.layout)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+@pytest.mark.parametrize("attrs", [{}, {"padding_idx": 1}], ids=["plain", "padding"])
+@pytest.mark.parametrize("native", [False, True])
+def test_an_update_by_rows_has_the_bits_of_the_whole_update(optimizer, attrs, native):
+    s = model(**attrs)
+    whole, rows = (compiled(s, gives, optimizer) for gives in (True, False))
+    assert (updates_rows(whole), updates_rows(rows)) == (False, True)
+    assert rows.densified == ()
+    given = {name: s.values[name] for name in ("E", "w")}
+    trainers = [Trainer(each.compiled() if native else each, given) for each in (whole, rows)]
+
+    for ids in STEPS:
+        losses = [trainer.step({"ids": np.array(ids)}) for trainer in trainers]
+        np.testing.assert_allclose(*losses, rtol=1e-6)
+
+    wanted, found = (trainer.values() for trainer in trainers)
+    for name, value in wanted.items():
+        if native:  # sums over the batch are added up in another order
+            np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-7)
+        else:
+            np.testing.assert_array_equal(found[name], value)
+
+
+WHOLE = {
+    "gradients are returned": lambda: compiled(model(), True),
+    "adam": lambda: compiled(model(), False, "adam"),
+    "another reader": lambda: compiled(model("square"), False),
+    "a fetched gradient": lambda: compiled(model(), False, fetch=["E@GRAD"]),
+    "a clip that changes zeros": lambda: compiled(
+        model(), False, clip=Clip.read({"by": "value", "min": 0.1, "max": 1.0})
+    ),
+    "a hook": lambda: compiled(
+        model(),
+        False,
+        query=GradientQuery(
+            loss="loss", hooks=(Hook.read({"match": {"role": "parameter"}, "do": "scale", "factor": 2.0}),)
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_other_tables_are_updated_as_a_whole(name):
+    executable = WHOLE[name]()
+
+    assert not updates_rows(executable) and executable.densified == ()
+
+
+def test_a_small_table_is_updated_as_a_whole():
+    s = model()
+    s.param("F", np.ones((11, 3)), "float32")
+    s.op("reduce_sum", s.op("square", s.op("embedding", "F", "ids")), out="part")
+    s.op("add", "loss", "part", out="loss")
+    executable = compiled(s, False)
+
+    assert {each.name for each in executable.layout if each.table is not None} == {"E"}

@@ -1,0 +1,58 @@
+"""Einsums of any operands as machine code: several arrays, repeated letters, letters of one operand alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.autodiff.adjoint import vjp
+from core.ir import TensorType
+from core.ops.common.types import as_dtype
+from tests.core.plan.test_ragged import agree, with_ops
+
+SIZES = {"a": 3, "b": 5, "c": 1, "d": 17, "n": 4}
+
+EQUATIONS = [
+    "ad,db,bn->an", "na,adb,nb->nd", "ab,cd,nd->", "a,b,d,n->nadb", "aa->a", "aa->", "abab->ba", "ndd,nd->n",
+    "ab,ad->d", "nab,nab->n", "an,an->n", "abd,abd->", "ab->", "ab->ba", "ad,cd->ac", "aab,bb->ab", "abn,nd->bd",
+    "n,n->n", "nad,nbd,nd->nab", "bda,bda->d",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_an_einsum_and_its_gradient_are_machine_code_alone(equation):
+    rng = np.random.default_rng(0)
+    left, _, right = equation.partition("->")
+    shapes = {f"x{i}": tuple(SIZES[c] for c in term) for i, term in enumerate(left.split(","))}
+    types = {name: TensorType(shape, "float64") for name, shape in shapes.items()}
+    forward = with_ops(types, ("einsum", tuple(types), {"equation": equation}))
+    block = vjp(forward, forward.params)
+    given = [rng.normal(size=shape) for shape in shapes.values()]
+    ct = rng.normal(size=tuple(SIZES[c] for c in right))
+
+    agree(block, [*given, ct])
+
+
+@pytest.mark.parametrize(("shapes", "equation"), [
+    (((2, 3, 5), (1, 5, 4)), "...ij,...jk->...ik"),
+    (((2, 3), (1, 3), (2, 1)), "...i,...i,...j->...ij"),
+    (((3, 1, 4), (5, 4)), "...a,...a->..."),
+    (((4, 4, 2), (1,)), "ii...,...->i..."),
+])  # fmt: skip
+def test_axes_of_an_ellipsis_broadcast(shapes, equation):
+    rng = np.random.default_rng(1)
+    types = {f"x{i}": TensorType(shape, "float64") for i, shape in enumerate(shapes)}
+    forward = with_ops(types, ("einsum", tuple(types), {"equation": equation}))
+    given = [rng.normal(size=shape) for shape in shapes]
+    wanted = np.einsum(equation, *given)
+
+    agree(vjp(forward, forward.params), [*given, rng.normal(size=wanted.shape)])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_an_einsum_of_three_arrays_agrees_in_narrow_dtypes(dtype):
+    rng = np.random.default_rng(2)
+    types = {"x": TensorType((4, 3), dtype), "y": TensorType((3, 2, 6), dtype), "z": TensorType((4, 6), dtype)}
+    given = [rng.integers(-3, 4, t.shape).astype(as_dtype(dtype)) for t in types.values()]
+
+    agree(with_ops(types, ("einsum", "xyz", {"equation": "nk,kpq,nq->np"})), given)

@@ -1,0 +1,211 @@
+"""Sizes that only the run tells: arrays have memory for the largest size, and their length is a number beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.codegen.backend import CPU
+from core.codegen.cpu_target import CPU_TARGET
+from core.compiler.compile import GradientQuery, compile_gradient, optimize
+from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ExecutionError
+from core.ir.precision import HALVES
+from core.ops.common.types import as_dtype
+from core.plan import plan_block
+from core.plan.partition import refusals
+from core.plan.sizes import bounded_types
+from core.runtime.native import native_interpreter
+from core.runtime.run import Run
+from core.wire import read
+from tests.laws.test_native import both
+from tests.laws.test_random_programs import second_order
+from tests.programs import Sketch
+
+ROWS = (1, 5, 40, 300)
+"""The last one is more than a block of a product."""
+
+
+def masks(rows: int, rng: np.random.Generator) -> list[np.ndarray]:
+    return [rng.random(rows) < 0.4, np.zeros(rows, bool), np.ones(rows, bool)]
+
+
+def selected(s: Sketch, rows: int, rng: np.random.Generator) -> str:
+    """The mean of the chosen squared errors."""
+    x, w = s.feed("x", rng.standard_normal((rows, 3))), s.param("w", rng.standard_normal((3, 1)))
+    error = s.op("square", s.op("reshape", s.op("matmul", x, w), shape=[-1]))
+    return s.op("mean", s.op("masked_select", error, "mask"))
+
+
+def mined(s: Sketch, rows: int, rng: np.random.Generator) -> str:
+    """A net on the chosen rows alone, and a cross entropy of their labels."""
+    x, y = s.feed("x", rng.standard_normal((rows, 4))), s.feed("y", rng.integers(0, 3, rows), "int64")
+    w, v = s.param("w", rng.standard_normal((4, 5))), s.param("v", rng.standard_normal((5, 3)))
+    at = s.op("reshape", s.op("nonzero", "mask"), shape=[-1])
+    rows_of = s.op("tanh", s.op("matmul", s.op("gather", x, at), w))
+    labels = s.op("unsqueeze", s.op("gather", y, at), axes=[1])
+    return s.op("mean", s.op("softmax_with_cross_entropy", s.op("matmul", rows_of, v), labels))
+
+
+def routed(s: Sketch, rows: int, rng: np.random.Generator) -> str:
+    """Each part of the rows takes an expert of its own, and the results come back to their places."""
+    x = s.feed("x", rng.standard_normal((rows, 3)))
+    w = [s.param(name, rng.standard_normal((3, 3))) for name in ("w", "v")]
+    out = x
+    for each, mask in zip(w, ("mask", s.op("logical_not", "mask")), strict=True):
+        at = s.op("reshape", s.op("nonzero", mask), shape=[-1])
+        out = s.op("index_add", out, at, s.op("relu", s.op("matmul", s.op("gather", x, at), each)))
+    return s.op("mean", s.op("square", out))
+
+
+def in_two_parts(s: Sketch, rows: int, rng: np.random.Generator) -> str:
+    """`if_else_rows`: other ops for the rows where the mask is true."""
+    x, w = s.feed("x", rng.standard_normal((rows, 3))), s.param("w", rng.standard_normal((3, 2)))
+    yes, no = s.op("split_by_mask", s.op("matmul", x, w), "mask", out=["yes", "no"])
+    s.op("merge_by_mask", "mask", s.op("tanh", yes), s.op("scale", no, scale=-2.0), out="both")
+    return s.op("mean", s.op("square", "both"))
+
+
+def normalised(s: Sketch, rows: int, rng: np.random.Generator) -> str:
+    """Statistics over the chosen rows, and over the features of each of them."""
+    x, w = s.feed("x", rng.standard_normal((rows, 3))), s.param("w", rng.standard_normal((3, 4)))
+    at = s.op("reshape", s.op("nonzero", "mask"), shape=[-1])
+    h = s.op("gather", s.op("matmul", x, w), at)
+    centred = s.op("sub", h, s.op("reduce_mean", h, axes=[0], keepdims=True))
+    shares = s.op("softmax", centred)
+    return s.op("reduce_sum", s.op("mul", shares, s.op("reduce_sum", s.op("tanh", h), axes=[0], keepdims=True)))
+
+
+PROGRAMS: list[Callable[[Sketch, int, np.random.Generator], str]] = [
+    selected, mined, routed, in_two_parts, normalised,
+]  # fmt: skip
+
+
+def sketch(program: Callable[..., str], rows: int, mask: np.ndarray, seed: int = 0) -> Sketch:
+    rng = np.random.default_rng(seed)
+    s = Sketch()
+    s.feed("mask", mask, "bool")
+    s.feed("again", rng.random(rows) < 0.7, "bool")
+    s.op("assign", program(s, rows, rng), out="loss")
+    return s
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_a_step_on_chosen_rows_is_machine_code_and_equals_the_reference_executor(program, rows):
+    for mask in masks(rows, np.random.default_rng(rows)):
+        s = sketch(program, rows, mask)
+        program_ = read(s.document)
+        inputs = tuple(n for n in ("w", "v") if n in s.values)
+        orders = [compile_gradient(program_, GradientQuery(loss="loss"))]
+        if mask.any() and rows == 5:
+            orders.append(second_order(program_, inputs=inputs))
+        for executable in orders:
+            block = executable.interpreter.block
+            assert not refusals(block, CPU_TARGET)
+            assert not plan_block(block, CPU_TARGET).interpreted
+            both(block, [s.values[v.name] for v in executable.inputs])
+
+
+def test_code_does_not_depend_on_what_an_array_holds_beyond_its_length():
+    """The second run finds the rows of the first one in its arena."""
+    s = sketch(mined, 40, np.ones(40, bool))
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss")).compiled()
+    executable.step(s.values | {"x": np.full((40, 4), np.nan)})
+    values = s.values | {"mask": np.arange(40) == 7}
+
+    found = executable.step(values)
+
+    wanted = compile_gradient(read(s.document), GradientQuery(loss="loss")).step(values)
+    for name, gradient in wanted.gradients.items():
+        np.testing.assert_allclose(found.gradients[name], gradient, rtol=1e-12, atol=1e-14)
+
+
+def block_of(op: str, *types: TensorType, **attrs: Any) -> Block:
+    b = BlockBuilder()
+    return (
+        b.build([b.emit("reshape", b.emit("nonzero", b.param(types[0])), shape=(-1,))])
+        if op == ""
+        else b.build([b.emit(op, *map(b.param, types), **attrs)])
+    )
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 3, 4), (1,)])
+def test_a_result_of_an_open_size_leaves_the_machine_code_with_its_length(shape):
+    block = block_of("nonzero", TensorType(shape, "float32"))
+    x = (np.random.default_rng(0).random(shape) < 0.5).astype("float32")
+
+    assert not refusals(block, CPU_TARGET)
+    for each in (x, np.zeros_like(x), np.ones_like(x)):
+        (found,) = native_interpreter(block, CPU)(Run(), each)
+        np.testing.assert_array_equal(found, np.argwhere(each))
+
+
+def test_a_position_in_chosen_rows_is_compared_with_their_number():
+    b = BlockBuilder()
+    x, mask, at = (
+        b.param(TensorType((6,), "float64")),
+        b.param(TensorType((6,), "bool")),
+        b.param(TensorType((1,), "int64")),
+    )
+    rows = b.emit("gather", x, b.emit("reshape", b.emit("nonzero", mask), shape=(-1,)))
+    block = b.build([b.emit("gather", rows, at)])
+    values, mask_ = np.arange(6.0), np.arange(6) % 2 == 1
+    run = native_interpreter(block, CPU)
+
+    assert not refusals(block, CPU_TARGET)
+    assert [run(Run(), values, mask_, np.array([i]))[0][0] for i in (0, 2, -1, -3)] == [1, 5, 5, 1]
+    for wrong in (3, -4):
+        with pytest.raises(ExecutionError) as caught:
+            run(Run(), values, mask_, np.array([wrong]))
+        assert caught.value.code == "index_out_of_range"
+
+
+@pytest.mark.parametrize("kind", ["reduce_max", "reduce_min"])
+def test_the_extreme_of_no_rows_is_an_error_of_the_run(kind):
+    b = BlockBuilder()
+    x, mask = b.param(TensorType((4, 2), "float64")), b.param(TensorType((4,), "bool"))
+    rows = b.emit("gather", x, b.emit("reshape", b.emit("nonzero", mask), shape=(-1,)))
+    block = b.build([b.emit(kind, rows, axes=(0,))])
+    values = np.arange(8.0).reshape(4, 2)
+
+    assert not plan_block(block, CPU_TARGET).interpreted
+    both(block, [values, np.array([True, False, True, False])])
+    both(block, [values, np.zeros(4, bool)])
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("kind", ["reduce_mean", "reduce_sum"])
+def test_16_bit_numbers_of_chosen_rows_are_added_up_in_float32(kind, dtype):
+    b = BlockBuilder()
+    x, mask = b.param(TensorType((700,), dtype)), b.param(TensorType((700,), "bool"))
+    block = optimize(b.build([b.emit(kind, b.emit("masked_select", x, mask))]))
+    (found,) = native_interpreter(block, CPU)(Run(), np.ones(700, as_dtype(dtype)), np.arange(700) < 600)
+
+    assert not plan_block(block, CPU_TARGET).interpreted
+    assert found == (1 if kind == "reduce_mean" else 600)
+
+
+def test_an_op_without_code_for_chosen_rows_is_called_with_as_many_rows():
+    b = BlockBuilder()
+    x, mask = b.param(TensorType((9,), "float64")), b.param(TensorType((9,), "bool"))
+    rows = b.emit("gather", x, b.emit("reshape", b.emit("nonzero", mask), shape=(-1,)))
+    order = b.emit("argsort", rows, axis=0)
+    block = b.build([b.emit("gather", rows, order)])
+    values = np.random.default_rng(0).standard_normal(9)
+
+    assert not refusals(block, CPU_TARGET)
+    assert [each.block.ops[0].type for each in plan_block(block, CPU_TARGET).interpreted] == ["argsort"]
+    for chosen in masks(9, np.random.default_rng(1)):
+        both(block, [values, chosen])
+
+
+def test_a_size_without_a_bound_is_left_to_the_reference_executor():
+    block = block_of("repeat_positions", TensorType((3,), "int64"))
+
+    assert bounded_types(block) == dict(block.types)
+    assert "known only when it runs" in refusals(block, CPU_TARGET)[0]

@@ -1,0 +1,103 @@
+"""Machine code agrees with the reference executor on random mixtures of attention, lookups, losses over labels,
+recurrent cells, convolutions and small products, in forms that only large arrays have otherwise.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from core.autodiff.adjoint import vjp
+from core.codegen import backend as codegen_backend
+from core.codegen import packed_gemm, parallel, stripes
+from core.codegen.backend import CpuBackend
+from core.codegen.cpu_target import CPU_TARGET
+from core.compiler.compile import optimize
+from core.ir import Block
+from core.ops.common.types import as_dtype
+from core.plan import rows_at
+from core.runtime.native import native_interpreter
+from core.runtime.reference import interpreter_of
+from core.runtime.run import Run
+from tests.laws.test_guarded import Guarded, guards
+from tests.mixtures import mixture
+
+__all__ = ["guards"]
+
+PARTS = {"float64": 1e-9, "float32": 2e-4, "bfloat16": 0.1}
+"""Largest errors as parts of the largest element."""
+
+QUICK = (3, 14, 25, 112)
+"""112: products of bfloat16 pairs in stripes of one row."""
+
+
+def rare_forms(draw: random.Random, monkeypatch: pytest.MonkeyPatch) -> CpuBackend:
+    """The CPU with thresholds so small that small programs run in stripes, in threads and with lookups in fusions."""
+    monkeypatch.setattr(rows_at, "LEAST", draw.choice((1, 1, 2, 16)))
+    threads = draw.choice((1, 2, 3))
+    monkeypatch.setattr(codegen_backend, "thread_count", lambda: threads)
+    monkeypatch.setattr(packed_gemm, "PACKED", draw.choice((64, 16, 4)))
+    monkeypatch.setattr(parallel, "LONG", draw.choice((1, 1, 10**5)))
+    monkeypatch.setattr(parallel, "LONG_PRODUCT", draw.choice((1, 1, 10**6)))
+    monkeypatch.setattr(stripes, "LONG", draw.choice((0, 10**6)))
+    limits = replace(
+        CPU_TARGET.stripes, nbytes=0, least=draw.choice((1, 2, 4)), stripe=draw.choice((1, 1, 400, 2**40)),
+        repeated=draw.choice((0, 0, 2**62)), matrix=draw.choice((0, 0, 2**26)), batch=draw.choice((1, 2)),
+        shared=draw.choice((1, 500, 5000)),
+    )  # fmt: skip
+    backend = CpuBackend()
+    backend.target = replace(CPU_TARGET, stripes=limits)  # type: ignore[misc]
+    return backend
+
+
+def agree(block: Block, values: list[np.ndarray], backend: CpuBackend, part: float, guards: list[Guarded]) -> None:
+    """Compare machine code, on guarded arrays and in two runs, with the reference executor."""
+    block = optimize(block)
+    given = []
+    for value in values:
+        guards.append(Guarded(value.shape, value.dtype))
+        guards[-1].array[...] = value
+        given.append(guards[-1].array)
+    with np.errstate(all="ignore"):
+        wanted = interpreter_of(block)(Run(), *values)
+        run = native_interpreter(block, backend)
+        found, again = run(Run(), *given), run(Run(), *given)
+    for f, g, w in zip(found, again, wanted, strict=True):
+        assert (f.dtype, f.shape) == (w.dtype, w.shape)
+        assert f.tobytes() == g.tobytes()
+        w = w.astype("f8")
+        largest = np.abs(w[np.isfinite(w)]).max(initial=1.0)
+        np.testing.assert_allclose(f.astype("f8"), w, rtol=0, atol=part * largest)
+    assert all(each.intact for each in guards)
+
+
+def compare(seed: int, monkeypatch: pytest.MonkeyPatch, guards: list[Guarded]) -> None:
+    """Compare a mixture, its gradients, and sometimes the gradients of these."""
+    draw = random.Random(seed * 7 + 1)
+    dtype = draw.choice(("float64", "float64", "float64", "float32", "bfloat16"))
+    backend = rare_forms(draw, monkeypatch)
+    block, values, wrt = mixture(seed, dtype, draw.choice((1, 2, 3, 3, 4)))
+    rng = np.random.default_rng(seed)
+    orders = 2 if dtype == "float64" and draw.random() < 0.35 else 1
+    for order in range(1, orders + 1):
+        values += [rng.standard_normal(block.types[n].shape).astype(as_dtype(dtype)) for n in block.results]
+        count = len(block.params)
+        block = vjp(block, wrt)
+        agree(block, values, backend, PARTS[dtype] * order, guards)
+        wrt = [*wrt, *block.params[count:]]
+
+
+@pytest.mark.parametrize("seed", QUICK)
+def test_a_mixture_agrees_with_the_reference_executor(seed, monkeypatch, guards):
+    compare(seed, monkeypatch, guards)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_many_mixtures_agree_with_the_reference_executor(part, monkeypatch, guards):
+    for seed in range(part * 40 + 200, part * 40 + 240):
+        compare(seed, monkeypatch, guards)
+        guards.clear()
