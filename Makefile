@@ -13,6 +13,7 @@ PINNED := $(VENV)/.pinned
 STAMP  := $(VENV)/.ready
 ORACLE := $(VENV)/.oracle
 PEERS  := .venv-bench
+ARM    := build/arm
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 HOST   ?= 127.0.0.1
 PORT   ?= 8080
@@ -31,7 +32,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	"$$p" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo "$$p" && break; done)
 
-.PHONY: help demo serve docs doctor examples test test-all check format bench bench-peers performance openapi catalogue lock \
+.PHONY: help demo serve docs doctor examples test test-all check format bench bench-peers performance test-arm openapi catalogue lock \
 	image pin-image sbom secrets clean
 
 help:  ## show this list
@@ -81,6 +82,24 @@ test-all: check $(ORACLE)  ## run `test` with slow tests, comparisons with PyTor
 	@echo "pytest --native"
 	@$(BIN)/pytest -n $(JOBS) --native -m "not slow" --ignore tests/core/codegen \
 		tests/core tests/service tests/end_to_end
+
+# A 64-bit ARM Python from Debian's packages, and the pinned wheels for it. The emulator starts no other programs, so
+# tests with processes of their own stay out.
+$(ARM)/.ready: requirements/dev.txt | $(STAMP)
+	@command -v qemu-aarch64 apt-get >/dev/null && dpkg --print-foreign-architectures | grep -q arm64 || { echo "needs Debian with" \
+		"the package qemu-user and the architecture arm64 (dpkg --add-architecture arm64; apt-get update)" >&2; exit 1; }
+	@rm -rf $(ARM); mkdir -p $(ARM)/packages
+	@cd $(ARM)/packages && apt-get download --quiet $(addsuffix :arm64,libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 \
+		libssl3 libbz2-1.0 liblzma5 libsqlite3-0 libuuid1 python3.11-minimal libpython3.11-minimal libpython3.11-stdlib)
+	@for each in $(ARM)/packages/*.deb; do dpkg -x $$each $(ARM)/root; done
+	@$(PIP) --require-hashes --no-deps --only-binary=:all: --implementation cp --python-version 3.11 \
+		$(patsubst %,--platform manylinux%_aarch64,2014 _2_17 _2_24 _2_26 _2_27 _2_28 _2_31 _2_34) \
+		--target $(ARM)/site -r requirements/dev.txt
+	@touch $@
+
+test-arm: $(ARM)/.ready  ## run the tests of machine code on an emulated 64-bit ARM CPU (qemu-user; about 20 minutes)
+	@PYTHONPATH=$(ARM)/site:. qemu-aarch64 -L $(ARM)/root $(ARM)/root/usr/bin/python3.11 -m pytest -p no:xdist -m "not slow" \
+		tests/core/codegen tests/core/plan tests/laws/test_native.py -k "not process"
 
 check: $(STAMP)  ## check lint, formatting, types, import contracts
 	@echo "ruff check"; $(BIN)/ruff check --quiet .
