@@ -118,8 +118,8 @@ class HostMemory:
     def available(self, wanted: int, keep_idle: bool = False) -> int:
         """Bytes that can be allocated now. See `core.runtime.memory_limit.MemoryLimit`."""
         private, data = self._pages()
-        # all that is mapped and was not in use at the start may be in use now
-        surely = self.capacity - (data - self._data + self._free) - self.answers()
+        # all that is mapped may be in use, and what was mapped in vain at the start may have been unmapped since
+        surely = self.capacity - (data - min(self._data, self._private) + self._free) - self.answers()
         if wanted <= surely:
             return surely
         left = self.capacity - self.used()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,6 +24,19 @@ def test_arrays_count_from_their_allocation_to_their_end():
     assert host.available(0) <= host.capacity - 36 * MIB
     del zeros
     assert host.used() - before == pytest.approx(0, abs=4 * MIB)
+
+
+def test_arrays_count_in_full_when_threads_have_ended_meanwhile():
+    """A thread's stack is mapped but hardly used, and the system unmaps it at the end of the thread."""
+    stacks = [mmap.mmap(-1, 40 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(4)]
+    host = HostMemory(1024 * MIB)
+    for stack in stacks:
+        stack.close()
+
+    array = np.ones(80 * MIB, np.uint8)
+
+    assert host.available(0) <= host.capacity - 76 * MIB
+    del array
 
 
 def test_shared_memory_of_answers_counts():
