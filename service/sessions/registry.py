@@ -170,7 +170,11 @@ class SessionRegistry:
         return session
 
     async def seen(self, tenant: str, id: str, deadline: float) -> Session:
-        """The session, to look at: with its exact position, unless another process holds it. Raises as `find` does."""
+        """The session, to look at. Raises as `find` does.
+
+        Its position is exact, unless another process holds it or it is being rebuilt: then it is that of the journal,
+        which may contain a call that is not answered yet.
+        """
         session = self._sessions.get((tenant, id))
         if session is not None and not await self._turns.is_current(session):
             await self._turns.forget(session)
@@ -183,13 +187,20 @@ class SessionRegistry:
                 await self._stored.advance([row.session])
                 return row.session
         session = await self.find(tenant, id)
-        if session.is_stored and not session.worker and session.lost is None and not session.turn.locked():
+        if not session.is_stored or session.is_settled or session.lost is not None:
+            return session
+        if session.turn.locked():
+            assert self._stored is not None
+            row = await self._stored.peek(tenant, id)
+            if row is None:
+                raise await self._missing(tenant, id)
+            await self._stored.advance([row.session])
+            return row.session
 
-            async def nothing(session: Session, give_up: float) -> Session:
-                return session
+        async def nothing(session: Session, give_up: float) -> Session:
+            return session
 
-            return await self._turns.alone(session, deadline, nothing)
-        return session
+        return await self._turns.alone(session, deadline, nothing)
 
     def is_open(self, tenant: str, id: str) -> bool:
         """Whether this process holds a session with this id that is not lost."""

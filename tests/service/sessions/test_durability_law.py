@@ -168,7 +168,10 @@ class Client:
             assert (shown(answer), replayed) == (first, True)
 
     async def seen(self) -> Session:
+        """The session in the process that holds it: only there its position is exact."""
+
         async def call(registry: Any, session: Session) -> Session:
+            await registry.read(session, "session.get", {}, {}, 5.0)
             return await registry.seen("local", self.id, 5.0)
 
         return await self.until_answered(call)

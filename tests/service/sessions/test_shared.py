@@ -84,6 +84,16 @@ async def test_a_call_longer_than_the_lease_keeps_its_session_from_the_sweeps_of
     assert (await first.registry.seen("local", id, 5.0)).step == 1
 
 
+async def test_a_session_that_is_being_rebuilt_is_seen_at_the_step_of_its_last_answered_call(pair):
+    first, second = pair
+    id = await opened(first)
+    for _ in range(3):
+        await step(first, id)
+    session = await second.registry.find("local", id)  # taken over, in no worker yet
+    async with session.turn:
+        assert (await second.registry.seen("local", id, 5.0)).step == 3
+
+
 async def test_a_process_never_steps_a_session_with_checkpoints_alone_that_another_has_taken_over(pair):
     first, second = pair
     id = await opened(first, "checkpoint")
