@@ -27,6 +27,7 @@ import numpy as np
 
 from core.ir.errors import CoreError, OutOfMemory, ProgramError
 from core.ir.stop import watched_by
+from core.ops.common.on_cuda import array_module
 from service import logs
 from service.ipc import messages
 from service.ipc.messages import (
@@ -130,7 +131,7 @@ def _device(device: str) -> tuple[ModuleType, str]:
     """(array module, name for people) of `device`. Raises RuntimeError if the device computes wrongly."""
     if device == "cpu":
         return np, "cpu"
-    xp = importlib.import_module("cupy")  # imported here only, because the CPU service must not need CUDA
+    xp = array_module()
     found = int(xp.arange(4).sum())
     if found != 6:
         raise RuntimeError(f"the GPU computes wrongly: 0 + 1 + 2 + 3 gave {found}")
