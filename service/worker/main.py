@@ -27,7 +27,6 @@ import numpy as np
 
 from core.ir.errors import CoreError, OutOfMemory, ProgramError
 from core.ir.stop import watched_by
-from core.ops.common.on_cuda import array_module
 from service import logs
 from service.ipc import messages
 from service.ipc.messages import (
@@ -131,6 +130,8 @@ def _device(device: str) -> tuple[ModuleType, str]:
     """(array module, name for people) of `device`. Raises RuntimeError if the device computes wrongly."""
     if device == "cpu":
         return np, "cpu"
+    from core.ops.common.on_cuda import array_module  # imported here, because it loads every op
+
     xp = array_module()
     found = int(xp.arange(4).sum())
     if found != 6:
