@@ -253,6 +253,20 @@ def test_a_full_gpu_refuses_a_step_and_keeps_no_memory_for_it():
     assert driver.allocated < region.arena_bytes
 
 
+def test_a_run_whose_stacks_found_no_room_leaves_room_for_a_shorter_one():
+    block, values = looping(trips=100_000)
+    driver = EmulatedDriver()
+    region = region_of(block, driver)
+    driver.capacity = region.arena_bytes + 4 * region.stack_bytes
+
+    with pytest.raises(OutOfMemory):
+        region(Run(limits=RunLimits(max_trips=10**6)), *values)
+
+    few = [np.asarray(3) if v.ndim == 0 else v for v in values]
+    for one, want in zip(region(Run(), *few), interpreter_of(block)(Run(), *few), strict=True):
+        same(one, want)
+
+
 @pytest.mark.parametrize("failure", ["launch", "timeout"])
 def test_a_gpu_that_fails_stays_lost(failure):
     block, values = training_step()
