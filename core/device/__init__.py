@@ -10,5 +10,6 @@ and host agree on, `step` and `flow` the step with its loops, `rows`, `product` 
 to PTX and cubins.
 
 The host's part: `backend` compiles plans and keeps machine code on disk, `region` runs them, `arena` has the memory
-that regions share. They call the GPU through `driver`, which `cupy_driver` implements.
+that regions share, and `bound_step` keeps the values of a training step on the GPU. They call the GPU through `driver`,
+which `cupy_driver` implements.
 """

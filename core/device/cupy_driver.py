@@ -49,7 +49,6 @@ class CupyDriver:
     def pinned(self, nbytes: int) -> _Pooled:
         with self._faults(nbytes):
             memory = self.xp.cuda.alloc_pinned_memory(nbytes)
-        ctypes.memset(memory.ptr, 0, nbytes)
         return _Pooled(memory, int(memory.ptr), nbytes)
 
     def free_bytes(self) -> int:

@@ -107,7 +107,7 @@ class Driver(Protocol):
         """Memory of the GPU; its address is a multiple of 256. Raises DeviceFull, DeviceFault."""
 
     def pinned(self, nbytes: int) -> Memory:
-        """Memory of the host that both sides read and write in place, all zeros. Raises DeviceFull, DeviceFault."""
+        """Memory of the host that both sides read and write in place. Raises DeviceFull, DeviceFault."""
 
     def free_bytes(self) -> int:
         """Memory of the GPU that is not allocated."""

@@ -48,6 +48,10 @@ class DeviceArrays:
         """Replace array `i`."""
         self.arrays[i], self.addresses[i] = array, self._driver.address(array)
 
+    def put_address(self, i: int, address: int) -> None:
+        """Replace array `i` by memory that the caller keeps alive."""
+        self.arrays[i], self.addresses[i] = None, address
+
     def drop(self, i: int) -> None:
         """Release array `i`; another one must be put there before the next run."""
         self.arrays[i], self.addresses[i] = None, 0

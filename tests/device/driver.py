@@ -56,6 +56,7 @@ class EmulatedDriver:
         self._draw = random.Random(self.seed)
         self._live: weakref.WeakValueDictionary[int, _Memory] = weakref.WeakValueDictionary()
         self._streams: weakref.WeakSet[_Stream] = weakref.WeakSet()
+        self._arrays: dict[int, tuple[int, weakref.ref[np.ndarray]]] = {}
         self._texts: dict[bytes, DeviceCode] = {}
         self._current = _Stream(self)
         self._capturing: _Stream | None = None
@@ -79,7 +80,7 @@ class EmulatedDriver:
         assert self._capturing is None, "memory is allocated during a capture"
         if self.fails("pinned"):
             raise DeviceFull(nbytes)
-        return self._memory(nbytes, 0, counted=False)
+        return self._memory(nbytes, GARBAGE, counted=False)
 
     def free_bytes(self) -> int:
         return self.capacity - self.allocated
@@ -97,6 +98,7 @@ class EmulatedDriver:
         return [_Function(emulated, i, self.most_blocks) for i, _ in enumerate(launches)]
 
     def address(self, array: np.ndarray) -> int:
+        self._arrays[array.ctypes.data] = array.nbytes, weakref.ref(array)
         return array.ctypes.data
 
     # --- failures and checks -----------------------------------------------------------------------------------------
@@ -125,6 +127,9 @@ class EmulatedDriver:
         for start, each in self._live.items():
             if start <= address and address + nbytes <= start + each.nbytes:
                 each.check_guards()
+                return
+        for start, (size, array) in self._arrays.items():
+            if array() is not None and start <= address and address + nbytes <= start + size:
                 return
         raise EmulatorFault(f"{nbytes} bytes at {address} are no live memory of the GPU")
 
