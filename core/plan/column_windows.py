@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from core.plan.data import Gemm, Instr, Instruction, Operand, Root, RowKernel, Rows, View
 from core.plan.intervals import TRUTH, ZERO, Interval, applied, hull, product_bound
-from core.plan.masks import Band, Given, bands, position_bound
+from core.plan.masks import Band, Given, edges_of, position_bound
 from core.plan.striped import Domain, Striped, StripedProduct, Window
 
 __all__ = ["ColumnWindows"]
@@ -30,6 +30,10 @@ Values = tuple[Interval, Interval, Interval, Interval, Interval]
 
 ASSUMED = ((1024.0, 2.0**26), (16.0, 9000.0))
 """Limits of the numbers that enter, and the size of numbers in a mask that hide."""
+
+
+EDGES = 2
+"""Most edges of a band that are tried, on each side."""
 
 
 class _Unknown(Exception):
@@ -88,10 +92,11 @@ class ColumnWindows:
             yield from earlier[:1] if len(earlier) == 1 else ()
             return
         rows = [part for part in each.body if isinstance(part, Rows)]
-        found = list(dict.fromkeys(band for part in rows for band in bands(part, each.domain)))
-        first = next((b.first for b in found if b.first is not None), None)
-        last = next((b.last for b in found if b.last is not None), None)
-        for band in dict.fromkeys((Band(first, last), Band(None, last), Band(first, None))):
+        edges = list(dict.fromkeys(edge for part in rows for edge in edges_of(part, each.domain)))
+        first = [None, *dict.fromkeys(edge.first for edge in edges if edge.first is not None)]
+        last = [None, *dict.fromkeys(edge.last for edge in edges if edge.last is not None)]
+        pairs = [Band(a, b) for a in first[: EDGES + 1] for b in last[: EDGES + 1]]
+        for band in sorted(pairs, key=lambda band: (band.first is None) + (band.last is None)):
             if band != Band() and band.shows_each_row(each.domain):
                 yield band
         loaded = (

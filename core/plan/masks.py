@@ -9,7 +9,7 @@ from typing import Any
 from core.plan.data import Instr, Operand, Root, RowKernel, Rows
 from core.plan.striped import Domain
 
-__all__ = ["Band", "Given", "bands", "position_bound"]
+__all__ = ["Band", "Given", "edges_of", "position_bound"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,17 @@ def _joined(kernel: RowKernel, operand: Operand) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def bands(rows: Rows, domain: Domain) -> Iterator[Band]:
-    """The bands whose edges a row kernel compares positions with."""
+def edges_of(rows: Rows, domain: Domain) -> Iterator[Band]:
+    """The bands with a single edge that a row kernel compares positions with, and those of the other elements."""
     for number in range(len(rows.kernel.code)):
         found = position_bound(rows.kernel, number, domain)
         if found is not None:
             sense, limit = found
-            yield Band(last=limit) if sense == "up to" else Band(first=limit)
+            yield from (
+                (Band(last=limit), Band(first=limit + 1))
+                if sense == "up to"
+                else (Band(first=limit), Band(last=limit - 1))
+            )
 
 
 def position_bound(kernel: RowKernel, number: int, domain: Domain) -> tuple[str, int] | None:

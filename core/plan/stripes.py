@@ -312,7 +312,15 @@ class _Chain:
             for view, operand in zip(member.views, member.kernel.operands, strict=True):
                 if view.root is root:
                     places.add((view.offset, member.kernel.outer, operand.outer, operand.inner))
-        return len(places) == 1 and all(s for *_, strides, inner in places for s in strides)
+        if len(places) > 1:
+            return False
+        writer, reader = self.members[first], self.members[second]
+        assert isinstance(writer, Rows) and isinstance(reader, Rows)
+        if all(s for *_, strides, inner in places for s in strides):
+            return True
+        # several rows store to one element, as a mask for all heads: they store the same number
+        stores = {i.kind for i in writer.kernel.code if i.operand >= 0 and writer.views[i.operand].root is root}
+        return stores == {"store"} and root not in reader.writes()
 
     # --- one stage -----------------------------------------------------------------------------------------------
 
