@@ -210,6 +210,24 @@ def test_the_gradient_of_a_hidden_key_is_zero_unless_numbers_are_large(scale):
     agree(block, values, BACKENDS["repeats"])
 
 
+def test_probabilities_that_others_read_have_zeros_behind_the_mask():
+    b = BlockBuilder()
+    q, k, v = (b.param(TensorType(shape, "float32")) for shape in ((B, H, L, D), (B, H, S, D), (B, H, S, E)))
+    scores = product(q, k)
+    hidden = b.emit("full_like", scores, value=-1e9)
+    p = b.emit("softmax", b.emit("where", b.emit("triangle_mask_like", scores), scores, hidden))
+    block = b.build([b.emit("matmul", p, v), b.emit("cumsum", p, axis=-2)])
+    rng = np.random.default_rng(1)
+    values = [rng.standard_normal(block.types[n].shape).astype("float32") for n in block.params]
+    block = optimize(block)
+    run = native_interpreter(block, BACKENDS["repeats"])
+    run(Run(), *(value * np.float32(1e6) for value in values))  # fills the memory with other numbers
+
+    assert all(windows_of(block, BACKENDS["repeats"]))
+    for f, w in zip(run(Run(), *values), interpreter_of(block)(Run(), *values), strict=True):
+        np.testing.assert_allclose(f, w, rtol=2e-5, atol=2e-5)
+
+
 def test_scores_that_the_loss_reads_too_keep_all_columns():
     def make(q, k, v):
         b, scores = q.builder, product(q, k)
