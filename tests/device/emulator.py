@@ -20,9 +20,10 @@ import numpy as np
 
 from core.codegen.cpus import cpu
 from core.codegen.machine import optimize
-from core.device.flow import TOO_SMALL
+from core.device.flow import CONTROL_WORDS, STOP_AT, TOO_SMALL
 from core.device.gpu import DEVICE_TARGET
-from core.device.step import DeviceCode, write_device_step
+from core.device.launches import DeviceCode
+from core.device.step import write_device_step
 from core.ir.errors import ExecutionError
 from core.ops.common.types import as_dtype
 from core.plan.plan import Plan
@@ -99,14 +100,18 @@ class Emulated:
         optimize(module, machine)
         self.engine = llvm.create_mcjit_compiler(module, machine)
         self.engine.finalize_object()
-        self.entry = self.engine.get_function_address("step")
+        self.entries = [self.engine.get_function_address(each.kernel) for each in code.launches]
 
     def run(self, addresses: Sequence[int], seed: int) -> None:
-        """Run the launch. Raises EmulatorFault."""
+        """Run the launches. Raises EmulatorFault."""
+        for number in range(len(self.entries)):
+            self.launch(number, addresses, seed)
+
+    def launch(self, number: int, addresses: Sequence[int], seed: int) -> None:
+        """Run one launch. Raises EmulatorFault."""
         given = (ctypes.c_void_p * 4)(*addresses)
-        code = self.code
-        library = _emulator()
-        if library.gpu_run(self.entry, given, code.blocks, code.block, code.shared_bytes, seed, self.watches):
+        each, library = self.code.launches[number], _emulator()
+        if library.gpu_run(self.entries[number], given, each.grid, each.block, each.shared, seed, self.watches):
             raise EmulatorFault(library.gpu_report().decode())
 
 
@@ -151,7 +156,9 @@ class EmulatedRegion:
         arena = _aligned(self.emulated.code.arena_bytes)
         stacks = [_aligned(size) for size in self.stack_sizes]
         table = np.array([(s.ctypes.data, s.nbytes, 0) for s in stacks] or [(0, 0, 0)], np.int64)
-        control = np.zeros(len(CONTROL) + 2, np.int64)
+        control = np.zeros(CONTROL_WORDS, np.int64)
+        stop = np.zeros(1, np.int64)
+        control[STOP_AT] = stop.ctypes.data
         control[CONTROL.index("max_trips")] = run.limits.max_trips
         control[OPS_LEFT] = run.ops_left
         self.emulated.run([x.ctypes.data for x in (given, arena, control, table)], self.seed + self.launches)
