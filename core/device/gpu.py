@@ -49,8 +49,8 @@ DEVICE_TARGET = replace(
         takes_epilogue=lambda product: False,
         transposes=lambda rows, columns: False,  # a product reads any strides through shared memory
         transposes_invariant=False,
-        pairs=lambda dtype, rows, columns, terms: False,
-        takes_pairs=lambda a, b: False,
+        pairs=lambda dtype, rows, columns, terms: True,  # tensor cores
+        takes_pairs=lambda a, b: True,
         terms=256,
     ),
     convolutions=replace(
