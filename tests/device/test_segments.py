@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from core.compiler.compile import GradientQuery, compile_gradient
@@ -17,7 +18,9 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.precision import HALVES
 from core.plan import Plan, plan_block
+from core.plan.data import RowKernel, Rows
 from core.plan.flow import Loop
+from core.plan.target import Target
 from core.wire import read
 from tests.programs import Sketch
 
@@ -106,3 +109,29 @@ def test_products_of_all_forms_become_machine_code_that_spills_nothing(architect
             assert made.spilled == 0
             assert 0 < made.registers <= 255
             assert ("mma.sync" in ptx) == (dtype in HALVES or (tf32 and dtype == "float32"))
+
+
+def test_no_pass_needs_more_values_at_a_time_than_the_target_has_registers_for():
+    """All values of a long chain are needed again by its gradient."""
+    s = Sketch()
+    h = s.param("h", np.linspace(0.1, 0.9, 7))
+    for i in range(120):
+        h = s.op(("tanh", "sin")[i % 2], h)
+    s.total(h)
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss"))
+    limit = DEVICE_TARGET.rows.live
+    assert limit is not None
+    unlimited = replace(DEVICE_TARGET, rows=replace(DEVICE_TARGET.rows, live=None))
+
+    def most(target: Target) -> int:
+        body = plan_block(executable.interpreter.block, target).body
+        return max(needed(each.kernel) for each in body.instructions if isinstance(each, Rows))
+
+    assert most(DEVICE_TARGET) <= limit + 8  # the op that reaches the limit, and constants
+    assert most(unlimited) > limit + 8
+
+
+def needed(kernel: RowKernel) -> int:
+    """The most values of a pass that are needed later at one place, by comparing all lifetimes."""
+    last = {arg: n for n, instr in enumerate(kernel.code) for arg in instr.args}
+    return max(sum(start < n <= end for start, end in last.items()) for n in range(len(kernel.code)))
