@@ -43,7 +43,7 @@ DEVICE_TARGET = replace(
         longest_total=4096,
         split_rows=(1024, 32, 32),
         instructions=1000,
-        live=48,  # they stay in registers
+        live=32,  # they stay in registers
         unrelated=100,
     ),
     products=ProductRules(
