@@ -24,6 +24,7 @@ FURTHEST = 1 << 40
 
 def write_array(step: StepWriter, each: ArrayWork) -> None:
     """Append the code of an instruction on tensor arrays."""
+    step.module.polls = True  # the caller sets the limits of memory only for code that polls
     if isinstance(each, AddArrays):
         _add(step, each)
         return

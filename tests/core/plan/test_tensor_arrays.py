@@ -79,6 +79,16 @@ def test_deep_random_programs_on_arrays_agree_with_the_reference_executor(seed, 
     both(block, [sketch.values[name] for name in block.params])
 
 
+def test_an_array_grows_without_a_loop():
+    s = Sketch()
+    x = s.param("x", np.arange(2000.0) / 2000)
+    s.op("create_array", out="array", shape=[2000], dtype="float64")
+    for i in range(5):
+        s.op("array_write", s.op("sin", x), s.const(i, (), "int64"), "array", out="array")
+    s.total(s.op("array_read", "array", s.const(4, (), "int64")))
+    compiled(s, "x")
+
+
 def test_a_write_does_not_change_the_array_that_it_was_made_from():
     s = Sketch()
     x, y = s.param("x", [1.0, 2.0]), s.param("y", [3.0, 5.0])
