@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.reductions import combine, identity, masked, reduce_lanes
 from core.codegen.vector_slices import load_strided, mask, unravel
@@ -91,6 +92,10 @@ class Operands:
             with f.when(self._at_end_of_run(row, 0, f.compare("icmp eq", row, f.param("first")))):
                 for (number, _), (slot, piece) in self._held.items():
                     f.write(self.get_one(number) if piece is None else self.get(number, piece), slot)
+
+    def base(self, operand: int) -> IRValue:
+        """The address of the first element of an operand in the current row."""
+        return self._bases[operand]
 
     def hold(self, pieces: Sequence[RowSlice]) -> None:
         """Keep elements that several rows in a row add to in registers. pieces: of every row, whose code is straight.
@@ -264,6 +269,17 @@ class Operands:
             f.write(combine(f, instr.op, f.read(slot, instr.dtype, piece.lanes), value), slot)
         else:
             self.put(number, combine(f, instr.op, self.get(number, piece), value), piece)
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    def check(self, instr: Instr, holds: IRValue) -> None:
+        """Write the number of a check to the error word if `holds` is false in any lane."""
+        f = self.f
+        if holds.lanes > 1:
+            f.declarations.add(f"declare i1 @llvm.vector.reduce.and.v{holds.lanes}i1(<{holds.lanes} x i1>)")
+            holds = f.op(f"call i1 @llvm.vector.reduce.and.v{holds.lanes}i1({holds})", "bool")
+        with f.when(f.op(f"xor {holds}, true", "bool")):
+            fail(f, f.param(f"p{instr.operand}"), I64(instr.value))
 
     # --- positions -------------------------------------------------------------------------------------------------
 
