@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue, literal
-from core.codegen.reductions import combine, identity, masked, reduce_lanes
+from core.codegen.reductions import combine, identity, masked, padded, reduce_lanes
 from core.codegen.vector_slices import load_strided, mask, unravel
 from core.ir.errors import InternalError
 from core.plan.data import Instr, RowKernel
@@ -262,8 +262,8 @@ class Operands:
         f, instr = self.f, self.kernel.code[number]
         if number in self._totals:
             slot = self._totals[number]
-            before = f.read(slot, instr.dtype, piece.lanes)
-            f.write(combine(f, instr.op, before, masked(f, instr.op, value, piece.mask)), slot)
+            before = f.read(slot, instr.dtype, self.lanes)
+            f.write(combine(f, instr.op, before, self.whole(instr.op, value, piece)), slot)
         elif (number, piece.start.name) in self._held:
             slot, _ = self._held[number, piece.start.name]
             f.write(combine(f, instr.op, f.read(slot, instr.dtype, piece.lanes), value), slot)
@@ -280,6 +280,10 @@ class Operands:
             holds = f.op(f"call i1 @llvm.vector.reduce.and.v{holds.lanes}i1({holds})", "bool")
         with f.when(f.op(f"xor {holds}, true", "bool")):
             fail(f, f.param(f"p{instr.operand}"), I64(instr.value))
+
+    def whole(self, op: str, value: IRValue, piece: RowSlice) -> IRValue:
+        """A slice as a whole vector, with the identity of reduction `op` in the lanes that hold no element."""
+        return padded(self.f, op, masked(self.f, op, value, piece.mask), self.lanes)
 
     # --- positions -------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from core.codegen.draws import DRAWS
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.operands import Operands, RowSlice
 from core.codegen.polling import STOP_PARAM, is_long
+from core.codegen.prefetch import fetch_lookups
 from core.codegen.reductions import combine, identity, masked, reduce_lanes, repeated
 from core.codegen.row_blocks import RowBlock, rows_together
 from core.codegen.scalar import apply
@@ -95,6 +96,7 @@ class _Writer:
         with f.loop(f.param("first"), f.param("end"), polls=True) as row:
             self.values.clear()
             self.operands.enter(row)
+            fetch_lookups(f, self.kernel, row)
             if straight:
                 self._straight()
             else:
@@ -110,8 +112,9 @@ class _Writer:
         f, axis, together = self.f, self.kernel.outer[-1], rows_together(self.kernel)
         block = RowBlock(f, self.kernel, self.operands, (self.lanes, self.steps + bool(self.rest)))
         first, end = f.param("first"), f.param("end")
-        runs = (f.op(f"sdiv {at}, {axis}", "int64") for at in (first, f.binary("add", end, I64(axis - 1))))
-        with f.loop(*runs, polls=True) as run:
+        run = f.op(f"sdiv {first}, {axis}", "int64")
+        last = f.op(f"sdiv {f.binary('add', end, I64(axis - 1))}, {axis}", "int64")
+        with f.loop(run, last, polls=True) as run:
             start = f.op(f"mul nsw {run}, {axis}", "int64")
             stop = f.intrinsic("smin", end, f.binary("add", start, I64(axis)))
             start = f.intrinsic("smax", first, start)
@@ -141,7 +144,7 @@ class _Writer:
                 self._row(number)
 
     def _reduced(self, op: str, values: list[IRValue], pieces: list[RowSlice]) -> IRValue:
-        kept = [masked(self.f, op, v, p.mask) for v, p in zip(values, pieces, strict=True)]
+        kept = [self.operands.whole(op, v, p) for v, p in zip(values, pieces, strict=True)]
         while len(kept) > 1:  # in pairs: shorter chains, smaller errors
             pairs = [combine(self.f, op, a, b) for a, b in zip(kept[::2], kept[1::2], strict=False)]
             kept = pairs + kept[len(pairs) * 2 :]
@@ -153,7 +156,9 @@ class _Writer:
         return [*whole, self._tail()] if self.rest else whole
 
     def _tail(self) -> RowSlice:
-        return RowSlice(I64(self.steps * self.lanes), self.lanes, self.rest)
+        """The slice after the whole vectors: a shorter vector where that has no empty lanes, because masks are slow."""
+        shorter = not self.rest & (self.rest - 1) and not any(i.op in DRAWS for i in self.code)
+        return RowSlice(I64(self.steps * self.lanes), self.rest if shorter else self.lanes, self.rest)
 
     # --- a row in sweeps -------------------------------------------------------------------------------------------
 
@@ -168,7 +173,7 @@ class _Writer:
         def one(n: int, piece: RowSlice, made: dict[int, IRValue]) -> None:
             instr = code[n]
             if n in totals:
-                value = masked(f, instr.op, made[instr.args[0]], piece.mask)
+                value = self.operands.whole(instr.op, made[instr.args[0]], piece)
                 f.write(combine(f, instr.op, f.read(totals[n], instr.dtype, self.lanes), value), totals[n])
             elif n in sweep.read:
                 made[n] = f.load(f.at(self.scratch[n], piece.start, instr.dtype), instr.dtype, piece.lanes)

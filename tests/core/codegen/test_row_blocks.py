@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from core.autodiff.adjoint import vjp
+from core.codegen import backend, parallel
 from core.codegen.backend import CPU
 from core.codegen.machine import lanes
 from core.codegen.row_blocks import RowBlock
@@ -120,6 +121,22 @@ def test_the_bits_of_a_row_do_not_depend_on_its_place(size, dtype, make: Callabl
                 if a.shape[:1] == (rows,):
                     assert np.roll(a, by, axis=0).tobytes() == np.asarray(b).tobytes()
 
+    assert blocks
+
+
+@pytest.mark.parametrize("outer", [(3 * L + 5,), (3, L + 2)], ids=str)
+@pytest.mark.parametrize("make", [masked_logsumexp, softmax_gradient])
+def test_the_bits_do_not_depend_on_the_number_of_threads(make: Callable[..., Block], outer, monkeypatch, blocks):
+    monkeypatch.setattr(parallel, "LONG", 1)
+    block = make(outer, 3, "float32")
+    args, found = drawn(block), []
+    for threads in (1, 3):
+        monkeypatch.setattr(backend, "thread_count", lambda threads=threads: threads)
+        with np.errstate(all="ignore"):
+            found.append([np.array(a) for a in native_interpreter(block, CPU)(Run(), *args)])
+
+    for a, b in zip(*found, strict=True):
+        assert a.tobytes() == b.tobytes()
     assert blocks
 
 

@@ -12,6 +12,7 @@ from core.codegen.machine import lanes
 from core.compiler.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
+from core.ops.common.types import as_dtype
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.laws.test_native import both
@@ -72,3 +73,21 @@ def test_a_chain_of_functions_is_unrolled_and_a_single_function_is_not(monkeypat
     found.clear()
     native_interpreter(b.build([b.emit("tanh", b.param(TensorType((3, 64 * lanes("float32")), "float32")))]), CPU)
     assert found == [1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32", "bool"])
+@pytest.mark.parametrize("vectors", [1, 2, 40])
+@pytest.mark.parametrize("rest", [1, 2, 3, 4, 6])
+def test_the_end_of_a_row_equals_the_reference_executor(rest, vectors, dtype):
+    """Reductions along rows, down columns and of everything, and values of each row at the same time."""
+    b = BlockBuilder()
+    size = vectors * lanes("float32") + rest
+    x = b.param(TensorType((5, size), dtype))
+    kind = "reduce_any" if dtype == "bool" else "reduce_max"
+    given = b.emit("cast", x, dtype="float32")
+    total = b.emit("reduce_sum", given, axes=(-1,), keepdims=True)
+    out = [b.emit("sub", given, total), b.emit("reduce_sum", given, axes=(0,)), b.emit("reduce_sum", given)]
+    block = optimize(b.build([*out, b.emit(kind, x, axes=(-1,)), b.emit(kind, x, axes=(0,)), b.emit(kind, x)]))
+    numbers = np.random.default_rng(5).integers(-9, 9, (5, size))
+
+    both(block, [(numbers > 0) if dtype == "bool" else numbers.astype(as_dtype(dtype))])
