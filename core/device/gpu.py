@@ -51,6 +51,7 @@ DEVICE_TARGET = replace(
         transposes_invariant=False,
         pairs=lambda dtype, rows, columns, terms: False,
         takes_pairs=lambda a, b: False,
+        in_passes=False,
         terms=256,
     ),
     convolutions=replace(
