@@ -110,10 +110,11 @@ def test_a_position_out_of_range_is_an_error(wrong, place, index, form):
     assert caught.value.code == "index_out_of_range"
 
 
+@pytest.mark.parametrize("batch", [4, BATCH])
 @pytest.mark.parametrize("form", FORMS)
-def test_the_bits_do_not_depend_on_the_number_of_threads(form, monkeypatch):
+def test_the_bits_do_not_depend_on_the_number_of_threads(form, batch, monkeypatch):
     monkeypatch.setattr(parallel, "LONG", 1)
-    block, args = product(form, 36)
+    block, args = product(form, 36, batch=batch)
     block = optimize(vjp(block, [block.params[0], block.params[2]]))
     args = [*args, np.random.default_rng(2).normal(size=block.types[block.params[-1]].shape).astype("float32")]  # type: ignore[union-attr]
     found = []
