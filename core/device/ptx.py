@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 
 from core.codegen.cpus import prepare_targets
 from core.codegen.machine import optimize
-from core.device.step import DeviceCode
+from core.device.launches import DeviceCode
 from core.device.threads import WARP
 from core.ir.errors import ExecutionError
 
@@ -23,8 +23,11 @@ __all__ = ["Cubin", "cubin_of", "has_linker", "ptx_of"]
 PRELUDE = """
 @shared_memory = external addrspace(3) global [0 x i8], align 16
 @arrived = internal global i32 0
+@round = internal global i32 0
 declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
 declare i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+declare i32 @llvm.nvvm.read.ptx.sreg.ntid.x()
+declare i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
 declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)
 declare void @llvm.nvvm.bar.warp.sync(i32)
 declare i32 @llvm.nvvm.shfl.sync.bfly.i32(i32, i32, i32, i32)
@@ -32,7 +35,8 @@ declare i32 @llvm.nvvm.shfl.sync.bfly.i32(i32, i32, i32, i32)
 define internal i32 @dev_thread() #1 {{
   %block = call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
   %thread = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
-  %before = mul i32 %block, {block}
+  %threads = call i32 @llvm.nvvm.read.ptx.sreg.ntid.x()
+  %before = mul i32 %block, %threads
   %number = add i32 %before, %thread
   ret i32 %number
 }}
@@ -58,49 +62,69 @@ define internal i32 @dev_exchange(i32 %value, i32 %distance, i32 %place) #1 {{
 
 define internal void @dev_barrier(i32 %place) #1 {{
   call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)
-  {others}
-  ret void
-}}
-
-define ptx_kernel void @main(ptr %given, ptr %arena, ptr %control, ptr %stacks) #2 {{
-  call void @step(ptr %given, ptr %arena, ptr %control, ptr %stacks)
+  %thread = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+  %blocks = call i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
+  %speaks = icmp eq i32 %thread, 0
+  %several = icmp ugt i32 %blocks, 1
+  br i1 %several, label %others, label %done
+others:
+  br i1 %speaks, label %one, label %all
+one:
+  %round = load atomic i32, ptr @round acquire, align 4
+  %before = atomicrmw add ptr @arrived, i32 1 acq_rel
+  %last = sub i32 %blocks, 1
+  %is_last = icmp eq i32 %before, %last
+  br i1 %is_last, label %open, label %wait
+open:
+  store atomic i32 0, ptr @arrived monotonic, align 4
+  %next = add i32 %round, 1
+  store atomic i32 %next, ptr @round release, align 4
+  br label %all
+wait:
+  %now = load atomic i32, ptr @round acquire, align 4
+  %early = icmp eq i32 %now, %round
+  br i1 %early, label %wait, label %all
+all:
+  call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)
+  br label %done
+done:
   ret void
 }}
 
 attributes #1 = {{ nounwind alwaysinline }}
-attributes #2 = {{ nounwind "nvvm.maxntid"="{block}" }}
 """
-"""The functions `dev_*` (see `core.device.threads`) and the entry."""
+"""The functions `dev_*` (see `core.device.threads`).
 
-OTHER_BLOCKS = """%thread = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
-  %speaks = icmp eq i32 %thread, 0
-  br i1 %speaks, label %one, label %all
-one:
-  %before = atomicrmw add ptr @arrived, i32 1 acq_rel
-  %round = udiv i32 %before, {blocks}
-  %next = add i32 %round, 1
-  %wanted = mul i32 %next, {blocks}
-  br label %wait
-wait:
-  %now = load atomic i32, ptr @arrived acquire, align 4
-  %missing = sub i32 %now, %wanted
-  %early = icmp slt i32 %missing, 0
-  br i1 %early, label %wait, label %all
-all:
-  call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)"""
-"""One thread of each block waits until all blocks have arrived. All blocks must run at once (a cooperative launch)."""
+At a barrier of the launch one thread of each block waits until all blocks have arrived; the last one opens the next
+round. All blocks must run at once (a cooperative launch). The count begins anew in each round: a count that goes on
+would overflow after some 100,000 steps, in the middle of a round.
+"""
+
+ENTRY = """
+define ptx_kernel void @{entry}(ptr %given, ptr %arena, ptr %control, ptr %stacks) #{number} {{
+  call void @{kernel}(ptr %given, ptr %arena, ptr %control, ptr %stacks)
+  ret void
+}}
+attributes #{number} = {{ nounwind "nvvm.maxntid"="{block}" }}
+"""
+FIRST_ATTRIBUTES = 10
+"""The number of the attributes of the first entry; those of the text and of the prelude have smaller numbers."""
 
 
 def ptx_of(code: DeviceCode, architecture: str = "sm_80") -> str:
-    """The PTX of a step; its kernel is `main`. Raises ExecutionError (compiler_failed)."""
-    others = OTHER_BLOCKS.format(blocks=code.blocks) if code.blocks > 1 else ""
+    """The PTX of a step; its kernels are the `entry` of each launch. Raises ExecutionError (compiler_failed)."""
     declared = "\n".join(line for line in code.text.split("\n") if not re.match(r"declare \S+ @dev_", line))
     declared = re.sub(r"(attributes #0 = \{ nounwind) noinline", r"\1 alwaysinline", declared)  # calls spill registers
-    prelude = PRELUDE.format(block=code.block, last=WARP - 1, others=others)
+    kernels = {each.kernel: each for each in code.launches}.values()
+    entries = [
+        ENTRY.format(entry=each.entry, kernel=each.kernel, block=each.block, number=FIRST_ATTRIBUTES + i)
+        for i, each in enumerate(kernels)
+    ]
+    prelude = PRELUDE.format(last=WARP - 1)
     prepare_targets()
     machine = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(cpu=architecture, opt=3)
     try:
-        module = llvm.parse_assembly(declared + prelude)
+        module = llvm.parse_assembly(declared + prelude + "".join(entries))
         module.verify()
     except RuntimeError as error:
         raise ExecutionError(f"LLVM refuses the step: {error}", "compiler_failed") from None

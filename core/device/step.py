@@ -18,6 +18,7 @@ from core.codegen.step import Step
 from core.device.flow import write_loop
 from core.device.gpu import GPU
 from core.device.indexed import gather_kernel, scatter_kernel
+from core.device.launches import PARAMETERS, DeviceCode, Launch
 from core.device.product import product_kernel
 from core.device.rows import row_kernel, sums_room
 from core.device.threads import Threads
@@ -29,27 +30,14 @@ from core.plan.flow import Branch, Loop
 from core.plan.plan import Plan
 from core.runtime.control_words import OPS_LEFT
 
-__all__ = ["DeviceCode", "write_device_step"]
+__all__ = ["write_device_step"]
 
 MOST_SCRATCH = 1 << 26
 """Bytes of scratch memory for all threads of one kernel; fewer threads run a kernel that would need more."""
 
 
-PARAMETERS = ("given", "arena", "control", "stacks")
-
 ANYWHERE = ("any", 0, 0)
 """The place of an address that only the run tells."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceCode:
-    """The text of a step and what its launch needs. arena_bytes: with scratch memory after the arena."""
-
-    text: str
-    blocks: int
-    block: int
-    shared_bytes: int
-    arena_bytes: int
 
 
 def write_device_step(plan: Plan, blocks: int, block: int) -> DeviceCode:
@@ -61,7 +49,8 @@ def write_device_step(plan: Plan, blocks: int, block: int) -> DeviceCode:
         module = step.module
         module.functions += [step.f, _entry(step)]
         text = module.text()
-    return DeviceCode(text, blocks, block, threads.shared_bytes, step.arena.size + module.scratch)
+    launch = Launch("step", blocks, block, threads.shared_bytes, cooperative=blocks > 1)
+    return DeviceCode(text, (launch,), step.arena.size + module.scratch)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,8 @@ from core.codegen.cpus import cpu
 from core.codegen.machine import optimize
 from core.device.flow import TOO_SMALL
 from core.device.gpu import DEVICE_TARGET
-from core.device.step import DeviceCode, write_device_step
+from core.device.launches import DeviceCode
+from core.device.step import write_device_step
 from core.ir.errors import ExecutionError
 from core.ops.common.types import as_dtype
 from core.plan.plan import Plan
@@ -99,15 +100,15 @@ class Emulated:
         optimize(module, machine)
         self.engine = llvm.create_mcjit_compiler(module, machine)
         self.engine.finalize_object()
-        self.entry = self.engine.get_function_address("step")
+        self.entries = [self.engine.get_function_address(each.kernel) for each in code.launches]
 
     def run(self, addresses: Sequence[int], seed: int) -> None:
-        """Run the launch. Raises EmulatorFault."""
+        """Run the launches. Raises EmulatorFault."""
         given = (ctypes.c_void_p * 4)(*addresses)
-        code = self.code
         library = _emulator()
-        if library.gpu_run(self.entry, given, code.blocks, code.block, code.shared_bytes, seed, self.watches):
-            raise EmulatorFault(library.gpu_report().decode())
+        for each, entry in zip(self.code.launches, self.entries, strict=True):
+            if library.gpu_run(entry, given, each.grid, each.block, each.shared, seed, self.watches):
+                raise EmulatorFault(library.gpu_report().decode())
 
 
 @dataclass

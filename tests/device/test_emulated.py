@@ -187,7 +187,7 @@ def test_a_step_becomes_ptx_and_machine_code(architecture):
 
     ptx = ptx_of(code, architecture)
 
-    assert ".entry main" in ptx and f".target {architecture}" in ptx
+    assert ".entry run_step" in ptx and f".target {architecture}" in ptx
     if not has_linker():
         pytest.skip("no nvJitLink: the PTX was not linked")
     assert cubin_of(ptx, architecture).code.startswith(b"\x7fELF")

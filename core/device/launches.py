@@ -1,0 +1,47 @@
+"""A step of a GPU as a list of launches, which run one after the other: what the generator and the host agree on.
+
+The text of a step defines one function for each kernel. All take the same four addresses (`PARAMETERS`), which stay the
+same while a step is bound, so that the host may capture the launches once as a graph. A kernel finds in the arena what
+an earlier one has left there; registers, shared memory and stack positions do not survive a launch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["PARAMETERS", "DeviceCode", "Launch"]
+
+PARAMETERS = ("given", "arena", "control", "stacks")
+"""The parameters of each kernel: the table of the addresses of the caller's arrays, the arena, the control words, and
+the table of stacks: for each its address, its bytes, and the bytes that a run wanted (int64).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel on `grid` blocks of `block` threads. block: a multiple of the threads of a warp.
+
+    kernel:      the name of its function in the text.
+    shared:      bytes of shared memory that each block needs.
+    cooperative: whether blocks wait for each other, so that all must be resident at once.
+    """
+
+    kernel: str
+    grid: int
+    block: int
+    shared: int = 0
+    cooperative: bool = False
+
+    @property
+    def entry(self) -> str:
+        """The name of its entry in PTX and machine code."""
+        return f"run_{self.kernel}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCode:
+    """The text of a step and its launches in order. arena_bytes: with scratch memory behind the arena."""
+
+    text: str
+    launches: tuple[Launch, ...]
+    arena_bytes: int
