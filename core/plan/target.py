@@ -34,6 +34,7 @@ class RowLimits:
                     row lengths are tried from the most downwards in this step.
     instructions:   most instructions of one pass.
     unrelated:      most instructions of a pass that takes work on other arrays: equal work then shares its code.
+    live:           most values of a pass that are needed later at one place in it; None if that does not matter.
     """
 
     longest_row: int
@@ -41,6 +42,7 @@ class RowLimits:
     split_rows: tuple[int, int, int]
     instructions: int
     unrelated: int
+    live: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,7 @@ class StripeLimits:
     repeated: bytes from which on an array of an earlier chain is computed again and not stored.
     matrix:   fewest bytes of an array of a chain over a single matrix, and
     shared:   bytes of the arrays of one of its stripes, on which all threads work.
+    block:    columns that a stripe leaves out together where a mask hides them.
     """
 
     nbytes: int
@@ -162,6 +165,7 @@ class StripeLimits:
     repeated: int
     matrix: int
     shared: int
+    block: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,10 @@ import numpy as np
 
 from core.codegen.cpus import cpu
 from core.codegen.machine import optimize
-from core.device.flow import TOO_SMALL
+from core.device.flow import CONTROL_WORDS, STOP_AT, TOO_SMALL
 from core.device.gpu import DEVICE_TARGET
 from core.device.launches import DeviceCode
+from core.device.rules import RULES, Rules
 from core.device.step import write_device_step
 from core.ir.errors import ExecutionError
 from core.ops.common.types import as_dtype
@@ -33,9 +34,14 @@ from core.runtime.run import Run
 
 __all__ = ["Emulated", "EmulatedBackend", "EmulatorFault", "compiler"]
 
-FUNCTIONS = ("thread", "barrier", "block_barrier", "warp_barrier", "exchange", "shared", "reads", "writes")
+FUNCTIONS = (
+    "thread", "barrier", "block_barrier", "warp_barrier", "exchange", "shared", "reads", "writes",
+    "mma_tf32", "mma_f16", "mma_bf16",
+)  # fmt: skip
 FLOATS = {"float": 4, "double": 8, "half": 2, "ptr": 8}
-ACCESS = re.compile(r"^  (?:%\S+ = )?(load|store) (?!volatile)(?:atomic )?(\w+)(?: \S+)?, (ptr %[\w.]+), align \d+$")
+ACCESS = re.compile(
+    r"^  (?:%\S+ = )?(load|store) (?!volatile)(?:atomic )?(\w+|<\d+ x \w+>)(?: \S+)?, (ptr %[\w.]+), align \d+$"
+)
 ALIGNMENT = 256
 
 
@@ -58,7 +64,7 @@ def _emulator() -> ctypes.CDLL:
     flags = ["-O2", "-shared", "-fPIC", "-U_FORTIFY_SOURCE", "-w"]
     command = compiler()
     assert command, "a C compiler"
-    subprocess.run([*command, *flags, str(source), "-o", str(made)], check=True)
+    subprocess.run([*command, *flags, str(source), "-o", str(made), "-lm"], check=True)
     library = ctypes.CDLL(str(made))
     library.gpu_report.restype = ctypes.c_char_p
     library.gpu_run.argtypes = [
@@ -80,7 +86,8 @@ def _watched(line: str, number: int) -> Iterator[str]:
     if found:
         kind, type, address = found.groups()
         if "slot" not in address:
-            nbytes = FLOATS.get(type) or int(type[1:]) // 8
+            one = type.strip("<>").split(" x ")
+            nbytes = (FLOATS.get(one[-1]) or int(one[-1][1:]) // 8) * (int(one[0]) if len(one) == 2 else 1)
             yield f"  call void @dev_{'reads' if kind == 'load' else 'writes'}({address}, i32 {nbytes}, i32 {number})"
     yield line
 
@@ -104,11 +111,15 @@ class Emulated:
 
     def run(self, addresses: Sequence[int], seed: int) -> None:
         """Run the launches. Raises EmulatorFault."""
+        for number in range(len(self.entries)):
+            self.launch(number, addresses, seed)
+
+    def launch(self, number: int, addresses: Sequence[int], seed: int) -> None:
+        """Run one launch. Raises EmulatorFault."""
         given = (ctypes.c_void_p * 4)(*addresses)
-        library = _emulator()
-        for each, entry in zip(self.code.launches, self.entries, strict=True):
-            if library.gpu_run(entry, given, each.grid, each.block, each.shared, seed, self.watches):
-                raise EmulatorFault(library.gpu_report().decode())
+        each, library = self.code.launches[number], _emulator()
+        if library.gpu_run(self.entries[number], given, each.grid, each.block, each.shared, seed, self.watches):
+            raise EmulatorFault(library.gpu_report().decode())
 
 
 @dataclass
@@ -152,7 +163,9 @@ class EmulatedRegion:
         arena = _aligned(self.emulated.code.arena_bytes)
         stacks = [_aligned(size) for size in self.stack_sizes]
         table = np.array([(s.ctypes.data, s.nbytes, 0) for s in stacks] or [(0, 0, 0)], np.int64)
-        control = np.zeros(len(CONTROL) + 2, np.int64)
+        control = np.zeros(CONTROL_WORDS, np.int64)
+        stop = np.zeros(1, np.int64)
+        control[STOP_AT] = stop.ctypes.data
         control[CONTROL.index("max_trips")] = run.limits.max_trips
         control[OPS_LEFT] = run.ops_left
         self.emulated.run([x.ctypes.data for x in (given, arena, control, table)], self.seed + self.launches)
@@ -176,12 +189,13 @@ class EmulatedBackend:
     watches: bool = True
     seed: int = 1
     target: Target = DEVICE_TARGET
+    rules: Rules = RULES
     compiled: list[EmulatedRegion] = field(default_factory=list)
 
     def arena_bytes(self, plan: Plan) -> int:
-        return write_device_step(plan, self.blocks, self.block).arena_bytes
+        return write_device_step(plan, self.blocks, self.block, self.rules).arena_bytes
 
     def compile(self, plan: Plan, timed: bool = False) -> EmulatedRegion:
-        code = write_device_step(plan, self.blocks, self.block)
+        code = write_device_step(plan, self.blocks, self.block, self.rules)
         self.compiled.append(EmulatedRegion(plan, Emulated(code, self.watches), self.seed))
         return self.compiled[-1]
