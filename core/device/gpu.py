@@ -36,6 +36,7 @@ DEVICE_TARGET = replace(
     CPU_TARGET,
     interprets=False,
     open_sizes=False,
+    grows=False,
     lacks=LACKS,
     alignment=256,
     rows=RowLimits(

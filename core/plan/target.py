@@ -178,6 +178,7 @@ class Target:
     interprets:      whether generated code can call the reference executor for an op without code of its own. If not,
                      such an op ends the region of generated code.
     open_sizes:      whether generated code can hold arrays whose length only the run tells.
+    grows:           whether it can hold tensor arrays that programs write.
     lacks:           kinds of `Kernel` for which the generator has no code.
     alignment:       bytes; every array of the arena starts at a multiple of it.
     min_stack_bytes: least capacity of a stack in bytes.
@@ -196,6 +197,7 @@ class Target:
     pools: PoolLimits
     stripes: StripeLimits
     open_sizes: bool = True
+    grows: bool = True
     lacks: frozenset[str] = frozenset()
 
     def stack_bytes(self, needed: int) -> int:
