@@ -77,7 +77,8 @@ def _in_rows(low: Lowering, op: Op) -> tuple[Entry, frozenset[int], tuple[int, .
     """The operand of `op`, its last axes, and the axes before these that are reduced too.
 
     The last axes are rows of adjacent elements, each a part of one reduction. An operand with long rows has another
-    shape, with an axis that counts the parts of a row. None if rows are too short, or if each of them is a whole reduction, whose result the same pass can use.
+    shape, with an axis that counts the parts of a row. None if rows are too short, or if each of them is a whole
+    reduction, whose result the same pass can use.
     """
     entry, over = low.entry(op.inputs[0]), _axes(low, op)
     shape = low.type(op.inputs[0]).shape
