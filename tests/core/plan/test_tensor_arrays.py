@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -250,3 +253,32 @@ def test_a_recorded_stack_that_is_read_by_index_gets_a_whole_cotangent(reader, a
     for found, wanted in zip(short[-2:], whole[-2:], strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-13)
     both(pulls[0], args)
+
+
+AFTER_A_FAILED_CHECK = """
+from tests.core.plan.test_tensor_arrays import read_then_sum
+read_then_sum()
+"""
+
+
+def read_then_sum() -> None:
+    """A read beyond the end of an array, then a sum of two arrays of 2 MiB, in memory that other values used before."""
+    s = Sketch()
+    w = s.param("w", np.full((500, 512), 1.5))
+    s.feed("at", 2000, "int64")
+    others = [s.op("scale", w, scale=1.0 + i) for i in range(8)]
+    s.op("array_unstack", w, out="array")
+    element = s.op("array_read", "array", "at")
+    total = s.op("sum", [s.op("array_unstack", s.op("sin", w)), "array"])
+    last = s.op("array_read", total, s.const(0, (), "int64"))
+    s.total(s.op("sum", [element, last, *(s.op("reduce_sum", s.op("sin", each), axes=[0]) for each in others)]))
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss")).compiled()
+    for _ in range(4):
+        with pytest.raises(ExecutionError) as caught:
+            executable.step(s.values)
+        assert caught.value.code == "index_out_of_range"
+
+
+def test_a_sum_of_arrays_after_a_failed_check_writes_nothing():
+    """Else it would write to memory of others, and end the process."""
+    subprocess.run([sys.executable, "-c", AFTER_A_FAILED_CHECK], check=True, timeout=120)
