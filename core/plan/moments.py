@@ -109,9 +109,7 @@ def _steps(view: View, axes: frozenset[int]) -> set[int]:
     return {view.strides[i] for i in axes if view.shape[i] > 1}
 
 
-def _moments(
-    low: Lowering, op: Op, x: Entry, rows: frozenset[int], left: Sequence[int]
-) -> tuple[Entry, Entry, Entry]:
+def _moments(low: Lowering, op: Op, x: Entry, rows: frozenset[int], left: Sequence[int]) -> tuple[Entry, Entry, Entry]:
     """The mean over the axes of `op`, the mean of the squared distances from it, and the sum of the distances.
 
     rows: the axes of a row. left: the axes before these that are reduced too.
