@@ -3,8 +3,9 @@
 The gradient of a variance contains such a sum, whose factor k is itself the result of a sum over the same elements.
 With k outside, one pass over memory is enough for both sums.
 
-A sum of deviations is zero but for rounding, so it cannot overflow where its multiple does not. It is computed and not
-replaced by zero, so that infinities and NaNs reach the result.
+A sum of deviations is zero but for rounding, so it cannot overflow where its multiple does not. float16 is the
+exception: the mean of numbers near 1000 is rounded by up to 1/4, and the sum of a million such deviations is infinite.
+The sum is computed and not replaced by zero, so that infinities and NaNs reach the result.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ def _multiple(block: Block, made: Mapping[str, Op], op: Op) -> list[Op] | None:
         return None
     type, out = block.types[op.inputs[0]], block.types[op.outputs[0]]
     if isinstance(type, StackType) or isinstance(out, StackType) or type.rank != out.rank or not type.is_static:
+        return None
+    if type.dtype == "float16":
         return None
     chain: list[Op] = []
     at = made.get(op.inputs[0])

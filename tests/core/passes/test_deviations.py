@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.ir import Block
+from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
 from core.passes.deviations import factor_deviations
 from core.runtime.reference import execute
 from tests.core.blocks import Writer
@@ -60,6 +61,21 @@ def test_numbers_that_are_not_finite_reach_the_sum(bad):
 
     assert np.isnan(found[0, 1])
     assert np.isfinite(found[0, [0, 2]]).all()
+
+
+def test_a_sum_of_float16_deviations_that_would_overflow_keeps_its_factor():
+    b = BlockBuilder()
+    x, k = b.param(TensorType((2**19, 1), "float16")), b.param(TensorType((1, 1), "float16"))
+    mean = b.emit("reduce_mean", x, axes=(0,), keepdims=True)
+    part = b.emit("mul", k, b.emit("sub", x, mean))
+    block = b.build([b.emit("reduce_sum", part, axes=(0,), keepdims=True)])
+    numbers = np.tile(np.array([1000.0, 1000.5], "float16"), 2**18).reshape(
+        -1, 1
+    )  # the mean 1000.25 is rounded to 1000
+
+    (found,) = execute(factor_deviations(block), [numbers, np.full((1, 1), 2.0**-10, "float16")])
+
+    assert found == 0.5 * 2**18 * 2.0**-10
 
 
 @pytest.mark.parametrize(
