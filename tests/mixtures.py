@@ -29,10 +29,12 @@ class Mixture:
     values: operands for its parameters; wrt: names of those that have gradients.
     pool:   states; kept: further results.
     depth:  of loops around this block.
+    rare:   draws of forms that were added later, so that the mixtures of old seeds keep their shapes.
     """
 
     def __init__(self, draw: random.Random, dtype: str) -> None:
         self.draw, self.dtype = draw, dtype
+        self.rare = random.Random(str(draw.getstate()[1][:4]))
         self.rng = np.random.default_rng(draw.getrandbits(32))
         self.batch, self.time = draw.choice((1, 2, 2, 3)), draw.choice((1, 2, 5, 11, 19, 33))
         self.width = draw.choice((2, 4, 6, 16, 17, 18, 24, 34))
@@ -143,7 +145,11 @@ class Mixture:
             shape = (*scores.shape[:-2], 1, t) if self.chance(0.5) else (t,)
             return scores + self.fixed(np.where(self.rng.random(shape) < 0.3, -1e4, 0.25).astype(as_dtype(self.dtype)))
         if how == 1:
-            return self.emit("where", self.emit("triangle_mask_like", scores), scores, low)
+            seen = self.emit("triangle_mask_like", scores, diagonal=self.rare.choice((0, 0, 1, 3)))
+            if self.rare.random() < 0.4:  # a band
+                past = self.emit("triangle_mask_like", scores, diagonal=self.rare.choice((-1, -2, -4)))
+                seen = self.emit("logical_and", seen, self.emit("logical_not", past))
+            return self.emit("where", seen, scores, low)
         if how == 2:
             return self.emit("where", self.fixed(self.rng.random((t, t)) < 0.7), scores, low)
         if how == 3:
@@ -277,7 +283,7 @@ class Mixture:
     def looped(self) -> None:
         """A loop over time whose body mixes further statements; sequences may have lengths."""
         inner = Mixture.__new__(Mixture)
-        inner.draw, inner.dtype, inner.rng = self.draw, self.dtype, self.rng
+        inner.draw, inner.rare, inner.dtype, inner.rng = self.draw, self.rare, self.dtype, self.rng
         inner.batch, inner.time, inner.width, inner.depth = self.batch, 1, self.width, self.depth + 1
         inner.b, inner.values, inner.pool, inner.kept = BlockBuilder(), [], [], []
         inner.wrt = []
@@ -335,6 +341,30 @@ class Mixture:
         whole = self.emit("transpose", whole, axes=(1, 0, 2))
         self.add(whole + h if self.chance(0.5) else whole * c)
 
+    def normalised(self) -> None:
+        """Deviations from a mean over some axes and their variance, with other readers of each of them."""
+        x, pick = self.one(), self.rare
+        axes = pick.choice(((0, 2), (0, 1), (0, 1, 2), (1, 2), (2,)))
+        n, t, d = self.shape
+        shape = pick.choice((self.shape, (n, 2, t, d // 2), (n, 2, t * (d // 2)))) if d % 2 == 0 else self.shape
+        if shape != self.shape:
+            x, axes = self.emit("reshape", x, shape=shape), tuple(i for i in range(len(shape)) if i != 1)
+        if pick.random() < 0.3:
+            x = self.emit("relu", x)
+        mean = self.emit("reduce_mean", x, axes=axes, keepdims=True)
+        apart = x - mean
+        variance = self.emit("reduce_mean", self.emit("square", apart), axes=axes, keepdims=True)
+        made = apart * self.emit("rsqrt", self.emit("scale", variance, scale=1.0, bias=0.1))
+        if pick.random() < 0.5:
+            made = made * self.given(*mean.shape, scale=1.0) + self.given(*mean.shape)
+        if pick.random() < 0.3:
+            total = self.emit("reduce_sum", self.emit("tanh", variance) * apart, axes=axes, keepdims=True)
+            made = made + total + self.emit("reduce_sum", apart, axes=axes, keepdims=True)
+        if pick.random() < 0.3:
+            made = made + self.emit("tanh", mean)
+        made = self.emit("reshape", made, shape=self.shape)
+        self.pool.append(self.emit("relu", made + self.one()) if pick.random() < 0.3 else made)
+
     def elementwise(self) -> None:
         x, y = self.one(), self.one()
         self.add(
@@ -359,6 +389,8 @@ class Mixture:
             kinds = [(w, f) for w, f in kinds if f != self.recurrent]
         make = self.draw.choices([f for _, f in kinds], [w for w, _ in kinds])[0]
         make()
+        if self.rare.random() < 0.2:
+            self.normalised()
 
 
 def mixture(seed: int, dtype: str, statements: int) -> tuple[Block, list[np.ndarray], list[str]]:

@@ -18,7 +18,7 @@ from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import optimize
 from core.ir import Block
 from core.ops.common.types import as_dtype
-from core.plan import rows_at
+from core.plan import moments, rows_at
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
@@ -30,7 +30,7 @@ __all__ = ["guards"]
 PARTS = {"float64": 1e-9, "float32": 2e-4, "bfloat16": 0.1}
 """Largest errors as parts of the largest element."""
 
-QUICK = (3, 14, 25, 112)
+QUICK = (3, 14, 25, 112, 3001)
 """112: products of bfloat16 pairs in stripes of one row."""
 
 
@@ -48,7 +48,9 @@ def rare_forms(draw: random.Random, monkeypatch: pytest.MonkeyPatch) -> CpuBacke
         repeated=draw.choice((0, 0, 2**62)), matrix=draw.choice((0, 0, 2**26)), batch=draw.choice((1, 2)),
         shared=draw.choice((1, 500, 5000)),
     )  # fmt: skip
-    limits = replace(limits, block=random.Random(str(limits)).choice((2, 4, 64)))
+    rare = random.Random(str(limits))
+    limits = replace(limits, block=rare.choice((2, 4, 64)))
+    monkeypatch.setattr(moments, "LONGEST", rare.choice((40, 40, 4096)))
     backend = CpuBackend()
     backend.target = replace(CPU_TARGET, stripes=limits)  # type: ignore[misc]
     return backend
