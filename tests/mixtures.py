@@ -344,7 +344,7 @@ class Mixture:
     def normalised(self) -> None:
         """Deviations from a mean over some axes and their variance, with other readers of each of them."""
         x, pick = self.one(), self.rare
-        axes = pick.choice(((0, 2), (0, 1), (0, 1, 2), (1, 2), (2,)))
+        axes: tuple[int, ...] = pick.choice(((0, 2), (0, 1), (0, 1, 2), (1, 2), (2,)))
         n, t, d = self.shape
         shape = pick.choice((self.shape, (n, 2, t, d // 2), (n, 2, t * (d // 2)))) if d % 2 == 0 else self.shape
         if shape != self.shape:
