@@ -234,7 +234,7 @@ def bind_device_step(executable: Executable, values: Mapping[str, Any]) -> Devic
         return None
     try:
         return DeviceBoundStep(executable, region, values)
-    except (DeviceFull, MemoryError):
+    except MemoryError:
         return None
 
 
