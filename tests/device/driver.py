@@ -92,7 +92,7 @@ class EmulatedDriver:
 
     def load(self, code: bytes, launches: Sequence[Launch]) -> list[_Function]:
         self.check()
-        emulated = Emulated(pickle.loads(code), self.watches)
+        emulated = Emulated(pickle.loads(code), self.watches)  # noqa: S301  (of `make`)
         return [_Function(emulated, i, self.most_blocks) for i, _ in enumerate(launches)]
 
     def address(self, array: Any) -> int:

@@ -103,7 +103,8 @@ def emulated_cuda(driver: EmulatedDriver) -> Iterator[None]:
         CUDARuntimeError=_CudaError,
     )
     pool = _Pool(driver)
-    given: dict[str, Any] = {"cuda": SimpleNamespace(runtime=runtime), "get_default_memory_pool": lambda: pool}
+    cuda = SimpleNamespace(runtime=runtime, get_current_stream=driver.current)
+    given: dict[str, Any] = {"cuda": cuda, "get_default_memory_pool": lambda: pool}
     before = {name: CUPY.__dict__[name] for name in given if name in CUPY.__dict__}
     CUPY.__dict__.update(given)
     try:
