@@ -152,6 +152,16 @@ def gpu_state(backend: DeviceBackend, worker: str, device: str, xp: Any, *rest: 
     return WorkerState(worker, "cuda", backend.driver.xp, *rest, gpu=backend)
 
 
+def test_a_profile_has_the_times_of_ops_that_run_one_by_one(sides):
+    on_gpu, _ = sides
+    on_gpu.step(feeds())
+    asked = {"id": "s", "seq": 2, "fetch": [], "require_finite": False, "returned": "none", "profile": True}
+
+    said, _ = training.step(on_gpu.state, asked, feeds())
+
+    assert "matmul" in {each["kernel"] for each in said["profile"]["kernels"]}
+
+
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_bound_step_that_fails_changes_nothing(sides, wrong):
     on_gpu, on_cpu = sides
