@@ -60,5 +60,11 @@ DEVICE_TARGET = replace(
         short_row_bytes=0,
         single_tap_channels=NEVER,
     ),
-    stripes=replace(CPU_TARGET.stripes, nbytes=NEVER),
+    stripes=replace(
+        CPU_TARGET.stripes,
+        nbytes=2**18,
+        least=16,  # rows of the results of tensor cores
+        stripe=2**16,  # shared memory holds the arrays of a stripe
+        repeated=2**20,  # computing scores again is cheaper than storing them
+    ),
 )

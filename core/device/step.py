@@ -6,6 +6,7 @@ and the table of stacks (see `core.codegen.step`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -21,6 +22,7 @@ from core.device.indexed import gather_kernel, scatter_kernel
 from core.device.launches import PARAMETERS, DeviceCode, Launch
 from core.device.product import product_kernel
 from core.device.rows import row_kernel, sums_room
+from core.device.stripes import write_striped
 from core.device.threads import Threads
 from core.ir.errors import InternalError
 from core.ir.stop import poll
@@ -28,6 +30,7 @@ from core.plan.arena import arrange
 from core.plan.data import Gather, Gemm, Instruction, Interpreted, Kernel, Root, Rows, ScatterAdd, Sequence, Stack, View
 from core.plan.flow import Branch, Loop
 from core.plan.plan import Plan
+from core.plan.striped import Striped
 from core.runtime.control_words import OPS_LEFT
 
 __all__ = ["write_device_step"]
@@ -98,7 +101,10 @@ class DeviceStep(Step):
             self.meet()
             return
         self._order(each)
-        super().instruction(each)
+        if isinstance(each, Striped):
+            write_striped(self, each)
+        else:
+            super().instruction(each)
 
     def _nest(self, each: Loop | Branch) -> None:
         if isinstance(each, Loop):
@@ -136,7 +142,7 @@ class DeviceStep(Step):
         """A barrier before `each` if it depends on an instruction since the last one."""
         scratch = ("arena", self.arena.size, 1 << 62)
         read, written = self.places(each.reads()), self.places(each.writes())
-        if isinstance(each, Rows | Kernel):
+        if isinstance(each, Rows | Kernel | Striped):
             written.add(scratch)
         before = self._waiting
         if (
@@ -165,10 +171,15 @@ class DeviceStep(Step):
     # --- kernels -------------------------------------------------------------------------------------------------
 
     def rows(self, each: Rows, fresh: bool = True) -> None:
-        assert fresh, "only stripes continue sums, and the target has none"
-        key = (each.kernel, *(v.shape for v in each.views))
-        name = self.module.function(key, "rows", lambda name: row_kernel(name, each, self.launch))
-        self._call(name, each.views, [self._scratch(sums_room(each, self.launch))])
+        key = (each.kernel, fresh, *(v.shape for v in each.views))
+        name = self.module.function(key, "rows", lambda name: row_kernel(name, each, self.launch, fresh))
+        self._call(name, each.views, [self.scratch(sums_room(each, self.launch))])
+
+    def fill(self, view: View, number: IRValue) -> None:
+        """Set all elements of a dense array to one number, all threads together."""
+        f, address = self.f, self.address(view)
+        with f.loop(self.launch.number(f), I64(math.prod(view.shape)), self.launch.total) as i:
+            f.store(number, f.at(address, i, view.dtype))
 
     def gemm(self, each: Gemm, addresses: list[IRValue] | None = None) -> None:
         views = (each.a, each.b, each.c)
@@ -202,7 +213,7 @@ class DeviceStep(Step):
         task = parallel.kernel_task(self.module, name, each, max(chunks, 1))
         addresses = [*map(self.address, each.views), self.base(self.plan.error.root)]
         if room:
-            addresses.append(self._scratch(chunks * room))
+            addresses.append(self.scratch(chunks * room))
         context = f.fresh("context")
         f.top.append(f"  {context} = alloca [{len(addresses)} x ptr], align 16")
         for i, address in enumerate(addresses):
@@ -214,7 +225,7 @@ class DeviceStep(Step):
     def _call(self, name: str, views: Iterable[View], more: Iterable[IRValue]) -> None:
         self.f.do(f"call void @{name}({', '.join(map(str, [*map(self.address, views), *more]))})")
 
-    def _scratch(self, nbytes: int) -> IRValue:
+    def scratch(self, nbytes: int) -> IRValue:
         """The address of scratch memory."""
         self.module.scratch = max(self.module.scratch, nbytes)
         return self.f.at(self.f.param("arena"), I64(self.arena.size), "uint8")
