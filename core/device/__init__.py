@@ -2,10 +2,11 @@
 
 A thread of the GPU is a CPU without vectors: the generators of `core.codegen` write the text with one lane, and all
 threads of a launch run it together. Every thread follows the control flow of the step by itself. The kernels of
-`core.codegen` take a range of units, and each thread has its own; products, passes over rows, stripes, gathers and
-scatters have generators here. Between two instructions of which one depends on the other all threads meet at a barrier.
+`core.codegen` take a range of units, and each thread has its own; products, passes over rows, stripes, gathers,
+scatters, Cholesky and LU factors and triangular systems have generators here. Between two instructions of which one
+depends on the other all threads meet at a barrier.
 
 `gpu` has the GPU as a target, `threads` the numbers of threads and their barriers, `launches` the form that generator
-and host agree on, `step` and `flow` the step with its loops, `rows`, `product`, `stripes` and `indexed` the kernels,
-`ptx` the way to PTX and cubins.
+and host agree on, `step` and `flow` the step with its loops, `rows`, `product`, `stripes`, `systems` and `indexed` the
+kernels, `ptx` the way to PTX and cubins.
 """

@@ -24,12 +24,7 @@ GPU = Cpu(
 
 NEVER = 2**62
 
-LACKS = frozenset(
-    (
-        "cholesky", "eigenvalues", "eigenvectors", "eliminate", "exponential", "orthogonalize", "singular_values",
-        "substitute", "substitute_identity", "substitute_ordered",
-    )
-)  # fmt: skip
+LACKS = frozenset(("eigenvalues", "eigenvectors", "exponential", "orthogonalize", "singular_values"))
 """Kernels that are written for vector registers, or that call LAPACK."""
 
 DEVICE_TARGET = replace(

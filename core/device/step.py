@@ -23,6 +23,7 @@ from core.device.launches import PARAMETERS, DeviceCode, Launch
 from core.device.product import product_kernel
 from core.device.rows import row_kernel, sums_room
 from core.device.stripes import write_striped
+from core.device.systems import SYSTEMS, system_kernel
 from core.device.threads import Threads
 from core.ir.errors import InternalError
 from core.ir.stop import poll
@@ -203,6 +204,11 @@ class DeviceStep(Step):
 
     def kernel(self, each: Kernel) -> None:
         """A kernel of `core.codegen`: its units are shared by as many threads as it has units and scratch memory."""
+        if each.kind in SYSTEMS:
+            key = ("block", each.kind, each.spec)
+            name = self.module.function(key, each.kind, lambda name: system_kernel(name, each, self.launch))
+            self._call(name, each.views, [self.base(self.plan.error.root), I64(each.check)])
+            return
         f = self.f
         name = self.module.function(
             (each.kind, each.spec, len(each.views)), each.kind,
