@@ -111,7 +111,7 @@ format: $(STAMP)  ## format the sources with ruff
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 
-MEASURES := steps first_gradient http_sessions memory
+MEASURES := steps first_gradient http_sessions memory roofline
 BENCHES  := $(filter-out $(MEASURES) report,$(basename $(notdir $(shell grep -l '^def main' bench/*.py))))
 
 bench: $(STAMP)  ## measure compilation, calls, and training in comparison with PyTorch, JAX and TensorFlow

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.roofline import section
+
 __all__ = ["main", "page"]
 
 OWN = "backpass"
@@ -129,6 +131,8 @@ def page(found: Mapping[str, Any]) -> str:
             parts.append(_table([_threads(threads), "Backpass", "FastAPI + torch", "ratio"], rows))
     if "memory" in found:
         parts += _memory(found["memory"])
+    if "roofline" in found:
+        parts.append(section(found["roofline"]))
     return "\n".join(parts)
 
 

@@ -116,10 +116,14 @@ class _Writer:
 
     def _reduced(self, op: str, values: list[IRValue], pieces: list[RowSlice]) -> IRValue:
         kept = [masked(self.f, op, v, p.mask) for v, p in zip(values, pieces, strict=True)]
-        while len(kept) > 1:  # in pairs: shorter chains, smaller errors
-            pairs = [combine(self.f, op, a, b) for a, b in zip(kept[::2], kept[1::2], strict=False)]
-            kept = pairs + kept[len(pairs) * 2 :]
-        return reduce_lanes(self.f, op, kept[0])
+        return reduce_lanes(self.f, op, self._paired(op, kept))
+
+    def _paired(self, op: str, values: list[IRValue]) -> IRValue:
+        """All `values` combined, in pairs: shorter chains, smaller errors."""
+        while len(values) > 1:
+            pairs = [combine(self.f, op, a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
+            values = pairs + values[len(pairs) * 2 :]
+        return values[0]
 
     def _pieces(self) -> list[RowSlice]:
         """The slices of a row."""
@@ -135,15 +139,21 @@ class _Writer:
         f, code = self.f, self.code
         for n in sweep.before:
             self._row(n)
-        totals = {n: f.slot(code[n].dtype, self.lanes) for n in sweep.along if code[n].kind == "reduce"}
-        for n, slot in totals.items():
-            f.write(f.splat(identity(code[n].op, code[n].dtype), self.lanes), slot)
+        totals = {  # a total for each of the slices that are computed together: none waits for another one
+            n: [f.slot(code[n].dtype, self.lanes) for _ in range(sweep.unroll)]
+            for n in sweep.along
+            if code[n].kind == "reduce"
+        }
+        for n, slots in totals.items():
+            for slot in slots:
+                f.write(f.splat(identity(code[n].op, code[n].dtype), self.lanes), slot)
 
-        def one(n: int, piece: RowSlice, made: dict[int, IRValue]) -> None:
+        def one(n: int, piece: RowSlice, made: dict[int, IRValue], which: int) -> None:
             instr = code[n]
             if n in totals:
+                slot = totals[n][which]
                 value = masked(f, instr.op, made[instr.args[0]], piece.mask)
-                f.write(combine(f, instr.op, f.read(totals[n], instr.dtype, self.lanes), value), totals[n])
+                f.write(combine(f, instr.op, f.read(slot, instr.dtype, self.lanes), value), slot)
             elif n in sweep.read:
                 made[n] = f.load(f.at(self.scratch[n], piece.start, instr.dtype), instr.dtype, piece.lanes)
             else:
@@ -155,14 +165,15 @@ class _Writer:
             made: list[dict[int, IRValue]] = [{} for _ in pieces]
             for n in sweep.along:
                 uses = f.uses
-                for piece, each in zip(pieces, made, strict=True):
+                for which, (piece, each) in enumerate(zip(pieces, made, strict=True)):
                     f.uses = uses.copy()  # unrolled copies count as one use
-                    one(n, piece, each)
+                    one(n, piece, each, which)
 
         if sweep.along:
             self._along(body, sweep.unroll)
-        for n, slot in totals.items():
-            self.values[n] = reduce_lanes(f, code[n].op, f.read(slot, code[n].dtype, self.lanes))
+        for n, slots in totals.items():
+            parts = [f.read(slot, code[n].dtype, self.lanes) for slot in slots]
+            self.values[n] = reduce_lanes(f, code[n].op, self._paired(code[n].op, parts))
 
     def _along(self, body: Callable[..., None], unroll: int) -> None:
         """``body(*slices)`` for all slices of the row in order, `unroll` of them at a time."""

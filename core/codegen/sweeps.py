@@ -159,6 +159,8 @@ def _unroll(code: Sequence[Instr], along: Sequence[int], read: Collection[int], 
             waits = max((ready.get(a, 0) for a in code[n].args), default=0)
             ready[n] = waits + _latency(code[n])
     wanted = 1 + max(ready.values(), default=0) // REACH
+    if any(_is_total(code, code[n]) for n in along):  # each addition to a total waits for the one before
+        wanted = MOST_UNROLLED
     return max(1, min(wanted, MOST_UNROLLED, STRAIGHT // max(len(along), 1), pieces))
 
 

@@ -9,6 +9,7 @@ from core.ir.size import check_size
 from core.passes.accumulate import accumulate_early
 from core.passes.cse import share_common
 from core.passes.dce import eliminate_dead
+from core.passes.deviations import factor_deviations
 from core.passes.expand import expand_composites
 from core.passes.fold import fold_constants
 
@@ -19,6 +20,7 @@ PIPELINE: tuple[Callable[[Block], Block], ...] = (
     expand_composites,
     fold_constants,
     share_common,
+    factor_deviations,
     accumulate_early,
     eliminate_dead,
 )

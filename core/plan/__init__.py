@@ -37,13 +37,14 @@ From ops to instructions:
     interpreted   an op that the reference executor runs, called from generated code
     partition     regions of generated code, and the single ops between them
 
-Lowerings, one family of ops in each file: shapes, movement, constants, draws, reduce, selecting, ordered, scaling,
-linear, einsum, factors, spectra, convolution, windows, pooling, indexing, segments, merging, ragged, lattices, by_data,
-checked, loops, branches, stacks.
+Lowerings, one family of ops in each file: shapes, movement, constants, draws, reduce, moments, selecting, ordered,
+scaling, linear, einsum, factors, spectra, convolution, windows, pooling, indexing, segments, merging, ragged, lattices,
+by_data, checked, loops, branches, stacks.
 
 Fusion:
 
     fusion            elementwise ops, broadcasts and reductions in one pass over memory
+    repeated          cheap values that a fusion computes again
     rows_at           gathers inside fusions: rows at positions that are data
     scattered         scatters that gather their rows themselves
     instruction_list  the instructions so far, and the fusion that an op joins

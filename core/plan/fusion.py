@@ -227,9 +227,9 @@ class Fusion:
     def finish(self) -> Rows | None:
         """The fusion as an instruction: axes are merged where every array allows it, and a row is chosen.
 
-        None if nothing is left to do, because other fusions look up the same themselves.
+        None if nothing is left to do, because other fusions compute or look up the same themselves.
         """
-        self._drop_unused_lookups()
+        self._drop_unused()
         if not self.drafts:
             return None
         first = len(self.shape) - self.row if self.row is not None else None
@@ -263,10 +263,8 @@ class Fusion:
         kernel = RowKernel(outer, inner, tuple(operands), tuple(code))
         return Rows(kernel, tuple(views), tuple(self.ops), location=self.location)
 
-    def _drop_unused_lookups(self) -> None:
-        """Drop lookups whose value nothing in this fusion reads, and what only they read."""
-        if all(d.lookup is None for d in self.drafts):
-            return
+    def _drop_unused(self) -> None:
+        """Drop values that nothing in this fusion reads or stores, and the checks of lookups among them."""
         used = {n for n, d in enumerate(self.drafts) if d.instr.kind in ("store", "accumulate", "check")}
         used = {n for n in used if self.drafts[n].guards is None}
         for n in reversed(range(len(self.drafts))):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from core.ir.errors import Location
 from core.ir.stop import poll
-from core.plan.data import Instruction, Limited, Root, Rows, View
+from core.plan.data import Gemm, Instruction, Limited, Root, Rows, View
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.rows_at import lookup_of
 from core.plan.sizes import Size
@@ -30,11 +30,14 @@ class InstructionList:
         self._limits = limits
         self._all: list[Fusion | Instruction] = []
         self._ready: dict[Root, int] = {}  # root -> the last position that writes to it
+        self._products: set[Root] = set()  # results of products, which an epilogue may keep from memory
 
     def add(self, instruction: Instruction) -> None:
         """Append an instruction."""
         for root in instruction.writes():
             self.written(root, len(self._all))
+            if isinstance(instruction, Gemm | Limited):
+                self._products.add(root)
         self._all.append(instruction)
 
     def written(self, root: Root, position: int) -> None:
@@ -60,21 +63,27 @@ class InstructionList:
                 finished.append(each)
         return tuple(finished)
 
+    def keeps(self, view: View, fusion: Fusion) -> bool:
+        """Whether an array is complete before `fusion` runs, and no epilogue keeps it from memory."""
+        return view.root not in self._products and self._ready.get(view.root, -1) < fusion.position
+
     def find_fusion(
         self,
         shape: tuple[int, ...],
         operands: Sequence[Member | View],
         stored: Callable[[Member], View],
+        repeats: Callable[[Member, Fusion, Axes], bool],
         size: Size | None = None,
     ) -> tuple[Fusion, Axes] | None:
         """A fusion that can compute a result of `shape` from `operands`, and the axes of the result; None if none can.
 
-        stored: a function that stores an operand which another fusion computes.
+        stored:  a function that stores an operand which another fusion computes.
+        repeats: whether a fusion computes such an operand again.
         size:   of the first axis, if only the run tells it: a fusion leaves rows beyond its own size out.
         """
         homes = {e.fusion.position: e.fusion for e in operands if isinstance(e, Member) and e.fusion.size is size}
         for position in sorted(homes, reverse=True):
-            axes = self._axes_in(homes[position], shape, operands, stored)
+            axes = self._axes_in(homes[position], shape, operands, stored, repeats)
             if axes is not None:
                 return homes[position], axes
         seen = 0
@@ -89,7 +98,7 @@ class InstructionList:
             if len(each.drafts) <= self._limits.unrelated or any(
                 isinstance(e, View) and each.loads(e) for e in operands
             ):
-                axes = self._axes_in(each, shape, operands, stored)
+                axes = self._axes_in(each, shape, operands, stored, repeats)
                 if axes is not None:
                     return each, axes
         return None
@@ -100,6 +109,7 @@ class InstructionList:
         shape: tuple[int, ...],
         operands: Sequence[Member | View],
         stored: Callable[[Member], View],
+        repeats: Callable[[Member, Fusion, Axes], bool],
     ) -> Axes | None:
         """The axes of a result of `shape` in `fusion`; None if it cannot compute that."""
         if len(fusion.drafts) > self._limits.instructions:
@@ -118,7 +128,9 @@ class InstructionList:
             elif operand.fusion is not fusion:
                 if operand.fusion.position >= fusion.position:
                     return None
-                if fusion.row is not None and not fusion.can_load(fusion.strides(stored(operand), own)):
+                if fusion.row is None or repeats(operand, fusion, own):
+                    continue
+                if not fusion.can_load(fusion.strides(stored(operand), own)):
                     return None
         return axes
 

@@ -68,6 +68,8 @@ class Lowering(Storage):
     multiples: size -> the size that it is a multiple of, and the factor.
     selections: (mask, value) -> the positions at which the mask has that value, and their number.
     factored: variable -> its LU factors, as soon as an op has computed them (see `factors`).
+    ahead:     variables whose values an earlier op computed (see `moments`).
+    unneeded:  variables that nothing reads any more because of that.
     row_orders: ids of rows of a table -> the kernel results that sort them (see `merging`).
     """
 
@@ -91,6 +93,8 @@ class Lowering(Storage):
         self.multiples: dict[Size, tuple[Size, int]] = {}
         self.selections: dict[tuple[str, bool], tuple[View, Size]] = {}
         self.row_orders: dict[Any, tuple[View, View, View, View]] = {}
+        self.ahead: dict[str, Entry] = {}
+        self.unneeded: set[str] = set()
         self._entries: dict[str, Any] = {}
         self.factored: dict[str, Any] = {}
 
@@ -135,6 +139,11 @@ class Lowering(Storage):
         self._entries[name] = entry
         if isinstance(entry, Member):
             self.name_member(name, entry)
+
+    def read_later(self, fusion: Fusion, numbers: Sequence[int]) -> bool:
+        names = [name for n in numbers for name in self.names.get((fusion, n), ())]
+        readers = [each for name in names for each in self.uses.readers(name) if each is not None]
+        return any(lookup(each.type).elementwise and each.outputs[0] not in self._entries for each in readers)
 
     def destination(self, name: str) -> View:
         """Memory that the op of `name` writes its result to: the destination of `name`, or new memory."""
@@ -192,7 +201,7 @@ class Lowering(Storage):
         """A fusion that can compute a result of `shape` from `entries`, and the domain's axes of the result."""
         operands = [e.places if isinstance(e, Pattern) else e for e in entries if not isinstance(e, Uniform)]
         size = self.limit if self.limit is not None and shape[:1] == (self.limit.bound,) else None
-        found = self.instructions.find_fusion(shape, operands, self.stored, size)
+        found = self.instructions.find_fusion(shape, operands, self.stored, self.repeats, size)
         if found is None:
             found = self.instructions.begin(shape, self.location, size), tuple(range(len(shape)))
         return found

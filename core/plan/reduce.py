@@ -14,7 +14,7 @@ from core.plan.halves import narrowed, wide, widened
 from core.plan.lowering import Lowering, lowers
 from core.plan.unsupported import Unsupported
 
-__all__ = ["reduced"]
+__all__ = ["lower_reduce", "reduced"]
 
 KINDS = {
     "reduce_sum": "sum",
@@ -29,7 +29,7 @@ KINDS = {
 }
 
 
-@lowers("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod", "reduce_all", "reduce_any")
+@lowers("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_all", "reduce_any")
 def lower_reduce(low: Lowering, op: Op) -> None:
     entry, axes = low.entry(op.inputs[0]), op.attrs["axes"]
     rank = len(entry.shape)

@@ -10,6 +10,7 @@ from core.plan.destinations import Destinations
 from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.instruction_list import InstructionList
+from core.plan.repeated import Repeated, repeated_of
 from core.plan.rows_at import lookup_of
 from core.plan.target import RowLimits
 
@@ -22,6 +23,7 @@ class Storage:
     own:      roots of the arena that this block allocated.
     outer:    the storage of the block around a loop's body; None for other blocks.
     location: the client's op that new instructions belong to.
+    names:    (fusion, number) of a value -> the variables with that value.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class Storage:
         self.own: set[Root] = set()
         self.outer = outer
         self.location: Location | None = None
+        self.names: dict[tuple[Fusion, int], list[str]] = {}
         self._stored: dict[tuple[Fusion, int, Axes, tuple[int, ...]], View] = {}
         self._homes: dict[tuple[Fusion, int, Axes], str] = {}  # members that are variables with a destination
         self._invariants: dict[View, View] = {}
@@ -56,6 +59,7 @@ class Storage:
 
     def name_member(self, name: str, member: Member) -> None:
         """`member` is the variable `name`: if it is stored, then at the destination of `name`, if there is one."""
+        self.names.setdefault((member.fusion, member.number), []).append(name)
         if self.destinations.first(name) is not None:
             self._homes.setdefault((member.fusion, member.number, member.axes), name)
 
@@ -174,5 +178,24 @@ class Storage:
         found = lookup_of(entry)
         if found is not None and all(fusion.can_load(fusion.strides(v, own)) for v in (found.source, found.index)):
             return found.within(fusion, own)
+        again = self._repeated(entry, fusion, own)
+        if again is not None:
+            return again.within(fusion, own)
         view = self.stored(entry)
         return fusion.load(view, axes[len(shape) - len(view.shape) :])
+
+    def repeats(self, member: Member, fusion: Fusion, axes: Axes) -> bool:
+        """Whether `fusion` computes `member`, a value of another fusion, again and does not load it."""
+        return self._repeated(member, fusion, axes) is not None
+
+    def _repeated(self, entry: Entry, fusion: Fusion, axes: Axes) -> Repeated | None:
+        """`entry` as work that `fusion` does again; None if it loads the value from memory."""
+        if not isinstance(entry, Member) or (entry.fusion, entry.number, entry.axes, entry.shape) in self._stored:
+            return None
+        if (entry.fusion, entry.number, entry.axes) in self._homes:
+            return None
+        return repeated_of(entry, fusion, axes, lambda view: self.instructions.keeps(view, fusion), self.read_later)
+
+    def read_later(self, fusion: Fusion, numbers: Sequence[int]) -> bool:
+        """Whether elementwise work that is still to come reads one of these values of `fusion`."""
+        return False

@@ -77,6 +77,11 @@ def _lower(low: Lowering, op: Op) -> None:
 
 
 def _lower_natively(low: Lowering, op: Op) -> None:
+    if op.outputs[0] in low.unneeded:
+        return
+    if op.outputs[0] in low.ahead:
+        low.define(op.outputs[0], low.ahead.pop(op.outputs[0]))
+        return
     lowering = LOWERINGS.get(op.type)
     sums = low.destinations.sums
     if op.type in ("sum", "add") and op.inputs[-1] in sums:  # the product was added where it was computed

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from service.doctor import machine, network, storage
 from service.doctor.finding import Finding, wrong
+from service.doctor.gpu import gpu
 from service.doctor.settings import conflicts, unknown_variables
 from service.settings import Settings
 
@@ -17,7 +18,7 @@ __all__ = ["examine"]
 CHECKS = (
     conflicts,
     machine.processor,
-    machine.gpu,
+    gpu,
     machine.memory,
     machine.limits,
     machine.clock,

@@ -1,9 +1,8 @@
-"""The machine: processor, GPU, memory, limits, clock, kernel."""
+"""The machine: processor, memory, limits, clock, kernel."""
 
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import resource
 import tempfile
@@ -12,12 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service.doctor.finding import Finding, ok, warning, wrong
-from service.engine.devices import visible_gpus
 from service.engine.memory import UnusableSettings, worker_memory
 from service.machine import available_cores, available_memory
 from service.settings import MIB, Settings
 
-__all__ = ["clock", "gpu", "kernel", "limits", "memory", "processor"]
+__all__ = ["clock", "kernel", "limits", "memory", "processor"]
 
 FILES, PROCESSES = 4096, 512
 SKEW_S = 0.02
@@ -51,24 +49,6 @@ def cpu_features() -> set[str]:
         return {name for name, present in binding.get_host_cpu_features().items() if present}
     except (ImportError, OSError, RuntimeError):
         return set()
-
-
-def gpu(settings: Settings) -> Iterator[Finding]:
-    """The driver, its GPUs, and cupy."""
-    gpus = [] if settings.device == "cpu" else visible_gpus()
-    cupy = importlib.util.find_spec("cupy") is not None
-    if settings.device == "cpu":
-        yield ok("gpu", "not used: BACKPASS_DEVICE is cpu")
-    elif gpus and cupy:
-        yield ok("gpu", f"{len(gpus)} GPUs are visible, and cupy is installed")
-    elif settings.device == "cuda":
-        missing = "cupy is not installed" if gpus else "no GPU is visible"
-        do = "Install backpass[gpu]." if gpus else "Install the driver; a container needs the device passed in."
-        yield wrong("gpu", f"BACKPASS_DEVICE is cuda, but {missing}", do)
-    elif gpus:
-        yield warning("gpu", f"{len(gpus)} GPUs are not used: cupy is not installed", "Install backpass[gpu].")
-    else:
-        yield ok("gpu", "none; the service computes on the processor")
 
 
 def memory(settings: Settings) -> Iterator[Finding]:

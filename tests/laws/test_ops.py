@@ -8,7 +8,6 @@ import typing
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -435,27 +434,3 @@ def test_wrong_attributes_are_refused(name):
             with pytest.raises(ProgramError) as error:
                 spec.complete({**given, attr.name: wrong})
             assert error.value.code == "bad_attr"
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("name", "i"), CASES if find_spec("cupy") else []
-)  # without cupy pytest reports one skipped test, not thousands
-def test_cupy_agrees_with_numpy(name, i):
-    import cupy
-
-    if not cupy.is_available():
-        pytest.skip("there is no CUDA device")
-    spec, example = OPS[name], examples_of(OPS[name])[i]
-    args = arrays(example)
-    block = block_for(spec, example)
-    if spec.differentiable and floats(args):
-        block = gradient(scalar(block), [block.params[k] for k in floats(args)])
-
-    def moved(x: Any) -> Any:
-        return [moved(each) for each in x] if isinstance(x, list) else cupy.asarray(x)
-
-    found = execute(block, [moved(x) for x in args], xp=cupy)
-    for value, wanted in zip(found, execute(block, args), strict=True):
-        if not isinstance(wanted, list):
-            np.testing.assert_allclose(cupy.asnumpy(value), wanted, rtol=1e-9, atol=1e-12)

@@ -12,6 +12,7 @@ import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
+from core.ops.common.on_cuda import failing_solvers
 from core.ops.common.types import floating, same_size
 from core.ops.elementwise.logic import where
 from core.ops.linalg.matmul import matmul
@@ -75,9 +76,7 @@ def attempt(xp: Any, code: str, problem: str, function: Callable[..., Any], *arg
     try:
         if xp is np:
             return function(*args)
-        from cupyx import errstate
-
-        with errstate(linalg="raise"):  # without it cupy returns wrong numbers
+        with failing_solvers():
             return function(*args)
     except np.linalg.LinAlgError as error:
         raise ExecutionError(f"{problem} ({error})", code) from None

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from core.ops.common.on_cuda import is_cupy, scatter_add
 from core.ops.common.types import working_dtype
 
 __all__ = ["scatter_rows"]
@@ -20,7 +21,7 @@ def scatter_rows(xp: Any, count: int, index: Any, values: Any) -> Any:
     index: [n], each from 0 to count - 1. 16-bit floats are added in float32.
     """
     wide = values.astype(working_dtype(values), copy=False)
-    if xp.__name__ == "cupy":
+    if is_cupy(xp):
         out = _on_device(xp, count, index, wide)
     elif wide.dtype.kind == "f" and wide.ndim > 1 and wide.size > FEW:
         out = _as_product(count, index, wide)
@@ -44,18 +45,16 @@ def _as_product(count: int, index: Any, values: Any) -> Any:
 
 
 def _on_device(xp: Any, count: int, index: Any, values: Any) -> Any:
-    import cupyx
-
     shape = (count, *values.shape[1:])
     if (
         values.dtype.kind in "biu" and values.dtype.itemsize < 4
     ):  # CuPy adds atomically only words of four bytes or more
         out = xp.zeros(shape, "int32")
-        cupyx.scatter_add(out, index, values.astype("int32"))
+        scatter_add(out, index, values.astype("int32"))
         return out.astype(values.dtype)
     out = xp.zeros(shape, values.dtype)
     if values.dtype == xp.int64:  # CuPy adds 64-bit integers only unsigned; the bits are the same
-        cupyx.scatter_add(out.view(xp.uint64), index, values.view(xp.uint64))
+        scatter_add(out.view(xp.uint64), index, values.view(xp.uint64))
     else:
-        cupyx.scatter_add(out, index, values)
+        scatter_add(out, index, values)
     return out

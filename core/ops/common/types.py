@@ -28,6 +28,7 @@ __all__ = [
     "same",
     "same_dtype",
     "same_size",
+    "widened",
     "working_dtype",
 ]
 
@@ -170,6 +171,11 @@ def floating(x: TensorType, **attrs: object) -> TensorType:
 def working_dtype(x: Any) -> np.dtype:
     """The dtype in which kernels compute and add up elements of x: float32 for 16-bit floats, else its own."""
     return np.dtype("float32") if x.dtype.kind in "fV" and x.dtype.itemsize == 2 else x.dtype
+
+
+def widened(x: Any) -> Any:
+    """x in the dtype of `working_dtype`; the array itself if it has that already. Widening is exact and keeps order."""
+    return x.astype(working_dtype(x), copy=False)
 
 
 @lru_cache(64)

@@ -8,6 +8,7 @@ import numpy as np
 
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, Extended, composite, op
+from core.ops.common.on_cuda import scipy_function
 from core.ops.common.ranges import Nonzero
 from core.ops.common.types import floating, working_dtype
 from core.ops.elementwise.logic import equal, greater_than, where, where_or_zero
@@ -152,11 +153,7 @@ sigmoid.example(lambda: [Example((A,), (1 / (1 + np.exp(-A)),))])
 @op(elementwise=True)
 def erf(xp, x):
     """Error function: ``2 / sqrt(pi) * integral of exp(-t^2) from 0 to x``."""
-    if xp.__name__ == "cupy":
-        from cupyx.scipy.special import erf as special
-    else:
-        from scipy.special import erf as special
-    return special(x).astype(x.dtype, copy=False)
+    return scipy_function(xp, "special", "erf")(x).astype(x.dtype, copy=False)
 
 
 erf.infer(floating)

@@ -9,6 +9,7 @@ import numpy as np
 
 from core.ir.bounds import Bounds
 from core.ir.registry import Example, composite, op
+from core.ops.common.on_cuda import scipy_function
 from core.ops.common.types import broadcast, floating
 from core.ops.elementwise.logic import equal, less_equal, logical_and, where
 from core.ops.elementwise.math import exp, log, sigmoid, square
@@ -20,14 +21,6 @@ __all__: list[str] = []
 A = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
 P = np.abs(A) + 0.25
 INSIDE = A / 5
-
-
-def _scipy(xp: Any, name: str) -> Any:
-    if xp.__name__ == "cupy":
-        from cupyx.scipy import special
-    else:
-        from scipy import special
-    return getattr(special, name)
 
 
 def _in_float32(xp: Any, x: Any, function: Any) -> Any:
@@ -76,7 +69,7 @@ reciprocal.example(lambda: [Example((P,), (1 / P,)), Example((P[:0],), (P[:0],))
 @op(elementwise=True)
 def erfc(xp, x):
     """Complementary error function: ``1 - erf(x)``. It stays accurate for large x."""
-    return _in_float32(xp, x, _scipy(xp, "erfc"))
+    return _in_float32(xp, x, scipy_function(xp, "special", "erfc"))
 
 
 erfc.infer(floating)
@@ -87,7 +80,7 @@ erfc.example(lambda: [Example((A,), (np.vectorize(math.erfc)(A),))])
 @op(elementwise=True)
 def erfinv(xp, x):
     """Inverse of the error function: ``erf(out) = x``. The result is -inf at -1, inf at 1, and NaN outside [-1, 1]."""
-    return _in_float32(xp, x, _scipy(xp, "erfinv"))
+    return _in_float32(xp, x, scipy_function(xp, "special", "erfinv"))
 
 
 erfinv.infer(floating)
@@ -101,7 +94,7 @@ def lgamma(xp, x):
 
     The result is inf at 0 and at negative whole numbers.
     """
-    return _in_float32(xp, x, _scipy(xp, "gammaln"))
+    return _in_float32(xp, x, scipy_function(xp, "special", "gammaln"))
 
 
 lgamma.infer(floating)
@@ -129,9 +122,9 @@ digamma.example(
 def polygamma(xp, x, *, order: Annotated[int, Bounds(ge=0, le=20)] = 1):
     """Derivative of order `order` + 1 of ``log(gamma(x))``. `order` is 0 to 20."""
     if order == 0:
-        return _in_float32(xp, x, _scipy(xp, "digamma"))
+        return _in_float32(xp, x, scipy_function(xp, "special", "digamma"))
     scale = (-1.0) ** (order + 1) * math.factorial(order)
-    zeta = _scipy(xp, "zeta")
+    zeta = scipy_function(xp, "special", "zeta")
     return _in_float32(xp, x, lambda v: v.dtype.type(scale) * zeta(v.dtype.type(order + 1), v))
 
 

@@ -11,7 +11,7 @@ from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, Extended, composite, op
 from core.ops.common.ranges import Size
-from core.ops.common.types import axis_of
+from core.ops.common.types import axis_of, widened
 from core.ops.elementwise.logic import where
 from core.ops.elementwise.rounding import isnan
 from core.ops.indexing.gather import gather, slice_
@@ -34,6 +34,7 @@ def argsort(xp, x, *, axis: int = -1, descending: bool = False):
 
     NaN counts as larger than all numbers: it comes last, or with `descending` first.
     """
+    x = widened(x)  # cupy sorts no bfloat16
     if not descending:
         return xp.argsort(x, axis=axis, kind="stable").astype("int64")
     turned = xp.flip(x, axis=axis)
@@ -154,7 +155,7 @@ def mode_position(xp, x, *, axis: int = -1):
 
     Of equally frequent elements the smallest counts, and of its positions the first.
     """
-    moved = xp.moveaxis(x, axis, -1)
+    moved = xp.moveaxis(widened(x), axis, -1)
     order = xp.argsort(moved, axis=-1, kind="stable")
     ordered = xp.take_along_axis(moved, order, axis=-1)
     steps = xp.arange(x.shape[axis])
@@ -275,7 +276,9 @@ def unique_positions(xp, x):
 
     `inverse`: for each element of x its number among the distinct ones.
     """
-    _, first, inverse, counts = xp.unique(x.ravel(), return_index=True, return_inverse=True, return_counts=True)
+    _, first, inverse, counts = xp.unique(
+        widened(x).ravel(), return_index=True, return_inverse=True, return_counts=True
+    )
     return first.astype("int64"), inverse.reshape(x.shape).astype("int64"), counts.astype("int64")
 
 
@@ -290,7 +293,8 @@ def searchsorted(xp, sorted_sequence, values, *, right: bool = False):
 
     The position is before equal elements; with `right` it is after them.
     """
-    return xp.searchsorted(sorted_sequence, values, side="right" if right else "left").astype("int64")
+    rows, wanted = widened(sorted_sequence), widened(values)
+    return xp.searchsorted(rows, wanted, side="right" if right else "left").astype("int64")
 
 
 @searchsorted.infer

@@ -83,7 +83,7 @@ def einsum(xp, *x, equation: Annotated[str, Bounds(max_length=1000)]):
         # optimize also for two operands: only then does numpy use a matrix product
         return xp.asarray(xp.einsum(spelled, *operands, **({"optimize": True} if len(x) > 1 else {})))
 
-    return with_halves_widened(xp, contracted, *x)
+    return with_halves_widened(contracted, *x)
 
 
 def _sizes(equation: str, inputs: tuple[str, ...], ellipsis: str, shapes: list[tuple[int, ...]]) -> dict[str, int]:

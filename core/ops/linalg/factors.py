@@ -13,6 +13,7 @@ from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.matrices import matrices, multiplied, square, transposed
+from core.ops.common.on_cuda import scipy_function
 from core.ops.common.ranges import NotNegative
 from core.ops.common.types import matches, same_size
 from core.ops.indexing.gather import check_index, slice_
@@ -41,10 +42,7 @@ def lu(xp, x):
     `lower` is triangular with ones on its diagonal, `upper` is triangular, and `rows` [..., n] (int64) is the order of
     the rows of x. A singular matrix has factors, but computing their gradient is an error of the run (singular_matrix).
     """
-    if xp is np:
-        from scipy.linalg import lu as factors
-    else:
-        from cupyx.scipy.linalg import lu as factors
+    factors = scipy_function(xp, "linalg", "lu")
     lower, upper, rows = xp.zeros_like(x), xp.zeros_like(x), xp.zeros(x.shape[:-1], "int64")
     for at in np.ndindex(*x.shape[:-2]):
         p, lower[at], upper[at] = factors(x[at], check_finite=False)
@@ -135,10 +133,7 @@ def matrix_exp(xp, x):
 
     A matrix with an element that is not finite gives NaN.
     """
-    if xp is np:
-        from scipy.linalg import expm
-    else:
-        from cupyx.scipy.linalg import expm
+    expm = scipy_function(xp, "linalg", "expm")
     finite = xp.isfinite(x).all(axis=(-2, -1), keepdims=True)
     out = xp.zeros_like(x)
     if x.size:

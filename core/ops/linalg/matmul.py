@@ -31,8 +31,8 @@ def matmul(xp, x, y, *, transpose_x: bool = False, transpose_y: bool = False):
     if x.ndim > 2 and y.ndim == 2 and not transpose_x and x.shape[-1] == y.shape[0]:
         # the batch shares y: one product over all rows is faster than one product per batch element
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        return with_halves_widened(xp, xp.matmul, rows, y).reshape(*x.shape[:-1], y.shape[1])
-    return with_halves_widened(xp, xp.matmul, x, y)
+        return with_halves_widened(xp.matmul, rows, y).reshape(*x.shape[:-1], y.shape[1])
+    return with_halves_widened(xp.matmul, x, y)
 
 
 def _transposed_if(xp, x, transpose):

@@ -23,6 +23,7 @@ from core.ops.common.matrices import (
     square,
     transposed,
 )
+from core.ops.common.on_cuda import scipy_function
 from core.ops.common.ranges import NotNegative
 from core.ops.common.types import broadcast_shapes, same_dtype, same_size
 from core.ops.elementwise.arithmetic import stop_gradient
@@ -130,10 +131,7 @@ def triangular_solve(xp, x, y, *, upper: bool = True, transpose: bool = False, u
         triangle = triangle + xp.eye(x.shape[-1], dtype=x.dtype) if unitriangular else triangle
         out = solve.body(xp, xp.swapaxes(triangle, -1, -2) if transpose else triangle, y)
     elif out.size:
-        if xp is np:
-            from scipy.linalg import solve_triangular
-        else:
-            from cupyx.scipy.linalg import solve_triangular
+        solve_triangular = scipy_function(xp, "linalg", "solve_triangular")
         xs, ys = xp.broadcast_to(x, (*batch, *x.shape[-2:])), xp.broadcast_to(y, out.shape)
         options = {"lower": not upper, "trans": int(transpose), "unit_diagonal": unitriangular, "check_finite": False}
         for at in np.ndindex(*batch):

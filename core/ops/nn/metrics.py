@@ -8,6 +8,7 @@ from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, op
 from core.ops.common.ranges import Count
+from core.ops.common.types import widened
 from core.ops.indexing.gather import check_index
 
 __all__: list[str] = []
@@ -21,7 +22,7 @@ def accuracy(xp, x, label, *, k: Count = 1):
 
     x is [n, classes], label [n] or [n, 1]. Of equal scores, the first ones rank higher.
     """
-    best = xp.argsort(-x, axis=1, kind="stable")[:, :k]
+    best = xp.argsort(-widened(x), axis=1, kind="stable")[:, :k]
     correct = xp.any(best == label.reshape(-1, 1), axis=1)
     return xp.asarray(correct.sum() / max(len(correct), 1), dtype=x.dtype)
 
@@ -57,7 +58,7 @@ def auc(xp, x, label):
     If all labels are of one kind, the result is 0. It is exact, computed from ranks (Hanley and McNeil 1982) and not
     from a table of thresholds.
     """
-    score = x if x.ndim == 1 else x[:, 1]
+    score = widened(x if x.ndim == 1 else x[:, 1])
     positive = label.reshape(-1) != 0
     up, down = score[positive], xp.sort(score[~positive])
     if not up.size or not down.size:

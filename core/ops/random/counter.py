@@ -14,6 +14,7 @@ import numpy as np
 from core.ir import FLOATS, TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Dtype, Example, op
+from core.ops.common.on_cuda import scipy_function
 from core.ops.common.ranges import NotNegative, Positive, Size
 from core.ops.common.types import as_dtype
 
@@ -180,10 +181,7 @@ def truncated_gaussian(
     stream: int = 0,
 ):
     """Numbers from the normal distribution, limited to two standard deviations from the mean."""
-    if xp.__name__ == "cupy":
-        from cupyx.scipy.special import erfinv
-    else:
-        from scipy.special import erfinv
+    erfinv = scipy_function(xp, "special", "erfinv")
     bound = math.erf(math.sqrt(2.0))
     values = erfinv((2.0 * _uniform(xp, math.prod(shape), key, seed, stream) - 1.0) * bound) * math.sqrt(2.0)
     return (mean + std * xp.clip(values, -2.0, 2.0)).astype(as_dtype(dtype)).reshape(shape)

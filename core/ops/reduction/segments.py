@@ -8,6 +8,7 @@ from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.lengths import over_rows
+from core.ops.common.on_cuda import is_cupy, scatter_max
 from core.ops.common.ranges import OpenSize
 from core.ops.common.scatter_rows import scatter_rows
 from core.ops.common.types import matches, working_dtype
@@ -94,12 +95,10 @@ def segment_max(xp, x, ids, like=None, *, num_segments: OpenSize = -1):
     """
     count = _segment_count(ids, like, num_segments)
     out = xp.full((count, *x.shape[1:]), -np.inf, working_dtype(x))
-    if xp.__name__ == "cupy":
-        import cupyx
-
-        cupyx.scatter_max(out, ids, x.astype(out.dtype, copy=False))
+    if is_cupy(xp):
+        scatter_max(out, ids, x.astype(out.dtype, copy=False))
         nan = xp.zeros(out.shape, "int32")  # marks segments with a NaN, which the atomic maximum ignores
-        cupyx.scatter_max(nan, ids, xp.isnan(x).astype("int32"))
+        scatter_max(nan, ids, xp.isnan(x).astype("int32"))
         out = xp.where(nan > 0, out.dtype.type(np.nan), out)
     elif len(x):
         order = xp.argsort(ids, kind="stable")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from service.cli.main import main
-from service.doctor import Finding, examine, machine, storage
+from service.doctor import Finding, examine, gpu, machine, storage
 from tests.service.conftest import Served, serve
 
 Patch = pytest.MonkeyPatch
@@ -78,14 +78,24 @@ def crowded(path: Path, patch: Patch) -> dict[str, Any]:
 
 
 def no_gpu(path: Path, patch: Patch) -> dict[str, Any]:
-    patch.setattr(machine, "visible_gpus", list)
+    patch.setattr(gpu, "visible_gpus", list)
     return {"device": "cuda"}
 
 
 def gpu_without_cupy(path: Path, patch: Patch) -> dict[str, Any]:
-    patch.setattr(machine, "visible_gpus", lambda: ["0"])
-    patch.setattr(machine.importlib.util, "find_spec", lambda name: None)
+    patch.setattr(gpu, "visible_gpus", lambda: ["0"])
+    patch.setattr(gpu.importlib.util, "find_spec", lambda name: None)
     return {"device": "auto"}
+
+
+def gpu_without_driver(path: Path, patch: Patch) -> dict[str, Any]:
+    patch.setattr(gpu, "visible_gpus", lambda: ["0"])
+    patch.setattr(gpu.ctypes, "CDLL", refused)
+    return {"device": "auto"}
+
+
+def refused(name: str) -> Any:
+    raise OSError(f"{name}: cannot open shared object file")
 
 
 def little_memory(path: Path, patch: Patch) -> dict[str, Any]:
@@ -258,6 +268,7 @@ BROKEN: list[tuple[Callable[[Path, Patch], dict[str, Any]], str, str, str]] = [
     (crowded, "processor", "warning", "3 workers share 1 cores"),
     (no_gpu, "gpu", "wrong", "no GPU is visible"),
     (gpu_without_cupy, "gpu", "warning", "cupy is not installed"),
+    (gpu_without_driver, "gpu", "wrong", "the driver cannot be loaded: libcuda.so.1"),
     (little_memory, "memory", "wrong", "MiB"),
     (few_files, "limits", "wrong", "only 256 files"),
     (some_files, "limits", "warning", "1024 files"),

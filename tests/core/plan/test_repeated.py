@@ -1,0 +1,134 @@
+"""Cheap values that other passes compute again: equal gradients, and fewer arrays in memory."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from core.autodiff.adjoint import vjp
+from core.codegen import backend, parallel
+from core.codegen.backend import CPU
+from core.codegen.cpu_target import CPU_TARGET
+from core.compiler.compile import optimize
+from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
+from core.ops.common.types import as_dtype
+from core.plan import plan_block
+from core.plan.data import Gemm, Rows
+from core.runtime.native import native_interpreter
+from core.runtime.reference import execute
+from core.runtime.run import Run
+
+SHAPE = (6, 4, 5, 8)
+
+
+def normalised(kind: str, dtype: str, residual: bool = False, shape: tuple[int, ...] = SHAPE) -> Block:
+    """A normalisation, a relu, and an addition in between if `residual`."""
+    b = BlockBuilder()
+    x = b.param(TensorType(shape, dtype))
+    scale, bias = (b.param(TensorType((shape[1],), dtype)) for _ in range(2))
+    if kind == "batch_norm":
+        statistics = [b.emit("fill_constant", shape=(shape[1],), value=float(i), dtype=dtype) for i in (0, 1)]
+        out, _, _ = b.emit("batch_norm", x, scale, bias, *statistics)
+    else:
+        out = b.emit(kind, x, scale, bias, **({"groups": 2} if kind == "group_norm" else {}))
+    if residual:
+        out = b.emit("add", out, b.param(TensorType(shape, dtype)))
+    return b.build([b.emit("relu", out)])
+
+
+def arguments(block: Block, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(block.types[p].shape).astype(as_dtype(block.types[p].dtype)) for p in block.params]
+
+
+def stored(block: Block, elements: int) -> int:
+    """The arrays of at least so many elements that passes over memory write."""
+    passes = [i for i in plan_block(optimize(block), CPU_TARGET).body.instructions if isinstance(i, Rows)]
+    return sum(
+        instr.kind == "store" and math.prod(each.kernel.outer) * each.kernel.inner >= elements
+        for each in passes
+        for instr in each.kernel.code
+        if instr.full
+    )
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("kind", ["batch_norm", "instance_norm", "group_norm"])
+def test_gradients_of_normalisations_equal_those_of_the_reference(kind, residual, order):
+    block = normalised(kind, "float64", residual)
+    for _ in range(order):
+        block = vjp(block)
+    block = optimize(block)
+    args = arguments(block)
+
+    found = native_interpreter(block, CPU)(Run(), *args)
+
+    for one, other in zip(found, execute(block, args), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("dtype", "near"), [("float32", 1e-5), ("bfloat16", 0.1), ("float16", 0.02)])
+def test_gradients_of_a_batch_norm_hold_in_every_dtype(dtype, near):
+    exact = optimize(vjp(normalised("batch_norm", "float64")))
+    block = optimize(vjp(normalised("batch_norm", dtype)))
+    args = arguments(block, 1)
+
+    found = native_interpreter(block, CPU)(Run(), *args)
+
+    for one, other in zip(found, execute(exact, [a.astype("float64") for a in args]), strict=True):
+        allowed = near * np.abs(other).max()
+        np.testing.assert_allclose(np.asarray(one).astype("float64"), other, rtol=0, atol=allowed)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_pass_shared_by_threads_computes_them_again_too(threads, monkeypatch):
+    monkeypatch.setattr(parallel, "LONG", 1)
+    monkeypatch.setattr(backend, "thread_count", lambda: threads)
+    block = optimize(vjp(normalised("batch_norm", "float64", residual=True)))
+    args = arguments(block, 2)
+
+    for one, other in zip(native_interpreter(block, CPU)(Run(), *args), execute(block, args), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_a_batch_norm_with_its_relu_and_backward_pass_stores_no_array_but_its_results():
+    block = vjp(normalised("batch_norm", "float32", shape=(8, 16, 12, 12)))
+
+    assert stored(block, 8 * 16 * 12 * 12) == 2  # the relu, and the gradient of x
+
+
+def test_the_result_of_a_product_is_not_kept_to_compute_a_bias_again():
+    """The product's epilogue adds the bias, so the result without it is in registers only."""
+    b = BlockBuilder()
+    x, w, bias = (b.param(TensorType(shape, "float32")) for shape in ((256, 256), (256, 256), (256,)))
+    y = b.emit("add", b.emit("matmul", x, w), bias)
+    total = b.emit("reduce_sum", b.emit("square", y), axes=(0,), keepdims=True)
+    block = optimize(b.build([b.emit("mul", y, total)]))
+
+    products = [i for i in plan_block(block, CPU_TARGET).body.instructions if isinstance(i, Gemm)]
+
+    assert products[0].then is not None
+    assert not products[0].kept
+
+
+def test_a_mask_is_stored_if_its_operand_is_not_read_otherwise():
+    """An element of the mask is one byte; of the array that it would be computed from, four."""
+    b = BlockBuilder()
+    x, k, ct = (b.param(TensorType(shape, "float32")) for shape in ((4, 8, 16, 16), (8, 8, 3, 3), (4, 8, 16, 16)))
+    like = b.emit("correlate", x, k, paddings=(1, 1, 1, 1))
+    shifted = b.emit("scale", like, scale=1.0, bias=0.5)
+    out = b.emit("relu", shifted)
+    mask = b.emit("greater_than", shifted, b.emit("fill_constant", shape=(), value=0.0, dtype="float32"))
+    again = b.emit("correlate", out, k, paddings=(1, 1, 1, 1))
+    block = optimize(b.build([b.emit("where", mask, b.emit("mul", again, ct), again)]))
+    instructions = plan_block(block, CPU_TARGET).body.instructions
+    stores = [o.dtype for i in instructions if isinstance(i, Rows) for o in i.kernel.operands if o.written]
+
+    assert "bool" in stores
+    args = arguments(block)
+    (found,), (expected,) = native_interpreter(block, CPU)(Run(), *args), execute(block, args)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
