@@ -8,7 +8,7 @@ from typing import Any
 
 from core.analysis.place import place
 from core.analysis.records import record_bytes
-from core.codegen.backend import CPU
+from core.compiler.backends import CHOSEN
 from core.cost.memory import lives
 from core.ir import Block, Op, TensorType, Type, inner_blocks
 from core.ops.common.types import byte_size
@@ -32,9 +32,10 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
     Ops without machine code, between regions or called from inside one, are counted by type, reason and the client's op
     they come from. Ops in loops and branches count too.
     """
+    backend = CHOSEN.backend
     bounded = bound_rows(step)
     step = step if bounded is None else bounded.block
-    refused = refusals(step, CPU.target)
+    refused = refusals(step, backend.target)
     reasons = {id(step.ops[i]): reason for i, reason in refused.items()}
     regions: list[dict[str, Any]] = []
     others: Counter[tuple[Any, ...]] = Counter()
@@ -48,7 +49,7 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
             inside[key] += _op_count(part)
             parts.append(part)
             continue
-        plan = plan_block(part, CPU.target)
+        plan = plan_block(part, backend.target)
         called = 0
         for each in plan.interpreted:
             (op,) = each.block.ops
@@ -59,7 +60,7 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
         records = record_bytes(plan, trips)
         region = {
             "ops": sum(map(_op_count, part.ops)) - called,
-            "arena_bytes": CPU.arena_bytes(plan),
+            "arena_bytes": backend.arena_bytes(plan),
             "stacks": len(plan.stacks),
             "record_bytes": records,
         }

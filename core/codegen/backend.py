@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from types import ModuleType
+
+import numpy as np
 
 from core.codegen.cpu_target import CPU_TARGET
 from core.codegen.machine import load, parallel_modules
@@ -23,6 +26,10 @@ class CpuBackend:
     """Machine code for the CPU of this process. See `core.runtime.backend.Backend`."""
 
     target: Target = CPU_TARGET
+
+    def runs_on(self, xp: ModuleType) -> bool:
+        """See `core.runtime.backend.Backend.runs_on`."""
+        return xp is np
 
     def row_writer(self) -> Callable[[int, int, int, int, int], None]:
         """See `core.codegen.row_writer`."""

@@ -72,5 +72,7 @@ CPU_TARGET = Target(
     filter_sums=FilterSumLimits(out=8, depth=4, terms=64, share_terms=1024),
     channel_lanes=ChannelLaneLimits(panel=channel_panel, depth=96, row=4),
     pools=PoolLimits(window=64, window_row=4, positions=2**31),
-    stripes=StripeLimits(nbytes=2**21, least=64, batch=2, stripe=3 * 2**18, repeated=2**23, matrix=2**26, shared=2**26),
+    stripes=StripeLimits(
+        nbytes=2**21, least=64, batch=2, stripe=3 * 2**18, repeated=2**23, matrix=2**26, shared=2**26, block=64
+    ),
 )

@@ -20,7 +20,7 @@ from core.codegen.scalar import apply
 from core.codegen.sweeps import EXPENSIVE, STRAIGHT, Sweep, kept_values, sweeps
 from core.plan.data import Instr, RowKernel
 
-__all__ = ["row_cost", "row_function", "rows_poll"]
+__all__ = ["row_cost", "row_function", "rows_poll", "window_function"]
 
 STRETCH = 1 << 16
 """Slices of a row between two reads of the stop word."""
@@ -36,6 +36,21 @@ def row_function(name: str, kernel: RowKernel) -> Function:
     f = Function(name, [*params, *([STOP_PARAM] if polls else []), ("first", "int64"), ("end", "int64")], noalias=False)
     f.stop = f.param("stop") if polls else None
     _Writer(f, kernel).write()
+    return f
+
+
+def window_function(name: str, kernel: RowKernel, block: int) -> Function:
+    """``name(operands...[, stop], first row, end row, first column, end column)``, for some columns of each row.
+
+    The first column is a multiple of `block`; the end is one too, or the end of the row. Reductions are those of the
+    columns.
+    """
+    params = [(f"p{i}", "ptr") for i in range(len(kernel.operands))]
+    stop = [STOP_PARAM] if rows_poll(kernel) else []
+    ends = [(n, "int64") for n in ("first", "end", "first_column", "end_column")]
+    f = Function(name, [*params, *stop, *ends], noalias=False)
+    f.stop = f.param("stop") if stop else None
+    _Writer(f, kernel, block).write()
     return f
 
 
@@ -65,11 +80,14 @@ class _Writer:
 
     values:  the value of each instruction that is the same along the row.
     scratch: a row of memory for each value that a later sweep reads again.
+    block:   columns of a block, if the function takes a range of columns; else 0.
     """
 
-    def __init__(self, f: Function, kernel: RowKernel) -> None:
-        self.f, self.kernel, self.code = f, kernel, kernel.code
+    def __init__(self, f: Function, kernel: RowKernel, block: int = 0) -> None:
+        self.f, self.kernel, self.code, self.block = f, kernel, kernel.code, block
         self.lanes = _lanes(kernel)
+        while block % self.lanes:
+            self.lanes //= 2
         self.steps, self.rest = divmod(kernel.inner, self.lanes)
         self.operands = Operands(f, kernel, self.lanes)
         self.values: dict[int, IRValue] = {}
@@ -79,7 +97,7 @@ class _Writer:
         f = self.f
         self.operands.open()
         vectors = self.steps + bool(self.rest)
-        straight = vectors == 1 or (vectors <= 16 and vectors * len(self.code) <= STRAIGHT)
+        straight = not self.block and (vectors == 1 or (vectors <= 16 and vectors * len(self.code) <= STRAIGHT))
         kept = () if straight else kept_values(self.code)
         for number in kept:
             slot = f.fresh("row")
@@ -178,6 +196,9 @@ class _Writer:
     def _along(self, body: Callable[..., None], unroll: int) -> None:
         """``body(*slices)`` for all slices of the row in order, `unroll` of them at a time."""
         f, done, whole = self.f, 0, self.steps * self.lanes
+        if self.block:
+            self._along_window(body, unroll)
+            return
         for together in sorted({unroll, 1}, reverse=True):
             stride = together * self.lanes
             end = done + (whole - done) // stride * stride
@@ -190,6 +211,24 @@ class _Writer:
             done = end
         if self.rest:
             body(self._tail())
+
+    def _along_window(self, body: Callable[..., None], unroll: int) -> None:
+        """``body(*slices)`` for the slices of the range of columns that the function takes."""
+        f, start, end, whole = self.f, self.f.param("first_column"), self.f.param("end_column"), self.steps * self.lanes
+        while self.block % (unroll * self.lanes):
+            unroll -= 1
+        stride = unroll * self.lanes
+        done = whole // stride * stride  # the range begins before: at a multiple of the block, and so of the stride
+        with f.loop(start, f.intrinsic("smin", end, I64(done)), stride) as at:
+            starts = [at, *(f.binary("add", at, I64(i * self.lanes)) for i in range(1, unroll))]
+            body(*(RowSlice(each, self.lanes, self.lanes) for each in starts))
+            self.operands.along(at, stride, unroll)
+        if done < whole:
+            with f.loop(I64(done), f.intrinsic("smin", end, I64(whole)), self.lanes) as at:
+                body(RowSlice(at, self.lanes, self.lanes))
+        if self.rest:
+            with f.when(f.compare("icmp sgt", end, I64(whole))):
+                body(self._tail())
 
     @contextmanager
     def _stretch(self, start: int, end: int, step: int) -> Iterator[IRValue]:

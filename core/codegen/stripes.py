@@ -11,16 +11,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from core.codegen import parallel
+from core.codegen.column_windows import columns_of, is_moderate
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.module import Module
 from core.codegen.polling import is_long, stop_of
 from core.codegen.product import product_function
 from core.codegen.reductions import identity
-from core.codegen.rows import row_function, rows_poll
+from core.codegen.rows import row_function, rows_poll, window_function
 from core.codegen.step_writer import StepWriter
 from core.codegen.vector_slices import fill_zeros, move, unravel
 from core.plan.arena import fit
-from core.plan.data import Root, RowKernel, Rows, View, contiguous
+from core.plan.data import Gemm, Root, RowKernel, Rows, View, contiguous
 from core.plan.striped import Striped, StripedProduct
 from core.plan.work import work_of
 
@@ -39,6 +40,7 @@ class _Layout:
 
     addresses: the arrays outside, each once, by root and offset in elements.
     parts:     parts of a matrix, each with its own sums of the products that all stripes add to.
+    whole:     whether a unit of work is a matrix, or a part of one; else it is a stripe.
     """
 
     offsets: dict[Root, int]
@@ -46,6 +48,7 @@ class _Layout:
     nbytes: int
     addresses: dict[tuple[Root, int], View]
     parts: int
+    whole: bool
 
 
 def write_striped(step: StepWriter, each: Striped) -> None:
@@ -57,7 +60,7 @@ def write_striped(step: StepWriter, each: Striped) -> None:
         return
     module, f = step.module, step.f
     layout = _layout(step, each)
-    units = layout.parts * each.domain.batch if each.sums else each.domain.batch * _stripes(each)
+    units = each.domain.batch * (layout.parts if layout.whole else _stripes(each))
     chunks = 1 if step.threads == 1 or work_of(each).flops < LONG else min(units, 2 * step.threads)
     name = f"stripes{len(module.functions)}"
     module.functions.append(_function(module, name, each, layout))
@@ -136,7 +139,7 @@ def _parts(each: Striped, threads: int) -> int:
     """Parts of a matrix with sums of their own, so that a small batch occupies all threads."""
     batch = each.domain.batch
     dense = all(product.c.strides == contiguous(product.c.shape) for product in each.sums)
-    if threads == 1 or batch % threads == 0 or batch >= 4 * threads or not dense:
+    if not each.sums or threads == 1 or batch % threads == 0 or batch >= 4 * threads or not dense:
         return 1
     return min(_stripes(each), -(-4 * threads // batch))
 
@@ -164,6 +167,9 @@ def _layout(step: StepWriter, each: Striped) -> _Layout:
                 sizes[view.root] = itemsize(view.dtype)
             else:
                 addresses.setdefault((view.root, view.offset), view)
+    if each.window is not None:
+        for rows in (*each.window.guards, *([each.window.mask] if each.window.mask else [])):
+            addresses.setdefault((rows.views[0].root, rows.views[0].offset), rows.views[0])
     pitch = {}
     for root, size in sizes.items():
         columns = each.domain.columns
@@ -172,7 +178,9 @@ def _layout(step: StepWriter, each: Striped) -> _Layout:
     placed: dict[Root, int] = {}
     end = fit({stripes[root]: life for root, life in lives.items()}, 0, placed, step.plan.target)
     offsets = {root: placed[stripe] for root, stripe in stripes.items()}
-    return _Layout(offsets, pitch, -(-end // 64) * 64, addresses, _parts(each, step.threads))
+    many = step.threads == 1 or each.domain.batch >= 4 * step.threads
+    whole = bool(each.sums) or (each.window is not None and many)  # the numbers of a matrix are checked once then
+    return _Layout(offsets, pitch, -(-end // 64) * 64, addresses, _parts(each, step.threads), whole)
 
 
 def _task(module: Module, name: str, addresses: int, room: int, units: int, chunks: int) -> str:
@@ -201,9 +209,10 @@ def _function(module: Module, name: str, each: Striped, layout: _Layout) -> Func
     domain, height = each.domain, each.height
     whole, rest = domain.rows // height * height, domain.rows % height
     with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
-        if each.sums:
+        if layout.whole:
             parts, count = layout.parts, _stripes(each)
             batch, writer.part = unravel(f, unit, (domain.batch, parts)) if parts > 1 else (unit, None)
+            writer.check(batch)
             writer.clear(batch)
             start, end = I64(0), I64(whole)
             if writer.part is not None:
@@ -222,6 +231,7 @@ def _function(module: Module, name: str, each: Striped, layout: _Layout) -> Func
         else:
             batch, number = unravel(f, unit, (domain.batch, -(-domain.rows // height)))
             row = f.op(f"mul nsw {number}, {height}", "int64")
+            writer.check(batch)
             if rest:
                 f.either(
                     f.compare("icmp slt", row, I64(whole)),
@@ -234,34 +244,64 @@ def _function(module: Module, name: str, each: Striped, layout: _Layout) -> Func
 
 
 class _Writer:
-    """Writes the instructions for one stripe. part: of the matrix, if its parts have sums of their own."""
+    """Writes the instructions for one stripe.
+
+    part:     of the matrix, if its parts have sums of their own.
+    moderate: whether the window of the instruction holds for the matrix.
+    columns:  the range of columns of the stripe, if the instruction has a window.
+    """
 
     part: IRValue | None = None
+    moderate: IRValue | None = None
+    columns: tuple[IRValue, IRValue] | None = None
 
     def __init__(self, module: Module, f: Function, each: Striped, layout: _Layout) -> None:
         self.module, self.f, self.each, self.layout = module, f, each, layout
         self.bases = {key: f.param(f"p{i}") for i, key in enumerate(layout.addresses)}
 
+    @property
+    def adds(self) -> bool:
+        """Whether products over rows add to their results: one of several stripes, or only some columns."""
+        return self.each.height < self.each.domain.rows or self.each.window is not None
+
+    def check(self, batch: IRValue) -> None:
+        """Find out whether the window of the instruction holds for a matrix."""
+        window = self.each.window
+        if window is not None:
+            bases = {i: self._base(guard) for i, guard in enumerate(window.guards)}
+            self.moderate = is_moderate(self.module, self.f, window, self.each.domain, batch, bases)
+
+    def _base(self, rows: Rows) -> IRValue:
+        return self.bases[rows.views[0].root, rows.views[0].offset]
+
     def clear(self, batch: IRValue) -> None:
         """Set the results that stripes add to to zero, for one matrix of the batch."""
-        if self.each.height >= self.each.domain.rows:
+        if not self.adds:
             return
-        f = self.f
         for product in self.each.sums:
-            at, c = self._matrix(product.c, batch), product.c
-            (rows, columns), (down, along) = c.shape[-2:], c.strides[-2:]
-            if along != 1 and columns > 1:
-                rows, columns, down = columns, rows, along
-            if down == columns or rows == 1:
-                fill_zeros(f, at, rows * columns, c.dtype)
-                continue
-            with f.loop(I64(0), I64(rows)) as row:
-                fill_zeros(f, move(f, at, c.dtype, (row, down)), columns, c.dtype)
+            self._fill(self._matrix(product.c, batch), product.c)
+
+    def _fill(self, address: IRValue, c: View) -> None:
+        """Write zeros to a matrix."""
+        f = self.f
+        (rows, columns), (down, along) = c.shape[-2:], c.strides[-2:]
+        if along != 1 and columns > 1:
+            rows, columns, down = columns, rows, along
+        if down == columns or rows == 1:
+            fill_zeros(f, address, rows * columns, c.dtype)
+            return
+        with f.loop(I64(0), I64(rows)) as row:
+            fill_zeros(f, move(f, address, c.dtype, (row, down)), columns, c.dtype)
 
     def stripe(self, batch: IRValue, row: IRValue, height: int) -> None:
         """Write all instructions for `height` rows of matrix `batch` from `row`."""
         f = self.f
         first = f.binary("add", f.op(f"mul nsw {batch}, {self.each.domain.rows}", "int64"), row)
+        window = self.each.window
+        if window is not None and self.moderate is not None:
+            mask = self._base(window.mask) if window.mask is not None else None
+            domain = self.each.domain
+            self.columns = columns_of(self.module, f, window, domain, self.moderate, mask, first, row, height)
         for part in self.each.body:
             if isinstance(part, Rows):
                 self._rows(part, first, height)
@@ -283,11 +323,40 @@ class _Writer:
             back = f.op(f"mul nsw {first}, {-pitch * itemsize(view.dtype)}", "int64")  # the kernel adds rows from 0 on
             given.append(f.op(f"getelementptr i8, {scratch}, {back}", "ptr"))
         made: RowKernel = replace(kernel, operands=tuple(operands))
-        name = self.module.function(made, "rows", lambda name: row_function(name, made))
+        window = self.each.window
+        if window is None:
+            name = self.module.function(made, "rows", lambda name: row_function(name, made))
+        else:
+            key = ("window", made, window.block)
+            name = self.module.function(key, "window", lambda name: window_function(name, made, window.block))
+        arrays = list(given)
         if rows_poll(made):
             given.append(stop_of(f, f.param("control")))
         end = f.binary("add", first, I64(height))
-        f.do(f"call void @{name}({', '.join(map(str, [*given, first, end]))})")
+        ends = [first, end, *(self.columns or ())]
+        f.do(f"call void @{name}({', '.join(map(str, [*given, *ends]))})")
+        if window is not None:
+            self._hide(rows, arrays, first, height)
+
+    def _hide(self, rows: Rows, arrays: list[IRValue], first: IRValue, height: int) -> None:
+        """Write zeros to the columns outside of the window, in arrays that others read."""
+        assert self.columns is not None
+        f, columns = self.f, I64(self.each.domain.columns)
+        for instr in rows.kernel.code:
+            if instr.kind != "store" or rows.views[instr.operand].root in self.each.inside:
+                continue
+            operand = rows.kernel.operands[instr.operand]
+            if operand.inner == 0:
+                continue
+            size = itemsize(operand.dtype)
+            with f.loop(first, f.binary("add", first, I64(height))) as row:
+                steps = zip(unravel(f, row, rows.kernel.outer), operand.outer, strict=True)
+                line = move(f, arrays[instr.operand], operand.dtype, *steps)
+                for start, end in ((I64(0), self.columns[0]), (self.columns[1], columns)):
+                    nbytes = f.op(f"mul nsw {f.binary('sub', end, start)}, {size}", "int64")
+                    f.declarations.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+                    at = move(f, line, operand.dtype, (start, 1))
+                    f.do(f"call void @llvm.memset.p0.i64({at}, i8 0, {nbytes}, i1 false)")
 
     def _product(self, part: StripedProduct, batch: IRValue, row: IRValue, height: int) -> None:
         """Run a product for `height` rows of matrix `batch` from `row`."""
@@ -306,12 +375,45 @@ class _Writer:
                 address = self._matrix(view, batch)
                 addresses.append(move(f, address, view.dtype, (row, strides[at])) if at >= 0 else address)
             views.append(View(view.root, view.dtype, tuple(shape), tuple(strides)))
-        adds = axis == "k" and self.each.height < self.each.domain.rows
         a, b, c = views
-        function = product_function(self.module, replace(part.product, a=a, b=b, c=c, accumulate=adds))
+        product = replace(part.product, a=a, b=b, c=c, accumulate=axis == "k" and self.adds)
+        if self.columns is None:
+            self._call(product, addresses)
+        else:
+            self._by_blocks(product, part.across, addresses)
+
+    def _by_blocks(self, product: Gemm, axis: str, addresses: list[IRValue]) -> None:
+        """Run a product for the columns of the window, which are an axis of it, block by block."""
+        assert self.each.window is not None and self.columns is not None
+        f, block, columns = self.f, self.each.window.block, self.each.domain.columns
+        views = ((product.a, "mk"), (product.b, "kn"), (product.c, "mn"))
+        if axis == "k":
+            self._fill(addresses[2], product.c)
+
+        def run(start: IRValue, count: int) -> None:
+            cut, moved = [], []
+            for (view, axes), address in zip(views, addresses, strict=True):
+                at = axes.find(axis)
+                shape = tuple(count if i == at else n for i, n in enumerate(view.shape))
+                cut.append(replace(view, shape=shape))
+                moved.append(move(f, address, view.dtype, (start, view.strides[at])) if at >= 0 else address)
+            a, b, c = cut
+            self._call(replace(product, a=a, b=b, c=c, accumulate=product.accumulate or axis == "k"), moved)
+
+        start, end = self.columns
+        whole = columns // block * block
+        with f.loop(start, f.intrinsic("smin", end, I64(whole)), block, polls=True) as at:
+            run(at, block)
+        if whole < columns:
+            with f.when(f.compare("icmp sgt", end, I64(whole))):
+                run(I64(whole), columns - whole)
+
+    def _call(self, product: Gemm, addresses: list[IRValue]) -> None:
+        f, given = self.f, list(addresses)
+        function = product_function(self.module, product)
         if function.polls:
-            addresses.append(stop_of(f, f.param("control")))
-        f.do(f"call void @{function.name}({', '.join(map(str, addresses))}, i64 0, i64 {function.parts})")
+            given.append(stop_of(f, f.param("control")))
+        f.do(f"call void @{function.name}({', '.join(map(str, given))}, i64 0, i64 {function.parts})")
 
     def _scratch(self, root: Root) -> IRValue:
         return self.f.at(self.f.param("scratch"), I64(self.layout.offsets[root]), "uint8")

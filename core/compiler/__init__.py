@@ -9,4 +9,5 @@ replaces the parts that can be machine code by machine code.
     lookups        tables that are updated by rows because nobody sees their gradients
     update         from gradients to new parameters and optimiser state; row by row for tables
     trainer        training steps in a loop, in this process
+    backends       the backend of this process, for which steps are compiled
 """

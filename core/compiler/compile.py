@@ -11,7 +11,7 @@ from core.autodiff.cotangents import Densified
 from core.backward.append_backward import append_backward, gradients
 from core.backward.backward_program import Backward
 from core.backward.query import GradientQuery, Options
-from core.codegen.backend import CPU
+from core.compiler.backends import CHOSEN
 from core.compiler.differentiate import ScaledBackward, differentiate_scaled, scale_after_update
 from core.compiler.lookups import lookups_by_rows
 from core.compiler.update import apply_update
@@ -249,7 +249,7 @@ def _executable(
     params = tuple(by_name[p] for p in block.params)
     named = tuple(replace(v, name=seeds.get(v.name, v.name)) for v in params)
     layout = tuple(result for result, _ in wanted)
-    return Executable(interpreter_of(block), CPU, named, layout, missing, densified)
+    return Executable(interpreter_of(block), CHOSEN.backend, named, layout, missing, densified)
 
 
 def _select(finite: Value, new: str, old: str) -> str:

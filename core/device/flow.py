@@ -21,10 +21,17 @@ from core.runtime.control_words import CONTROL, STOPPED
 if TYPE_CHECKING:
     from core.device.step import DeviceStep
 
-__all__ = ["GO", "TOO_SMALL", "write_loop"]
+__all__ = ["CONTROL_WORDS", "GO", "STOP_AT", "TOO_SMALL", "write_loop"]
 
 GO = len(CONTROL)
 """The position of the two `go` words behind the control words."""
+
+STOP_AT = GO + 2
+"""The position of the address of the stop word. That is in memory of the host, which the GPU reads in place: it may
+change at any time. The word "stop" of `CONTROL` is unused.
+"""
+
+CONTROL_WORDS = STOP_AT + 1
 
 TOO_SMALL = -2
 """Error word: a stack was too small."""
@@ -147,7 +154,8 @@ def _go_word(step: DeviceStep, number: IRValue) -> IRValue:
 def _tell(step: DeviceStep, number: IRValue) -> None:
     """Copy whether the step must end to a `go` word; a set stop word becomes an error."""
     f = step.f
-    stop = f.op(f"load volatile i64, {step.control('stop')}, align 8", "int64")
+    place = f.load(f.at(f.param("control"), I64(STOP_AT), "ptr"), "ptr")
+    stop = f.op(f"load volatile i64, {place}, align 8", "int64")
     with f.when(f.compare("icmp ne", stop, I64(0))):
         f.store(I64(STOPPED), step.control("error"))
     error = f.op(f"load volatile i64, {step.control('error')}, align 8", "int64")

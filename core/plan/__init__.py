@@ -54,6 +54,9 @@ Fusion:
     unread            stores that nothing reads are dropped
     stripes           attention: a chain of products and row kernels for some rows of its matrices at a time
     striped           the instruction that results from it
+    column_windows    columns of a stripe that a mask hides are left out
+    masks             the masks that it finds: bands of positions, and arrays
+    intervals         bounds of values, with which it proves that hidden elements are zeros
 
 How a plan is built. Reshapes, transpositions and slices only change views; nothing is copied that strides can
 describe. Elementwise ops, broadcasts and reductions join fusions: passes over the rows of a domain with values in
@@ -63,7 +66,8 @@ the result of a large product (a bias, a relu, an optimiser's update) becomes it
 else reads is not stored.
 
 A chain of products and passes over large batched matrices, as in attention, runs for some rows of the matrices at a
-time, so that scores and probabilities are never stored.
+time, so that scores and probabilities are never stored. Columns that a causal mask, a band or a mask that is data hides
+from all rows of a stripe are left out, forward and backward.
 
 A loop is an instruction that holds the instructions of one trip. Its states swap buffers. A recorded value goes to a
 stack that grows, or to an array if the number of trips is known, so that joining the elements copies nothing. A product

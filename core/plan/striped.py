@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from core.plan.data import Gemm, Instruction, Operand, Root, Rows
+from core.plan.data import Gemm, Instruction, Operand, Root, Rows, View
 
-__all__ = ["Domain", "Striped", "StripedProduct", "canonical_rows"]
+__all__ = ["Domain", "Striped", "StripedProduct", "Window", "canonical_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,46 @@ class Domain:
 class StripedProduct:
     """A product, and the axis of it that the stripes cut.
 
-    axis: "m" rows of a and c, "n" columns of b and c, "k" the terms of the sums: each stripe adds to c.
+    axis:   "m" rows of a and c, "n" columns of b and c, "k" the terms of the sums: each stripe adds to c.
+    across: the axis along a row of the domain; "" if it has no single one.
     """
 
     product: Gemm
     axis: str
+    across: str = ""
+
+    @property
+    def wide(self) -> View | None:
+        """The array of the domain's shape."""
+        views = ((self.product.a, "mk"), (self.product.b, "kn"), (self.product.c, "mn"))
+        return next((view for view, axes in views if {self.axis, self.across} == set(axes)), None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """The columns that each stripe computes: those that a mask shows to one of its rows, as a range.
+
+    The result is that of all columns as long as the numbers that enter are moderate. The run checks that, and takes all
+    columns of a matrix, or of a stripe, that does not meet the conditions.
+
+    block:       columns; a range begins at a multiple of it, and ends at one or with the last column.
+    first, last: row r sees the columns from ``r + first`` to ``r + last`` at most; None sets no limit.
+    mask:        a kernel that loads the mask, if it is data: bools, or numbers of which those up to `hides` hide.
+    guards:      kernels that load numbers, row by row of a matrix, which must be between -limit and limit; each row of
+                 a mask must have a number that is, and none above.
+    """
+
+    block: int
+    first: int | None
+    last: int | None
+    mask: Rows | None
+    guards: tuple[Rows, ...]
+    limit: float
+    hides: float
+
+    def reads(self) -> Iterator[Root]:
+        for each in (*self.guards, *([self.mask] if self.mask else [])):
+            yield from each.reads()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +78,7 @@ class Striped(Instruction):
     height: rows of a stripe; the last one of each matrix may have fewer.
     shared: whether all threads work on one stripe; the domain is then a single matrix, its row kernels have one axis of
             rows, and the roots of `inside` are in the arena and as large as a stripe.
+    window: the columns that a stripe computes; None for all.
     """
 
     domain: Domain
@@ -50,6 +86,7 @@ class Striped(Instruction):
     inside: frozenset[Root]
     height: int
     shared: bool = False
+    window: Window | None = None
 
     @property
     def instructions(self) -> Iterator[Rows | Gemm]:
@@ -61,7 +98,9 @@ class Striped(Instruction):
         return tuple(each.product for each in self.body if isinstance(each, StripedProduct) and each.axis == "k")
 
     def reads(self) -> Iterator[Root]:
-        return (root for each in self.instructions for root in each.reads() if self._is_outside(root))
+        yield from (root for each in self.instructions for root in each.reads() if self._is_outside(root))
+        if self.window is not None:
+            yield from self.window.reads()
 
     def writes(self) -> Iterator[Root]:
         return (root for each in self.instructions for root in each.writes() if self._is_outside(root))

@@ -20,6 +20,7 @@ from heapq import heapify, heappop, heappush
 
 from core.ir.stop import poll
 from core.ops.common.types import as_dtype
+from core.plan.column_windows import ColumnWindows
 from core.plan.data import Gemm, Instruction, Interpreted, Operand, Root, Rows, View, contiguous
 from core.plan.striped import Domain, Striped, StripedProduct, canonical_rows
 from core.plan.target import StripeLimits
@@ -29,6 +30,9 @@ __all__ = ["in_stripes"]
 
 REPEATABLE = frozenset({"constant", "load", "lookup", "iota", "apply", "reduce", "store"})
 """Instructions of row kernels that may run once more."""
+
+STRIPES = 8
+"""Stripes of a matrix under a mask, where they can be so low: of columns that a mask hides, nine of ten stay out."""
 
 SUMS = (((0,), 0), ((0,), 1), ((1,), 0))
 """Strides of the results of a row kernel that reduces all elements, columns, or rows."""
@@ -44,7 +48,20 @@ def in_stripes(instructions: Sequence[Instruction], limits: StripeLimits) -> tup
             chain = _Chain(found, each, limits)
             seen |= chain.wide
             found = chain.striped()
-    return found
+    return _in_windows(found, limits)
+
+
+def _in_windows(instructions: tuple[Instruction, ...], limits: StripeLimits) -> tuple[Instruction, ...]:
+    """`instructions` whose stripes leave out the columns that masks hide. Low stripes have narrow windows."""
+    windows = ColumnWindows(instructions, limits.block)
+    found: list[Instruction] = []
+    for each in instructions:
+        window = windows.of(each) if isinstance(each, Striped) else None
+        if isinstance(each, Striped) and window is not None:
+            most = max(min(each.height, each.domain.rows // STRIPES), min(limits.least, each.domain.rows))
+            each = replace(each, window=window, height=_height(each.domain.rows, most, 1))
+        found.append(each)
+    return tuple(found)
 
 
 def _is_seed(each: Gemm, limits: StripeLimits) -> bool:
@@ -151,8 +168,8 @@ class _Chain:
         """The instruction as a part of a stripe; None if it cannot be one."""
         each = self.all[at]
         if isinstance(each, Gemm):
-            axis = self._axis(each)
-            return StripedProduct(each, axis) if axis else None
+            axes = self._axes(each)
+            return StripedProduct(each, *axes) if axes else None
         rows = self._rows(at)
         if rows is None or not self.wide.isdisjoint(_looked_up(rows)):
             return None
@@ -162,20 +179,26 @@ class _Chain:
         )
         return rows if fits else None
 
-    def _axis(self, each: Gemm) -> str | None:
-        """The axis of a product that the rows of the domain are; None if its operands differ in that."""
+    def _axes(self, each: Gemm) -> tuple[str, str] | None:
+        """The axes of a product that the rows and the columns of the domain are.
+
+        None if its operands differ in the rows; "" for the columns if they differ in these.
+        """
         if each.accumulate or each.then is not None or math.prod(each.c.shape[:-2]) != self.domain.batch:
             return None
         if each.c.root in (each.a.root, each.b.root):
             return None
         if self.shared and (len(each.c.shape) > 2 or each.c.strides != contiguous(each.c.shape)):
             return None
-        found = set()
+        found, across = set(), set()
         for view, axes in ((each.a, "mk"), (each.b, "kn"), (each.c, "mn")):
             if view.root in self.wide:
                 at = self._row_axis(view)
-                found.add(None if at is None else axes[at])
-        return found.pop() if len(found) == 1 else None
+                if at is None:
+                    return None
+                found.add(axes[at])
+                across.add(axes[1 - at])
+        return (found.pop(), across.pop() if len(across) == 1 else "") if len(found) == 1 else None
 
     def _row_axis(self, view: View) -> int | None:
         """0 if the matrices of `view` are those of an array of the domain, 1 if they are its transposes, else None."""
@@ -289,7 +312,15 @@ class _Chain:
             for view, operand in zip(member.views, member.kernel.operands, strict=True):
                 if view.root is root:
                     places.add((view.offset, member.kernel.outer, operand.outer, operand.inner))
-        return len(places) == 1 and all(s for *_, strides, inner in places for s in strides)
+        if len(places) > 1:
+            return False
+        writer, reader = self.members[first], self.members[second]
+        assert isinstance(writer, Rows) and isinstance(reader, Rows)
+        if all(s for *_, strides, inner in places for s in strides):
+            return True
+        # several rows store to one element, as a mask for all heads: they store the same number
+        stores = {i.kind for i in writer.kernel.code if i.operand >= 0 and writer.views[i.operand].root is root}
+        return stores == {"store"} and root not in reader.writes()
 
     # --- one stage -----------------------------------------------------------------------------------------------
 

@@ -151,6 +151,7 @@ class StripeLimits:
     repeated: bytes from which on an array of an earlier chain is computed again and not stored.
     matrix:   fewest bytes of an array of a chain over a single matrix, and
     shared:   bytes of the arrays of one of its stripes, on which all threads work.
+    block:    columns that a stripe leaves out together where a mask hides them.
     """
 
     nbytes: int
@@ -160,6 +161,7 @@ class StripeLimits:
     repeated: int
     matrix: int
     shared: int
+    block: int
 
 
 @dataclass(frozen=True, slots=True)

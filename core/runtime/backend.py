@@ -7,6 +7,7 @@ protocols, so a generator for another device needs no change here. `core.codegen
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, Protocol
 
 from core.plan.plan import Plan
@@ -67,6 +68,9 @@ class Backend(Protocol):
     @property
     def target(self) -> Target:
         """The assumptions of plans for this backend."""
+
+    def runs_on(self, xp: ModuleType) -> bool:
+        """Whether its regions take the arrays of this array module, numpy or cupy."""
 
     def row_writer(self) -> Callable[[int, int, int, int, int], None]:
         """``write(table, rows, values, count, row_bytes)``: row ``rows[i]`` of the table becomes row i of the values.

@@ -192,13 +192,14 @@ class _Table:
 
 
 def bind_step(executable: Executable, values: Mapping[str, Any]) -> BoundStep | None:
-    """`executable` bound to its parameters and states; None unless it is a single region that can work in place.
+    """`executable` bound to its parameters and states; None unless it is a single region that can work in place, on
+    arrays of numpy.
 
     values: all inputs but feeds, by name. Their arrays are overwritten from now on.
     Raises ProgramError (feed_shape, feed_dtype).
     """
     region = executable.machine.region if executable.machine is not None else None
-    if region is None or region.plan.cuts:
+    if region is None or region.plan.cuts or not executable.backend.runs_on(np):
         return None
     numbers = [i for i, _ in picks_of(executable)]
     kept = {i for i, each in zip(numbers, executable.layout, strict=True) if each.place in KEPT}

@@ -97,6 +97,10 @@ class Executable:
         """The names of all inputs."""
         return self._names
 
+    def on(self, backend: Backend) -> Executable:
+        """This step for another backend, not compiled."""
+        return replace(self, backend=backend, machine=None)
+
     def compiled(self, timed: bool = False) -> Executable:
         """This step with compiled regions; ops without machine code run in the reference executor.
 
@@ -149,7 +153,9 @@ class Executable:
             )
         run = Run(xp, limits, times=times)
         # machine code returns all values at its end, so it cannot report a gradient before
-        chosen = self.machine if self.machine is not None and when_final is None and xp is np else self.interpreter
+        chosen = self.interpreter
+        if self.machine is not None and when_final is None and self.backend.runs_on(xp):
+            chosen = self.machine
         self.admit(run, chosen is self.machine)
         started = time.perf_counter()
         if chosen.region is not None:

@@ -25,7 +25,7 @@ from core.runtime.reference import Interpreter, interpreter_of
 from core.runtime.run import Run
 from core.runtime.stop import watched
 
-__all__ = ["NativeRegion"]
+__all__ = ["NativeRegion", "recorder"]
 
 
 @dataclass(eq=False)
@@ -116,7 +116,7 @@ class NativeRegion:
     def _stack_failure(self, failed: int, run: Run) -> ExecutionError:
         """The error of a stack that could not grow."""
         number, is_long = divmod(STACK - failed, 2)
-        at = _recorder(self.plan.body, self.plan.stacks[number])
+        at = recorder(self.plan.body, self.plan.stacks[number])
         wanted = 2 * self._stacks.size(number)
         if is_long:
             message = f"a loop recorded more than {run.limits.max_bytes} bytes of one value"
@@ -163,14 +163,14 @@ class NativeRegion:
         return self._reference
 
 
-def _recorder(body: Instructions, stack: Stack) -> Location | None:
+def recorder(body: Instructions, stack: Stack) -> Location | None:
     """The client's op whose loop records into `stack`."""
     for each in body.instructions:
         if isinstance(each, Branch):
-            found = _recorder(each.yes, stack) or _recorder(each.no, stack)
+            found = recorder(each.yes, stack) or recorder(each.no, stack)
         elif isinstance(each, Loop):
             records = [r.stack for r, _ in each.records if isinstance(r, Recording)]
-            found = each.location if stack in records else _recorder(each.body, stack)
+            found = each.location if stack in records else recorder(each.body, stack)
         else:
             continue
         if found is not None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from core.codegen.cpus import cpu
 from core.codegen.machine import optimize
-from core.device.flow import TOO_SMALL
+from core.device.flow import CONTROL_WORDS, STOP_AT, TOO_SMALL
 from core.device.gpu import DEVICE_TARGET
 from core.device.launches import DeviceCode
 from core.device.step import write_device_step
@@ -104,11 +104,15 @@ class Emulated:
 
     def run(self, addresses: Sequence[int], seed: int) -> None:
         """Run the launches. Raises EmulatorFault."""
+        for number in range(len(self.entries)):
+            self.launch(number, addresses, seed)
+
+    def launch(self, number: int, addresses: Sequence[int], seed: int) -> None:
+        """Run one launch. Raises EmulatorFault."""
         given = (ctypes.c_void_p * 4)(*addresses)
-        library = _emulator()
-        for each, entry in zip(self.code.launches, self.entries, strict=True):
-            if library.gpu_run(entry, given, each.grid, each.block, each.shared, seed, self.watches):
-                raise EmulatorFault(library.gpu_report().decode())
+        each, library = self.code.launches[number], _emulator()
+        if library.gpu_run(self.entries[number], given, each.grid, each.block, each.shared, seed, self.watches):
+            raise EmulatorFault(library.gpu_report().decode())
 
 
 @dataclass
@@ -152,7 +156,9 @@ class EmulatedRegion:
         arena = _aligned(self.emulated.code.arena_bytes)
         stacks = [_aligned(size) for size in self.stack_sizes]
         table = np.array([(s.ctypes.data, s.nbytes, 0) for s in stacks] or [(0, 0, 0)], np.int64)
-        control = np.zeros(len(CONTROL) + 2, np.int64)
+        control = np.zeros(CONTROL_WORDS, np.int64)
+        stop = np.zeros(1, np.int64)
+        control[STOP_AT] = stop.ctypes.data
         control[CONTROL.index("max_trips")] = run.limits.max_trips
         control[OPS_LEFT] = run.ops_left
         self.emulated.run([x.ctypes.data for x in (given, arena, control, table)], self.seed + self.launches)

@@ -48,6 +48,7 @@ def rare_forms(draw: random.Random, monkeypatch: pytest.MonkeyPatch) -> CpuBacke
         repeated=draw.choice((0, 0, 2**62)), matrix=draw.choice((0, 0, 2**26)), batch=draw.choice((1, 2)),
         shared=draw.choice((1, 500, 5000)),
     )  # fmt: skip
+    limits = replace(limits, block=random.Random(str(limits)).choice((2, 4, 64)))
     backend = CpuBackend()
     backend.target = replace(CPU_TARGET, stripes=limits)  # type: ignore[misc]
     return backend

@@ -28,10 +28,10 @@ B, H, L, S, D, E = 2, 3, 11, 19, 6, 5
 """Batch, heads, queries, keys, and elements of a query and of a value."""
 
 
-def limits(least: int = 4, stripe: int = 1, repeated: int = 0) -> CpuBackend:
+def limits(least: int = 4, stripe: int = 1, repeated: int = 0, block: int = 4) -> CpuBackend:
     """The CPU with stripes of at least `least` rows for arrays of any size."""
     backend = CpuBackend()
-    found = replace(CPU_TARGET.stripes, nbytes=0, least=least, stripe=stripe, repeated=repeated)
+    found = replace(CPU_TARGET.stripes, nbytes=0, least=least, stripe=stripe, repeated=repeated, block=block)
     backend.target = replace(CPU_TARGET, stripes=found)  # type: ignore[misc]
     return backend
 

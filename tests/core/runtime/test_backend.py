@@ -70,6 +70,9 @@ class NumpyBackend:
     target: Target = CPU_TARGET
     compiled: list[NumpyRegion] = field(default_factory=list)
 
+    def runs_on(self, xp) -> bool:
+        return xp is np
+
     def arena_bytes(self, plan: Plan) -> int:
         return 0
 

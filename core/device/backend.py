@@ -1,0 +1,150 @@
+"""A GPU as a backend of the runtime: from a plan to a region, and machine code of GPUs on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from core.codegen.cache import DiskCache
+from core.codegen.machine import PASSES
+from core.device.arena import SharedArena
+from core.device.driver import Driver
+from core.device.gpu import DEVICE_TARGET
+from core.device.launches import DeviceCode
+from core.device.ptx import cubin_of, has_linker, ptx_of
+from core.device.region import DeviceRegion
+from core.device.step import write_device_step
+from core.ir.errors import ExecutionError, InternalError
+from core.plan.data import Instruction, Interpreted, Sequence
+from core.plan.flow import Branch, Loop
+from core.plan.plan import Plan
+from core.plan.target import Target
+from core.plan.work import work_of
+
+__all__ = ["DeviceBackend", "key_of", "machine_code_of"]
+
+GENERATOR = 1
+"""Version of the machine code. Increase it when the code changes but the text of its step does not: the functions
+`dev_*`, the entry, or the way to PTX.
+"""
+
+BLOCK = 256
+"""Threads of a block."""
+
+ONE_BLOCK = 1 << 18
+"""Operations and bytes of an instruction up to which one block runs the whole step: a barrier of one block takes a
+hundredth of the time of a barrier of all. Not measured yet.
+"""
+
+
+class DeviceBackend:
+    """See `core.runtime.backend.Backend`.
+
+    make:   machine code for an architecture, or PTX, which the driver compiles itself.
+    blocks: blocks of a step of much work; None takes one for each processor of the GPU.
+    disk:   keeps machine code; None keeps none.
+    """
+
+    target: Target = DEVICE_TARGET
+
+    def __init__(
+        self,
+        driver: Driver,
+        make: Callable[[DeviceCode, str], bytes] | None = None,
+        blocks: int | None = None,
+        block: int = BLOCK,
+        disk: DiskCache | None = None,
+    ) -> None:
+        self.driver, self.disk = driver, disk
+        self.arena = SharedArena(driver)
+        self._make = make or machine_code_of
+        self._blocks, self._block = blocks or driver.properties.processors, block
+
+    def runs_on(self, xp: ModuleType) -> bool:
+        """See `Backend.runs_on`."""
+        return xp is self.driver.xp
+
+    def row_writer(self) -> Callable[[int, int, int, int, int], None]:
+        raise InternalError("a GPU writes the rows of a table in its step")
+
+    def arena_bytes(self, plan: Plan) -> int:
+        """See `Backend.arena_bytes`."""
+        return self._code(plan).arena_bytes
+
+    def compile(self, plan: Plan, timed: bool = False) -> DeviceRegion:
+        """The compiled plan. timed: has no effect; the times of single kernels are not measured.
+
+        Raises ExecutionError (compiler_failed), DeviceFault.
+        """
+        code = self._code(plan)
+        functions = self.driver.load(self._machine_code(code), code.launches)
+        for launch, function in zip(code.launches, functions, strict=True):
+            if launch.cooperative and function.most_blocks < launch.grid:
+                raise ExecutionError(
+                    f"{launch.kernel} needs {launch.grid} blocks at once, but this GPU runs {function.most_blocks}",
+                    "compiler_failed",
+                )
+        return DeviceRegion(plan, code, functions, self.driver, self.arena)
+
+    def _code(self, plan: Plan) -> DeviceCode:
+        is_small = max(map(_work, _flat(plan.body)), default=0) <= ONE_BLOCK
+        return write_device_step(plan, 1 if is_small else self._blocks, self._block)
+
+    def _machine_code(self, code: DeviceCode) -> bytes:
+        architecture = self.driver.properties.architecture
+        if self.disk is None:
+            return self._make(code, architecture)
+        key = key_of(code, architecture, self.driver.properties.driver)
+        found = self.disk.get(key)
+        if found is None:
+            found = self._make(code, architecture)
+            self.disk.put(key, found)
+        return found
+
+
+def machine_code_of(code: DeviceCode, architecture: str) -> bytes:
+    """A cubin, or PTX where nvJitLink is not installed. Raises ExecutionError (compiler_failed)."""
+    ptx = ptx_of(code, architecture)
+    return cubin_of(ptx, architecture).code if has_linker() else ptx.encode() + b"\0"
+
+
+def key_of(code: DeviceCode, architecture: str, driver: int) -> str:
+    """A digest of everything that machine code depends on: text, launches, architecture and versions.
+
+    driver: its version, since some of it is PTX that only certain drivers take.
+    """
+    entries = [(each.kernel, each.block) for each in code.launches]
+    compiler = [GENERATOR, PASSES, llvmlite.__version__, llvm.llvm_version_info, _linker_version(), driver]
+    return hashlib.sha256(repr([*compiler, architecture, entries, code.text]).encode()).hexdigest()
+
+
+@cache
+def _linker_version() -> str:
+    try:
+        return version("nvidia-nvjitlink-cu12")
+    except PackageNotFoundError:
+        return ""
+
+
+def _flat(body: Sequence) -> Iterator[Instruction]:
+    for each in body.instructions:
+        if isinstance(each, Loop):
+            yield from _flat(each.body)
+        elif isinstance(each, Branch):
+            yield from _flat(each.yes)
+            yield from _flat(each.no)
+        else:
+            yield each
+
+
+def _work(each: Instruction) -> int:
+    if isinstance(each, Interpreted):
+        return 0
+    work = work_of(each)
+    return work.flops + work.nbytes

@@ -1,0 +1,188 @@
+"""A GPU by cupy. Besides the worker, which gets its array module from there, no other file imports cupy."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from core.device.driver import DeviceFault, DeviceFull, DeviceProperties
+from core.device.launches import Launch
+from core.ir.errors import ExecutionError
+
+__all__ = ["CupyDriver"]
+
+ALIGNMENT = 256
+NO_MEMORY = 2
+"""The status of both interfaces of CUDA for too little memory."""
+
+
+class CupyDriver:
+    """See `core.device.driver.Driver`. number: of the GPU among those that the process sees."""
+
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+        self.xp: ModuleType = import_module("cupy")
+        self._runtime: Any = self.xp.cuda.runtime
+        self._api: Any = import_module("cupy_backends.cuda.api.driver")
+
+    @cached_property
+    def properties(self) -> DeviceProperties:
+        found = self._runtime.getDeviceProperties(self.number)
+        return DeviceProperties(
+            found["name"].decode(),
+            f"sm_{found['major']}{found['minor']}",
+            found["multiProcessorCount"],
+            found["sharedMemPerBlockOptin"],
+            self._runtime.driverGetVersion(),
+        )
+
+    def allocate(self, nbytes: int) -> _Pooled:
+        with self._faults(nbytes):
+            memory = self.xp.cuda.alloc(nbytes + ALIGNMENT)
+        return _Pooled(memory, -(-int(memory.ptr) // ALIGNMENT) * ALIGNMENT, nbytes)
+
+    def pinned(self, nbytes: int) -> _Pooled:
+        with self._faults(nbytes):
+            memory = self.xp.cuda.alloc_pinned_memory(nbytes)
+        return _Pooled(memory, int(memory.ptr), nbytes)
+
+    def free_bytes(self) -> int:
+        with self._faults():
+            free, _ = self._runtime.memGetInfo()
+        return int(free + self.xp.get_default_memory_pool().free_bytes())
+
+    def stream(self) -> _CupyStream:
+        with self._faults():
+            return _CupyStream(self, self.xp.cuda.Stream(non_blocking=True))
+
+    def current(self) -> _CupyStream:
+        return _CupyStream(self, self.xp.cuda.get_current_stream())
+
+    def load(self, code: bytes, launches: Sequence[Launch]) -> list[_CupyFunction]:
+        """Any thread may call it. The module stays loaded as long as one of its functions lives."""
+        with self.xp.cuda.Device(self.number), self._faults(loads=True):
+            module = self.xp.cuda.function.Module()
+            module.load(code)
+            return [self._function(module, each) for each in launches]
+
+    def address(self, array: Any) -> int:
+        return int(array.data.ptr)
+
+    def _function(self, module: Any, launch: Launch) -> _CupyFunction:
+        api = self._api
+        function = module.get_function(launch.entry)
+        if launch.shared > self.properties.shared_bytes:
+            raise ExecutionError(
+                f"a block of {launch.kernel} needs {launch.shared} bytes of shared memory, "
+                f"but this GPU has {self.properties.shared_bytes}",
+                "compiler_failed",
+            )
+        api.funcSetAttribute(function.ptr, api.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.shared)
+        each = api.occupancyMaxActiveBlocksPerMultiprocessor(function.ptr, launch.block, launch.shared)
+        return _CupyFunction(module, function, int(each) * self.properties.processors)
+
+    @contextmanager
+    def _faults(self, nbytes: int = 0, loads: bool = False) -> Iterator[None]:
+        """Errors of CUDA as those of `core.device.driver`. loads: whether a refusal may be that of a module."""
+        try:
+            yield
+        except self.xp.cuda.memory.OutOfMemoryError as error:
+            raise DeviceFull(nbytes) from error
+        except (self._runtime.CUDARuntimeError, self._api.CUDADriverError) as error:
+            if error.status == NO_MEMORY:
+                raise DeviceFull(nbytes) from error
+            if loads:
+                raise ExecutionError(f"the GPU's driver refuses the code: {error}", "compiler_failed") from error
+            raise DeviceFault(f"the GPU failed: {error}") from error
+
+
+class _Pooled:
+    """See `core.device.driver.Memory`. owner: keeps it allocated."""
+
+    __slots__ = ("_owner", "address", "nbytes")
+
+    def __init__(self, owner: Any, address: int, nbytes: int) -> None:
+        self._owner, self.address, self.nbytes = owner, address, nbytes
+
+
+class _CupyFunction:
+    """See `core.device.driver.Function`. module: unloaded when no function refers to it."""
+
+    __slots__ = ("_module", "most_blocks", "pointer")
+
+    def __init__(self, module: Any, function: Any, most_blocks: int) -> None:
+        self._module = module, function
+        self.pointer, self.most_blocks = int(function.ptr), most_blocks
+
+
+class _CupyStream:
+    """See `core.device.driver.Stream`."""
+
+    def __init__(self, driver: CupyDriver, stream: Any) -> None:
+        self._driver, self.cupy = driver, stream
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        runtime = self._driver._runtime
+        with self._driver._faults():
+            runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDefault, self.cupy.ptr)
+
+    def launch(self, function: _CupyFunction, launch: Launch, addresses: Sequence[int]) -> None:
+        api = self._driver._api
+        words = (ctypes.c_void_p * len(addresses))(*addresses)
+        at = ctypes.addressof(words)
+        parameters = (ctypes.c_void_p * len(addresses))(*(at + 8 * i for i in range(len(addresses))))
+        shape = (launch.grid, 1, 1, launch.block, 1, 1, launch.shared, self.cupy.ptr, ctypes.addressof(parameters))
+        with self._driver._faults():
+            if launch.cooperative:
+                api.launchCooperativeKernel(function.pointer, *shape)
+            else:
+                api.launchKernel(function.pointer, *shape, 0)
+
+    def record(self) -> _CupyEvent:
+        with self._driver._faults():
+            event = self._driver.xp.cuda.Event(disable_timing=True)
+            event.record(self.cupy)
+        return _CupyEvent(self._driver, event)
+
+    def wait(self, event: _CupyEvent) -> None:
+        with self._driver._faults():
+            self.cupy.wait_event(event.cupy)
+
+    def synchronize(self) -> None:
+        with self._driver._faults():
+            self.cupy.synchronize()
+
+    def begin_capture(self) -> None:
+        with self._driver._faults():
+            self.cupy.begin_capture()
+
+    def end_capture(self) -> _CupyGraph:
+        with self._driver._faults():
+            return _CupyGraph(self._driver, self.cupy.end_capture())
+
+
+class _CupyEvent:
+    """See `core.device.driver.Event`."""
+
+    def __init__(self, driver: CupyDriver, event: Any) -> None:
+        self._driver, self.cupy = driver, event
+
+    def synchronize(self) -> None:
+        with self._driver._faults():
+            self.cupy.synchronize()
+
+
+class _CupyGraph:
+    """See `core.device.driver.Graph`."""
+
+    def __init__(self, driver: CupyDriver, graph: Any) -> None:
+        self._driver, self._graph = driver, graph
+
+    def launch(self, stream: _CupyStream) -> None:
+        with self._driver._faults():
+            self._graph.launch(stream.cupy)

@@ -1,0 +1,285 @@
+"""A compiled block on a GPU, and the host's part of its runs.
+
+A run copies its words to the GPU, launches the kernels, copies the words back, and waits. The first run does so call by
+call; then the same calls are captured once, and later runs launch them as one graph. The addresses of arrays and stacks
+are words, so they may change from run to run. Only a new arena needs a new graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from core.device.arena import SharedArena
+from core.device.driver import DeviceFull, Driver, Graph, Memory
+from core.device.flow import CONTROL_WORDS, STOP_AT, TOO_SMALL
+from core.device.launches import DeviceCode
+from core.ir.errors import ExecutionError, InternalError, Location
+from core.ops.common.types import as_dtype
+from core.plan.data import bytes_of
+from core.plan.plan import Plan
+from core.runtime.control_words import CONTROL, ERROR, OPS_LEFT, STOP, STOPPED
+from core.runtime.reference import Interpreter, interpreter_of
+from core.runtime.region import recorder
+from core.runtime.run import Run
+from core.runtime.stop import watched
+
+__all__ = ["DeviceArrays", "DeviceRegion"]
+
+MAX_TRIPS = CONTROL.index("max_trips")
+WORD = 8
+
+
+class DeviceArrays:
+    """The arrays of a region's next runs; they stay alive as long as they are bound. See `BoundArrays`."""
+
+    __slots__ = ("_driver", "addresses", "arrays")
+
+    def __init__(self, driver: Driver, arrays: Sequence[Any]) -> None:
+        self._driver = driver
+        self.arrays = list(arrays)
+        self.addresses = [0 if each is None else driver.address(each) for each in arrays]
+
+    def put(self, i: int, array: Any) -> None:
+        """Replace array `i`."""
+        self.arrays[i], self.addresses[i] = array, self._driver.address(array)
+
+    def put_address(self, i: int, address: int) -> None:
+        """Replace array `i` by memory that the caller keeps alive."""
+        self.arrays[i], self.addresses[i] = None, address
+
+    def drop(self, i: int) -> None:
+        """Release array `i`; another one must be put there before the next run."""
+        self.arrays[i], self.addresses[i] = None, 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The words of a run: on the GPU, and in pinned memory as they are sent and as they come back.
+
+    In this order: the control words, the addresses of the arrays, and the table of stacks. stop: has the stop word at
+    the position that it has among the control words.
+    """
+
+    device: Memory
+    sent: Memory
+    back: Memory
+    stop: Memory
+    count: int
+
+    @property
+    def stop_at(self) -> int:
+        """The address of the stop word."""
+        return self.stop.address + STOP * WORD
+
+    def of_stop(self) -> Any:
+        return (ctypes.c_int64 * (STOP + 1)).from_address(self.stop.address)
+
+    def of_sent(self) -> Any:
+        return (ctypes.c_int64 * self.count).from_address(self.sent.address)
+
+    def of_back(self) -> Any:
+        return (ctypes.c_int64 * self.count).from_address(self.back.address)
+
+
+class DeviceRegion:
+    """See `core.runtime.backend.Region`. Its arrays are those of the driver's array module.
+
+    launched: how often the kernels ran. captured: how often a graph was made. Tests read them.
+    """
+
+    def __init__(self, plan: Plan, code: DeviceCode, functions: Sequence[Any], driver: Driver, arena: SharedArena):
+        self.plan, self.code, self.driver = plan, code, driver
+        self.launched = self.captured = 0
+        self._functions = list(functions)
+        self._arena = arena
+        self._arrays = len(plan.params) + len(plan.results)
+        self._first_sizes = [plan.target.stack_bytes(each.slot_bytes) for each in plan.stacks]
+        self._stack_sizes = self._first_sizes
+        self._stacks: list[Memory] = []
+        self._words: _Words | None = None
+        self._stream = driver.stream()
+        self._graph: tuple[Graph, int] | None = None
+        self._warm = 0
+        self._lock = threading.Lock()
+        self._reference: Interpreter | None = None
+        self._shapes = [view.shape for view in plan.params]
+
+    @property
+    def arena_bytes(self) -> int:
+        return self.code.arena_bytes
+
+    @property
+    def own_bytes(self) -> int:
+        """The arena is shared with all other regions."""
+        return self._word_count * WORD
+
+    @property
+    def stack_bytes(self) -> int:
+        return sum(self._stack_sizes)
+
+    @property
+    def stream(self) -> Any:
+        """The stream that the kernels run on."""
+        return self._stream
+
+    def __call__(self, run: Run, *args: Any) -> tuple[Any, ...]:
+        if run.xp is not self.driver.xp:
+            return self.reference(run, *args)
+        arrays = [self.readable(each) for each in args]
+        if [each.shape for each in arrays] != self._shapes:
+            return self.reference(run, *args)  # the run gave a size that differs from the declared one
+        nbytes = sum(bytes_of(view.shape, view.dtype) for view in self.plan.results)
+        run.require(nbytes, "the results of the step")
+        results = self.results()
+        self.run(self.bind([*arrays, *results]), run)
+        for result, length in self.plan.cuts:
+            results[result] = results[result][: int(results[length])]
+        return tuple(results[: len(results) - len(self.plan.cuts)])
+
+    def readable(self, array: Any) -> Any:
+        """`array` itself if it lies in order without gaps, else a copy; a number of the host is copied to the GPU."""
+        return self.driver.xp.ascontiguousarray(array).reshape(array.shape)
+
+    def results(self) -> list[Any]:
+        xp = self.driver.xp
+        return [xp.empty(view.shape, as_dtype(view.dtype)) for view in self.plan.results]
+
+    def bind(self, arrays: Sequence[Any]) -> DeviceArrays:
+        return DeviceArrays(self.driver, arrays)
+
+    def run(self, arrays: DeviceArrays, run: Run) -> None:
+        """Run on bound arrays, after all work of the array module's stream.
+
+        Raises ExecutionError, DeviceFault.
+        """
+        with self._lock:
+            self._stream.wait(self.driver.current().record())
+            while True:
+                run.poll()
+                try:
+                    error, wanted = self._run_once(arrays, run)
+                except DeviceFull as full:
+                    self._stacks, self._stack_sizes = [], self._first_sizes  # a later run may need less
+                    raise run.refusal(full.nbytes, self.driver.free_bytes(), "the step") from full
+                if error != TOO_SMALL:
+                    break
+                self._grow(run, wanted)
+        if error == STOPPED:
+            run.poll()
+            raise ExecutionError("the run was canceled", "canceled")
+        if error:
+            check = self.plan.checks[error]
+            raise ExecutionError(check.message, check.code, location=check.location)
+
+    # --- one run -------------------------------------------------------------------------------------------------
+
+    def _run_once(self, arrays: DeviceArrays, run: Run) -> tuple[int, list[int]]:
+        """The error word, and the bytes that each stack wanted. Raises DeviceFull."""
+        run.require(self._arena.missing(self.arena_bytes), "the step")
+        words = self._make_words()
+        self._make_stacks(run)
+        sent = words.of_sent()
+        stop = words.of_stop()
+        stop[STOP] = 0
+        sent[:] = [0] * words.count
+        sent[MAX_TRIPS], sent[OPS_LEFT], sent[STOP_AT] = run.limits.max_trips, run.ops_left, words.stop_at
+        sent[CONTROL_WORDS : CONTROL_WORDS + self._arrays] = arrays.addresses
+        table = [word for each in self._stacks for word in (each.address, each.nbytes, 0)]
+        sent[CONTROL_WORDS + self._arrays :] = table
+        with self._arena.lent(self.arena_bytes) as arena, self._watched(run, stop):
+            self._launch(words, arena)
+            self._stream.synchronize()
+        back = words.of_back()
+        error = STOPPED if stop[STOP] and not back[ERROR] else int(back[ERROR])
+        if error != TOO_SMALL:
+            run.ops_left = int(back[OPS_LEFT])
+        return error, [int(word) for word in back[CONTROL_WORDS + self._arrays + 2 :: 3]]
+
+    def _launch(self, words: _Words, arena: Memory) -> None:
+        """Give the work of a run to the stream: as a graph, from the second run with an arena on."""
+        self.launched += 1
+        if self._graph is not None and self._graph[1] == arena.address:
+            self._graph[0].launch(self._stream)
+            return
+        self._graph = None
+        if self._warm != arena.address:  # the first run may load code, which a capture does not allow
+            self._warm = arena.address
+            self._work(words, arena)
+            return
+        self._stream.begin_capture()
+        try:
+            self._work(words, arena)
+        finally:
+            graph = self._stream.end_capture()
+        self.captured += 1
+        self._graph = graph, arena.address
+        graph.launch(self._stream)
+
+    def _work(self, words: _Words, arena: Memory) -> None:
+        nbytes = words.count * WORD
+        control = words.device.address
+        given = control + CONTROL_WORDS * WORD
+        stacks = given + self._arrays * WORD
+        self._stream.copy(control, words.sent.address, nbytes)
+        for function, launch in zip(self._functions, self.code.launches, strict=True):
+            self._stream.launch(function, launch, (given, arena.address, control, stacks))
+        self._stream.copy(words.back.address, control, nbytes)
+
+    def _watched(self, run: Run, stop: Any) -> AbstractContextManager[None]:
+        """Inside the context, the stop word is set as soon as the limits of the run are exceeded."""
+        if run.limits.deadline is None and run.limits.should_stop is None:
+            return nullcontext()
+        return watched(stop, run)
+
+    # --- memory --------------------------------------------------------------------------------------------------
+
+    @property
+    def _word_count(self) -> int:
+        return CONTROL_WORDS + self._arrays + 3 * len(self.plan.stacks)
+
+    def _make_words(self) -> _Words:
+        if self._words is None:
+            count, driver = self._word_count, self.driver
+            nbytes = count * WORD
+            sent, back, stop = (driver.pinned(each) for each in (nbytes, nbytes, (STOP + 1) * WORD))
+            self._words = _Words(driver.allocate(nbytes), sent, back, stop, count)
+        return self._words
+
+    def _make_stacks(self, run: Run) -> None:
+        """Give each stack the room that `_stack_sizes` has. Nothing in a stack outlives a run."""
+        if [each.nbytes for each in self._stacks] != self._stack_sizes:
+            self._stacks = []
+            run.require(self.stack_bytes, "the record of the loop")
+            self._stacks = [self.driver.allocate(size) for size in self._stack_sizes]
+
+    def _grow(self, run: Run, wanted: Sequence[int]) -> None:
+        """Make the stacks larger that were too small. Raises ExecutionError (too_large)."""
+        sizes = list(self._stack_sizes)
+        for i, (stack, need) in enumerate(zip(self.plan.stacks, wanted, strict=True)):
+            if need <= sizes[i]:
+                continue
+            sizes[i] = self.plan.target.stack_bytes(need)
+            if sizes[i] > run.limits.max_bytes:
+                raise ExecutionError(
+                    f"a loop recorded more than {run.limits.max_bytes} bytes of one value",
+                    "too_large",
+                    location=self._recorder(stack),
+                )
+        if sizes == self._stack_sizes:
+            raise InternalError("a stack was too small, but none wanted more room")
+        self._stack_sizes = sizes
+
+    def _recorder(self, stack: Any) -> Location | None:
+        return recorder(self.plan.body, stack)
+
+    @property
+    def reference(self) -> Interpreter:
+        """The reference executor of the same block, for arrays that the code cannot take."""
+        if self._reference is None:
+            self._reference = interpreter_of(self.plan.block)
+        return self._reference

@@ -1,0 +1,272 @@
+"""A driver of a GPU that is emulated: its calls, its streams and its failures.
+
+Work on a stream is done late: only when someone waits for it, or when the seed says so. Code that forgets to wait reads
+old values. Memory lies between guards, and every access of a copy or launch is checked against the live memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from core.device.driver import DeviceFault, DeviceFull, DeviceProperties
+from core.device.launches import DeviceCode, Launch
+from tests.device.emulator import Emulated, EmulatorFault
+
+__all__ = ["EmulatedDriver"]
+
+ALIGNMENT = 256
+GUARD = 256
+PATTERN = 0x5C
+GARBAGE = 0x7F
+
+
+@dataclass(eq=False)
+class EmulatedDriver:
+    """See `core.device.driver.Driver`.
+
+    watches:  whether the emulator looks for races.
+    capacity: bytes of device memory.
+    failing:  call -> how many more of them succeed before one fails: "allocate", "pinned", "launch" (a sticky error),
+              "timeout" (of a launch).
+    """
+
+    seed: int = 1
+    watches: bool = False
+    capacity: int = 1 << 30
+    xp: ModuleType = np
+    properties: DeviceProperties = field(default_factory=lambda: DeviceProperties("emulated", "sm_80", 2, 1 << 16))
+    most_blocks: int = 64
+    failing: dict[str, int] = field(default_factory=dict)
+    is_lost: bool = False
+    allocated: int = 0
+    allocations: int = 0
+    launches: int = 0
+    graph_launches: int = 0
+
+    def __post_init__(self) -> None:
+        self._draw = random.Random(self.seed)
+        self._live: weakref.WeakValueDictionary[int, _Memory] = weakref.WeakValueDictionary()
+        self._streams: weakref.WeakSet[_Stream] = weakref.WeakSet()
+        self._arrays: dict[int, tuple[int, weakref.ref[np.ndarray]]] = {}
+        self._texts: dict[bytes, DeviceCode] = {}
+        self._current = _Stream(self)
+        self._capturing: _Stream | None = None
+
+    def make(self, code: DeviceCode, architecture: str) -> bytes:
+        """What `load` takes: the emulator runs the text itself."""
+        made = code.text.encode()
+        self._texts[made] = code
+        return made
+
+    def allocate(self, nbytes: int) -> _Memory:
+        self.check()
+        assert self._capturing is None, "memory is allocated during a capture"
+        if self.fails("allocate") or self.allocated + nbytes > self.capacity:
+            raise DeviceFull(nbytes)
+        self.allocations += 1
+        return self._memory(nbytes, GARBAGE, counted=True)
+
+    def pinned(self, nbytes: int) -> _Memory:
+        self.check()
+        assert self._capturing is None, "memory is allocated during a capture"
+        if self.fails("pinned"):
+            raise DeviceFull(nbytes)
+        return self._memory(nbytes, GARBAGE, counted=False)
+
+    def free_bytes(self) -> int:
+        return self.capacity - self.allocated
+
+    def stream(self) -> _Stream:
+        self.check()
+        return _Stream(self)
+
+    def current(self) -> _Stream:
+        return self._current
+
+    def load(self, code: bytes, launches: Sequence[Launch]) -> list[_Function]:
+        self.check()
+        emulated = Emulated(self._texts[code], self.watches)
+        return [_Function(emulated, i, self.most_blocks) for i, _ in enumerate(launches)]
+
+    def address(self, array: np.ndarray) -> int:
+        self._arrays[array.ctypes.data] = array.nbytes, weakref.ref(array)
+        return array.ctypes.data
+
+    # --- failures and checks -----------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        if self.is_lost:
+            raise DeviceFault("the GPU failed: it failed before")
+
+    def fails(self, call: str) -> bool:
+        """Count a call; whether it must fail."""
+        left = self.failing.get(call)
+        if left is None:
+            return False
+        self.failing[call] = left - 1
+        if left > 0:
+            return False
+        del self.failing[call]
+        return True
+
+    def lose(self, why: str) -> None:
+        self.is_lost = True
+        raise DeviceFault(f"the GPU failed: {why}")
+
+    def check_live(self, address: int, nbytes: int) -> None:
+        """`address` is memory of this driver that still exists. Raises EmulatorFault."""
+        for start, each in self._live.items():
+            if start <= address and address + nbytes <= start + each.nbytes:
+                each.check_guards()
+                return
+        for start, (size, array) in self._arrays.items():
+            if array() is not None and start <= address and address + nbytes <= start + size:
+                return
+        raise EmulatorFault(f"{nbytes} bytes at {address} are no live memory of the GPU")
+
+    def some_work(self) -> None:
+        """Do some of the pending work of any stream, as the seed says."""
+        while self._draw.random() < 0.3:
+            ready = [each for each in self._streams if each.pending]
+            if not ready:
+                return
+            self._draw.choice(ready).do_next()
+
+    def _memory(self, nbytes: int, fill: int, counted: bool) -> _Memory:
+        found = _Memory(self, nbytes, fill, counted)
+        self._live[found.address] = found
+        return found
+
+
+class _Memory:
+    def __init__(self, driver: EmulatedDriver, nbytes: int, fill: int, counted: bool) -> None:
+        self._room = np.full(nbytes + ALIGNMENT + 2 * GUARD, PATTERN, np.uint8)
+        self._start = GUARD + -(self._room.ctypes.data + GUARD) % ALIGNMENT
+        self.address, self.nbytes = self._room.ctypes.data + self._start, nbytes
+        self._room[self._start : self._start + nbytes] = fill
+        self._driver, self._counted = driver, nbytes if counted else 0
+        driver.allocated += self._counted
+
+    def check_guards(self) -> None:
+        before, behind = self._room[: self._start], self._room[self._start + self.nbytes :]
+        if (before != PATTERN).any() or (behind != PATTERN).any():
+            raise EmulatorFault("a write outside of the memory of the GPU")
+
+    def __del__(self) -> None:
+        self._driver.allocated -= self._counted
+
+
+@dataclass(eq=False)
+class _Function:
+    emulated: Emulated
+    number: int
+    most_blocks: int
+
+
+class _Stream:
+    """given, done: numbers of pieces of work."""
+
+    def __init__(self, driver: EmulatedDriver) -> None:
+        self.driver = driver
+        self.pending: deque[Callable[[], None]] = deque()
+        self.given = self.done = 0
+        self._recorded: list[Callable[[], None]] | None = None
+        driver._streams.add(self)
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        def work() -> None:
+            self.driver.check_live(target, nbytes)
+            self.driver.check_live(source, nbytes)
+            ctypes.memmove(target, source, nbytes)
+
+        self._give(work)
+
+    def launch(self, function: _Function, launch: Launch, addresses: Sequence[int]) -> None:
+        driver, given = self.driver, tuple(addresses)
+        assert function.emulated.code.launches[function.number] == launch
+
+        def work() -> None:
+            if driver.fails("launch"):
+                driver.lose("an illegal address")
+            if driver.fails("timeout"):
+                driver.lose("the launch timed out")
+            driver.launches += 1
+            for each in given:
+                driver.check_live(each, 0)
+            function.emulated.launch(function.number, given, driver.seed + driver.launches)
+            for each in given:
+                driver.check_live(each, 0)
+
+        self._give(work)
+
+    def record(self) -> _Event:
+        self.driver.check()
+        assert self._recorded is None, "an event of a stream that is captured"
+        return _Event(self, self.given)
+
+    def wait(self, event: _Event) -> None:
+        self._give(event.complete)
+
+    def synchronize(self) -> None:
+        assert self._recorded is None, "a wait for a stream that is captured"
+        while self.pending:
+            self.do_next()
+        self.driver.check()
+
+    def begin_capture(self) -> None:
+        assert self._recorded is None
+        self._recorded = []
+        self.driver._capturing = self
+
+    def end_capture(self) -> _Graph:
+        assert self._recorded is not None
+        graph = _Graph(self._recorded)
+        self._recorded = self.driver._capturing = None
+        return graph
+
+    def do_next(self) -> None:
+        work = self.pending.popleft()
+        self.done += 1
+        work()
+
+    def _give(self, work: Callable[[], None]) -> None:
+        self.driver.check()
+        if self._recorded is not None:
+            self._recorded.append(work)
+            return
+        self.pending.append(work)
+        self.given += 1
+        self.driver.some_work()
+
+
+@dataclass(eq=False)
+class _Event:
+    stream: _Stream
+    position: int
+
+    def complete(self) -> None:
+        while self.stream.done < self.position:
+            self.stream.do_next()
+
+    def synchronize(self) -> None:
+        self.complete()
+        self.stream.driver.check()
+
+
+@dataclass(eq=False)
+class _Graph:
+    work: list[Callable[[], None]]
+
+    def launch(self, stream: Any) -> None:
+        stream.driver.graph_launches += 1
+        for each in self.work:
+            stream._give(each)

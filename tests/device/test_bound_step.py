@@ -1,0 +1,160 @@
+"""A training step that keeps its values on an emulated GPU, against the steps of the reference executor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from core.compiler.compile import GradientQuery, Optimizer, compile_training
+from core.device.bound_step import bind_device_step
+from core.ir.errors import ExecutionError
+from core.runtime.bound_step import KEPT, bind_step
+from core.runtime.run import Run, RunLimits
+from core.wire import read
+from tests.device.driver import EmulatedDriver
+from tests.device.emulator import compiler
+from tests.device.test_region import backend_of
+from tests.laws.test_native import same
+from tests.programs import Sketch
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
+
+
+def training(driver):
+    """A network with dropout and Adam; its values, and a function that draws the feeds of a step."""
+    rng = np.random.default_rng(0)
+    s = Sketch()
+    x = s.feed("x", rng.standard_normal((8, 5)))
+    t = s.feed("t", rng.standard_normal((8, 3)))
+    w = s.param("w", rng.standard_normal((5, 7)) / 2)
+    v = s.param("v", rng.standard_normal((7, 3)) / 2)
+    h = s.op("dropout", s.op("tanh", s.op("matmul", x, w)), p=0.25, seed=3)
+    s.total(s.op("square", s.op("sub", s.op("matmul", h, v), t)))
+    executable = compile_training(
+        read(s.document), GradientQuery(loss="loss"), Optimizer("adam", {"learning_rate": 0.01})
+    )
+    compiled = executable.on(backend_of(driver)).compiled()
+    held = {n: np.array(s.values[n]) for n in ("w", "v")} | executable.initial_state()
+
+    def feeds():
+        return {n: rng.standard_normal(s.values[n].shape).astype(s.values[n].dtype) for n in ("x", "t")}
+
+    return compiled, held, feeds
+
+
+def reference_steps(executable, held, given):
+    """The outputs of steps in a row, by the reference executor."""
+    held = dict(held)
+    for number, feeds in enumerate(given):
+        out = executable.on(executable.backend).step({**held, **feeds}, 7, number)
+        for place in KEPT:
+            held |= getattr(out, place)
+        yield out
+
+
+def test_bound_steps_equal_those_of_the_reference_executor_and_copy_only_feeds_and_words():
+    driver = EmulatedDriver()
+    executable, held, feeds = training(driver)
+    given = [feeds() for _ in range(6)]
+    wanted = list(reference_steps(executable, held, given))
+    bound = bind_device_step(executable, {n: v.copy() for n, v in held.items()})
+    allocations = None
+
+    for number, each in enumerate(given):
+        handed = {n: v.copy() for n, v in each.items()}
+        assert bound.takes(handed)
+        for value in handed.values():
+            value[:] = np.nan  # the feeds were copied
+        out = bound.step(Run(), 7, number)
+        same(out.loss, wanted[number].loss)
+        for place in (*KEPT, "gradients"):
+            assert getattr(out, place).keys() == getattr(wanted[number], place).keys()
+            for name, value in getattr(out, place).items():
+                same(value, getattr(wanted[number], place)[name])
+        bound.keep()
+        if number == 0:
+            allocations = driver.allocations
+    assert driver.allocations == allocations
+
+
+def test_results_leave_while_the_next_steps_run():
+    driver = EmulatedDriver(seed=3)
+    executable, held, feeds = training(driver)
+    given = [feeds() for _ in range(7)]
+    wanted = list(reference_steps(executable, held, given))
+    bound = bind_device_step(executable, {n: v.copy() for n, v in held.items()})
+
+    leaving = []
+    for number, each in enumerate(given):
+        assert bound.takes(each)
+        out = bound.step(Run(), 7, number)
+        leaving.append(bound.send({"loss": out.loss, **out.gradients}))
+        bound.keep()
+
+    for each, want in zip(leaving, wanted, strict=True):
+        found = each.arrays()
+        same(found.pop("loss"), want.loss)
+        for name, value in found.items():
+            same(value, want.gradients[name])
+
+
+def test_a_step_that_is_not_kept_or_fails_changes_no_value():
+    driver = EmulatedDriver()
+    executable, held, feeds = training(driver)
+    given = [feeds() for _ in range(3)]
+    wanted = list(reference_steps(executable, held, given))
+    bound = bind_device_step(executable, {n: v.copy() for n, v in held.items()})
+
+    for number, each in enumerate(given):
+        assert bound.takes(feeds())
+        bound.step(Run(), 7, number)
+        assert bound.takes(feeds())
+        with pytest.raises(ExecutionError):
+            bound.step(Run(limits=RunLimits(deadline=0.0)), 7, number)
+        assert bound.takes(each)
+        same(bound.step(Run(), 7, number).loss, wanted[number].loss)
+        bound.keep()
+
+
+def test_a_series_takes_the_elements_of_stacked_feeds_and_keeps_the_others():
+    driver = EmulatedDriver()
+    executable, held, feeds = training(driver)
+    xs, t = np.stack([feeds()["x"] for _ in range(4)]), feeds()["t"]
+    wanted = list(reference_steps(executable, held, [{"x": x, "t": t} for x in xs]))
+    bound = bind_device_step(executable, {n: v.copy() for n, v in held.items()})
+    assert bound.takes({"x": xs[0], "t": t})
+    take = bound.series({"x": xs})
+
+    for number in range(4):
+        take(number)
+        same(bound.step(Run(), 7, number).loss, wanted[number].loss)
+        assert bound.has_finite_gradients()
+        bound.keep()
+
+
+def test_feeds_of_another_type_are_not_taken():
+    executable, held, feeds = training(EmulatedDriver())
+    bound = bind_device_step(executable, held)
+
+    assert not bound.takes({"x": feeds()["x"]})
+    assert not bound.takes({**feeds(), "y": np.zeros(1)})
+    assert not bound.takes({n: v.astype("float64" if v.dtype == np.float32 else "float32") for n, v in feeds().items()})
+    assert not bound.takes({n: v[:-1] for n, v in feeds().items()})
+
+
+def test_a_step_on_arrays_of_a_gpu_is_not_bound_to_arrays_of_numpy():
+    executable, held, _ = training(EmulatedDriver())
+    elsewhere = EmulatedDriver(xp=ModuleType("elsewhere"))
+
+    assert bind_step(replace(executable, backend=backend_of(elsewhere)), held) is None
+
+
+def test_a_step_is_not_bound_without_memory():
+    driver = EmulatedDriver()
+    executable, held, _ = training(driver)
+    driver.capacity = driver.allocated
+
+    assert bind_device_step(executable, held) is None

@@ -1,0 +1,298 @@
+"""The host's part of a step on a GPU: launches, graphs, stacks, limits and failures, on a driver that is emulated."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from core.codegen.cache import DiskCache
+from core.compiler.compile import GradientQuery, compile_gradient, key_of
+from core.device.backend import DeviceBackend
+from core.device.driver import DeviceFault
+from core.ir import TensorType
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ExecutionError, OutOfMemory
+from core.runtime.native import native_interpreter
+from core.runtime.reference import interpreter_of
+from core.runtime.run import Run, RunLimits
+from core.wire import read
+from tests.device.driver import EmulatedDriver
+from tests.device.emulator import compiler
+from tests.device.test_emulated import DRAWN, looping, training_step
+from tests.laws.test_native import like, same, values_like
+from tests.laws.test_random_programs import EVERY, EXAMPLES, POLICIES, second_order
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
+
+
+def backend_of(driver: EmulatedDriver, disk: DiskCache | None = None) -> DeviceBackend:
+    return DeviceBackend(driver, driver.make, blocks=2, block=64, disk=disk)
+
+
+def check_program(document, seed, width, dtype):
+    """Three runs, two of them as a graph, have equal bits, and the results or the error of the reference executor."""
+    values = values_like(seed, dtype, width)
+    program = read(like(document, dtype, width))
+    draw = random.Random(seed)
+    query = GradientQuery(targets=("loss",), loop_memory=draw.choice(POLICIES), **EVERY)
+    memory = (draw.choice(POLICIES), draw.choice(POLICIES))
+    driver = EmulatedDriver(seed)
+    backend = backend_of(driver)
+    for executable in (compile_gradient(program, query, fetch=["loss"]), second_order(program, memory=memory)):
+        block = executable.interpreter.block
+        args = [key_of(0, 0) if v.role == "key" else values[v.name] for v in executable.inputs]
+        native = native_interpreter(block, backend)
+        with np.errstate(all="ignore"):
+            try:
+                wanted = interpreter_of(block)(Run(), *args)
+            except ExecutionError as refused:
+                for _ in range(3):
+                    with pytest.raises(ExecutionError) as caught:
+                        native(Run(), *args)
+                    assert (caught.value.code, caught.value.location) == (refused.code, refused.location)
+                continue
+            runs = [Run(), Run(), Run()]
+            found = [native(run, *args) for run in runs]
+        assert len({run.ops_left for run in runs}) == 1
+        for one, two, three, want in zip(*found, wanted, strict=True):
+            same(one, want)
+            assert np.asarray(one).tobytes() == np.asarray(two).tobytes() == np.asarray(three).tobytes()
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(**DRAWN)
+def test_a_random_program_runs_as_launches_and_as_a_graph_with_the_results_of_the_reference_executor(
+    document, seed, width, dtype
+):
+    check_program(document, seed, width, dtype)
+
+
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(**DRAWN)
+def test_many_random_programs_run_as_launches_and_as_graphs(document, seed, width, dtype):
+    check_program(document, seed, width, dtype)
+
+
+def region_of(block, driver):
+    native = native_interpreter(block, backend_of(driver))
+    assert native.region is not None
+    return native.region
+
+
+def test_the_third_run_launches_the_graph_of_the_second_on_other_arrays():
+    block, values = training_step()
+    driver = EmulatedDriver()
+    region = region_of(block, driver)
+
+    for factor in (1, 2, 3, 4):
+        given = [value * factor for value in values]
+        for found, wanted in zip(region(Run(), *given), interpreter_of(block)(Run(), *given), strict=True):
+            same(found, wanted)
+
+    assert region.captured == 1
+    assert driver.graph_launches == 3
+    assert region.launched == driver.launches == 4
+
+
+def test_runs_allocate_device_memory_only_once():
+    block, values = training_step()
+    driver = EmulatedDriver()
+    region = region_of(block, driver)
+    region(Run(), *values)
+    before = driver.allocations
+
+    for _ in range(5):
+        region(Run(), *values)
+
+    assert driver.allocations == before
+
+
+def test_a_region_with_a_larger_arena_takes_the_arena_of_the_others_and_they_run_again():
+    driver = EmulatedDriver()
+    backend = backend_of(driver)
+    small, values = looping(trips=3)
+    large, others = training_step()
+    first = native_interpreter(small, backend).region
+    for _ in range(2):
+        first(Run(), *values)
+    second = native_interpreter(large, backend).region
+    assert second.arena_bytes > first.arena_bytes
+    second(Run(), *others)
+
+    found = first(Run(), *values)
+
+    for one, want in zip(found, interpreter_of(small)(Run(), *values), strict=True):
+        same(one, want)
+    assert backend.arena.nbytes == second.arena_bytes
+
+
+def test_a_stack_grows_once_and_the_ops_of_the_run_count_once():
+    block, values = looping(trips=700)
+    driver = EmulatedDriver()
+    region = region_of(block, driver)
+    reference, run, again = Run(), Run(), Run()
+    wanted = interpreter_of(block)(reference, *values)
+
+    found = region(run, *values)
+    grown = driver.launches
+    region(again, *values)
+
+    for one, want in zip(found, wanted, strict=True):
+        same(one, want)
+    assert grown > 1
+    assert driver.launches == grown + 1
+    assert run.ops_left == again.ops_left
+
+
+def test_a_loop_that_records_too_much_is_refused_at_its_place():
+    block, values = looping(trips=5000)
+    region = region_of(block, EmulatedDriver())
+
+    with pytest.raises(ExecutionError) as caught:
+        region(Run(limits=RunLimits(max_bytes=1 << 14)), *values)
+
+    assert caught.value.code == "too_large"
+    assert caught.value.location is not None and caught.value.location.type == "while"
+    few = [np.asarray(3) if v.ndim == 0 else v for v in values]
+    for one, want in zip(region(Run(), *few), interpreter_of(block)(Run(), *few), strict=True):
+        same(one, want)
+
+
+FOR_EVER = {"max_trips": 10**9, "max_ops": 10**12, "max_bytes": 2**50}
+
+
+def test_a_loop_stops_when_its_deadline_passes():
+    block, values = looping(trips=10**8)
+    region = region_of(block, EmulatedDriver())
+
+    started = time.monotonic()
+    with pytest.raises(ExecutionError) as caught:
+        region(Run(limits=RunLimits(deadline=started + 0.3, **FOR_EVER)), *values)
+
+    assert caught.value.code == "deadline_exceeded"
+    assert time.monotonic() - started < 20
+
+
+def test_a_loop_stops_when_its_run_is_canceled_and_the_next_run_is_right():
+    block, values = looping(trips=10**8)
+    region = region_of(block, EmulatedDriver())
+    canceled = threading.Event()
+    threading.Timer(0.3, canceled.set).start()
+
+    with pytest.raises(ExecutionError) as caught:
+        region(Run(limits=RunLimits(should_stop=canceled.is_set, **FOR_EVER)), *values)
+
+    assert caught.value.code == "canceled"
+    few = [np.asarray(5) if v.ndim == 0 else v for v in values]
+    for one, want in zip(region(Run(), *few), interpreter_of(block)(Run(), *few), strict=True):
+        same(one, want)
+
+
+@pytest.mark.parametrize("limits", [{"max_trips": 5}, {"max_ops": 20}])
+def test_limits_of_trips_and_ops_have_the_error_of_the_reference_executor(limits):
+    block, values = looping(trips=9)
+    region = region_of(block, EmulatedDriver())
+    with pytest.raises(ExecutionError) as wanted:
+        interpreter_of(block)(Run(limits=RunLimits(**limits)), *values)
+
+    for _ in range(3):
+        with pytest.raises(ExecutionError) as caught:
+            region(Run(limits=RunLimits(**limits)), *values)
+        assert (caught.value.code, caught.value.location) == (wanted.value.code, wanted.value.location)
+
+
+def test_an_index_error_of_one_run_leaves_the_next_run_alone():
+    b = BlockBuilder()
+    block = b.build([b.emit("gather", b.param(TensorType((4, 3), "float32")), b.param(TensorType((2,), "int64")))])
+    x = np.arange(12, dtype="float32").reshape(4, 3)
+    region = region_of(block, EmulatedDriver())
+
+    for _ in range(3):
+        with pytest.raises(ExecutionError) as caught:
+            region(Run(), x, np.array([0, 4]))
+        assert caught.value.code == "index_out_of_range"
+        (found,) = region(Run(), x, np.array([-4, 3]))
+        assert found.tolist() == [[0, 1, 2], [9, 10, 11]]
+
+
+@pytest.mark.parametrize("call", ["allocate", "pinned"])
+@pytest.mark.parametrize("before", range(4))
+def test_a_run_without_memory_is_refused_and_the_next_one_is_right(call, before):
+    block, values = looping(trips=700)
+    driver = EmulatedDriver()
+    region = region_of(block, driver)
+    driver.failing[call] = before
+
+    refused = None
+    try:
+        region(Run(), *values)
+    except OutOfMemory as error:
+        refused = error
+    driver.failing.clear()
+
+    assert refused is not None or before == 3
+    for one, want in zip(region(Run(), *values), interpreter_of(block)(Run(), *values), strict=True):
+        same(one, want)
+
+
+def test_a_full_gpu_refuses_a_step_and_keeps_no_memory_for_it():
+    block, values = training_step()
+    driver = EmulatedDriver()
+    region = region_of(block, driver)
+    driver.capacity = region.arena_bytes - 1
+
+    with pytest.raises(OutOfMemory):
+        region(Run(), *values)
+
+    assert driver.allocated < region.arena_bytes
+
+
+def test_a_run_whose_stacks_found_no_room_leaves_room_for_a_shorter_one():
+    block, values = looping(trips=100_000)
+    driver = EmulatedDriver()
+    region = region_of(block, driver)
+    driver.capacity = region.arena_bytes + 4 * region.stack_bytes
+
+    with pytest.raises(OutOfMemory):
+        region(Run(limits=RunLimits(max_trips=10**6)), *values)
+
+    few = [np.asarray(3) if v.ndim == 0 else v for v in values]
+    for one, want in zip(region(Run(), *few), interpreter_of(block)(Run(), *few), strict=True):
+        same(one, want)
+
+
+@pytest.mark.parametrize("failure", ["launch", "timeout"])
+def test_a_gpu_that_fails_stays_lost(failure):
+    block, values = training_step()
+    driver = EmulatedDriver()
+    region = region_of(block, driver)
+    region(Run(), *values)
+    driver.failing[failure] = 0
+
+    for _ in range(2):
+        with pytest.raises(DeviceFault):
+            region(Run(), *values)
+
+
+def test_machine_code_on_disk_is_not_made_twice(tmp_path):
+    block, values = training_step()
+    made = []
+    driver = EmulatedDriver()
+
+    def make(code, architecture):
+        made.append(code)
+        return driver.make(code, architecture)
+
+    for _ in range(2):
+        backend = DeviceBackend(driver, make, blocks=2, block=64, disk=DiskCache(tmp_path / "code", 1 << 26))
+        native_interpreter(block, backend)(Run(), *values)
+    assert len(made) == 1
+    backend = DeviceBackend(driver, make, blocks=2, block=32, disk=DiskCache(tmp_path / "code", 1 << 26))
+    native_interpreter(block, backend)
+    assert len(made) == 2
