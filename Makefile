@@ -32,7 +32,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	"$$p" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo "$$p" && break; done)
 
-.PHONY: help demo serve docs doctor examples test test-all check format bench bench-peers performance test-arm openapi catalogue lock \
+.PHONY: help demo serve docs doctor examples test test-all check format bench bench-peers performance test-arm test-gpu openapi catalogue lock \
 	image pin-image sbom secrets clean
 
 help:  ## show this list
@@ -96,6 +96,10 @@ $(ARM)/.ready: requirements/dev.txt | $(STAMP)
 		$(patsubst %,--platform manylinux%_aarch64,2014 _2_17 _2_24 _2_26 _2_27 _2_28 _2_31 _2_34) \
 		--target $(ARM)/site -r requirements/dev.txt
 	@touch $@
+
+# Needs the extra `gpu` in .venv. Without a GPU it says so, and fails.
+test-gpu: $(STAMP)  ## check steps, ops, memory and failures on a GPU, and measure it (8 minutes, JSON lines)
+	@timeout 480 $(BIN)/python -m tests.gpu
 
 test-arm: $(ARM)/.ready  ## run the tests of machine code on an emulated 64-bit ARM CPU (qemu-user; about 20 minutes)
 	@PYTHONPATH=$(ARM)/site:. qemu-aarch64 -L $(ARM)/root $(ARM)/root/usr/bin/python3.11 -m pytest -p no:xdist -m "not slow" \

@@ -10,7 +10,8 @@ from types import MappingProxyType
 from core.cost import nested_runs
 from core.ir.errors import Location, Place
 from core.plan.data import Sequence, Stack
-from core.plan.flow import Branch, Loop, Recording
+from core.plan.flow import Branch, Elements, Loop, Recording
+from core.plan.growing import ArrayOp, ArrayWork, KeepArray
 from core.plan.plan import Plan
 
 __all__ = ["record_bytes"]
@@ -43,9 +44,32 @@ Nests = Mapping[Place, Nest]
 def record_bytes(plan: Plan, trips: int) -> int:
     """Bytes of all stacks of `plan` after a run in which every loop of the client makes `trips` trips."""
     slots = dict.fromkeys(plan.stacks, 1)  # a stack has one slot from the start
+    arrays: dict[Stack, int] = {}  # memory of a tensor array -> the number of times that it is kept
+    elements = 0
+    for work, times in _array_work(plan.body, trips):
+        if work.target is not None:
+            arrays.setdefault(work.target.stack, 1)
+        if isinstance(work, KeepArray):
+            arrays[work.recording.stack] = times
+        elif isinstance(work, ArrayOp) and work.kind == "put":
+            elements += times
+        elements += sum(source.length for source in work.sources if isinstance(source, Elements))
+    slots.update((stack, max(1, times * elements)) for stack, times in arrays.items())
     for stack, count in _recorded(plan.body, trips, 1, MappingProxyType({}), {}):
         slots[stack] = max(slots[stack], count)
     return sum(plan.target.stack_bytes(stack.slot_bytes * count) for stack, count in slots.items())
+
+
+def _array_work(body: Sequence, trips: int, times: int = 1) -> Iterator[tuple[ArrayWork, int]]:
+    """Each instruction on tensor arrays, and how often it runs. Any array may get the elements of all writes."""
+    for each in body.instructions:
+        if isinstance(each, ArrayWork):
+            yield each, times
+        elif isinstance(each, Loop):
+            yield from _array_work(each.body, trips, times * (trips if each.length is None else each.length))
+        elif isinstance(each, Branch):
+            for side in (each.yes, each.no):
+                yield from _array_work(side, trips, times)
 
 
 def _recorded(

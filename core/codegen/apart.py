@@ -10,6 +10,7 @@ from core.codegen.llvm import Function
 from core.codegen.step_writer import StepWriter
 from core.plan.data import Sequence, Stack
 from core.plan.flow import Branch, Elements, Loop, Recording
+from core.plan.growing import ArrayWork
 
 __all__ = ["NESTED", "write_apart"]
 
@@ -70,11 +71,13 @@ def _recordings_in(each: Loop | Branch) -> tuple[dict[Recording, None], dict[Sta
         bodies: tuple[Sequence, ...]
         if isinstance(nested, Loop):
             bodies = (nested.body,)
-            read.update((s, None) for s, _ in nested.over if not isinstance(s, Elements))
+            read.update((s, None) for s, _ in nested.over if isinstance(s, Recording))
             for recording, _ in nested.records:
                 if not isinstance(recording, Elements):
                     stacks.update((s, None) for s in (recording.stack, *recording.inside))
         else:
             bodies = (nested.yes, nested.no)
+        for work in (i for body in bodies for i in body.instructions if isinstance(i, ArrayWork)):
+            read.update((s, None) for s in work.sources if isinstance(s, Recording))
         left += [inner for body in bodies for inner in body.instructions if isinstance(inner, Loop | Branch)]
     return read, stacks

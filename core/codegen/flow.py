@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.step_writer import StepWriter
+from core.codegen.tensor_arrays import held
 from core.plan.data import Gemm, Root, Sequence, Stack
-from core.plan.flow import Ahead, Branch, Elements, Hoisted, Loop, Recording, State
+from core.plan.flow import Ahead, Branch, Elements, Growing, Hoisted, Loop, Recording, Source, State
 from core.runtime.control_words import CONTROL, STACK, STOPPED
 
 __all__ = ["grow_function", "slot_function", "write_branch", "write_loop"]
@@ -43,7 +44,7 @@ def write_loop(step: StepWriter, each: Loop) -> None:
     f.write(I64(0), done)
     length = None
     for stack, _ in each.over:  # all of one length
-        length = I64(stack.length) if isinstance(stack, Elements) else step.recordings[stack][1]
+        length = held(step, stack)[1]
     growing = [(r, element) for r, element in each.records if isinstance(r, Recording)]
     starts = {}
     for recording, _ in growing:
@@ -226,12 +227,12 @@ def _limits(step: StepWriter, each: Loop, trip: IRValue) -> None:
         f.store(I64(STOPPED), step.control("error"))
 
 
-def _open_element(step: StepWriter, stack: Recording | Elements, element: Root | Recording, at: IRValue) -> None:
+def _open_element(step: StepWriter, stack: Source, element: Root | Recording, at: IRValue) -> None:
     """Bind `element`, the body's name for element `at` of a stack."""
     f = step.f
-    if isinstance(stack, Elements):
+    if isinstance(stack, Elements | Growing):
         assert isinstance(element, Root)
-        step.roots[element] = f.at(step.address(stack.view), f.binary("mul", at, I64(element.nbytes)), "uint8")
+        step.roots[element] = f.at(held(step, stack)[0], f.binary("mul", at, I64(element.nbytes)), "uint8")
         return
     start, _ = step.recordings[stack]
     address = _slot_address(step, stack.stack, f.binary("add", start, at))

@@ -24,6 +24,7 @@ from core.codegen.reductions import identity
 from core.codegen.rows import row_function, rows_poll
 from core.codegen.step_writer import StepWriter
 from core.codegen.stripes import write_striped
+from core.codegen.tensor_arrays import write_array
 from core.codegen.timer import Timer
 from core.ir.stop import poll
 from core.plan.arena import ArenaMap
@@ -42,6 +43,7 @@ from core.plan.data import (
     View,
 )
 from core.plan.flow import Branch, Loop
+from core.plan.growing import ArrayWork
 from core.plan.plan import Plan
 from core.plan.striped import Striped
 from core.plan.work import work_of
@@ -100,7 +102,7 @@ class Step(StepWriter):
         many = len(body.instructions) > 2 * OUTLINED_KERNELS
         for each in body.instructions:
             poll()
-            if isinstance(each, Loop | Branch):
+            if isinstance(each, Loop | Branch | ArrayWork):
                 self.straight(waiting)
                 self.instruction(each)
                 continue
@@ -195,6 +197,8 @@ class Step(StepWriter):
             self.interpreted(each)
         elif isinstance(each, Loop | Branch):
             self.nested(each)
+        elif isinstance(each, ArrayWork):
+            write_array(self, each)
         else:
             raise TypeError(each)
 

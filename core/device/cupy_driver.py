@@ -1,4 +1,4 @@
-"""A GPU by cupy. Besides the worker, which gets its array module from there, no other file imports cupy."""
+"""A GPU by cupy, for the host's part of a step. The ops have their cupy from `core.ops.common.on_cuda`."""
 
 from __future__ import annotations
 

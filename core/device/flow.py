@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from core.codegen import flow
 from core.codegen.llvm import I64, Function, IRValue
 from core.plan.data import Root
-from core.plan.flow import Elements, Loop, Recording, State
+from core.plan.flow import Elements, Growing, Loop, Recording, State
 from core.runtime.control_words import CONTROL, STOPPED
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def write_loop(step: DeviceStep, each: Loop) -> None:
     f.write(I64(0), done)
     length = None
     for stack, _ in each.over:
+        assert not isinstance(stack, Growing), "the target holds no arrays that grow"
         length = I64(stack.length) if isinstance(stack, Elements) else step.recordings[stack][1]
     growing = [(r, element) for r, element in each.records if isinstance(r, Recording)]
     starts = {}

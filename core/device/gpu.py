@@ -31,21 +31,23 @@ DEVICE_TARGET = replace(
     CPU_TARGET,
     interprets=False,
     open_sizes=False,
+    grows=False,
     lacks=LACKS,
     alignment=256,
     rows=RowLimits(
         longest_row=4096,  # a warp sweeps over a row
         longest_total=4096,
         split_rows=(1024, 32, 32),
-        instructions=1000,  # their values stay in registers
+        instructions=1000,
+        live=32,  # they stay in registers
         unrelated=100,
     ),
     products=ProductRules(
         takes_epilogue=lambda product: False,
         transposes=lambda rows, columns: False,  # a product reads any strides through shared memory
         transposes_invariant=False,
-        pairs=lambda dtype, rows, columns, terms: False,
-        takes_pairs=lambda a, b: False,
+        pairs=lambda dtype, rows, columns, terms: True,  # tensor cores
+        takes_pairs=lambda a, b: True,
         terms=256,
     ),
     convolutions=replace(
@@ -55,6 +57,8 @@ DEVICE_TARGET = replace(
         short_row_bytes=0,
         single_tap_channels=NEVER,
     ),
+    channel_lanes=replace(CPU_TARGET.channel_lanes, panel=lambda dtype, channels: 0),  # a thread has no lanes
+    filter_sums=replace(CPU_TARGET.filter_sums, out=NEVER),
     stripes=replace(
         CPU_TARGET.stripes,
         nbytes=2**18,

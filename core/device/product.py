@@ -1,125 +1,280 @@
-"""Products of matrices on many threads: tiles of both operands in shared memory, some results for each thread.
+"""Products of matrices on many threads: tiles of both operands in shared memory, results in registers.
 
-Operands have any strides. A block computes a square tile of the result; each of its threads has SIDE by SIDE results in
-registers, whose sums run along k in order.
+A block computes a tile of the result. While it multiplies the terms in one half of its shared memory, it reads the next
+ones from memory to registers, and stores them to the other half: one barrier for each step along the sum. Operands have
+any strides. Sums run along k in order. If the result has fewer tiles than the launch has blocks, the sums are split:
+each part is added up by itself, and then the parts in their order, so that the bits depend on the shapes and the launch
+alone.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
+from core.codegen.llvm import I64, Function, IRValue, itemsize
+from core.device.tensor_cores import TensorCores
 from core.device.threads import Threads, flat_offset, split
+from core.device.tiles import VECTOR_BYTES, Tile, load_vector, store_vector, vector_of
+from core.ir.precision import HALVES
 from core.plan.data import Gemm, View
 
-__all__ = ["product_kernel"]
-
-SIDE = 4
-"""Rows and columns of the results of one thread."""
+__all__ = ["ProductPlan", "product_kernel", "product_plan"]
 
 DEPTH = 16
 """Steps along k whose operands lie in shared memory at a time."""
 
+SHARED_BYTES = 48 * 1024
+"""Shared memory that every block can have."""
 
-def product_kernel(name: str, each: Gemm, threads: Threads) -> Function:
-    """``name(a, b, c)`` for all threads."""
-    f = Function(name, [("a", "ptr"), ("b", "ptr"), ("c", "ptr")], noalias=False)
-    _Writer(f, each, threads).write()
+LEAST_PART = 128
+"""Fewest terms of a part of split sums."""
+
+MOST_PARTS = 64
+
+
+@dataclass(slots=True)
+class Registers:
+    """The results of the threads of a block, `side` rows and columns of each thread, in registers."""
+
+    threads: Threads
+    side: int
+    dtype: str
+    _sums: dict[tuple[int, int], IRValue] = field(default_factory=dict)
+    rounds = False
+
+    @staticmethod
+    def options(each: Gemm, threads: Threads) -> Iterator[Registers]:
+        for side in (8, 4, 2, 1):
+            yield Registers(threads, side, each.c.dtype)
+
+    @property
+    def _across(self) -> tuple[int, int]:
+        """Threads of a block below and beside each other."""
+        right = 16 if self.threads.block >= 256 else 8
+        return self.threads.block // right, right
+
+    @property
+    def lanes(self) -> int:
+        """Numbers of a row, or of a column, that a thread reads from shared memory at once."""
+        return min(self.side, VECTOR_BYTES // itemsize(self.dtype))
+
+    @property
+    def rows(self) -> int:
+        return self._across[0] * self.side
+
+    @property
+    def columns(self) -> int:
+        return self._across[1] * self.side
+
+    @property
+    def depth(self) -> int:
+        return DEPTH
+
+    @property
+    def cost(self) -> float:
+        """Time of a result, compared with that of the largest side: a small one reads more of shared memory."""
+        return 0.5 + 0.5 * 8 / self.side
+
+    def tiles(self, each: Gemm) -> tuple[Tile, Tile]:
+        gap = VECTOR_BYTES // itemsize(self.dtype)
+        first = Tile(each.a, -2, -1, self.rows, DEPTH, self.rows + gap, by_term=True)
+        return first, Tile(each.b, -1, -2, self.columns, DEPTH, self.columns + gap, by_term=True)
+
+    def start(self, f: Function) -> None:
+        for i in range(self.side):
+            for j in range(self.side // self.lanes):
+                if (i, j) not in self._sums:
+                    self._sums[i, j] = f.slot(self.dtype, self.lanes)
+                f.do(f"store {IRValue('', self.dtype, self.lanes).type} zeroinitializer, {self._sums[i, j]}")
+
+    def multiply(self, f: Function, local: IRValue, tiles: tuple[Tile, Tile], copies: tuple[IRValue, IRValue]) -> None:
+        """Add the products of the terms in shared memory."""
+        places = self._places(f, local)
+        with f.loop(I64(0), I64(DEPTH)) as term:
+            lines = [
+                [load_vector(f, tile.address(f, copy, at, term), self.dtype, self.lanes) for at in own]
+                for tile, copy, own in zip(tiles, copies, places, strict=True)
+            ]
+            for i in range(self.side):
+                row = lines[0][i // self.lanes]
+                if self.lanes > 1:
+                    row = f.op(f"extractelement {row}, i64 {i % self.lanes}", self.dtype)
+                for j, column in enumerate(lines[1]):
+                    total = f.read(self._sums[i, j], self.dtype, self.lanes)
+                    f.write(_multiplied(f, row, column, total), self._sums[i, j])
+
+    def results(self, f: Function, local: IRValue) -> Iterator[tuple[IRValue, IRValue, IRValue]]:
+        """Row, column and value of the results of this thread: vectors of numbers side by side."""
+        rows, columns = self._places(f, local)
+        for (i, j), slot in self._sums.items():
+            row = f.binary("add", rows[i // self.lanes], I64(i % self.lanes))
+            yield row, columns[j], f.read(slot, self.dtype, self.lanes)
+
+    def _places(self, f: Function, local: IRValue) -> tuple[list[IRValue], list[IRValue]]:
+        """The rows and columns of this thread in the tile: the first of each group that lies side by side."""
+        found = []
+        for own, count in zip(split(f, local, self._across), self._across, strict=True):
+            first = f.op(f"mul nsw {own}, {self.lanes}", "int64")
+            found.append([f.binary("add", first, I64(i * count * self.lanes)) for i in range(self.side // self.lanes)])
+        return found[0], found[1]
+
+
+def _multiplied(f: Function, a: IRValue, b: IRValue, total: IRValue) -> IRValue:
+    return f.fma(a, b, total) if total.is_float else f.binary("add", f.binary("mul", a, b), total)
+
+
+@dataclass(frozen=True, slots=True)
+class ProductPlan:
+    """How the threads of a launch compute a product. parts: how many parts the sums are split into."""
+
+    form: Registers | TensorCores
+    parts: int
+
+    def scratch(self, each: Gemm) -> int:
+        """Bytes of scratch memory."""
+        return self.parts * math.prod(each.c.shape) * itemsize(each.c.dtype) if self.parts > 1 else 0
+
+
+def product_plan(each: Gemm, threads: Threads, tf32: bool) -> ProductPlan:
+    """The form with the least time, by the steps that the busiest block makes."""
+    *batch, m, n = each.c.shape
+    k = each.a.shape[-1]
+    on_tensor_cores = each.a.dtype in HALVES or (tf32 and each.a.dtype == "float32")
+    kind = TensorCores if on_tensor_cores else Registers
+    best: tuple[float, ProductPlan] | None = None
+    for form in kind.options(each, threads):
+        if sum(tile.nbytes for tile in form.tiles(each)) > SHARED_BYTES:
+            continue
+        count = math.prod(batch) * -(-m // form.rows) * -(-n // form.columns)
+        parts = max(1, min(threads.blocks // max(count, 1), k // LEAST_PART, MOST_PARTS))
+        steps = -(-count * parts // threads.blocks) * -(-k // parts)
+        time = steps * form.rows * form.columns * form.cost
+        if parts > 1:  # the parts are written and read, behind a barrier
+            time = 1.2 * time + 4 * parts * math.prod(each.c.shape) / threads.blocks
+        if best is None or time < best[0]:
+            best = time, ProductPlan(form, parts)
+    assert best is not None, "the smallest tiles fit into shared memory"
+    return best[1]
+
+
+def product_kernel(name: str, each: Gemm, threads: Threads, plan: ProductPlan) -> Function:
+    """``name(a, b, c, scratch)`` for all threads. scratch: `plan.scratch` bytes."""
+    f = Function(name, [(p, "ptr") for p in ("a", "b", "c", "scratch")], noalias=False)
+    _Writer(f, each, threads, plan).write()
     return f
 
 
 class _Writer:
-    """Writes one product. across: threads along a side of the tile of a block; pitch: elements between its rows."""
+    """Writes one product."""
 
-    def __init__(self, f: Function, each: Gemm, threads: Threads) -> None:
+    def __init__(self, f: Function, each: Gemm, threads: Threads, plan: ProductPlan) -> None:
         self.f, self.each, self.threads = f, each, threads
-        self.dtype = each.c.dtype
-        self.across = math.isqrt(threads.block)
-        self.edge = SIDE * self.across
-        self.pitch = self.edge + 1
+        self.form, self.parts = plan.form, plan.parts
         (self.m, self.k), self.n = each.a.shape[-2:], each.b.shape[-1]
         number = threads.number(f)
         self.local = f.op(f"urem {number}, {threads.block}", "int64")
         self.block = f.op(f"udiv {number}, {threads.block}", "int64")
-        taking = f.compare("icmp ult", self.local, I64(self.across**2))
-        self.down, self.right = split(f, self.local, (self.across, self.across))
-        self.takes = taking
-        room = DEPTH * self.pitch
-        self.tile_a = threads.shared(f, 2 * room * itemsize(self.dtype))
-        self.tile_b = f.at(self.tile_a, I64(room), self.dtype)
+        self.tiles = self.form.tiles(each)
+        first = threads.shared(f, sum(tile.nbytes for tile in self.tiles))
+        self.tiles[0].base = first
+        self.tiles[1].base = f.at(first, I64(self.tiles[0].nbytes), "uint8")
 
     def write(self) -> None:
-        f = self.f
-        rows, columns = -(-self.m // self.edge), -(-self.n // self.edge)
+        f, form = self.f, self.form
+        rows, columns = -(-self.m // form.rows), -(-self.n // form.columns)
         batch = self.each.c.shape[:-2]
-        sums = {(i, j): f.slot(self.dtype) for i in range(SIDE) for j in range(SIDE)}
-        with f.loop(self.block, I64(math.prod(batch) * rows * columns), self.threads.blocks) as tile:
-            *at, i, j = split(f, tile, [*batch, rows, columns])
-            i, j = (f.op(f"mul nsw {one}, {self.edge}", "int64") for one in (i, j))
-            a, b, c = (self._matrix(p, v, at) for p, v in (("a", self.each.a), ("b", self.each.b), ("c", self.each.c)))
-            for total in sums.values():
-                f.write(literal(0, self.dtype), total)
-            with f.loop(I64(0), I64(self.k), DEPTH) as first:
-                self._fetch(self.tile_a, a, i, self.m, first, self.each.a.strides[-2:])
-                self._fetch(self.tile_b, b, j, self.n, first, self.each.b.strides[:-3:-1])
-                self.threads.block_barrier(f)
-                with f.loop(I64(0), I64(DEPTH)) as step:
-                    self._multiply(sums, step)
-                self.threads.block_barrier(f)
-            self._put(sums, c, i, j)
+        length = -(-self.k // (self.parts * form.depth)) * form.depth
+        with f.loop(self.block, I64(self.parts * math.prod(batch) * rows * columns), self.threads.blocks) as tile:
+            part, *at, i, j = split(f, tile, [self.parts, *batch, rows, columns])
+            places = (f.op(f"mul nsw {i}, {form.rows}", "int64"), f.op(f"mul nsw {j}, {form.columns}", "int64"))
+            first = f.op(f"mul nsw {part}, {length}", "int64")
+            end = f.intrinsic("smin", f.binary("add", first, I64(length)), I64(self.k))
+            form.start(f)
+            self._sum([self._matrix(p, v, at) for p, v in (("a", self.each.a), ("b", self.each.b))], places, first, end)
+            if self.parts == 1:
+                self._put(self._matrix("c", self.each.c, at), self.each.c, places, self.each.accumulate)
+            else:
+                view = self._part_view()
+                self._put(self._matrix("scratch", view, [part, *at]), view, places, False)
+        if self.parts > 1:
+            self.threads.barrier(f)
+            self._add_parts()
 
     def _matrix(self, name: str, view: View, at: list[IRValue]) -> IRValue:
         """The address of this matrix of the batch; an operand with fewer axes is the same for several."""
         strides = view.strides[:-2]
         index = at[len(at) - len(strides) :]
-        return self.f.at(self.f.param(name), flat_offset(self.f, index, strides), self.dtype)
+        return self.f.at(self.f.param(name), flat_offset(self.f, index, strides), view.dtype)
 
-    def _fetch(
-        self, tile: IRValue, base: IRValue, first: IRValue, limit: int, k: IRValue, strides: tuple[int, ...]
-    ) -> None:
-        """Copy DEPTH steps of `edge` rows of an operand; outside of it are zeros. strides: from row to row, along k."""
-        f = self.f
-        with f.loop(self.local, I64(self.edge * DEPTH), self.threads.block) as e:
-            if strides[1] == 1:  # threads side by side read numbers side by side
-                row, step = split(f, e, (self.edge, DEPTH))
-            else:
-                step, row = split(f, e, (DEPTH, self.edge))
-            at, along = f.binary("add", first, row), f.binary("add", k, step)
-            inside = f.binary("and", f.compare("icmp slt", at, I64(limit)), f.compare("icmp slt", along, I64(self.k)))
-            value = f.slot(self.dtype)
-            f.write(literal(0, self.dtype), value)
-            with f.when(inside):
-                f.write(f.load(f.at(base, flat_offset(f, (at, along), strides), self.dtype), self.dtype), value)
-            f.store(f.read(value, self.dtype), f.at(tile, flat_offset(f, (step, row), (self.pitch, 1)), self.dtype))
+    def _sum(self, bases: list[IRValue], places: tuple[IRValue, IRValue], first: IRValue, end: IRValue) -> None:
+        """Add the products of the terms from `first` to `end` to the results."""
+        f, depth = self.f, self.form.depth
 
-    def _multiply(self, sums: dict[tuple[int, int], IRValue], step: IRValue) -> None:
-        """One step along k. The results of a thread lie `across` rows and columns apart."""
-        f = self.f
+        def fetch(term: IRValue) -> None:
+            for tile, base, place in zip(self.tiles, bases, places, strict=True):
+                tile.fetch(f, self.threads, self.local, base, place, term, end)
 
-        def line(tile: IRValue, own: IRValue) -> list[IRValue]:
-            places = (f.binary("add", own, I64(i * self.across)) for i in range(SIDE))
-            return [
-                f.load(f.at(tile, flat_offset(f, (step, p), (self.pitch, 1)), self.dtype), self.dtype) for p in places
-            ]
+        def put(half: IRValue) -> None:
+            for tile in self.tiles:
+                tile.put(f, self.threads, self.local, self._copy(tile, half), self.form.rounds)
 
-        with f.when(self.takes):
-            rows, columns = line(self.tile_a, self.down), line(self.tile_b, self.right)
-            for (i, j), total in sums.items():
-                f.write(self._added(rows[i], columns[j], f.read(total, self.dtype)), total)
+        fetch(first)
+        put(I64(0))
+        self.threads.block_barrier(f)
+        with f.loop(first, end, depth) as term:
+            steps = f.op(f"udiv i64 {f.binary('sub', term, first).name}, {depth}", "int64")
+            half = f.op(f"and {steps}, 1", "int64")
+            following = f.binary("add", term, I64(depth))
+            more = f.compare("icmp slt", following, end)
+            with f.when(more):
+                fetch(following)
+            self.form.multiply(f, self.local, self.tiles, tuple(self._copy(tile, half) for tile in self.tiles))  # type: ignore[arg-type]
+            with f.when(more):
+                put(f.op(f"xor {half}, 1", "int64"))
+            self.threads.block_barrier(f)
 
-    def _added(self, a: IRValue, b: IRValue, total: IRValue) -> IRValue:
-        f = self.f
-        return f.fma(a, b, total) if total.is_float else f.binary("add", f.binary("mul", a, b), total)
+    def _copy(self, tile: Tile, half: IRValue) -> IRValue:
+        """The position of the first element of one of the two copies of a tile."""
+        return self.f.op(f"mul nsw {half}, {tile.elements}", "int64")
 
-    def _put(self, sums: dict[tuple[int, int], IRValue], c: IRValue, i: IRValue, j: IRValue) -> None:
-        f = self.f
-        for (down, right), total in sums.items():
-            row = f.binary("add", i, f.binary("add", self.down, I64(down * self.across)))
-            column = f.binary("add", j, f.binary("add", self.right, I64(right * self.across)))
-            below, beside = f.compare("icmp slt", row, I64(self.m)), f.compare("icmp slt", column, I64(self.n))
-            with f.when(f.binary("and", f.binary("and", below, beside), self.takes)):
-                here = f.at(c, flat_offset(f, (row, column), self.each.c.strides[-2:]), self.dtype)
-                value = f.read(total, self.dtype)
-                if self.each.accumulate:
-                    value = f.binary("fadd" if value.is_float else "add", f.load(here, self.dtype), value)
-                f.store(value, here)
+    def _put(self, c: IRValue, view: View, places: tuple[IRValue, IRValue], accumulate: bool) -> None:
+        """Store the results of this thread, or add them to what is there."""
+        f, dtype = self.f, view.dtype
+        down, along = view.strides[-2:]
+        for row, column, value in self.form.results(f, self.local):
+            row, column = f.binary("add", places[0], row), f.binary("add", places[1], column)
+            below = f.compare("icmp slt", row, I64(self.m))
+            lanes = value.lanes
+            whole = lanes > 1 and vector_of(view, -1) % lanes == 0
+            for i in range(1 if whole else lanes):
+                at = f.binary("add", column, I64(i)) if i else column
+                one = value if whole or lanes == 1 else f.op(f"extractelement {value}, i64 {i}", dtype)
+                with f.when(f.binary("and", below, f.compare("icmp slt", at, I64(self.n)))):
+                    here = f.at(c, flat_offset(f, (row, at), (down, along)), dtype)
+                    if accumulate:
+                        old = load_vector(f, here, dtype, one.lanes)
+                        one = f.binary("fadd" if one.is_float else "add", old, one)
+                    store_vector(f, one, here)
+
+    def _part_view(self) -> View:
+        """The parts of all sums in scratch memory."""
+        shape = (self.parts, *self.each.c.shape)
+        strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+        return View(self.each.c.root, self.each.c.dtype, shape, tuple(strides))
+
+    def _add_parts(self) -> None:
+        """Add the parts of each sum in their order."""
+        f, c = self.f, self.each.c
+        size = math.prod(c.shape)
+        with f.loop(self.threads.number(f), I64(size), self.threads.total) as at:
+            place = f.at(f.param("scratch"), at, c.dtype)
+            total = f.load(place, c.dtype)
+            for part in range(1, self.parts):
+                more = f.load(f.at(place, I64(part * size), c.dtype), c.dtype)
+                total = f.binary("fadd" if total.is_float else "add", total, more)
+            here = f.at(f.param("c"), flat_offset(f, split(f, at, c.shape), c.strides), c.dtype)
+            if self.each.accumulate:
+                total = f.binary("fadd" if total.is_float else "add", f.load(here, c.dtype), total)
+            f.store(total, here)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -100,6 +102,39 @@ round. All blocks must run at once (a cooperative launch). The count begins anew
 would overflow after some 100,000 steps, in the middle of a round.
 """
 
+MMA = """
+declare {{float, float, float, float}} @llvm.nvvm.mma.{instruction}({types}, float, float, float, float)
+define internal <4 x float> @dev_mma_{kind}({params}, <4 x float> %c, i32 %place) #1 {{
+{before}
+  %sum = call {{float, float, float, float}} @llvm.nvvm.mma.{instruction}({words})
+{after}
+  ret <4 x float> %d3
+}}
+"""
+"""The function `dev_mma_*` of one kind of numbers."""
+
+
+def _mma(kind: str) -> str:
+    shape = "m16n8k8" if kind == "tf32" else "m16n8k16"
+    instruction = f"{shape}.row.col.{'f32.f32' if kind == 'f16' else kind}"
+    names = ["%a0", "%a1", "%a2", "%a3", "%b0", "%b1"]
+    before = [f"  %c{i} = extractelement <4 x float> %c, i64 {i}" for i in range(4)]
+    if kind == "f16":  # the intrinsic takes pairs of numbers
+        before += [f"  {n}.h = bitcast i32 {n} to <2 x half>" for n in names]
+    words = [f"<2 x half> {n}.h" if kind == "f16" else f"i32 {n}" for n in names]
+    words += [f"float %c{i}" for i in range(4)]
+    after = []
+    for i in range(4):
+        after.append(f"  %s{i} = extractvalue {{float, float, float, float}} %sum, {i}")
+        into = f"%d{i - 1}" if i else "poison"
+        after.append(f"  %d{i} = insertelement <4 x float> {into}, float %s{i}, i64 {i}")
+    return MMA.format(
+        instruction=instruction, kind=kind, params=", ".join(f"i32 {n}" for n in names),
+        types=", ".join(["<2 x half>" if kind == "f16" else "i32"] * 6),
+        words=", ".join(words), before="\n".join(before), after="\n".join(after),
+    )  # fmt: skip
+
+
 ENTRY = """
 define ptx_kernel void @{entry}(ptr %given, ptr %arena, ptr %control, ptr %stacks) #{number} {{
   call void @{kernel}(ptr %given, ptr %arena, ptr %control, ptr %stacks)
@@ -113,14 +148,15 @@ FIRST_ATTRIBUTES = 10
 
 def ptx_of(code: DeviceCode, architecture: str = "sm_80") -> str:
     """The PTX of a step; its kernels are the `entry` of each launch. Raises ExecutionError (compiler_failed)."""
-    declared = "\n".join(line for line in code.text.split("\n") if not re.match(r"declare \S+ @dev_", line))
-    declared = re.sub(r"(attributes #0 = \{ nounwind) noinline", r"\1 alwaysinline", declared)  # calls spill registers
+    declared = "\n".join(line for line in code.text.split("\n") if not re.match(r"declare .*? @dev_", line))
+    declared = _inlined(declared, {each.kernel for each in code.launches})
     kernels = {each.kernel: each for each in code.launches}.values()
     entries = [
         ENTRY.format(entry=each.entry, kernel=each.kernel, block=each.block, number=FIRST_ATTRIBUTES + i)
         for i, each in enumerate(kernels)
     ]
-    prelude = PRELUDE.format(last=WARP - 1)
+    kinds = sorted(set(re.findall(r"@dev_mma_(\w+)\(", code.text)))
+    prelude = PRELUDE.format(last=WARP - 1) + "".join(map(_mma, kinds))
     prepare_targets()
     machine = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(cpu=architecture, opt=3)
     try:
@@ -134,6 +170,23 @@ def ptx_of(code: DeviceCode, architecture: str = "sm_80") -> str:
     whole.run(module, llvm.create_pass_builder(machine, llvm.PipelineTuningOptions()))
     optimize(module, machine)
     return str(machine.emit_assembly(module))
+
+
+def _inlined(text: str, kernels: Collection[str]) -> str:
+    """The text with functions inline that are called once, and those of launches; the others stay calls.
+
+    A call costs some registers, but inline at each call LLVM and the assembler would compile the same code again and
+    again: minutes for a step with some hundred products.
+    """
+    calls = Counter(re.findall(r"call void @(\w+)\(", text))
+
+    def marked(found: re.Match[str]) -> str:
+        name = found[1]
+        inline = name in kernels or calls[name] <= 1
+        head = found[0] if found[0].startswith("define internal") else found[0].replace("define", "define internal", 1)
+        return head.replace("#0 {", "#1 {" if inline else "#0 {")
+
+    return re.sub(r"^define .*?@(\w+)\(.*#0 \{$", marked, text, flags=re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

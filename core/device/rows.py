@@ -7,7 +7,7 @@ thread for each element of the result adds up what the warps have. So the bits d
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from core.codegen.checks import fail
 from core.codegen.draws import DRAWS
@@ -18,7 +18,7 @@ from core.codegen.sweeps import sweeps
 from core.device.threads import WARP, Threads, flat_offset, split
 from core.plan.data import Instr, RowKernel, Rows
 
-__all__ = ["row_kernel", "sums_room"]
+__all__ = ["in_order", "row_kernel", "sums_room"]
 
 ALIGNMENT = 256
 """Bytes between the sums of two arrays."""
@@ -65,6 +65,27 @@ def _room(each: Rows, number: int, teams: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
+def in_order(each: Rows, numbers: Iterable[int]) -> list[int]:
+    """The instructions `numbers` of a row kernel with each store right behind its value, which then needs no register.
+
+    A store stays where it is if the kernel reads the same memory. Different roots that one instruction touches never
+    overlap.
+    """
+    code, numbers = each.kernel.code, list(numbers)
+    read = {each.views[i.operand].root for i in code if i.kind in ("load", "lookup", "accumulate")}
+    moved: dict[int, list[int]] = {}
+    for n in numbers:
+        if code[n].kind == "store" and each.views[code[n].operand].root not in read:
+            moved.setdefault(code[n].args[0], []).append(n)
+    here = set(numbers)
+    found: list[int] = []
+    for n in numbers:
+        if code[n].kind == "store" and n in moved.get(code[n].args[0], ()) and code[n].args[0] in here:
+            continue
+        found += [n, *moved.get(n, ())]
+    return found
+
+
 class _Writer:
     """Writes one row kernel.
 
@@ -104,7 +125,7 @@ class _Writer:
             self._begin_row(row)
             self.values = {}
             leads = f.compare("icmp eq", column, I64(0))
-            for n in range(len(self.code)):
+            for n in in_order(self.each, range(len(self.code))):
                 self._one(n, self.values, column, leads)
 
     def _by_warps(self) -> None:
@@ -146,7 +167,7 @@ class _Writer:
             if sweep.along:
                 with f.loop(lane, I64(self.kernel.inner), WARP) as column:
                     made: dict[int, IRValue] = {}
-                    for n in sweep.along:
+                    for n in in_order(self.each, sweep.along):
                         value = self._argument(n, made)
                         if n in totals:
                             f.write(combine(f, code[n].op, f.read(totals[n], code[n].dtype), value), totals[n])

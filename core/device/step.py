@@ -1,7 +1,7 @@
-"""The function `step` on a GPU: all threads run every instruction of a plan together.
+"""The functions of a step on a GPU, one for each launch: all its threads run every instruction together.
 
-``step(given, arena, control, stacks)``: the table of the addresses of the caller's arrays, the arena, the control words
-and the table of stacks (see `core.codegen.step`).
+``step0(given, arena, control, stacks)``: the table of the addresses of the caller's arrays, the arena, the control
+words and the table of stacks (see `core.codegen.step`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from core.device.flow import write_loop
 from core.device.gpu import GPU
 from core.device.indexed import gather_kernel, scatter_kernel
 from core.device.launches import PARAMETERS, DeviceCode, Launch
-from core.device.product import product_kernel
+from core.device.product import product_kernel, product_plan
 from core.device.rows import row_kernel, sums_room
+from core.device.rules import RULES, Rules
+from core.device.segments import Segment, segments_of
 from core.device.stripes import write_striped
 from core.device.systems import SYSTEMS, system_kernel
 from core.device.threads import Threads
+from core.device.tiles import vector_of
 from core.ir.errors import InternalError
 from core.ir.stop import poll
 from core.plan.arena import arrange
@@ -44,17 +47,13 @@ ANYWHERE = ("any", 0, 0)
 """The place of an address that only the run tells."""
 
 
-def write_device_step(plan: Plan, blocks: int, block: int) -> DeviceCode:
-    """The step of a plan for a launch of `blocks` blocks of `block` threads."""
+def write_device_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES) -> DeviceCode:
+    """The step of a plan as launches of at most `blocks` blocks, of `block` threads each."""
     with generating_for(GPU):
-        threads = Threads(blocks, block)
-        step = DeviceStep(plan, threads)
-        step.instructions(plan.body)
-        module = step.module
-        module.functions += [step.f, _entry(step)]
-        text = module.text()
-    launch = Launch("step", blocks, block, threads.shared_bytes, cooperative=blocks > 1)
-    return DeviceCode(text, (launch,), step.arena.size + module.scratch)
+        step = DeviceStep(plan, block, rules)
+        launches = [step.segment(i, each) for i, each in enumerate(segments_of(plan, blocks, rules))]
+        text = step.module.text()
+    return DeviceCode(text, tuple(launches), step.arena.size + step.module.scratch)
 
 
 @dataclass(slots=True)
@@ -66,14 +65,34 @@ class _Waiting:
 
 
 class DeviceStep(Step):
-    """Writes a plan for all threads of a launch."""
+    """Writes a plan for all threads of its launches. launch: the threads of the present one."""
 
-    def __init__(self, plan: Plan, threads: Threads) -> None:
-        f = Function("body", [(name, "ptr") for name in (*PARAMETERS, "ops_left")], noalias=False)
-        super().__init__(Module(), f, plan, arrange(plan), threads.total, None)
-        self.launch = threads
-        self._waiting = _Waiting()
+    def __init__(self, plan: Plan, block: int, rules: Rules) -> None:
+        super().__init__(
+            Module(), Function("none", [(name, "ptr") for name in PARAMETERS]), plan, arrange(plan), 1, None
+        )
+        self.block, self.rules = block, rules
+        self.launch = Threads(1, block)
         self.counts_ops = False
+        self._waiting = _Waiting()
+        self._needs: dict[str, tuple[int, bool]] = {}
+
+    def segment(self, number: int, each: Segment) -> Launch:
+        """Write one launch, whose function is `step` and its number."""
+        name = f"step{number}"
+        loops = any(isinstance(one, Loop | Branch) for one in each.instructions)
+        self.launch = self.launch.on(each.blocks)
+        names = (*PARAMETERS, "ops_left") if loops else PARAMETERS
+        self.f = f = Function(f"body{number}" if loops else name, [(n, "ptr") for n in names], noalias=False)
+        self.arguments = f.params
+        self.roots = {self.plan.error.root: f.param("control")}
+        self.cursors, self._waiting, self.counts_ops = {}, _Waiting(), False
+        self.instructions(Sequence(each.instructions))
+        self.module.functions.append(f)
+        if loops:
+            self.module.functions.append(_entry(self, name))
+        cooperative = self.launch.meets and each.blocks > 1
+        return Launch(name, each.blocks, self.block, self.launch.shared_bytes, cooperative)
 
     def fail(self, check: IRValue) -> None:
         """Report a failed check, unless an earlier op failed as well."""
@@ -143,7 +162,7 @@ class DeviceStep(Step):
         """A barrier before `each` if it depends on an instruction since the last one."""
         scratch = ("arena", self.arena.size, 1 << 62)
         read, written = self.places(each.reads()), self.places(each.writes())
-        if isinstance(each, Rows | Kernel | Striped):
+        if self._needs_scratch(each):
             written.add(scratch)
         before = self._waiting
         if (
@@ -153,6 +172,16 @@ class DeviceStep(Step):
             self.meet()
         self._waiting.read |= read
         self._waiting.written |= written
+
+    def _needs_scratch(self, each: Instruction) -> bool:
+        """Whether an instruction writes to scratch memory, which all of them share."""
+        if isinstance(each, Rows):
+            return sums_room(each, self.launch) > 0
+        if isinstance(each, Gemm):
+            return product_plan(each, self.launch, self.rules.tf32).scratch(each) > 0
+        if isinstance(each, Kernel):
+            return each.kind not in SYSTEMS and kernels.scratch_bytes(each) > 0
+        return isinstance(each, Striped)
 
     def places(self, roots: Iterable[Root]) -> set[tuple[str, int, int]]:
         """(space, start, end) of memory. Arrays of the caller never overlap; an address that only the run tells may."""
@@ -169,11 +198,20 @@ class DeviceStep(Step):
                 found.add(ANYWHERE)
         return found
 
+    def function(self, key: tuple[object, ...], hint: str, make: Callable[[str], Function]) -> str:
+        """The function for `key` on the threads of this launch, which has the shared memory and barriers it needs."""
+        launch = self.launch
+        before, launch.shared_bytes, launch.meets = (launch.shared_bytes, launch.meets), 0, False
+        name = self.module.function((*key, launch.blocks, launch.block), hint, make)
+        shared, meets = self._needs.setdefault(name, (launch.shared_bytes, launch.meets))
+        launch.shared_bytes, launch.meets = max(before[0], shared), before[1] or meets
+        return name
+
     # --- kernels -------------------------------------------------------------------------------------------------
 
     def rows(self, each: Rows, fresh: bool = True) -> None:
-        key = (each.kernel, fresh, *(v.shape for v in each.views))
-        name = self.module.function(key, "rows", lambda name: row_kernel(name, each, self.launch, fresh))
+        key = ("rows", each.kernel, fresh, *(v.shape for v in each.views))
+        name = self.function(key, "rows", lambda name: row_kernel(name, each, self.launch, fresh))
         self._call(name, each.views, [self.scratch(sums_room(each, self.launch))])
 
     def fill(self, view: View, number: IRValue) -> None:
@@ -183,11 +221,13 @@ class DeviceStep(Step):
             f.store(number, f.at(address, i, view.dtype))
 
     def gemm(self, each: Gemm, addresses: list[IRValue] | None = None) -> None:
+        assert addresses is None and each.then is None, "the target has no stripes and no epilogues"
         views = (each.a, each.b, each.c)
-        key = ("product", *((v.shape, v.strides, v.dtype) for v in views), each.accumulate)
-        name = self.module.function(key, "product", lambda name: product_kernel(name, each, self.launch))
-        given = addresses or [self.address(v) for v in views]
-        self.f.do(f"call void @{name}({', '.join(map(str, given))})")
+        plan = product_plan(each, self.launch, self.rules.tf32)
+        vectors = tuple(vector_of(v, axis) for v in views for axis in (-2, -1))
+        key = ("product", *((v.shape, v.strides, v.dtype) for v in views), each.accumulate, vectors)
+        name = self.function(key, "product", lambda name: product_kernel(name, each, self.launch, plan))
+        self._call(name, views, [self.scratch(plan.scratch(each))])
 
     def gather(self, each: Gather) -> None:
         self._indexed("gather", each, lambda name: gather_kernel(name, each, self.launch))
@@ -199,14 +239,14 @@ class DeviceStep(Step):
         rows = [each.rows] if isinstance(each, ScatterAdd) and each.rows is not None else []
         shapes = tuple((v.shape, v.dtype) for v in (each.x, each.index, each.out, *rows))
         number = each.rows_check if isinstance(each, ScatterAdd) else 0
-        name = self.module.function((kind, getattr(each, "op", ""), shapes, number), kind, make)
+        name = self.function((kind, getattr(each, "op", ""), shapes, number), kind, make)
         self._call(name, (each.x, each.index, each.out, *rows), [self.base(self.plan.error.root), I64(each.check)])
 
     def kernel(self, each: Kernel) -> None:
         """A kernel of `core.codegen`: its units are shared by as many threads as it has units and scratch memory."""
         if each.kind in SYSTEMS:
             key = ("block", each.kind, each.spec)
-            name = self.module.function(key, each.kind, lambda name: system_kernel(name, each, self.launch))
+            name = self.function(key, each.kind, lambda name: system_kernel(name, each, self.launch))
             self._call(name, each.views, [self.base(self.plan.error.root), I64(each.check)])
             return
         f = self.f
@@ -237,14 +277,14 @@ class DeviceStep(Step):
         return self.f.at(self.f.param("arena"), I64(self.arena.size), "uint8")
 
 
-def _entry(step: DeviceStep) -> Function:
-    """The function `step`: each thread has a count of its own of the ops in loops that are left."""
-    f = Function("step", [(name, "ptr") for name in PARAMETERS], noalias=False)
+def _entry(step: DeviceStep, name: str) -> Function:
+    """The function of a launch with loops: each thread has a count of its own of the ops in loops that are left."""
+    f = Function(name, [(name, "ptr") for name in PARAMETERS], noalias=False)
     left = f.slot("int64")
     word = f.at(f.param("control"), I64(OPS_LEFT), "int64")
     if step.counts_ops:
         f.write(f.load(word, "int64"), left)
-    f.do(f"call void @body({', '.join(map(str, f.params))}, {left})")
+    f.do(f"call void @{step.f.name}({', '.join(map(str, f.params))}, {left})")
     if step.counts_ops:
         step.launch.barrier(f)  # all threads have read the word
         with step.launch.alone(f):

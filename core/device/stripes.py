@@ -5,6 +5,9 @@ memory of the block. Stripes of a matrix to whose sums each of them adds run one
 matrices, parts of a matrix have sums of their own, which are added up at the end. Sizes alone decide the number of
 parts, so the bits depend on no launch.
 
+A mask that all matrices have in common is computed before the stripes. All columns are computed: a device needs no
+`Striped.window`.
+
 A chain over one large matrix (`Striped.shared`) runs stripe by stripe too, each of them on all threads.
 """
 
@@ -19,17 +22,19 @@ from typing import TYPE_CHECKING
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.reductions import identity
 from core.codegen.vector_slices import move, unravel
-from core.device.product import product_kernel
-from core.device.rows import row_kernel
+from core.device.product import product_kernel, product_plan
+from core.device.rows import row_kernel, sums_room
 from core.device.threads import block_number, one_block
+from core.device.tiles import VECTOR_BYTES, vector_of
 from core.plan.arena import fit
 from core.plan.data import Gemm, Root, Rows, View, bytes_of, contiguous
 from core.plan.striped import Striped, StripedProduct
+from core.plan.unread import part_that_writes
 
 if TYPE_CHECKING:
     from core.device.step import DeviceStep
 
-__all__ = ["SHARED_BYTES", "write_striped"]
+__all__ = ["SHARED_BYTES", "stripe_units", "write_striped"]
 
 SHARED_BYTES = 96 * 1024
 """Most bytes of the arrays of one stripe in shared memory; larger ones lie in scratch memory."""
@@ -66,6 +71,7 @@ def write_striped(step: DeviceStep, each: Striped) -> None:
     if each.shared:
         _write_together(step, each)
         return
+    each = _after_common(step, each)
     f, threads = step.f, step.launch
     layout = _layout(step, each)
     room = 0 if layout.is_shared else layout.nbytes
@@ -89,6 +95,40 @@ def write_striped(step: DeviceStep, each: Striped) -> None:
         _add_up(step, view, target, partials, layout.parts)
 
 
+def _after_common(step: DeviceStep, each: Striped) -> Striped:
+    """Write what computes arrays that several stripes have in common, as a mask for all matrices; return the rest.
+
+    A row kernel stores such numbers for the first of the rows only, which other blocks would not wait for.
+    """
+    body: list[Rows | StripedProduct] = []
+    own = set(each.inside)
+    for part in each.body:
+        common = _common(part) if isinstance(part, Rows) else set()
+        if isinstance(part, Rows) and common:
+            first = part_that_writes(part, common)
+            assert own.isdisjoint(first.reads()), "what stripes have in common depends on none of them"
+            step.rows(first)
+            step.launch.barrier(step.f)
+            rest = set(part.writes()) - common
+            if not rest:
+                continue
+            part = part_that_writes(part, rest)
+        own |= set((part if isinstance(part, Rows) else part.product).writes())
+        body.append(part)
+    return replace(each, body=tuple(body))
+
+
+def _common(rows: Rows) -> set[Root]:
+    """The arrays that a row kernel stores and that have the same numbers for several rows."""
+    kernel = rows.kernel
+    stored = {i.operand for i in kernel.code if i.kind == "store"}
+    return {
+        rows.views[n].root
+        for n in stored
+        if any(size > 1 and not step for size, step in zip(kernel.outer, kernel.operands[n].outer, strict=True))
+    }
+
+
 def _layout(step: DeviceStep, each: Striped) -> _Layout:
     lives: dict[Root, list[int]] = {}
     addresses: dict[tuple[Root, int], View] = {}
@@ -106,6 +146,11 @@ def _layout(step: DeviceStep, each: Striped) -> _Layout:
     target = replace(step.plan.target, alignment=ALIGNMENT)
     end = fit({stripes[root]: life for root, life in lives.items()}, 0, placed, target)
     return _Layout({root: placed[stripe] for root, stripe in stripes.items()}, end, addresses, _parts(each))
+
+
+def stripe_units(each: Striped) -> int:
+    """How many blocks can work at a time, if the stripes are not `shared`: on a stripe, or a part of a matrix, each."""
+    return each.domain.batch * (_parts(each) if each.sums else -(-each.domain.rows // each.height))
 
 
 def _parts(each: Striped) -> int:
@@ -213,11 +258,10 @@ class _Writer:
     def _rows(self, rows: Rows, first: IRValue, height: int) -> None:
         """Run a row kernel for `height` rows of the domain from `first`."""
         f = self.f
+        assert not sums_room(rows, self.team), "blocks would share the scratch memory for sums over rows"
         inside = [i for i, view in enumerate(rows.views) if view.root in self.each.inside]
         key = ("stripe", rows.kernel, inside, self.before, [v.shape for v in rows.views])
-        name = self.step.module.function(
-            key, "rows", lambda name: row_kernel(name, rows, self.team, part=True, inside=inside)
-        )
+        name = self.step.function(key, "rows", lambda name: row_kernel(name, rows, self.team, part=True, inside=inside))
         given = [self._inside(v) if i in inside else self.bases[v.root, v.offset] for i, v in enumerate(rows.views)]
         end = f.binary("add", first, I64(height))
         f.do(f"call void @{name}({', '.join(map(str, [*given, f.param('scratch'), first, end]))})")
@@ -232,18 +276,23 @@ class _Writer:
             at = axes.find(axis)
             if at >= 0:
                 shape[at] = height
-            if view.root in self.each.inside:
+            root = view.root
+            if root in self.each.inside:
                 addresses.append(self._inside(view))
             else:
                 address = self._matrix(view, batch)
                 addresses.append(move(f, address, view.dtype, (row, strides[at])) if at >= 0 else address)
-            views.append(replace(view, shape=tuple(shape), strides=strides))
+                root = _root_behind(view, (*view.strides[:-2], self.each.height * strides[at] if at >= 0 else 0))
+            views.append(replace(view, root=root, shape=tuple(shape), strides=strides))
         adds = axis == "k" and self.each.height < self.each.domain.rows
         a, b, c = views
         product = replace(part.product, a=a, b=b, c=c, accumulate=adds)
-        key = ("stripe", [(v.shape, v.strides, v.dtype) for v in views], adds, self.before)
-        name = self.step.module.function(key, "product", lambda name: product_kernel(name, product, self.team))
-        f.do(f"call void @{name}({', '.join(map(str, addresses))})")
+        plan = product_plan(product, self.team, self.step.rules.tf32)
+        assert plan.parts == 1, "a single block splits no sums"
+        vectors = [vector_of(v, axis) for v in views for axis in (-2, -1)]
+        key = ("stripe", [(v.shape, v.strides, v.dtype) for v in views], adds, self.before, vectors)
+        name = self.step.function(key, "product", lambda name: product_kernel(name, product, self.team, plan))
+        f.do(f"call void @{name}({', '.join(map(str, [*addresses, f.param('scratch')]))})")
 
     def _inside(self, view: View) -> IRValue:
         return self.f.at(self.inside, I64(self.layout.offsets[view.root]), "uint8")
@@ -254,6 +303,13 @@ class _Writer:
         if self.part is not None and any(view.root is product.c.root for product in self.each.sums):
             base = move(self.f, base, "uint8", (self.part, _partial_bytes(view)))
         return move(self.f, base, view.dtype, *zip(index, view.strides, strict=False))
+
+
+def _root_behind(view: View, steps: tuple[int, ...]) -> Root:
+    """A root of memory any number of `steps` elements behind `view`: "element" if it may begin between two vectors."""
+    lanes = VECTOR_BYTES // itemsize(view.dtype)
+    aligned = all(n % lanes == 0 for n in (view.offset, *steps))
+    return Root(view.root.nbytes, view.root.place if aligned else "element", view.root.name)
 
 
 # --- one large matrix ----------------------------------------------------------------------------------------------
@@ -300,7 +356,7 @@ def _cut(step: DeviceStep, each: Striped, part: Rows | StripedProduct, row: IRVa
         """`view` from `row` on, whose rows are `distance` elements apart."""
         if view.root in each.inside or distance == 0:
             return view
-        root = Root(view.root.nbytes, view.root.place, view.root.name)
+        root = _root_behind(view, (distance * each.height,))
         step.roots[root] = move(step.f, step.address(view), view.dtype, (row, distance))
         return replace(view, root=root, offset=0)
 

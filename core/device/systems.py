@@ -19,7 +19,7 @@ from core.plan.systems import Cholesky, Elimination, Triangle
 if TYPE_CHECKING:
     from core.plan.data import Kernel
 
-__all__ = ["SYSTEMS", "Block", "system_kernel"]
+__all__ = ["SYSTEMS", "Block", "system_kernel", "system_units", "system_waits"]
 
 COLUMNS = 32
 """Right-hand sides of a system that a block solves at a time."""
@@ -58,13 +58,21 @@ def system_kernel(name: str, each: Kernel, launch: Threads) -> Function:
     names, write = SYSTEMS[each.kind]
     f = Function(name, [*((n, "ptr") for n in (*names, "error")), ("check", "int64")], noalias=False)
     block = Block(f, launch)
-    units = each.spec.batch
-    if isinstance(each.spec, Triangle):
-        units *= -(-each.spec.k // COLUMNS)
-    with f.loop(block_number(f, launch), I64(units), launch.blocks) as unit:
+    with f.loop(block_number(f, launch), I64(system_units(each)), launch.blocks) as unit:
         write(block, each.spec, unit)
         block.meet()
     return f
+
+
+def system_units(each: Kernel) -> int:
+    """How many blocks can work at a time: on a matrix, or some columns of its right-hand side, each."""
+    groups = -(-each.spec.k // COLUMNS) if isinstance(each.spec, Triangle) else 1
+    return each.spec.batch * groups
+
+
+def system_waits(each: Kernel) -> int:
+    """Barriers of a block for one unit: most of them once for each row."""
+    return each.spec.n * {"cholesky": 3, "eliminate": 7}.get(each.kind, 1)
 
 
 def _minus_product(f: Function, value: IRValue, a: IRValue, b: IRValue) -> IRValue:

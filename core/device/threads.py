@@ -33,12 +33,18 @@ class Threads:
     """A launch of `blocks` blocks of `block` threads each. block: a multiple of WARP.
 
     shared_bytes: shared memory that a block needs.
+    meets: whether all threads of the launch wait for each other somewhere.
     """
 
     blocks: int
     block: int
     shared_bytes: int = 0
+    meets: bool = False
     _places: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def on(self, blocks: int) -> Threads:
+        """Another launch of the same step, of so many blocks."""
+        return Threads(blocks, self.block, _places=self._places)
 
     @property
     def total(self) -> int:
@@ -61,6 +67,7 @@ class Threads:
 
     def barrier(self, f: Function) -> None:
         """All threads of the launch wait for each other."""
+        self.meets = True
         self._meet(f, "barrier")
 
     def block_barrier(self, f: Function) -> None:
@@ -71,7 +78,7 @@ class Threads:
 
     def shared(self, f: Function, nbytes: int) -> IRValue:
         """The address of the shared memory of this block, of which the caller uses `nbytes`."""
-        self.shared_bytes = max(self.shared_bytes, nbytes)
+        self.shared_bytes = max(self.shared_bytes, -(-nbytes // 16) * 16)
         return self._call(f, "shared", "ptr")
 
     def reduce_warp(self, f: Function, op: str, value: IRValue) -> IRValue:
@@ -81,6 +88,16 @@ class Threads:
             value = combine(f, op, value, self._exchanged(f, value, distance))
             distance //= 2
         return value
+
+    def mma(self, f: Function, kind: str, a: Sequence[IRValue], b: Sequence[IRValue], total: IRValue) -> IRValue:
+        """Add a product of 16 x 8 results of this warp to `total`, four of them in each thread.
+
+        kind: "tf32", "f16" or "bf16". a, b: four and two words of this thread (`core.device.tensor_cores`).
+        """
+        name = f"dev_mma_{kind}"
+        f.declarations.add(f"declare <4 x float> @{name}(i32, i32, i32, i32, i32, i32, <4 x float>, i32)")
+        words = ", ".join(map(str, (*a, *b)))
+        return f.op(f"call <4 x float> @{name}({words}, {total}, i32 {next(self._places)})", "float32", 4)
 
     @contextmanager
     def alone(self, f: Function) -> Iterator[None]:

@@ -11,7 +11,8 @@ The plan, as data:
     target        the planner's assumptions about a machine: dtypes, limits, thresholds, callbacks; capacity of stacks
     plan          a whole plan: instructions, arguments, checks
     data          instructions, row kernels, and the memory that they work on: roots, views, stacks
-    flow          loops, branches, and the stacks and states of loops
+    flow          loops, branches, and the stacks and states of loops; tensor arrays
+    growing       instructions on tensor arrays that programs write
     geometry      specs of the other kernels: padding, convolution, pooling, transposition
     channel_lanes, filter_sums  specs of convolutions, and of their adjoints to filters, with channels in the lanes
     systems       specs of factorisations, eigenvalues and triangular systems
@@ -39,7 +40,7 @@ From ops to instructions:
 
 Lowerings, one family of ops in each file: shapes, movement, constants, draws, reduce, moments, selecting, ordered,
 scaling, linear, einsum, factors, spectra, convolution, windows, pooling, indexing, segments, merging, ragged, lattices,
-by_data, checked, loops, branches, stacks.
+by_data, checked, loops, branches, stacks, tensor_arrays.
 
 Fusion:
 
@@ -84,11 +85,13 @@ several embeddings, reach no memory of their own.
 Every index is checked before it is used. A failed check writes its number to the error word, which ends all loops; the
 caller raises the error that the reference executor would have raised.
 
-Generated code cannot hold arrays without a largest size, dtypes that the target lacks, and tensor
-arrays that grow. For these `partition` splits a block into regions and single ops between them. Usually one region is
-the whole step. An op that the target has no code for (a transform, a long decomposition) is called from inside the
-region if the target can call back, and ends the region otherwise. `python -m bench.coverage` lists these ops with the
-reasons.
+A tensor array that a program writes is a stack, whose first slots are the elements, and a number of elements. A write
+changes it in place if no later op reads the old value, so a loop that appends an element on each trip copies nothing.
+
+Generated code cannot hold arrays without a largest size, dtypes that the target lacks, and tensor arrays of tensor
+arrays. For these `partition` splits a block into regions and single ops between them. Usually one region is the whole
+step. An op that the target has no code for (a transform, a long decomposition) is called from inside the region if the
+target can call back, and ends the region otherwise. `python -m bench.coverage` lists these ops with the reasons.
 """
 
 from core.plan.arena import ArenaMap, arrange

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from core.ir import Op, StackType
-from core.plan.data import Root, Sequence
-from core.plan.flow import Branch, outer_roots
+from core.plan.data import Root, Stack, View
+from core.plan.data import Sequence as Instructions
+from core.plan.entries import Pattern, Uniform
+from core.plan.flow import Branch, Growing, Source, outer_roots
 from core.plan.lowering import Lowering, lowers
 from core.plan.sized import adopt
 from core.plan.stacks import captured
-from core.plan.unsupported import Unsupported
+from core.plan.tensor_arrays import begun, carry
 from core.plan.walk import lower_ops
 
 __all__: list[str] = []
@@ -16,26 +20,50 @@ __all__: list[str] = []
 
 @lowers("if_else")
 def lower_if_else(low: Lowering, op: Op) -> None:
-    if any(isinstance(low.types[n], StackType) for n in op.outputs):
-        raise Unsupported("a branch that returns tensor arrays")
     condition = low.stored(low.entry(op.inputs[0]))
-    operands = [captured(low, n) for n in op.inputs[1:]]
-    targets = [low.destination(n) for n in op.outputs]
+    operands = [_operand(low, op, n) for n in op.inputs[1:]]
+    changed = {each.stack: each for each in operands if isinstance(each, Growing) and each.owned}
+    targets = {n: low.destination(n) for n in op.outputs if not isinstance(low.types[n], StackType)}
     sides = []
-    own: set[Root] = set()
     for block in (op.attrs["true_block"], op.attrs["false_block"]):
         inner = Lowering(block, low.shared)
         for name, outer, operand in zip(block.params, op.inputs[1:], operands, strict=True):
             adopt(low, inner, outer, name)
             inner.define(name, operand)
-        for name, target in zip(block.results, targets, strict=True):
-            inner.destinations.want(name, target)
+        for name, out in zip(block.results, op.outputs, strict=True):
+            if out in targets:
+                inner.destinations.want(name, targets[out])
         lower_ops(inner)
-        sides.append(Sequence(inner.finish()))
+        sides.append(inner)
+    arrays: dict[str, Growing] = {}
+    for i, name in enumerate(op.outputs):
+        if name not in targets:
+            stack = _shared([inner.entry(inner.block.results[i]) for inner in sides])
+            taken = stack in changed and all(array.stack is not stack for array in arrays.values())
+            arrays[name] = changed[stack] if stack is not None and taken else begun(low, low.types[name])
+    own: set[Root] = set()
+    bodies = []
+    for inner in sides:
+        returned = dict(zip(op.outputs, inner.block.results, strict=True))
+        carry(inner, [(returned[name], array) for name, array in arrays.items()])
+        bodies.append(Instructions(inner.finish()))
         own |= inner.own
-    results = tuple(t.root for t in targets)
-    reached = dict.fromkeys(root for side in sides for root in outer_roots(side, own))
-    yes, no = sides
+    results = (*(t.root for t in targets.values()), *(array.count.root for array in arrays.values()))
+    reached = dict.fromkeys(root for body in bodies for root in outer_roots(body, own))
+    yes, no = bodies
     low.add(Branch(condition, yes, no, results, tuple(reached), location=op.location))
-    for name, target in zip(op.outputs, targets, strict=True):
+    for name, target in (*targets.items(), *arrays.items()):
         low.define(name, target)
+
+
+def _operand(low: Lowering, op: Op, name: str) -> Uniform | Pattern | View | Source:
+    """An operand inside the branch. Either side may change an array that no later op reads, since only one runs."""
+    entry = low.entry(name)
+    changes = isinstance(entry, Growing) and entry.owned and low.uses.read_last(name, op)
+    return entry if changes else captured(low, name)
+
+
+def _shared(entries: Sequence[object]) -> Stack | None:
+    """The stack that all of these arrays are in, or None."""
+    stacks = [each.stack if isinstance(each, Growing) else None for each in entries]
+    return stacks[0] if all(stack is stacks[0] for stack in stacks) else None

@@ -7,7 +7,19 @@ from dataclasses import dataclass
 
 from core.plan.data import Gemm, Instruction, Root, Sequence, Stack, View
 
-__all__ = ["Ahead", "Branch", "Elements", "Hoisted", "Loop", "Recording", "State", "outer_roots"]
+__all__ = [
+    "Ahead",
+    "Branch",
+    "Elements",
+    "Growing",
+    "Hoisted",
+    "Loop",
+    "Placed",
+    "Recording",
+    "Source",
+    "State",
+    "outer_roots",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +43,7 @@ class Loop(Instruction):
     body: Sequence
     states: tuple[State, ...]
     condition: bool
-    over: tuple[tuple[Recording | Elements, Root | Recording], ...]
+    over: tuple[tuple[Source, Root | Recording], ...]
     records: tuple[tuple[Recording | Elements, Root | Recording], ...]
     reverse: bool
     ops: int
@@ -49,6 +61,7 @@ class Loop(Instruction):
     def reads(self) -> Iterator[Root]:
         yield from (s.initial.root for s in self.states)
         yield from (e.view.root for e, _ in self.over if isinstance(e, Elements))
+        yield from (e.count.root for e, _ in self.over if isinstance(e, Growing))
         yield from self.outside
 
     def writes(self) -> Iterator[Root]:
@@ -110,6 +123,41 @@ class Elements:
     @property
     def length(self) -> int:
         return self.view.shape[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Growing:
+    """A tensor array in memory that grows: its elements are the first slots of a stack, a scalar holds their number.
+
+    A missing element of a cotangent is a slot of zeros.
+
+    count: an int64 scalar, the number of elements.
+    shape, dtype: of each element.
+    owned: whether the ops of the block may change it in place, once nothing else reads it.
+    """
+
+    stack: Stack
+    count: View
+    shape: tuple[int, ...]
+    dtype: str
+    owned: bool = True
+
+    @property
+    def length(self) -> None:
+        """The number of elements is known only during the run."""
+        return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """The cotangent of a tensor array with a single element: `value`, a dense array, at `index`, an int64 scalar."""
+
+    value: View
+    index: View
+
+
+Source = Growing | Recording | Elements
+"""A tensor array that an instruction reads."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,7 @@ same fusion can use; any other reduction accumulates into memory.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -81,6 +82,7 @@ class Fusion:
     location: Location | None = None
     size: Any = None
     _loads: dict[Any, int] = field(default_factory=dict)
+    _live: tuple[int, int] = (0, 0)
     _loaded: set[Root] = field(default_factory=set)
 
     # --- questions ---------------------------------------------------------------------------------------
@@ -111,6 +113,23 @@ class Fusion:
     def loads(self, view: View) -> bool:
         """Whether it loads an element of the memory of `view`."""
         return view.root in self._loaded
+
+    def live(self) -> int:
+        """The most values that are needed later at one place."""
+        if self._live[0] != len(self.drafts):
+            last = {
+                arg: n
+                for n, draft in enumerate(self.drafts)
+                for arg in draft.instr.args
+                if self.drafts[arg].instr.kind != "constant"
+            }
+            ends = Counter(last.values())
+            now = most = 0
+            for n in range(len(self.drafts)):
+                now += (n in last) - ends[n]
+                most = max(most, now)
+            self._live = len(self.drafts), most
+        return self._live[1]
 
     def can_load(self, strides: Sequence[int]) -> bool:
         """Whether a row of an array with these strides along the domain is one walk with a single stride."""

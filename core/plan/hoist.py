@@ -30,6 +30,7 @@ from core.plan.data import (
     contiguous,
 )
 from core.plan.flow import Ahead, Branch, Elements, Hoisted, Loop
+from core.plan.growing import ArrayOp
 
 __all__ = ["hoist_products", "hoist_rows"]
 
@@ -159,6 +160,12 @@ def _renamed(each: Instruction, names: Mapping[Root, Root]) -> Instruction:
     if isinstance(each, Gather | ScatterAdd):
         x, index, out = _views((each.x, each.index, each.out), names)
         return replace(each, x=x, index=index, out=out)
+    if isinstance(each, ArrayOp):
+        number, at = (view and next(iter(_views([view], names))) for view in (each.value, each.index))
+        source = each.source
+        if isinstance(source, Elements):
+            source = Elements(next(iter(_views([source.view], names))))
+        return replace(each, source=source, value=number, index=at)
     if not names.keys().isdisjoint((*each.reads(), *each.writes())):
         raise InternalError(f"cannot rename the buffers of {type(each).__name__}: it would use memory of another loop")
     return each

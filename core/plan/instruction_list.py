@@ -114,6 +114,8 @@ class InstructionList:
         """The axes of a result of `shape` in `fusion`; None if it cannot compute that."""
         if len(fusion.drafts) > self._limits.instructions:
             return None
+        if self._limits.live is not None and fusion.live() > self._limits.live:
+            return None
         axes = fusion.aligned(shape, [e for e in operands if isinstance(e, Member) and e.fusion is fusion])
         if axes is None:
             return None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from core.ir import Block, Op, TensorType
+from core.ir import Block, Op, StackType, TensorType
 from core.ops.control.loop import loop_roles
 from core.plan.data import Root, Sequence, View, bytes_of, contiguous
-from core.plan.flow import Loop, State, outer_roots
+from core.plan.flow import Growing, Loop, Placed, State, outer_roots
 from core.plan.hoist import hoist_products, hoist_rows
 from core.plan.lowering import Lowering, lowers
 from core.plan.sized import adopt
 from core.plan.stacks import captured, common_length, element_of, record, slot_of
+from core.plan.tensor_arrays import carry, change, element_type
 from core.plan.unsupported import Unsupported
 from core.plan.walk import lower_ops
 
@@ -24,7 +25,8 @@ def lower_loop(low: Lowering, op: Op) -> None:
     if op.attrs["condition"] and op.attrs["reverse"]:
         raise Unsupported("a loop with a condition that runs in reverse")
     fixed = [i for i in range(n) if body.results[i] == body.params[i]]
-    moving = [i for i in range(n) if i not in fixed]
+    arrays = [i for i in range(n) if i not in fixed and isinstance(body.types[body.params[i]], StackType)]
+    moving = [i for i in range(n) if i not in fixed and i not in arrays]
     if op.attrs["condition"] and 0 in fixed:
         raise Unsupported("a loop whose condition is constant")
     if op.attrs["counter"] in fixed:
@@ -48,11 +50,12 @@ def lower_loop(low: Lowering, op: Op) -> None:
             buffers = (low.root(nbytes), low.root(nbytes))
         initial = low.dense(low.entry(op.inputs[i]))
         states.append(State(now, following, buffers, initial, low.destination(op.outputs[i])))
+    grown = {i: _array_of(low, op, inner, i) for i in arrays}
     for i in (*fixed, *roles.captured):
         adopt(low, inner, op.inputs[i], body.params[i])
         inner.define(body.params[i], captured(low, op.inputs[i]))
     over = [element_of(low, inner, op.inputs[i], body.params[i]) for i in roles.elements]
-    length = common_length([stack for stack, _ in over])
+    length = common_length(low, [stack for stack, _ in over])
     slots = [slot_of(inner, name) for name in body.results[n:]]
 
     lower_ops(inner)
@@ -60,6 +63,7 @@ def lower_loop(low: Lowering, op: Op) -> None:
         record(low, inner, output, name, root, length)
         for output, name, root in zip(op.outputs[n:], body.results[n:], slots, strict=True)
     ]
+    carry(inner, [(body.results[i], array) for i, array in grown.items()])
     sequence = Sequence(inner.finish())
     limits = (
         low.shared.check("too_many_trips", "the loop reached the limit of trips without ending", op.location),
@@ -84,11 +88,27 @@ def lower_loop(low: Lowering, op: Op) -> None:
     low.add(hoist_rows(hoist_products(loop, terms), counters, inner.own, terms))
     for i, state in zip(moving, states, strict=True):
         low.define(op.outputs[i], state.final)
+    for i, array in grown.items():
+        low.define(op.outputs[i], array)
     for i in fixed:
         adopt(low, low, op.inputs[i], op.outputs[i])
-        low.define(op.outputs[i], low.entry(op.inputs[i]))
+        grows = isinstance(low.entry(op.inputs[i]), Growing | Placed)
+        low.define(op.outputs[i], change(low, op, op.inputs[i]) if grows else low.entry(op.inputs[i]))
     for name, (recording, _) in zip(op.outputs[n:], records, strict=True):
         low.define(name, recording)
+
+
+def _array_of(low: Lowering, op: Op, inner: Lowering, i: int) -> Growing:
+    """A carried tensor array: the memory that all trips change, which holds the value of operand `i` before the first.
+
+    The body returns its value in other memory if it reads the old value later; `carry` copies it then.
+    """
+    param = inner.block.params[i]
+    if element_type(low, low.types[op.inputs[i]]) != element_type(inner, inner.types[param]):
+        raise Unsupported("tensor arrays of different elements")
+    array = change(low, op, op.inputs[i])
+    inner.define(param, array)
+    return array
 
 
 def _counts(inner: Lowering, param: str, result: str) -> bool:

@@ -10,6 +10,7 @@ from core.plan.build import plan_block
 from core.plan.size import too_large
 from core.plan.sizes import bounded_types, is_open
 from core.plan.target import Target
+from core.plan.tensor_arrays import RULES
 from core.plan.unsupported import Unsupported
 
 __all__ = ["SHARES", "partition", "parts_of", "refusals"]
@@ -18,7 +19,7 @@ SHARES = "shares a stack with an op that has no machine code"
 """The reason for running an op with machine code in the reference executor: stacks stay inside a region."""
 
 STACKING = frozenset({"loop", "if_else", "array_unstack", "array_join"})
-"""Ops whose stacks generated code can hold."""
+"""Ops whose stacks all generated code can hold. If a target `grows`, it can hold those of `tensor_arrays.RULES` too."""
 
 
 def refusals(block: Block, target: Target) -> dict[int, str]:
@@ -109,7 +110,7 @@ def _unfit(types: Mapping[str, Type], op: Op, target: Target) -> str | None:
     poll()
     for name in (*op.inputs, *op.outputs):
         type = types[name] if name else None
-        if isinstance(type, StackType) and op.type not in STACKING:
+        if isinstance(type, StackType) and op.type not in STACKING and not (target.grows and op.type in RULES):
             return "tensor arrays that grow"
         if isinstance(type, TensorType):
             if not type.is_static:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from core.ir import Op, StackType
 from core.plan.data import Root, Stack, View, bytes_of, contiguous
 from core.plan.entries import Pattern, Uniform
-from core.plan.flow import Elements, Recording
+from core.plan.flow import Elements, Growing, Placed, Recording, Source
+from core.plan.growing import ArrayOp
 from core.plan.lowering import Lowering, lowers
+from core.plan.tensor_arrays import element_type, kept, moved
 from core.plan.unsupported import Unsupported
 
 __all__ = ["captured", "common_length", "element_of", "record", "slot_of"]
@@ -15,25 +20,33 @@ RECORD_BYTES = 16
 """Bytes of a slot that holds a recording: its first slot and its length, int64 each."""
 
 
-def captured(low: Lowering, name: str) -> Uniform | Pattern | View | Recording | Elements:
-    """The value of a variable for an inner block, which cannot extend the fusions of this one."""
+def captured(low: Lowering, name: str) -> Uniform | Pattern | View | Source:
+    """The value of a variable for an inner block, which cannot extend the fusions of this one or change its arrays."""
     entry = low.entry(name)
+    if isinstance(entry, Growing | Placed):
+        source = moved(low, name)
+        return replace(source, owned=False) if isinstance(source, Growing) else source
     if isinstance(entry, Uniform | Pattern | Recording | Elements):
         return entry
     return low.stored(entry)
 
 
-def element_of(low: Lowering, inner: Lowering, stack: str, param: str) -> tuple[Recording | Elements, Root | Recording]:
+def element_of(low: Lowering, inner: Lowering, stack: str, param: str) -> tuple[Source, Root | Recording]:
     """A stack that a loop runs over, and its element in the body, which becomes `param`."""
     entry = low.entry(stack)
+    if isinstance(entry, Growing | Placed):
+        element = element_type(low, low.types[stack])
+        if inner.type(param) != element:
+            raise Unsupported("tensor arrays whose elements have unknown or no sizes")
+        return moved(low, stack), _open(inner, param, element.shape, element.dtype)
     if isinstance(entry, Elements):
         view = entry.view
         return entry, _open(inner, param, view.shape[1:], view.dtype)
     assert isinstance(entry, Recording), entry
     if isinstance(entry.element, Recording):
-        element = Recording(entry.element.stack, entry.element.element, entry.element.length)
-        inner.define(param, element)
-        return entry, element
+        inside = Recording(entry.element.stack, entry.element.element, entry.element.length)
+        inner.define(param, inside)
+        return entry, inside
     if isinstance(entry.element, Elements):
         return entry, _open(inner, param, entry.element.view.shape, entry.element.view.dtype)
     type = inner.type(param)
@@ -54,6 +67,8 @@ def record(
         shape, dtype, element = type.shape, type.dtype, None
     else:
         element = inner.entry(name)
+        if isinstance(element, Growing | Placed):
+            element = kept(inner, name)
         if isinstance(element, Recording):
             element.stack.kept = True
             return Recording(_stack(low, RECORD_BYTES), element, length), element
@@ -75,9 +90,18 @@ def slot_of(inner: Lowering, name: str) -> Root | None:
     return root
 
 
-def common_length(stacks: list[Recording | Elements]) -> int | None:
-    """The length of the stacks that a loop runs over; None if it is known only at run time."""
-    lengths = {stack.length for stack in stacks}
+def common_length(low: Lowering, stacks: Sequence[Source]) -> int | None:
+    """The length of the stacks that a loop runs over; None if it is known only at run time.
+
+    A tensor array that grows is compared with another stack when the code runs.
+    """
+    lengths = {stack.length for stack in stacks if not isinstance(stack, Growing)}
+    for stack in stacks:
+        other = next((each for each in stacks if each is not stack), None)
+        if isinstance(stack, Growing) and other is not None:
+            message = "the stacks of a loop must have the same length"
+            check = low.shared.check("shape_mismatch", message, low.location)
+            low.add(ArrayOp(None, stack, "same", other=other, check=check, location=low.location))
     if len(lengths) > 1:
         raise Unsupported("stacks of different lengths")
     return next(iter(lengths), None)
@@ -100,12 +124,3 @@ def _stack(low: Lowering, slot_bytes: int) -> Stack:
 def lower_unstack(low: Lowering, op: Op) -> None:
     low.type(op.inputs[0])
     low.define(op.outputs[0], Elements(low.dense(low.entry(op.inputs[0]))))
-
-
-@lowers("array_join")
-def lower_join(low: Lowering, op: Op) -> None:
-    """No instruction: it is supported only if the elements are an array already."""
-    stack = low.entry(op.inputs[0])
-    if not isinstance(stack, Elements) or stack.view.shape != low.type(op.outputs[0]).shape:
-        raise Unsupported("an array whose length is known only when it runs")
-    low.define(op.outputs[0], stack.view)

@@ -34,6 +34,7 @@ class RowLimits:
                     row lengths are tried from the most downwards in this step.
     instructions:   most instructions of one pass.
     unrelated:      most instructions of a pass that takes work on other arrays: equal work then shares its code.
+    live:           most values of a pass that are needed later at one place in it; None if that does not matter.
     """
 
     longest_row: int
@@ -41,6 +42,7 @@ class RowLimits:
     split_rows: tuple[int, int, int]
     instructions: int
     unrelated: int
+    live: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,7 @@ class Target:
     interprets:      whether generated code can call the reference executor for an op without code of its own. If not,
                      such an op ends the region of generated code.
     open_sizes:      whether generated code can hold arrays whose length only the run tells.
+    grows:           whether it can hold tensor arrays that programs write.
     lacks:           kinds of `Kernel` for which the generator has no code.
     alignment:       bytes; every array of the arena starts at a multiple of it.
     min_stack_bytes: least capacity of a stack in bytes.
@@ -192,6 +195,7 @@ class Target:
     pools: PoolLimits
     stripes: StripeLimits
     open_sizes: bool = True
+    grows: bool = True
     lacks: frozenset[str] = frozenset()
 
     def stack_bytes(self, needed: int) -> int:

@@ -20,6 +20,11 @@ class Uses:
         """The ops that read `name`, once for each input slot; None among them stands for the results of the block."""
         return self._readers.get(name, [])
 
+    def read_last(self, name: str, op: Op) -> bool:
+        """Whether `op` is the last to read `name`, in one input slot only, and `name` is no result of the block."""
+        readers = self.readers(name)
+        return bool(readers) and readers[-1] is op and sum(each is op for each in readers) == 1
+
     @cached_property
     def _readers(self) -> dict[str, list[Op | None]]:
         found: dict[str, list[Op | None]] = {}

@@ -14,6 +14,7 @@ from core.plan.interpreted import interpret
 from core.plan.lowering import LOWERINGS, Lowering
 from core.plan.sized import is_sized, lower_sized
 from core.plan.sizes import is_open
+from core.plan.tensor_arrays import RULES, takes_arrays
 from core.plan.unsupported import Unsupported
 
 __all__ = ["lower_ops"]
@@ -86,6 +87,8 @@ def _lower_natively(low: Lowering, op: Op) -> None:
     sums = low.destinations.sums
     if op.type in ("sum", "add") and op.inputs[-1] in sums:  # the product was added where it was computed
         low.define(op.outputs[0], sums[op.inputs[-1]])
+    elif takes_arrays(low, op):
+        RULES[op.type](low, op)
     elif not any(inner_blocks(op)) and is_sized(low, op):
         lower_sized(low, op)
     elif has_empty(low, op) and lower_empty(low, op):

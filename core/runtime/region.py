@@ -15,6 +15,7 @@ from core.ops.common.types import as_dtype
 from core.plan.data import Instruction, Stack, bytes_of
 from core.plan.data import Sequence as Instructions
 from core.plan.flow import Branch, Loop, Recording
+from core.plan.growing import ArrayWork
 from core.plan.plan import Plan
 from core.runtime.arguments import Arguments, readable
 from core.runtime.callback import Callback
@@ -119,7 +120,7 @@ class NativeRegion:
         at = recorder(self.plan.body, self.plan.stacks[number])
         wanted = 2 * self._stacks.size(number)
         if is_long:
-            message = f"a loop recorded more than {run.limits.max_bytes} bytes of one value"
+            message = f"a loop or a tensor array recorded more than {run.limits.max_bytes} bytes of one value"
             return ExecutionError(message, "too_large", location=at)
         return run.refusal(wanted, self._control[MEMORY_LEFT], "the record of the loop").at(at)
 
@@ -164,13 +165,15 @@ class NativeRegion:
 
 
 def recorder(body: Instructions, stack: Stack) -> Location | None:
-    """The client's op whose loop records into `stack`."""
+    """The client's op whose loop or tensor array enlarges `stack`."""
     for each in body.instructions:
         if isinstance(each, Branch):
             found = recorder(each.yes, stack) or recorder(each.no, stack)
         elif isinstance(each, Loop):
             records = [r.stack for r, _ in each.records if isinstance(r, Recording)]
             found = each.location if stack in records else recorder(each.body, stack)
+        elif isinstance(each, ArrayWork) and each.stack is stack:
+            found = each.location
         else:
             continue
         if found is not None:

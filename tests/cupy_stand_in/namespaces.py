@@ -150,6 +150,8 @@ def _wrapped_around(name: str, args: tuple[Any, ...], kw: dict[str, Any]) -> Any
 
 
 def _scatter(function: np.ufunc, dtypes: tuple[str, ...]) -> Callable[..., None]:
+    """An atomic function of a GPU. Its maximum and minimum ignore NaN."""
+
     def call(a: Array, slices: Any, value: Any) -> None:
         if a.dtype.name not in dtypes:
             raise Refused(f"scatter of {a.dtype}")
@@ -193,8 +195,8 @@ def cupyx_modules() -> dict[str, ModuleType]:
     root.__dict__.update(
         errstate=_ErrorState,
         scatter_add=_scatter(np.add, SUMMED),
-        scatter_max=_scatter(np.maximum, SCATTERED),
-        scatter_min=_scatter(np.minimum, SCATTERED),
+        scatter_max=_scatter(np.fmax, SCATTERED),
+        scatter_min=_scatter(np.fmin, SCATTERED),
         scipy=within,
     )
     within.__dict__.update(special=special, linalg=linalg)

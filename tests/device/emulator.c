@@ -5,6 +5,7 @@
  * that ends while others wait for it; and races: two accesses to one byte, one of them a write, by two threads that no
  * barrier and no shuffle has put in order. */
 #define _GNU_SOURCE
+#include <math.h>
 #include <setjmp.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -49,6 +50,7 @@ static struct {
   int blocks, block, threads, warps_of_block, current, failed, watches;
   Thread *thread;
   Barrier *warp, *of_block, launch;
+  int32_t *fragments; /* six words of each thread, twice as well */
   int32_t *exchanged; /* two words of each thread: a fast thread may exchange again while a slow one still reads */
   char *shared;
   size_t shared_bytes;
@@ -114,6 +116,57 @@ int32_t dev_exchange(int32_t value, int32_t distance, int32_t place) {
   return words[other];
 }
 
+/* A product of tensor cores: 16 rows of 8 words of a, given as four words of each lane, by 8 columns of 8 words of b, given
+ * as two; four of the 16 x 8 sums of each lane. Lane 4 g + t has rows g and g + 8, words t and t + 4, columns 2 t and
+ * 2 t + 1. numbers: of a word. */
+typedef float Four __attribute__((vector_size(16)));
+typedef double (*Number)(uint32_t word, int which);
+
+static double tf32_of(uint32_t word, int which) {
+  float x;
+  (void)which;
+  word &= 0xffffe000u;
+  memcpy(&x, &word, 4);
+  return x;
+}
+
+static double bf16_of(uint32_t word, int which) {
+  uint32_t bits = which ? word & 0xffff0000u : word << 16;
+  float x;
+  memcpy(&x, &bits, 4);
+  return x;
+}
+
+static double f16_of(uint32_t word, int which) {
+  uint32_t bits = which ? word >> 16 : word & 0xffffu, exponent = bits >> 10 & 31, rest = bits & 1023;
+  double x = exponent == 31 ? (rest ? NAN : INFINITY) : exponent ? ldexp(1024 + rest, (int)exponent - 25) : ldexp(rest, -24);
+  return bits >> 15 ? -x : x;
+}
+
+static Four mma(const int32_t *own, Four sums, int32_t place, int numbers, Number number) {
+  int t = gpu.current, first = t - t % gpu.block % WARP, lane = t - first, g = lane / 4;
+  int32_t(*words)[6] = (int32_t(*)[6])gpu.fragments + (gpu.warp[warp_of(t)].rounds & 1) * gpu.threads;
+  memcpy(words[t], own, sizeof words[t]);
+  dev_warp_barrier(place);
+  for (int c = 0; c < 4; c++) {
+    int row = g + c / 2 * 8, column = lane % 4 * 2 + c % 2;
+    double sum = sums[c];
+    for (int k = 0; k < 8; k++)
+      for (int i = 0; i < numbers; i++)
+        sum += number(words[first + row % 8 * 4 + k % 4][row / 8 + k / 4 * 2], i) * number(words[first + column * 4 + k % 4][4 + k / 4], i);
+    sums[c] = (float)sum;
+  }
+  return sums;
+}
+
+#define MMA(kind, numbers) \
+  Four dev_mma_##kind(int32_t a, int32_t b, int32_t c, int32_t d, int32_t e, int32_t f, Four sums, int32_t place) { \
+    return mma((int32_t[]){a, b, c, d, e, f}, sums, place, numbers, kind##_of); \
+  }
+MMA(tf32, 1)
+MMA(f16, 2)
+MMA(bf16, 2)
+
 static Moment now(void) {
   int t = gpu.current;
   return (Moment){gpu.warp[warp_of(t)].rounds, gpu.of_block[block_of(t)].rounds, gpu.launch.rounds};
@@ -152,7 +205,15 @@ static void race(const char *what, int thread, int line, int place) {
   leave(STOPPED);
 }
 
-void dev_reads(void *address, int32_t bytes, int32_t place) {
+/* A GPU refuses an address that is no multiple of what an instruction assumes. */
+static void check_aligned(void *address, int32_t alignment, int32_t place) {
+  if (!gpu.watches || (uintptr_t)address % alignment == 0) return;
+  fail("an address between two multiples of what the code assumes: alignment, line", alignment, place);
+  leave(STOPPED);
+}
+
+void dev_reads(void *address, int32_t bytes, int32_t alignment, int32_t place) {
+  check_aligned(address, alignment, place);
   for (int i = 0; gpu.watches && i < bytes; i++) {
     Record *r = record_of((uintptr_t)address + i);
     if (r->writer != NOBODY && !is_over(r->writer, &r->written)) race("a read of what another thread writes", r->writer, r->line, place);
@@ -163,7 +224,8 @@ void dev_reads(void *address, int32_t bytes, int32_t place) {
   }
 }
 
-void dev_writes(void *address, int32_t bytes, int32_t place) {
+void dev_writes(void *address, int32_t bytes, int32_t alignment, int32_t place) {
+  check_aligned(address, alignment, place);
   for (int i = 0; gpu.watches && i < bytes; i++) {
     Record *r = record_of((uintptr_t)address + i);
     if (r->writer != NOBODY && !is_over(r->writer, &r->written)) race("two threads write", r->writer, r->line, place);
@@ -232,6 +294,7 @@ int gpu_run(void *step, void **arguments, int blocks, int block, size_t shared_b
   gpu.warp = calloc(warps, sizeof *gpu.warp);
   gpu.of_block = calloc(blocks, sizeof *gpu.of_block);
   gpu.exchanged = calloc(2 * gpu.threads, sizeof *gpu.exchanged);
+  gpu.fragments = calloc(2 * gpu.threads, 6 * sizeof *gpu.fragments);
   gpu.shared = malloc(blocks * shared_bytes + 64);
   memset(gpu.shared, 0x7f, blocks * shared_bytes + 64); /* no zeros by chance */
   gpu.launch.live = gpu.threads;
@@ -254,7 +317,7 @@ int gpu_run(void *step, void **arguments, int blocks, int block, size_t shared_b
     if (left && !ran) fail("threads wait for ever for others", left, gpu.threads);
   }
   for (int t = 0; t < gpu.threads; t++) free(gpu.thread[t].stack);
-  free(gpu.thread), free(gpu.warp), free(gpu.of_block), free(gpu.exchanged), free(gpu.shared), free(gpu.records);
+  free(gpu.thread), free(gpu.warp), free(gpu.of_block), free(gpu.exchanged), free(gpu.fragments), free(gpu.shared), free(gpu.records);
   free(order);
   return gpu.failed;
 }

@@ -23,6 +23,7 @@ from core.codegen.machine import optimize
 from core.device.flow import CONTROL_WORDS, STOP_AT, TOO_SMALL
 from core.device.gpu import DEVICE_TARGET
 from core.device.launches import DeviceCode
+from core.device.rules import RULES, Rules
 from core.device.step import write_device_step
 from core.ir.errors import ExecutionError
 from core.ops.common.types import as_dtype
@@ -33,9 +34,14 @@ from core.runtime.run import Run
 
 __all__ = ["Emulated", "EmulatedBackend", "EmulatorFault", "compiler"]
 
-FUNCTIONS = ("thread", "barrier", "block_barrier", "warp_barrier", "exchange", "shared", "reads", "writes")
+FUNCTIONS = (
+    "thread", "barrier", "block_barrier", "warp_barrier", "exchange", "shared", "reads", "writes",
+    "mma_tf32", "mma_f16", "mma_bf16",
+)  # fmt: skip
 FLOATS = {"float": 4, "double": 8, "half": 2, "ptr": 8}
-ACCESS = re.compile(r"^  (?:%\S+ = )?(load|store) (?!volatile)(?:atomic )?(\w+)(?: \S+)?, (ptr %[\w.]+), align \d+$")
+ACCESS = re.compile(
+    r"^  (?:%\S+ = )?(load|store) (?!volatile)(?:atomic )?(\w+|<\d+ x \w+>)(?: \S+)?, (ptr %[\w.]+), align (\d+)$"
+)
 ALIGNMENT = 256
 
 
@@ -58,7 +64,7 @@ def _emulator() -> ctypes.CDLL:
     flags = ["-O2", "-shared", "-fPIC", "-U_FORTIFY_SOURCE", "-w"]
     command = compiler()
     assert command, "a C compiler"
-    subprocess.run([*command, *flags, str(source), "-o", str(made)], check=True)
+    subprocess.run([*command, *flags, str(source), "-o", str(made), "-lm"], check=True)
     library = ctypes.CDLL(str(made))
     library.gpu_report.restype = ctypes.c_char_p
     library.gpu_run.argtypes = [
@@ -78,10 +84,12 @@ def watched(text: str) -> str:
 def _watched(line: str, number: int) -> Iterator[str]:
     found = ACCESS.match(line)
     if found:
-        kind, type, address = found.groups()
+        kind, type, address, alignment = found.groups()
         if "slot" not in address:
-            nbytes = FLOATS.get(type) or int(type[1:]) // 8
-            yield f"  call void @dev_{'reads' if kind == 'load' else 'writes'}({address}, i32 {nbytes}, i32 {number})"
+            one = type.strip("<>").split(" x ")
+            nbytes = (FLOATS.get(one[-1]) or int(one[-1][1:]) // 8) * (int(one[0]) if len(one) == 2 else 1)
+            name = "reads" if kind == "load" else "writes"
+            yield f"  call void @dev_{name}({address}, i32 {nbytes}, i32 {alignment}, i32 {number})"
     yield line
 
 
@@ -93,7 +101,9 @@ class Emulated:
         _emulator()
         text = code.text
         if watches:
-            text = watched(text) + "\ndeclare void @dev_reads(ptr, i32, i32)\ndeclare void @dev_writes(ptr, i32, i32)\n"
+            text = watched(text) + "".join(
+                f"\ndeclare void @dev_{n}(ptr, i32, i32, i32)\n" for n in ("reads", "writes")
+            )
         module = llvm.parse_assembly(text)
         module.verify()
         machine = cpu().target_machine()
@@ -182,12 +192,13 @@ class EmulatedBackend:
     watches: bool = True
     seed: int = 1
     target: Target = DEVICE_TARGET
+    rules: Rules = RULES
     compiled: list[EmulatedRegion] = field(default_factory=list)
 
     def arena_bytes(self, plan: Plan) -> int:
-        return write_device_step(plan, self.blocks, self.block).arena_bytes
+        return write_device_step(plan, self.blocks, self.block, self.rules).arena_bytes
 
     def compile(self, plan: Plan, timed: bool = False) -> EmulatedRegion:
-        code = write_device_step(plan, self.blocks, self.block)
+        code = write_device_step(plan, self.blocks, self.block, self.rules)
         self.compiled.append(EmulatedRegion(plan, Emulated(code, self.watches), self.seed))
         return self.compiled[-1]

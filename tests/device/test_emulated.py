@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from core.compiler.compile import GradientQuery, compile_gradient, key_of
 from core.device.gpu import DEVICE_TARGET
 from core.device.ptx import cubin_of, has_linker, ptx_of
+from core.device.rules import Rules
 from core.device.step import write_device_step
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
@@ -35,6 +36,13 @@ from tests.programs import Sketch
 from tests.strategies import programs
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
+
+SCOPES = (
+    Rules(),
+    Rules(launch=0.0, block_bandwidth=1.0, block_flops=1.0),
+    Rules(launch=1e30, grid_barrier=0.0, block_bandwidth=1.0, block_flops=1.0),
+)
+"""Small work on one block; each instruction outside of loops in a launch of its own; one launch of all blocks."""
 
 SHARE = 32
 """One of so many ops is not slow."""
@@ -65,7 +73,8 @@ def agree(block: Block, values: list[Any], backend: EmulatedBackend) -> None:
 
 @pytest.mark.parametrize(("name", "dtype"), list(sampled()))
 def test_an_op_and_its_gradient_agree_with_the_reference_executor(name, dtype):
-    agree(*step_of(name, 0, dtype), EmulatedBackend(seed=zlib.crc32(name.encode())))
+    seed = zlib.crc32(name.encode())
+    agree(*step_of(name, 0, dtype), EmulatedBackend(seed=seed, rules=SCOPES[seed % 3]))
 
 
 def check_random_program(document: Any, seed: int, width: int, dtype: str) -> None:
@@ -76,7 +85,7 @@ def check_random_program(document: Any, seed: int, width: int, dtype: str) -> No
     memory = (draw.choice(POLICIES), draw.choice(POLICIES))
     for executable in (compile_gradient(program, query, fetch=["loss"]), second_order(program, memory=memory)):
         args = [key_of(0, 0) if v.role == "key" else values[v.name] for v in executable.inputs]
-        agree(executable.interpreter.block, args, EmulatedBackend(seed=seed))
+        agree(executable.interpreter.block, args, EmulatedBackend(seed=seed, rules=draw.choice(SCOPES)))
 
 
 DRAWN = {
@@ -112,12 +121,13 @@ def training_step() -> tuple[Block, list[np.ndarray]]:
     return executable.interpreter.block, [s.values[each.name] for each in executable.inputs]
 
 
-@pytest.mark.parametrize(("blocks", "block"), [(1, 128), (3, 64)])
-def test_a_step_agrees_in_any_launch_and_repeats_to_the_bit_in_any_order_of_threads(blocks, block):
+@pytest.mark.parametrize(("blocks", "block", "rules"), [(1, 128, SCOPES[0]), (3, 64, SCOPES[1]), (3, 64, SCOPES[2])])
+def test_a_step_agrees_in_any_launch_and_repeats_to_the_bit_in_any_order_of_threads(blocks, block, rules):
     step, values = training_step()
     wanted = interpreter_of(step)(Run(), *values)
 
-    found = [native_interpreter(step, EmulatedBackend(blocks, block, seed=seed))(Run(), *values) for seed in (1, 2, 3)]
+    backends = [EmulatedBackend(blocks, block, seed=seed, rules=rules) for seed in (1, 2, 3)]
+    found = [native_interpreter(step, each)(Run(), *values) for each in backends]
 
     for one, two, three, want in zip(*found, wanted, strict=True):
         same(one, want)
@@ -125,19 +135,25 @@ def test_a_step_agrees_in_any_launch_and_repeats_to_the_bit_in_any_order_of_thre
 
 
 def test_a_barrier_that_is_taken_out_is_a_race():
-    """Not every one: a kernel that meets inside orders some of its accesses before those of the next one."""
+    """Not every one: a kernel that meets inside orders some of its accesses before those of the next one. Barriers
+    inside of products have a test in `test_products`."""
     step, values = training_step()
     code = write_device_step(plan_block(step, DEVICE_TARGET), 1, 64)
-    barriers = [m.span() for m in re.finditer(r"  call void @dev_(block_)?barrier\(i32 \d+\)", code.text)]
-    assert len(barriers) > 10
+    barriers = [m.span() for m in re.finditer(r"  call void @dev_barrier\(i32 \d+\)", code.text)]
+    assert len(barriers) > 4
 
-    for start, end in barriers[::6]:
+    reported = 0
+    for start, end in barriers:
         backend = EmulatedBackend(blocks=1)
         native = native_interpreter(step, backend)
         (region,) = backend.compiled
         region.emulated = Emulated(replace(code, text=code.text[:start] + code.text[end:]), watches=True)
-        with pytest.raises(EmulatorFault, match="a race"):
+        try:
             native(Run(), *values)
+        except EmulatorFault as fault:
+            assert "a race" in str(fault)
+            reported += 1
+    assert reported >= 0.7 * len(barriers)
 
 
 def test_an_index_out_of_range_and_too_many_trips_have_the_errors_of_the_reference_executor():

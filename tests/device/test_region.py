@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from core.codegen.cache import DiskCache
-from core.compiler.compile import GradientQuery, compile_gradient, key_of
+from core.compiler.compile import GradientQuery, compile_forward, compile_gradient, key_of
 from core.device.backend import DeviceBackend
 from core.device.driver import DeviceFault
 from core.ir import TensorType
@@ -26,6 +26,7 @@ from tests.device.emulator import compiler
 from tests.device.test_emulated import DRAWN, looping, training_step
 from tests.laws.test_native import like, same, values_like
 from tests.laws.test_random_programs import EVERY, EXAMPLES, POLICIES, second_order
+from tests.programs import Sketch
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
 
@@ -123,6 +124,7 @@ def test_a_region_with_a_larger_arena_takes_the_arena_of_the_others_and_they_run
         first(Run(), *values)
     second = native_interpreter(large, backend).region
     assert second.arena_bytes > first.arena_bytes
+    driver.capacity = driver.allocated + second.arena_bytes - 1  # both arenas together find no room
     second(Run(), *others)
 
     found = first(Run(), *values)
@@ -167,9 +169,16 @@ def test_a_loop_that_records_too_much_is_refused_at_its_place():
 FOR_EVER = {"max_trips": 10**9, "max_ops": 10**12, "max_bytes": 2**50}
 
 
-def test_a_loop_stops_when_its_deadline_passes():
-    block, values = looping(trips=10**8)
-    region = region_of(block, EmulatedDriver())
+def test_one_launch_stops_when_its_deadline_passes():
+    s = Sketch()
+    s.param("h", [0.5, -0.25])
+    s.feed("n", 10**8, dtype="int64")
+    with s.repeat("n"):
+        s.op("sin", "h", out="h")
+    executable = compile_forward(read(s.document), fetch=["h"])
+    values = [s.values[each.name] for each in executable.inputs]
+    region = region_of(executable.interpreter.block, EmulatedDriver())
+    assert not region.plan.stacks, "a run that repeats its launches looks at the deadline between them"
 
     started = time.monotonic()
     with pytest.raises(ExecutionError) as caught:
@@ -289,10 +298,14 @@ def test_machine_code_on_disk_is_not_made_twice(tmp_path):
         made.append(code)
         return driver.make(code, architecture)
 
+    def compiled(block, threads=64):
+        disk = DiskCache(tmp_path / "code", 1 << 26)
+        return native_interpreter(block, DeviceBackend(driver, make, blocks=2, block=threads, disk=disk))
+
     for _ in range(2):
-        backend = DeviceBackend(driver, make, blocks=2, block=64, disk=DiskCache(tmp_path / "code", 1 << 26))
-        native_interpreter(block, backend)(Run(), *values)
+        compiled(block)(Run(), *values)
     assert len(made) == 1
-    backend = DeviceBackend(driver, make, blocks=2, block=32, disk=DiskCache(tmp_path / "code", 1 << 26))
-    native_interpreter(block, backend)
+    compiled(block, threads=32)
     assert len(made) == 2
+    compiled(looping(trips=3)[0])
+    assert len(made) == 3

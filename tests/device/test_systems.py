@@ -12,8 +12,12 @@ import pytest
 
 from core.autodiff.adjoint import vjp
 from core.compiler.compile import optimize
+from core.device import step
 from core.device.gpu import DEVICE_TARGET
-from core.ir import Block
+from core.device.rules import Rules
+from core.device.segments import segments_of
+from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.plan import plan_block
 from core.plan.data import Kernel
@@ -22,7 +26,8 @@ from core.runtime.run import Run
 from tests.core.codegen.stepwise import block_of
 from tests.core.codegen.test_systems import close, definite, noise
 from tests.device.emulator import EmulatedBackend, compiler
-from tests.device.test_emulated import agree
+from tests.device.test_emulated import SCOPES, agree
+from tests.device.test_stripes import launches_of_many_sizes
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
 
@@ -39,7 +44,9 @@ def planned(block: Block, *kinds: str) -> Block:
 
 def emulated(kind: str, op: str, *values: np.ndarray, **attrs: Any) -> list[np.ndarray]:
     block = planned(block_of(op, *values, **attrs), kind)
-    return list(native_interpreter(block, EmulatedBackend(2, 64, seed=len(op)))(Run(), *values))
+    return list(
+        native_interpreter(block, EmulatedBackend(2, 64, seed=len(op), rules=SCOPES[1 + len(op) % 2]))(Run(), *values)
+    )
 
 
 @pytest.mark.parametrize(("n", "dtype"), SIZES)
@@ -94,7 +101,7 @@ def test_gradients_agree_with_the_reference_executor(op):
     block = block_of(op, x)
     given = [noise("float64", *block.types[name].shape) for name in block.results if block.types[name].is_float]
 
-    agree(planned(vjp(block, [block.params[0]])), [x, *given], EmulatedBackend(seed=5))
+    agree(planned(vjp(block, [block.params[0]])), [x, *given], EmulatedBackend(seed=5, rules=SCOPES[1]))
 
 
 def test_a_matrix_that_is_not_positive_definite_has_the_error_of_the_reference_executor():
@@ -104,3 +111,26 @@ def test_a_matrix_that_is_not_positive_definite_has_the_error_of_the_reference_e
     agree(block, [x], EmulatedBackend())
     with pytest.raises(ExecutionError):
         native_interpreter(block, EmulatedBackend())(Run(), x)
+
+
+def test_equal_instructions_may_run_on_different_numbers_of_blocks(monkeypatch):
+    monkeypatch.setattr(step, "segments_of", launches_of_many_sizes)
+    x = definite("float64", 5, 9, 9)
+    b = BlockBuilder()
+    given = [b.param(TensorType(x.shape, "float64")) for _ in range(2)]
+    block = planned(b.build([b.emit("cholesky_factor", each) for each in given]), "cholesky")
+
+    agree(block, [x, 2 * x], EmulatedBackend(3, 32))
+
+
+def test_few_matrices_stay_on_one_block_and_many_are_shared_by_all():
+    """A block works alone on a matrix, so more blocks than matrices help nothing."""
+    for op in ("cholesky_factor", "inverse"):
+        one, many = (plan_block(optimize(block_of(op, np.zeros((n, 96, 96)))), DEVICE_TARGET) for n in (1, 132))
+        systems = lambda plan: {
+            each.blocks for each in segments_of(plan, 132, Rules())
+            if any(isinstance(i, Kernel) and i.kind in ("cholesky", "eliminate") for i in each.instructions)
+        }  # fmt: skip
+
+        assert systems(one) == {1}
+        assert systems(many) == {132}

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from core.ir import Block
+from core.ir.builder import BlockBuilder
 from core.ir.errors import CoreError, ExecutionError, ProgramError
 from core.runtime.reference import execute
-from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats, gradient, scalar
+from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats, gradient, scalar, type_of
 from tests.laws.test_precision import in_dtype
 
 cupy = pytest.importorskip("cupy", reason="the stand-in is made from the installed cupy")
@@ -90,6 +91,19 @@ def test_an_op_and_its_gradient_on_the_stand_in_equal_numpy(name, dtype):
 def test_products_and_sorts_of_bfloat16_run_on_the_stand_in(name):
     for i in range(len(examples_of(OPS[name]))):
         check(name, i, "bfloat16")
+
+
+def test_a_maximum_of_segments_shows_nan_although_the_atomic_one_ignores_it():
+    x, ids = np.array([1.0, np.nan, 2.0, 3.0]), np.array([0, 0, 1, 1])
+    b = BlockBuilder()
+    like = np.zeros(2)
+    given = [b.param(type_of(each)) for each in (x, ids, like)]
+    block = b.build([b.emit("segment_max", *given)])
+
+    with installed() as xp:
+        (found,) = execute(block, on_device(xp, [x, ids, like]), xp=xp)
+
+    np.testing.assert_array_equal(to_host(found), [np.nan, 3.0])
 
 
 REFUSALS: dict[str, Callable[[Any, Any], Any]] = {

@@ -16,7 +16,7 @@ from core.ir.errors import ProgramError, TypeMismatch
 from core.ir.registry import op
 from core.ir.roles import Roles
 from core.ops.common.types import joined_type, matches
-from core.ops.control.inner_blocks import BranchMemory, Side, check_condition, empty, free_names
+from core.ops.control.inner_blocks import BranchMemory, Side, check_condition, empty, free_names, zero_cotangent
 from core.ops.indexing.gather import slice_
 
 __all__ = ["if_else"]
@@ -101,7 +101,7 @@ def if_else_adjoint(
                 rows = ct if isinstance(ct, SparseRows) else _no_rows(each.b, each.b.value(name))
                 returned[-1] += [rows.rows, rows.values]
             elif ct is None:
-                returned[-1].append(each.b.zeros_like(each.b.value(name)))
+                returned[-1].append(zero_cotangent(each.b, each.b.value(name)))
             else:
                 returned[-1].append(each.cotangents.dense(name, ct, "other_branch", op.location))
         for other in inner:

@@ -15,7 +15,7 @@ from core.ir.names import unversioned
 from core.ir.registry import lookup
 from core.ops.shape.creation import fill_constant
 
-__all__ = ["BranchMemory", "LoopMemory", "Side", "check_condition", "empty", "free_names", "silent"]
+__all__ = ["BranchMemory", "LoopMemory", "Side", "check_condition", "empty", "free_names", "silent", "zero_cotangent"]
 
 BranchMemory = Literal["store", "recompute"]
 LoopMemory = Literal["store", "recompute", "sqrt", "binomial"]
@@ -105,6 +105,14 @@ def empty(b: BlockBuilder, type: Type) -> Value:
             depth, element = depth + 1, element.element  # type: ignore[assignment]
         return b.emit("empty_stack", depth=depth, shape=element.shape, dtype=element.dtype)
     return b.constant(0.0, type.dtype, tuple(max(n, 0) for n in type.shape))
+
+
+def zero_cotangent(b: BlockBuilder, value: Value) -> Value:
+    """Zeros for the cotangent of `value`. That of a tensor array has no elements, which stand for zeros: its adjoint
+    need not keep the array to know the length.
+    """
+    nested = isinstance(value.type, StackType) and isinstance(value.type.element, StackType)
+    return empty(b, value.type) if isinstance(value.type, StackType) and not nested else b.zeros_like(value)
 
 
 def free_names(a: Adjoint, names: Sequence[str], tag: str) -> list[str]:

@@ -18,7 +18,7 @@ from core.ir.errors import ExecutionError, ProgramError, TypeMismatch
 from core.ir.registry import op
 from core.ir.roles import Roles
 from core.ops.common.types import holds
-from core.ops.control.inner_blocks import LoopMemory, Side, check_condition, free_names
+from core.ops.control.inner_blocks import LoopMemory, Side, check_condition, free_names, zero_cotangent
 from core.ops.control.opened import opened
 from core.ops.control.tensor_arrays import array_concat, array_fill
 from core.ops.indexing.embedding import merge_rows
@@ -178,9 +178,9 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
     wanted = [i in moving if i in roles.carried else wanted[i] for i in roles.passed]
     found, tables = _pulled_back(inner, op, seeds, wanted)
 
-    following = {i: found.get(i) or inner.b.zeros_like(inner.b.value(body.params[i])) for i in moving}
+    following = {i: found.get(i) or zero_cotangent(inner.b, inner.b.value(body.params[i])) for i in moving}
     sums = _sums(a, inner, op, {i: ct for i, ct in found.items() if i in roles.captured})
-    initial = {i: cts[i] or a.b.zeros_like(a.b.value(op.outputs[i])) for i in moving}
+    initial = {i: cts[i] or zero_cotangent(a.b, a.b.value(op.outputs[i])) for i in moving}
     carried = [*(_Carried(i, initial[i], params[i], following[i]) for i in moving), *sums]
     elements = [i for i in roles.elements if i in found]
     records = list(inner.cotangents.recorded.items())
@@ -263,7 +263,7 @@ def _sums(a: Adjoint, inner: Adjoint, op: Op, found: Mapping[int, Value]) -> lis
 
     They are float32 for 16-bit floats: bfloat16 cannot count to a thousand.
     """
-    zeros = {i: widened(a.b.zeros_like(a.b.value(op.inputs[i]))) for i in found}
+    zeros = {i: widened(zero_cotangent(a.b, a.b.value(op.inputs[i]))) for i in found}
     totals = {i: inner.b.param(zero.type) for i, zero in zeros.items()}
     return [_Carried(i, zeros[i], total, sum_(total, widened(found[i]))) for i, total in totals.items()]
 

@@ -1,0 +1,34 @@
+"""What the generator assumes about the speed of a GPU: published figures of an H200, until a device is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["RULES", "Rules"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Rates and costs, from which the scope of an instruction follows. A measurement may replace each of them.
+
+    launch:        seconds from the end of a kernel to the start of the next one in a graph.
+    grid_barrier:  seconds of a barrier of all blocks.
+    block_barrier: seconds of a barrier of one block.
+    bandwidth, block_bandwidth: bytes per second of the device, and of one block that works alone.
+    flops, block_flops:         operations per second, likewise.
+    product_flops: operations from which on a product is a segment of the kind "product".
+    tf32:          whether products of float32 numbers may round their operands to 11 bits, for tensor cores.
+    """
+
+    launch: float = 1.2e-6
+    grid_barrier: float = 1.0e-6
+    block_barrier: float = 5e-8
+    bandwidth: float = 3.8e12
+    block_bandwidth: float = 6e10
+    flops: float = 5e13
+    block_flops: float = 4e11
+    product_flops: int = 10**8
+    tf32: bool = False
+
+
+RULES = Rules()

@@ -1,0 +1,128 @@
+"""The segments of a step: which instructions share a launch, and on how many blocks it runs.
+
+A barrier of one block takes a twentieth of the time between two launches, and a barrier of all blocks about as long as
+that. So short instructions, loops and branches run together; an instruction that takes longer on one block than its own
+launch on all blocks has a launch of its own, whose registers are its own too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from core.device.rules import Rules
+from core.device.stripes import stripe_units
+from core.device.systems import SYSTEMS, system_units, system_waits
+from core.ir.stop import poll
+from core.plan.data import Gemm, Instruction, Kernel, Limited, Sequence, Stack
+from core.plan.flow import Branch, Loop, Recording
+from core.plan.plan import Plan
+from core.plan.striped import Striped
+from core.plan.work import work_of
+
+__all__ = ["Segment", "segments_of"]
+
+Kind = Literal["together", "wide", "product"]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One launch. kind: "together" several instructions; "wide" one, on many blocks; "product" one large product."""
+
+    kind: Kind
+    instructions: tuple[Instruction, ...]
+    blocks: int
+
+
+def segments_of(plan: Plan, blocks: int, rules: Rules) -> tuple[Segment, ...]:
+    """The segments of a plan in the order they run. blocks: most blocks of a launch."""
+    found: list[Segment] = []
+    waiting: list[Instruction] = []
+
+    def close() -> None:
+        if waiting:
+            found.append(Segment("together", tuple(waiting), _scope(waiting, blocks, rules)))
+            waiting.clear()
+
+    bound = _bound(plan.body)
+    for i, each in enumerate(plan.body.instructions):
+        poll()
+        if i in bound or not _is_alone(each, blocks, rules):
+            waiting.append(each)
+            continue
+        close()
+        large = isinstance(each, Gemm) and work_of(each).flops >= rules.product_flops
+        found.append(Segment("product" if large else "wide", (each,), blocks))
+    close()
+    return tuple(found) or (Segment("together", (), 1),)
+
+
+def _bound(body: Sequence) -> frozenset[int]:
+    """Positions of instructions that cannot leave a launch: from the first loop with a stack to the last one.
+
+    Positions in stacks are in registers, which do not survive a launch.
+    """
+    spans: dict[Stack, tuple[int, int]] = {}
+    for i, each in enumerate(body.instructions):
+        for stack in _stacks((each,)):
+            first, _ = spans.get(stack, (i, i))
+            spans[stack] = (first, i)
+    return frozenset(i for first, last in spans.values() for i in range(first, last + 1))
+
+
+def _stacks(instructions: Iterable[Instruction]) -> Iterator[Stack]:
+    """The stacks that loops in `instructions` record and read."""
+    for each in _flat(instructions):
+        if isinstance(each, Loop):
+            for one, other in (*each.over, *each.records):
+                for recording in (one, other):
+                    if isinstance(recording, Recording):
+                        yield recording.stack
+                        yield from recording.inside
+
+
+def _flat(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
+    """All instructions, those inside of loops and branches too. A product that a loop hoists stands for its trips."""
+    for each in instructions:
+        yield each
+        if isinstance(each, Loop):
+            yield from _flat(each.body.instructions)
+        elif isinstance(each, Branch):
+            yield from _flat((*each.yes.instructions, *each.no.instructions))
+
+
+def _is_alone(each: Instruction, blocks: int, rules: Rules) -> bool:
+    """Whether an instruction is faster in a launch of its own on all blocks than on one block."""
+    if isinstance(each, Loop | Branch) or blocks == 1:
+        return False
+    return _seconds(each, 1, rules) > _seconds(each, blocks, rules) + rules.launch
+
+
+def _scope(together: Iterable[Instruction], blocks: int, rules: Rules) -> int:
+    """The blocks on which instructions run faster together: one, or all."""
+    inner = [each for each in _flat(together) if not isinstance(each, Loop | Branch)]
+    one = sum(_seconds(each, 1, rules) + rules.block_barrier for each in inner)
+    all_blocks = sum(_seconds(each, blocks, rules) + rules.grid_barrier for each in inner)
+    return 1 if one <= all_blocks else blocks
+
+
+def _seconds(each: Instruction, blocks: int, rules: Rules) -> float:
+    """The time of an instruction on so many blocks, without the barriers between instructions."""
+    work = work_of(each.instruction if isinstance(each, Limited) else each)
+    busy, waiting = blocks, 0.0
+    if isinstance(each, Striped) and each.shared:
+        waits = len(each.body) * -(-each.domain.rows // each.height)
+        waiting = waits * (rules.block_barrier if blocks == 1 else rules.grid_barrier)
+    elif isinstance(each, Striped):
+        units = stripe_units(each)
+        busy = min(blocks, units)
+        stripes = each.domain.batch * -(-each.domain.rows // each.height)
+        waiting = -(-units // busy) * len(each.body) * -(-stripes // units) * rules.block_barrier
+    elif isinstance(each, Kernel) and each.kind in SYSTEMS:
+        units = system_units(each)
+        busy = min(blocks, units)
+        waiting = -(-units // busy) * system_waits(each) * rules.block_barrier
+    flops = min(rules.flops, busy * rules.block_flops)
+    bandwidth = min(rules.bandwidth, busy * rules.block_bandwidth)
+    return max(work.flops / flops, work.nbytes / bandwidth) + waiting

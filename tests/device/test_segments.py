@@ -1,0 +1,135 @@
+"""Segments of a step: what runs together, on how many blocks, and what its machine code needs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from core.compiler.compile import GradientQuery, compile_gradient
+from core.device.gpu import DEVICE_TARGET
+from core.device.ptx import cubin_of, has_linker, ptx_of
+from core.device.rows import in_order
+from core.device.rules import Rules
+from core.device.segments import segments_of
+from core.device.step import write_device_step
+from core.ir import TensorType
+from core.ir.builder import BlockBuilder
+from core.ir.precision import HALVES
+from core.plan import Plan, plan_block
+from core.plan.data import Rows
+from core.plan.flow import Loop
+from core.wire import read
+from tests.programs import Sketch
+
+APART = Rules(launch=0.0, block_bandwidth=1.0, block_flops=1.0)
+
+
+def chain(size: int) -> Plan:
+    """A product between two passes over its operands."""
+    b = BlockBuilder()
+    x, y = b.param(TensorType((size, size), "float32")), b.param(TensorType((size, size), "float32"))
+    made = b.emit("matmul", b.emit("tanh", x), y)
+    return plan_block(b.build([b.emit("exp", made)]), DEVICE_TARGET)
+
+
+def recording() -> Plan:
+    """The gradient of a loop that records its states on a stack, with work of other kinds around it."""
+    s = Sketch()
+    s.param("h", [0.5, -0.25])
+    s.feed("n", 3, dtype="int64")
+    with s.repeat("n"):
+        s.op("sin", "h", out="h")
+    s.total(s.op("exp", "h"))
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss"))
+    return plan_block(executable.interpreter.block, DEVICE_TARGET)
+
+
+def test_small_work_shares_a_launch_of_one_block_and_large_work_does_not():
+    small = segments_of(chain(16), 132, Rules())
+    large = segments_of(chain(2048), 132, Rules())
+
+    assert [(each.kind, each.blocks) for each in small] == [("together", 1)]
+    assert [each.kind for each in large] == ["wide", "product", "wide"]
+    assert {each.blocks for each in large} == {132}
+
+
+@pytest.mark.parametrize("rules", [Rules(), APART, replace(APART, launch=1e30, grid_barrier=0.0)])
+def test_segments_hold_all_instructions_in_order(rules):
+    for plan in (chain(64), recording()):
+        found = segments_of(plan, 4, rules)
+
+        assert tuple(one for each in found for one in each.instructions) == plan.body.instructions
+
+
+def test_loops_that_share_a_stack_share_a_launch():
+    """Positions in a stack are in registers."""
+    plan = recording()
+    assert sum(isinstance(each, Loop) for each in plan.body.instructions) == 2
+
+    holding = [each for each in segments_of(plan, 4, APART) if any(isinstance(i, Loop) for i in each.instructions)]
+
+    assert len(holding) == 1
+
+
+@pytest.mark.parametrize("rules", [APART, replace(APART, launch=1e30, grid_barrier=0.0)])
+def test_a_launch_is_cooperative_exactly_if_its_blocks_wait_for_each_other(rules):
+    for plan in (chain(64), recording()):
+        code = write_device_step(plan, 4, 64, rules)
+
+        for each in code.launches:
+            assert each.cooperative == (each.grid > 1 and "@dev_barrier(" in reached(code.text, each.kernel))
+
+
+def reached(text: str, name: str) -> str:
+    """The text of a function and of those that it calls."""
+    body = next((part for part in text.split("\ndefine ") if f"@{name}(" in part.split("\n")[0]), "")
+    return body + "".join(reached(text, other) for other in set(re.findall(r"call void @(?!dev_)(\w+)\(", body)))
+
+
+@pytest.mark.skipif(not has_linker(), reason="no nvJitLink")
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize(
+    "architecture",
+    ["sm_80", pytest.param("sm_90", marks=pytest.mark.slow), pytest.param("sm_100", marks=pytest.mark.slow)],
+)
+def test_products_of_all_forms_become_machine_code_that_spills_nothing(architecture, tf32):
+    for dtype in ("float32", "float64", "float16", "bfloat16"):
+        for m, k, n in ((2048, 2048, 2048), (256, 784, 1024), (17, 19, 5)):
+            b = BlockBuilder()
+            x, y = b.param(TensorType((m, k), dtype)), b.param(TensorType((k, n), dtype))
+            plan = plan_block(b.build([b.emit("matmul", x, y)]), DEVICE_TARGET)
+            code = write_device_step(plan, 132, 256, Rules(tf32=tf32))
+
+            ptx = ptx_of(code, architecture)
+            made = cubin_of(ptx, architecture)
+
+            assert made.spilled == 0
+            assert 0 < made.registers <= 255
+            assert ("mma.sync" in ptx) == (dtype in HALVES or (tf32 and dtype == "float32"))
+
+
+def test_no_pass_needs_more_values_at_a_time_than_the_target_has_registers_for():
+    """The gradient of a long chain needs values of all of it, and ops that share many arrays need all of those."""
+    limit = DEVICE_TARGET.rows.live
+    assert limit is not None
+    s = Sketch()
+    h = s.param("h", np.linspace(0.1, 0.9, 7))
+    for i in range(200):
+        h = s.op(("tanh", "sin")[i % 2], h)
+    s.total(h)
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss"))
+    body = plan_block(executable.interpreter.block, DEVICE_TARGET).body
+    assert max(needed(each) for each in body.instructions if isinstance(each, Rows)) <= limit + 8  # last op, constants
+
+
+def needed(each: Rows) -> int:
+    """The most values of a pass that are needed later at one place, by comparing all lifetimes."""
+    code = each.kernel.code
+    place = {n: at for at, n in enumerate(in_order(each, range(len(code))))}
+    assert sorted(place) == list(range(len(code)))
+    assert all(place[arg] < place[n] for n, instr in enumerate(code) for arg in instr.args)
+    last = {arg: max(place[n] for n, i in enumerate(code) if arg in i.args) for i in code for arg in i.args}
+    return max(sum(place[arg] < at <= end for arg, end in last.items()) for at in range(len(code)))

@@ -1,0 +1,98 @@
+"""The costs that the choice of launches depends on: a launch, a node of a graph, a barrier of a block and of all."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any
+
+from core.device.launches import DeviceCode, Launch
+from core.device.ptx import ptx_of
+from tests.gpu.rig import Rig, Say
+
+__all__ = ["constants"]
+
+TEXT = """
+declare void @dev_barrier(i32)
+declare void @dev_block_barrier(i32)
+
+define void @meet(ptr %given, ptr %arena, ptr %control, ptr %stacks) {
+entry:
+  %count = load i64, ptr %given
+  br label %head
+head:
+  %done = phi i64 [ 0, %entry ], [ %next, %trip ]
+  %more = icmp slt i64 %done, %count
+  br i1 %more, label %trip, label %end
+trip:
+  call void @BARRIER(i32 1)
+  %next = add i64 %done, 1
+  br label %head
+end:
+  ret void
+}
+"""
+
+
+class _Kernel:
+    """A kernel that meets as often as its word says. blocks: of the launch."""
+
+    def __init__(self, rig: Rig, barrier: str, blocks: int) -> None:
+        driver = rig.driver
+        self.launch = Launch("meet", blocks, rig.block, cooperative=blocks > 1)
+        code = DeviceCode(TEXT.replace("BARRIER", barrier), (self.launch,), 0)
+        architecture = driver.properties.architecture
+        made = rig.make(code, architecture) if rig.make else ptx_of(code, architecture).encode() + b"\0"
+        (self.function,) = driver.load(made, (self.launch,))
+        self.stream, self.word = driver.stream(), driver.pinned(8)
+
+    def run(self, barriers: int, times: int = 1) -> float:
+        """Seconds of `times` launches one after the other."""
+        self.set(barriers)
+        started = time.perf_counter()
+        for _ in range(times):
+            self.give()
+        self.stream.synchronize()
+        return time.perf_counter() - started
+
+    def set(self, barriers: int) -> None:
+        ctypes.c_int64.from_address(self.word.address).value = barriers
+
+    def give(self) -> None:
+        self.stream.launch(self.function, self.launch, (self.word.address,) * 4)
+
+
+def constants(rig: Rig) -> Say:
+    """Each cost is the difference between twice the work and once the work, so that fixed costs are not in it."""
+    n, processors = rig.launches, rig.blocks or rig.driver.properties.processors
+    for name, blocks in (("one block", 1), ("all blocks", processors)):
+        kernel = _Kernel(rig, "dev_barrier", blocks)
+        yield _line(f"launch, {name}", lambda times, k=kernel: k.run(0, times), n)
+        yield _line(f"barrier, {name}", lambda times, k=kernel: k.run(times), n)
+        kernel.set(0)
+        graphs = {times: _graph(kernel, times) for times in (n, 2 * n)}
+        yield _line(f"graph node, {name}", lambda times, k=kernel, g=graphs: _launched(k, g[times]), n)
+
+
+def _graph(kernel: _Kernel, nodes: int) -> Any:
+    kernel.stream.begin_capture()
+    try:
+        for _ in range(nodes):
+            kernel.give()
+    finally:
+        graph = kernel.stream.end_capture()
+    return graph
+
+
+def _launched(kernel: _Kernel, graph: Any) -> float:
+    started = time.perf_counter()
+    graph.launch(kernel.stream)
+    kernel.stream.synchronize()
+    return time.perf_counter() - started
+
+
+def _line(name: str, measure: Callable[[int], float], n: int) -> dict[str, Any]:
+    measure(n)
+    once, twice = (min(measure(times) for _ in range(5)) for times in (n, 2 * n))
+    return {"constant": name, "ok": True, "us": (twice - once) / n * 1e6}
