@@ -55,6 +55,7 @@ CPU_TARGET = Target(
         transposes_invariant=True,
         pairs=_pairs,
         takes_pairs=packed_gemm.takes_pairs,
+        in_passes=True,
         terms=256,
     ),
     convolutions=ConvolutionLimits(

@@ -9,6 +9,7 @@ from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.machine import lanes
 from core.codegen.polling import polls_by_control
+from core.codegen.prefetch import ahead, fetch
 from core.codegen.reductions import combine
 from core.codegen.vector_slices import unravel
 from core.plan.data import Gather, ScatterAdd
@@ -36,6 +37,10 @@ def gather_function(name: str, each: Gather) -> Function:
         source = _slab(f, f.param("x"), o, size, at, inner, each.x.dtype)
         target = f.at(f.param("out"), f.op(f"mul nsw {row}, {inner}", "int64"), each.x.dtype)
         nbytes = inner * itemsize(each.x.dtype)
+        if outer == 1 and inner > 1 and ahead(nbytes):
+            later = f.intrinsic("smin", f.binary("add", row, I64(ahead(nbytes))), I64(count - 1))
+            at = f.convert(f.load(f.at(f.param("index"), later, each.index.dtype), each.index.dtype), "int64")
+            fetch(f, f.param("x"), f.op(f"mul {at}, {inner}", "int64"), each.x.dtype, nbytes)
         f.declarations.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
         f.do(f"call void @llvm.memcpy.p0.p0.i64({target}, {source}, i64 {nbytes}, i1 false)")
     return f

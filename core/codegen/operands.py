@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue, literal
-from core.codegen.reductions import combine, identity, masked, reduce_lanes
+from core.codegen.reductions import combine, identity, masked, padded, reduce_lanes
 from core.codegen.vector_slices import load_strided, mask, unravel
 from core.ir.errors import InternalError
 from core.plan.data import Instr, RowKernel
@@ -91,6 +92,10 @@ class Operands:
             with f.when(self._at_end_of_run(row, 0, f.compare("icmp eq", row, f.param("first")))):
                 for (number, _), (slot, piece) in self._held.items():
                     f.write(self.get_one(number) if piece is None else self.get(number, piece), slot)
+
+    def base(self, operand: int) -> IRValue:
+        """The address of the first element of an operand in the current row."""
+        return self._bases[operand]
 
     def hold(self, pieces: Sequence[RowSlice]) -> None:
         """Keep elements that several rows in a row add to in registers. pieces: of every row, whose code is straight.
@@ -257,13 +262,28 @@ class Operands:
         f, instr = self.f, self.kernel.code[number]
         if number in self._totals:
             slot = self._totals[number]
-            before = f.read(slot, instr.dtype, piece.lanes)
-            f.write(combine(f, instr.op, before, masked(f, instr.op, value, piece.mask)), slot)
+            before = f.read(slot, instr.dtype, self.lanes)
+            f.write(combine(f, instr.op, before, self.whole(instr.op, value, piece)), slot)
         elif (number, piece.start.name) in self._held:
             slot, _ = self._held[number, piece.start.name]
             f.write(combine(f, instr.op, f.read(slot, instr.dtype, piece.lanes), value), slot)
         else:
             self.put(number, combine(f, instr.op, self.get(number, piece), value), piece)
+
+    # --- checks ------------------------------------------------------------------------------------------------------
+
+    def check(self, instr: Instr, holds: IRValue) -> None:
+        """Write the number of a check to the error word if `holds` is false in any lane."""
+        f = self.f
+        if holds.lanes > 1:
+            f.declarations.add(f"declare i1 @llvm.vector.reduce.and.v{holds.lanes}i1(<{holds.lanes} x i1>)")
+            holds = f.op(f"call i1 @llvm.vector.reduce.and.v{holds.lanes}i1({holds})", "bool")
+        with f.when(f.op(f"xor {holds}, true", "bool")):
+            fail(f, f.param(f"p{instr.operand}"), I64(instr.value))
+
+    def whole(self, op: str, value: IRValue, piece: RowSlice) -> IRValue:
+        """A slice as a whole vector, with the identity of reduction `op` in the lanes that hold no element."""
+        return padded(self.f, op, masked(self.f, op, value, piece.mask), self.lanes)
 
     # --- positions -------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from core.codegen.functions import FUNCTIONS
 from core.codegen.llvm import Function, IRValue, literal
 from core.codegen.scalar import apply
 
-__all__ = ["combine", "identity", "masked", "reduce_lanes", "repeated"]
+__all__ = ["combine", "identity", "masked", "padded", "reduce_lanes", "repeated"]
 
 COMBINE: dict[str, str] = {
     "sum": "add",
@@ -62,6 +62,18 @@ def masked(f: Function, op: str, value: IRValue, which: IRValue | None) -> IRVal
     if which is None:
         return value
     return f.select(which, value, f.splat(identity(op, value.dtype), value.lanes))
+
+
+def padded(f: Function, op: str, value: IRValue, lanes: int) -> IRValue:
+    """`value` in the first lanes of a vector of `lanes` lanes, with the identity of `op` in the others."""
+    if value.lanes == lanes:
+        return value
+    if value.lanes == 1:
+        rest = f.splat(identity(op, value.dtype), lanes)
+        return f.op(f"insertelement {rest}, {value}, i64 0", value.dtype, lanes)
+    rest = f.splat(identity(op, value.dtype), value.lanes)
+    places = ", ".join(f"i32 {min(i, value.lanes)}" for i in range(lanes))
+    return f.op(f"shufflevector {value}, {rest}, <{lanes} x i32> <{places}>", value.dtype, lanes)
 
 
 def repeated(f: Function, op: str, value: IRValue, count: int) -> IRValue:

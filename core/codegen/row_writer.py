@@ -9,8 +9,12 @@ from collections.abc import Callable
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.machine import load
 from core.codegen.module import Module
+from core.codegen.prefetch import MOST_BYTES, fetch
 
 __all__ = ["row_writer"]
+
+AHEAD = 4
+"""Rows of the table that are fetched before they are written."""
 
 PIECES = (64, 16, 4, 1)
 """Bytes in which a row is copied: as many of each as fit, the largest first."""
@@ -39,6 +43,11 @@ def _function() -> Function:
     size = f.param("row")
     with f.loop(I64(0), f.param("count")) as i:
         place = f.load(f.at(f.param("rows"), i, "int64"), "int64")
+        later = f.intrinsic("smin", f.binary("add", i, I64(AHEAD)), f.binary("sub", f.param("count"), I64(1)))
+        after = f.load(f.at(f.param("rows"), later, "int64"), "int64")
+        begin = f.binary("mul", after, size)
+        with f.loop(I64(0), f.intrinsic("smin", size, I64(MOST_BYTES)), 64) as line:
+            fetch(f, f.param("table"), f.binary("add", begin, line), "uint8", 1, writes=True)
         target = f.at(f.param("table"), f.binary("mul", place, size), "uint8")
         source = f.at(f.param("values"), f.binary("mul", i, size), "uint8")
         start: IRValue = I64(0)

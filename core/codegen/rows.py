@@ -1,7 +1,8 @@
 """Row kernels: one function for each kernel, which runs all instructions for a range of rows.
 
-A short row is straight code whose values stay in registers. A long row is processed in sweeps: one, and one more for
-each reduction that later instructions need (`sweeps`).
+A short row is straight code whose values stay in registers; rows of a few elements are computed in blocks of several
+(`row_blocks`). A long row is processed in sweeps: one, and one more for each reduction that later instructions need
+(`sweeps`).
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from core.codegen.checks import fail
 from core.codegen.cpus import cpu
 from core.codegen.draws import DRAWS
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.operands import Operands, RowSlice
 from core.codegen.polling import STOP_PARAM, is_long
+from core.codegen.prefetch import fetch_lookups
 from core.codegen.reductions import combine, identity, masked, reduce_lanes, repeated
+from core.codegen.row_blocks import RowBlock, rows_together
 from core.codegen.scalar import apply
 from core.codegen.sweeps import EXPENSIVE, STRAIGHT, Sweep, kept_values, sweeps
 from core.plan.data import Instr, RowKernel
@@ -106,9 +108,13 @@ class _Writer:
             self.scratch[number] = IRValue(slot, "ptr")
         if straight:
             self.operands.hold(self._pieces())
+        if straight and rows_together(self.kernel) > 1:
+            self._in_blocks()
+            return
         with f.loop(f.param("first"), f.param("end"), polls=True) as row:
             self.values.clear()
             self.operands.enter(row)
+            fetch_lookups(f, self.kernel, row)
             if straight:
                 self._straight()
             else:
@@ -116,6 +122,29 @@ class _Writer:
                     self._sweep(sweep)
             self.operands.leave(row)
         self.operands.close()
+
+    # --- short rows ------------------------------------------------------------------------------------------------
+
+    def _in_blocks(self) -> None:
+        """Blocks of rows along the last outer axis (`row_blocks`), and what is left of it row by row."""
+        f, axis, together = self.f, self.kernel.outer[-1], rows_together(self.kernel)
+        block = RowBlock(f, self.kernel, self.operands, (self.lanes, self.steps + bool(self.rest)))
+        first, end = f.param("first"), f.param("end")
+        run = f.op(f"sdiv {first}, {axis}", "int64")
+        last = f.op(f"sdiv {f.binary('add', end, I64(axis - 1))}, {axis}", "int64")
+        with f.loop(run, last, polls=True) as run:
+            start = f.op(f"mul nsw {run}, {axis}", "int64")
+            stop = f.intrinsic("smin", end, f.binary("add", start, I64(axis)))
+            start = f.intrinsic("smax", first, start)
+            whole = f.binary("and", f.binary("sub", stop, start), I64(-together))
+            whole = f.binary("add", start, whole)
+            with f.loop(start, whole, together, polls=True) as row:
+                self.operands.enter(row)
+                block.write()
+            with f.loop(whole, stop) as row:
+                self.values.clear()
+                self.operands.enter(row)
+                self._straight()
 
     # --- a row as straight code ------------------------------------------------------------------------------------
 
@@ -133,7 +162,7 @@ class _Writer:
                 self._row(number)
 
     def _reduced(self, op: str, values: list[IRValue], pieces: list[RowSlice]) -> IRValue:
-        kept = [masked(self.f, op, v, p.mask) for v, p in zip(values, pieces, strict=True)]
+        kept = [self.operands.whole(op, v, p) for v, p in zip(values, pieces, strict=True)]
         return reduce_lanes(self.f, op, self._paired(op, kept))
 
     def _paired(self, op: str, values: list[IRValue]) -> IRValue:
@@ -149,7 +178,9 @@ class _Writer:
         return [*whole, self._tail()] if self.rest else whole
 
     def _tail(self) -> RowSlice:
-        return RowSlice(I64(self.steps * self.lanes), self.lanes, self.rest)
+        """The slice after the whole vectors: a shorter vector where that has no empty lanes, because masks are slow."""
+        shorter = not self.rest & (self.rest - 1) and not any(i.op in DRAWS for i in self.code)
+        return RowSlice(I64(self.steps * self.lanes), self.rest if shorter else self.lanes, self.rest)
 
     # --- a row in sweeps -------------------------------------------------------------------------------------------
 
@@ -170,7 +201,7 @@ class _Writer:
             instr = code[n]
             if n in totals:
                 slot = totals[n][which]
-                value = masked(f, instr.op, made[instr.args[0]], piece.mask)
+                value = self.operands.whole(instr.op, made[instr.args[0]], piece)
                 f.write(combine(f, instr.op, f.read(slot, instr.dtype, self.lanes), value), slot)
             elif n in sweep.read:
                 made[n] = f.load(f.at(self.scratch[n], piece.start, instr.dtype), instr.dtype, piece.lanes)
@@ -268,7 +299,7 @@ class _Writer:
                 value = repeated(f, instr.op, value, self.kernel.inner)
             self.operands.accumulate_one(number, value)
         elif instr.kind == "check":
-            self._check(number, values[instr.args[0]])
+            self.operands.check(instr, values[instr.args[0]])
 
     def _full(self, number: int, piece: RowSlice, made: dict[int, IRValue]) -> None:
         """Write an instruction for a slice of the row. made: values of the slice; the new value is added to it."""
@@ -287,7 +318,7 @@ class _Writer:
         elif instr.kind == "accumulate":
             self.operands.accumulate(number, f.splat(args[0], piece.lanes), piece)
         elif instr.kind == "check":
-            self._check(number, masked(f, "and", f.splat(args[0], piece.lanes), piece.mask))
+            self.operands.check(instr, masked(f, "and", f.splat(args[0], piece.lanes), piece.mask))
 
     def _applied(self, instr: Instr, args: list[IRValue]) -> IRValue:
         attrs = dict(instr.attrs)
@@ -302,12 +333,3 @@ class _Writer:
             return False
         strides = dict(at.attrs)
         return strides["inner"] == 1 and at.value % 2 == 0 and not any(s % 2 for s in strides["outer"])
-
-    def _check(self, number: int, holds: IRValue) -> None:
-        f, instr = self.f, self.code[number]
-        if holds.lanes > 1:
-            holds = f.op(f"call i1 @llvm.vector.reduce.and.v{holds.lanes}i1({holds})", "bool")
-            f.declarations.add(f"declare i1 @llvm.vector.reduce.and.v{self.lanes}i1(<{self.lanes} x i1>)")
-        fails = f.op(f"xor {holds}, true", "bool")
-        with f.when(fails):
-            fail(f, f.param(f"p{instr.operand}"), I64(instr.value))

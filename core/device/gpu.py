@@ -48,6 +48,7 @@ DEVICE_TARGET = replace(
         transposes_invariant=False,
         pairs=lambda dtype, rows, columns, terms: True,  # tensor cores
         takes_pairs=lambda a, b: True,
+        in_passes=False,
         terms=256,
     ),
     convolutions=replace(

@@ -47,6 +47,7 @@ Fusion:
     fusion            elementwise ops, broadcasts and reductions in one pass over memory
     repeated          cheap values that a fusion computes again
     rows_at           gathers inside fusions: rows at positions that are data
+    gathered_products products of gathered matrices with vectors
     scattered         scatters that gather their rows themselves
     instruction_list  the instructions so far, and the fusion that an op joins
     epilogue          elementwise work on the result of a product moves into the product

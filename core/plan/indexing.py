@@ -15,6 +15,7 @@ from core.plan.compose import Maker
 from core.plan.data import Gather, ScatterAdd, View, contiguous
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.fusion import Fusion, Member
+from core.plan.gathered_products import reads_rows
 from core.plan.halves import narrowed, widened
 from core.plan.lowering import Lowering, lowers
 from core.plan.reduce import reduced
@@ -227,7 +228,8 @@ def lower_gather(low: Lowering, op: Op) -> None:
     number = low.shared.check(
         "index_out_of_range", f"an index is out of range for an axis of size {x.shape[axis]}", op.location
     )
-    if read_by_fusions(low.uses.readers(op.outputs[0])):
+    readers = low.uses.readers(op.outputs[0])
+    if read_by_fusions(readers) or any(reads_rows(low, reader, op.outputs[0]) for reader in readers):
         found = rows_at(low.stored(low.entry(source)), low.stored(low.entry(index)), axis, number, low.shared.error)
         if found is not None:
             fusion, axes = low.join(out.shape, [found.source, found.index])

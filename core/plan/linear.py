@@ -9,6 +9,7 @@ from core.ir import Op
 from core.ir.errors import Location
 from core.ir.precision import is_half
 from core.plan.data import PRODUCT_BLOCK, Gemm, Kernel, Limited, View
+from core.plan.gathered_products import row_product
 from core.plan.geometry import Transposition
 from core.plan.halves import lower_wide, narrowed
 from core.plan.lowering import Lowering, lowers
@@ -32,6 +33,8 @@ def lower_matmul(low: Lowering, op: Op) -> None:
         return
     if _is_outer(low, op):
         _lower_outer(low, op)
+        return
+    if row_product(low, op):
         return
     a, b = (low.stored(low.entry(n)) for n in op.inputs)
     row, column = len(a.shape) == 1, len(b.shape) == 1

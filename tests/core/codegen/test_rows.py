@@ -12,6 +12,7 @@ from core.codegen.machine import lanes
 from core.compiler.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
+from core.ops.common.types import as_dtype
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.laws.test_native import both
@@ -21,15 +22,15 @@ SIZES = [(17 + more, rest) for more in range(4) for rest in (0, 1)]
 """Rows too long for straight code: a number of vectors, and the elements after the last vector."""
 
 
-def chain(size: int, dtype: str) -> Block:
-    """A chain of functions, its softmax along the row and a sum over the rows; and the gradient."""
+def chain(size: int, dtype: str, sums: bool = True) -> Block:
+    """A chain of functions, with `sums` its softmax along the row and a sum over the rows; and the gradient."""
     b = BlockBuilder()
     x = b.param(TensorType((3, size), dtype))
     w = b.param(TensorType((size,), dtype))
     h = x
     for name in CHAIN:
         h = b.emit(name, b.emit("mul", h, w))
-    block = b.build([b.emit("reduce_sum", b.emit("mul", b.emit("softmax", h), x), axes=(0,))])
+    block = b.build([b.emit("reduce_sum", b.emit("mul", b.emit("softmax", h), x), axes=(0,)) if sums else h])
     return optimize(vjp(block, list(block.params)))
 
 
@@ -48,8 +49,8 @@ def test_a_chain_over_a_long_row_equals_the_reference_executor(vectors, rest, dt
 
 
 @pytest.mark.parametrize(("vectors", "rest"), SIZES)
-def test_the_bits_do_not_depend_on_the_number_of_unrolled_vectors(vectors, rest, monkeypatch):
-    block = chain(vectors * lanes("float32") + rest, "float32")
+def test_the_bits_of_values_without_sums_do_not_depend_on_the_number_of_unrolled_vectors(vectors, rest, monkeypatch):
+    block = chain(vectors * lanes("float32") + rest, "float32", sums=False)
     args = values(block)
     many = native_interpreter(block, CPU)(Run(), *args)
     monkeypatch.setattr(sweeps, "MOST_UNROLLED", 1)
@@ -72,3 +73,21 @@ def test_a_chain_of_functions_is_unrolled_and_a_single_function_is_not(monkeypat
     found.clear()
     native_interpreter(b.build([b.emit("tanh", b.param(TensorType((3, 64 * lanes("float32")), "float32")))]), CPU)
     assert found == [1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32", "bool"])
+@pytest.mark.parametrize("vectors", [1, 2, 40])
+@pytest.mark.parametrize("rest", [1, 2, 3, 4, 6])
+def test_the_end_of_a_row_equals_the_reference_executor(rest, vectors, dtype):
+    """Reductions along rows, down columns and of everything, and values of each row at the same time."""
+    b = BlockBuilder()
+    size = vectors * lanes("float32") + rest
+    x = b.param(TensorType((5, size), dtype))
+    kind = "reduce_any" if dtype == "bool" else "reduce_max"
+    given = b.emit("cast", x, dtype="float32")
+    total = b.emit("reduce_sum", given, axes=(-1,), keepdims=True)
+    out = [b.emit("sub", given, total), b.emit("reduce_sum", given, axes=(0,)), b.emit("reduce_sum", given)]
+    block = optimize(b.build([*out, b.emit(kind, x, axes=(-1,)), b.emit(kind, x, axes=(0,)), b.emit(kind, x)]))
+    numbers = np.random.default_rng(5).integers(-9, 9, (5, size))
+
+    both(block, [(numbers > 0) if dtype == "bool" else numbers.astype(as_dtype(dtype))])

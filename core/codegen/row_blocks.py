@@ -1,0 +1,167 @@
+"""Rows of a few elements, as many at a time as a vector has lanes: each lane computes one row.
+
+A short row alone fills a fraction of a vector, and its reductions, with all that depends on them, are single numbers.
+In a block of rows every vector is full: a value along the row is a vector for each position, any other one is a vector.
+
+A block gives the bits that its rows give one by one: its reductions combine the elements of a row in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from core.codegen.cpus import cpu
+from core.codegen.draws import DRAWS
+from core.codegen.llvm import I64, Function, IRValue, itemsize
+from core.codegen.operands import Operands
+from core.codegen.reductions import combine, identity, repeated
+from core.codegen.scalar import apply
+from core.codegen.sweeps import EXPENSIVE
+from core.codegen.vector_slices import WIDEST, interleaved, load_phases, load_strided
+from core.ir.precision import HALVES
+from core.plan.data import Instr, Operand, RowKernel
+
+__all__ = ["RowBlock", "rows_together"]
+
+LONGEST = WIDEST
+"""Most elements of a row: dense rows of more elements are not read with a few loads and shuffles."""
+
+KINDS = frozenset(["constant", "load", "iota", "apply", "reduce", "store", "check"])
+
+
+def rows_together(kernel: RowKernel) -> int:
+    """Rows in a block, or 1 if the rows of `kernel` are computed one by one."""
+    if not 2 <= kernel.inner <= LONGEST or not kernel.outer:
+        return 1
+    code = kernel.code
+    if any(i.kind not in KINDS or i.dtype in HALVES or i.op in DRAWS for i in code):
+        return 1
+    rows = cpu().vector_bytes // max(
+        min((itemsize(i.dtype) for i in code if i.dtype not in ("", "bool")), default=4), 4
+    )
+    if rows < 2 or kernel.outer[-1] < rows or any(_overlaps(kernel, i) for i in code if i.kind == "store"):
+        return 1
+    scattered = any(
+        i.full and i.kind in ("load", "store") and not _is_near(kernel.operands[i.operand], kernel.inner) for i in code
+    )
+    # numbers that are far apart are loaded one by one: only long computations make up for that
+    return 1 if scattered and not any(i.op in EXPENSIVE for i in code) else rows
+
+
+def _overlaps(kernel: RowKernel, instr: Instr) -> bool:
+    """Whether a store writes an element more than once: then the last row must come last."""
+    operand = kernel.operands[instr.operand]
+    return operand.outer[-1] == 0 or (instr.full and operand.inner == 0)
+
+
+def _is_near(operand: Operand, inner: int) -> bool:
+    """Whether elements of neighbouring rows are adjacent, the same, or in dense rows."""
+    return operand.outer[-1] in (0, 1) or (operand.inner == 1 and operand.outer[-1] == inner)
+
+
+class RowBlock:
+    """Writes the rows of a block, after `operands` has entered the first one.
+
+    single: vectors in a row that is computed alone, as (lanes, number): they decide the order of its reductions.
+    """
+
+    def __init__(self, f: Function, kernel: RowKernel, operands: Operands, single: tuple[int, int]) -> None:
+        self.f, self.kernel, self.operands, self.single = f, kernel, operands, single
+        self.rows = rows_together(kernel)
+
+    def write(self) -> None:
+        """Every instruction once. The value of one that runs along the row has a vector for each position."""
+        made: list[list[IRValue]] = []
+        for instr in self.kernel.code:
+            made.append(self._instruction(instr, [made[a] for a in instr.args]))
+
+    def _instruction(self, instr: Instr, args: list[list[IRValue]]) -> list[IRValue]:
+        f, rows = self.f, self.rows
+        along = range(self.kernel.inner if instr.full else 1)
+        at = lambda j: [a[j] if len(a) > 1 else a[0] for a in args]
+        if instr.kind == "constant":
+            return [f.constant(instr.value, IRValue("", instr.dtype, rows))]
+        if instr.kind == "load":
+            return self._load(instr)
+        if instr.kind == "iota":
+            return [self._positions(instr, j) for j in along]
+        if instr.kind == "apply":
+            return [f.splat(apply(f, instr.op, dict(instr.attrs), at(j)), rows) for j in along]
+        if instr.kind == "reduce":
+            (values,) = args
+            whole = len(values) > 1
+            return [self._reduced(instr.op, values) if whole else repeated(f, instr.op, values[0], self.kernel.inner)]
+        if instr.kind == "store":
+            self._store(instr, [at(j)[0] for j in along])
+        else:
+            assert instr.kind == "check", instr
+            self._check(instr, args[0])
+        return []
+
+    def _reduced(self, op: str, values: list[IRValue]) -> IRValue:
+        """A reduction of the elements of each row, in the order in which the lanes of one row are combined."""
+        f, (lanes, number) = self.f, self.single
+        rest = [f.splat(identity(op, values[0].dtype), self.rows)] * (lanes * number - len(values))
+        padded = [*values, *rest]
+        kept = [padded[i * lanes : (i + 1) * lanes] for i in range(number)]
+        both: Callable[[list[IRValue], list[IRValue]], list[IRValue]] = lambda a, b: [
+            combine(f, op, x, y) for x, y in zip(a, b, strict=True)
+        ]
+        while len(kept) > 1:
+            pairs = [both(a, b) for a, b in zip(kept[::2], kept[1::2], strict=False)]
+            kept = pairs + kept[len(pairs) * 2 :]
+        (left,) = kept
+        while len(left) > 1:
+            left = both(left[: len(left) // 2], left[len(left) // 2 :])
+        return left[0]
+
+    def _load(self, instr: Instr) -> list[IRValue]:
+        f, rows, operand = self.f, self.rows, self.kernel.operands[instr.operand]
+        base, between = self.operands.base(instr.operand), operand.outer[-1]
+        # bools are shuffled as bytes
+        dtype = "uint8" if instr.dtype == "bool" else instr.dtype
+        count = self.kernel.inner if instr.full else 1
+        if instr.full and operand.inner == 1 and between == count:
+            found = load_phases(f, base, dtype, between, rows, rows, count)
+        else:
+            found = []
+            for j in range(count):
+                address = f.at(base, I64(j * operand.inner), dtype) if j * operand.inner else base
+                if between == 0:
+                    found.append(f.splat(f.load(address, dtype), rows))
+                elif between == 1:
+                    found.append(f.load(address, dtype, rows))
+                else:
+                    found.append(load_strided(f, address, dtype, between, rows, rows))
+        return [f.convert(each, instr.dtype) for each in found]
+
+    def _store(self, instr: Instr, values: list[IRValue]) -> None:
+        f, operand = self.f, self.kernel.operands[instr.operand]
+        base, between, dtype = self.operands.base(instr.operand), operand.outer[-1], instr.dtype
+        values = [f.splat(each, self.rows) for each in values]
+        if dtype == "bool":
+            values, dtype = [f.convert(each, "uint8") for each in values], "uint8"
+        if operand.inner == 1 and between == len(values):
+            f.store(interleaved(f, values), base)
+            return
+        for j, value in enumerate(values):
+            address = f.at(base, I64(j * operand.inner), dtype) if j * operand.inner else base
+            if between == 1:
+                f.store(value, address)
+                continue
+            for lane in range(self.rows):
+                one = f.op(f"extractelement {value}, i64 {lane}", value.dtype)
+                f.store(one, f.at(address, I64(lane * between), dtype))
+
+    def _positions(self, instr: Instr, j: int) -> IRValue:
+        """The values of an iota at position `j` of each row."""
+        strides = dict(instr.attrs)
+        lanes = ", ".join(f"i64 {i * strides['outer'][-1] + j * strides['inner']}" for i in range(self.rows))
+        return self.f.binary("add", IRValue(f"<{lanes}>", "int64", self.rows), self.operands.first_of(instr))
+
+    def _check(self, instr: Instr, holds: list[IRValue]) -> None:
+        f = self.f
+        every = holds[0]
+        for each in holds[1:]:
+            every = f.binary("and", every, each)
+        self.operands.check(instr, every)

@@ -1,0 +1,173 @@
+"""Rows of a few elements: the kernel computes as many at a time as a vector has lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from core.autodiff.adjoint import vjp
+from core.codegen import backend, parallel
+from core.codegen.backend import CPU
+from core.codegen.machine import lanes
+from core.codegen.row_blocks import RowBlock
+from core.compiler.compile import optimize
+from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ExecutionError
+from core.runtime.native import native_interpreter
+from core.runtime.run import Run
+from tests.laws.test_native import both
+
+L = lanes("float32")
+OUTER = [(L - 1,), (L,), (3 * L + 5,), (2, L + 1), (3, 2, L)]
+Arrays = list[np.ndarray]
+
+
+@pytest.fixture
+def blocks(monkeypatch: pytest.MonkeyPatch) -> list[RowBlock]:
+    """The blocks that the generator has written."""
+    found: list[RowBlock] = []
+    write = RowBlock.write
+    monkeypatch.setattr(RowBlock, "write", lambda self: (found.append(self), write(self))[1])
+    return found
+
+
+def drawn(block: Block) -> Arrays:
+    random = np.random.default_rng(7)
+    types = [block.types[p] for p in block.params]
+    return [
+        random.random(t.shape) < 0.6
+        if t.dtype == "bool"
+        else (random.normal(0, 3, t.shape) if "float" in t.dtype else random.integers(-9, 9, t.shape)).astype(t.dtype)
+        for t in types
+        if isinstance(t, TensorType)
+    ]
+
+
+def masked_logsumexp(outer: tuple[int, ...], size: int, dtype: str) -> Block:
+    """Log-sum-exp of the rows under a mask, plus a number for each row; rows without an element are 0."""
+    b = BlockBuilder()
+    x, more = b.param(TensorType((*outer, size), dtype)), b.param(TensorType((*outer, 1), dtype))
+    mask = b.param(TensorType((*outer, size), "bool"))
+    far = b.emit("where", mask, x, b.emit("full_like", x, value=-np.inf))
+    top = b.emit("reduce_max", far, axes=(-1,), keepdims=True)
+    fine = b.emit("isfinite", top)
+    top = b.emit("where", fine, top, b.emit("zeros_like", top))
+    total = b.emit("reduce_sum", b.emit("exp", b.emit("sub", far, top)), axes=(-1,), keepdims=True)
+    out = b.emit("add", b.emit("add", b.emit("log", total), top), more)
+    return optimize(b.build([b.emit("where", fine, out, more), far, fine]))
+
+
+def softmax_gradient(outer: tuple[int, ...], size: int, dtype: str) -> Block:
+    b = BlockBuilder()
+    x, w = b.param(TensorType((*outer, size), dtype)), b.param(TensorType((size,), dtype))
+    block = b.build([b.emit("tanh", b.emit("mul", b.emit("softmax", x), w))])
+    return optimize(vjp(block, [block.params[0]]))
+
+
+def across_rows(outer: tuple[int, ...], size: int, dtype: str) -> Block:
+    """The rows lie across those of the array: neighbours in a row are far apart."""
+    b = BlockBuilder()
+    x = b.param(TensorType((size, *outer), dtype))
+    turned = b.emit("transpose", x, axes=(*range(1, len(outer) + 1), 0))
+    return optimize(b.build([b.emit("log_softmax", turned), b.emit("reduce_max", turned, axes=(-1,))]))
+
+
+@pytest.mark.parametrize("outer", OUTER, ids=str)
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("make", [masked_logsumexp, softmax_gradient, across_rows])
+def test_short_rows_equal_the_reference_executor(make: Callable[..., Block], dtype, size, outer, blocks):
+    block = make(outer, size, dtype)
+
+    with np.errstate(all="ignore"):
+        both(block, drawn(block))
+
+    assert blocks or outer[-1] < lanes(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_short_rows_of_integers_equal_the_reference_executor(size, dtype, blocks):
+    b = BlockBuilder()
+    x, y = (b.param(TensorType((4, L + 3, size), dtype)) for _ in range(2))
+    total = b.emit("reduce_sum", b.emit("mul", x, y), axes=(-1,), keepdims=True)
+    less = b.emit("less_than", x, total)
+    block = optimize(b.build([b.emit("where", less, total, y), less, b.emit("reduce_any", less, axes=(-1,))]))
+
+    both(block, drawn(block))
+
+    assert blocks
+
+
+@pytest.mark.parametrize("make", [masked_logsumexp, softmax_gradient])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_the_bits_of_a_row_do_not_depend_on_its_place(size, dtype, make: Callable[..., Block], blocks):
+    """Rows in a block and rows after the last block have the same bits, so threads may share the rows anyhow."""
+    rows = 2 * L + 3
+    block = make((rows,), size, dtype)
+    step = native_interpreter(block, CPU)
+    args = drawn(block)
+    of_rows = [a.shape[:1] == (rows,) for a in args]
+    with np.errstate(all="ignore"):
+        first = [np.array(a) for a in step(Run(), *args)]
+
+        for by in range(1, rows):
+            moved = [np.roll(a, by, axis=0) if own else a for a, own in zip(args, of_rows, strict=True)]
+            for a, b in zip(first, step(Run(), *moved), strict=True):
+                if a.shape[:1] == (rows,):
+                    assert np.roll(a, by, axis=0).tobytes() == np.asarray(b).tobytes()
+
+    assert blocks
+
+
+@pytest.mark.parametrize("outer", [(3 * L + 5,), (3, L + 2)], ids=str)
+@pytest.mark.parametrize("make", [masked_logsumexp, softmax_gradient])
+def test_the_bits_do_not_depend_on_the_number_of_threads(make: Callable[..., Block], outer, monkeypatch, blocks):
+    monkeypatch.setattr(parallel, "LONG", 1)
+    block = make(outer, 3, "float32")
+    args, found = drawn(block), []
+    for threads in (1, 3):
+        monkeypatch.setattr(backend, "thread_count", lambda threads=threads: threads)
+        with np.errstate(all="ignore"):
+            found.append([np.array(a) for a in native_interpreter(block, CPU)(Run(), *args)])
+
+    for a, b in zip(*found, strict=True):
+        assert a.tobytes() == b.tobytes()
+    assert blocks
+
+
+def test_positions_count_along_and_across_short_rows(blocks):
+    b = BlockBuilder()
+    x = b.param(TensorType((2, L + 2, 3), "float32"))
+    labels = b.param(TensorType((2, L + 2, 1), "int64"))
+    low = b.emit("tril", b.emit("exp", x))
+    picked = b.emit("take_along_axis", b.emit("log_softmax", x), labels, axis=-1)
+    block = optimize(b.build([b.emit("mul", low, b.emit("reduce_sum", low, axes=(-1,), keepdims=True)), picked]))
+    random = np.random.default_rng(1)
+
+    both(block, [random.normal(size=(2, L + 2, 3)).astype("float32"), random.integers(-3, 3, (2, L + 2, 1))])
+
+    assert any(i.kind == "iota" for each in blocks for i in each.kernel.code)
+
+
+@pytest.mark.parametrize("row", [0, L - 1, L, 2 * L])
+@pytest.mark.parametrize("wrong", [-4, 3])
+def test_a_wrong_position_in_any_row_is_an_error(wrong, row, blocks):
+    b = BlockBuilder()
+    x = b.param(TensorType((2 * L + 1, 3), "float32"))
+    total = b.emit("reduce_sum", x, axes=(-1,), keepdims=True)
+    at = b.emit("cast", total, dtype="int64")
+    block = optimize(b.build([b.emit("take_along_axis", b.emit("div", x, total), at, axis=-1)]))
+    step = native_interpreter(block, CPU)
+    given = np.ones((2 * L + 1, 3), "float32") / 2
+    step(Run(), given)
+    given[row] = wrong / 3
+
+    with pytest.raises(ExecutionError, match="out of range"):
+        step(Run(), given)
+
+    assert any(i.kind == "check" for each in blocks for i in each.kernel.code)
