@@ -134,10 +134,11 @@ def _add(step: StepWriter, each: AddArrays) -> None:
     f, size = step.f, I64(each.target.stack.slot_bytes)
     _, length = held(step, each.source)
     _call(step, "extend", extend_function, *_target(step, each.target), length)
-    own, count = held(step, each.target)
+    own, _ = held(step, each.target)
     other, length = held(step, each.source)
     first, second = each.terms
-    with f.loop(I64(0), f.intrinsic("smin", count, length)) as i:  # the array is shorter if it could not grow
+    given = f.select(_goes_on(f), length, I64(0))  # else memory and lengths of both arrays may be anything
+    with f.loop(I64(0), given) as i:
         at = f.binary("mul", i, size)
         step.roots[first], step.roots[second] = f.at(own, at, "uint8"), f.at(other, at, "uint8")
         step.sequence(each.body)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from core.ir import Block, Op, StackType, TensorType, with_inner
 from core.ir.builder import BlockBuilder
+from core.ir.stop import poll
 
 __all__ = ["factor_deviations"]
 
@@ -25,6 +26,7 @@ def factor_deviations(block: Block) -> Block:
     b.types.update(block.types)
     totals: dict[tuple[str, tuple[int, ...]], str] = {}
     for op in block.ops:
+        poll()
         chain = _multiple(block, made, op)
         if chain is None:
             b.ops.append(with_inner(op, factor_deviations))

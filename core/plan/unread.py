@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from core.ir.stop import poll
 from core.plan.data import Instruction, Root, Rows
 from core.plan.epilogue import picked
 
@@ -20,6 +21,7 @@ def without_unread(instructions: Sequence[Instruction]) -> tuple[Instruction, ..
     touched = Counter(root for each in instructions for root in {*each.reads(), *each.writes()})
     found: list[Instruction] = []
     for each in instructions:
+        poll()
         if isinstance(each, Rows):
             unread = {root for root in each.writes() if root.place == "arena" and touched[root] == 1}
             unread -= _loaded(each)

@@ -301,9 +301,7 @@ def _merged(a: Adjoint, table: Value, rows: Value, values: Value, newest_first: 
     return SparseRows(*merge_rows(values, rows, table))
 
 
-COMPLETE = frozenset(
-    {"loop", "array_join", "array_concat", "array_flatten", "array_regroup", "array_chunks", "assign", "sum"}
-)
+COMPLETE = frozenset({"array_join", "array_concat", "array_flatten", "array_regroup", "array_chunks"})
 """Ops whose cotangent of an array operand has every element."""
 
 
@@ -311,9 +309,24 @@ def _complete(a: Adjoint, stack: str, ct: Value) -> Value:
     """The cotangent of a recorded stack, with an element for every trip, even if the stack is read as a tensor
     array.
     """
-    if all(each.type in COMPLETE for each in a.readers(stack)):
-        return ct
-    return array_fill(ct, a.b.value(stack))
+    return ct if _has_all(a, stack) else array_fill(ct, a.b.value(stack))
+
+
+def _has_all(a: Adjoint, array: str) -> bool:
+    """Whether each op that reads `array` gives a cotangent with every element. A loop does so if it runs over the
+    array, but not if its body takes the whole array.
+    """
+    for each in a.readers(array):
+        if each.type == "loop":
+            roles = loop_roles(each)
+            complete = array not in (each.inputs[i] for i in (*roles.carried, *roles.captured))
+        elif each.type in ("assign", "sum"):
+            complete = _has_all(a, each.outputs[0])
+        else:
+            complete = each.type in COMPLETE
+        if not complete:
+            return False
+    return True
 
 
 def _moving(a: Adjoint, op: Op, cts: list[Value | None], wanted: list[bool]) -> list[int]:

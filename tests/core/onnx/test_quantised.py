@@ -18,6 +18,11 @@ def whole(dtype, *shape):
     return RNG.integers(limits.min, limits.max + 1, shape).astype(dtype)
 
 
+def weights(dtype, *shape):
+    """Numbers of 7 bits: on CPUs without VNNI, onnxruntime adds pairs of products in 16 bits, and cuts larger sums."""
+    return whole(dtype, *shape) // 2
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16"])
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
 def test_quantisation_and_its_inverse_agree(dtype, axis):
@@ -46,7 +51,7 @@ def test_dynamic_quantisation_agrees(sign):
 
 
 def test_products_of_integers_agree():
-    a, b = whole("uint8", 4, 5), whole("int8", 5, 3)
+    a, b = whole("uint8", 4, 5), weights("int8", 5, 3)
     zeros = {"a_zero": np.uint8(7), "b_zero": whole("int8", 3)}
 
     check_node("MatMulInteger", {"a": a, "b": b, **zeros}, outputs=["int32"], opset=21, gradient=False)
@@ -54,17 +59,17 @@ def test_products_of_integers_agree():
 
 @pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 0, 1, 2]])
 def test_quantised_convolutions_agree(pads):
-    x, w = whole("uint8", 1, 3, 5, 4), whole("int8", 2, 3, 2, 2)
+    x, w = whole("uint8", 1, 3, 5, 4), weights("int8", 2, 3, 2, 2)
     scales = {"x_scale": np.float32(0.02), "x_zero": np.uint8(120)}
-    weights = {"w": w, "w_scale": np.array([0.01, 0.03], "float32"), "w_zero": np.zeros(2, "int8")}
+    scaled = {"w": w, "w_scale": np.array([0.01, 0.03], "float32"), "w_zero": np.zeros(2, "int8")}
     last = {"y_scale": np.float32(0.3), "y_zero": np.uint8(100), "b": whole("int16", 2).astype("int32")}
 
     check_node(
-        "QLinearConv", {"x": x, **scales, **weights, **last}, outputs=["uint8"], gradient=False, opset=21, pads=pads
+        "QLinearConv", {"x": x, **scales, **scaled, **last}, outputs=["uint8"], gradient=False, opset=21, pads=pads
     )
     check_node(
         "ConvInteger",
-        {"x": x, "w": w.view("uint8"), "z": np.uint8(9)},
+        {"x": x, "w": weights("uint8", 2, 3, 2, 2), "z": np.uint8(9)},
         outputs=["int32"],
         gradient=False,
         opset=21,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -14,6 +17,7 @@ from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.plan.partition import refusals
 from core.runtime.native import native_interpreter
+from core.runtime.reference import interpreter_of
 from core.runtime.run import Run, RunLimits
 from core.wire import read
 from tests.array_programs import array_program
@@ -209,3 +213,72 @@ def test_an_array_of_open_elements_is_left_to_the_reference_executor():
 
     assert set(refusals(block, CPU_TARGET).values())
     both(block, [np.array([1.0, 2.0])])
+
+
+@pytest.mark.parametrize("at", [0, 2])
+@pytest.mark.parametrize("reader", ["captured", "carried", "assigned"])
+def test_a_recorded_stack_that_is_read_by_index_gets_a_whole_cotangent(reader, at):
+    """The gradient is that of the program in which a matrix stands between the loop and the reader."""
+    vector, pulls = TensorType((2,), "float64"), []
+    for through_a_matrix in (False, True):
+        b = BlockBuilder()
+        x, h = b.param(TensorType((4, 2), "float64")), b.param(vector)
+        xs = b.emit("array_unstack", x)
+        inner = BlockBuilder()
+        new = inner.emit("mul", inner.param(vector), inner.param(vector))
+        body = inner.build([new, inner.emit("sin", new)])
+        h, record = b.append(b.make("loop", h, xs, sub_block=body, carried=1, captured=0, condition=False))
+        if through_a_matrix:
+            joined = b.emit("array_join", record, shape=(2,), dtype="float64", count=4)
+            record = b.emit("array_unstack", joined)
+        if reader == "assigned":
+            element = b.emit("array_read", b.emit("assign", record), b.constant(at, "int64", ()))
+            outs = (b.emit("mul", h, element),)
+        else:
+            inner = BlockBuilder()
+            total, array, row = inner.param(vector), inner.param(record.type), inner.param(vector)
+            element = inner.emit("array_read", array, inner.constant(at, "int64", ()))
+            total = inner.emit("add", total, inner.emit("mul", element, row))
+            results, carried = [total], int(reader == "carried")
+            if carried:
+                results.append(inner.emit("array_write", total, inner.constant(1, "int64", ()), array))
+            numbers = {"carried": 1 + carried, "captured": 1 - carried, "condition": False}
+            outs = b.append(b.make("loop", h, record, xs, sub_block=inner.build(results), **numbers))
+        block = b.build([outs[0]])
+        pulls.append(optimize(vjp(block, block.params)))
+    rng = np.random.default_rng(at)
+    args = [rng.standard_normal(shape) for shape in ((4, 2), (2,), (2,))]
+    short, whole = (interpreter_of(pull)(Run(), *args) for pull in pulls)
+
+    for found, wanted in zip(short[-2:], whole[-2:], strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-13)
+    both(pulls[0], args)
+
+
+AFTER_A_FAILED_CHECK = """
+from tests.core.plan.test_tensor_arrays import read_then_sum
+read_then_sum()
+"""
+
+
+def read_then_sum() -> None:
+    """A read beyond the end of an array, then a sum of two arrays of 2 MiB, in memory that other values used before."""
+    s = Sketch()
+    w = s.param("w", np.full((500, 512), 1.5))
+    s.feed("at", 2000, "int64")
+    others = [s.op("scale", w, scale=1.0 + i) for i in range(8)]
+    s.op("array_unstack", w, out="array")
+    element = s.op("array_read", "array", "at")
+    total = s.op("sum", [s.op("array_unstack", s.op("sin", w)), "array"])
+    last = s.op("array_read", total, s.const(0, (), "int64"))
+    s.total(s.op("sum", [element, last, *(s.op("reduce_sum", s.op("sin", each), axes=[0]) for each in others)]))
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss")).compiled()
+    for _ in range(4):
+        with pytest.raises(ExecutionError) as caught:
+            executable.step(s.values)
+        assert caught.value.code == "index_out_of_range"
+
+
+def test_a_sum_of_arrays_after_a_failed_check_writes_nothing():
+    """Else it would write to memory of others, and end the process."""
+    subprocess.run([sys.executable, "-c", AFTER_A_FAILED_CHECK], check=True, timeout=120)
