@@ -73,10 +73,12 @@ def _axes(low: Lowering, op: Op) -> frozenset[int]:
     return frozenset(range(rank) if axes is None else (a % rank for a in axes))
 
 
-def _in_rows(low: Lowering, op: Op) -> tuple[Entry, frozenset[int]] | None:
-    """The operand of `op` and its last axes, which are rows of adjacent elements, each a part of one reduction.
+def _in_rows(low: Lowering, op: Op) -> tuple[Entry, frozenset[int], tuple[int, ...]] | None:
+    """The operand of `op`, its last axes, and the axes before these that are reduced too.
 
-    None if rows are too short, or if each of them is a whole reduction, whose result the same pass can use.
+    The last axes are rows of adjacent elements, each a part of one reduction. An operand with long rows has another
+    shape, with an axis that counts the parts of a row. None if rows are too short, or if each of them is a whole
+    reduction, whose result the same pass can use.
     """
     entry, over = low.entry(op.inputs[0]), _axes(low, op)
     shape = low.type(op.inputs[0]).shape
@@ -89,28 +91,28 @@ def _in_rows(low: Lowering, op: Op) -> tuple[Entry, frozenset[int]] | None:
     others = math.prod(n for i, n in enumerate(shape[:first]) if i in over)
     if row < SHORTEST or (others == 1 and row <= low.target.rows.longest_row):
         return None
-    rows = frozenset(range(first, len(shape)))
+    rows, left = frozenset(range(first, len(shape))), tuple(i for i in range(first) if i in over)
     if row > LONGEST:
         length = next((n for n in range(LONGEST, SHORTEST - 1, -1) if row % n == 0), 0)
         found = reshaped_view(low.stored(entry), (*shape[:first], row // length, length)) if length else None
         if found is None:
             return None
-        entry, rows = found, frozenset((first + 1,))
+        entry, rows, left = found, frozenset((first + 1,)), (*left, first)
     fusion, axes = low.join(entry.shape, [entry])
     gone = frozenset(a for i, a in enumerate(axes) if i in rows and a is not None)
     if isinstance(entry, View) and (not fusion.can_load(fusion.strides(entry, axes)) or 1 not in _steps(entry, rows)):
         return None
-    return (entry, rows) if fusion.can_reduce(gone) else None
+    return (entry, rows, left) if fusion.can_reduce(gone) else None
 
 
 def _steps(view: View, axes: frozenset[int]) -> set[int]:
     return {view.strides[i] for i in axes if view.shape[i] > 1}
 
 
-def _moments(low: Lowering, op: Op, x: Entry, rows: frozenset[int]) -> tuple[Entry, Entry, Entry]:
+def _moments(low: Lowering, op: Op, x: Entry, rows: frozenset[int], left: Sequence[int]) -> tuple[Entry, Entry, Entry]:
     """The mean over the axes of `op`, the mean of the squared distances from it, and the sum of the distances.
 
-    rows: the axes of a row.
+    rows: the axes of a row. left: the axes before these that are reduced too.
     """
     of, type = Maker(low), low.type(op.outputs[0])
     exact = WIDE if is_half(type) else type.dtype
@@ -118,9 +120,6 @@ def _moments(low: Lowering, op: Op, x: Entry, rows: frozenset[int]) -> tuple[Ent
     x = of.cast(x, exact)
     mean = of("div", of.reduce("sum", x, rows), of.number(length, exact))
     spread = of("div", of.reduce("sum", of("square", of("sub", x, mean)), rows), of.number(length, exact))
-    left = [i for i in range(min(rows)) if i in _axes(low, op)]
-    if len(x.shape) > type.rank:  # a long row was split
-        left.append(min(rows) - 1)
     order = [*(i for i in range(min(rows)) if i not in left), *left]
     mean, spread = (_by_channel(low, each, order) for each in (mean, spread))
     over = frozenset(range(len(order) - len(left), len(order)))

@@ -28,6 +28,8 @@ SHAPES = [
     ((6, 2, 3, 40), (0, 2, 3)),
     ((2, 3, 2, 4, 5, 8), (0, 2, 4, 5)),  # two kept axes, apart
     ((1, 3, 8, 20000), (0, 2, 3)),
+    ((4, 2, 5000), (0, 2)),  # a long row of a single axis, in parts
+    ((2, 3, 1, 96, 96), (0, 3, 4)),  # an axis of one element before the row
 ]
 TOLERANCE = {"float64": 1e-13, "float32": 2e-6, "bfloat16": 2e-2, "float16": 3e-3}
 
