@@ -1,4 +1,5 @@
-"""Random blocks that mix attention, lookups, losses over labels, recurrent cells, convolutions and small products.
+"""Random blocks that mix attention, lookups, losses over labels, recurrent cells, convolutions, small products and
+scores of rows of tables.
 
 Every statement takes states [batch, time, width] and adds one, so any statement may follow any other one, also inside
 the body of a loop over time (where time is 1).
@@ -29,15 +30,16 @@ class Mixture:
     values: operands for its parameters; wrt: names of those that have gradients.
     pool:   states; kept: further results.
     depth:  of loops around this block.
+    scored: whether states are compared with rows of tables, too.
     rare:   draws of forms that were added later, so that the mixtures of old seeds keep their shapes.
     """
 
-    def __init__(self, draw: random.Random, dtype: str) -> None:
-        self.draw, self.dtype = draw, dtype
+    def __init__(self, draw: random.Random, dtype: str, scored: bool = False) -> None:
+        self.draw, self.dtype, self.scored = draw, dtype, scored
         self.rare = random.Random(str(draw.getstate()[1][:4]))
         self.rng = np.random.default_rng(draw.getrandbits(32))
         self.batch, self.time = draw.choice((1, 2, 2, 3)), draw.choice((1, 2, 5, 11, 19, 33))
-        self.width = draw.choice((2, 4, 6, 16, 17, 18, 24, 34))
+        self.width = draw.choice((3, 4, 16, 17, 18, 20, 35, 36) if scored else (2, 4, 6, 16, 17, 18, 24, 34))
         self.b = BlockBuilder()
         self.values: list[np.ndarray] = []
         self.wrt: list[str] = []
@@ -163,6 +165,35 @@ class Mixture:
         ids = self.fixed(self.rng.integers(0, NODES, (self.batch, self.time)))
         self.add(self.emit("embedding", table, ids) * self.one())
 
+    def scores(self) -> None:
+        """Rows of a table for each state: their products with the state, and their sum with these as weights."""
+        n, t, d = self.shape
+        own = self.depth == 0 and self.chance(0.4)
+        table = self.emit("reshape", self.one(), shape=self.flat) if own else self.given(NODES, d, scale=1.0)
+        count, size = self.draw.choice((2, 3, 5)), table.shape[0]
+        ids = self.fixed(self.rng.integers(-size, size, (n, t, count)).astype(self.draw.choice(("int32", "int64"))))
+        rows = self.emit("gather", table, ids, axis=0)
+        if self.chance(0.25):
+            rows = rows * self.given(d, scale=1.0)
+        state = self.emit("reshape", self.one(), shape=(n, t, *self.draw.choice(((1, d), (d, 1)))))
+        row = state.shape[2] == 1
+        if self.chance(0.5):
+            weights = self.emit("matmul", rows, state, transpose_y=row)
+        else:
+            weights = self.emit("matmul", state, rows, transpose_x=not row, transpose_y=True)
+        row = weights.shape[2] == 1
+        if self.chance(0.2):
+            self.kept.append(weights)
+        weights = self.emit("softmax", weights, axis=-1 if row else -2) if self.chance(0.5) else weights * 0.1
+        if self.chance(0.5):
+            made = self.emit("matmul", weights, rows, transpose_x=not row)
+        else:
+            made = self.emit("matmul", rows, weights, transpose_x=True, transpose_y=row)
+        made = self.emit("reshape", made, shape=self.shape)
+        if self.chance(0.25):
+            made = made + self.emit("reduce_max", rows, axes=(2,))
+        self.add(made)
+
     def edges(self) -> None:
         """Rows gathered along edges, and added up at the nodes that they lead to."""
         n, count = self.flat[0], self.draw.choice((1, 2, 9, 40))
@@ -284,6 +315,7 @@ class Mixture:
         """A loop over time whose body mixes further statements; sequences may have lengths."""
         inner = Mixture.__new__(Mixture)
         inner.draw, inner.rare, inner.dtype, inner.rng = self.draw, self.rare, self.dtype, self.rng
+        inner.scored = self.scored
         inner.batch, inner.time, inner.width, inner.depth = self.batch, 1, self.width, self.depth + 1
         inner.b, inner.values, inner.pool, inner.kept = BlockBuilder(), [], [], []
         inner.wrt = []
@@ -383,7 +415,7 @@ class Mixture:
         kinds: list[tuple[int, Callable[[], None]]] = [
             (4, self.attention), (2, self.embedded), (3, self.edges), (3, self.dense), (2, self.pooled),
             (2, self.labelled), (1, self.recurrent), (2, self.convolved), (2, self.elementwise),
-            (2 if self.depth == 0 else 0, self.looped),
+            (2 if self.depth == 0 else 0, self.looped), (12 if self.scored else 0, self.scores),
         ]  # fmt: skip
         if self.depth:
             kinds = [(w, f) for w, f in kinds if f != self.recurrent]
@@ -393,9 +425,9 @@ class Mixture:
             self.normalised()
 
 
-def mixture(seed: int, dtype: str, statements: int) -> tuple[Block, list[np.ndarray], list[str]]:
-    """A block, operands for it, and the parameters that have gradients."""
-    m = Mixture(random.Random(seed), dtype)
+def mixture(seed: int, dtype: str, statements: int, scored: bool = False) -> tuple[Block, list[np.ndarray], list[str]]:
+    """A block, operands for it, and the parameters that have gradients. scored: see `Mixture`."""
+    m = Mixture(random.Random(seed), dtype, scored)
     m.pool = [m.given(*m.shape, scale=1.0)]
     for _ in range(statements):
         m.statement()

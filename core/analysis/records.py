@@ -10,7 +10,7 @@ from types import MappingProxyType
 from core.cost import nested_runs
 from core.ir.errors import Location, Place
 from core.plan.data import Sequence, Stack
-from core.plan.flow import Branch, Elements, Loop, Recording
+from core.plan.flow import Branch, Growing, Loop, Recording, Source
 from core.plan.growing import ArrayOp, ArrayWork, KeepArray
 from core.plan.plan import Plan
 
@@ -45,15 +45,21 @@ def record_bytes(plan: Plan, trips: int) -> int:
     """Bytes of all stacks of `plan` after a run in which every loop of the client makes `trips` trips."""
     slots = dict.fromkeys(plan.stacks, 1)  # a stack has one slot from the start
     arrays: dict[Stack, int] = {}  # memory of a tensor array -> the number of times that it is kept
-    elements = 0
+    longest = writes = 0
+    sources: list[Source] = []
     for work, times in _array_work(plan.body, trips):
         if work.target is not None:
             arrays.setdefault(work.target.stack, 1)
         if isinstance(work, KeepArray):
             arrays[work.recording.stack] = times
         elif isinstance(work, ArrayOp) and work.kind == "put":
-            elements += times
-        elements += sum(source.length for source in work.sources if isinstance(source, Elements))
+            writes += times
+        sources += work.sources
+    for source in sources:
+        kept = isinstance(source, Recording) and source.stack in arrays
+        if not (kept or isinstance(source, Growing)):
+            longest = max(longest, trips if source.length is None else source.length)
+    elements = longest + writes  # any array may get all; only a write makes an array longer, by one element
     slots.update((stack, max(1, times * elements)) for stack, times in arrays.items())
     for stack, count in _recorded(plan.body, trips, 1, MappingProxyType({}), {}):
         slots[stack] = max(slots[stack], count)
@@ -61,7 +67,7 @@ def record_bytes(plan: Plan, trips: int) -> int:
 
 
 def _array_work(body: Sequence, trips: int, times: int = 1) -> Iterator[tuple[ArrayWork, int]]:
-    """Each instruction on tensor arrays, and how often it runs. Any array may get the elements of all writes."""
+    """Each instruction on tensor arrays, and how often it runs."""
     for each in body.instructions:
         if isinstance(each, ArrayWork):
             yield each, times

@@ -86,8 +86,9 @@ def _put(step: StepWriter, each: ArrayOp) -> None:
 
 def _erase(step: StepWriter, each: ArrayOp) -> None:
     assert each.target is not None
-    size = I64(each.target.stack.slot_bytes)
-    _call(step, "erase", erase_function, *held(step, each.target), size, _index(step, each))
+    base, _ = held(step, each.target)
+    arguments = (base, step.address(each.target.count), I64(each.target.stack.slot_bytes), _index(step, each))
+    _call(step, "erase", erase_function, *arguments)
 
 
 def _extend(step: StepWriter, each: ArrayOp) -> None:
@@ -279,11 +280,15 @@ def extend_function(name: str) -> Function:
 
 
 def erase_function(name: str) -> Function:
-    """``erase(control, base, length, size, index)``: element `index` becomes zero, if it exists."""
-    f = _function(name, [*HELD, ("size", "int64"), ("index", "int64")])
-    inside = f.compare("icmp ult", f.param("index"), f.param("length"))
-    with f.when(f.binary("and", _goes_on(f), inside)):
-        _clear_bytes(f, _slot(f, f.param("base"), f.param("index")), I64(1))
+    """``erase(control, base, count, size, index)``: element `index` becomes zero; the last one is left out."""
+    f = _function(name, [("base", "ptr"), ("count", "ptr"), ("size", "int64"), ("index", "int64")])
+    index, count = f.param("index"), f.load(f.param("count"), "int64")
+    last = f.binary("sub", count, I64(1))
+    with f.when(_goes_on(f)):
+        with f.when(f.compare("icmp ult", index, count)):
+            _clear_bytes(f, _slot(f, f.param("base"), index), I64(1))
+        with f.when(f.compare("icmp eq", index, last)):
+            f.store(last, f.param("count"))
     return f
 
 

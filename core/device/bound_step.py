@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from core.device.driver import DeviceFull, Event, Memory
+from core.device.driver import DeviceFault, DeviceFull, Event, Memory
 from core.device.region import DeviceArrays, DeviceRegion
 from core.ir.errors import OutOfMemory
 from core.ops.common.types import as_dtype
@@ -146,6 +146,8 @@ class DeviceBoundStep:
             stream.copy(turn.device.address, turn.pinned.address, self._feed_bytes)
         try:
             self._region.run(turn.given, run)
+        except DeviceFault:
+            raise
         except BaseException:
             stream.synchronize()  # the feeds may be written again
             raise
@@ -234,7 +236,7 @@ def bind_device_step(executable: Executable, values: Mapping[str, Any]) -> Devic
         return None
     try:
         return DeviceBoundStep(executable, region, values)
-    except (DeviceFull, MemoryError):
+    except MemoryError:
         return None
 
 

@@ -24,7 +24,7 @@ class DeviceFault(InternalError):
     """The GPU failed in a way that makes it useless for this process: only a new process can use it."""
 
 
-class DeviceFull(Exception):
+class DeviceFull(MemoryError):
     """The GPU, or the host's pinned memory, has no room for `nbytes` more."""
 
     def __init__(self, nbytes: int) -> None:

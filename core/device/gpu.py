@@ -24,12 +24,7 @@ GPU = Cpu(
 
 NEVER = 2**62
 
-LACKS = frozenset(
-    (
-        "cholesky", "eigenvalues", "eigenvectors", "eliminate", "exponential", "orthogonalize", "singular_values",
-        "substitute", "substitute_identity", "substitute_ordered",
-    )
-)  # fmt: skip
+LACKS = frozenset(("eigenvalues", "eigenvectors", "exponential", "orthogonalize", "singular_values"))
 """Kernels that are written for vector registers, or that call LAPACK."""
 
 DEVICE_TARGET = replace(
@@ -65,5 +60,11 @@ DEVICE_TARGET = replace(
     ),
     channel_lanes=replace(CPU_TARGET.channel_lanes, panel=lambda dtype, channels: 0),  # a thread has no lanes
     filter_sums=replace(CPU_TARGET.filter_sums, out=NEVER),
-    stripes=replace(CPU_TARGET.stripes, nbytes=NEVER),
+    stripes=replace(
+        CPU_TARGET.stripes,
+        nbytes=2**18,
+        least=16,  # rows of the results of tensor cores
+        stripe=2**16,  # shared memory holds the arrays of a stripe
+        repeated=2**20,  # computing scores again is cheaper than storing them
+    ),
 )

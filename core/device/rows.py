@@ -7,7 +7,7 @@ thread for each element of the result adds up what the warps have. So the bits d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from core.codegen.checks import fail
 from core.codegen.draws import DRAWS
@@ -24,17 +24,33 @@ ALIGNMENT = 256
 """Bytes between the sums of two arrays."""
 
 
-def row_kernel(name: str, each: Rows, threads: Threads) -> Function:
-    """``name(operands..., scratch)`` for all threads. scratch: `sums_room` bytes."""
+def row_kernel(
+    name: str, each: Rows, threads: Threads, fresh: bool = True, part: bool = False, inside: Collection[int] = ()
+) -> Function:
+    """``name(operands..., scratch[, first, end])`` for all threads. scratch: `sums_room` bytes.
+
+    fresh:  whether results of reductions over rows start with nothing; if not, with what they contain.
+    part:   whether it takes the rows from `first` to `end` only.
+    inside: operands that hold these rows only, one after another.
+    """
     operands = [(f"p{i}", "ptr") for i in range(len(each.kernel.operands))]
-    f = Function(name, [*operands, ("scratch", "ptr")], noalias=False)
-    _Writer(f, each, threads).write()
+    range_of = [("first", "int64"), ("end", "int64")] if part else []
+    f = Function(name, [*operands, ("scratch", "ptr"), *range_of], noalias=False)
+    _Writer(f, each, threads, fresh, inside).write()
     return f
 
 
 def sums_room(each: Rows, threads: Threads) -> int:
     """Bytes of scratch memory that a row kernel needs."""
-    return sum(_room(each, n, _teams(each, threads)) for n, i in enumerate(each.kernel.code) if i.kind == "accumulate")
+    kernel, teams = each.kernel, _teams(each, threads)
+    shared = (n for n, i in enumerate(kernel.code) if i.kind == "accumulate" and not _is_own(kernel, i))
+    return sum(_room(each, n, teams) for n in shared)
+
+
+def _is_own(kernel: RowKernel, instr: Instr) -> bool:
+    """Whether each row is reduced to an element of its own, so that no other row adds to it."""
+    operand = kernel.operands[instr.operand]
+    return not operand.inner and all(s or n == 1 for n, s in zip(kernel.outer, operand.outer, strict=True))
 
 
 def _teams(each: Rows, threads: Threads) -> int:
@@ -71,12 +87,22 @@ def in_order(each: Rows, numbers: Iterable[int]) -> list[int]:
 
 
 class _Writer:
-    """Writes one row kernel. row: the position of the present row along the outer axes; values: those of the row."""
+    """Writes one row kernel.
 
-    def __init__(self, f: Function, each: Rows, threads: Threads) -> None:
+    row: the position of the present row along the outer axes; flat: its number from `first` on.
+    values: those of the row.
+    """
+
+    def __init__(self, f: Function, each: Rows, threads: Threads, fresh: bool, inside: Collection[int]) -> None:
         self.f, self.each, self.threads = f, each, threads
+        self.fresh, self.inside = fresh, inside
         self.kernel: RowKernel = each.kernel
         self.code = each.kernel.code
+        names = [p.name for p in f.params]
+        self.part = "%first" in names
+        self.first = f.param("first") if self.part else I64(0)
+        self.end = f.param("end") if self.part else I64(each.kernel.rows)
+        self.flat: IRValue = I64(0)
         self.row: list[IRValue] = []
         self.values: dict[int, IRValue] = {}
 
@@ -90,28 +116,37 @@ class _Writer:
     def _by_elements(self) -> None:
         """A thread for each element of the domain; the one of a row's first element speaks for the row."""
         f, kernel = self.f, self.kernel
-        with f.loop(self.threads.number(f), I64(kernel.rows * kernel.inner), self.threads.total) as at:
+        start, end = self.threads.number(f), I64(kernel.rows * kernel.inner)
+        if self.part:
+            start = f.binary("add", start, f.op(f"mul nsw {self.first}, {kernel.inner}", "int64"))
+            end = f.op(f"mul nsw {self.end}, {kernel.inner}", "int64")
+        with f.loop(start, end, self.threads.total) as at:
             row, column = split(f, at, (kernel.rows, kernel.inner))
-            self.row = split(f, row, kernel.outer)
+            self._begin_row(row)
             self.values = {}
             leads = f.compare("icmp eq", column, I64(0))
             for n in in_order(self.each, range(len(self.code))):
                 self._one(n, self.values, column, leads)
 
     def _by_warps(self) -> None:
-        f, kernel = self.f, self.kernel
+        f = self.f
         teams = _teams(self.each, self.threads)
         sums = _Sums(self, teams)
         lane, warp = self.threads.lane(f), f.op(f"udiv {self.threads.number(f)}, {WARP}", "int64")
         with f.when(f.compare("icmp slt", warp, I64(teams))):
             sums.start(warp, lane)
-            with f.loop(warp, I64(kernel.rows), self.threads.warps) as row:
-                self.row = split(f, row, kernel.outer)
+            start = f.binary("add", self.first, warp) if self.part else warp
+            with f.loop(start, self.end, teams) as row:
+                self._begin_row(row)
                 self.values = {}
                 self._sweep(sums, lane)
         if sums.numbers:
             self.threads.barrier(f)
             sums.finish()
+
+    def _begin_row(self, row: IRValue) -> None:
+        self.row = split(self.f, row, self.kernel.outer)
+        self.flat = self.f.binary("sub", row, self.first) if self.inside else row
 
     def _sweep(self, sums: _Sums, lane: IRValue) -> None:
         """All sweeps over a row by one warp."""
@@ -194,16 +229,20 @@ class _Writer:
     def address(self, instr: Instr, column: IRValue) -> IRValue:
         """The address of the present element in the operand of an instruction."""
         operand = self.kernel.operands[instr.operand]
-        at = flat_offset(self.f, [*self.row, column], [*operand.outer, operand.inner])
+        if instr.operand in self.inside:
+            at = flat_offset(self.f, [self.flat, column], [self.kernel.inner, 1])
+        else:
+            at = flat_offset(self.f, [*self.row, column], [*operand.outer, operand.inner])
         return self.f.at(self.f.param(f"p{instr.operand}"), at, operand.dtype)
 
 
 class _Sums:
-    """The sums over rows of one kernel. numbers: of the instructions that accumulate."""
+    """The sums over rows of one kernel. numbers: of the instructions to whose results several rows add."""
 
     def __init__(self, writer: _Writer, teams: int) -> None:
         self.writer, self.f, self.teams = writer, writer.f, teams
-        self.numbers = [n for n, i in enumerate(writer.code) if i.kind == "accumulate"]
+        sums = ((n, i) for n, i in enumerate(writer.code) if i.kind == "accumulate")
+        self.numbers = [n for n, i in sums if not _is_own(writer.kernel, i)]
         self.rooms: dict[int, IRValue] = {}
         at = 0
         for n in self.numbers:
@@ -231,8 +270,13 @@ class _Sums:
             self.writer.threads.warp_barrier(f)
 
     def add(self, number: int, column: IRValue, value: IRValue) -> None:
-        """Add to the sum of this warp at the present row and `column`."""
+        """Add to the sum of this warp at the present row and `column`; write it if the row has a result of its own."""
         f, instr = self.f, self.writer.code[number]
+        if number not in self.own:
+            here = self.writer.address(instr, column)
+            sofar = identity(instr.op, instr.dtype) if self.writer.fresh else f.load(here, instr.dtype)
+            f.store(combine(f, instr.op, sofar, value), here)
+            return
         operand = self.writer.kernel.operands[instr.operand]
         at = flat_offset(f, [*self.writer.row, column], [*operand.outer, operand.inner])
         here = f.at(self.own[number], at, instr.dtype)
@@ -245,9 +289,10 @@ class _Sums:
             instr = self.writer.code[n]
             with f.loop(threads.number(f), I64(self.size(n)), threads.total) as i:
                 total = f.slot(instr.dtype)
-                f.write(identity(instr.op, instr.dtype), total)
+                result = f.at(f.param(f"p{instr.operand}"), i, instr.dtype)
+                f.write(identity(instr.op, instr.dtype) if self.writer.fresh else f.load(result, instr.dtype), total)
                 with f.loop(I64(0), I64(self.teams)) as team:
                     at = f.binary("add", f.op(f"mul nsw {team}, {self.size(n)}", "int64"), i)
                     more = f.load(f.at(self.rooms[n], at, instr.dtype), instr.dtype)
                     f.write(combine(f, instr.op, f.read(total, instr.dtype), more), total)
-                f.store(f.read(total, instr.dtype), f.at(f.param(f"p{instr.operand}"), i, instr.dtype))
+                f.store(f.read(total, instr.dtype), result)

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from core.device.rules import Rules
+from core.device.stripes import stripe_units
+from core.device.systems import SYSTEMS, system_units, system_waits
 from core.ir.stop import poll
-from core.plan.data import Gemm, Instruction, Limited, Sequence, Stack
+from core.plan.data import Gemm, Instruction, Kernel, Limited, Sequence, Stack
 from core.plan.flow import Branch, Loop, Recording
 from core.plan.plan import Plan
+from core.plan.striped import Striped
 from core.plan.work import work_of
 
 __all__ = ["Segment", "segments_of"]
@@ -105,8 +108,21 @@ def _scope(together: Iterable[Instruction], blocks: int, rules: Rules) -> int:
 
 
 def _seconds(each: Instruction, blocks: int, rules: Rules) -> float:
-    """The time of an instruction on so many blocks, without barriers."""
+    """The time of an instruction on so many blocks, without the barriers between instructions."""
     work = work_of(each.instruction if isinstance(each, Limited) else each)
-    flops = min(rules.flops, blocks * rules.block_flops)
-    bandwidth = min(rules.bandwidth, blocks * rules.block_bandwidth)
-    return max(work.flops / flops, work.nbytes / bandwidth)
+    busy, waiting = blocks, 0.0
+    if isinstance(each, Striped) and each.shared:
+        waits = len(each.body) * -(-each.domain.rows // each.height)
+        waiting = waits * (rules.block_barrier if blocks == 1 else rules.grid_barrier)
+    elif isinstance(each, Striped):
+        units = stripe_units(each)
+        busy = min(blocks, units)
+        stripes = each.domain.batch * -(-each.domain.rows // each.height)
+        waiting = -(-units // busy) * len(each.body) * -(-stripes // units) * rules.block_barrier
+    elif isinstance(each, Kernel) and each.kind in SYSTEMS:
+        units = system_units(each)
+        busy = min(blocks, units)
+        waiting = -(-units // busy) * system_waits(each) * rules.block_barrier
+    flops = min(rules.flops, busy * rules.block_flops)
+    bandwidth = min(rules.bandwidth, busy * rules.block_bandwidth)
+    return max(work.flops / flops, work.nbytes / bandwidth) + waiting

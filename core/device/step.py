@@ -6,6 +6,7 @@ words and the table of stacks (see `core.codegen.step`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -23,6 +24,8 @@ from core.device.product import product_kernel, product_plan
 from core.device.rows import row_kernel, sums_room
 from core.device.rules import RULES, Rules
 from core.device.segments import Segment, segments_of
+from core.device.stripes import write_striped
+from core.device.systems import SYSTEMS, system_kernel
 from core.device.threads import Threads
 from core.device.tiles import vector_of
 from core.ir.errors import InternalError
@@ -31,6 +34,7 @@ from core.plan.arena import arrange
 from core.plan.data import Gather, Gemm, Instruction, Interpreted, Kernel, Root, Rows, ScatterAdd, Sequence, Stack, View
 from core.plan.flow import Branch, Loop
 from core.plan.plan import Plan
+from core.plan.striped import Striped
 from core.runtime.control_words import OPS_LEFT
 
 __all__ = ["write_device_step"]
@@ -117,7 +121,10 @@ class DeviceStep(Step):
             self.meet()
             return
         self._order(each)
-        super().instruction(each)
+        if isinstance(each, Striped):
+            write_striped(self, each)
+        else:
+            super().instruction(each)
 
     def _nest(self, each: Loop | Branch) -> None:
         if isinstance(each, Loop):
@@ -172,7 +179,9 @@ class DeviceStep(Step):
             return sums_room(each, self.launch) > 0
         if isinstance(each, Gemm):
             return product_plan(each, self.launch, self.rules.tf32).scratch(each) > 0
-        return isinstance(each, Kernel) and kernels.scratch_bytes(each) > 0
+        if isinstance(each, Kernel):
+            return each.kind not in SYSTEMS and kernels.scratch_bytes(each) > 0
+        return isinstance(each, Striped)
 
     def places(self, roots: Iterable[Root]) -> set[tuple[str, int, int]]:
         """(space, start, end) of memory. Arrays of the caller never overlap; an address that only the run tells may."""
@@ -189,7 +198,7 @@ class DeviceStep(Step):
                 found.add(ANYWHERE)
         return found
 
-    def _function(self, key: tuple[object, ...], hint: str, make: Callable[[str], Function]) -> str:
+    def function(self, key: tuple[object, ...], hint: str, make: Callable[[str], Function]) -> str:
         """The function for `key` on the threads of this launch, which has the shared memory and barriers it needs."""
         launch = self.launch
         before, launch.shared_bytes, launch.meets = (launch.shared_bytes, launch.meets), 0, False
@@ -201,10 +210,15 @@ class DeviceStep(Step):
     # --- kernels -------------------------------------------------------------------------------------------------
 
     def rows(self, each: Rows, fresh: bool = True) -> None:
-        assert fresh, "only stripes continue sums, and the target has none"
-        key = (each.kernel, *(v.shape for v in each.views))
-        name = self._function(key, "rows", lambda name: row_kernel(name, each, self.launch))
-        self._call(name, each.views, [self._scratch(sums_room(each, self.launch))])
+        key = ("rows", each.kernel, fresh, *(v.shape for v in each.views))
+        name = self.function(key, "rows", lambda name: row_kernel(name, each, self.launch, fresh))
+        self._call(name, each.views, [self.scratch(sums_room(each, self.launch))])
+
+    def fill(self, view: View, number: IRValue) -> None:
+        """Set all elements of a dense array to one number, all threads together."""
+        f, address = self.f, self.address(view)
+        with f.loop(self.launch.number(f), I64(math.prod(view.shape)), self.launch.total) as i:
+            f.store(number, f.at(address, i, view.dtype))
 
     def gemm(self, each: Gemm, addresses: list[IRValue] | None = None) -> None:
         assert addresses is None and each.then is None, "the target has no stripes and no epilogues"
@@ -212,8 +226,8 @@ class DeviceStep(Step):
         plan = product_plan(each, self.launch, self.rules.tf32)
         vectors = tuple(vector_of(v, axis) for v in views for axis in (-2, -1))
         key = ("product", *((v.shape, v.strides, v.dtype) for v in views), each.accumulate, vectors)
-        name = self._function(key, "product", lambda name: product_kernel(name, each, self.launch, plan))
-        self._call(name, views, [self._scratch(plan.scratch(each))])
+        name = self.function(key, "product", lambda name: product_kernel(name, each, self.launch, plan))
+        self._call(name, views, [self.scratch(plan.scratch(each))])
 
     def gather(self, each: Gather) -> None:
         self._indexed("gather", each, lambda name: gather_kernel(name, each, self.launch))
@@ -225,11 +239,16 @@ class DeviceStep(Step):
         rows = [each.rows] if isinstance(each, ScatterAdd) and each.rows is not None else []
         shapes = tuple((v.shape, v.dtype) for v in (each.x, each.index, each.out, *rows))
         number = each.rows_check if isinstance(each, ScatterAdd) else 0
-        name = self._function((kind, getattr(each, "op", ""), shapes, number), kind, make)
+        name = self.function((kind, getattr(each, "op", ""), shapes, number), kind, make)
         self._call(name, (each.x, each.index, each.out, *rows), [self.base(self.plan.error.root), I64(each.check)])
 
     def kernel(self, each: Kernel) -> None:
         """A kernel of `core.codegen`: its units are shared by as many threads as it has units and scratch memory."""
+        if each.kind in SYSTEMS:
+            key = ("block", each.kind, each.spec)
+            name = self.function(key, each.kind, lambda name: system_kernel(name, each, self.launch))
+            self._call(name, each.views, [self.base(self.plan.error.root), I64(each.check)])
+            return
         f = self.f
         name = self.module.function(
             (each.kind, each.spec, len(each.views)), each.kind,
@@ -240,7 +259,7 @@ class DeviceStep(Step):
         task = parallel.kernel_task(self.module, name, each, max(chunks, 1))
         addresses = [*map(self.address, each.views), self.base(self.plan.error.root)]
         if room:
-            addresses.append(self._scratch(chunks * room))
+            addresses.append(self.scratch(chunks * room))
         context = f.fresh("context")
         f.top.append(f"  {context} = alloca [{len(addresses)} x ptr], align 16")
         for i, address in enumerate(addresses):
@@ -252,7 +271,7 @@ class DeviceStep(Step):
     def _call(self, name: str, views: Iterable[View], more: Iterable[IRValue]) -> None:
         self.f.do(f"call void @{name}({', '.join(map(str, [*map(self.address, views), *more]))})")
 
-    def _scratch(self, nbytes: int) -> IRValue:
+    def scratch(self, nbytes: int) -> IRValue:
         """The address of scratch memory."""
         self.module.scratch = max(self.module.scratch, nbytes)
         return self.f.at(self.f.param("arena"), I64(self.arena.size), "uint8")

@@ -14,7 +14,7 @@ from itertools import count
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.reductions import combine
 
-__all__ = ["DECLARATIONS", "WARP", "Threads", "flat_offset", "split"]
+__all__ = ["DECLARATIONS", "WARP", "OneBlock", "Threads", "block_number", "flat_offset", "one_block", "split"]
 
 WARP = 32
 
@@ -131,6 +131,37 @@ class Threads:
     def _meet(self, f: Function, name: str) -> None:
         f.declarations.add(DECLARATIONS[name])
         f.do(f"call void @dev_{name}(i32 {next(self._places)})")
+
+
+@dataclass(slots=True)
+class OneBlock(Threads):
+    """The threads of one block of `launch`, as a launch of their own: what they run, each block runs for itself.
+
+    before: bytes of shared memory that the caller keeps for itself.
+    """
+
+    launch: Threads | None = None
+    before: int = 0
+
+    def number(self, f: Function) -> IRValue:
+        return f.op(f"urem {Threads.number(self, f)}, {self.block}", "int64")
+
+    def barrier(self, f: Function) -> None:
+        self.block_barrier(f)
+
+    def shared(self, f: Function, nbytes: int) -> IRValue:
+        assert self.launch is not None
+        return f.at(self.launch.shared(f, self.before + nbytes), I64(self.before), "uint8")
+
+
+def one_block(launch: Threads, before: int = 0) -> OneBlock:
+    """The threads of each block of a launch. before: bytes of shared memory that the caller keeps for itself."""
+    return OneBlock(1, launch.block, _places=launch._places, launch=launch, before=before)
+
+
+def block_number(f: Function, launch: Threads) -> IRValue:
+    """The number of the block of this thread."""
+    return f.op(f"udiv {launch.number(f)}, {launch.block}", "int64")
 
 
 def split(f: Function, at: IRValue, sizes: Sequence[int]) -> list[IRValue]:

@@ -51,7 +51,7 @@ class ArrayOp(ArrayWork):
     kind: "clear"  the target becomes empty.
           "copy"   the target becomes equal to the source.
           "put"    element `index` of the target becomes `value`. The target grows if it must, by zeros in between.
-          "erase"  element `index` of the target becomes zero, if it exists.
+          "erase"  element `index` of the target becomes zero, if it exists; the last one is left out.
           "extend" the target gets zeros up to the length of the source.
           "get"    `value` becomes element `index` of the source, or zeros if there is none.
           "join"   `value` becomes all elements of the source, then zeros.

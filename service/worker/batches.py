@@ -152,7 +152,7 @@ def _run_bound(
         for i in range(start, len(batches)):
             state.stop.check()
             bind(i)
-            new = bound.step(Run(np, limits), seed, steps)
+            new = bound.step(Run(state.xp, limits), seed, steps)
             answers.add(new, again.compiled, bound.has_finite_gradients() if only_values else None)
             bound.keep()
             out, steps = new, steps + 1

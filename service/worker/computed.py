@@ -17,10 +17,10 @@ from core.ir.errors import ExecutionError
 from core.ir.names import root_array
 from core.optim.loss_scaling import largest_factor
 from core.optim.rates import Rates
-from core.runtime.bound_step import bind_step
 from core.runtime.run import Run
 from core.runtime.sparse_rows import RowArray
 from core.runtime.times import Times
+from service.worker.binding import bind
 from service.worker.gradient_sum import GradientSum, Reduction, nbytes_of
 from service.worker.memory import require
 from service.worker.programs import Prepared
@@ -160,13 +160,13 @@ def runs_of(
     values = session.values(state, executable, batches[0])
     held = {name: values[name] for name in executable.input_names if name in values}
     held |= {v.name: values[v.name].copy() for v in executable.inputs if v.role == "state"}  # a bound step writes them
-    bound = bind_step(executable, held) if len(batches) > 2 and state.xp is np else None
+    bound = bind(executable, held) if len(batches) > 2 else None
     limits = limits_of(state)
     for number, batch in enumerate(batches, first):
         draw = draw_of(session.steps, number)
         if bound is not None and bound.takes(batch):
             state.stop.check()
-            out = bound.step(Run(np, limits), session.seed, draw)
+            out = bound.step(Run(state.xp, limits), session.seed, draw)
             bound.keep()
         else:
             given = session.values(state, executable, batch) | states

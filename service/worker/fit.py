@@ -199,7 +199,7 @@ class _Steps:
             for i in range(start, len(block)):
                 state.stop.check()
                 bind(i)
-                new = bound.step(Run(np, limits), seed, steps)
+                new = bound.step(Run(state.xp, limits), seed, steps)
                 self.curves.add(new)
                 if new.messages:
                     self._say(new)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from core.compiler.compile import Outputs
 from core.optim.rates import Rates
-from core.runtime.bound_step import KEPT, BoundStep, bind_step
+from core.runtime.bound_step import KEPT, BoundStep
 from core.runtime.run import Run
 from core.runtime.sparse_rows import RowArray
+from service.worker.binding import bind
 from service.worker.programs import Prepared
 from service.worker.running import limits_of
 from service.worker.state import WorkerState
+
+if TYPE_CHECKING:
+    from core.device.bound_step import DeviceBoundStep
 
 __all__ = ["LastStep", "last_step"]
 
@@ -34,7 +36,7 @@ class LastStep:
     fetch: Sequence[str]
     version: int
     rates: Rates
-    bound: BoundStep | None = None
+    bound: BoundStep | DeviceBoundStep | None = None
 
     def serves(self, version: int, rates: Rates, args: Mapping[str, Any], feeds: Mapping[str, Any]) -> bool:
         """Whether this step can run the call `args` on a session of this version. If so, it has taken the feeds."""
@@ -68,7 +70,7 @@ class LastStep:
             raise RuntimeError("this step is not bound to the session's arrays")
         state.stop.check()
         try:
-            return self.bound.step(Run(np, limits_of(state)), seed, step)
+            return self.bound.step(Run(state.xp, limits_of(state)), seed, step)
         finally:
             self.bound.drop_feeds()
 
@@ -99,5 +101,5 @@ def last_step(
         for place in KEPT:
             results: Mapping[str, Any] = getattr(out, place)
             held |= {name: each for name, each in results.items() if not isinstance(each, RowArray)}
-        again.bound = bind_step(compiled.executable, held)
+        again.bound = bind(compiled.executable, held)
     return again

@@ -21,10 +21,11 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from core.device.driver import DeviceFault
 from core.ir.errors import CoreError, OutOfMemory, ProgramError
 from core.ir.stop import watched_by
 from service import logs
@@ -85,9 +86,9 @@ def main(socket_fd: int, parent_pid: int, handlers: str) -> int:
     threading.Thread(target=_beat, args=(page, start.heartbeat, parent_pid), daemon=True).start()
 
     xp, device = _device(start.device)
-    if start.device == "cpu" and start.settings.get("compile", "never") != "never":
-        _prepare_code(start.settings, start.memory_limit)
     state = WorkerState(start.worker, start.device, xp, start.settings, StopSignal(page, 0, time.monotonic()))
+    if start.settings.get("compile", "never") != "never":
+        _prepare_code(state, start.memory_limit)
     send = _Sender(sock)
     state.compilations = Compilations(
         lambda number: send(messages.encode(messages.CompilationDone(number))), _end_compiler
@@ -139,19 +140,27 @@ def _device(device: str) -> tuple[ModuleType, str]:
     return xp, f"cuda: {xp.cuda.runtime.getDeviceProperties(0)['name'].decode()}"
 
 
-def _prepare_code(settings: Mapping[str, Any], memory_limit: int | None) -> None:
+def _prepare_code(state: WorkerState, memory_limit: int | None) -> None:
     """Start the compiler process and the threads of compiled code, and open the cache of compiled code on disk.
+
+    On a GPU: test machine code there, and compile steps for it from now on.
 
     memory_limit: of the worker, two thirds of the share that it has together with its compiler; None for no limit.
 
     All workers share the cache. Without the early start, the first compilation would wait for the compiler process.
     """
+    directory = Path(state.settings["cache_dir"] or Path(state.settings["data_dir"]) / "code").absolute()
+    limit = state.settings["cache_bytes"]
+    if state.device == "cuda":
+        from service.worker.gpu import use_gpu  # imported here, because most workers have no GPU
+
+        state.gpu = use_gpu(directory, limit)
+        return
     from core.codegen.machine import keep_on_disk, use_compiler_process  # imported here, because it loads LLVM
     from core.codegen.threads import start_threads, thread_count
 
     use_compiler_process(thread_count(), 0 if memory_limit is None else memory_limit // 2).start()
-    directory = Path(settings["cache_dir"] or Path(settings["data_dir"]) / "code")
-    keep_on_disk(directory.absolute(), settings["cache_bytes"])
+    keep_on_disk(directory, limit)
     start_threads()
 
 
@@ -263,6 +272,8 @@ def _answer(
         state.free_device_memory()
         log.warning("call %d (%s) ran out of memory: %s", call.number, call.op, error)
         failed = _failed(call, state, "memory", "out_of_memory", f"the worker ran out of memory: {error}")
+    except DeviceFault as error:
+        _end(error)
     except Exception:
         log.exception("call %d (%s) failed inside its handler", call.number, call.op)
         _end_if_device_lost(state)
@@ -360,9 +371,14 @@ def _end_if_device_lost(state: WorkerState) -> None:
     try:
         state.xp.cuda.runtime.deviceSynchronize()
     except state.xp.cuda.runtime.CUDARuntimeError as error:
-        log.critical("ending this worker, because its GPU context is broken: %s", error)
-        logging.shutdown()
-        os._exit(EXIT_DEVICE_LOST)
+        _end(error)
+
+
+def _end(error: Exception) -> NoReturn:
+    """End the process, because its GPU has failed."""
+    log.critical("ending this worker, because its GPU context is broken: %s", error)
+    logging.shutdown()
+    os._exit(EXIT_DEVICE_LOST)
 
 
 if __name__ == "__main__":

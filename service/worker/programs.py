@@ -234,10 +234,12 @@ class CachedProgram:
         )
 
     def timed(self, compiled: Prepared) -> Prepared:
-        """The same executable with machine code that measures the time of each kernel."""
+        """The same executable with machine code that measures the time of each kernel; on a GPU op by op."""
         executable = compiled.executable
         if executable.machine is None:
             return compiled
+        if not executable.backend.runs_on(np):
+            return Prepared(replace(executable, machine=None), fresh=False)
         key = ("timed", id(executable.interpreter))  # the cache entry keeps it alive, so its id is not reused
         found = self._executables.get(key)
         if found is None:
@@ -376,7 +378,9 @@ def about_program(examine: Callable[[CachedProgram, dict[str, Any]], Answer]) ->
 
 def machine_for(state: WorkerState) -> Machine:
     """Whether this worker compiles programs to machine code: "auto" decides for each program."""
-    return state.settings.get("compile", "never") if state.device == "cpu" else "never"
+    if state.device == "cuda" and state.gpu is None:
+        return "never"
+    return state.settings.get("compile", "never")  # type: ignore[no-any-return]
 
 
 def check_type(name: str, wanted: Any, value: np.ndarray) -> None:

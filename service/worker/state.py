@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from service.ipc.signal_page import SignalPage
 from service.worker.compiling import Compilations
 from service.worker.executables import Executables, executables
 from service.worker.memory import HostMemory, Memory
+
+if TYPE_CHECKING:
+    from core.device.backend import DeviceBackend
 
 __all__ = ["Handler", "StopSignal", "WorkerState"]
 
@@ -83,6 +86,7 @@ class WorkerState:
     compilations: compiles in a thread; if None, handlers compile in the call itself.
     answer_bytes: limit of the tensors in the answer to the current call; None for no limit.
     compile_seconds: seconds spent on compiling programs for the current call.
+    gpu:          compiles steps for the GPU of this worker; None on a processor, and if the GPU runs op by op.
     memory:       limits the arrays of runs, on the device that they run on; None for no limit.
     host_memory:  limits requests and answers; on a CPU worker it is `memory`.
     """
@@ -104,6 +108,7 @@ class WorkerState:
     compilations: Compilations | None = None
     answer_bytes: int | None = None
     compile_seconds: float = 0.0
+    gpu: DeviceBackend | None = None
     memory: Memory | None = None
     host_memory: HostMemory | None = None
 
@@ -117,7 +122,9 @@ class WorkerState:
         self.compile_seconds += seconds
 
     def free_device_memory(self) -> None:
-        """Return the array module's unused device memory to the device."""
+        """Return unused memory of the array module and of machine code to the device."""
+        if self.gpu is not None:
+            self.gpu.arena.free_idle()
         if self.device == "cuda":
             self.xp.get_default_memory_pool().free_all_blocks()
 

@@ -65,6 +65,7 @@ def step(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray
         return _first_step(state, session, rates, args, tensors)
     out = again.run(state, session.seed, session.steps)
     result, arrays = answer_of(state, again.compiled, out, args["returned"], args["require_finite"])
+    arrays = {name: state.to_host(value) for name, value in arrays.items()}  # the transfer may fail: before any change
     result |= _about_step(session, rates, out, result)
 
     session.adopt(out)

@@ -205,7 +205,15 @@ static void race(const char *what, int thread, int line, int place) {
   leave(STOPPED);
 }
 
-void dev_reads(void *address, int32_t bytes, int32_t place) {
+/* A GPU refuses an address that is no multiple of what an instruction assumes. */
+static void check_aligned(void *address, int32_t alignment, int32_t place) {
+  if (!gpu.watches || (uintptr_t)address % alignment == 0) return;
+  fail("an address between two multiples of what the code assumes: alignment, line", alignment, place);
+  leave(STOPPED);
+}
+
+void dev_reads(void *address, int32_t bytes, int32_t alignment, int32_t place) {
+  check_aligned(address, alignment, place);
   for (int i = 0; gpu.watches && i < bytes; i++) {
     Record *r = record_of((uintptr_t)address + i);
     if (r->writer != NOBODY && !is_over(r->writer, &r->written)) race("a read of what another thread writes", r->writer, r->line, place);
@@ -216,7 +224,8 @@ void dev_reads(void *address, int32_t bytes, int32_t place) {
   }
 }
 
-void dev_writes(void *address, int32_t bytes, int32_t place) {
+void dev_writes(void *address, int32_t bytes, int32_t alignment, int32_t place) {
+  check_aligned(address, alignment, place);
   for (int i = 0; gpu.watches && i < bytes; i++) {
     Record *r = record_of((uintptr_t)address + i);
     if (r->writer != NOBODY && !is_over(r->writer, &r->written)) race("two threads write", r->writer, r->line, place);

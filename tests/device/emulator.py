@@ -40,7 +40,7 @@ FUNCTIONS = (
 )  # fmt: skip
 FLOATS = {"float": 4, "double": 8, "half": 2, "ptr": 8}
 ACCESS = re.compile(
-    r"^  (?:%\S+ = )?(load|store) (?!volatile)(?:atomic )?(\w+|<\d+ x \w+>)(?: \S+)?, (ptr %[\w.]+), align \d+$"
+    r"^  (?:%\S+ = )?(load|store) (?!volatile)(?:atomic )?(\w+|<\d+ x \w+>)(?: \S+)?, (ptr %[\w.]+), align (\d+)$"
 )
 ALIGNMENT = 256
 
@@ -84,11 +84,12 @@ def watched(text: str) -> str:
 def _watched(line: str, number: int) -> Iterator[str]:
     found = ACCESS.match(line)
     if found:
-        kind, type, address = found.groups()
+        kind, type, address, alignment = found.groups()
         if "slot" not in address:
             one = type.strip("<>").split(" x ")
             nbytes = (FLOATS.get(one[-1]) or int(one[-1][1:]) // 8) * (int(one[0]) if len(one) == 2 else 1)
-            yield f"  call void @dev_{'reads' if kind == 'load' else 'writes'}({address}, i32 {nbytes}, i32 {number})"
+            name = "reads" if kind == "load" else "writes"
+            yield f"  call void @dev_{name}({address}, i32 {nbytes}, i32 {alignment}, i32 {number})"
     yield line
 
 
@@ -100,7 +101,9 @@ class Emulated:
         _emulator()
         text = code.text
         if watches:
-            text = watched(text) + "\ndeclare void @dev_reads(ptr, i32, i32)\ndeclare void @dev_writes(ptr, i32, i32)\n"
+            text = watched(text) + "".join(
+                f"\ndeclare void @dev_{n}(ptr, i32, i32, i32)\n" for n in ("reads", "writes")
+            )
         module = llvm.parse_assembly(text)
         module.verify()
         machine = cpu().target_machine()

@@ -1,5 +1,6 @@
 """Machine code agrees with the reference executor on random mixtures of attention, lookups, losses over labels,
-recurrent cells, convolutions and small products, in forms that only large arrays have otherwise.
+recurrent cells, convolutions, small products and scores of gathered rows, in forms that only large arrays have
+otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import optimize
 from core.ir import Block
 from core.ops.common.types import as_dtype
-from core.plan import moments, rows_at
+from core.plan import gathered_products, moments, rows_at
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
@@ -29,6 +30,8 @@ __all__ = ["guards"]
 
 PARTS = {"float64": 1e-9, "float32": 2e-4, "bfloat16": 0.1}
 """Largest errors as parts of the largest element."""
+
+SCORED = (0, 3, 11, 24)
 
 QUICK = (3, 14, 25, 112, 3031)
 """112: products of bfloat16 pairs in stripes of one row. 3031: the variance of long rows."""
@@ -48,6 +51,7 @@ def rare_forms(draw: random.Random, monkeypatch: pytest.MonkeyPatch) -> CpuBacke
         repeated=draw.choice((0, 0, 2**62)), matrix=draw.choice((0, 0, 2**26)), batch=draw.choice((1, 2)),
         shared=draw.choice((1, 500, 5000)),
     )  # fmt: skip
+    monkeypatch.setattr(gathered_products, "LEAST_SUMS", random.Random(str(limits)).choice((1, 8, 256)))
     rare = random.Random(str(limits))
     limits = replace(limits, block=rare.choice((2, 4, 64)))
     monkeypatch.setattr(moments, "LONGEST", rare.choice((40, 40, 4096)))
@@ -77,12 +81,12 @@ def agree(block: Block, values: list[np.ndarray], backend: CpuBackend, part: flo
     assert all(each.intact for each in guards)
 
 
-def compare(seed: int, monkeypatch: pytest.MonkeyPatch, guards: list[Guarded]) -> None:
+def compare(seed: int, monkeypatch: pytest.MonkeyPatch, guards: list[Guarded], scored: bool = False) -> None:
     """Compare a mixture, its gradients, and sometimes the gradients of these."""
     draw = random.Random(seed * 7 + 1)
     dtype = draw.choice(("float64", "float64", "float64", "float32", "bfloat16"))
     backend = rare_forms(draw, monkeypatch)
-    block, values, wrt = mixture(seed, dtype, draw.choice((1, 2, 3, 3, 4)))
+    block, values, wrt = mixture(seed, dtype, draw.choice((1, 2, 3, 3, 4)), scored)
     rng = np.random.default_rng(seed)
     orders = 2 if dtype == "float64" and draw.random() < 0.35 else 1
     for order in range(1, orders + 1):
@@ -98,9 +102,14 @@ def test_a_mixture_agrees_with_the_reference_executor(seed, monkeypatch, guards)
     compare(seed, monkeypatch, guards)
 
 
+@pytest.mark.parametrize("seed", SCORED)
+def test_a_mixture_with_scores_of_gathered_rows_agrees_with_the_reference_executor(seed, monkeypatch, guards):
+    compare(seed, monkeypatch, guards, scored=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_many_mixtures_agree_with_the_reference_executor(part, monkeypatch, guards):
     for seed in range(part * 40 + 200, part * 40 + 240):
-        compare(seed, monkeypatch, guards)
+        compare(seed, monkeypatch, guards, scored=seed % 2 == 1)
         guards.clear()

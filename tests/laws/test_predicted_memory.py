@@ -16,10 +16,18 @@ from hypothesis import strategies as st
 from bench import workloads
 from core.analysis import analyse
 from core.analysis.compiled import machine_code
-from core.compiler.compile import GradientQuery, compile_gradient
+from core.analysis.records import record_bytes
+from core.codegen.backend import CPU
+from core.codegen.cpu_target import CPU_TARGET
+from core.compiler.compile import GradientQuery, compile_gradient, optimize
+from core.ir import TensorType
+from core.ir.builder import BlockBuilder
+from core.plan import plan_block
 from core.runtime.executable import Executable
 from core.runtime.region import NativeRegion
+from core.runtime.run import Run
 from core.wire import read
+from tests.array_programs import array_program
 from tests.core.passes.test_memory_policies import POLICIES, tanh_loop
 from tests.laws.test_random_programs import ALL, FIXED, leaves, second_order
 from tests.programs import Sketch
@@ -137,3 +145,41 @@ def test_no_random_program_allocates_more_than_predicted_for_its_longest_loop(do
         if not predicted["interpreted"]:
             given = {v.name: values[v.name] for v in executable.inputs if v.role != "key"}
             assert allocated(executable, given) <= predicted["peak_bytes"]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 5])
+def test_no_random_program_on_arrays_allocates_more_than_predicted(seed):
+    sketch = array_program(seed, width=300, rooms=1 + seed % 2)
+    program = read(sketch.document)
+    for executable in (
+        compile_gradient(program, GradientQuery(loss="loss")),
+        second_order(program, inputs=("h0", "k0")),
+    ):
+        predicted = machine_code(executable.interpreter.block, trips=3)
+        given = {v.name: sketch.values[v.name] for v in executable.inputs}
+
+        assert predicted["interpreted"] == []
+        assert allocated(executable, given) <= predicted["peak_bytes"]
+
+
+def test_arrays_made_from_a_record_of_unknown_length_allocate_the_predicted_bytes():
+    """Forty records of 3200 bytes, and the same in the array that gets one more element."""
+    vector, integer = TensorType((400,), "float64"), TensorType((), "int64")
+    b = BlockBuilder()
+    x, n, zero = b.param(vector), b.param(integer), b.constant(0, "int64", ())
+    inner = BlockBuilder()
+    inner.param(TensorType((), "bool"))
+    at, state, end = inner.param(integer), inner.param(vector), inner.param(integer)
+    following, new = inner.emit("increment", at, step=1), inner.emit("sin", state)
+    body = inner.build([inner.emit("less_than", following, end), following, new, new])
+    go = b.emit("less_than", zero, n)
+    numbers = {"carried": 3, "captured": 1, "condition": True}
+    *_, record = b.append(b.make("loop", go, zero, x, n, sub_block=body, **numbers))
+    array = b.emit("array_write", x, b.emit("array_length", record), record)
+    plan = plan_block(optimize(b.build([b.emit("array_read", array, n)])), CPU_TARGET)
+    region = CPU.compile(plan)
+    value = np.linspace(0, 1, 400)
+
+    (found,) = region(Run(), value, np.array(40))
+    assert found.tolist() == value.tolist()
+    assert region.stack_bytes == record_bytes(plan, 40)

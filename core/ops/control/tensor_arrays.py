@@ -165,9 +165,11 @@ array_take.example(
 
 @op(stacks=True)
 def array_erase(xp, array, index):
-    """The cotangent of an array with element `index` set to zero."""
+    """The cotangent of an array with element `index` set to zero. It has no more elements than the array before it
+    was written there: the last element is left out.
+    """
     at = int(index)
-    return [*array[:at], None, *array[at + 1 :]] if at < len(array) else array
+    return [*array[:at], *([None, *array[at + 1 :]] if at + 1 < len(array) else [])]
 
 
 array_erase.infer(lambda array, index: _array(array, "array_erase"))

@@ -282,3 +282,13 @@ def read_then_sum() -> None:
 def test_a_sum_of_arrays_after_a_failed_check_writes_nothing():
     """Else it would write to memory of others, and end the process."""
     subprocess.run([sys.executable, "-c", AFTER_A_FAILED_CHECK], check=True, timeout=120)
+
+
+def test_an_element_can_be_appended_to_the_rows_of_a_matrix():
+    s = Sketch()
+    x, y = s.param("x", np.arange(6.0).reshape(3, 2) / 7), s.param("y", [0.3, 0.5])
+    s.op("array_write", s.op("sin", y), s.const(3, (), "int64"), s.op("array_unstack", x), out="array")
+    first, last = (s.op("array_read", "array", s.const(i, (), "int64")) for i in (0, 3))
+    s.total(s.op("mul", first, last))
+    check(s)
+    compiled(s, "x", "y")

@@ -1,0 +1,240 @@
+"""Factorisations and triangular systems on a device: a block of threads for each matrix.
+
+Each number of a result is computed by one thread from the columns, or rows, before it, in their order; sums over a
+column are those of lanes, then of warps. So the bits depend on the number of threads of a block, and on nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from core.codegen.checks import fail
+from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
+from core.codegen.reductions import combine, identity
+from core.codegen.vector_slices import move
+from core.device.threads import WARP, Threads, block_number, one_block
+from core.plan.systems import Cholesky, Elimination, Triangle
+
+if TYPE_CHECKING:
+    from core.plan.data import Kernel
+
+__all__ = ["SYSTEMS", "Block", "system_kernel", "system_units", "system_waits"]
+
+COLUMNS = 32
+"""Right-hand sides of a system that a block solves at a time."""
+
+
+class Block:
+    """The threads of one block, while a function for them is written. warp, lane: of this thread in the block."""
+
+    def __init__(self, f: Function, launch: Threads) -> None:
+        self.f, self.launch, self.team = f, launch, one_block(launch)
+        self.number, self.total = self.team.number(f), launch.block
+        self.first = f.compare("icmp eq", self.number, I64(0))
+        self.warp, self.lane = f.op(f"udiv {self.number}, {WARP}", "int64"), self.team.lane(f)
+        self.warps = launch.block // WARP
+
+    def meet(self) -> None:
+        self.team.barrier(self.f)
+
+    def combined(self, op: str, value: IRValue) -> IRValue:
+        """The reduction of the values of all threads, in each of them."""
+        f, dtype, total = self.f, value.dtype, self.f.slot(value.dtype)
+        one = self.team.reduce_warp(f, op, value)
+        room = self.team.shared(f, self.warps * itemsize(dtype))
+        with f.when(f.compare("icmp eq", self.lane, I64(0))):
+            f.store(one, f.at(room, self.warp, dtype))
+        self.meet()
+        f.write(identity(op, dtype), total)
+        with f.loop(I64(0), I64(self.warps)) as warp:
+            f.write(combine(f, op, f.read(total, dtype), f.load(f.at(room, warp, dtype), dtype)), total)
+        self.meet()
+        return f.read(total, dtype)
+
+
+def system_kernel(name: str, each: Kernel, launch: Threads) -> Function:
+    """``name(arrays..., error, check)`` for all threads."""
+    names, write = SYSTEMS[each.kind]
+    f = Function(name, [*((n, "ptr") for n in (*names, "error")), ("check", "int64")], noalias=False)
+    block = Block(f, launch)
+    with f.loop(block_number(f, launch), I64(system_units(each)), launch.blocks) as unit:
+        write(block, each.spec, unit)
+        block.meet()
+    return f
+
+
+def system_units(each: Kernel) -> int:
+    """How many blocks can work at a time: on a matrix, or some columns of its right-hand side, each."""
+    groups = -(-each.spec.k // COLUMNS) if isinstance(each.spec, Triangle) else 1
+    return each.spec.batch * groups
+
+
+def system_waits(each: Kernel) -> int:
+    """Barriers of a block for one unit: most of them once for each row."""
+    return each.spec.n * {"cholesky": 3, "eliminate": 7}.get(each.kind, 1)
+
+
+def _minus_product(f: Function, value: IRValue, a: IRValue, b: IRValue) -> IRValue:
+    return f.fma(f.op(f"fneg {a}", a.dtype), b, value)
+
+
+# --- Cholesky factors ----------------------------------------------------------------------------------------------
+
+
+def _cholesky(block: Block, spec: Cholesky, matrix: IRValue) -> None:
+    """``(x, out)``: the columns one after another, each subtracted from those to its right."""
+    f, n, dtype = block.f, spec.n, spec.dtype
+    x, out = move(f, f.param("x"), dtype, (matrix, spec.x[0])), move(f, f.param("out"), dtype, (matrix, n * n))
+    at = lambda row, column: move(f, out, dtype, (row, n), (column, 1))
+    with f.loop(block.warp, I64(n), block.warps) as row, f.loop(block.lane, I64(n), WARP) as column:
+        lower = f.compare("icmp sle", column, row)
+        place = f.select(lower, column, row)  # the upper triangle of x is not read
+        value = f.load(move(f, x, dtype, (row, spec.x[1]), (place, spec.x[2])), dtype)
+        f.store(f.select(lower, value, literal(0, dtype)), at(row, column))
+    block.meet()
+    with f.loop(I64(0), I64(n)) as j:
+        pivot = f.load(at(j, j), dtype)
+        root = f.intrinsic("sqrt", pivot)
+        block.meet()
+        after = f.binary("add", j, I64(1))
+        with f.when(block.first):
+            f.store(root, at(j, j))
+            positive = f.compare("fcmp ogt", pivot, literal(0, dtype))
+            with f.when(f.op(f"xor {positive}, true", "bool")):
+                fail(f, f.param("error"), f.param("check"))
+        with f.loop(f.binary("add", after, block.number), I64(n), block.total) as row:
+            f.store(f.binary("fdiv", f.load(at(row, j), dtype), root), at(row, j))
+        block.meet()
+        with f.loop(f.binary("add", after, block.warp), I64(n), block.warps) as row:
+            factor, end = f.load(at(row, j), dtype), f.binary("add", row, I64(1))
+            with f.loop(f.binary("add", after, block.lane), end, WARP) as column:
+                place = at(row, column)
+                f.store(_minus_product(f, f.load(place, dtype), factor, f.load(at(column, j), dtype)), place)
+        block.meet()
+
+
+# --- LU factors ----------------------------------------------------------------------------------------------------
+
+
+def _eliminate(block: Block, spec: Elimination, matrix: IRValue) -> None:
+    """``(x, out, order, sign)``: the columns one after another, each with the search for its pivot."""
+    f, n, dtype = block.f, spec.n, spec.dtype
+    integer = f"int{8 * itemsize(dtype)}"
+    x, out = move(f, f.param("x"), dtype, (matrix, spec.x[0])), move(f, f.param("out"), dtype, (matrix, n * n))
+    order = move(f, f.param("order"), "int64", (matrix, n))
+    at = lambda row, column: move(f, out, dtype, (row, n), (column, 1))
+    with f.loop(block.warp, I64(n), block.warps) as row, f.loop(block.lane, I64(n), WARP) as column:
+        f.store(f.load(move(f, x, dtype, (row, spec.x[1]), (column, spec.x[2])), dtype), at(row, column))
+    with f.loop(block.number, I64(n), block.total) as row:
+        f.store(row, f.at(order, row, "int64"))
+    sign = f.slot(dtype)
+    f.write(literal(1, dtype), sign)
+    block.meet()
+    with f.loop(I64(0), I64(n)) as j:
+        best = _pivot(block, j, n, integer, lambda row, j=j: f.load(at(row, j), dtype))  # type: ignore[misc]
+        moved = f.compare("icmp ne", best, j)
+        with f.when(moved):
+            with f.loop(block.number, I64(n), block.total) as column:
+                _exchange(f, at(j, column), at(best, column), dtype)
+            with f.when(block.first):
+                _exchange(f, f.at(order, j, "int64"), f.at(order, best, "int64"), "int64")
+        now = f.read(sign, dtype)
+        f.write(f.select(moved, f.op(f"fneg {now}", dtype), now), sign)
+        block.meet()
+        pivot, after = f.load(at(j, j), dtype), f.binary("add", j, I64(1))
+        zero = f.compare("fcmp oeq", pivot, literal(0, dtype))
+        pivot = f.select(zero, literal(1, dtype), pivot)  # all numbers below it are 0 too
+        with f.loop(f.binary("add", after, block.number), I64(n), block.total) as row:
+            f.store(f.binary("fdiv", f.load(at(row, j), dtype), pivot), at(row, j))
+        block.meet()
+        with f.loop(f.binary("add", after, block.warp), I64(n), block.warps) as row:
+            factor = f.load(at(row, j), dtype)
+            with f.loop(f.binary("add", after, block.lane), I64(n), WARP) as column:
+                place = at(row, column)
+                f.store(_minus_product(f, f.load(place, dtype), factor, f.load(at(j, column), dtype)), place)
+        block.meet()
+    with f.when(block.first):
+        f.store(f.read(sign, dtype), f.at(f.param("sign"), matrix, dtype))
+
+
+def _pivot(block: Block, first: IRValue, n: int, integer: str, number: Callable[[IRValue], IRValue]) -> IRValue:
+    """The row of the first largest number of a column, from row `first` on. NaN counts as the largest."""
+    f, most, place = block.f, block.f.slot(integer), block.f.slot("int64")
+    f.write(IRValue("-1", integer), most)
+    f.write(I64(n), place)
+    with f.loop(f.binary("add", first, block.number), I64(n), block.total) as row:
+        bits = f.bitcast(f.intrinsic("fabs", number(row)), integer)  # ordered as the sizes are
+        larger = f.compare("icmp sgt", bits, f.read(most, integer))
+        f.write(f.select(larger, bits, f.read(most, integer)), most)
+        f.write(f.select(larger, row, f.read(place, "int64")), place)
+    own = f.read(most, integer)
+    largest = block.combined("max", own)
+    mine = f.select(f.compare("icmp eq", own, largest), f.read(place, "int64"), I64(n))
+    return block.combined("min", mine)
+
+
+def _exchange(f: Function, one: IRValue, other: IRValue, dtype: str) -> None:
+    a, b = f.load(one, dtype), f.load(other, dtype)
+    f.store(b, one)
+    f.store(a, other)
+
+
+# --- triangular systems --------------------------------------------------------------------------------------------
+
+
+def _substitute(block: Block, spec: Triangle, unit: IRValue) -> None:
+    """``(t[, y][, order], out)``: each row of the solution is subtracted from those that follow.
+
+    A thread has one column of the right-hand side and some of its rows. The rows lie in the result, each divided by
+    its number of the diagonal at the end.
+    """
+    f, n, k, dtype = block.f, spec.n, spec.k, spec.dtype
+    groups = -(-k // COLUMNS)
+    width = min(COLUMNS, 1 << (k - 1).bit_length())
+    matrix = f.op(f"udiv {unit}, {groups}", "int64")
+    group = f.op(f"urem {unit}, {groups}", "int64")
+    own, down = f.op(f"urem {block.number}, {width}", "int64"), f.op(f"udiv {block.number}, {width}", "int64")
+    column, rows = f.binary("add", f.op(f"mul nsw {group}, {COLUMNS}", "int64"), own), block.total // width
+    inside = f.compare("icmp slt", column, I64(k))
+    t = lambda i, j: f.load(move(f, f.param("t"), dtype, (matrix, spec.t[0]), (i, spec.t[1]), (j, spec.t[2])), dtype)
+    ordered = lambda i: f.load(move(f, f.param("order"), "int64", (matrix, spec.order), (i, 1)), "int64")
+
+    def at(row: IRValue) -> IRValue:
+        row = ordered(row) if spec.ordered == "z" else row
+        return move(f, f.param("out"), dtype, (matrix, n * k), (row, k), (column, 1))
+
+    if not spec.unit:
+        with f.loop(block.number, I64(n), block.total) as i, f.when(f.compare("fcmp oeq", t(i, i), literal(0, dtype))):
+            fail(f, f.param("error"), f.param("check"))
+    with f.when(inside), f.loop(down, I64(n), rows) as i:
+        source = ordered(i) if spec.ordered == "y" else i
+        if spec.identity:
+            value = f.select(f.compare("icmp eq", source, column), literal(1, dtype), literal(0, dtype))
+        else:
+            steps = ((matrix, spec.y[0]), (source, spec.y[1]), (column, spec.y[2]))
+            value = f.load(move(f, f.param("y"), dtype, *steps), dtype)
+        f.store(value, at(i))
+    block.meet()
+    with f.loop(I64(0), I64(n)) as number:
+        i = f.binary("sub", I64(n - 1), number) if spec.upper else number
+        start, end = (I64(0), i) if spec.upper else (f.binary("add", i, I64(1)), I64(n))
+        with f.when(inside):
+            known = f.load(at(i), dtype)
+            known = known if spec.unit else f.binary("fdiv", known, t(i, i))
+            with f.loop(f.binary("add", start, down), end, rows) as row:
+                f.store(_minus_product(f, f.load(at(row), dtype), t(row, i), known), at(row))
+        block.meet()
+    if not spec.unit:
+        with f.when(inside), f.loop(down, I64(n), rows) as i:
+            f.store(f.binary("fdiv", f.load(at(i), dtype), t(i, i)), at(i))
+
+
+SYSTEMS: dict[str, tuple[tuple[str, ...], Callable[[Block, Any, IRValue], None]]] = {
+    "cholesky": (("x", "out"), _cholesky),
+    "eliminate": (("x", "out", "order", "sign"), _eliminate),
+    "substitute": (("t", "y", "out"), _substitute),
+    "substitute_ordered": (("t", "y", "order", "out"), _substitute),
+    "substitute_identity": (("t", "order", "out"), _substitute),
+}
+"""For each kind of kernel the names of its arrays, and what writes it for one unit: a matrix, or some columns of it."""

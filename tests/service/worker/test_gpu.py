@@ -1,0 +1,310 @@
+"""A worker whose GPU is emulated: its steps equal those of a worker on the processor, and its failures are answered."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="the stand-in is made from the installed cupy")
+from core.compiler.backends import CHOSEN, use_backend
+from core.device.backend import DeviceBackend
+from core.device.bound_step import DeviceBoundStep
+from core.device.driver import DeviceFault
+from core.ir.errors import ExecutionError
+from service.objects import Objects
+from service.objects.tensor_file import chunks
+from service.settings import Settings
+from service.worker import gpu, sessions, snapshot, training
+from service.worker.programs import machine_for
+from service.worker.state import WorkerState
+from tests.cupy_stand_in import Array, installed
+from tests.device.driver import EmulatedDriver
+from tests.device.emulator import compiler
+from tests.device.worker_gpu import backend_on, emulated_cuda
+from tests.service.worker import test_fit
+from tests.service.worker.test_last_step import RNG, WRONG, Side, feeds, going, noisy, same
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
+
+
+@pytest.fixture
+def cupy():
+    with installed() as module:
+        yield module
+
+
+@pytest.fixture
+def driver(cupy):
+    return EmulatedDriver(xp=cupy)
+
+
+@pytest.fixture
+def backend(driver):
+    backend = backend_on(driver)
+    before = use_backend(backend)
+    with emulated_cuda(driver):
+        yield backend
+    use_backend(before)
+
+
+class GpuSide(Side):
+    """A session in a worker on the emulated GPU."""
+
+    def __init__(self, sketch: Any, backend: DeviceBackend) -> None:
+        xp = backend.driver.xp
+        settings = Settings(compile="always").model_dump(mode="json")
+        self.state = WorkerState("w", "cuda", xp, settings, going(), gpu=backend)  # type: ignore[arg-type]
+        adam = {"type": "adam", "attrs": {"learning_rate": 0.05}}
+        asked = {"id": "s", "document": sketch.document, "query": {"loss": "loss"}, "optimizer": adam, "clip": None}
+        given = {n: v for n, v in sketch.values.items() if n not in ("x", "i")}
+        sessions.create(self.state, {**asked, "seed": 3, "initializers": {}}, given)
+
+    def held(self) -> dict[str, np.ndarray]:
+        s = self.session
+        held = {k: v for each in (s.parameters, s.states, s.slots) for k, v in each.items()}
+        assert all(isinstance(v, Array) for v in held.values()), "values stay on the GPU"
+        return {k: self.state.to_host(v) for k, v in held.items()}
+
+
+@pytest.fixture
+def sides(backend):
+    sketch = noisy()
+    return GpuSide(sketch, backend), Side(sketch, "never")
+
+
+def test_steps_on_a_gpu_equal_those_on_the_processor(sides, driver):
+    on_gpu, on_cpu = sides
+    for number in range(6):
+        given = feeds()
+        same(on_gpu.step(given, "all"), on_cpu.step(given, "all"))
+        assert on_gpu.is_bound == (number > 0)
+        same(on_gpu.held(), on_cpu.held())
+    assert isinstance(on_gpu.session.last_step.bound, DeviceBoundStep)
+    assert driver.graph_launches
+
+
+@pytest.mark.parametrize("more", [{"batches": 5}, {"accumulate": 5, "reduction": "mean"}])
+def test_several_batches_in_one_call_equal_those_on_the_processor(sides, more):
+    on_gpu, on_cpu = sides
+    for _ in range(2):
+        given = feeds(RNG.standard_normal((5, 4, 3)).astype("float32"), i=np.tile(np.asarray([0, 1, 2, 1]), (5, 1)))
+        same(on_gpu.step(given, **more), on_cpu.step(given, **more))
+        same(on_gpu.held(), on_cpu.held())
+
+
+def test_gradients_that_are_added_up_equal_those_on_the_processor(sides):
+    given = feeds(RNG.standard_normal((4, 4, 3)).astype("float32"), i=np.tile(np.asarray([0, 1, 2, 1]), (4, 1)))
+    for side in sides:
+        asked = {"id": "s", "seq": 1, "fetch": [], "returned": "none", "stream": False, "tables": {}}
+        for _ in range(2):
+            training.gradients(side.state, {**asked, "accumulate": True, "batches": 4}, given)
+        training.update(side.state, {**asked, "require_finite": True}, {})
+    same(sides[0].held(), sides[1].held())
+
+
+def test_other_calls_between_bound_steps_see_and_change_their_values(sides):
+    def put(side: Side) -> None:
+        sessions.put_parameters(side.state, {"id": "s"}, {"w": np.ones((3, 2), "float32")})
+
+    def read(side: Side) -> Any:
+        _, found = sessions.get_parameters(side.state, {"id": "s", "names": None}, {})
+        return {name: np.array(side.state.to_host(value)) for name, value in found.items()}
+
+    def evaluate(side: Side) -> Any:
+        _, found = training.evaluate(side.state, {"id": "s", "fetch": ["loss"]}, given)
+        return np.array(side.state.to_host(found["fetch/loss"]))
+
+    def profile(side: Side) -> Any:
+        return side.step(given, profile=True)
+
+    def stream(side: Side) -> Any:
+        side.step(given, "all", stream=True)
+
+    given = feeds()
+    for between in (put, read, evaluate, profile, stream):
+        for _ in range(3):
+            same(*(side.step(given, "all") for side in sides))
+        same(*(between(side) for side in sides))
+    same(*(side.step(given, "all") for side in sides))
+    same(*(side.held() for side in sides))
+
+
+def test_a_fit_equals_one_on_the_processor(backend, tmp_path, monkeypatch):
+    Objects(str(tmp_path / "objects")).write(test_fit.KEY, chunks(test_fit.COLUMNS, {}))
+    on_cpu = test_fit.Side(tmp_path, test_fit.classifier(), compile="never")
+    monkeypatch.setattr(test_fit, "WorkerState", partial(gpu_state, backend))
+    on_gpu = test_fit.Side(tmp_path, test_fit.classifier(), compile="always")
+    said = [side.fit(test_fit.described(drop=True), 0, 12) for side in (on_gpu, on_cpu)]
+
+    same(*({name: np.array(curve) for name, curve in each["curves"].items()} for each in said))
+    assert said[0]["step"] == said[1]["step"] == 12
+    held = on_gpu.session.parameters | on_gpu.session.states | on_gpu.session.slots
+    same({name: on_gpu.state.to_host(value) for name, value in held.items()}, on_cpu.held())
+    assert isinstance(on_gpu.session.last_step.bound, DeviceBoundStep)
+
+
+def gpu_state(backend: DeviceBackend, worker: str, device: str, xp: Any, *rest: Any) -> WorkerState:
+    return WorkerState(worker, "cuda", backend.driver.xp, *rest, gpu=backend)
+
+
+def test_a_profile_has_the_times_of_ops_that_run_one_by_one(sides):
+    on_gpu, _ = sides
+    on_gpu.step(feeds())
+    asked = {"id": "s", "seq": 2, "fetch": [], "require_finite": False, "returned": "none", "profile": True}
+
+    said, _ = training.step(on_gpu.state, asked, feeds())
+
+    assert "matmul" in {each["kernel"] for each in said["profile"]["kernels"]}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_bound_step_that_fails_changes_nothing(sides, wrong):
+    on_gpu, on_cpu = sides
+    for _ in range(3):
+        given = feeds()
+        same(on_gpu.step(given), on_cpu.step(given))
+    before = on_gpu.held(), on_gpu.session.about()
+
+    codes = [side.step(WRONG[wrong], require_finite=True) for side in sides]
+
+    assert isinstance(codes[0], str) and codes[0] == codes[1]
+    same((on_gpu.held(), on_gpu.session.about()), before)
+    given = feeds()
+    same(on_gpu.step(given, "all"), on_cpu.step(given, "all"))
+
+
+def test_a_saved_session_goes_on_on_the_processor_and_the_other_way_round(sides, tmp_path):
+    for side in sides:
+        side.state.settings |= {"objects": str(tmp_path)}
+    on_gpu, on_cpu = sides
+    for source, target, key in ((on_gpu, on_cpu, "checkpoints/a"), (on_cpu, on_gpu, "checkpoints/b")):
+        for _ in range(3):
+            source.step(feeds())
+        said, _ = snapshot.save(source.state, {"id": "s", "key": key}, {})
+        restored = {"id": "s", "key": key, "document": noisy().document, "sha256": said["sha256"]}
+        snapshot.restore(target.state, restored, {})
+        same(on_gpu.held(), on_cpu.held())
+        given = feeds()
+        same(on_gpu.step(given), on_cpu.step(given))
+
+
+@pytest.mark.parametrize("call", ["allocate", "pinned"])
+def test_too_little_memory_fails_one_call_or_none(sides, driver, call):
+    on_gpu, on_cpu = sides
+    refused = 0
+    for number in range(8):
+        given = feeds()
+        driver.failing = {} if number % 2 else {call: number // 2}
+        before = on_gpu.held() if number else {}
+        found, driver.failing = on_gpu.step(given), {}
+        if found == "out_of_memory":
+            refused += 1
+            if number:
+                same(on_gpu.held(), before)
+            found = on_gpu.step(given)
+        same(found, on_cpu.step(given))
+        same(on_gpu.held(), on_cpu.held())
+    assert refused
+
+
+def test_a_failed_gpu_is_a_fault_of_the_whole_process(sides, driver):
+    on_gpu, _ = sides
+    for _ in range(3):
+        on_gpu.step(feeds())
+    driver.failing = {"launch": 0}
+
+    with pytest.raises(DeviceFault, match="an illegal address"):
+        on_gpu.step(feeds())
+    with pytest.raises(DeviceFault):
+        on_gpu.step(feeds())
+
+
+# --- the test of machine code at the start ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unused(monkeypatch):
+    """The backend of this process, which must be the same afterwards."""
+    before = CHOSEN.backend
+    yield before
+    use_backend(before)
+
+
+def test_a_gpu_whose_test_succeeds_is_used_and_its_code_is_kept(driver, unused, monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "open_gpu", lambda disk: backend_on(driver, disk))
+
+    found = gpu.use_gpu(tmp_path / "code", 1 << 20)
+
+    assert found is not None and CHOSEN.backend is found
+    assert driver.launches and driver.graph_launches
+    assert len(list((tmp_path / "code").iterdir())) == 1
+
+
+def wrong_numbers(driver, monkeypatch):
+    launch = type(driver.stream()).copy
+
+    def shifted(self, target, source, nbytes):
+        launch(self, target, source, nbytes)
+        if nbytes == gpu.TERMS * gpu.COLUMNS * 4:  # the parameter on its way to the host
+            self.synchronize()
+            (ctypes.c_float * 1).from_address(target)[0] += 1.0
+
+    monkeypatch.setattr(type(driver.stream()), "copy", shifted)
+
+
+def no_blocks(driver, monkeypatch):
+    def refused(code, launches):
+        raise ExecutionError("this GPU runs no blocks", "compiler_failed")
+
+    monkeypatch.setattr(driver, "load", refused)
+
+
+def no_memory(driver, monkeypatch):
+    driver.capacity = 64
+
+
+def no_cupy(driver, monkeypatch):
+    def missing(disk):
+        raise ImportError("no module named cupy")
+
+    monkeypatch.setattr(gpu, "open_gpu", missing)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (wrong_numbers, "run 1 of a small step gives wrong numbers for 'w'"),
+        (no_blocks, "this GPU runs no blocks"),
+        (no_memory, "finds no memory"),
+        (no_cupy, "no module named cupy"),
+    ],
+)
+def test_a_gpu_whose_test_fails_runs_op_by_op(driver, unused, monkeypatch, tmp_path, caplog, spoil, reason):
+    monkeypatch.setattr(gpu, "open_gpu", lambda disk: backend_on(driver, disk))
+    spoil(driver, monkeypatch)
+
+    with caplog.at_level(logging.WARNING):
+        assert gpu.use_gpu(tmp_path / "code", 1 << 20) is None
+
+    assert CHOSEN.backend is unused
+    assert [reason in each.message for each in caplog.records] == [True]
+
+
+def test_a_gpu_that_breaks_in_its_test_ends_the_worker(driver, unused, monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "open_gpu", lambda disk: backend_on(driver, disk))
+    driver.failing = {"launch": 0}
+
+    with pytest.raises(RuntimeError, match="BACKPASS_COMPILE=never"):
+        gpu.use_gpu(tmp_path / "code", 1 << 20)
+    assert CHOSEN.backend is unused
+
+
+def test_a_worker_without_machine_code_for_its_gpu_compiles_none(cupy):
+    settings = Settings(compile="always").model_dump(mode="json")
+
+    assert machine_for(WorkerState("w", "cuda", cupy, settings, going())) == "never"
