@@ -113,13 +113,15 @@ class HostMemory:
         """Private bytes in use beyond those of a fresh worker, memory that is allocated but untouched included."""
         allocated, free = self._allocated()
         private, _ = self._pages()
-        return max(self._base + allocated, private - free) - self._private + self.answers()
+        grown = max(self._base + allocated, private - free) - self._private  # negative after memory has been given back
+        return max(0, grown) + self.answers()
 
     def available(self, wanted: int, keep_idle: bool = False) -> int:
         """Bytes that can be allocated now. See `core.runtime.memory_limit.MemoryLimit`."""
         private, data = self._pages()
         # all that is mapped may be in use, and what was mapped in vain at the start may have been unmapped since
-        surely = self.capacity - (data - min(self._data, self._private) + self._free) - self.answers()
+        mapped = max(0, data - min(self._data, self._private))
+        surely = self.capacity - (mapped + self._free) - self.answers()
         if wanted <= surely:
             return surely
         left = self.capacity - self.used()

@@ -48,6 +48,15 @@ def test_shared_memory_of_answers_counts():
     assert host.used() - before >= 99 * MIB
 
 
+def test_memory_given_back_since_the_start_adds_nothing_to_the_capacity():
+    array = np.ones(200 * MIB, np.uint8)
+    host = HostMemory(1024 * MIB + array.nbytes)
+    del array
+
+    assert host.used() < 4 * MIB
+    assert host.available(host.capacity + MIB) <= host.capacity
+
+
 def test_a_fifth_of_the_limit_is_left_for_what_nothing_predicts():
     host = HostMemory(1000 * MIB)
 
