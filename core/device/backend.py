@@ -17,7 +17,8 @@ from core.device.arena import SharedArena
 from core.device.driver import Driver
 from core.device.gpu import DEVICE_TARGET
 from core.device.launches import DeviceCode
-from core.device.ptx import cubin_of, has_linker, ptx_of
+from core.device.ptx import has_linker, ptx_of
+from core.device.ptx import machine_code_of as assembled
 from core.device.region import DeviceRegion
 from core.device.step import write_device_step
 from core.ir.errors import ExecutionError, InternalError
@@ -29,7 +30,7 @@ from core.plan.work import work_of
 
 __all__ = ["DeviceBackend", "key_of", "machine_code_of"]
 
-GENERATOR = 1
+GENERATOR = 2
 """Version of the machine code. Increase it when the code changes but the text of its step does not: the functions
 `dev_*`, the entry, or the way to PTX.
 """
@@ -110,8 +111,9 @@ class DeviceBackend:
 
 def machine_code_of(code: DeviceCode, architecture: str) -> bytes:
     """A cubin, or PTX where nvJitLink is not installed. Raises ExecutionError (compiler_failed)."""
-    ptx = ptx_of(code, architecture)
-    return cubin_of(ptx, architecture).code if has_linker() else ptx.encode() + b"\0"
+    if has_linker():
+        return assembled(code, architecture).code
+    return ptx_of(code, architecture).encode() + b"\0"
 
 
 def key_of(code: DeviceCode, architecture: str, driver: int) -> str:

@@ -133,9 +133,10 @@ class _CupyStream:
 
     def launch(self, function: _CupyFunction, launch: Launch, addresses: Sequence[int]) -> None:
         api = self._driver._api
-        words = (ctypes.c_void_p * len(addresses))(*addresses)
+        count = len(addresses) + len(launch.numbers)
+        words = (ctypes.c_int64 * count)(*addresses, *launch.numbers)
         at = ctypes.addressof(words)
-        parameters = (ctypes.c_void_p * len(addresses))(*(at + 8 * i for i in range(len(addresses))))
+        parameters = (ctypes.c_void_p * count)(*(at + 8 * i for i in range(count)))
         shape = (launch.grid, 1, 1, launch.block, 1, 1, launch.shared, self.cupy.ptr, ctypes.addressof(parameters))
         with self._driver._faults():
             if launch.cooperative:

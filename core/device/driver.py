@@ -80,7 +80,7 @@ class Stream(Protocol):
         """Copy bytes between addresses of pinned or device memory."""
 
     def launch(self, function: Any, launch: Launch, addresses: Sequence[int]) -> None:
-        """Run a kernel with these arguments, one for each of `core.device.launches.PARAMETERS`."""
+        """Run a kernel with these arguments, one for each of `core.device.launches.PARAMETERS`, and its numbers."""
 
     def record(self) -> Event: ...
 

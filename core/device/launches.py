@@ -1,7 +1,8 @@
 """A step of a GPU as a list of launches, which run one after the other: what the generator and the host agree on.
 
 The text of a step defines one function for each kernel. All take the same four addresses (`PARAMETERS`), which stay the
-same while a step is bound, so that the host may capture the launches once as a graph. A kernel finds in the arena what
+same while a step is bound, so that the host may capture the launches once as a graph, and then the numbers of the
+launch, by which launches of the same kernel differ. A kernel finds in the arena what
 an earlier one has left there; registers, shared memory and stack positions do not survive a launch.
 """
 
@@ -24,6 +25,7 @@ class Launch:
     kernel:      the name of its function in the text.
     shared:      bytes of shared memory that each block needs.
     cooperative: whether blocks wait for each other, so that all must be resident at once.
+    numbers:     further arguments of the kernel, int64 each.
     """
 
     kernel: str
@@ -31,6 +33,7 @@ class Launch:
     block: int
     shared: int = 0
     cooperative: bool = False
+    numbers: tuple[int, ...] = ()
 
     @property
     def entry(self) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -16,11 +17,12 @@ import llvmlite.binding as llvm
 
 from core.codegen.cpus import prepare_targets
 from core.codegen.machine import optimize
-from core.device.launches import DeviceCode
+from core.device.launches import PARAMETERS, DeviceCode, Launch
+from core.device.parts import parted
 from core.device.threads import WARP
 from core.ir.errors import ExecutionError
 
-__all__ = ["Cubin", "cubin_of", "has_linker", "ptx_of"]
+__all__ = ["Cubin", "cubin_of", "has_linker", "machine_code_of", "ptx_of"]
 
 PRELUDE = """
 @shared_memory = external addrspace(3) global [0 x i8], align 16
@@ -72,18 +74,18 @@ define internal void @dev_barrier(i32 %place) #1 {{
 others:
   br i1 %speaks, label %one, label %all
 one:
-  %round = load atomic i32, ptr @round acquire, align 4
-  %before = atomicrmw add ptr @arrived, i32 1 acq_rel
+  %round = load atomic i32, ptr @round syncscope("device") acquire, align 4
+  %before = atomicrmw add ptr @arrived, i32 1 syncscope("device") acq_rel
   %last = sub i32 %blocks, 1
   %is_last = icmp eq i32 %before, %last
   br i1 %is_last, label %open, label %wait
 open:
-  store atomic i32 0, ptr @arrived monotonic, align 4
+  store atomic i32 0, ptr @arrived syncscope("device") monotonic, align 4
   %next = add i32 %round, 1
-  store atomic i32 %next, ptr @round release, align 4
+  store atomic i32 %next, ptr @round syncscope("device") release, align 4
   br label %all
 wait:
-  %now = load atomic i32, ptr @round acquire, align 4
+  %now = load atomic i32, ptr @round syncscope("device") acquire, align 4
   %early = icmp eq i32 %now, %round
   br i1 %early, label %wait, label %all
 all:
@@ -136,8 +138,8 @@ def _mma(kind: str) -> str:
 
 
 ENTRY = """
-define ptx_kernel void @{entry}(ptr %given, ptr %arena, ptr %control, ptr %stacks) #{number} {{
-  call void @{kernel}(ptr %given, ptr %arena, ptr %control, ptr %stacks)
+define ptx_kernel void @{entry}({params}) #{number} {{
+  call void @{kernel}({params})
   ret void
 }}
 attributes #{number} = {{ nounwind "nvvm.maxntid"="{block}" }}
@@ -152,7 +154,9 @@ def ptx_of(code: DeviceCode, architecture: str = "sm_80") -> str:
     declared = _inlined(declared, {each.kernel for each in code.launches})
     kernels = {each.kernel: each for each in code.launches}.values()
     entries = [
-        ENTRY.format(entry=each.entry, kernel=each.kernel, block=each.block, number=FIRST_ATTRIBUTES + i)
+        ENTRY.format(
+            entry=each.entry, kernel=each.kernel, block=each.block, number=FIRST_ATTRIBUTES + i, params=_params(each)
+        )
         for i, each in enumerate(kernels)
     ]
     kinds = sorted(set(re.findall(r"@dev_mma_(\w+)\(", code.text)))
@@ -172,8 +176,17 @@ def ptx_of(code: DeviceCode, architecture: str = "sm_80") -> str:
     return str(machine.emit_assembly(module))
 
 
+def _params(launch: Launch) -> str:
+    """The parameters of a kernel, and the arguments of a call with these names."""
+    return ", ".join([*(f"ptr %{p}" for p in PARAMETERS), *(f"i64 %number{i}" for i in range(len(launch.numbers)))])
+
+
+SHORT = 20_000
+"""Characters up to which the text of a function, times its calls, is inline in all of them."""
+
+
 def _inlined(text: str, kernels: Collection[str]) -> str:
-    """The text with functions inline that are called once, and those of launches; the others stay calls.
+    """The text with functions inline that are short or called once, and those of launches; the others stay calls.
 
     A call costs some registers, but inline at each call LLVM and the assembler would compile the same code again and
     again: minutes for a step with some hundred products.
@@ -181,21 +194,32 @@ def _inlined(text: str, kernels: Collection[str]) -> str:
     calls = Counter(re.findall(r"call void @(\w+)\(", text))
 
     def marked(found: re.Match[str]) -> str:
-        name = found[1]
-        inline = name in kernels or calls[name] <= 1
-        head = found[0] if found[0].startswith("define internal") else found[0].replace("define", "define internal", 1)
-        return head.replace("#0 {", "#1 {" if inline else "#0 {")
+        head, name, body = found.groups()
+        inline = name in kernels or calls[name] <= 1 or calls[name] * len(body) <= SHORT
+        return f"define internal {head}#{1 if inline else 0} {{{body}"
 
-    return re.sub(r"^define .*?@(\w+)\(.*#0 \{$", marked, text, flags=re.MULTILINE)
+    pattern = r"^define (?:internal )?([^\n]*?@(\w+)\([^\n]*)#0 \{(.*?^\}$)"
+    return re.sub(pattern, marked, text, flags=re.MULTILINE | re.DOTALL)
+
+
+PTX_INPUT = 2
+"""The number of PTX among nvJitLink's kinds of inputs."""
+
+ASSEMBLERS = 2
+"""Threads that assemble the functions of a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
-    """Machine code of a GPU. registers: of a thread; spilled: bytes of registers that are kept in memory."""
+    """Machine code of a GPU. registers: most of a thread; spills: function -> bytes of registers it keeps in memory."""
 
     code: bytes
     registers: int
-    spilled: int
+    spills: Mapping[str, int]
+
+    @property
+    def spilled(self) -> int:
+        return sum(self.spills.values())
 
 
 def has_linker() -> bool:
@@ -203,34 +227,54 @@ def has_linker() -> bool:
     return _linker_path() is not None
 
 
-def cubin_of(ptx: str, architecture: str = "sm_80") -> Cubin:
-    """The machine code of a text of PTX. Raises ExecutionError (compiler_failed) with nvJitLink's message."""
-    link, handle, size = _linker(), ctypes.c_void_p(), ctypes.c_size_t()
-    options = (ctypes.c_char_p * 2)(f"-arch={architecture}".encode(), b"-verbose")
-    source = ptx.encode() + b"\0"
-    if link("Create", ctypes.byref(handle), 2, options):
+def machine_code_of(code: DeviceCode, architecture: str) -> Cubin:
+    """The machine code of a step. LLVM writes a part of it while the one before is assembled.
+
+    Raises ExecutionError (compiler_failed).
+    """
+    return cubin_of((ptx_of(part, architecture) for part in parted(code)), architecture)
+
+
+def cubin_of(ptx: str | Iterable[str], architecture: str = "sm_80") -> Cubin:
+    """The machine code of a text of PTX, or of several ones, which are assembled as they come, in another thread.
+
+    Raises ExecutionError (compiler_failed) with nvJitLink's message.
+    """
+    link, handle = _linker(), ctypes.c_void_p()
+    given = (f"-arch={architecture}".encode(), b"-verbose", f"-split-compile={ASSEMBLERS}".encode())
+    if link("Create", ctypes.byref(handle), len(given), (ctypes.c_char_p * len(given))(*given)):
         raise ExecutionError(f"nvJitLink takes no {architecture}", "compiler_failed")
-    ptx_input = 2
-    nbytes = ctypes.c_size_t(len(source))
-    failed = link("AddData", handle, ptx_input, source, nbytes, b"step") or link("Complete", handle)
+
+    def add(text: str) -> Any:
+        source = text.encode() + b"\0"
+        return link("AddData", handle, PTX_INPUT, source, ctypes.c_size_t(len(source)), b"step")
 
     def said(which: str) -> str:
+        size = ctypes.c_size_t()
         link(f"Get{which}LogSize", handle, ctypes.byref(size))
         room = ctypes.create_string_buffer(size.value + 1)
         link(f"Get{which}Log", handle, room)
         return room.value.decode()
 
     try:
-        if failed:
+        with ThreadPoolExecutor(1) as assembler:
+            added = [assembler.submit(add, text) for text in ([ptx] if isinstance(ptx, str) else ptx)]
+        if any(each.result() for each in added) or link("Complete", handle):
             raise ExecutionError(f"nvJitLink refuses the step: {said('Error')}", "compiler_failed")
-        report = said("Info")
+        size = ctypes.c_size_t()
         link("GetLinkedCubinSize", handle, ctypes.byref(size))
         room = ctypes.create_string_buffer(size.value)
         link("GetLinkedCubin", handle, room)
+        return Cubin(room.raw, *_used(said("Info")))
     finally:
         link("Destroy", ctypes.byref(handle))
-    registers = max(map(int, re.findall(r"Used (\d+) registers", report)), default=0)
-    return Cubin(room.raw, registers, sum(map(int, re.findall(r"(\d+) bytes spill stores", report))))
+
+
+def _used(report: str) -> tuple[int, dict[str, int]]:
+    """Registers and spills, from the report of nvJitLink."""
+    registers = max(map(int, re.findall(r"[Uu]sed (\d+) registers", report)), default=0)
+    spills = re.findall(r"Function properties for (\S+)\n.*? (\d+) bytes spill stores", report)
+    return registers, {name: int(nbytes) for name, nbytes in spills if nbytes != "0"}
 
 
 def _linker_path() -> Path | None:

@@ -1,7 +1,7 @@
 """The functions of a step on a GPU, one for each launch: all its threads run every instruction together.
 
-``step0(given, arena, control, stacks)``: the table of the addresses of the caller's arrays, the arena, the control
-words and the table of stacks (see `core.codegen.step`).
+``step0(given, arena, control, stacks, numbers...)``: the table of the addresses of the caller's arrays, the arena, the
+control words, the table of stacks (see `core.codegen.step`), and the numbers of the launch (see `sharing`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from core.device.product import product_kernel, product_plan
 from core.device.rows import row_kernel, sums_room
 from core.device.rules import RULES, Rules
 from core.device.segments import Segment, segments_of
+from core.device.sharing import share_kernel
 from core.device.stripes import write_striped
 from core.device.systems import SYSTEMS, system_kernel
 from core.device.threads import Threads
@@ -78,7 +79,7 @@ class DeviceStep(Step):
         self._needs: dict[str, tuple[int, bool]] = {}
 
     def segment(self, number: int, each: Segment) -> Launch:
-        """Write one launch, whose function is `step` and its number."""
+        """Write one launch. Its function is `step` and its number, unless an earlier one is the same."""
         name = f"step{number}"
         loops = any(isinstance(one, Loop | Branch) for one in each.instructions)
         self.launch = self.launch.on(each.blocks)
@@ -88,11 +89,13 @@ class DeviceStep(Step):
         self.roots = {self.plan.error.root: f.param("control")}
         self.cursors, self._waiting, self.counts_ops = {}, _Waiting(), False
         self.instructions(Sequence(each.instructions))
-        self.module.functions.append(f)
+        numbers: tuple[int, ...] = ()
         if loops:
-            self.module.functions.append(_entry(self, name))
+            self.module.functions += [f, _entry(self, name)]
+        else:
+            name, numbers = share_kernel(self.module, f)
         cooperative = self.launch.meets and each.blocks > 1
-        return Launch(name, each.blocks, self.block, self.launch.shared_bytes, cooperative)
+        return Launch(name, each.blocks, self.block, self.launch.shared_bytes, cooperative, numbers)
 
     def fail(self, check: IRValue) -> None:
         """Report a failed check, unless an earlier op failed as well."""

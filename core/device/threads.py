@@ -6,6 +6,7 @@ a number, its place in the text, so that the emulator sees threads that meet at 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -165,12 +166,18 @@ def block_number(f: Function, launch: Threads) -> IRValue:
 
 
 def split(f: Function, at: IRValue, sizes: Sequence[int]) -> list[IRValue]:
-    """A flat position as one along each axis."""
+    """A flat position as one along each axis. at: at least 0 and less than 2**32 if there are fewer elements."""
+    if len(sizes) < 2:
+        return [at] if sizes else []
     found: list[IRValue] = []
+    short = math.prod(sizes) <= 2**31  # a GPU divides 32-bit numbers several times faster
+    if short:
+        at = f.op(f"trunc {at} to i32", "int32")
     for size in reversed(sizes[1:]):
-        found.append(f.op(f"urem {at}, {size}", "int64"))
-        at = f.op(f"udiv {at}, {size}", "int64")
-    return [at, *reversed(found)] if sizes else []
+        found.append(f.op(f"urem {at}, {size}", at.dtype))
+        at = f.op(f"udiv {at}, {size}", at.dtype)
+    found = [at, *reversed(found)]
+    return [f.op(f"zext {each} to i64", "int64") for each in found] if short else found
 
 
 def flat_offset(f: Function, index: Sequence[IRValue], strides: Sequence[int]) -> IRValue:

@@ -22,7 +22,7 @@ from core.codegen.cpus import cpu
 from core.codegen.machine import optimize
 from core.device.flow import CONTROL_WORDS, STOP_AT, TOO_SMALL
 from core.device.gpu import DEVICE_TARGET
-from core.device.launches import DeviceCode
+from core.device.launches import PARAMETERS, DeviceCode, Launch
 from core.device.rules import RULES, Rules
 from core.device.step import write_device_step
 from core.ir.errors import ExecutionError
@@ -76,6 +76,13 @@ def _emulator() -> ctypes.CDLL:
     return library
 
 
+def _start(number: int, launch: Launch) -> str:
+    """A function that calls the kernel of a launch with its numbers."""
+    params = ", ".join(f"ptr %{p}" for p in PARAMETERS)
+    given = ", ".join([params, *(f"i64 {n}" for n in launch.numbers)])
+    return f"\ndefine void @start{number}({params}) {{\n  call void @{launch.kernel}({given})\n  ret void\n}}\n"
+
+
 def watched(text: str) -> str:
     """The text with a call before each access of memory that threads may share, for the detection of races."""
     return "\n".join(line for i, each in enumerate(text.split("\n"), 1) for line in _watched(each, i))
@@ -104,13 +111,14 @@ class Emulated:
             text = watched(text) + "".join(
                 f"\ndeclare void @dev_{n}(ptr, i32, i32, i32)\n" for n in ("reads", "writes")
             )
+        text += "".join(_start(i, each) for i, each in enumerate(code.launches))
         module = llvm.parse_assembly(text)
         module.verify()
         machine = cpu().target_machine()
         optimize(module, machine)
         self.engine = llvm.create_mcjit_compiler(module, machine)
         self.engine.finalize_object()
-        self.entries = [self.engine.get_function_address(each.kernel) for each in code.launches]
+        self.entries = [self.engine.get_function_address(f"start{i}") for i in range(len(code.launches))]
 
     def run(self, addresses: Sequence[int], seed: int) -> None:
         """Run the launches. Raises EmulatorFault."""
