@@ -1,0 +1,115 @@
+"""Every op example, its gradient and the steps of the bench become machine code of GPUs that spills no registers."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from bench.workload import OPTIMIZERS
+from bench.workloads import WORKLOADS
+from core.compiler.compile import GradientQuery, Optimizer, compile_training, optimize
+from core.device.gpu import DEVICE_TARGET
+from core.device.launches import DeviceCode
+from core.device.ptx import has_linker, machine_code_of
+from core.device.rules import RULES, Rules
+from core.device.step import write_device_step
+from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
+from core.plan import plan_block
+from core.plan.partition import parts_of, refusals
+from core.wire import read
+from tests.device.joined import joined
+from tests.laws.test_native import in_dtype, step_of
+from tests.laws.test_ops import CASES, OPS, block_for
+
+pytestmark = pytest.mark.skipif(not has_linker(), reason="no nvJitLink")
+
+PARTS = 8
+APART = Rules(launch=0.0, block_bandwidth=1.0, block_flops=1.0)
+"""Each instruction in a launch of its own on all blocks."""
+
+SAVED = 32
+"""Bytes of registers of its caller that a called function may save. It does so once a call, which is no spill, but
+nvJitLink reports it as one."""
+
+QUICK = ("mlp_small", "branch", "elementwise")
+
+
+def codes_of(block: Block, label: str, rules: Rules = RULES) -> Iterator[tuple[str, DeviceCode]]:
+    for i, part in enumerate(parts_of(block, frozenset(refusals(block, DEVICE_TARGET)))):
+        if isinstance(part, Block):
+            yield f"{label} {i}", write_device_step(plan_block(part, DEVICE_TARGET), 132, 256, rules)
+
+
+def check(code: DeviceCode, architecture: str) -> dict[str, int]:
+    """Functions that spill, and how many bytes."""
+    made = machine_code_of(code, architecture)
+    assert made.code.startswith(b"\x7fELF")
+    assert 0 < made.registers * max(each.block for each in code.launches) <= 65536
+    kernels = {each.entry for each in code.launches}
+    return {name: nbytes for name, nbytes in made.spills.items() if name in kernels or nbytes > SAVED}
+
+
+def check_ops(part: int, architecture: str, dtypes: tuple[str, ...], first: bool, rules: Rules) -> None:
+    codes: dict[str, DeviceCode] = {}
+    for name, i in CASES:
+        if zlib.crc32(name.encode()) % PARTS != part or (first and i):
+            continue
+        for dtype in dtypes:
+            example = in_dtype(name, i, dtype)
+            if example is not None:
+                label = f"{name} {i} {dtype}"
+                codes |= codes_of(step_of(name, i, dtype)[0], f"{label} gradient", rules)
+                if not first:
+                    codes |= codes_of(optimize(block_for(OPS[name], example)), label, rules)
+    code, labels = joined(codes)
+    spilled = check(code, architecture)
+    assert not spilled, {labels.get(name.removeprefix("run_"), name): spilled[name] for name in spilled}
+
+
+def test_a_kernel_that_spills_is_found():
+    """The registers of a product are too many for four times as many threads."""
+    b = BlockBuilder()
+    x, y = b.param(TensorType((2048, 2048), "float32")), b.param(TensorType((2048, 2048), "float32"))
+    ((_, code),) = codes_of(b.build([b.emit("matmul", x, y)]), "matmul")
+    (launch,) = code.launches
+
+    assert not check(code, "sm_90")
+    assert check(replace(code, launches=(replace(launch, block=1024),)), "sm_90")
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_gradient_of_an_op_becomes_machine_code_that_spills_nothing(part):
+    check_ops(part, "sm_90", ("float32",), True, RULES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rules", [RULES, APART], ids=["together", "apart"])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("part", range(PARTS))
+def test_an_op_becomes_machine_code_of_every_architecture(part, architecture, rules):
+    check_ops(part, architecture, ("float32", "float64"), False, rules)
+
+
+def steps() -> Iterator[object]:
+    for name in WORKLOADS:
+        for architecture in ("sm_80", "sm_90", "sm_100"):
+            fast = name in QUICK and architecture == "sm_90"
+            yield pytest.param(name, architecture, marks=[] if fast else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize(("name", "architecture"), list(steps()))
+def test_a_step_of_the_bench_becomes_machine_code_that_spills_nothing(name, architecture):
+    workload = WORKLOADS[name]()
+    executable = compile_training(
+        read(workload.program),
+        GradientQuery(loss="loss"),
+        Optimizer(workload.optimizer, dict(OPTIMIZERS[workload.optimizer])),
+        gives_gradients=False,
+        shapes={name: value.shape for name, value in workload.feeds.items()},
+    )
+    for label, code in codes_of(executable.interpreter.block, name):
+        assert not check(code, architecture), label
