@@ -25,6 +25,7 @@ from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from tests.laws.test_guarded import Guarded, guards
 from tests.mixtures import mixture
+from tests.nested_mixtures import nested_mixture
 
 __all__ = ["guards"]
 
@@ -81,12 +82,18 @@ def agree(block: Block, values: list[np.ndarray], backend: CpuBackend, part: flo
     assert all(each.intact for each in guards)
 
 
-def compare(seed: int, monkeypatch: pytest.MonkeyPatch, guards: list[Guarded], scored: bool = False) -> None:
+def compare(
+    seed: int, monkeypatch: pytest.MonkeyPatch, guards: list[Guarded], scored: bool = False, nested: bool = False
+) -> None:
     """Compare a mixture, its gradients, and sometimes the gradients of these."""
     draw = random.Random(seed * 7 + 1)
     dtype = draw.choice(("float64", "float64", "float64", "float32", "bfloat16"))
     backend = rare_forms(draw, monkeypatch)
-    block, values, wrt = mixture(seed, dtype, draw.choice((1, 2, 3, 3, 4)), scored)
+    statements = draw.choice((1, 2, 3, 3, 4))
+    if nested:
+        block, values, wrt = nested_mixture(seed, dtype, min(statements, 2))
+    else:
+        block, values, wrt = mixture(seed, dtype, statements, scored)
     rng = np.random.default_rng(seed)
     orders = 2 if dtype == "float64" and draw.random() < 0.35 else 1
     for order in range(1, orders + 1):
