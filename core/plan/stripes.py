@@ -263,13 +263,7 @@ class _Chain:
         edges = self._edges()
         while any(_reduces(each) for each in self.members.values()):
             levels = self._levels(edges)
-            stored = {
-                root
-                for root in self.wide
-                if root.place != "arena"
-                or root in self.kept
-                or any(at not in self.members for at in self.touching[root])
-            }
+            stored = {root for root in self.wide if self._is_read_elsewhere(root)}
             stages: dict[int, list[int]] = defaultdict(list)
             for at in sorted(self.members):
                 stages[levels[at]].append(at)

@@ -10,14 +10,14 @@ import pytest
 
 from core.autodiff.adjoint import vjp
 from core.codegen import backend as codegen_backend
-from core.codegen import packed_gemm, parallel, stripes
+from core.codegen import packed_gemm, parallel
 from core.codegen.backend import CpuBackend
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder, Value
 from core.plan import arrange, plan_block, refine
-from core.plan.data import Gather, Gemm, Instruction, Rows, ScatterAdd
+from core.plan.data import Gather, Gemm, Instruction, ScatterAdd
 from core.plan.flow import Branch, Loop
 from core.plan.striped import Striped
 from core.runtime.native import native_interpreter
@@ -243,18 +243,17 @@ def test_rows_that_a_loop_gathers_and_scatters_reach_no_memory():
     agree(block, values, CpuBackend())
 
 
-def test_loops_keep_their_order_next_to_stripes(monkeypatch):
-    """The backward loop reads stacks of the forward one, which no array connects with it."""
-    monkeypatch.setattr(stripes, "LONG", 0)
-    i, b = BlockBuilder(), BlockBuilder()
-    state = TensorType(SHAPE, "float64")
-    x, row = i.param(state), i.param(state)
-    body = i.build([i.emit("sin", x * row)])
-    q, k, v = (b.param(state) for _ in range(3))
-    rows = b.emit("array_unstack", b.param(TensorType((4, *SHAPE), "float64")))
-    out = b.emit("loop", attention(q, k, v), rows, sub_block=body, carried=1, captured=0, condition=False)
-    block, values = differentiated(b, [b.emit("reduce_sum", out)])
+def test_rows_that_are_a_result_of_a_branch_are_stored():
+    b, sides = BlockBuilder(), [BlockBuilder(), BlockBuilder()]
+    states, positions = TensorType((7, 4), "float64"), TensorType((7,), "int64")
+    blocks = []
+    for side in sides:
+        x, source, target = side.param(states), side.param(positions), side.param(positions)
+        rows = side.emit("gather", x, source, axis=0)
+        blocks.append(side.build([rows, side.emit("segment_sum", rows, target, num_segments=7)]))
+    given = [b.param(each) for each in (TensorType((), "bool"), states, positions, positions)]
+    block = b.build(list(b.emit("if_else", *given, true_block=blocks[0], false_block=blocks[1])))
+    rng = np.random.default_rng(0)
+    values = [np.array(True), rng.standard_normal((7, 4)), *(rng.integers(0, 7, 7) for _ in "st")]
 
-    body = plan_block(optimize(block), limits().target).body.instructions
-    assert [type(each) for each in body if isinstance(each, Loop | Striped | Rows)].count(Loop) == 2
-    agree(block, values, limits())
+    agree(block, values, CpuBackend())
