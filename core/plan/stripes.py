@@ -37,7 +37,7 @@ STRIPES = 8
 """Stripes of a matrix under a mask, where they can be so low: of columns that a mask hides, nine of ten stay out."""
 
 STRIPED = ("arena", "element", "carried")
-"""Places of the arrays of a chain. Those of a trip, elements of stacks and states of loops, are stored in any case."""
+"""Places of the arrays of a chain: elements of stacks and states of loops, too, which are stored in any case."""
 
 IN_ORDER = (Interpreted, Loop, Branch, ArrayWork)
 """Instructions that keep their order: they share stacks, or may tell the client something."""
@@ -284,8 +284,7 @@ class _Chain:
 
     def _is_read_elsewhere(self, root: Root) -> bool:
         """Whether an array of the chain is read outside of it, in this trip of a loop or later."""
-        outside = root.place != "arena" or root in self.kept
-        return outside or any(at not in self.members for at in self.touching[root])
+        return root in self.kept or any(at not in self.members for at in self.touching[root])
 
     def _edges(self) -> list[list[_Edge]]:
         """For each instruction, those that must run before it."""

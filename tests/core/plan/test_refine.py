@@ -252,7 +252,8 @@ def test_rows_that_are_a_result_of_a_branch_are_stored():
         rows = side.emit("gather", x, source, axis=0)
         blocks.append(side.build([rows, side.emit("segment_sum", rows, target, num_segments=7)]))
     given = [b.param(each) for each in (TensorType((), "bool"), states, positions, positions)]
-    block = b.build(list(b.emit("if_else", *given, true_block=blocks[0], false_block=blocks[1])))
+    outs = b.emit("if_else", *given, true_block=blocks[0], false_block=blocks[1])
+    block = b.build([b.emit("tanh", each) for each in outs])
     rng = np.random.default_rng(0)
     values = [np.array(True), rng.standard_normal((7, 4)), *(rng.integers(0, 7, 7) for _ in "st")]
 
