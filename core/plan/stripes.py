@@ -284,7 +284,8 @@ class _Chain:
 
     def _is_read_elsewhere(self, root: Root) -> bool:
         """Whether an array of the chain is read outside of it, in this trip of a loop or later."""
-        return root in self.kept or any(at not in self.members for at in self.touching[root])
+        outside = root.place != "arena" or root in self.kept  # a hoisted product reads elements, too
+        return outside or any(at not in self.members for at in self.touching[root])
 
     def _edges(self) -> list[list[_Edge]]:
         """For each instruction, those that must run before it."""

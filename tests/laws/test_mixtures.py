@@ -34,6 +34,9 @@ PARTS = {"float64": 1e-9, "float32": 2e-4, "bfloat16": 0.1}
 
 SCORED = (0, 3, 11, 24)
 
+NESTED = (3, 6, 7, 8, 20)
+"""7: a loop adds up products of several trips whose operands are rows of stripes."""
+
 QUICK = (3, 14, 25, 112, 3031)
 """112: products of bfloat16 pairs in stripes of one row. 3031: the variance of long rows."""
 
@@ -112,6 +115,19 @@ def test_a_mixture_agrees_with_the_reference_executor(seed, monkeypatch, guards)
 @pytest.mark.parametrize("seed", SCORED)
 def test_a_mixture_with_scores_of_gathered_rows_agrees_with_the_reference_executor(seed, monkeypatch, guards):
     compare(seed, monkeypatch, guards, scored=True)
+
+
+@pytest.mark.parametrize("seed", NESTED)
+def test_a_mixture_inside_of_loops_and_branches_agrees_with_the_reference_executor(seed, monkeypatch, guards):
+    compare(seed, monkeypatch, guards, nested=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(5))
+def test_many_mixtures_inside_of_loops_and_branches_agree_with_the_reference_executor(part, monkeypatch, guards):
+    for seed in range(part * 40 + 200, part * 40 + 240):
+        compare(seed, monkeypatch, guards, nested=True)
+        guards.clear()
 
 
 @pytest.mark.slow
