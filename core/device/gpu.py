@@ -60,6 +60,7 @@ DEVICE_TARGET = replace(
     ),
     channel_lanes=replace(CPU_TARGET.channel_lanes, panel=lambda dtype, channels: 0),  # a thread has no lanes
     filter_sums=replace(CPU_TARGET.filter_sums, out=NEVER),
+    winograd=None,
     stripes=replace(
         CPU_TARGET.stripes,
         nbytes=2**18,

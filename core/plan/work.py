@@ -12,6 +12,7 @@ from core.plan.filter_sums import FilterSums
 from core.plan.geometry import Correlation, Pool
 from core.plan.striped import Striped
 from core.plan.systems import System
+from core.plan.winograd import Winograd
 
 __all__ = ["Work", "work_of"]
 
@@ -102,6 +103,8 @@ def _windows(each: Kernel) -> int:
     spec = each.spec
     if isinstance(spec, Correlation | FilterSums | ChannelLanes):
         return spec.work
+    if isinstance(spec, Winograd):
+        return spec.conv.work
     if isinstance(spec, System):
         return spec.flops
     if isinstance(spec, Pool):
