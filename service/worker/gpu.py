@@ -11,7 +11,7 @@ from core.codegen.cache import DiskCache
 from core.compiler.backends import use_backend
 from core.compiler.compile import GradientQuery, Optimizer, compile_training
 from core.device.backend import DeviceBackend
-from core.device.bound_step import bind_device_step
+from core.device.bind import bind_device_step
 from core.device.cupy_driver import CupyDriver
 from core.device.driver import DeviceFault
 from core.runtime.run import Run

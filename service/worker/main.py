@@ -176,7 +176,7 @@ def _limit_memory(state: WorkerState, limit: int) -> None:
         state.host_memory.enforce()
         state.memory = state.host_memory
     else:  # no limit by the system: CUDA maps far more memory than it uses
-        state.memory = DeviceMemory(state.xp, state.settings.get("device_memory"))
+        state.memory = DeviceMemory(state.xp, state.settings.get("device_memory"), state.gpu)
 
 
 def _end_compiler() -> None:
