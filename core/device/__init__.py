@@ -12,6 +12,7 @@ barriers, `launches` the form that generator and host agree on, `segments` which
 `tensor_cores` parts of products, `ptx` the way to PTX and cubins.
 
 The host's part: `backend` compiles plans and keeps machine code on disk, `region` runs them, `arena` has the memory
-that regions share, and `bound_step` keeps the values of a training step on the GPU. They call the GPU through `driver`,
-which `cupy_driver` implements.
+that regions share. `bind` keeps the values of a training step on the GPU: `bound_step` those of a step that is one
+region, `parted_step` those of a step of several regions. `leaving` has results on their way to the host. They call the
+GPU through `driver`, which `cupy_driver` implements.
 """
