@@ -18,10 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from core.codegen.llvm import Function, IRValue
 from core.device.patch_tiles import PatchTile, Place, digits, total
-from core.device.product import ProductWriter, product_plan
+from core.device.product import ProductPlan, ProductWriter, product_plan
 from core.device.rules import Rules
 from core.device.threads import Threads
 from core.device.tiles import Tile
@@ -87,25 +88,25 @@ class _Writer(ProductWriter):
 
     longest = LONGEST
 
-    def __init__(self, f: Function, each: Gemm, threads: Threads, plan: object, spec: Patches) -> None:
+    def __init__(self, f: Function, each: Gemm, threads: Threads, plan: ProductPlan, spec: Patches) -> None:
         self.spec, self.windows = spec, spec.windows
         most = spec.groups * max(
             spec.batch * max(spec.channels * spec.plane, spec.out * spec.pixels), spec.out * spec.depth
         )
         self.index = "int32" if max(most, *each.c.shape, each.a.shape[-1]) < 1 << 30 else "int64"
         self.steps = _steps(self.windows.size)
-        super().__init__(f, each, threads, plan)  # type: ignore[arg-type]
+        super().__init__(f, each, threads, plan)
 
     def begin(self, at: list[IRValue], places: tuple[IRValue, IRValue]) -> None:
         for tile, place in zip(self.tiles, places, strict=True):
             if isinstance(tile, PatchTile):
                 tile.begin(self.f, self.threads, self.local, place)
 
-    def patches(self, tile: Tile, **more: object) -> PatchTile:
+    def patches(self, tile: Tile, **more: Any) -> PatchTile:
         """`tile` for an operand that is no matrix."""
         return PatchTile(
             tile.view, tile.row, tile.term, tile.rows, tile.depth, tile.pitch, tile.by_term, index=self.index, **more,
-        )  # type: ignore[arg-type]  # fmt: skip
+        )  # fmt: skip
 
     def window(self, flat: IRValue) -> Place:
         """The place of a window, by its number in the batch."""

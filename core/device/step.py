@@ -254,8 +254,8 @@ class DeviceStep(Step):
             return
         if has_kernel(each):
             starts = tuple((v.root.place, v.offset % VECTOR_BYTES) for v in each.views)
-            key = ("device", each.kind, each.spec, starts)
-            name = self.function(key, each.kind, lambda name: device_kernel(name, each, self.launch, self.rules))
+            own = ("device", each.kind, each.spec, starts)
+            name = self.function(own, each.kind, lambda name: device_kernel(name, each, self.launch, self.rules))
             self._call(name, each.views, [self.scratch(device_scratch(each, self.launch, self.rules))])
             return
         f = self.f
