@@ -19,6 +19,7 @@ from core.codegen.step import Step
 from core.device.flow import write_loop
 from core.device.gpu import GPU
 from core.device.indexed import gather_kernel, scatter_kernel
+from core.device.kernels import device_kernel, device_scratch, has_kernel
 from core.device.launches import PARAMETERS, DeviceCode, Launch
 from core.device.multiplication import Biased, Multiplication, Place, biased, multiplication_of, place_in
 from core.device.product import product_kernel, product_plan
@@ -28,7 +29,7 @@ from core.device.segments import Segment, segments_of
 from core.device.stripes import write_striped
 from core.device.systems import SYSTEMS, system_kernel
 from core.device.threads import Threads
-from core.device.tiles import vector_of
+from core.device.tiles import VECTOR_BYTES, vector_of
 from core.ir.errors import InternalError
 from core.ir.stop import poll
 from core.plan.arena import arrange
@@ -209,6 +210,8 @@ class DeviceStep(Step):
             return sums_room(each, self.launch) > 0
         if isinstance(each, Gemm):
             return product_plan(each, self.launch, self.rules.tf32).scratch(each) > 0
+        if isinstance(each, Kernel) and has_kernel(each):
+            return device_scratch(each, self.launch, self.rules) > 0
         if isinstance(each, Kernel):
             return each.kind not in SYSTEMS and kernels.scratch_bytes(each) > 0
         return isinstance(each, Striped)
@@ -278,6 +281,12 @@ class DeviceStep(Step):
             key = ("block", each.kind, each.spec)
             name = self.function(key, each.kind, lambda name: system_kernel(name, each, self.launch))
             self._call(name, each.views, [self.base(self.plan.error.root), I64(each.check)])
+            return
+        if has_kernel(each):
+            starts = tuple((v.root.place, v.offset % VECTOR_BYTES) for v in each.views)
+            own = ("device", each.kind, each.spec, starts)
+            name = self.function(own, each.kind, lambda name: device_kernel(name, each, self.launch, self.rules))
+            self._call(name, each.views, [self.scratch(device_scratch(each, self.launch, self.rules))])
             return
         f = self.f
         name = self.module.function(
