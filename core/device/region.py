@@ -2,7 +2,8 @@
 
 A run copies its words to the GPU, launches the kernels, copies the words back, and waits. The first run does so call by
 call; then the same calls are captured once, and later runs launch them as one graph. The addresses of arrays and stacks
-are words, so they may change from run to run. Only a new arena needs a new graph.
+are words, so they may change from run to run. Only a new arena needs a new graph, and so do other operands of a product
+that the library computes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import Any
 from core.device.arena import SharedArena
 from core.device.driver import DeviceFull, Driver, Graph, Memory
 from core.device.flow import CONTROL_WORDS, STOP_AT, TOO_SMALL
-from core.device.launches import DeviceCode
+from core.device.launches import DeviceCode, Launch
+from core.device.multiplication import Multiplication
+from core.device.tiles import VECTOR_BYTES
 from core.ir.errors import ExecutionError, InternalError, Location
 from core.ops.common.types import as_dtype
 from core.plan.data import bytes_of
@@ -32,6 +35,9 @@ __all__ = ["DeviceArrays", "DeviceRegion"]
 
 MAX_TRIPS = CONTROL.index("max_trips")
 WORD = 8
+
+MOST_GRAPHS = 4
+"""Graphs of a region at a time: a bound step has two sets of addresses, calls with arrays of their own any number."""
 
 
 class DeviceArrays:
@@ -103,8 +109,7 @@ class DeviceRegion:
         self._stacks: list[Memory] = []
         self._words: _Words | None = None
         self._stream = driver.stream()
-        self._graph: tuple[Graph, int] | None = None
-        self._warm = 0
+        self._graphs: dict[tuple[int, ...], Graph | None] = {}
         self._lock = threading.Lock()
         self._reference: Interpreter | None = None
         self._shapes = [view.shape for view in plan.params]
@@ -153,8 +158,12 @@ class DeviceRegion:
         return tuple(results[: len(results) - len(self.plan.cuts)])
 
     def readable(self, array: Any) -> Any:
-        """`array` itself if it lies in order without gaps, else a copy; a number of the host is copied to the GPU."""
-        return self.driver.xp.ascontiguousarray(array).reshape(array.shape)
+        """`array` itself if it lies in order without gaps at an address that vectors can be read from, else a copy.
+
+        A number of the host is copied to the GPU.
+        """
+        found = self.driver.xp.ascontiguousarray(array).reshape(array.shape)
+        return found if self.driver.address(found) % VECTOR_BYTES == 0 else found.copy()
 
     def results(self, wanted: Collection[int] | None = None) -> list[Any]:
         """See `Region.results`. wanted: positions; the others are None."""
@@ -204,7 +213,7 @@ class DeviceRegion:
         table = [word for each in self._stacks for word in (each.address, each.nbytes, 0)]
         sent[CONTROL_WORDS + self._arrays :] = table
         with self._arena.lent(self.arena_bytes) as arena, self._watched(run, stop):
-            self._launch(words, arena)
+            self._launch(words, arena, arrays.addresses)
             self._stream.synchronize()
         back = words.of_back()
         error = STOPPED if stop[STOP] and not back[ERROR] else int(back[ERROR])
@@ -212,35 +221,49 @@ class DeviceRegion:
             run.ops_left = int(back[OPS_LEFT])
         return error, [int(word) for word in back[CONTROL_WORDS + self._arrays + 2 :: 3]]
 
-    def _launch(self, words: _Words, arena: Memory) -> None:
-        """Give the work of a run to the stream: as a graph, from the second run with an arena on."""
+    def _launch(self, words: _Words, arena: Memory, given: Sequence[int]) -> None:
+        """Give the work of a run to the stream: as a graph, from the second run at the same addresses on.
+
+        A product of the library has its addresses in the graph; those that kernels use are words.
+        """
         self.launched += 1
-        if self._graph is not None and self._graph[1] == arena.address:
-            self._graph[0].launch(self._stream)
+        products = [self._addresses(each, arena, given) for each in self.code.products]
+        key = (arena.address, *(address for each in products for address in each))
+        if key not in self._graphs:  # the first run may load code, which a capture does not allow
+            while self._graphs and (len(self._graphs) >= MOST_GRAPHS or next(iter(self._graphs))[0] != arena.address):
+                del self._graphs[next(iter(self._graphs))]
+            self._graphs[key] = None
+            self._work(words, arena, products)
             return
-        self._graph = None
-        if self._warm != arena.address:  # the first run may load code, which a capture does not allow
-            self._warm = arena.address
-            self._work(words, arena)
-            return
-        self._stream.begin_capture()
-        try:
-            self._work(words, arena)
-        finally:
-            graph = self._stream.end_capture()
-        self.captured += 1
-        self._graph = graph, arena.address
+        graph = self._graphs[key]
+        if graph is None:
+            self._stream.begin_capture()
+            try:
+                self._work(words, arena, products)
+            finally:
+                graph = self._stream.end_capture()
+            self.captured += 1
+            self._graphs[key] = graph
         graph.launch(self._stream)
 
-    def _work(self, words: _Words, arena: Memory) -> None:
+    def _work(self, words: _Words, arena: Memory, products: Sequence[Sequence[int]]) -> None:
         nbytes = words.count * WORD
         control = words.device.address
         given = control + CONTROL_WORDS * WORD
         stacks = given + self._arrays * WORD
         self._stream.copy(control, words.sent.address, nbytes)
-        for function, launch in zip(self._functions, self.code.launches, strict=True):
-            self._stream.launch(function, launch, (given, arena.address, control, stacks))
+        functions, operands = iter(self._functions), iter(products)
+        for each in self.code.work:
+            if isinstance(each, Launch):
+                self._stream.launch(next(functions), each, (given, arena.address, control, stacks))
+            else:
+                self._stream.multiply(each, next(operands))
         self._stream.copy(words.back.address, control, nbytes)
+
+    def _addresses(self, product: Multiplication, arena: Memory, given: Sequence[int]) -> list[int]:
+        return [
+            (arena.address if place.given is None else given[place.given]) + place.offset for place in product.places
+        ]
 
     def _watched(self, run: Run, stop: Any) -> AbstractContextManager[None]:
         """Inside the context, the stop word is set as soon as the limits of the run are exceeded."""
