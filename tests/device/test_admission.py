@@ -1,4 +1,4 @@
-"""Admission to a GPU: the predicted peak of a step is compared with the memory that is free, before it allocates any."""
+"""Admission to a GPU: the predicted peak of a step is compared with the free memory before it allocates any."""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ from core.device.backend import DeviceBackend
 from core.device.bound_step import DeviceBoundStep
 from core.device.driver import DeviceFault
 from core.ir.errors import ExecutionError
+from service import gpu_tests
 from service.objects import Objects
 from service.objects.tensor_file import chunks
 from service.settings import Settings
-from service import gpu_tests
 from service.worker import gpu, gpu_deadline, sessions, snapshot, training
 from service.worker.programs import machine_for
 from service.worker.state import WorkerState
