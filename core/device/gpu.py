@@ -57,6 +57,7 @@ DEVICE_TARGET = replace(
         channels={"correlate": NEVER, "input_adjoint": NEVER, "filter_adjoint": NEVER},
         short_row_bytes=0,
         single_tap_channels=NEVER,
+        patches=True,
     ),
     channel_lanes=replace(CPU_TARGET.channel_lanes, panel=lambda dtype, channels: 0),  # a thread has no lanes
     filter_sums=replace(CPU_TARGET.filter_sums, out=NEVER),

@@ -14,6 +14,7 @@ from core.plan.entries import Entry
 from core.plan.filter_sums import FilterTotal, filter_sums_of
 from core.plan.geometry import Correlation, Padding
 from core.plan.lowering import Lowering, lowers
+from core.plan.patches import Patches, lower_patches
 from core.plan.target import ConvolutionLimits
 from core.plan.windows import Windows, padded, triple, windows_of
 from core.plan.winograd import WinogradFilters, winograd_of
@@ -24,6 +25,9 @@ __all__ = ["correlation", "to_input"]
 @lowers("correlate")
 def lower_correlate(low: Lowering, op: Op) -> None:
     x, filter = op.inputs
+    if low.target.convolutions.patches:
+        lower_patches(low, op, _patches(low, op, x, filter, op.outputs[0]), *_dense(low, x, filter))
+        return
     windows, spec = _convolution(low, op, x, filter, op.outputs[0])
     _convolved(low, op, windows, spec, low.entry(x), low.dense(low.entry(filter)))
 
@@ -32,6 +36,9 @@ def lower_correlate(low: Lowering, op: Op) -> None:
 def lower_input_adjoint(low: Lowering, op: Op) -> None:
     """If windows move by 1, this is a convolution again: of the padded cotangent with flipped filters."""
     ct, filter, like = op.inputs
+    if low.target.convolutions.patches:
+        lower_patches(low, op, _patches(low, op, like, filter, ct), *_dense(low, ct, filter))
+        return
     windows, spec = _convolution(low, op, like, filter, ct)
     given, weights = low.dense(low.entry(ct)), low.dense(low.entry(filter))
     back, limits = _flipped(windows), low.target.convolutions
@@ -45,6 +52,9 @@ def lower_input_adjoint(low: Lowering, op: Op) -> None:
 @lowers("correlate_filter_adjoint")
 def lower_filter_adjoint(low: Lowering, op: Op) -> None:
     ct, x, like = op.inputs
+    if low.target.convolutions.patches:
+        lower_patches(low, op, _patches(low, op, x, like, ct), *_dense(low, ct, x))
+        return
     windows, spec = _convolution(low, op, x, like, ct)
     given, image = low.dense(low.entry(ct)), padded(low, op, low.entry(x), _image_padding(windows, spec))
     out = low.destination(op.outputs[0])
@@ -106,16 +116,31 @@ def _correlated(low: Lowering, op: Op, kind: str, spec: Correlation, first: View
 # --- windows and specs --------------------------------------------------------------------------------------------
 
 
-def _convolution(low: Lowering, op: Op, x: str, filter: str, out: str) -> tuple[Windows, Correlation]:
-    """The windows of a convolution of `x` with `filter` to `out`, and the spec of its kernel."""
-    image, weights, result = low.type(x), low.type(filter), low.type(out)
-    attrs = op.attrs
-    windows = windows_of(
+def _windows(low: Lowering, op: Op, x: str, filter: str, out: str) -> Windows:
+    """The windows of a convolution of `x` with `filter` to `out`."""
+    image, weights, result, attrs = low.type(x), low.type(filter), low.type(out), op.attrs
+    return windows_of(
         image.shape, result.shape, weights.shape[2:], attrs["strides"], attrs["dilations"], attrs["paddings"]
     )
-    groups = attrs["groups"]
+
+
+def _convolution(low: Lowering, op: Op, x: str, filter: str, out: str) -> tuple[Windows, Correlation]:
+    """The windows of a convolution of `x` with `filter` to `out`, and the spec of its kernel."""
+    image, weights, groups = low.type(x), low.type(filter), op.attrs["groups"]
+    windows = _windows(low, op, x, filter, out)
     spec = correlation(windows, image.dtype, image.shape[0], groups, weights.shape[1], weights.shape[0] // groups)
     return windows, spec
+
+
+def _patches(low: Lowering, op: Op, x: str, filter: str, out: str) -> Patches:
+    """The spec of a convolution of `x` with `filter` to `out`, for kernels that read windows in place."""
+    image, weights, groups = low.type(x), low.type(filter), op.attrs["groups"]
+    windows = _windows(low, op, x, filter, out)
+    return Patches(image.dtype, image.shape[0], groups, weights.shape[1], weights.shape[0] // groups, windows)
+
+
+def _dense(low: Lowering, first: str, second: str) -> tuple[View, View]:
+    return low.dense(low.entry(first)), low.dense(low.entry(second))
 
 
 def correlation(windows: Windows, dtype: str, batch: int, groups: int, channels: int, out: int) -> Correlation:

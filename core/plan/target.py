@@ -87,6 +87,8 @@ class ConvolutionLimits:
     pixels:             fewest pixels that one product takes, where there are as many.
     share:              fewest filter elements of one of several products to the same filters.
     column_elements:    elements of columns that are made at once, unless `pixels` asks for more.
+    patches:            whether kernels read windows in images without padding (`core.plan.patches`). All other limits
+                        are those of kernels that do not.
     """
 
     lanes: int
@@ -99,6 +101,7 @@ class ConvolutionLimits:
     pixels: Mapping[str, int]
     share: int
     column_elements: int
+    patches: bool = False
 
 
 @dataclass(frozen=True, slots=True)
