@@ -13,7 +13,7 @@ from core.plan.geometry import Correlation, Pool
 from core.plan.patches import Patches
 from core.plan.striped import Striped
 from core.plan.systems import System
-from core.plan.winograd import Winograd
+from core.plan.winograd import Winograd, WinogradSums
 
 __all__ = ["Work", "work_of"]
 
@@ -106,6 +106,8 @@ def _windows(each: Kernel) -> int:
         return spec.work
     if isinstance(spec, Winograd):
         return spec.conv.work
+    if isinstance(spec, WinogradSums):
+        return spec.squares.conv.work
     if isinstance(spec, System):
         return spec.flops
     if isinstance(spec, Pool):
