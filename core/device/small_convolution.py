@@ -49,9 +49,9 @@ def small_scratch(each: Kernel) -> int:
 
 
 def small_convolution(name: str, each: Kernel, threads: Threads) -> Function:
-    """``name(arrays..., scratch)`` for all threads. scratch: `small_scratch` bytes."""
-    names = [*(f"p{i}" for i in range(len(each.views))), "scratch"]
-    f = Function(name, [(n, "ptr") for n in names], noalias=False)
+    """``name(arrays..., scratch, error, check)`` for all threads. scratch: `small_scratch` bytes."""
+    names = [*(f"p{i}" for i in range(len(each.views))), "scratch", "error"]
+    f = Function(name, [*((n, "ptr") for n in names), ("check", "int64")], noalias=False)
     WRITERS[each.kind](f, each.spec, threads)
     return f
 
