@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from core.codegen import pooling
 from core.codegen.gather_scatter import checked
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.device.patch_tiles import digits, total
-from core.device.threads import Threads
+from core.device.threads import Threads, rolled
 from core.plan.covering import Covering
 from core.plan.data import Kernel
 from core.plan.geometry import Pool, Scattered
@@ -128,7 +129,7 @@ def _places(f: Function, sizes: Sequence[int]) -> Iterator[list[tuple[IRValue, I
         a, b, c = map(range, sizes)
         yield [(I64(i), I64(j), I64(k)) for i in a for j in b for k in c]
         return
-    with f.loop(I64(0), I64(math.prod(sizes))) as flat:
+    with rolled(f, I64(0), I64(math.prod(sizes))) as flat:
         i, j, k = digits(f, flat, sizes)
         yield [(i, j, k)]
 
@@ -142,7 +143,7 @@ def _when_below(f: Function, places: Sequence[IRValue], limits: Sequence[int]) -
         yield
 
 
-POOLING = {
+POOLING: dict[str, tuple[tuple[str, ...], Callable[[Function, Any, Threads], None]]] = {
     "pool": (("x", "out", "index"), _pool),
     "cover": (("ct", "out"), _cover),
     "chosen_cover": (("ct", "chosen", "out"), _cover),

@@ -14,7 +14,7 @@ from functools import reduce
 
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.device.patch_tiles import digits, total
-from core.device.threads import WARP, Threads
+from core.device.threads import WARP, Threads, rolled
 from core.ir.precision import HALVES
 from core.plan.data import Kernel
 from core.plan.patches import Patches
@@ -185,7 +185,7 @@ def _taps(f: Function, spec: Patches) -> Iterator[list[tuple[IRValue, ...]]]:
     if math.prod(kernel) <= UNROLLED:
         yield [(I64(a), I64(b), I64(t)) for a in range(kernel[0]) for b in range(kernel[1]) for t in range(kernel[2])]
         return
-    with f.loop(I64(0), I64(math.prod(kernel))) as flat:
+    with rolled(f, I64(0), I64(math.prod(kernel))) as flat:
         yield [tuple(digits(f, flat, kernel))]
 
 

@@ -256,8 +256,8 @@ class DeviceStep(Step):
             starts = tuple((v.root.place, v.offset % VECTOR_BYTES) for v in each.views)
             own = ("device", each.kind, each.spec, starts)
             name = self.function(own, each.kind, lambda name: device_kernel(name, each, self.launch, self.rules))
-            room = self.scratch(device_scratch(each, self.launch, self.rules))
-            self._call(name, each.views, [room, self.base(self.plan.error.root), I64(each.check)])
+            scratch = self.scratch(device_scratch(each, self.launch, self.rules))
+            self._call(name, each.views, [scratch, self.base(self.plan.error.root), I64(each.check)])
             return
         f = self.f
         name = self.module.function(

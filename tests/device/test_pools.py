@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from core.codegen.backend import CPU
 from core.compiler.compile import optimize
 from core.device.gpu import DEVICE_TARGET
+from core.device.ptx import cubin_of, has_linker, ptx_of
 from core.device.step import write_device_step
 from core.ir import Block, TensorType
 from core.plan import plan_block
@@ -118,3 +119,13 @@ def test_the_barrier_of_an_unpooling_that_is_taken_out_is_a_race():
 
     with pytest.raises(EmulatorFault, match="a race"):
         native(Run(), *values)
+
+
+@pytest.mark.skipif(not has_linker(), reason="no nvJitLink")
+@pytest.mark.parametrize("kernel", [3, 7])
+def test_pools_of_real_sizes_become_machine_code_without_spilled_registers(kernel):
+    type = TensorType((32, 64, 112, 112), "float32")
+    block = with_gradient(pooled("max_pool", type, {"kernel_size": (kernel, kernel), "strides": (2, 2)}, slice(1)))
+    code = write_device_step(plan_block(block, DEVICE_TARGET), 132, 256, APART)
+
+    assert cubin_of(ptx_of(code, "sm_90"), "sm_90").spilled == 0
