@@ -9,9 +9,11 @@ depends on the other all threads meet at a barrier.
 `gpu` has the GPU as a target, `rules` what is assumed about its speed, `threads` the numbers of threads and their
 barriers, `launches` the form that generator and host agree on, `segments` which instructions share a launch, `step` and
 `flow` the step with its loops, `rows`, `product`, `stripes`, `systems` and `indexed` the kernels, `tiles` and
-`tensor_cores` parts of products, `ptx` the way to PTX and cubins.
+`tensor_cores` parts of products, `multiplication` large products as calls of cuBLASLt (`cublaslt`), `ptx` the way to
+PTX and cubins.
 
 The host's part: `backend` compiles plans and keeps machine code on disk, `region` runs them, `arena` has the memory
-that regions share, and `bound_step` keeps the values of a training step on the GPU. They call the GPU through `driver`,
-which `cupy_driver` implements.
+that regions share. `bind` keeps the values of a training step on the GPU: `bound_step` those of a step that is one
+region, `parted_step` those of a step of several regions. `leaving` has results on their way to the host. They call the
+GPU through `driver`, which `cupy_driver` implements.
 """

@@ -51,6 +51,7 @@ DEVICE_TARGET = replace(
     ),
     convolutions=replace(CPU_TARGET.convolutions, patches=True),
     pools=replace(CPU_TARGET.pools, gathers=True),
+    winograd=None,
     stripes=replace(
         CPU_TARGET.stripes,
         nbytes=2**18,

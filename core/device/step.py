@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from core.codegen import kernels, parallel
 from core.codegen.checks import fail
@@ -21,6 +21,7 @@ from core.device.gpu import GPU
 from core.device.indexed import gather_kernel, scatter_kernel
 from core.device.kernels import device_kernel, device_scratch, has_kernel
 from core.device.launches import PARAMETERS, DeviceCode, Launch
+from core.device.multiplication import Biased, Multiplication, Place, biased, multiplication_of, place_in
 from core.device.product import product_kernel, product_plan
 from core.device.rows import row_kernel, sums_room
 from core.device.rules import RULES, Rules
@@ -52,9 +53,9 @@ def write_device_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES)
     """The step of a plan as launches of at most `blocks` blocks, of `block` threads each."""
     with generating_for(GPU):
         step = DeviceStep(plan, block, rules)
-        launches = [step.segment(i, each) for i, each in enumerate(segments_of(plan, blocks, rules))]
+        work = [one for i, each in enumerate(segments_of(plan, blocks, rules)) for one in step.segment(i, each)]
         text = step.module.text()
-    return DeviceCode(text, tuple(launches), step.arena.size + step.module.scratch)
+    return DeviceCode(text, tuple(work), step.arena.size + step.module.scratch)
 
 
 @dataclass(slots=True)
@@ -78,8 +79,22 @@ class DeviceStep(Step):
         self._waiting = _Waiting()
         self._needs: dict[str, tuple[int, bool]] = {}
 
-    def segment(self, number: int, each: Segment) -> Launch:
-        """Write one launch, whose function is `step` and its number."""
+    def segment(self, number: int, each: Segment) -> list[Launch | Multiplication]:
+        """Write one launch, whose function is `step` and its number, or make calls of the library instead."""
+        product, *after = each.instructions or (None,)
+        if each.kind != "product" or not self.rules.library or not isinstance(product, Gemm):
+            return [self._launch(number, each)]
+        whole = self._library_call(product, biased(product, after[0])) if after else None
+        if whole is not None:
+            return [whole]
+        alone = self._library_call(product)
+        if alone is None:
+            return [self._launch(number, each)]
+        return (
+            [alone, self._launch(number, replace(each, kind="wide", instructions=tuple(after)))] if after else [alone]
+        )
+
+    def _launch(self, number: int, each: Segment) -> Launch:
         name = f"step{number}"
         loops = any(isinstance(one, Loop | Branch) for one in each.instructions)
         self.launch = self.launch.on(each.blocks)
@@ -94,6 +109,21 @@ class DeviceStep(Step):
             self.module.functions.append(_entry(self, name))
         cooperative = self.launch.meets and each.blocks > 1
         return Launch(name, each.blocks, self.block, self.launch.shared_bytes, cooperative)
+
+    def _library_call(self, product: Gemm, then: Biased | None = None) -> Multiplication | None:
+        """A product as a call of the library; None if that does not take it."""
+        if then is not None:
+            operands = self.places((product.a.root, product.b.root, then.bias.root))
+            if _overlap(operands, self.places((then.out.root,))):  # the operands are dead when the bias is added
+                return None
+        return multiplication_of(product, self._host_place, self.rules.tf32, then)
+
+    def _host_place(self, view: View) -> Place | None:
+        """Where the host finds the first element of `view`; None if only the code knows."""
+        root = view.root
+        if root.place == "arena" and root in self.arena.offsets:
+            return place_in(view, None, self.arena.offsets[root])
+        return place_in(view, self.given[root], 0) if root in self.given else None
 
     def fail(self, check: IRValue) -> None:
         """Report a failed check, unless an earlier op failed as well."""

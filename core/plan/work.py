@@ -14,6 +14,7 @@ from core.plan.geometry import Correlation, Pool
 from core.plan.patches import Patches
 from core.plan.striped import Striped
 from core.plan.systems import System
+from core.plan.winograd import Winograd
 
 __all__ = ["Work", "work_of"]
 
@@ -106,6 +107,8 @@ def _windows(each: Kernel) -> int:
         return spec.work
     if isinstance(spec, Covering):
         return spec.planes * math.prod(spec.windows.size) * spec.over
+    if isinstance(spec, Winograd):
+        return spec.conv.work
     if isinstance(spec, System):
         return spec.flops
     if isinstance(spec, Pool):
