@@ -167,11 +167,14 @@ class PoolLimits:
     window:     most elements of a window, and
     window_row: most elements of its row, for kernels that unroll windows lying side by side.
     positions:  the largest plane, in elements, whose positions the generator can compute, plus one.
+    gathers:    whether kernels test which elements lie in a plane and which windows over an element: planes need no
+                padding, and adjoints gather (`core.plan.covering`).
     """
 
     window: int
     window_row: int
     positions: int
+    gathers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

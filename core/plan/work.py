@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from core.ops.common.types import as_dtype
 from core.plan.channel_lanes import ChannelLanes
+from core.plan.covering import Covering
 from core.plan.data import Gather, Gemm, Instruction, Interpreted, Kernel, Limited, Rows, ScatterAdd, View
 from core.plan.filter_sums import FilterSums
 from core.plan.geometry import Correlation, Pool
@@ -104,6 +105,8 @@ def _windows(each: Kernel) -> int:
     spec = each.spec
     if isinstance(spec, Correlation | FilterSums | ChannelLanes | Patches):
         return spec.work
+    if isinstance(spec, Covering):
+        return spec.planes * math.prod(spec.windows.size) * spec.over
     if isinstance(spec, Winograd):
         return spec.conv.work
     if isinstance(spec, WinogradSums):
