@@ -90,6 +90,21 @@ def test_a_matrix_with_large_numbers_computes_all_columns(name, number, operand)
     agree(block, values, EmulatedBackend(3, 32, target=TARGETS["repeats"], rules=SCOPES[1]))
 
 
+def test_numbers_in_hidden_columns_are_zeros_for_other_readers():
+    b = BlockBuilder()
+    shapes = ((2, 3, 13, 6), (2, 3, 19, 6), (2, 3, 19, 5))
+    q, k, v = (b.param(TensorType(shape, "float32")) for shape in shapes)
+    scores = b.emit("matmul", q, k, transpose_y=True)
+    seen = b.emit("triangle_mask_like", scores, diagonal=0)
+    shown = b.emit("softmax", b.emit("where", seen, scores, b.emit("full_like", scores, value=-1e9)))
+    block = optimize(b.build([b.emit("matmul", shown, v), shown]))
+    assert all(windowed(block, TARGETS["stores"])) and windowed(block, TARGETS["stores"])
+    rng = np.random.default_rng(6)
+    values = [rng.standard_normal(shape).astype("float32") for shape in shapes]
+
+    agree(block, values, EmulatedBackend(3, 64, target=TARGETS["stores"], rules=SCOPES[1]))
+
+
 def test_hidden_columns_are_left_out(monkeypatch):
     """Without the check of numbers, an infinite value reaches no row of a stripe to which it is hidden."""
     block, values = banded("causal")
