@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -71,6 +72,7 @@ class DeviceBackend:
         self.driver, self.disk = driver, disk
         self.rules = rules or replace(RULES, library=driver.multiplies)
         self.arena = SharedArena(driver)
+        self._regions: weakref.WeakSet[DeviceRegion] = weakref.WeakSet()
         self._make = make or machine_code_of
         self._blocks, self._block = blocks or driver.properties.processors, block
 
@@ -100,7 +102,20 @@ class DeviceBackend:
                     f"{launch.kernel} needs {launch.grid} blocks at once, but this GPU runs {function.most_blocks}",
                     "compiler_failed",
                 )
-        return DeviceRegion(plan, code, functions, self.driver, self.arena)
+        region = DeviceRegion(plan, code, functions, self.driver, self.arena)
+        self._regions.add(region)
+        return region
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of the arena and of the stacks that wait for later runs."""
+        return self.arena.idle_bytes + sum(each.idle_bytes for each in list(self._regions))
+
+    def free_idle(self) -> None:
+        """Free the memory that `idle_bytes` counts. Later runs allocate it again."""
+        self.arena.free_idle()
+        for each in list(self._regions):
+            each.free_idle()
 
     def _code(self, plan: Plan) -> DeviceCode:
         is_small = max(map(_work, _flat(plan.body)), default=0) <= ONE_BLOCK

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -128,6 +128,17 @@ class DeviceRegion:
         return sum(self._stack_sizes)
 
     @property
+    def idle_bytes(self) -> int:
+        """Bytes of the stacks that `free_idle` would free."""
+        return 0 if self._lock.locked() else sum(each.nbytes for each in self._stacks)
+
+    def free_idle(self) -> None:
+        """Free the stacks, unless a run uses them. The next run begins with small ones."""
+        if self._lock.acquire(blocking=False):
+            self._stacks, self._stack_sizes = [], self._first_sizes
+            self._lock.release()
+
+    @property
     def stream(self) -> Any:
         """The stream that the kernels run on."""
         return self._stream
@@ -154,9 +165,10 @@ class DeviceRegion:
         found = self.driver.xp.ascontiguousarray(array).reshape(array.shape)
         return found if self.driver.address(found) % VECTOR_BYTES == 0 else found.copy()
 
-    def results(self) -> list[Any]:
-        xp = self.driver.xp
-        return [xp.empty(view.shape, as_dtype(view.dtype)) for view in self.plan.results]
+    def results(self, wanted: Collection[int] | None = None) -> list[Any]:
+        """See `Region.results`. wanted: positions; the others are None."""
+        xp, views = self.driver.xp, enumerate(self.plan.results)
+        return [xp.empty(v.shape, as_dtype(v.dtype)) if wanted is None or i in wanted else None for i, v in views]
 
     def bind(self, arrays: Sequence[Any]) -> DeviceArrays:
         return DeviceArrays(self.driver, arrays)
@@ -189,7 +201,7 @@ class DeviceRegion:
 
     def _run_once(self, arrays: DeviceArrays, run: Run) -> tuple[int, list[int]]:
         """The error word, and the bytes that each stack wanted. Raises DeviceFull."""
-        run.require(self._arena.missing(self.arena_bytes), "the step")
+        self._arena.make_room(self.arena_bytes, run)
         words = self._make_words()
         self._make_stacks(run)
         sent = words.of_sent()
