@@ -75,7 +75,15 @@ CPU_TARGET = Target(
     filter_sums=FilterSumLimits(out=8, depth=4, terms=64, share_terms=1024),
     channel_lanes=ChannelLaneLimits(panel=channel_panel, depth=96, row=4),
     winograd=WinogradLimits(
-        lanes=lanes_for, channels=12, filters=2**16, squares=64, products=6.5, vectors=8, elements=2**16
+        lanes=lanes_for,
+        channels=12,
+        filters=2**16,
+        squares=64,
+        products=6.5,
+        vectors=8,
+        elements=2**16,
+        block=32,
+        terms=256,
     ),
     pools=PoolLimits(window=64, window_row=4, positions=2**31),
     stripes=StripeLimits(

@@ -17,7 +17,7 @@ from core.plan.lowering import Lowering, lowers
 from core.plan.patches import Patches, lower_patches
 from core.plan.target import ConvolutionLimits
 from core.plan.windows import Windows, padded, triple, windows_of
-from core.plan.winograd import WinogradFilters, winograd_of
+from core.plan.winograd import WinogradFilters, WinogradTotal, winograd_of, winograd_sums_of
 
 __all__ = ["correlation", "to_input"]
 
@@ -56,7 +56,15 @@ def lower_filter_adjoint(low: Lowering, op: Op) -> None:
         lower_patches(low, op, _patches(low, op, x, like, ct), *_dense(low, ct, x))
         return
     windows, spec = _convolution(low, op, x, like, ct)
-    given, image = low.dense(low.entry(ct)), padded(low, op, low.entry(x), _image_padding(windows, spec))
+    given, squares = low.dense(low.entry(ct)), winograd_sums_of(spec, windows, low.target.winograd)
+    if squares is not None:
+        image, held = low.dense(low.entry(x)), low.allocate(squares.shape, spec.dtype)
+        out = low.destination(op.outputs[0])
+        low.add(Kernel("winograd_sums", squares, (given, image, held), location=op.location))
+        low.add(Kernel("winograd_total", WinogradTotal(squares), (held, out), location=op.location))
+        low.define(op.outputs[0], out)
+        return
+    image = padded(low, op, low.entry(x), _image_padding(windows, spec))
     out = low.destination(op.outputs[0])
     sums = filter_sums_of(spec, low.target.filter_sums)
     if sums is None:

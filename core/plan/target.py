@@ -129,6 +129,8 @@ class WinogradLimits:
     products: most products for one pixel of a result, of the 9 that a direct form needs.
     vectors:  most vectors of squares that are computed together.
     elements: most numbers of transformed images and results that are computed together: they stay in the cache.
+    block:    fewest channels of the image that a unit of the adjoint to filters takes, where there are as many.
+    terms:    fewest squares of a share of the batch with sums of its own.
     """
 
     lanes: Callable[[str, int], int]
@@ -138,6 +140,8 @@ class WinogradLimits:
     products: float
     vectors: int
     elements: int
+    block: int
+    terms: int
 
 
 @dataclass(frozen=True, slots=True)
