@@ -96,6 +96,9 @@ def _extend(step: StepWriter, each: ArrayOp) -> None:
     assert each.source is not None
     _, length = held(step, each.source)
     _call(step, "extend", extend_function, *_target(step, each.target), length)
+    if each.kind == "fit":
+        f, count = step.f, step.address(each.target.count)
+        f.store(f.intrinsic("smin", f.load(count, "int64"), length), count)
 
 
 def _get(step: StepWriter, each: ArrayOp) -> None:
@@ -173,6 +176,7 @@ WRITERS: dict[str, Callable[[StepWriter, ArrayOp], None]] = {
     "put": _put,
     "erase": _erase,
     "extend": _extend,
+    "fit": _extend,
     "get": _get,
     "join": _join,
     "count": _count,
@@ -308,7 +312,7 @@ def get_function(name: str) -> Function:
 
 
 def join_function(name: str) -> Function:
-    """``join(control, base, length, size, rows, out, check)``: all elements to `out`, then zeros for `rows`."""
+    """``join(control, base, length, size, rows, out, check)``: the first `rows` elements to `out`, then zeros."""
     f = _function(name, [*HELD, ("size", "int64"), ("rows", "int64"), ("out", "ptr"), ("check", "int64")])
     length, rows = f.param("length"), f.param("rows")
     with f.when(_goes_on(f)):
