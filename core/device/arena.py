@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from core.device.driver import Driver, Memory
+from core.runtime.run import Run
 
 __all__ = ["SharedArena"]
 
@@ -27,9 +28,19 @@ class SharedArena:
         """Bytes that it takes now."""
         return 0 if self._memory is None else self._memory.nbytes
 
-    def missing(self, nbytes: int) -> int:
-        """Bytes that `lent` would allocate beyond those that it frees."""
-        return max(0, nbytes - self.nbytes)
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes that `free_idle` would free."""
+        return 0 if self._lock.locked() else self.nbytes
+
+    def make_room(self, nbytes: int, run: Run) -> None:
+        """Check that `lent` may allocate what it lacks for `nbytes` bytes. Raises OutOfMemory.
+
+        An arena that is too small is freed, since both of them may not fit at once.
+        """
+        if self.nbytes < nbytes:
+            self.free_idle()
+            run.require(nbytes, "the step")
 
     @contextmanager
     def lent(self, nbytes: int) -> Iterator[Memory]:

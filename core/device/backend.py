@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
@@ -20,6 +22,7 @@ from core.device.launches import DeviceCode
 from core.device.ptx import has_linker, ptx_of
 from core.device.ptx import machine_code_of as assembled
 from core.device.region import DeviceRegion
+from core.device.rules import RULES, Rules
 from core.device.step import write_device_step
 from core.ir.errors import ExecutionError, InternalError
 from core.plan.data import Instruction, Interpreted, Sequence
@@ -34,6 +37,9 @@ GENERATOR = 2
 """Version of the machine code. Increase it when the code changes but the text of its step does not: the functions
 `dev_*`, the entry, or the way to PTX.
 """
+
+WHOLE_ARRAY = 256
+"""An address as aligned as those of arrays are."""
 
 BLOCK = 256
 """Threads of a block."""
@@ -50,6 +56,7 @@ class DeviceBackend:
     make:   machine code for an architecture, or PTX, which the driver compiles itself.
     blocks: blocks of a step of much work; None takes one for each processor of the GPU.
     disk:   keeps machine code; None keeps none.
+    rules:  what it assumes about the speed of the GPU.
     """
 
     target: Target = DEVICE_TARGET
@@ -61,9 +68,12 @@ class DeviceBackend:
         blocks: int | None = None,
         block: int = BLOCK,
         disk: DiskCache | None = None,
+        rules: Rules | None = None,
     ) -> None:
         self.driver, self.disk = driver, disk
+        self.rules = rules or replace(RULES, library=driver.multiplies)
         self.arena = SharedArena(driver)
+        self._regions: weakref.WeakSet[DeviceRegion] = weakref.WeakSet()
         self._make = make or machine_code_of
         self._blocks, self._block = blocks or driver.properties.processors, block
 
@@ -84,6 +94,8 @@ class DeviceBackend:
         Raises ExecutionError (compiler_failed), DeviceFault.
         """
         code = self._code(plan)
+        for each in code.products:
+            self.driver.prepare(each, [WHOLE_ARRAY] * len(each.places))
         functions = self.driver.load(self._machine_code(code), code.launches)
         for launch, function in zip(code.launches, functions, strict=True):
             if launch.cooperative and function.most_blocks < launch.grid:
@@ -91,11 +103,24 @@ class DeviceBackend:
                     f"{launch.kernel} needs {launch.grid} blocks at once, but this GPU runs {function.most_blocks}",
                     "compiler_failed",
                 )
-        return DeviceRegion(plan, code, functions, self.driver, self.arena)
+        region = DeviceRegion(plan, code, functions, self.driver, self.arena)
+        self._regions.add(region)
+        return region
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of the arena and of the stacks that wait for later runs."""
+        return self.arena.idle_bytes + sum(each.idle_bytes for each in list(self._regions))
+
+    def free_idle(self) -> None:
+        """Free the memory that `idle_bytes` counts. Later runs allocate it again."""
+        self.arena.free_idle()
+        for each in list(self._regions):
+            each.free_idle()
 
     def _code(self, plan: Plan) -> DeviceCode:
         is_small = max(map(_work, _flat(plan.body)), default=0) <= ONE_BLOCK
-        return write_device_step(plan, 1 if is_small else self._blocks, self._block)
+        return write_device_step(plan, 1 if is_small else self._blocks, self._block, self.rules)
 
     def _machine_code(self, code: DeviceCode) -> bytes:
         architecture = self.driver.properties.architecture

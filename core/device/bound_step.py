@@ -2,11 +2,12 @@
 
 Feeds are written to pinned memory, from where one copy takes them all to the GPU. Results leave through `send`: their
 copies run on a stream of their own while the next step computes, since two steps in a row share no result.
+
+A step writes new rows of a table to arrays of its own; `keep` writes them into the table, of which there is one.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,15 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from core.device.driver import DeviceFault, DeviceFull, Event, Memory
+from core.device.driver import DeviceFault, Event, Memory
+from core.device.leaving import Leaving, host_array, send
 from core.device.region import DeviceArrays, DeviceRegion
-from core.ir.errors import OutOfMemory
 from core.ops.common.types import as_dtype
-from core.runtime.bound_step import KEPT
+from core.plan.data import bytes_of
+from core.runtime.bound_step import KEPT, picks_of
 from core.runtime.executable import Executable, Outputs, checked, key_of
+from core.runtime.memory_limit import MemoryLimit
 from core.runtime.run import Run
+from core.runtime.sparse_rows import RowArray
 
-__all__ = ["DeviceBoundStep", "Leaving", "bind_device_step"]
+__all__ = ["DeviceBoundStep", "bind_region"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +59,6 @@ class _Turn:
     left: Event | None = None
 
 
-@dataclass(slots=True)
-class Leaving:
-    """Results on their way to the host."""
-
-    _event: Event
-    _pinned: Memory
-    _places: Mapping[str, tuple[int, tuple[int, ...], np.dtype]]
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Wait for the copies, and return arrays of the caller's own. Raises DeviceFault."""
-        self._event.synchronize()
-        found = {}
-        for name, (offset, shape, dtype) in self._places.items():
-            found[name] = _host_array(self._pinned.address + offset, shape, dtype).copy()
-        return found
-
-
 class DeviceBoundStep:
     """See `core.runtime.bound_step.BoundStep`, whose methods these are. Runs one step at a time."""
 
@@ -93,16 +80,19 @@ class DeviceBoundStep:
         self._keys = [each for each in self._fed if inputs[each.number].role == "key"]
         self._feed_bytes = size
         fed = {each.number for each in self._fed}
+        count, places = len(inputs), [i for i, _ in picks_of(executable)]
         first = [None if i in fed else self._own(v, values[v.name]) for i, v in enumerate(inputs)] + region.results()
-        second = [*first[: len(inputs)], *region.results()]
-        where = {v.name: i for i, v in enumerate(inputs)}
-        for i, result in enumerate(executable.layout, len(inputs)):
-            read = where.get(result.name) if result.place in KEPT else None
-            if read is not None:
-                second[read], second[i] = first[i], first[read]
+        swapped = _swapped(executable)
+        second = first[:count] + region.results(set(range(len(first) - count)) - {places[i] for _, i in swapped})
+        for read, i in swapped:
+            written = count + places[i]
+            second[read], second[written] = first[written], first[read]
+        self._tables = {each.name: first[i] for i, each in _tables(executable)}
+        self._has_rows = any(each.table is not None for each in executable.layout)
         self._turns = [self._make_turn(arrays) for arrays in (first, second)]
         self._turn = 0
         self._last = self._turns[0]
+        self._out = self._last.outputs
         self._taken: dict[str, Any] = {}
 
     def takes(self, feeds: Mapping[str, Any]) -> bool:
@@ -151,7 +141,9 @@ class DeviceBoundStep:
         except BaseException:
             stream.synchronize()  # the feeds may be written again
             raise
-        self._last = turn
+        if self._has_rows:  # only now their number is known
+            turn.outputs = self._outputs(turn.results)
+        self._last, self._out = turn, turn.outputs
         if run.messages:
             return replace(turn.outputs, messages=tuple(run.messages), unsaid=run.unsaid)
         return turn.outputs
@@ -159,34 +151,33 @@ class DeviceBoundStep:
     def keep(self) -> None:
         """Make the results of the last step the values of the next one."""
         self._turn = 1 - self._turn
+        write_rows(self._out, self._tables)
 
     def send(self, results: Mapping[str, Any]) -> Leaving:
         """Copy some results of the last step to the host while the next step runs.
 
         results: arrays of its outputs, by any names. Raises OutOfMemory, DeviceFault.
         """
-        places, size = {}, 0
-        for name, array in results.items():
-            places[name] = (size, tuple(array.shape), np.dtype(array.dtype))
-            size = self._region.plan.target.aligned(size + array.nbytes)
-        try:
-            pinned = self._driver.pinned(max(size, 1))
-        except DeviceFull as full:
-            message = f"the results need {size} bytes of pinned memory, which the system does not have"
-            raise OutOfMemory(message, wanted=size, allowed=0) from full
-        for name, array in results.items():
-            if array.nbytes:
-                self._copies.copy(pinned.address + places[name][0], self._driver.address(array), array.nbytes)
-        self._last.left = self._copies.record()
-        return Leaving(self._last.left, pinned, places)
+        leaving = send(self._driver, self._copies, results)
+        self._last.left = leaving.sent
+        return leaving
 
     def has_finite_gradients(self) -> bool:
         """Whether all gradients of the last step are finite."""
-        xp = self._driver.xp
-        return all(bool(xp.isfinite(each).all()) for each in self._last.outputs.gradients.values())
+        return all_finite(self._driver.xp, self._out)
 
     def put_tables(self, values: Mapping[str, Any]) -> bool:
-        """Nothing to do: steps that update tables by rows are not bound."""
+        """Read and write the tables among `values` in place from now on; False if that is impossible.
+
+        values: the tables whose rows the step updates, and others.
+        """
+        for i, each in _tables(self._executable):
+            table = values[each.name]
+            if not isinstance(table, self._driver.xp.ndarray) or not table.flags.c_contiguous:
+                return False
+            self._tables[each.name] = table
+            for turn in self._turns:
+                turn.given.put(i, table)
         return True
 
     def drop_feeds(self) -> None:
@@ -207,7 +198,15 @@ class DeviceBoundStep:
         given = self._region.bind(arrays)
         for each in self._fed:
             given.put_address(each.number, device.address + each.offset)
-        return _Turn(given, list(arrays[count:]), self._executable.outputs(arrays[count:]), pinned, device)
+        results = list(arrays[count:])
+        outputs = Outputs() if self._has_rows else self._outputs(results)
+        return _Turn(given, results, outputs, pinned, device)
+
+    def _outputs(self, results: Sequence[Any]) -> Outputs:
+        """The results by their meaning. Each count of rows comes to the host once."""
+        picks = picks_of(self._executable)
+        counts = {end: int(results[end]) for _, end in picks if end is not None}
+        return self._executable.outputs([results[i] if end is None else results[i][: counts[end]] for i, end in picks])
 
     def _own(self, variable: Any, value: Any) -> Any:
         return self._region.readable(checked(variable, value, self._driver.xp))
@@ -215,34 +214,70 @@ class DeviceBoundStep:
     def _put(self, turn: _Turn, each: _Fed, value: Any) -> None:
         """Give the value of a feed to the next step of this turn."""
         if isinstance(value, np.ndarray):
-            _host_array(turn.pinned.address + each.offset, each.shape, each.dtype)[...] = value
+            host_array(turn.pinned.address + each.offset, each.shape, each.dtype)[...] = value
             turn.given.put_address(each.number, turn.device.address + each.offset)
         else:
             turn.given.put(each.number, self._region.readable(value))
 
 
-def bind_device_step(executable: Executable, values: Mapping[str, Any]) -> DeviceBoundStep | None:
-    """`executable` bound to its parameters and states; None unless it is a single region without rows of tables, or if
-    the GPU has no memory for a second set of them.
+def bind_region(
+    executable: Executable, values: Mapping[str, Any], memory: MemoryLimit | None = None
+) -> DeviceBoundStep | None:
+    """`executable` bound to its parameters and states; None unless it is a single region, or if the GPU has no memory
+    for two sets of its results.
 
     values: all inputs but feeds, by name: arrays of the GPU, which are overwritten from now on.
     Raises ProgramError (feed_shape, feed_dtype), DeviceFault.
     """
     machine = executable.machine
     region = machine.region if machine is not None else None
-    if machine is None or not isinstance(region, DeviceRegion) or region.plan.cuts or machine.picks is not None:
+    if not isinstance(region, DeviceRegion) or region.plan.cuts:
         return None
-    if any(each.table is not None for each in executable.layout):
+    places = [i for i, _ in picks_of(executable)]
+    kept = {i for i, each in zip(places, executable.layout, strict=True) if each.place in KEPT}
+    if any(places.count(i) > 1 for i in kept):
         return None
+    if memory is not None:
+        needed = _bytes(executable, region)
+        if needed > memory.available(needed):
+            return None
     try:
         return DeviceBoundStep(executable, region, values)
     except MemoryError:
         return None
 
 
-def _host_array(address: int, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """The array in pinned memory at `address`."""
-    if not math.prod(shape):
-        return np.empty(shape, dtype)
-    room = (ctypes.c_uint8 * (math.prod(shape) * dtype.itemsize)).from_address(address)
-    return np.frombuffer(memoryview(room), np.uint8).view(dtype).reshape(shape)
+def write_rows(out: Outputs, tables: Mapping[str, Any]) -> None:
+    """Write the new rows of tables among the outputs of a step to their places."""
+    for name, value in (*out.parameters.items(), *out.optimizer_state.items()):
+        if isinstance(value, RowArray) and name in tables:
+            value.write(tables[name])
+
+
+def all_finite(xp: Any, out: Outputs) -> bool:
+    """Whether all gradients are finite."""
+    dense = (each.values if isinstance(each, RowArray) else each for each in out.gradients.values())
+    return all(bool(xp.isfinite(each).all()) for each in dense)
+
+
+def _tables(executable: Executable) -> list[tuple[int, Any]]:
+    """(number among the inputs, result) of each table of which the step updates some rows."""
+    where = {v.name: i for i, v in enumerate(executable.inputs)}
+    return [(where[each.name], each) for each in executable.layout if each.table is not None and each.place in KEPT]
+
+
+def _swapped(executable: Executable) -> list[tuple[int, int]]:
+    """(number among the inputs, number in the layout) of each value that a step reads, and writes as a whole."""
+    where = {v.name: i for i, v in enumerate(executable.inputs)}
+    whole = [(i, each) for i, each in enumerate(executable.layout) if each.place in KEPT and each.table is None]
+    return [(where[each.name], i) for i, each in whole if each.name in where]
+
+
+def _bytes(executable: Executable, region: DeviceRegion) -> int:
+    """Bytes that a bound step allocates: two sets of results and feeds, of which one takes the place of the inputs."""
+    places = [i for i, _ in picks_of(executable)]
+    swapped = {places[i] for _, i in _swapped(executable)}
+    views = list(enumerate(region.plan.results))
+    results = sum(bytes_of(view.shape, view.dtype) * (1 if i in swapped else 2) for i, view in views)
+    fed = [v.type for v in executable.inputs if v.role in ("feed", "key")]
+    return results + 2 * sum(bytes_of(each.shape, each.dtype) for each in fed)

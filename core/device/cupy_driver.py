@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -10,11 +11,15 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from core.device.cublaslt import CublasLt, check_products, load_cublaslt, workspace_bytes
 from core.device.driver import DeviceFault, DeviceFull, DeviceProperties
 from core.device.launches import Launch
+from core.device.multiplication import Multiplication
 from core.ir.errors import ExecutionError
 
 __all__ = ["CupyDriver"]
+
+log = logging.getLogger("backpass.device")
 
 ALIGNMENT = 256
 NO_MEMORY = 2
@@ -69,6 +74,25 @@ class CupyDriver:
             module = self.xp.cuda.function.Module()
             module.load(code)
             return [self._function(module, each) for each in launches]
+
+    @cached_property
+    def multiplies(self) -> bool:
+        try:
+            check_products(self.products, self)
+        except DeviceFault:
+            raise
+        except Exception as error:
+            log.warning("large products run as generated code, because cuBLASLt cannot be used: %s", error)
+            return False
+        return True
+
+    @cached_property
+    def products(self) -> CublasLt:
+        """The library for products. Raises ImportError, OSError or RuntimeError where it is missing, DeviceFull."""
+        return CublasLt(load_cublaslt(), self.allocate, workspace_bytes(self.properties.architecture))
+
+    def prepare(self, product: Multiplication, addresses: Sequence[int]) -> None:
+        self.products.prepare(product, addresses)
 
     def address(self, array: Any) -> int:
         return int(array.data.ptr)
@@ -143,6 +167,9 @@ class _CupyStream:
                 api.launchCooperativeKernel(function.pointer, *shape)
             else:
                 api.launchKernel(function.pointer, *shape, 0)
+
+    def multiply(self, product: Multiplication, addresses: Sequence[int]) -> None:
+        self._driver.products.run(product, addresses, self.cupy.ptr)
 
     def record(self) -> _CupyEvent:
         with self._driver._faults():

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from core.device.launches import Launch
+from core.device.multiplication import Multiplication
 from core.ir.errors import InternalError
 
 __all__ = ["DeviceFault", "DeviceFull", "DeviceProperties", "Driver", "Event", "Function", "Graph", "Memory", "Stream"]
@@ -82,6 +83,9 @@ class Stream(Protocol):
     def launch(self, function: Any, launch: Launch, addresses: Sequence[int]) -> None:
         """Run a kernel with these arguments, one for each of `core.device.launches.PARAMETERS`, and its numbers."""
 
+    def multiply(self, product: Multiplication, addresses: Sequence[int]) -> None:
+        """Compute a product. addresses: of its `places`. Raises ExecutionError (compiler_failed), DeviceFull."""
+
     def record(self) -> Event: ...
 
     def wait(self, event: Any) -> None:
@@ -120,6 +124,13 @@ class Driver(Protocol):
 
     def load(self, code: bytes, launches: Sequence[Launch]) -> list[Any]:
         """The functions of the launches. code: a cubin or PTX. Raises ExecutionError (compiler_failed), DeviceFault."""
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it has a library for products, whose results are right. May load it. Raises DeviceFault."""
+
+    def prepare(self, product: Multiplication, addresses: Sequence[int]) -> None:
+        """Do what a product needs before its first capture. Raises ExecutionError (compiler_failed), DeviceFull."""
 
     def address(self, array: Any) -> int:
         """The address of an array of `xp`."""

@@ -22,8 +22,6 @@ GPU = Cpu(
 )
 """A thread of a GPU. registers: those of one tile."""
 
-NEVER = 2**62
-
 LACKS = frozenset(("eigenvalues", "eigenvectors", "exponential", "orthogonalize", "singular_values"))
 """Kernels that are written for vector registers, or that call LAPACK."""
 
@@ -44,6 +42,7 @@ DEVICE_TARGET = replace(
     ),
     products=ProductRules(
         takes_epilogue=lambda product: False,
+        stores_result=lambda product: True,
         transposes=lambda rows, columns: False,  # a product reads any strides through shared memory
         transposes_invariant=False,
         pairs=lambda dtype, rows, columns, terms: True,  # tensor cores
@@ -51,15 +50,9 @@ DEVICE_TARGET = replace(
         in_passes=False,
         terms=256,
     ),
-    convolutions=replace(
-        CPU_TARGET.convolutions,
-        lanes=1,
-        channels={"correlate": NEVER, "input_adjoint": NEVER, "filter_adjoint": NEVER},
-        short_row_bytes=0,
-        single_tap_channels=NEVER,
-    ),
-    channel_lanes=replace(CPU_TARGET.channel_lanes, panel=lambda dtype, channels: 0),  # a thread has no lanes
-    filter_sums=replace(CPU_TARGET.filter_sums, out=NEVER),
+    convolutions=replace(CPU_TARGET.convolutions, patches=True),
+    pools=replace(CPU_TARGET.pools, gathers=True),
+    winograd=None,
     stripes=replace(
         CPU_TARGET.stripes,
         nbytes=2**18,

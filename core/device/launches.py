@@ -1,4 +1,4 @@
-"""A step of a GPU as a list of launches, which run one after the other: what the generator and the host agree on.
+"""A step of a GPU as a list of launches and products, which run one after the other: what generator and host agree on.
 
 The text of a step defines one function for each kernel. All take the same four addresses (`PARAMETERS`), which stay the
 same while a step is bound, so that the host may capture the launches once as a graph, and then the numbers of the
@@ -9,6 +9,8 @@ an earlier one has left there; registers, shared memory and stack positions do n
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from core.device.multiplication import Multiplication
 
 __all__ = ["PARAMETERS", "DeviceCode", "Launch"]
 
@@ -43,8 +45,19 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCode:
-    """The text of a step and its launches in order. arena_bytes: with scratch memory behind the arena."""
+    """The text of a step and its work in order: kernels of the text, and products that the library computes.
+
+    arena_bytes: with scratch memory behind the arena.
+    """
 
     text: str
-    launches: tuple[Launch, ...]
+    work: tuple[Launch | Multiplication, ...]
     arena_bytes: int
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        return tuple(each for each in self.work if isinstance(each, Launch))
+
+    @property
+    def products(self) -> tuple[Multiplication, ...]:
+        return tuple(each for each in self.work if isinstance(each, Multiplication))

@@ -48,7 +48,7 @@ def parted(code: DeviceCode, size: int = PART) -> list[DeviceCode]:
         replace(
             code,
             text=_text((f.text for n, f in functions.items() if n in names), rest),
-            launches=tuple(each for each in code.launches if each.kernel in names),
+            work=tuple(each for each in code.launches if each.kernel in names),
         )
         for names in parts
     ]

@@ -13,14 +13,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from core.codegen.llvm import I64, Function, IRValue, itemsize
+from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.device.tensor_cores import TensorCores
 from core.device.threads import Threads, flat_offset, split
 from core.device.tiles import VECTOR_BYTES, Tile, load_vector, store_vector, vector_of
 from core.ir.precision import HALVES
 from core.plan.data import Gemm, View
 
-__all__ = ["ProductPlan", "product_kernel", "product_plan"]
+__all__ = ["ProductPlan", "ProductWriter", "product_kernel", "product_plan"]
 
 DEPTH = 16
 """Steps along k whose operands lie in shared memory at a time."""
@@ -162,12 +162,22 @@ def product_plan(each: Gemm, threads: Threads, tf32: bool) -> ProductPlan:
 def product_kernel(name: str, each: Gemm, threads: Threads, plan: ProductPlan) -> Function:
     """``name(a, b, c, scratch)`` for all threads. scratch: `plan.scratch` bytes."""
     f = Function(name, [(p, "ptr") for p in ("a", "b", "c", "scratch")], noalias=False)
-    _Writer(f, each, threads, plan).write()
+    ProductWriter(f, each, threads, plan).write()
     return f
 
 
-class _Writer:
-    """Writes one product."""
+class ProductWriter:
+    """Writes one product.
+
+    A subclass may read operands that are no matrices in memory (`operands`, `begin`), and store the result elsewhere
+    than the strides of c say (`matrix`, `result`).
+
+    ends:    rows and columns of c behind them are not stored.
+    longest: most terms that are added to one register, a multiple of 64; longer sums continue in memory, since small
+             terms would get lost in a large sum.
+    """
+
+    longest = 1 << 62
 
     def __init__(self, f: Function, each: Gemm, threads: Threads, plan: ProductPlan) -> None:
         self.f, self.each, self.threads = f, each, threads
@@ -176,7 +186,8 @@ class _Writer:
         number = threads.number(f)
         self.local = f.op(f"urem {number}, {threads.block}", "int64")
         self.block = f.op(f"udiv {number}, {threads.block}", "int64")
-        self.tiles = self.form.tiles(each)
+        self.ends: tuple[IRValue, IRValue] = I64(self.m), I64(self.n)
+        self.tiles = self.operands(self.form.tiles(each))
         first = threads.shared(f, sum(tile.nbytes for tile in self.tiles))
         self.tiles[0].base = first
         self.tiles[1].base = f.at(first, I64(self.tiles[0].nbytes), "uint8")
@@ -191,18 +202,35 @@ class _Writer:
             places = (f.op(f"mul nsw {i}, {form.rows}", "int64"), f.op(f"mul nsw {j}, {form.columns}", "int64"))
             first = f.op(f"mul nsw {part}, {length}", "int64")
             end = f.intrinsic("smin", f.binary("add", first, I64(length)), I64(self.k))
-            form.start(f)
-            self._sum([self._matrix(p, v, at) for p, v in (("a", self.each.a), ("b", self.each.b))], places, first, end)
-            if self.parts == 1:
-                self._put(self._matrix("c", self.each.c, at), self.each.c, places, self.each.accumulate)
+            self.begin(at, places)
+            bases = [self.matrix(p, v, at) for p, v in (("a", self.each.a), ("b", self.each.b))]
+            view, target, adds = self.each.c, self.matrix("c", self.each.c, at), self.each.accumulate
+            if self.parts > 1:
+                view, adds = self._part_view(), False
+                target = self.matrix("scratch", view, [part, *at])
+            if length <= self.longest:
+                form.start(f)
+                self._sum(bases, places, first, end)
+                self._put(target, view, at, places, literal(adds, "bool"))
             else:
-                view = self._part_view()
-                self._put(self._matrix("scratch", view, [part, *at]), view, places, False)
+                with f.loop(first, end, self.longest) as start:
+                    form.start(f)
+                    stop = f.intrinsic("smin", f.binary("add", start, I64(self.longest)), end)
+                    self._sum(bases, places, start, stop)
+                    later = f.compare("icmp sgt", start, first)
+                    self._put(target, view, at, places, literal(True, "bool") if adds else later)
         if self.parts > 1:
             self.threads.barrier(f)
             self._add_parts()
 
-    def _matrix(self, name: str, view: View, at: list[IRValue]) -> IRValue:
+    def operands(self, tiles: tuple[Tile, Tile]) -> tuple[Tile, Tile]:
+        """The tiles to use, given those of the form for two matrices."""
+        return tiles
+
+    def begin(self, at: list[IRValue], places: tuple[IRValue, IRValue]) -> None:
+        """Write what is the same for all terms of a tile of the result, which begins at `places`."""
+
+    def matrix(self, name: str, view: View, at: list[IRValue]) -> IRValue:
         """The address of this matrix of the batch; an operand with fewer axes is the same for several."""
         strides = view.strides[:-2]
         index = at[len(at) - len(strides) :]
@@ -239,24 +267,46 @@ class _Writer:
         """The position of the first element of one of the two copies of a tile."""
         return self.f.op(f"mul nsw {half}, {tile.elements}", "int64")
 
-    def _put(self, c: IRValue, view: View, places: tuple[IRValue, IRValue], accumulate: bool) -> None:
-        """Store the results of this thread, or add them to what is there."""
+    def result(self, at: list[IRValue], row: IRValue, column: IRValue) -> tuple[IRValue, IRValue | None]:
+        """The offset of an element from the address of its matrix c, and whether it is stored, if that is not sure.
+
+        at: the position of the matrix in the batch.
+        """
+        return flat_offset(self.f, (row, column), self.each.c.strides[-2:]), None
+
+    def _put(
+        self, c: IRValue, view: View, batch: list[IRValue], places: tuple[IRValue, IRValue], adds: IRValue
+    ) -> None:
+        """Store the results of this thread, or add them to what is there if `adds`. view: c, or its parts."""
         f, dtype = self.f, view.dtype
-        down, along = view.strides[-2:]
         for row, column, value in self.form.results(f, self.local):
             row, column = f.binary("add", places[0], row), f.binary("add", places[1], column)
-            below = f.compare("icmp slt", row, I64(self.m))
+            below = f.compare("icmp slt", row, self.ends[0])
             lanes = value.lanes
             whole = lanes > 1 and vector_of(view, -1) % lanes == 0
             for i in range(1 if whole else lanes):
                 at = f.binary("add", column, I64(i)) if i else column
                 one = value if whole or lanes == 1 else f.op(f"extractelement {value}, i64 {i}", dtype)
-                with f.when(f.binary("and", below, f.compare("icmp slt", at, I64(self.n)))):
-                    here = f.at(c, flat_offset(f, (row, at), (down, along)), dtype)
-                    if accumulate:
-                        old = load_vector(f, here, dtype, one.lanes)
-                        one = f.binary("fadd" if one.is_float else "add", old, one)
+                inside = f.binary("and", below, f.compare("icmp slt", at, self.ends[1]))
+                if view is self.each.c:
+                    offset, stored = self.result(batch, row, at)
+                    inside = inside if stored is None else f.binary("and", inside, stored)
+                else:
+                    offset = flat_offset(f, (row, at), view.strides[-2:])
+                with f.when(inside):
+                    here = f.at(c, offset, dtype)
+                    if adds.name != "false":
+                        one = self._added(here, one, adds)
                     store_vector(f, one, here)
+
+    def _added(self, here: IRValue, value: IRValue, adds: IRValue) -> IRValue:
+        """The value, or its sum with what is there."""
+        f, found = self.f, self.f.slot(value.dtype, value.lanes)
+        f.write(value, found)
+        with f.when(adds):
+            old = load_vector(f, here, value.dtype, value.lanes)
+            f.write(f.binary("fadd" if value.is_float else "add", old, value), found)
+        return f.read(found, value.dtype, value.lanes)
 
     def _part_view(self) -> View:
         """The parts of all sums in scratch memory."""
@@ -274,7 +324,10 @@ class _Writer:
             for part in range(1, self.parts):
                 more = f.load(f.at(place, I64(part * size), c.dtype), c.dtype)
                 total = f.binary("fadd" if total.is_float else "add", total, more)
-            here = f.at(f.param("c"), flat_offset(f, split(f, at, c.shape), c.strides), c.dtype)
-            if self.each.accumulate:
-                total = f.binary("fadd" if total.is_float else "add", f.load(here, c.dtype), total)
-            f.store(total, here)
+            *batch, row, column = split(f, at, c.shape)
+            offset, stored = self.result(batch, row, column)
+            with f.when(literal(True, "bool") if stored is None else stored):
+                here = f.at(self.matrix("c", c, batch), offset, c.dtype)
+                if self.each.accumulate:
+                    total = f.binary("fadd" if total.is_float else "add", f.load(here, c.dtype), total)
+                f.store(total, here)

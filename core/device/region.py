@@ -2,14 +2,15 @@
 
 A run copies its words to the GPU, launches the kernels, copies the words back, and waits. The first run does so call by
 call; then the same calls are captured once, and later runs launch them as one graph. The addresses of arrays and stacks
-are words, so they may change from run to run. Only a new arena needs a new graph.
+are words, so they may change from run to run. Only a new arena needs a new graph, and so do other operands of a product
+that the library computes.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,9 @@ from typing import Any
 from core.device.arena import SharedArena
 from core.device.driver import DeviceFull, Driver, Graph, Memory
 from core.device.flow import CONTROL_WORDS, STOP_AT, TOO_SMALL
-from core.device.launches import DeviceCode
+from core.device.launches import DeviceCode, Launch
+from core.device.multiplication import Multiplication
+from core.device.tiles import VECTOR_BYTES
 from core.ir.errors import ExecutionError, InternalError, Location
 from core.ops.common.types import as_dtype
 from core.plan.data import bytes_of
@@ -32,6 +35,9 @@ __all__ = ["DeviceArrays", "DeviceRegion"]
 
 MAX_TRIPS = CONTROL.index("max_trips")
 WORD = 8
+
+MOST_GRAPHS = 4
+"""Graphs of a region at a time: a bound step has two sets of addresses, calls with arrays of their own any number."""
 
 
 class DeviceArrays:
@@ -103,8 +109,7 @@ class DeviceRegion:
         self._stacks: list[Memory] = []
         self._words: _Words | None = None
         self._stream = driver.stream()
-        self._graph: tuple[Graph, int] | None = None
-        self._warm = 0
+        self._graphs: dict[tuple[int, ...], Graph | None] = {}
         self._lock = threading.Lock()
         self._reference: Interpreter | None = None
         self._shapes = [view.shape for view in plan.params]
@@ -121,6 +126,17 @@ class DeviceRegion:
     @property
     def stack_bytes(self) -> int:
         return sum(self._stack_sizes)
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of the stacks that `free_idle` would free."""
+        return 0 if self._lock.locked() else sum(each.nbytes for each in self._stacks)
+
+    def free_idle(self) -> None:
+        """Free the stacks, unless a run uses them. The next run begins with small ones."""
+        if self._lock.acquire(blocking=False):
+            self._stacks, self._stack_sizes = [], self._first_sizes
+            self._lock.release()
 
     @property
     def stream(self) -> Any:
@@ -142,12 +158,17 @@ class DeviceRegion:
         return tuple(results[: len(results) - len(self.plan.cuts)])
 
     def readable(self, array: Any) -> Any:
-        """`array` itself if it lies in order without gaps, else a copy; a number of the host is copied to the GPU."""
-        return self.driver.xp.ascontiguousarray(array).reshape(array.shape)
+        """`array` itself if it lies in order without gaps at an address that vectors can be read from, else a copy.
 
-    def results(self) -> list[Any]:
-        xp = self.driver.xp
-        return [xp.empty(view.shape, as_dtype(view.dtype)) for view in self.plan.results]
+        A number of the host is copied to the GPU.
+        """
+        found = self.driver.xp.ascontiguousarray(array).reshape(array.shape)
+        return found if self.driver.address(found) % VECTOR_BYTES == 0 else found.copy()
+
+    def results(self, wanted: Collection[int] | None = None) -> list[Any]:
+        """See `Region.results`. wanted: positions; the others are None."""
+        xp, views = self.driver.xp, enumerate(self.plan.results)
+        return [xp.empty(v.shape, as_dtype(v.dtype)) if wanted is None or i in wanted else None for i, v in views]
 
     def bind(self, arrays: Sequence[Any]) -> DeviceArrays:
         return DeviceArrays(self.driver, arrays)
@@ -180,7 +201,7 @@ class DeviceRegion:
 
     def _run_once(self, arrays: DeviceArrays, run: Run) -> tuple[int, list[int]]:
         """The error word, and the bytes that each stack wanted. Raises DeviceFull."""
-        run.require(self._arena.missing(self.arena_bytes), "the step")
+        self._arena.make_room(self.arena_bytes, run)
         words = self._make_words()
         self._make_stacks(run)
         sent = words.of_sent()
@@ -192,7 +213,7 @@ class DeviceRegion:
         table = [word for each in self._stacks for word in (each.address, each.nbytes, 0)]
         sent[CONTROL_WORDS + self._arrays :] = table
         with self._arena.lent(self.arena_bytes) as arena, self._watched(run, stop):
-            self._launch(words, arena)
+            self._launch(words, arena, arrays.addresses)
             self._stream.synchronize()
         back = words.of_back()
         error = STOPPED if stop[STOP] and not back[ERROR] else int(back[ERROR])
@@ -200,35 +221,49 @@ class DeviceRegion:
             run.ops_left = int(back[OPS_LEFT])
         return error, [int(word) for word in back[CONTROL_WORDS + self._arrays + 2 :: 3]]
 
-    def _launch(self, words: _Words, arena: Memory) -> None:
-        """Give the work of a run to the stream: as a graph, from the second run with an arena on."""
+    def _launch(self, words: _Words, arena: Memory, given: Sequence[int]) -> None:
+        """Give the work of a run to the stream: as a graph, from the second run at the same addresses on.
+
+        A product of the library has its addresses in the graph; those that kernels use are words.
+        """
         self.launched += 1
-        if self._graph is not None and self._graph[1] == arena.address:
-            self._graph[0].launch(self._stream)
+        products = [self._addresses(each, arena, given) for each in self.code.products]
+        key = (arena.address, *(address for each in products for address in each))
+        if key not in self._graphs:  # the first run may load code, which a capture does not allow
+            while self._graphs and (len(self._graphs) >= MOST_GRAPHS or next(iter(self._graphs))[0] != arena.address):
+                del self._graphs[next(iter(self._graphs))]
+            self._graphs[key] = None
+            self._work(words, arena, products)
             return
-        self._graph = None
-        if self._warm != arena.address:  # the first run may load code, which a capture does not allow
-            self._warm = arena.address
-            self._work(words, arena)
-            return
-        self._stream.begin_capture()
-        try:
-            self._work(words, arena)
-        finally:
-            graph = self._stream.end_capture()
-        self.captured += 1
-        self._graph = graph, arena.address
+        graph = self._graphs[key]
+        if graph is None:
+            self._stream.begin_capture()
+            try:
+                self._work(words, arena, products)
+            finally:
+                graph = self._stream.end_capture()
+            self.captured += 1
+            self._graphs[key] = graph
         graph.launch(self._stream)
 
-    def _work(self, words: _Words, arena: Memory) -> None:
+    def _work(self, words: _Words, arena: Memory, products: Sequence[Sequence[int]]) -> None:
         nbytes = words.count * WORD
         control = words.device.address
         given = control + CONTROL_WORDS * WORD
         stacks = given + self._arrays * WORD
         self._stream.copy(control, words.sent.address, nbytes)
-        for function, launch in zip(self._functions, self.code.launches, strict=True):
-            self._stream.launch(function, launch, (given, arena.address, control, stacks))
+        functions, operands = iter(self._functions), iter(products)
+        for each in self.code.work:
+            if isinstance(each, Launch):
+                self._stream.launch(next(functions), each, (given, arena.address, control, stacks))
+            else:
+                self._stream.multiply(each, next(operands))
         self._stream.copy(words.back.address, control, nbytes)
+
+    def _addresses(self, product: Multiplication, arena: Memory, given: Sequence[int]) -> list[int]:
+        return [
+            (arena.address if place.given is None else given[place.given]) + place.offset for place in product.places
+        ]
 
     def _watched(self, run: Run, stop: Any) -> AbstractContextManager[None]:
         """Inside the context, the stop word is set as soon as the limits of the run are exceeded."""

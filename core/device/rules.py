@@ -17,6 +17,7 @@ class Rules:
     bandwidth, block_bandwidth: bytes per second of the device, and of one block that works alone.
     flops, block_flops:         operations per second, likewise.
     product_flops: operations from which on a product is a segment of the kind "product".
+    library:       whether such a product is a call of cuBLASLt, if that takes its arrays.
     tf32:          whether products of float32 numbers may round their operands to 11 bits, for tensor cores.
     """
 
@@ -28,6 +29,7 @@ class Rules:
     flops: float = 5e13
     block_flops: float = 4e11
     product_flops: int = 10**8
+    library: bool = False
     tf32: bool = False
 
 

@@ -7,10 +7,12 @@ launch on all blocks has a launch of its own, whose registers are its own too.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from core.device.multiplication import biased
 from core.device.rules import Rules
 from core.device.stripes import stripe_units
 from core.device.systems import SYSTEMS, system_units, system_waits
@@ -28,7 +30,11 @@ Kind = Literal["together", "wide", "product"]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One launch. kind: "together" several instructions; "wide" one, on many blocks; "product" one large product."""
+    """One launch, or a product of the library.
+
+    kind: "together" several instructions; "wide" one, on many blocks; "product" one large product, behind which an
+          instruction may follow that only adds a bias (`core.device.multiplication.biased`).
+    """
 
     kind: Kind
     instructions: tuple[Instruction, ...]
@@ -46,14 +52,24 @@ def segments_of(plan: Plan, blocks: int, rules: Rules) -> tuple[Segment, ...]:
             waiting.clear()
 
     bound = _bound(plan.body)
+    readers = Counter(root for each in _flat(plan.body.instructions) for root in each.reads()) if rules.library else {}
+    taken = False
     for i, each in enumerate(plan.body.instructions):
         poll()
-        if i in bound or not _is_alone(each, blocks, rules):
+        if taken:  # by the product before it
+            taken = False
+            continue
+        large = isinstance(each, Gemm) and work_of(each).flops >= rules.product_flops
+        if i in bound or not (_is_alone(each, blocks, rules) or (large and rules.library)):
             waiting.append(each)
             continue
         close()
-        large = isinstance(each, Gemm) and work_of(each).flops >= rules.product_flops
-        found.append(Segment("product" if large else "wide", (each,), blocks))
+        one: tuple[Instruction, ...] = (each,)
+        if isinstance(each, Gemm) and large and rules.library and each.c.root.place == "arena":
+            after = plan.body.instructions[i + 1 : i + 2]
+            taken = i + 1 not in bound and readers[each.c.root] == 1 and any(biased(each, one) for one in after)
+            one = (each, *after) if taken else one
+        found.append(Segment("product" if large else "wide", one, blocks))
     close()
     return tuple(found) or (Segment("together", (), 1),)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from core.codegen import kernels, parallel
 from core.codegen.checks import fail
@@ -18,17 +18,20 @@ from core.codegen.module import Module
 from core.codegen.step import Step
 from core.device.flow import write_loop
 from core.device.gpu import GPU
-from core.device.indexed import gather_kernel, scatter_kernel
+from core.device.indexed import gather_kernel
+from core.device.kernels import device_kernel, device_scratch, has_kernel
 from core.device.launches import PARAMETERS, DeviceCode, Launch
+from core.device.multiplication import Biased, Multiplication, Place, biased, multiplication_of, place_in
 from core.device.product import product_kernel, product_plan
 from core.device.rows import row_kernel, sums_room
 from core.device.rules import RULES, Rules
+from core.device.scatter import scatter_kernel, scatter_scratch
 from core.device.segments import Segment, segments_of
 from core.device.sharing import share_kernel
 from core.device.stripes import write_striped
 from core.device.systems import SYSTEMS, system_kernel
 from core.device.threads import Threads
-from core.device.tiles import vector_of
+from core.device.tiles import VECTOR_BYTES, vector_of
 from core.ir.errors import InternalError
 from core.ir.stop import poll
 from core.plan.arena import arrange
@@ -52,9 +55,9 @@ def write_device_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES)
     """The step of a plan as launches of at most `blocks` blocks, of `block` threads each."""
     with generating_for(GPU):
         step = DeviceStep(plan, block, rules)
-        launches = [step.segment(i, each) for i, each in enumerate(segments_of(plan, blocks, rules))]
+        work = [one for i, each in enumerate(segments_of(plan, blocks, rules)) for one in step.segment(i, each)]
         text = step.module.text()
-    return DeviceCode(text, tuple(launches), step.arena.size + step.module.scratch)
+    return DeviceCode(text, tuple(work), step.arena.size + step.module.scratch)
 
 
 @dataclass(slots=True)
@@ -78,7 +81,22 @@ class DeviceStep(Step):
         self._waiting = _Waiting()
         self._needs: dict[str, tuple[int, bool]] = {}
 
-    def segment(self, number: int, each: Segment) -> Launch:
+    def segment(self, number: int, each: Segment) -> list[Launch | Multiplication]:
+        """Write one launch, or make calls of the library instead."""
+        product, *after = each.instructions or (None,)
+        if each.kind != "product" or not self.rules.library or not isinstance(product, Gemm):
+            return [self._launch(number, each)]
+        whole = self._library_call(product, biased(product, after[0])) if after else None
+        if whole is not None:
+            return [whole]
+        alone = self._library_call(product)
+        if alone is None:
+            return [self._launch(number, each)]
+        return (
+            [alone, self._launch(number, replace(each, kind="wide", instructions=tuple(after)))] if after else [alone]
+        )
+
+    def _launch(self, number: int, each: Segment) -> Launch:
         """Write one launch. Its function is `step` and its number, unless an earlier one is the same."""
         name = f"step{number}"
         loops = any(isinstance(one, Loop | Branch) for one in each.instructions)
@@ -96,6 +114,21 @@ class DeviceStep(Step):
             name, numbers = share_kernel(self.module, f)
         cooperative = self.launch.meets and each.blocks > 1
         return Launch(name, each.blocks, self.block, self.launch.shared_bytes, cooperative, numbers)
+
+    def _library_call(self, product: Gemm, then: Biased | None = None) -> Multiplication | None:
+        """A product as a call of the library; None if that does not take it."""
+        if then is not None:
+            operands = self.places((product.a.root, product.b.root, then.bias.root))
+            if _overlap(operands, self.places((then.out.root,))):  # the operands are dead when the bias is added
+                return None
+        return multiplication_of(product, self._host_place, self.rules.tf32, then)
+
+    def _host_place(self, view: View) -> Place | None:
+        """Where the host finds the first element of `view`; None if only the code knows."""
+        root = view.root
+        if root.place == "arena" and root in self.arena.offsets:
+            return place_in(view, None, self.arena.offsets[root])
+        return place_in(view, self.given[root], 0) if root in self.given else None
 
     def fail(self, check: IRValue) -> None:
         """Report a failed check, unless an earlier op failed as well."""
@@ -182,6 +215,10 @@ class DeviceStep(Step):
             return sums_room(each, self.launch) > 0
         if isinstance(each, Gemm):
             return product_plan(each, self.launch, self.rules.tf32).scratch(each) > 0
+        if isinstance(each, ScatterAdd):
+            return scatter_scratch(each, self.launch) > 0
+        if isinstance(each, Kernel) and has_kernel(each):
+            return device_scratch(each, self.launch, self.rules) > 0
         if isinstance(each, Kernel):
             return each.kind not in SYSTEMS and kernels.scratch_bytes(each) > 0
         return isinstance(each, Striped)
@@ -233,17 +270,17 @@ class DeviceStep(Step):
         self._call(name, views, [self.scratch(plan.scratch(each))])
 
     def gather(self, each: Gather) -> None:
-        self._indexed("gather", each, lambda name: gather_kernel(name, each, self.launch))
+        views = (each.x, each.index, each.out)
+        key = ("gather", *((v.shape, v.dtype) for v in views))
+        name = self.function(key, "gather", lambda name: gather_kernel(name, each, self.launch))
+        self._call(name, views, [self.base(self.plan.error.root), I64(each.check)])
 
     def scatter(self, each: ScatterAdd) -> None:
-        self._indexed("scatter", each, lambda name: scatter_kernel(name, each, self.launch))
-
-    def _indexed(self, kind: str, each: Gather | ScatterAdd, make: Callable[[str], Function]) -> None:  # type: ignore[override]
-        rows = [each.rows] if isinstance(each, ScatterAdd) and each.rows is not None else []
-        shapes = tuple((v.shape, v.dtype) for v in (each.x, each.index, each.out, *rows))
-        number = each.rows_check if isinstance(each, ScatterAdd) else 0
-        name = self.function((kind, getattr(each, "op", ""), shapes, number), kind, make)
-        self._call(name, (each.x, each.index, each.out, *rows), [self.base(self.plan.error.root), I64(each.check)])
+        views = (each.x, each.index, each.out, *([each.rows] if each.rows is not None else []))
+        key = ("scatter", each.op, each.rows_check, *((v.shape, v.dtype) for v in views))
+        name = self.function(key, "scatter", lambda name: scatter_kernel(name, each, self.launch))
+        scratch = self.scratch(scatter_scratch(each, self.launch))
+        self._call(name, views, [scratch, self.base(self.plan.error.root), I64(each.check)])
 
     def kernel(self, each: Kernel) -> None:
         """A kernel of `core.codegen`: its units are shared by as many threads as it has units and scratch memory."""
@@ -251,6 +288,13 @@ class DeviceStep(Step):
             key = ("block", each.kind, each.spec)
             name = self.function(key, each.kind, lambda name: system_kernel(name, each, self.launch))
             self._call(name, each.views, [self.base(self.plan.error.root), I64(each.check)])
+            return
+        if has_kernel(each):
+            starts = tuple((v.root.place, v.offset % VECTOR_BYTES) for v in each.views)
+            own = ("device", each.kind, each.spec, starts)
+            name = self.function(own, each.kind, lambda name: device_kernel(name, each, self.launch, self.rules))
+            scratch = self.scratch(device_scratch(each, self.launch, self.rules))
+            self._call(name, each.views, [scratch, self.base(self.plan.error.root), I64(each.check)])
             return
         f = self.f
         name = self.module.function(

@@ -15,7 +15,7 @@ from itertools import count
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.reductions import combine
 
-__all__ = ["DECLARATIONS", "WARP", "OneBlock", "Threads", "block_number", "flat_offset", "one_block", "split"]
+__all__ = ["DECLARATIONS", "WARP", "OneBlock", "Threads", "block_number", "flat_offset", "one_block", "rolled", "split"]
 
 WARP = 32
 
@@ -178,6 +178,16 @@ def split(f: Function, at: IRValue, sizes: Sequence[int]) -> list[IRValue]:
         at = f.op(f"udiv {at}, {size}", at.dtype)
     found = [at, *reversed(found)]
     return [f.op(f"zext {each} to i64", "int64") for each in found] if short else found
+
+
+@contextmanager
+def rolled(f: Function, start: IRValue, end: IRValue, step: int = 1) -> Iterator[IRValue]:
+    """A loop that the assembler of a GPU does not unroll, since all its loads at once would need too many registers."""
+    with f.loop(start, end, step) as i:
+        yield i
+    assert f.lines[-2].startswith("  br label"), "the jump to the head of the loop, and the label behind it"
+    f.lines[-2] += ", !llvm.loop !0"
+    f.declarations.add('!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}')
 
 
 def flat_offset(f: Function, index: Sequence[IRValue], strides: Sequence[int]) -> IRValue:

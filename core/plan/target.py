@@ -21,6 +21,7 @@ __all__ = [
     "RowLimits",
     "StripeLimits",
     "Target",
+    "WinogradLimits",
 ]
 
 
@@ -50,6 +51,7 @@ class ProductRules:
     """Products of matrices.
 
     takes_epilogue:       whether the generator can run elementwise work on the result of this product, tile by tile.
+    stores_result:        whether it needs memory for the result of a product that only such work reads.
     transposes:           whether a second operand stored by columns is transposed before a product with so many rows
                           and columns of the result.
     transposes_invariant: whether such an operand is transposed once, before the loop, if no trip changes it.
@@ -62,6 +64,7 @@ class ProductRules:
     """
 
     takes_epilogue: Callable[[Gemm], bool]
+    stores_result: Callable[[Gemm], bool]
     transposes: Callable[[int, int], bool]
     transposes_invariant: bool
     pairs: Callable[[str, int, int, int], bool]
@@ -82,10 +85,13 @@ class ConvolutionLimits:
     short_row_bytes:    length of a row of the result that leaves a vector register half empty ...
     short_row_channels: ... and channels (as above) from which on columns are faster then.
     single_tap_channels: channels from which on the filter adjoint by columns is faster if filter rows have one element.
+    point_channels:     channels from which on a convolution by columns is faster if filters have one element.
     longest_filter_row: most elements of a filter row in the direct form, which unrolls it.
     pixels:             fewest pixels that one product takes, where there are as many.
     share:              fewest filter elements of one of several products to the same filters.
     column_elements:    elements of columns that are made at once, unless `pixels` asks for more.
+    patches:            whether kernels read windows in images without padding (`core.plan.patches`). All other limits
+                        are those of kernels that do not.
     """
 
     lanes: int
@@ -94,10 +100,12 @@ class ConvolutionLimits:
     short_row_bytes: int
     short_row_channels: int
     single_tap_channels: int
+    point_channels: int
     longest_filter_row: int
     pixels: Mapping[str, int]
     share: int
     column_elements: int
+    patches: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +120,32 @@ class ChannelLaneLimits:
     panel: Callable[[str, int], int]
     depth: int
     row: int
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradLimits:
+    """When a convolution with 3 x 3 filters runs by the algorithm of Winograd (see `core.plan.winograd`).
+
+    lanes:    squares in one vector, for a row of squares: (dtype, squares).
+    channels: fewest channels of the image and of the result in a group.
+    filters:  most channels of the image times channels of the result in a group: their numbers stay in a cache.
+    squares:  fewest squares of all images, which the transformation of the filters must be worth.
+    products: most products for one pixel of a result, of the 9 that a direct form needs.
+    vectors:  most vectors of squares that are computed together.
+    elements: most numbers of transformed images and results that are computed together: they stay in the cache.
+    block:    fewest channels of the image that a unit of the adjoint to filters takes, where there are as many.
+    terms:    fewest squares of a share of the batch with sums of its own.
+    """
+
+    lanes: Callable[[str, int], int]
+    channels: int
+    filters: int
+    squares: int
+    products: float
+    vectors: int
+    elements: int
+    block: int
+    terms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +171,14 @@ class PoolLimits:
     window:     most elements of a window, and
     window_row: most elements of its row, for kernels that unroll windows lying side by side.
     positions:  the largest plane, in elements, whose positions the generator can compute, plus one.
+    gathers:    whether kernels test which elements lie in a plane and which windows over an element: planes need no
+                padding, and adjoints gather (`core.plan.covering`).
     """
 
     window: int
     window_row: int
     positions: int
+    gathers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +216,7 @@ class Target:
                      such an op ends the region of generated code.
     open_sizes:      whether generated code can hold arrays whose length only the run tells.
     grows:           whether it can hold tensor arrays that programs write.
+    winograd:        None if no convolution runs by the algorithm of Winograd.
     lacks:           kinds of `Kernel` for which the generator has no code.
     alignment:       bytes; every array of the arena starts at a multiple of it.
     min_stack_bytes: least capacity of a stack in bytes.
@@ -196,6 +234,7 @@ class Target:
     channel_lanes: ChannelLaneLimits
     pools: PoolLimits
     stripes: StripeLimits
+    winograd: WinogradLimits | None = None
     open_sizes: bool = True
     grows: bool = True
     lacks: frozenset[str] = frozenset()

@@ -12,6 +12,7 @@ from core.plan.empty import has_empty, lower_empty
 from core.plan.halves import lower_wide
 from core.plan.interpreted import interpret
 from core.plan.lowering import LOWERINGS, Lowering
+from core.plan.patches import PATCHED
 from core.plan.sized import is_sized, lower_sized
 from core.plan.sizes import is_open
 from core.plan.tensor_arrays import RULES, takes_arrays
@@ -93,7 +94,11 @@ def _lower_natively(low: Lowering, op: Op) -> None:
         lower_sized(low, op)
     elif has_empty(low, op) and lower_empty(low, op):
         return
-    elif op.type in WIDE and any(is_half(low.types[n]) for n in (*op.inputs, *op.outputs) if n != HOLE):
+    elif (
+        op.type in WIDE
+        and any(is_half(low.types[n]) for n in (*op.inputs, *op.outputs) if n != HOLE)
+        and not (op.type in PATCHED and low.target.convolutions.patches)
+    ):
         lower_wide(low, op, LOWERINGS[op.type])
     elif lowering:
         lowering(low, op)

@@ -6,10 +6,12 @@ import ctypes
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from service.doctor.finding import Finding, ok, warning, wrong
 from service.engine.devices import visible_gpus
+from service.gpu_tests import unfinished
 from service.settings import Settings
 
 __all__ = ["Card", "Driver", "gpu", "library", "read_driver"]
@@ -71,6 +73,7 @@ def gpu(settings: Settings) -> Iterator[Finding]:
             return
         yield from _of_driver(driver)
         yield from _of_libraries()
+        yield from _of_tests(Path(settings.cache_dir or Path(settings.data_dir) / "code"))
 
 
 def _of_driver(driver: Driver) -> Iterator[Finding]:
@@ -85,6 +88,14 @@ def _of_driver(driver: Driver) -> Iterator[Finding]:
             yield wrong("gpu", f"{text}: steps need compute capability 8.0", do)
         else:
             yield ok("gpu", f"{text}, driver for CUDA {version}")
+
+
+def _of_tests(directory: Path) -> Iterator[Finding]:
+    """A finding for each test at the start of a worker that failed or did not end. directory: of machine code."""
+    for path, each in unfinished(directory):
+        at = datetime.fromtimestamp(each.at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        do = f"Update the driver, or restart the machine. Remove {path} to test again at the next start of the worker."
+        yield wrong("gpu", f"{each.part} is not used on GPU {each.gpu}: {each.why} ({at})", do)
 
 
 def _of_libraries() -> Iterator[Finding]:

@@ -125,7 +125,7 @@ def _run_one(
     again = None
     if binds:
         fetch, version = args["fetch"], session.version
-        again = last_step(session.last_step, version, rates, done.compiled, fetch, done.values, done.out)
+        again = last_step(session.last_step, version, rates, done.compiled, fetch, done.values, done.out, state.memory)
     session.adopt_rows(done.out, done.values, {}, state.xp)
     session.count_update(args["seq"])
     session.remember(again)

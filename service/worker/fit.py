@@ -182,7 +182,8 @@ class _Steps:
             self.warnings += zero_warnings(done.out, {}, is_first=True)
         self.curves.add(done.out)
         self._say(done.out)
-        again = last_step(session.last_step, session.version, rates, done.compiled, self._fetch, done.values, done.out)
+        before, version, memory = session.last_step, session.version, self._state.memory
+        again = last_step(before, version, rates, done.compiled, self._fetch, done.values, done.out, memory)
         session.adopt_rows(done.out, done.values, {}, state.xp)
         session.count_update(self._seq)
         session.remember(again)

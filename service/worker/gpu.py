@@ -11,15 +11,19 @@ from core.codegen.cache import DiskCache
 from core.compiler.backends import use_backend
 from core.compiler.compile import GradientQuery, Optimizer, compile_training
 from core.device.backend import DeviceBackend
-from core.device.bound_step import bind_device_step
+from core.device.bind import bind_device_step
 from core.device.cupy_driver import CupyDriver
 from core.device.driver import DeviceFault
 from core.runtime.run import Run
 from core.wire import read
+from service import gpu_tests
+from service.worker.gpu_deadline import TEST_S, gpu_test
 
 __all__ = ["check_gpu", "open_gpu", "use_gpu"]
 
 log = logging.getLogger("backpass.worker")
+
+PART = "machine code"
 
 ROWS, TERMS, COLUMNS = 70, 9, 3
 RATE = 2.0**-9
@@ -49,15 +53,22 @@ STEP = {
 """
 
 
-def use_gpu(directory: Path, limit: int) -> DeviceBackend | None:
+def use_gpu(directory: Path, limit: int, seconds: float = TEST_S) -> DeviceBackend | None:
     """Compile steps for the GPU from now on; None if it fails the test, and ops then run one by one.
 
-    directory, limit: of the cache of machine code; see `DiskCache`.
-    Raises RuntimeError if the GPU is useless for this process after the test.
+    directory, limit: of the cache of machine code; see `DiskCache`. The directory has the record of the test, too.
+    seconds: ends the process after as many, if the test has not ended.
+    Raises RuntimeError if the GPU is useless for this process after the test. After the second time in an hour the next
+    process does not test it.
     """
+    before = gpu_tests.last(directory, PART)
+    if before is not None and before.has_failed:
+        log.warning("this worker runs ops one by one, because %s", before.why)
+        return None
     try:
-        backend = open_gpu(DiskCache(directory, limit))
-        check_gpu(backend)
+        with gpu_test(directory, PART, seconds):
+            backend = open_gpu(DiskCache(directory, limit))
+            check_gpu(backend)
     except DeviceFault as error:
         message = f"machine code breaks this GPU, which BACKPASS_COMPILE=never avoids: {error}"
         raise RuntimeError(message) from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from core.compiler.compile import Outputs
 from core.optim.rates import Rates
 from core.runtime.bound_step import KEPT, BoundStep
+from core.runtime.memory_limit import MemoryLimit
 from core.runtime.run import Run
 from core.runtime.sparse_rows import RowArray
 from service.worker.binding import bind
@@ -18,6 +19,7 @@ from service.worker.state import WorkerState
 
 if TYPE_CHECKING:
     from core.device.bound_step import DeviceBoundStep
+    from core.device.parted_step import PartedStep
 
 __all__ = ["LastStep", "last_step"]
 
@@ -36,7 +38,7 @@ class LastStep:
     fetch: Sequence[str]
     version: int
     rates: Rates
-    bound: BoundStep | DeviceBoundStep | None = None
+    bound: BoundStep | DeviceBoundStep | PartedStep | None = None
 
     def serves(self, version: int, rates: Rates, args: Mapping[str, Any], feeds: Mapping[str, Any]) -> bool:
         """Whether this step can run the call `args` on a session of this version. If so, it has taken the feeds."""
@@ -90,10 +92,12 @@ def last_step(
     fetch: Sequence[str],
     values: Mapping[str, Any],
     out: Outputs,
+    memory: MemoryLimit | None = None,
 ) -> LastStep:
     """The record of the step from `values` to `out`; bound to `out` if it runs the same executable as `before`.
 
     version: the session's version before the step. rates: the learning rates of the step.
+    memory: limits the arrays that a bound step keeps.
     """
     again = LastStep(compiled, fetch, version + 1, rates)
     if before is not None and before.version == version and before.compiled.executable is compiled.executable:
@@ -101,5 +105,5 @@ def last_step(
         for place in KEPT:
             results: Mapping[str, Any] = getattr(out, place)
             held |= {name: each for name, each in results.items() if not isinstance(each, RowArray)}
-        again.bound = bind(compiled.executable, held)
+        again.bound = bind(compiled.executable, held, memory)
     return again

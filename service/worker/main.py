@@ -28,7 +28,7 @@ import numpy as np
 from core.device.driver import DeviceFault
 from core.ir.errors import CoreError, OutOfMemory, ProgramError
 from core.ir.stop import watched_by
-from service import logs
+from service import gpu_tests, logs
 from service.ipc import messages
 from service.ipc.messages import (
     Call,
@@ -85,7 +85,7 @@ def main(socket_fd: int, parent_pid: int, handlers: str) -> int:
     os.close(descriptors[0])
     threading.Thread(target=_beat, args=(page, start.heartbeat, parent_pid), daemon=True).start()
 
-    xp, device = _device(start.device)
+    xp, device = _device(start.device, start.settings)
     state = WorkerState(start.worker, start.device, xp, start.settings, StopSignal(page, 0, time.monotonic()))
     if start.settings.get("compile", "never") != "never":
         _prepare_code(state, start.memory_limit)
@@ -127,17 +127,29 @@ def _measure_device(page: SignalPage, xp: Any, interval: float = DEVICE_S, round
         time.sleep(interval)
 
 
-def _device(device: str) -> tuple[ModuleType, str]:
-    """(array module, name for people) of `device`. Raises RuntimeError if the device computes wrongly."""
+def _device(device: str, settings: Mapping[str, Any]) -> tuple[ModuleType, str]:
+    """(array module, name for people) of `device`. Raises RuntimeError if the device cannot be used."""
     if device == "cpu":
         return np, "cpu"
     from core.ops.common.on_cuda import array_module  # imported here, because it loads every op
+    from service.worker.gpu_deadline import gpu_test
 
-    xp = array_module()
-    found = int(xp.arange(4).sum())
+    directory, part = _code_directory(settings), "the first op"
+    before = gpu_tests.last(directory, part)
+    if before is not None and before.has_failed:
+        raise RuntimeError(f"this GPU is not used, because {before.why}")
+    with gpu_test(directory, part):
+        xp = array_module()
+        found = int(xp.arange(4).sum())
+        name = xp.cuda.runtime.getDeviceProperties(0)["name"].decode()
     if found != 6:
         raise RuntimeError(f"the GPU computes wrongly: 0 + 1 + 2 + 3 gave {found}")
-    return xp, f"cuda: {xp.cuda.runtime.getDeviceProperties(0)['name'].decode()}"
+    return xp, f"cuda: {name}"
+
+
+def _code_directory(settings: Mapping[str, Any]) -> Path:
+    """The directory of machine code, and of the records of tests of GPUs."""
+    return Path(settings["cache_dir"] or Path(settings["data_dir"]) / "code").absolute()
 
 
 def _prepare_code(state: WorkerState, memory_limit: int | None) -> None:
@@ -149,7 +161,7 @@ def _prepare_code(state: WorkerState, memory_limit: int | None) -> None:
 
     All workers share the cache. Without the early start, the first compilation would wait for the compiler process.
     """
-    directory = Path(state.settings["cache_dir"] or Path(state.settings["data_dir"]) / "code").absolute()
+    directory = _code_directory(state.settings)
     limit = state.settings["cache_bytes"]
     if state.device == "cuda":
         from service.worker.gpu import use_gpu  # imported here, because most workers have no GPU
@@ -176,7 +188,7 @@ def _limit_memory(state: WorkerState, limit: int) -> None:
         state.host_memory.enforce()
         state.memory = state.host_memory
     else:  # no limit by the system: CUDA maps far more memory than it uses
-        state.memory = DeviceMemory(state.xp, state.settings.get("device_memory"))
+        state.memory = DeviceMemory(state.xp, state.settings.get("device_memory"), state.gpu)
 
 
 def _end_compiler() -> None:

@@ -153,12 +153,24 @@ class HostMemory:
         return (int(resident) - int(shared)) * PAGE, int(data) * PAGE
 
 
-class DeviceMemory:
-    """The memory pool of a GPU, of which `limit` bytes may be used; by default four fifths of its free memory."""
+class IdleMemory(Protocol):
+    """Memory that waits for later runs. See `core.device.backend.DeviceBackend`."""
 
-    def __init__(self, xp: ModuleType, limit: int | None = None) -> None:
-        self._pool = xp.get_default_memory_pool()
-        free, _ = xp.cuda.runtime.memGetInfo()
+    @property
+    def idle_bytes(self) -> int: ...
+    def free_idle(self) -> None: ...
+
+
+class DeviceMemory:
+    """The memory pool of a GPU, of which `limit` bytes may be used; by default four fifths of its free memory.
+
+    Other processes may use the same GPU, so its free memory is read for each run.
+    """
+
+    def __init__(self, xp: ModuleType, limit: int | None = None, kept: IdleMemory | None = None) -> None:
+        """kept: memory of the pool that machine code keeps from one run to the next."""
+        self._pool, self._free, self._kept = xp.get_default_memory_pool(), xp.cuda.runtime.memGetInfo, kept
+        free, _ = self._free()
         self.limit = min(limit or free, free)
         self._pool.set_limit(size=self.limit)
 
@@ -173,10 +185,20 @@ class DeviceMemory:
 
     def available(self, wanted: int, keep_idle: bool = False) -> int:
         """Bytes that can be allocated now. See `core.runtime.memory_limit.MemoryLimit`."""
-        left = self.capacity - self.used()
-        if wanted > self.limit - int(self._pool.total_bytes()) and not keep_idle:
+        left = self._left()
+        if keep_idle:
+            return left + (0 if self._kept is None else self._kept.idle_bytes)
+        if wanted > left and self._kept is not None:
+            self._kept.free_idle()
+            left = self._left()
+        if wanted > min(self.limit - int(self._pool.total_bytes()), self._free()[0]):
             self._pool.free_all_blocks()  # blocks of other sizes
         return left
+
+    def _left(self) -> int:
+        """Bytes that can be allocated without freeing idle memory."""
+        free = self._free()[0] + int(self._pool.free_bytes())
+        return min(self.capacity - self.used(), free - self.limit // RESERVE)
 
 
 def volunteer_for_the_killer() -> None:

@@ -124,7 +124,7 @@ class WorkerState:
     def free_device_memory(self) -> None:
         """Return unused memory of the array module and of machine code to the device."""
         if self.gpu is not None:
-            self.gpu.arena.free_idle()
+            self.gpu.free_idle()
         if self.device == "cuda":
             self.xp.get_default_memory_pool().free_all_blocks()
 

@@ -87,7 +87,8 @@ def _first_step(
     result, arrays = _answered(state, session, rates, args, done, times)
     if args.get("stream"):
         result["ready_at"] = sent
-    again = last_step(session.last_step, session.version, rates, compiled, args["fetch"], done.values, done.out)
+    before, version, fetch = session.last_step, session.version, args["fetch"]
+    again = last_step(before, version, rates, compiled, fetch, done.values, done.out, state.memory)
     _adopt(state, session, args, done, arrays)
     session.remember(again)
     session.ran_on(feeds)

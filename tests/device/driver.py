@@ -18,9 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from core.device.cublaslt import CublasLt
 from core.device.driver import DeviceFault, DeviceFull, DeviceProperties
 from core.device.launches import DeviceCode, Launch
+from core.device.multiplication import Multiplication
 from tests.device.emulator import Emulated, EmulatorFault
+from tests.device.library import EmulatedCublasLt
 
 __all__ = ["EmulatedDriver"]
 
@@ -47,6 +50,7 @@ class EmulatedDriver:
     properties: DeviceProperties = field(default_factory=lambda: DeviceProperties("emulated", "sm_80", 2, 1 << 16))
     most_blocks: int = 64
     failing: dict[str, int] = field(default_factory=dict)
+    multiplies: bool = False  # products by `library`
     is_lost: bool = False
     allocated: int = 0
     allocations: int = 0
@@ -60,6 +64,8 @@ class EmulatedDriver:
         self._arrays: dict[int, tuple[int, weakref.ref[np.ndarray]]] = {}
         self._current = _Stream(self)
         self._capturing: _Stream | None = None
+        self._products: CublasLt | None = None
+        self.library = EmulatedCublasLt(self._give_to, self.check_live, lambda: self._capturing is not None)
 
     def make(self, code: DeviceCode, architecture: str) -> bytes:
         """What `load` takes: the emulator runs the text itself. Another process can load it too."""
@@ -94,6 +100,19 @@ class EmulatedDriver:
         self.check()
         emulated = Emulated(pickle.loads(code), self.watches)  # noqa: S301  (of `make`)
         return [_Function(emulated, i, self.most_blocks) for i, _ in enumerate(launches)]
+
+    def prepare(self, product: Multiplication, addresses: Sequence[int]) -> None:
+        self.products.prepare(product, addresses)
+
+    @property
+    def products(self) -> CublasLt:
+        assert self.multiplies
+        if self._products is None:
+            self._products = CublasLt(self.library, self.allocate, 4096)
+        return self._products
+
+    def _give_to(self, stream: int, work: Callable[[], None]) -> None:
+        next(each for each in self._streams if id(each) == stream)._give(work)
 
     def address(self, array: Any) -> int:
         array = getattr(array, "array", array)  # of the stand-in for cupy
@@ -206,6 +225,9 @@ class _Stream:
                 driver.check_live(each, 0)
 
         self._give(work)
+
+    def multiply(self, product: Multiplication, addresses: Sequence[int]) -> None:
+        self.driver.products.run(product, addresses, id(self))
 
     def record(self) -> _Event:
         self.driver.check()

@@ -25,7 +25,7 @@ def joined(codes: Mapping[str, DeviceCode]) -> tuple[DeviceCode, dict[str, str]]
         functions = {each[1]: each[0] for each in FUNCTION.finditer(code.text)}
         new = {each[1]: _new(f"@_ = {each[2]}", "data", names) for each in DATA.finditer(code.text)}
         rest = FUNCTION.sub("", code.text).split("\n")
-        declared |= {line for line in rest if line.startswith(("declare", "attributes"))}
+        declared |= {line for line in rest if line.startswith(("declare", "attributes", "!"))}
         for name in _callees_first(functions):
             text = _renamed(functions[name].replace(f"@{name}(", "@_(", 1), new)
             new[f"@{name}"] = _new(text, re.sub(r"\d+$", "", name), names)

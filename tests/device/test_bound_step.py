@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from core.compiler.compile import GradientQuery, Optimizer, compile_training
-from core.device.bound_step import bind_device_step
+from core.device.bind import bind_device_step
 from core.ir.errors import ExecutionError
 from core.runtime.bound_step import KEPT, bind_step
 from core.runtime.run import Run, RunLimits

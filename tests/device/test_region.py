@@ -101,6 +101,20 @@ def test_the_third_run_launches_the_graph_of_the_second_on_other_arrays():
     assert region.launched == driver.launches == 4
 
 
+@pytest.mark.parametrize("shift", [1, 2, 3])
+def test_an_array_that_begins_at_any_address_is_read(shift):
+    b = BlockBuilder()
+    x, y = (b.param(TensorType((16, 16), "float32")) for _ in range(2))
+    block = b.build([b.emit("matmul", x, y)])
+    room = np.arange(256 + shift, dtype="float32") % 7
+    shifted, eye = room[shift:].reshape(16, 16), np.eye(16, dtype="float32")
+    region = region_of(block, EmulatedDriver())
+
+    for both in ((shifted, eye), (eye, shifted)):
+        (found,) = region(Run(), *both)
+        assert np.array_equal(found, shifted)
+
+
 def test_runs_allocate_device_memory_only_once():
     block, values = training_step()
     driver = EmulatedDriver()

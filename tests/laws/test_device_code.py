@@ -78,7 +78,7 @@ def test_a_kernel_that_spills_is_found():
     (launch,) = code.launches
 
     assert not check(code, "sm_90")
-    assert check(replace(code, launches=(replace(launch, block=1024),)), "sm_90")
+    assert check(replace(code, work=(replace(launch, block=1024),)), "sm_90")
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from service import gpu_tests
 from service.doctor import gpu
 from service.doctor.finding import Finding
 from service.settings import Settings
@@ -125,3 +126,22 @@ def test_the_driver_is_read_through_its_library(monkeypatch):
 
     monkeypatch.setattr(gpu.ctypes, "CDLL", lambda name: FakeCuda(status=100))
     assert gpu.read_driver() == "the driver does not start: cuInit gave 100"
+
+
+def test_a_failed_test_at_the_start_of_a_worker_is_named_with_its_reason(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    for _ in range(2):
+        gpu_tests.begin(tmp_path, "machine code")
+    gpu_tests.failed(tmp_path, "machine code", "the test of machine code did not end within 60 s")
+    monkeypatch.setattr(gpu, "visible_gpus", lambda: ["0"])
+    monkeypatch.setattr(gpu, "read_driver", lambda: gpu.Driver(12040, (CARD,)))
+    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(gpu, "library", lambda package, files: files[0])
+
+    *_, last = gpu.gpu(Settings(cache_dir=tmp_path))
+
+    assert last.state == "wrong"
+    assert last.found.startswith(
+        "machine code is not used on GPU 0: the test of machine code did not end within 60 s ("
+    )
+    assert str(tmp_path) in last.do

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import threading
 from functools import partial
 from typing import Any
 
@@ -16,10 +17,11 @@ from core.device.backend import DeviceBackend
 from core.device.bound_step import DeviceBoundStep
 from core.device.driver import DeviceFault
 from core.ir.errors import ExecutionError
+from service import gpu_tests
 from service.objects import Objects
 from service.objects.tensor_file import chunks
 from service.settings import Settings
-from service.worker import gpu, sessions, snapshot, training
+from service.worker import gpu, gpu_deadline, sessions, snapshot, training
 from service.worker.programs import machine_for
 from service.worker.state import WorkerState
 from tests.cupy_stand_in import Array, installed
@@ -302,6 +304,46 @@ def test_a_gpu_that_breaks_in_its_test_ends_the_worker(driver, unused, monkeypat
     with pytest.raises(RuntimeError, match="BACKPASS_COMPILE=never"):
         gpu.use_gpu(tmp_path / "code", 1 << 20)
     assert CHOSEN.backend is unused
+
+
+def test_a_worker_after_two_whose_tests_broke_the_gpu_runs_op_by_op(cupy, unused, monkeypatch, tmp_path, caplog):
+    for _ in range(2):
+        broken = EmulatedDriver(xp=cupy, failing={"launch": 0})
+        monkeypatch.setattr(gpu, "open_gpu", lambda disk, broken=broken: backend_on(broken, disk))
+        with pytest.raises(RuntimeError):
+            gpu.use_gpu(tmp_path / "code", 1 << 20)
+    monkeypatch.setattr(gpu, "open_gpu", lambda disk: backend_on(EmulatedDriver(xp=cupy), disk))
+
+    with caplog.at_level(logging.WARNING):
+        assert gpu.use_gpu(tmp_path / "code", 1 << 20) is None
+
+    assert "machine code broke the GPU: the GPU failed: an illegal address" in caplog.text
+    assert CHOSEN.backend is unused
+    ((_, record),) = gpu_tests.unfinished(tmp_path / "code")
+    assert "an illegal address" in record.why
+
+
+def test_a_test_that_does_not_end_ends_the_process_and_leaves_its_reason(driver, unused, monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "open_gpu", lambda disk: backend_on(driver, disk))
+    left = threading.Event()
+    statuses = []
+
+    def leave(status):
+        statuses.append(status)
+        left.set()
+
+    monkeypatch.setattr(gpu, "check_gpu", lambda backend: left.wait(30))
+    monkeypatch.setattr(gpu, "gpu_test", partial(gpu_deadline.gpu_test, leave=leave))
+    monkeypatch.setattr(gpu_tests, "done", lambda *_: None)  # a process that has ended removes nothing
+
+    for _ in range(2):
+        left.clear()
+        gpu.use_gpu(tmp_path / "code", 1 << 20, seconds=0.05)
+
+    assert statuses == 2 * [gpu_deadline.EXIT_NO_END]
+    assert gpu_tests.last(tmp_path / "code", gpu.PART).why == "the test of machine code did not end within 0.05 s"
+    use_backend(unused)
+    assert gpu.use_gpu(tmp_path / "code", 1 << 20) is None
 
 
 def test_a_worker_without_machine_code_for_its_gpu_compiles_none(cupy):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ class Pool:
     """The memory pool of cupy, as far as `DeviceMemory` uses it."""
 
     def __init__(self) -> None:
-        self.limit, self.used, self.kept = 0, 0, 0
+        self.limit, self.used, self.kept, self.elsewhere = 0, 0, 0, 0
 
     def set_limit(self, size: int) -> None:
         self.limit = size
@@ -82,15 +83,19 @@ class Pool:
     def total_bytes(self) -> int:
         return self.used + self.kept
 
+    def free_bytes(self) -> int:
+        return self.kept
+
     def free_all_blocks(self) -> None:
         self.kept = 0
 
 
-def device(limit: int | None) -> tuple[DeviceMemory, Pool]:
+def device(limit: int | None, kept: Any = None) -> tuple[DeviceMemory, Pool]:
     pool = Pool()
-    runtime = SimpleNamespace(memGetInfo=lambda: (900 * MIB, 1000 * MIB))
+    free = lambda: 900 * MIB - pool.total_bytes() - pool.elsewhere
+    runtime = SimpleNamespace(memGetInfo=lambda: (free(), 1000 * MIB))
     xp = SimpleNamespace(get_default_memory_pool=lambda: pool, cuda=SimpleNamespace(runtime=runtime))
-    return DeviceMemory(xp, limit), pool
+    return DeviceMemory(xp, limit, kept), pool
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(None, 900), (500 * MIB, 500), (2000 * MIB, 900)])
@@ -109,3 +114,37 @@ def test_blocks_that_a_gpu_keeps_are_freed_for_a_run_that_needs_them():
     assert pool.kept == 350 * MIB
     assert memory.available(200 * MIB) == 300 * MIB
     assert pool.kept == 0
+
+
+def test_memory_of_a_gpu_that_other_processes_take_is_not_left():
+    memory, pool = device(None)
+    pool.used = 100 * MIB
+    before = memory.available(MIB)
+
+    pool.elsewhere = 500 * MIB
+
+    assert before == 620 * MIB
+    assert memory.available(MIB) == 120 * MIB
+
+
+class Arena:
+    """Memory that machine code keeps in a pool."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.idle_bytes, self.pool = nbytes, Pool()
+
+    def free_idle(self) -> None:
+        self.pool.used -= self.idle_bytes
+        self.idle_bytes = 0
+
+
+def test_idle_memory_of_a_gpu_is_left_for_a_step_and_freed_only_for_an_array():
+    arena = Arena(400 * MIB)
+    memory, arena.pool = device(None, arena)
+    arena.pool.used = 500 * MIB
+
+    assert memory.available(600 * MIB, keep_idle=True) == 620 * MIB
+    assert memory.available(200 * MIB) == 220 * MIB
+    assert arena.idle_bytes == 400 * MIB
+    assert memory.available(300 * MIB) == 620 * MIB
+    assert arena.idle_bytes == 0

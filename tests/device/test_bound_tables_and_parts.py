@@ -1,0 +1,128 @@
+"""Bound steps that update rows of tables, or consist of several regions, equal those of the reference executor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="the stand-in is made from the installed cupy")
+from core.compiler.compile import GradientQuery, Optimizer, compile_training
+from core.device.bind import bind_device_step
+from core.device.bound_step import DeviceBoundStep
+from core.device.parted_step import PartedStep
+from core.ir.errors import ExecutionError
+from core.runtime.bound_step import KEPT
+from core.runtime.run import Run, RunLimits
+from core.runtime.sparse_rows import RowArray
+from core.wire import read
+from tests.cupy_stand_in import installed
+from tests.device.driver import EmulatedDriver
+from tests.device.emulator import compiler
+from tests.device.worker_gpu import backend_on
+from tests.laws.test_native import same
+from tests.programs import Sketch
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
+
+ROWS, WIDTH, IDS = 7, 3, 4
+
+
+@pytest.fixture
+def driver():
+    with installed() as cupy:
+        yield EmulatedDriver(seed=2, xp=cupy)
+
+
+def training(driver, prints, optimizer):
+    """A step with a sparse table, and with a message in the middle if `prints`; its values, and a drawer of feeds."""
+    rng = np.random.default_rng(0)
+    s = Sketch()
+    ids = s.feed("ids", np.zeros(IDS), dtype="int64")
+    t = s.feed("t", rng.standard_normal((IDS, WIDTH)))
+    table = s.param("table", rng.standard_normal((ROWS, WIDTH)))
+    w = s.param("w", rng.standard_normal((WIDTH, WIDTH)))
+    h = s.op("tanh", s.op("embedding", table, ids, is_sparse=True))
+    if prints:
+        h = s.op("print", h, message="hidden", summarize=2)
+    h = s.op("dropout", h, p=0.25, seed=3)
+    s.total(s.op("square", s.op("sub", s.op("matmul", h, w), t)))
+    query = GradientQuery(loss="loss")
+    executable = compile_training(
+        read(s.document), query, Optimizer(optimizer, {"learning_rate": 0.1}), fetch=["table"]
+    )
+    compiled = executable.on(backend_on(driver)).compiled()
+    held = {n: np.array(s.values[n]) for n in ("table", "w")} | executable.initial_state()
+
+    def feeds():
+        return {"ids": rng.integers(0, ROWS, IDS), "t": rng.standard_normal((IDS, WIDTH))}
+
+    return compiled, held, feeds
+
+
+def reference_steps(executable, held, given):
+    """(outputs, values afterwards) of steps in a row, by the reference executor."""
+    for number, feeds in enumerate(given):
+        out = executable.on(executable.backend).step({**held, **feeds}, 7, number)
+        held = {name: value.copy() for name, value in held.items()}
+        for place in KEPT:
+            for name, value in getattr(out, place).items():
+                if isinstance(value, RowArray):
+                    value.write(held[name])
+                else:
+                    held[name] = value
+        yield out, held
+
+
+def to_host(value):
+    return getattr(value, "array", value)
+
+
+CASES = [(False, "sgd"), (False, "momentum"), (True, "adagrad")]
+"""Whether a message splits the step, and the optimiser: momentum changes all rows of a table."""
+
+
+@pytest.mark.parametrize(("prints", "optimizer"), CASES)
+def test_steps_keep_their_tables_on_the_gpu_and_write_rows_in_place(driver, prints, optimizer):
+    executable, held, feeds = training(driver, prints, optimizer)
+    given = [feeds() for _ in range(5)]
+    on_gpu = {name: driver.xp.asarray(value) for name, value in held.items()}
+    wanted = list(reference_steps(executable, held, given))
+    bound = bind_device_step(executable, dict(on_gpu))
+    assert isinstance(bound, PartedStep if prints else DeviceBoundStep)
+    assert bound.put_tables(on_gpu)
+
+    leaving = []
+    for number, each in enumerate(given):
+        assert bound.takes(each)
+        with pytest.raises(ExecutionError):
+            bound.step(Run(driver.xp, RunLimits(deadline=0.0)), 7, number)
+        assert bound.takes(each)
+        bound.step(Run(driver.xp), 7, number)  # not kept
+        assert bound.takes(each)
+        out = bound.step(Run(driver.xp), 7, number)
+        bound.drop_feeds()
+        want, values = wanted[number]
+        assert bound.has_finite_gradients()
+        rows = out.gradients["table"]
+        same(to_host(rows.rows), want.gradients["table"].rows)
+        same(to_host(rows.values), want.gradients["table"].values)
+        assert len(out.messages) == prints
+        leaving.append(bound.send({"loss": out.loss, "table": out.fetched["table"], "w": out.gradients["w"]}))
+        bound.keep()
+        for name, value in {**out.parameters, **out.optimizer_state}.items():
+            same(to_host(on_gpu[name] if isinstance(value, RowArray) else value), values[name])
+
+    before = held["table"]
+    for each, (want, values) in zip(leaving, wanted, strict=True):
+        found = each.arrays()
+        same(found["loss"], want.loss)
+        same(found["w"], want.gradients["w"])
+        same(found["table"], before)
+        before = values["table"]
+
+
+def test_a_step_is_not_bound_to_a_table_of_the_host(driver):
+    executable, held, _ = training(driver, False, "sgd")
+    bound = bind_device_step(executable, {name: driver.xp.asarray(value) for name, value in held.items()})
+
+    assert not bound.put_tables(held)
