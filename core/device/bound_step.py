@@ -173,7 +173,10 @@ class DeviceBoundStep:
         """
         for i, each in _tables(self._executable):
             table = values[each.name]
-            if not isinstance(table, self._driver.xp.ndarray) or not table.flags.c_contiguous:
+            if not isinstance(table, self._driver.xp.ndarray):
+                return False
+            readable = self._region.readable(table)
+            if self._driver.address(readable) != self._driver.address(table):
                 return False
             self._tables[each.name] = table
             for turn in self._turns:
