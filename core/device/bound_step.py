@@ -158,6 +158,7 @@ class DeviceBoundStep:
 
         results: arrays of its outputs, by any names. Raises OutOfMemory, DeviceFault.
         """
+        self._copies.wait(self._driver.current().record())  # some results may have been computed from those of the step
         leaving = send(self._driver, self._copies, results)
         self._last.left = leaving.sent
         return leaving
@@ -259,8 +260,8 @@ def write_rows(out: Outputs, tables: Mapping[str, Any]) -> None:
 
 def all_finite(xp: Any, out: Outputs) -> bool:
     """Whether all gradients are finite."""
-    dense = (each.values if isinstance(each, RowArray) else each for each in out.gradients.values())
-    return all(bool(xp.isfinite(each).all()) for each in dense)
+    dense = [each.values if isinstance(each, RowArray) else each for each in out.gradients.values()]
+    return not dense or bool(xp.stack([xp.isfinite(each).all() for each in dense]).all())  # one copy to the host
 
 
 def _tables(executable: Executable) -> list[tuple[int, Any]]:
