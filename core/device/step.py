@@ -25,7 +25,7 @@ from core.device.multiplication import Biased, Multiplication, Place, biased, mu
 from core.device.product import product_kernel, product_plan
 from core.device.rows import row_kernel, sums_room
 from core.device.rules import RULES, Rules
-from core.device.segments import Segment, segments_of
+from core.device.segments import Segment, segments_of, separated
 from core.device.stripes import write_striped
 from core.device.systems import SYSTEMS, system_kernel
 from core.device.threads import Threads
@@ -39,7 +39,10 @@ from core.plan.plan import Plan
 from core.plan.striped import Striped
 from core.runtime.control_words import OPS_LEFT
 
-__all__ = ["write_device_step"]
+__all__ = ["Timed", "write_device_step", "write_timed_step"]
+
+Timed = tuple[tuple[Instruction, ...], ...]
+"""For each launch and each product of the library the instructions that it computes."""
 
 MOST_SCRATCH = 1 << 26
 """Bytes of scratch memory for all threads of one kernel; fewer threads run a kernel that would need more."""
@@ -51,11 +54,28 @@ ANYWHERE = ("any", 0, 0)
 
 def write_device_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES) -> DeviceCode:
     """The step of a plan as launches of at most `blocks` blocks, of `block` threads each."""
+    return _written(plan, segments_of(plan, blocks, rules), block, rules)[0]
+
+
+def write_timed_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES) -> tuple[DeviceCode, Timed]:
+    """The step with a launch for each instruction, where that is possible, and the instructions of each of its work.
+
+    Its results have the bits of those of `write_device_step`.
+    """
+    return _written(plan, separated(plan, segments_of(plan, blocks, rules)), block, rules)
+
+
+def _written(plan: Plan, segments: Iterable[Segment], block: int, rules: Rules) -> tuple[DeviceCode, Timed]:
+    work: list[Launch | Multiplication] = []
+    parts: list[tuple[Instruction, ...]] = []
     with generating_for(GPU):
         step = DeviceStep(plan, block, rules)
-        work = [one for i, each in enumerate(segments_of(plan, blocks, rules)) for one in step.segment(i, each)]
+        for i, each in enumerate(segments):
+            made = step.segment(i, each)
+            work += made
+            parts += [each.instructions] if len(made) == 1 else [each.instructions[:1], each.instructions[1:]]
         text = step.module.text()
-    return DeviceCode(text, tuple(work), step.arena.size + step.module.scratch)
+    return DeviceCode(text, tuple(work), step.arena.size + step.module.scratch), tuple(parts)
 
 
 @dataclass(slots=True)

@@ -199,14 +199,25 @@ def gpu_state(backend: DeviceBackend, worker: str, device: str, xp: Any, *rest: 
     return WorkerState(worker, "cuda", backend.driver.xp, *rest, gpu=backend)
 
 
-def test_a_profile_has_the_times_of_ops_that_run_one_by_one(sides):
-    on_gpu, _ = sides
-    on_gpu.step(feeds())
-    asked = {"id": "s", "seq": 2, "fetch": [], "require_finite": False, "returned": "none", "profile": True}
+def test_a_profile_has_the_times_of_the_kernels_of_a_gpu_and_changes_no_bit(backend, driver):
+    sketch = noisy()
+    on_gpu, plain = GpuSide(sketch, backend), GpuSide(sketch, backend)
+    given = feeds()
+    for side in (on_gpu, plain):
+        side.step(given)
+    asked = {"id": "s", "seq": 2, "fetch": [], "require_finite": False, "returned": "none"}
+    before = driver.seconds
 
-    said, _ = training.step(on_gpu.state, asked, feeds())
+    said, _ = training.step(on_gpu.state, {**asked, "profile": True}, given)
 
-    assert "matmul" in {each["kernel"] for each in said["profile"]["kernels"]}
+    spent = driver.seconds - before
+    training.step(plain.state, asked, given)
+    kernels = said["profile"]["kernels"]
+    assert any(each["kernel"].startswith("product") for each in kernels)
+    assert {each["compiled"] for each in kernels} == {True} and {each["calls"] for each in kernels} == {1}
+    assert sum(each["ms"] for each in kernels) == pytest.approx(spent * 1e3)
+    for name, value in on_gpu.held().items():
+        assert value.tobytes() == plain.held()[name].tobytes(), name
 
 
 @pytest.mark.parametrize("wrong", WRONG)
