@@ -213,6 +213,7 @@ def test_a_profile_has_the_times_of_the_kernels_of_a_gpu_and_changes_no_bit(back
     spent = driver.seconds - before
     training.step(plain.state, asked, given)
     kernels = said["profile"]["kernels"]
+    assert said["profile"]["peak_bytes"] == plain.session.last_step.compiled.executable.peak(True).peak > 0
     assert any(each["kernel"].startswith("product") for each in kernels)
     assert {each["compiled"] for each in kernels} == {True} and {each["calls"] for each in kernels} == {1}
     assert sum(each["ms"] for each in kernels) == pytest.approx(spent * 1e3)
