@@ -31,7 +31,7 @@ from core.codegen.vector_slices import (
 )
 from core.plan.geometry import Correlation
 
-__all__ = ["correlate", "filter_adjoint", "filter_units", "input_adjoint"]
+__all__ = ["correlate", "filter_adjoint", "filter_units", "input_adjoint", "sum_tile"]
 
 LATENCY = 4
 """Cycles between two additions to the same register."""
@@ -48,7 +48,7 @@ class Tile:
     vectors: int
 
 
-def _tile(channels: int, vectors: int, step: int = 1) -> Tile:
+def sum_tile(channels: int, vectors: int, step: int = 1) -> Tile:
     """The tile that covers `channels` by `vectors` in the least time. Its vectors are a multiple of `step`."""
 
     def time(tile: Tile) -> float:
@@ -72,8 +72,8 @@ def _pixel_tile(channels: int, spec: Correlation, lanes: int) -> Tile:
     """A tile of whole rows if rows are short, else of a part of one row."""
     width = len(slices_of(spec.counts[2], lanes))
     if width <= WHOLE:
-        return _tile(channels, width * spec.counts[1], width)
-    return _tile(channels, width)
+        return sum_tile(channels, width * spec.counts[1], width)
+    return sum_tile(channels, width)
 
 
 def _rows(
@@ -268,7 +268,7 @@ def _add_sums(
 
 def _filter_tile(spec: Correlation) -> Tile:
     """A tile of output channels by elements of a filter's row."""
-    return _tile(spec.out, spec.kernel[2])
+    return sum_tile(spec.out, spec.kernel[2])
 
 
 def filter_units(spec: Correlation) -> int:

@@ -6,6 +6,7 @@ from core.codegen import packed_gemm
 from core.codegen.channel_lanes import channel_panel
 from core.codegen.cpus import cpu
 from core.codegen.scalar import NATIVE, refusal
+from core.codegen.vector_slices import lanes_for
 from core.plan.data import Gemm
 from core.plan.target import (
     ChannelLaneLimits,
@@ -16,6 +17,7 @@ from core.plan.target import (
     RowLimits,
     StripeLimits,
     Target,
+    WinogradLimits,
 )
 
 __all__ = ["CPU_TARGET"]
@@ -72,6 +74,17 @@ CPU_TARGET = Target(
     ),
     filter_sums=FilterSumLimits(out=8, depth=4, terms=64, share_terms=1024),
     channel_lanes=ChannelLaneLimits(panel=channel_panel, depth=96, row=4),
+    winograd=WinogradLimits(
+        lanes=lanes_for,
+        channels=12,
+        filters=2**16,
+        squares=64,
+        products=6.5,
+        vectors=8,
+        elements=2**16,
+        block=32,
+        terms=256,
+    ),
     pools=PoolLimits(window=64, window_row=4, positions=2**31),
     stripes=StripeLimits(
         nbytes=2**21, least=64, batch=2, stripe=3 * 2**18, repeated=2**23, matrix=2**26, shared=2**26, block=64

@@ -37,11 +37,11 @@ LONGEST = 1 << 12
 
 
 def convolution_kernel(name: str, each: Kernel, threads: Threads, rules: Rules) -> Function:
-    """``name(arrays..., scratch)`` for all threads. scratch: `convolution_scratch` bytes."""
+    """``name(arrays..., scratch, error, check)`` for all threads. scratch: `convolution_scratch` bytes."""
     write, names = FORMS[each.kind]
     product = _as_product(each)
     plan = product_plan(product, threads, rules.tf32)
-    f = Function(name, [(n, "ptr") for n in (*names, "scratch")], noalias=False)
+    f = Function(name, [*((n, "ptr") for n in (*names, "scratch", "error")), ("check", "int64")], noalias=False)
     write(f, product, threads, plan, each.spec).write()
     return f
 

@@ -22,8 +22,6 @@ GPU = Cpu(
 )
 """A thread of a GPU. registers: those of one tile."""
 
-NEVER = 2**62
-
 LACKS = frozenset(("eigenvalues", "eigenvectors", "exponential", "orthogonalize", "singular_values"))
 """Kernels that are written for vector registers, or that call LAPACK."""
 
@@ -51,16 +49,9 @@ DEVICE_TARGET = replace(
         in_passes=False,
         terms=256,
     ),
-    convolutions=replace(
-        CPU_TARGET.convolutions,
-        lanes=1,
-        channels={"correlate": NEVER, "input_adjoint": NEVER, "filter_adjoint": NEVER},
-        short_row_bytes=0,
-        single_tap_channels=NEVER,
-        patches=True,
-    ),
-    channel_lanes=replace(CPU_TARGET.channel_lanes, panel=lambda dtype, channels: 0),  # a thread has no lanes
-    filter_sums=replace(CPU_TARGET.filter_sums, out=NEVER),
+    convolutions=replace(CPU_TARGET.convolutions, patches=True),
+    pools=replace(CPU_TARGET.pools, gathers=True),
+    winograd=None,
     stripes=replace(
         CPU_TARGET.stripes,
         nbytes=2**18,

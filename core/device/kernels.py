@@ -1,13 +1,14 @@
 """The kernels of `core.plan.data.Kernel` that have generators of their own for the threads of a device.
 
-Each is a function ``name(arrays..., scratch)`` that all threads of a launch call. The other kinds are those of
-`core.codegen`, whose units the threads share (`core.device.step`).
+Each is a function ``name(arrays..., scratch, error, check)`` that all threads of a launch call. The other kinds are
+those of `core.codegen`, whose units the threads share (`core.device.step`).
 """
 
 from __future__ import annotations
 
 from core.codegen.llvm import Function
 from core.device.convolution import convolution_kernel, convolution_scratch
+from core.device.pooling import POOLING, pooling_kernel
 from core.device.rules import Rules
 from core.device.small_convolution import is_small, small_convolution, small_scratch
 from core.device.threads import Threads
@@ -16,21 +17,23 @@ from core.plan.patches import PATCHED
 
 __all__ = ["device_kernel", "device_scratch", "has_kernel"]
 
-KINDS = frozenset(PATCHED.values())
+CONVOLUTIONS = frozenset(PATCHED.values())
 
 
 def has_kernel(each: Kernel) -> bool:
     """Whether a device has a generator of its own for a kind of kernel."""
-    return each.kind in KINDS
+    return each.kind in CONVOLUTIONS or each.kind in POOLING
 
 
 def device_kernel(name: str, each: Kernel, threads: Threads, rules: Rules) -> Function:
-    """``name(arrays..., scratch)`` for all threads. scratch: `device_scratch` bytes that they share."""
+    """``name(arrays..., scratch, error, check)`` for all threads. scratch: `device_scratch` bytes that they share."""
+    if each.kind in POOLING:
+        return pooling_kernel(name, each, threads)
     return small_convolution(name, each, threads) if is_small(each) else convolution_kernel(name, each, threads, rules)
 
 
 def device_scratch(each: Kernel, threads: Threads, rules: Rules) -> int:
     """Bytes of scratch memory of a kernel; 0 for kinds without a generator of their own."""
-    if not has_kernel(each):
+    if each.kind not in CONVOLUTIONS:
         return 0
     return small_scratch(each) if is_small(each) else convolution_scratch(each, threads, rules)

@@ -14,7 +14,7 @@ from functools import reduce
 
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.device.patch_tiles import digits, total
-from core.device.threads import WARP, Threads
+from core.device.threads import WARP, Threads, rolled
 from core.ir.precision import HALVES
 from core.plan.data import Kernel
 from core.plan.patches import Patches
@@ -49,9 +49,9 @@ def small_scratch(each: Kernel) -> int:
 
 
 def small_convolution(name: str, each: Kernel, threads: Threads) -> Function:
-    """``name(arrays..., scratch)`` for all threads. scratch: `small_scratch` bytes."""
-    names = [*(f"p{i}" for i in range(len(each.views))), "scratch"]
-    f = Function(name, [(n, "ptr") for n in names], noalias=False)
+    """``name(arrays..., scratch, error, check)`` for all threads. scratch: `small_scratch` bytes."""
+    names = [*(f"p{i}" for i in range(len(each.views))), "scratch", "error"]
+    f = Function(name, [*((n, "ptr") for n in names), ("check", "int64")], noalias=False)
     WRITERS[each.kind](f, each.spec, threads)
     return f
 
@@ -185,7 +185,7 @@ def _taps(f: Function, spec: Patches) -> Iterator[list[tuple[IRValue, ...]]]:
     if math.prod(kernel) <= UNROLLED:
         yield [(I64(a), I64(b), I64(t)) for a in range(kernel[0]) for b in range(kernel[1]) for t in range(kernel[2])]
         return
-    with f.loop(I64(0), I64(math.prod(kernel))) as flat:
+    with rolled(f, I64(0), I64(math.prod(kernel))) as flat:
         yield [tuple(digits(f, flat, kernel))]
 
 

@@ -18,13 +18,14 @@ from core.codegen.module import Module
 from core.codegen.step import Step
 from core.device.flow import write_loop
 from core.device.gpu import GPU
-from core.device.indexed import gather_kernel, scatter_kernel
+from core.device.indexed import gather_kernel
 from core.device.kernels import device_kernel, device_scratch, has_kernel
 from core.device.launches import PARAMETERS, DeviceCode, Launch
 from core.device.multiplication import Biased, Multiplication, Place, biased, multiplication_of, place_in
 from core.device.product import product_kernel, product_plan
 from core.device.rows import row_kernel, sums_room
 from core.device.rules import RULES, Rules
+from core.device.scatter import scatter_kernel, scatter_scratch
 from core.device.segments import Segment, segments_of, separated
 from core.device.stripes import write_striped
 from core.device.systems import SYSTEMS, system_kernel
@@ -230,6 +231,8 @@ class DeviceStep(Step):
             return sums_room(each, self.launch) > 0
         if isinstance(each, Gemm):
             return product_plan(each, self.launch, self.rules.tf32).scratch(each) > 0
+        if isinstance(each, ScatterAdd):
+            return scatter_scratch(each, self.launch) > 0
         if isinstance(each, Kernel) and has_kernel(each):
             return device_scratch(each, self.launch, self.rules) > 0
         if isinstance(each, Kernel):
@@ -283,17 +286,17 @@ class DeviceStep(Step):
         self._call(name, views, [self.scratch(plan.scratch(each))])
 
     def gather(self, each: Gather) -> None:
-        self._indexed("gather", each, lambda name: gather_kernel(name, each, self.launch))
+        views = (each.x, each.index, each.out)
+        key = ("gather", *((v.shape, v.dtype) for v in views))
+        name = self.function(key, "gather", lambda name: gather_kernel(name, each, self.launch))
+        self._call(name, views, [self.base(self.plan.error.root), I64(each.check)])
 
     def scatter(self, each: ScatterAdd) -> None:
-        self._indexed("scatter", each, lambda name: scatter_kernel(name, each, self.launch))
-
-    def _indexed(self, kind: str, each: Gather | ScatterAdd, make: Callable[[str], Function]) -> None:  # type: ignore[override]
-        rows = [each.rows] if isinstance(each, ScatterAdd) and each.rows is not None else []
-        shapes = tuple((v.shape, v.dtype) for v in (each.x, each.index, each.out, *rows))
-        number = each.rows_check if isinstance(each, ScatterAdd) else 0
-        name = self.function((kind, getattr(each, "op", ""), shapes, number), kind, make)
-        self._call(name, (each.x, each.index, each.out, *rows), [self.base(self.plan.error.root), I64(each.check)])
+        views = (each.x, each.index, each.out, *([each.rows] if each.rows is not None else []))
+        key = ("scatter", each.op, each.rows_check, *((v.shape, v.dtype) for v in views))
+        name = self.function(key, "scatter", lambda name: scatter_kernel(name, each, self.launch))
+        scratch = self.scratch(scatter_scratch(each, self.launch))
+        self._call(name, views, [scratch, self.base(self.plan.error.root), I64(each.check)])
 
     def kernel(self, each: Kernel) -> None:
         """A kernel of `core.codegen`: its units are shared by as many threads as it has units and scratch memory."""
@@ -306,7 +309,8 @@ class DeviceStep(Step):
             starts = tuple((v.root.place, v.offset % VECTOR_BYTES) for v in each.views)
             own = ("device", each.kind, each.spec, starts)
             name = self.function(own, each.kind, lambda name: device_kernel(name, each, self.launch, self.rules))
-            self._call(name, each.views, [self.scratch(device_scratch(each, self.launch, self.rules))])
+            scratch = self.scratch(device_scratch(each, self.launch, self.rules))
+            self._call(name, each.views, [scratch, self.base(self.plan.error.root), I64(each.check)])
             return
         f = self.f
         name = self.module.function(

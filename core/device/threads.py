@@ -14,7 +14,7 @@ from itertools import count
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.reductions import combine
 
-__all__ = ["DECLARATIONS", "WARP", "OneBlock", "Threads", "block_number", "flat_offset", "one_block", "split"]
+__all__ = ["DECLARATIONS", "WARP", "OneBlock", "Threads", "block_number", "flat_offset", "one_block", "rolled", "split"]
 
 WARP = 32
 
@@ -171,6 +171,16 @@ def split(f: Function, at: IRValue, sizes: Sequence[int]) -> list[IRValue]:
         found.append(f.op(f"urem {at}, {size}", "int64"))
         at = f.op(f"udiv {at}, {size}", "int64")
     return [at, *reversed(found)] if sizes else []
+
+
+@contextmanager
+def rolled(f: Function, start: IRValue, end: IRValue, step: int = 1) -> Iterator[IRValue]:
+    """A loop that the assembler of a GPU does not unroll, since all its loads at once would need too many registers."""
+    with f.loop(start, end, step) as i:
+        yield i
+    assert f.lines[-2].startswith("  br label"), "the jump to the head of the loop, and the label behind it"
+    f.lines[-2] += ", !llvm.loop !0"
+    f.declarations.add('!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}')
 
 
 def flat_offset(f: Function, index: Sequence[IRValue], strides: Sequence[int]) -> IRValue:

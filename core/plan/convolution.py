@@ -10,12 +10,14 @@ import numpy as np
 from core.ir import Op
 from core.plan.channel_lanes import FilterPanels, channel_lanes_of
 from core.plan.data import Kernel, View, contiguous
+from core.plan.entries import Entry
 from core.plan.filter_sums import FilterTotal, filter_sums_of
 from core.plan.geometry import Correlation, Padding
 from core.plan.lowering import Lowering, lowers
 from core.plan.patches import Patches, lower_patches
 from core.plan.target import ConvolutionLimits
 from core.plan.windows import Windows, padded, triple, windows_of
+from core.plan.winograd import WinogradFilters, WinogradTotal, winograd_of, winograd_sums_of
 
 __all__ = ["correlation", "to_input"]
 
@@ -27,10 +29,7 @@ def lower_correlate(low: Lowering, op: Op) -> None:
         lower_patches(low, op, _patches(low, op, x, filter, op.outputs[0]), *_dense(low, x, filter))
         return
     windows, spec = _convolution(low, op, x, filter, op.outputs[0])
-    image, weights = padded(low, op, low.entry(x), _image_padding(windows, spec)), low.dense(low.entry(filter))
-    out = low.destination(op.outputs[0])
-    _convolved(low, op, spec, image, weights, out)
-    low.define(op.outputs[0], out)
+    _convolved(low, op, windows, spec, low.entry(x), low.dense(low.entry(filter)))
 
 
 @lowers("correlate_input_adjoint")
@@ -47,10 +46,7 @@ def lower_input_adjoint(low: Lowering, op: Op) -> None:
         to_input(low, op, windows, spec, given, weights)
         return
     spec = correlation(back, spec.dtype, spec.batch, spec.groups, spec.out, spec.channels)
-    image = padded(low, op, given, _image_padding(back, spec))
-    out = low.destination(op.outputs[0])
-    _convolved(low, op, spec, image, weights, out, flipped=True)
-    low.define(op.outputs[0], out)
+    _convolved(low, op, back, spec, given, weights, flipped=True)
 
 
 @lowers("correlate_filter_adjoint")
@@ -60,7 +56,15 @@ def lower_filter_adjoint(low: Lowering, op: Op) -> None:
         lower_patches(low, op, _patches(low, op, x, like, ct), *_dense(low, ct, x))
         return
     windows, spec = _convolution(low, op, x, like, ct)
-    given, image = low.dense(low.entry(ct)), padded(low, op, low.entry(x), _image_padding(windows, spec))
+    given, squares = low.dense(low.entry(ct)), winograd_sums_of(spec, windows, low.target.winograd)
+    if squares is not None:
+        image, held = low.dense(low.entry(x)), low.allocate(squares.shape, spec.dtype)
+        out = low.destination(op.outputs[0])
+        low.add(Kernel("winograd_sums", squares, (given, image, held), location=op.location))
+        low.add(Kernel("winograd_total", WinogradTotal(squares), (held, out), location=op.location))
+        low.define(op.outputs[0], out)
+        return
+    image = padded(low, op, low.entry(x), _image_padding(windows, spec))
     out = low.destination(op.outputs[0])
     sums = filter_sums_of(spec, low.target.filter_sums)
     if sums is None:
@@ -86,17 +90,27 @@ def to_input(low: Lowering, op: Op, windows: Windows, spec: Correlation, given: 
 
 
 def _convolved(
-    low: Lowering, op: Op, spec: Correlation, image: View, weights: View, out: View, flipped: bool = False
+    low: Lowering, op: Op, windows: Windows, spec: Correlation, x: Entry, weights: View, flipped: bool = False
 ) -> None:
-    """Append the kernels of a convolution. flipped: with the flipped filters (see `_flipped_filters`)."""
-    lanes = channel_lanes_of(spec, low.target.channel_lanes)
+    """Append the kernels of a convolution of `x`. flipped: with the flipped filters (see `_flipped_filters`)."""
+    name, squares = op.outputs[0], winograd_of(spec, windows, low.target.winograd)
+    if squares is not None:
+        image, transformed = low.dense(x), WinogradFilters(squares.conv, flipped)
+        filters, out = low.allocate(transformed.shape, spec.dtype), low.destination(name)
+        low.add(Kernel("winograd_filters", transformed, (weights, filters), location=op.location))
+        low.add(Kernel("winograd", squares, (image, filters, out), location=op.location))
+        low.define(name, out)
+        return
+    image, lanes = padded(low, op, x, _image_padding(windows, spec)), channel_lanes_of(spec, low.target.channel_lanes)
+    out = low.destination(name)
     if lanes is None:
         weights = _flipped_filters(low, spec, weights) if flipped else weights
         _correlated(low, op, "correlate", spec, image, weights, out)
-        return
-    panels = low.allocate((spec.groups, spec.depth, spec.out), spec.dtype)
-    low.add(Kernel("filter_panels", FilterPanels(lanes, flipped), (weights, panels), location=op.location))
-    low.add(Kernel("correlate_lanes", lanes, (image, panels, out), location=op.location))
+    else:
+        panels = low.allocate((spec.groups, spec.depth, spec.out), spec.dtype)
+        low.add(Kernel("filter_panels", FilterPanels(lanes, flipped), (weights, panels), location=op.location))
+        low.add(Kernel("correlate_lanes", lanes, (image, panels, out), location=op.location))
+    low.define(name, out)
 
 
 def _correlated(low: Lowering, op: Op, kind: str, spec: Correlation, first: View, second: View, out: View) -> None:

@@ -141,6 +141,7 @@ class Pool:
     numbers: how that number grows along each axis of a window.
     corner:  how it grows on each axis from window to window; and `first`: its value at the first element.
     last:    whether the last one of several NaNs counts, and not the first one.
+    size:    of a plane, if windows may reach beyond it: elements outside are left out. Zeros if they do not.
     """
 
     kind: Literal["max", "sum"]
@@ -157,6 +158,7 @@ class Pool:
     first: int = 0
     index: str = ""
     last: bool = True
+    size: Triple = (0, 0, 0)
 
     @property
     def work(self) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from core.ir import Op
 from core.ops.common.windows import few_windows
 from core.plan.convolution import correlation, to_input
+from core.plan.covering import Covering
 from core.plan.data import Kernel, View, contiguous
 from core.plan.entries import Entry, Uniform
 from core.plan.geometry import Pool, Scattered, Tiles
@@ -32,7 +33,10 @@ def _pool(low: Lowering, op: Op, windows: Windows, pool: Pool, fill: float, targ
     """Append a reduction of each window of the op's input. fill: the number in the padding."""
     entry = low.entry(op.inputs[0])
     height, width = windows.size[1:]
-    if windows.inside:
+    if low.target.pools.gathers:
+        image, plane = low.dense(entry), math.prod(windows.size)
+        pool = replace(pool, size=windows.size, before=windows.before)
+    elif windows.inside:
         image = low.dense(entry)
         plane = math.prod(windows.size)
     else:
@@ -80,10 +84,11 @@ def lower_max_pool(low: Lowering, op: Op) -> None:
         return
     unpools = all(r and r.type == "unpool_like" and r.inputs[1] == index and index not in (r.inputs[0], r.inputs[2]) and
                   low.type(r.inputs[2]).shape == shape for r in readers)  # fmt: skip
-    if unpools and _tiling(windows, low.target.pools):
-        numbers = low.allocate(type.shape, "uint8")
+    if unpools and (low.target.pools.gathers or _tiling(windows, low.target.pools)):
+        number = "uint8" if math.prod(kernel) <= 256 else "int32"
+        numbers = low.allocate(type.shape, number)
         steps = (kernel[1] * kernel[2], kernel[2], 1)
-        _pool(low, op, windows, replace(pool, numbers=steps, index="uint8"), -math.inf, [target, numbers])
+        _pool(low, op, windows, replace(pool, numbers=steps, index=number), -math.inf, [target, numbers])
         low.define(index, Chosen(numbers, windows))
     else:
         positions = low.destination(index)
@@ -107,8 +112,13 @@ def lower_unpool(low: Lowering, op: Op) -> None:
     if isinstance(entry, Chosen):
         windows = entry.windows
         target = low.destination(name)
-        spec = Tiles(type.dtype, planes, windows.size, windows.kernel, windows.counts, True)
-        low.add(Kernel("chosen_tiles", spec, (given, entry.numbers, target), location=op.location))
+        views = (given, entry.numbers, target)
+        if low.target.pools.gathers:
+            cover = Covering(type.dtype, planes, windows, entry.numbers.dtype)
+            low.add(Kernel("chosen_cover", cover, views, location=op.location))
+        else:
+            spec = Tiles(type.dtype, planes, windows.size, windows.kernel, windows.counts, True)
+            low.add(Kernel("chosen_tiles", spec, views, location=op.location))
     else:
         target = _scattered(low, op, "unpool", given, entry, type.shape, low.type(x).shape)
     low.define(name, target)
@@ -161,6 +171,11 @@ def lower_window_sum_adjoint(low: Lowering, op: Op) -> None:
     windows = _pooling(low, op, like, ct)
     planes = math.prod(type.shape[:2])
     given = low.dense(low.entry(ct))
+    if low.target.pools.gathers:
+        target = low.destination(name)
+        low.add(Kernel("cover", Covering(type.dtype, planes, windows), (given, target), location=op.location))
+        low.define(name, target)
+        return
     if _tiling(windows, low.target.pools):
         target = low.destination(name)
         tiles = Tiles(type.dtype, planes, windows.size, windows.kernel, windows.counts, False)

@@ -21,6 +21,7 @@ __all__ = [
     "RowLimits",
     "StripeLimits",
     "Target",
+    "WinogradLimits",
 ]
 
 
@@ -118,6 +119,32 @@ class ChannelLaneLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class WinogradLimits:
+    """When a convolution with 3 x 3 filters runs by the algorithm of Winograd (see `core.plan.winograd`).
+
+    lanes:    squares in one vector, for a row of squares: (dtype, squares).
+    channels: fewest channels of the image and of the result in a group.
+    filters:  most channels of the image times channels of the result in a group: their numbers stay in a cache.
+    squares:  fewest squares of all images, which the transformation of the filters must be worth.
+    products: most products for one pixel of a result, of the 9 that a direct form needs.
+    vectors:  most vectors of squares that are computed together.
+    elements: most numbers of transformed images and results that are computed together: they stay in the cache.
+    block:    fewest channels of the image that a unit of the adjoint to filters takes, where there are as many.
+    terms:    fewest squares of a share of the batch with sums of its own.
+    """
+
+    lanes: Callable[[str, int], int]
+    channels: int
+    filters: int
+    squares: int
+    products: float
+    vectors: int
+    elements: int
+    block: int
+    terms: int
+
+
+@dataclass(frozen=True, slots=True)
 class FilterSumLimits:
     """When the adjoint of a convolution to its filters has output channels in the lanes of vectors.
 
@@ -140,11 +167,14 @@ class PoolLimits:
     window:     most elements of a window, and
     window_row: most elements of its row, for kernels that unroll windows lying side by side.
     positions:  the largest plane, in elements, whose positions the generator can compute, plus one.
+    gathers:    whether kernels test which elements lie in a plane and which windows over an element: planes need no
+                padding, and adjoints gather (`core.plan.covering`).
     """
 
     window: int
     window_row: int
     positions: int
+    gathers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +212,7 @@ class Target:
                      such an op ends the region of generated code.
     open_sizes:      whether generated code can hold arrays whose length only the run tells.
     grows:           whether it can hold tensor arrays that programs write.
+    winograd:        None if no convolution runs by the algorithm of Winograd.
     lacks:           kinds of `Kernel` for which the generator has no code.
     alignment:       bytes; every array of the arena starts at a multiple of it.
     min_stack_bytes: least capacity of a stack in bytes.
@@ -199,6 +230,7 @@ class Target:
     channel_lanes: ChannelLaneLimits
     pools: PoolLimits
     stripes: StripeLimits
+    winograd: WinogradLimits | None = None
     open_sizes: bool = True
     grows: bool = True
     lacks: frozenset[str] = frozenset()

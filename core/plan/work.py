@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 from core.ops.common.types import as_dtype
 from core.plan.channel_lanes import ChannelLanes
+from core.plan.covering import Covering
 from core.plan.data import Gather, Gemm, Instruction, Interpreted, Kernel, Limited, Rows, ScatterAdd, View
 from core.plan.filter_sums import FilterSums
 from core.plan.geometry import Correlation, Pool
 from core.plan.patches import Patches
 from core.plan.striped import Striped
 from core.plan.systems import System
+from core.plan.winograd import Winograd, WinogradSums
 
 __all__ = ["Work", "work_of"]
 
@@ -103,6 +105,12 @@ def _windows(each: Kernel) -> int:
     spec = each.spec
     if isinstance(spec, Correlation | FilterSums | ChannelLanes | Patches):
         return spec.work
+    if isinstance(spec, Covering):
+        return spec.planes * math.prod(spec.windows.size) * spec.over
+    if isinstance(spec, Winograd):
+        return spec.conv.work
+    if isinstance(spec, WinogradSums):
+        return spec.squares.conv.work
     if isinstance(spec, System):
         return spec.flops
     if isinstance(spec, Pool):

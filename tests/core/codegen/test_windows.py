@@ -30,6 +30,7 @@ from core.plan.data import Kernel
 from core.plan.filter_sums import filter_sums_of
 from core.plan.partition import refusals
 from core.plan.target import FilterSumLimits
+from core.plan.winograd import winograd_of, winograd_sums_of
 from core.plan.work import work_of
 from core.runtime.control_words import CONTROL
 from core.runtime.native import native_interpreter
@@ -112,9 +113,18 @@ def agree(block: Block, values: list[np.ndarray]) -> None:
     both(block, values)
 
 
-@pytest.fixture(params=["direct", "columns", "columns of few", "sums", "sums of few", "lanes"])
+@pytest.fixture(params=["direct", "columns", "columns of few", "sums", "sums of few", "lanes", "squares"])
 def form(request, monkeypatch):
     """Every form of a convolution, for all sizes."""
+    if request.param == "squares":  # for filters of 3 x 3 that move by 1
+        every = replace(CPU_TARGET.winograd, channels=1, squares=1, products=1e9, vectors=99)
+        monkeypatch.setattr(convolution, "winograd_of", lambda spec, windows, _: winograd_of(spec, windows, every))
+        monkeypatch.setattr(
+            convolution, "winograd_sums_of", lambda spec, windows, _: winograd_sums_of(spec, windows, every)
+        )
+        return
+    for name in ("winograd_of", "winograd_sums_of"):
+        monkeypatch.setattr(convolution, name, lambda spec, windows, limits: None)
     if request.param.startswith("sums"):
         always = FilterSumLimits(out=1, depth=1, terms=1, share_terms=1)
         monkeypatch.setattr(convolution, "filter_sums_of", lambda spec, limits: filter_sums_of(spec, always))
