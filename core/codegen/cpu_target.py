@@ -67,6 +67,7 @@ CPU_TARGET = Target(
         short_row_bytes=16,
         short_row_channels=64,
         single_tap_channels=256,
+        point_channels=512,
         longest_filter_row=16,
         pixels={"correlate": 64, "input_adjoint": 64, "filter_adjoint": 256},
         share=256,

@@ -83,6 +83,7 @@ class ConvolutionLimits:
     short_row_bytes:    length of a row of the result that leaves a vector register half empty ...
     short_row_channels: ... and channels (as above) from which on columns are faster then.
     single_tap_channels: channels from which on the filter adjoint by columns is faster if filter rows have one element.
+    point_channels:     channels from which on a convolution by columns is faster if filters have one element.
     longest_filter_row: most elements of a filter row in the direct form, which unrolls it.
     pixels:             fewest pixels that one product takes, where there are as many.
     share:              fewest filter elements of one of several products to the same filters.
@@ -97,6 +98,7 @@ class ConvolutionLimits:
     short_row_bytes: int
     short_row_channels: int
     single_tap_channels: int
+    point_channels: int
     longest_filter_row: int
     pixels: Mapping[str, int]
     share: int
