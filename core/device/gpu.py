@@ -28,7 +28,6 @@ LACKS = frozenset(("eigenvalues", "eigenvectors", "exponential", "orthogonalize"
 DEVICE_TARGET = replace(
     CPU_TARGET,
     interprets=False,
-    open_sizes=False,
     grows=False,
     lacks=LACKS,
     alignment=256,
