@@ -53,6 +53,7 @@ CPU_TARGET = Target(
     ),
     products=ProductRules(
         takes_epilogue=_takes_epilogue,
+        stores_result=packed_gemm.has_blocks,
         transposes=_transposes,
         transposes_invariant=True,
         pairs=_pairs,

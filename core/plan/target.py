@@ -51,6 +51,7 @@ class ProductRules:
     """Products of matrices.
 
     takes_epilogue:       whether the generator can run elementwise work on the result of this product, tile by tile.
+    stores_result:        whether it needs memory for the result of a product that only such work reads.
     transposes:           whether a second operand stored by columns is transposed before a product with so many rows
                           and columns of the result.
     transposes_invariant: whether such an operand is transposed once, before the loop, if no trip changes it.
@@ -63,6 +64,7 @@ class ProductRules:
     """
 
     takes_epilogue: Callable[[Gemm], bool]
+    stores_result: Callable[[Gemm], bool]
     transposes: Callable[[int, int], bool]
     transposes_invariant: bool
     pairs: Callable[[str, int, int, int], bool]
