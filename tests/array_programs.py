@@ -1,4 +1,7 @@
-"""Random programs on tensor arrays that grow: appends, overwrites, copies, exchanges, in loops and branches."""
+"""Random programs on tensor arrays that grow: appends, overwrites, copies, exchanges, in loops and branches.
+
+With `runs` some arrays are empty, arrays are split into runs and joined to more rows than they have elements.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,21 @@ __all__ = ["array_program"]
 ARRAYS = ("A", "B", "C")
 VECTORS = ("h", "k")
 SIMPLE = ("append", "append", "read", "read", "overwrite", "copy", "swap", "fresh", "add", "split")
+RUNS = ("rows", "pad", "flatten", "run", "regroup", "add_runs", "sections", "scan", "take")
+"""Statements about empty arrays and arrays of arrays, whose cotangents may have fewer or more elements."""
 NESTED = ("loop", "loop", "loop", "branch", "branch")
 MOST = 64
 """Elements that an array has at most at the end."""
+POLICIES = ("store", "recompute", "sqrt", "binomial")
 
 
-def array_program(seed: int, dtype: str = "float64", width: int = 2, rooms: int = 3) -> Sketch:
-    """A program with parameters h, k [width] and the scalar `loss`; every array has at least one element.
+def array_program(seed: int, dtype: str = "float64", width: int = 2, rooms: int = 3, runs: bool = False) -> Sketch:
+    """A program with parameters h0, k0 [width] and the scalar `loss`. Without `runs`, no array is empty.
 
     rooms: depth of nested loops and branches.
     """
+    if runs:
+        return _RunProgram(seed, rooms).sketch
     draw = random.Random(seed)
     s = Sketch()
     for i, name in enumerate(VECTORS):
@@ -94,3 +102,126 @@ def _side(s: Sketch, draw: random.Random) -> Iterator[int | None]:
     else:
         with s.block() as side:
             yield side
+
+
+class _RunProgram:
+    """A program on arrays A, B and C of vectors of two elements."""
+
+    def __init__(self, seed: int, rooms: int) -> None:
+        self.draw = draw = random.Random(seed)
+        self.sketch = s = Sketch()
+        rng = np.random.default_rng(seed)
+        for name, rows in (("h0", ()), ("k0", ()), ("x0", (draw.choice((0, 1, 3, 5)),))):
+            s.param(name, rng.uniform(-1, 1, (*rows, 2)))
+        for name in VECTORS:
+            s.op("assign", f"{name}0", out=name)
+        s.const(0, (), "int64", out="zero")
+        s.const(0.0, (0,), out="nothing")
+        for name in ARRAYS[:2]:
+            s.op("create_array", out=name, shape=[2], dtype="float64")
+            if draw.random() < 0.7:
+                s.op("array_write", "h", "zero", name, out=name)
+        s.op("array_unstack", "x0", out=ARRAYS[2])
+        self.statements(rooms)
+        parts = [self.rows_of(name) for name in draw.sample(ARRAYS, 2)]
+        parts += [*VECTORS, "h0", "k0", "x0"]
+        s.op("assign", s.op("sum", [s.op("reduce_sum", s.op("sin", each)) for each in parts]), out="loss")
+
+    def number(self, most: int) -> str:
+        return self.sketch.const(self.draw.randint(0, most), (), "int64")
+
+    def rows_of(self, array: str) -> str:
+        """All elements of an array, often with further rows of zeros."""
+        s, shape = self.sketch, {"shape": [2], "dtype": "float64"}
+        count = self.draw.choice(({"count": MOST}, {"count": MOST}, {}))
+        like = [s.const(0.0, (MOST, 2))] if not count and self.draw.random() < 0.4 else []
+        return s.op("array_join", array, *like, **shape, **count)
+
+    def mix(self, value: str) -> None:
+        h = self.draw.choice(VECTORS)
+        self.sketch.op("tanh", self.sketch.op("add", h, value), out=h)
+
+    def statements(self, rooms: int) -> None:
+        kinds = ("append", "copy", "add", *RUNS) + (NESTED if rooms else ())
+        for _ in range(self.draw.randint(1, 4)):
+            kind = self.draw.choice(kinds)
+            a, b = self.draw.sample(ARRAYS, 2)
+            if kind in ("loop", "branch", "scan"):
+                getattr(self, kind)(rooms)
+            elif kind in ("run", "sections"):
+                getattr(self, kind)(a, b)
+            else:
+                self.simple(kind, a, b)
+
+    def simple(self, kind: str, a: str, b: str) -> None:
+        s, order = self.sketch, self.draw.randint(1, 2)
+        if kind == "append":
+            s.op("array_write", s.op("scale", "h", scale=0.5, bias=0.25), s.op("array_length", a), a, out=a)
+        elif kind == "copy":
+            s.op("assign", a, out=b)
+        elif kind == "add":
+            s.op("sum", [a, b], out=a)
+        elif kind == "take":
+            self.mix(s.op("array_take", a, self.number(4), "h"))
+        elif kind == "rows":
+            s.op("array_unstack", s.op("mul", "x0", "h"), out=a)
+        elif kind == "pad":
+            self.mix(s.op("reduce_sum", s.op("sin", self.rows_of(a))))
+        elif kind == "flatten":
+            s.op("array_flatten", s.op("array_chunks", a, order=order), out=b)
+        elif kind == "regroup":
+            runs = s.op("array_chunks", a, order=order)
+            again = s.op("array_regroup", s.op("array_flatten", runs), s.op("assign", runs))
+            s.op("array_flatten", again, out=b)
+        else:
+            runs = [s.op("array_chunks", each, order=1) for each in (a, b)]
+            s.op("array_flatten", s.op("sum", runs), out=a)
+
+    def run(self, a: str, b: str) -> None:
+        """Read the first or last run of an array as an array, if there is one."""
+        s = self.sketch
+        runs = s.op("array_chunks", a, order=self.draw.randint(1, 2))
+        s.op("array_write", "h", "zero", a, out=a)
+        count = s.op("array_length", runs)
+        with s.block() as side:
+            last = s.op("increment", count, step=-1)
+            s.op("array_read", runs, self.draw.choice(("zero", last)), out=b)
+            self.mix(s.op("array_take", b, self.number(2), "h"))
+        s.branch(s.op("greater_than", count, self.number(2)), side, None)
+
+    def sections(self, a: str, b: str) -> None:
+        s = self.sketch
+        s.op("array_split_as", s.op("sin", s.op("array_concat", a, "nothing")), a, out=b)
+
+    def loop(self, rooms: int) -> None:
+        with self.sketch.repeat(self.draw.randint(0, 3)):
+            self.statements(rooms - 1)
+        self.sketch.blocks[self.sketch.at]["ops"][-1]["attrs"]["memory"] = self.draw.choice(POLICIES)
+
+    def branch(self, rooms: int) -> None:
+        s = self.sketch
+        go = s.op("greater_than", s.op("reduce_sum", "h"), s.const(self.draw.uniform(-0.5, 0.5)))
+        sides: list[int | None] = [None, None]
+        for i in range(2):
+            if self.draw.random() < 0.7:
+                with s.block() as sides[i]:
+                    self.statements(rooms - 1)
+        s.branch(go, *sides)
+
+    def scan(self, rooms: int) -> None:
+        s = self.sketch
+        s.count += 1
+        state, element, output, final, stacked = (f"{each}_{s.count}" for each in ("s", "e", "o", "f", "r"))
+        with s.block() as body:
+            s.op("tanh", s.op("add", state, element), out=state)
+            self.mix(state)
+            if rooms:
+                self.statements(rooms - 1)
+            s.op("mul", "h", element, out=output)
+        names = {"states": [state], "elements": [element], "outputs": [output]}
+        how = {"reverse": self.draw.random() < 0.4, "memory": self.draw.choice(POLICIES), "sub_block": body}
+        slots = {"initial": ["h"], "sequences": ["x0"]}, {"final": [final], "stacked": [stacked]}
+        s.construct("scan", *slots, **names, **how)
+        self.mix(final)
+        self.mix(s.op("reduce_sum", stacked))
+        s.op("array_unstack", stacked, out=self.draw.choice(ARRAYS))

@@ -1,9 +1,8 @@
 """Workloads by class of work, written with the builder of `backpass_client`, each with its losses in other frameworks.
 
-A class is three modules: its programs (`convolution`), its losses in PyTorch (`convolution_torch`) and in JAX
-(`convolution_jax`). bench/peers imports the last two, so that no process imports a framework that it does not measure.
-There are none in TensorFlow, and tables show a dash: on the older workloads it is the fastest peer in one measurement
-of five (docs/performance.md).
+A class is four modules: its programs (`convolution`), and its losses in PyTorch (`convolution_torch`), JAX
+(`convolution_jax`) and TensorFlow (`convolution_tf`). bench/peers imports the last three, so that no process imports a
+framework that it does not measure.
 
 recurrence     loops over an open number of steps
 fusion         attention, large vocabularies, graphs, tables of words, many small updates

@@ -8,13 +8,25 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bench.classes import (
+    convolution_tf,
+    fusion_tf,
+    lattices_tf,
+    recurrence_tf,
+    second_order_tf,
+    systems_tf,
+    tables_tf,
+)
 from bench.half_workloads import dtype_of
+from bench.peers.tf_ops import cross_entropy, layer_norm, product
 from bench.trees import tree_loss, tree_of
-from bench.workloads import RATE, TREE_SEED, Workload, mlp, of_family
+from bench.workload import OPTIMIZERS, RATE, Workload
+from bench.workloads import TREE_SEED, mlp, of_family
 
 __all__ = ["Training", "start", "versions"]
 
 Tensors = dict[str, Any]
+Loss = Callable[[Tensors, Tensors], Any]
 
 
 def start(threads: int) -> None:
@@ -34,19 +46,19 @@ class Training:
     """
 
     def __init__(self, workload: Workload, compiled: bool = False) -> None:
-        self._loss = in_dtype(of_family(LOSSES, workload.name), dtype_of(workload.name))
+        loss = of_family(COMPILED if compiled else LOSSES, workload.name)
+        self._loss = in_dtype(loss, dtype_of(workload.name))
         self._feeds = {name: tf.constant(value) for name, value in workload.feeds.items()}
         if compiled and "n" in self._feeds:
             self._feeds["n"] = int(workload.feeds["n"])
         self._parameters = {name: tf.Variable(value) for name, value in workload.parameters.items()}
+        self._descend = Adam(self._parameters) if workload.optimizer == "adam" else descend
         self._step = tf.function(self._update, jit_compile=compiled)
 
     def _update(self, feeds: Tensors) -> Any:
-        variables = list(self._parameters.values())
         with tf.GradientTape() as tape:
             loss = self._loss(self._parameters, feeds)
-        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-            variable.assign_sub(RATE * tf.convert_to_tensor(gradient))
+        self._descend(self._parameters, tape.gradient(loss, self._parameters))
         return loss
 
     def run(self, steps: int) -> float:
@@ -58,17 +70,47 @@ class Training:
         return {name: value.numpy() for name, value in self._parameters.items()}
 
 
-def in_dtype(loss: Callable[[Tensors, Tensors], Any], dtype: str | None) -> Callable[[Tensors, Tensors], Any]:
+def descend(parameters: Tensors, gradients: Tensors) -> None:
+    """SGD in place; the gradients of rows of a table are subtracted from these rows."""
+    for name, variable in parameters.items():
+        gradient = gradients[name]
+        if isinstance(gradient, tf.IndexedSlices):
+            variable.scatter_sub(tf.IndexedSlices(RATE * gradient.values, gradient.indices))
+        else:
+            variable.assign_sub(RATE * gradient)
+
+
+class Adam:
+    """Adam in place, one kernel for each parameter."""
+
+    def __init__(self, parameters: Tensors) -> None:
+        self._moments = {
+            name: (tf.Variable(tf.zeros_like(each)), tf.Variable(tf.zeros_like(each)))
+            for name, each in parameters.items()
+        }
+        self._taken = tf.Variable(0.0)
+
+    def __call__(self, parameters: Tensors, gradients: Tensors) -> None:
+        attributes = OPTIMIZERS["adam"]
+        b1, b2 = attributes["beta1"], attributes["beta2"]
+        taken = self._taken.assign_add(1.0)
+        power1, power2 = b1**taken, b2**taken
+        # The kernel adds epsilon to the root of the uncorrected mean of squares, which this factor makes the same.
+        epsilon = attributes["epsilon"] * tf.sqrt(1 - power2)
+        for name, variable in parameters.items():
+            first, second = self._moments[name]
+            tf.raw_ops.ResourceApplyAdam(
+                var=variable.handle, m=first.handle, v=second.handle, beta1_power=power1, beta2_power=power2,
+                lr=attributes["learning_rate"], beta1=b1, beta2=b2, epsilon=epsilon, grad=gradients[name],
+            )  # fmt: skip
+
+
+def in_dtype(loss: Loss, dtype: str | None) -> Loss:
     """The loss of arrays that are cast from float32 to `dtype`, unless that is None."""
     if dtype is None:
         return loss
     cast = lambda each: {n: tf.cast(v, dtype) if v.dtype == tf.float32 else v for n, v in each.items()}
     return lambda p, feeds: loss(cast(p), cast(feeds))
-
-
-def cross_entropy(logits: Any, labels: Any) -> Any:
-    logits = tf.cast(logits, tf.float32)
-    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
 
 
 def mlp_loss(p: Tensors, feeds: Tensors) -> Any:
@@ -97,11 +139,6 @@ def rnn_while(p: Tensors, feeds: Tensors) -> Any:
     return tf.reduce_mean(tf.square(h))
 
 
-def layer_norm(x: Any, scale: Any, bias: Any) -> Any:
-    mean, variance = tf.nn.moments(x, [-1], keepdims=True)
-    return tf.nn.batch_normalization(x, mean, variance, bias, scale, 1e-5)
-
-
 def transformer(p: Tensors, feeds: Tensors) -> Any:
     batch, length = feeds["x"].shape
     h = tf.nn.embedding_lookup(p["embedding"], feeds["x"]) + p["positions"]
@@ -120,11 +157,6 @@ def transformer(p: Tensors, feeds: Tensors) -> Any:
         inner = product(layer_norm(h, of["s2"], of["c2"]), of["up"])
         h = h + product(tf.nn.gelu(inner), of["down"])
     return cross_entropy(product(h, p["out"]), feeds["y"])
-
-
-def product(x: Any, w: Any) -> Any:
-    """[batch, length, m] times [m, n] as one matrix product."""
-    return tf.reshape(tf.reshape(x, (-1, x.shape[-1])) @ w, (*x.shape[:-1], w.shape[-1]))
 
 
 def elementwise(p: Tensors, feeds: Tensors) -> Any:
@@ -207,7 +239,7 @@ def graph_net(p: Tensors, feeds: Tensors) -> Any:
     return cross_entropy(h @ p["out"] + p["bias"], feeds["y"])
 
 
-LOSSES: dict[str, Callable[[Tensors, Tensors], Any]] = {
+LOSSES: dict[str, Loss] = {
     "mlp": mlp_loss,
     "rnn_while": rnn_while,
     "transformer": transformer,
@@ -220,5 +252,15 @@ LOSSES: dict[str, Callable[[Tensors, Tensors], Any]] = {
     "mixture": mixture,
     "masked_attention": masked_attention,
     "graph_net": graph_net,
+    **recurrence_tf.LOSSES,
+    **fusion_tf.LOSSES,
+    **convolution_tf.LOSSES,
+    **lattices_tf.LOSSES,
+    **tables_tf.LOSSES,
+    **systems_tf.LOSSES,
+    **second_order_tf.LOSSES,
 }
 """Family of workloads -> its loss."""
+
+COMPILED: dict[str, Loss] = {**LOSSES, **lattices_tf.COMPILED}
+"""Family of workloads -> its loss in the form for XLA."""

@@ -99,6 +99,7 @@ class Adjoint:
     primal:     the ops of the block. The rule of a control-flow op may replace its op by one that returns residuals.
     cotangents: the cotangents of the block's variables that the walk has reached.
     rule_calls: position of an op with inner blocks -> the call of its rule.
+    whole:      tensor arrays among the results whose seeds have every element (`core.ops.control.elements`).
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Adjoint:
         self.b.ops = []
         self.cotangents = Cotangents(block, self.b, hooks or Hooks(), root, densified)
         self.rule_calls: dict[int, RuleCall] = {}
+        self.whole: Collection[str] = ()
         self._inner: list[Adjoint] = []
         self._readers: dict[str, list[Op]] = defaultdict(list)
 

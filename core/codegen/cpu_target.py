@@ -53,6 +53,7 @@ CPU_TARGET = Target(
     ),
     products=ProductRules(
         takes_epilogue=_takes_epilogue,
+        stores_result=packed_gemm.has_blocks,
         transposes=_transposes,
         transposes_invariant=True,
         pairs=_pairs,
@@ -67,6 +68,7 @@ CPU_TARGET = Target(
         short_row_bytes=16,
         short_row_channels=64,
         single_tap_channels=256,
+        point_channels=512,
         longest_filter_row=16,
         pixels={"correlate": 64, "input_adjoint": 64, "filter_adjoint": 256},
         share=256,
@@ -75,7 +77,15 @@ CPU_TARGET = Target(
     filter_sums=FilterSumLimits(out=8, depth=4, terms=64, share_terms=1024),
     channel_lanes=ChannelLaneLimits(panel=channel_panel, depth=96, row=4),
     winograd=WinogradLimits(
-        lanes=lanes_for, channels=12, filters=2**16, squares=64, products=6.5, vectors=8, elements=2**16
+        lanes=lanes_for,
+        channels=12,
+        filters=2**16,
+        squares=64,
+        products=6.5,
+        vectors=8,
+        elements=2**16,
+        block=32,
+        terms=256,
     ),
     pools=PoolLimits(window=64, window_row=4, positions=2**31),
     stripes=StripeLimits(

@@ -32,6 +32,7 @@ from core.codegen import (
     substitution,
     transpose,
     winograd,
+    winograd_sums,
 )
 from core.codegen.llvm import Function
 from core.codegen.module import Module
@@ -75,6 +76,10 @@ GENERATORS = {
     "correlate_lanes": Generator(("x", "filter", "out"), channel_lanes.correlate_lanes, channel_lanes.lane_units),
     "filter_panels": Generator(("filter", "out"), channel_lanes.filter_panels, channel_lanes.panel_units),
     "winograd": Generator(("x", "filters", "out"), winograd.winograd, winograd.winograd_units, winograd.scratch_bytes),
+    "winograd_sums": Generator(
+        ("ct", "x", "sums"), winograd_sums.winograd_sums, winograd_sums.sum_units, winograd_sums.scratch_bytes
+    ),
+    "winograd_total": Generator(("sums", "out"), winograd_sums.winograd_total, winograd_sums.total_units),
     "winograd_filters": Generator(("filter", "out"), winograd.winograd_filters, winograd.filter_units),
     "filter_sums": Generator(
         ("ct", "x", "sums"), filter_sums.filter_sums, filter_sums.sum_units, filter_sums.scratch_bytes

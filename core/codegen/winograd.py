@@ -19,7 +19,19 @@ from core.codegen.module import Module
 from core.codegen.vector_slices import even_blocks, fill_zeros, lanes_for, load_strided, move, store_lanes, unravel
 from core.plan.winograd import Winograd, WinogradFilters
 
-__all__ = ["filter_units", "scratch_bytes", "winograd", "winograd_filters", "winograd_units"]
+__all__ = [
+    "LINE",
+    "blocks_of",
+    "filter_units",
+    "scratch_bytes",
+    "square_order",
+    "square_vectors",
+    "square_width",
+    "transform_image",
+    "winograd",
+    "winograd_filters",
+    "winograd_units",
+]
 
 Kind = TypeVar("Kind")
 
@@ -27,13 +39,13 @@ LINE = 64
 """Bytes between the arrays of two of the 16 numbers, beyond their size: else all of them are in the same cache set."""
 
 
-def _width(spec: Winograd) -> int:
+def square_width(spec: Winograd) -> int:
     return lanes_for(spec.conv.dtype, spec.squares[1])
 
 
-def _vectors(spec: Winograd) -> int:
+def square_vectors(spec: Winograd) -> int:
     """Vectors of squares in a row of the result."""
-    return -(-spec.squares[1] // _width(spec))
+    return -(-spec.squares[1] // square_width(spec))
 
 
 def winograd_units(spec: Winograd) -> int:
@@ -43,7 +55,7 @@ def winograd_units(spec: Winograd) -> int:
 
 def _step(spec: Winograd, channels: int) -> int:
     """Elements from one of the 16 numbers to the next, in an array of all channels of the squares of a unit."""
-    return channels * spec.rows * _vectors(spec) * _width(spec) + LINE // itemsize(spec.conv.dtype)
+    return channels * spec.rows * square_vectors(spec) * square_width(spec) + LINE // itemsize(spec.conv.dtype)
 
 
 def _zeros(spec: Winograd) -> int:
@@ -77,8 +89,8 @@ def winograd(_: Module, f: Function, spec: Winograd) -> None:
             within = f.op(f"sub nsw {block}, {before}", "int64")
             with f.when(f.compare("icmp ult", within, I64(count))):
                 first = f.binary("add", f.op(f"mul nsw {within}, {rows}", "int64"), I64(start))
-                each = _Block(f, spec, rows, first, zeros, image, sums)
-                each.transform_image(x)
+                transform_image(f, spec, rows, first, zeros, x, image, conv.channels, _step(spec, conv.channels))
+                each = _Block(f, spec, rows, first, image, sums)
                 each.multiply(filters)
                 each.transform_sums(out)
             before += count
@@ -88,54 +100,21 @@ def winograd(_: Module, f: Function, spec: Winograd) -> None:
 class _Block:
     """`rows` rows of squares from the row `first`.
 
-    zeros, image, sums: addresses of a row of zeros, of the transformed image and of the sums of products.
+    image, sums: addresses of the transformed image and of the sums of products.
     """
 
     f: Function
     spec: Winograd
     rows: int
     first: IRValue
-    zeros: IRValue
     image: IRValue
     sums: IRValue
-
-    def transform_image(self, x: IRValue) -> None:
-        """Transform the squares of 4 x 4 pixels of all channels."""
-        f, spec, dtype = self.f, self.spec, self.spec.conv.dtype
-        height, width = spec.size
-        lanes, vectors = _width(spec), _vectors(spec)
-        with f.loop(I64(0), I64(spec.conv.channels)) as channel, f.loop(I64(0), I64(self.rows)) as row:
-            plane = move(f, x, dtype, (channel, spec.conv.plane))
-            top = f.op(f"shl nsw {f.binary('add', self.first, row)}, 1", "int64")
-            starts = []
-            for i in range(4):
-                y = f.binary("add", top, I64(i - spec.before[0]))
-                inside = f.compare("icmp ult", y, I64(height))
-                starts.append(f.select(inside, move(f, plane, dtype, (y, width)), self.zeros))
-            there = move(f, self.image, dtype, (channel, self.rows * vectors * lanes), (row, vectors * lanes))
-
-            def squares(vector: IRValue, masks: Sequence[IRValue | None], starts: Sequence[IRValue] = starts) -> None:
-                found = []
-                for start in starts:
-                    here = move(f, start, dtype, (vector, 2 * lanes), by=-spec.before[1])
-                    loaded = [
-                        f.load(f.at(here, I64(by), dtype), dtype, lanes, mask)
-                        for by, mask in zip(_loads(lanes), masks, strict=True)
-                    ]
-                    found.append([*_apart(f, *loaded[:2]), *_apart(f, *loaded[2:])])
-                target = move(f, there, dtype, (vector, lanes))
-                for i in range(4):
-                    numbers = _transformed(f, *(_mixed(f, i, [line[j] for line in found]) for j in range(4)))
-                    for j, number in enumerate(numbers):
-                        f.store(number, move(f, target, dtype, by=(4 * i + j) * _step(spec, spec.conv.channels)))
-
-            _for_each_vector(f, vectors, lambda v: _masks(spec, lanes, v), squares)
 
     def multiply(self, filters: IRValue) -> None:
         """Sums over the channels of the image, for each of the 16 numbers of each square and output channel."""
         f, conv, dtype = self.f, self.spec.conv, self.spec.conv.dtype
-        lanes = _width(self.spec)
-        vectors = self.rows * _vectors(self.spec)
+        lanes = square_width(self.spec)
+        vectors = self.rows * square_vectors(self.spec)
         tile = sum_tile(conv.out, vectors)
         with f.loop(I64(0), I64(16), polls=True) as number:
             image = move(f, self.image, dtype, (number, _step(self.spec, conv.channels)))
@@ -161,15 +140,15 @@ class _Block:
                         for v, slot in enumerate(row):
                             f.store(f.read(slot, dtype, lanes), move(f, target, dtype, by=(o * vectors + v) * lanes))
 
-                _blocks(f, vectors, tile.vectors, one)
+                blocks_of(f, vectors, tile.vectors, one)
 
-            _blocks(f, conv.out, tile.channels, tiles)
+            blocks_of(f, conv.out, tile.channels, tiles)
 
     def transform_sums(self, out: IRValue) -> None:
         """Store the 2 x 2 pixels of each square."""
         f, spec, dtype = self.f, self.spec, self.spec.conv.dtype
         _, height, width = spec.conv.counts
-        lanes, vectors = _width(spec), _vectors(spec)
+        lanes, vectors = square_width(spec), square_vectors(spec)
         with f.loop(I64(0), I64(spec.conv.out)) as channel, f.loop(I64(0), I64(self.rows)) as row:
             top = f.op(f"shl nsw {f.binary('add', self.first, row)}, 1", "int64")
             place = move(f, out, dtype, (channel, spec.conv.pixels), (top, width))
@@ -196,7 +175,47 @@ class _Block:
             _for_each_vector(f, vectors, lambda v: min(2 * lanes, width - 2 * lanes * v), pixels)
 
 
-def _blocks(f: Function, total: int, most: int, body: Callable[[IRValue, int], None]) -> None:
+def transform_image(
+    f: Function, spec: Winograd, rows: int, first: IRValue, zeros: IRValue, x: IRValue, target: IRValue,
+    channels: int, step: int,
+) -> None:  # fmt: skip
+    """Transform the squares of 4 x 4 pixels of `rows` rows of squares from the row `first`, of channels from `x`.
+
+    zeros: the address of a row of zeros.
+    step:  elements from one of the 16 numbers to the next at `target`, each of [channel, row, vector].
+    """
+    dtype = spec.conv.dtype
+    height, width = spec.size
+    lanes, vectors = square_width(spec), square_vectors(spec)
+    with f.loop(I64(0), I64(channels)) as channel, f.loop(I64(0), I64(rows)) as row:
+        plane = move(f, x, dtype, (channel, spec.conv.plane))
+        top = f.op(f"shl nsw {f.binary('add', first, row)}, 1", "int64")
+        starts = []
+        for i in range(4):
+            y = f.binary("add", top, I64(i - spec.before[0]))
+            inside = f.compare("icmp ult", y, I64(height))
+            starts.append(f.select(inside, move(f, plane, dtype, (y, width)), zeros))
+        there = move(f, target, dtype, (channel, rows * vectors * lanes), (row, vectors * lanes))
+
+        def squares(vector: IRValue, masks: Sequence[IRValue | None]) -> None:
+            found = []
+            for start in starts:
+                here = move(f, start, dtype, (vector, 2 * lanes), by=-spec.before[1])
+                loaded = [
+                    f.load(f.at(here, I64(by), dtype), dtype, lanes, mask)
+                    for by, mask in zip(_loads(lanes), masks, strict=True)
+                ]
+                found.append([*_apart(f, *loaded[:2]), *_apart(f, *loaded[2:])])
+            place = move(f, there, dtype, (vector, lanes))
+            for i in range(4):
+                numbers = _transformed(f, *(_mixed(f, i, [line[j] for line in found]) for j in range(4)))
+                for j, number in enumerate(numbers):
+                    f.store(number, move(f, place, dtype, by=(4 * i + j) * step))
+
+        _for_each_vector(f, vectors, lambda v: _masks(spec, lanes, v), squares)
+
+
+def blocks_of(f: Function, total: int, most: int, body: Callable[[IRValue, int], None]) -> None:
     """``body(start, size)`` for each block of `even_blocks`."""
     for start, size, number in even_blocks(total, most):
         if number == 1:
@@ -263,12 +282,18 @@ def _part(dtype: str, lanes: int) -> int:
     return min(lanes, 16 // itemsize(dtype))
 
 
+def square_order(dtype: str, lanes: int) -> list[int]:
+    """The number of the square in each lane: the order in which squares are in a vector."""
+    part = _part(dtype, lanes)
+    starts = [start + vector for start in range(0, lanes, part) for vector in (0, lanes)]
+    return [p // 2 for start in starts for p in range(start, start + part, 2)] if lanes > 1 else [0]
+
+
 def _apart(f: Function, a: IRValue, b: IRValue) -> tuple[IRValue, IRValue]:
-    """The elements of two vectors at even and at odd positions, in an order that `_store_pairs` undoes."""
-    lanes, part = a.lanes, _part(a.dtype, a.lanes)
-    if lanes == 1:
+    """The elements of two vectors at even and at odd positions, in the order `square_order`."""
+    if a.lanes == 1:
         return a, b
-    even = [p for start in range(0, lanes, part) for v in (0, lanes) for p in range(v + start, v + start + part, 2)]
+    even = [2 * number for number in square_order(a.dtype, a.lanes)]
     return _shuffled(f, a, b, even), _shuffled(f, a, b, [p + 1 for p in even])
 
 

@@ -2,15 +2,15 @@
 
 A thread of the GPU is a CPU without vectors: the generators of `core.codegen` write the text with one lane, and all
 threads of a launch run it together. Every thread follows the control flow of the step by itself. The kernels of
-`core.codegen` take a range of units, and each thread has its own; products, passes over rows, stripes, gathers,
-scatters, Cholesky and LU factors and triangular systems have generators here. Between two instructions of which one
-depends on the other all threads meet at a barrier.
+`core.codegen` take a range of units, and each thread has its own; products, passes over rows, stripes, convolutions,
+pooling, gathers, scatters, Cholesky and LU factors and triangular systems have generators here. Between two
+instructions of which one depends on the other all threads meet at a barrier.
 
 `gpu` has the GPU as a target, `rules` what is assumed about its speed, `threads` the numbers of threads and their
 barriers, `launches` the form that generator and host agree on, `segments` which instructions share a launch, `step` and
-`flow` the step with its loops, `rows`, `product`, `stripes`, `systems` and `indexed` the kernels, `tiles` and
-`tensor_cores` parts of products, `multiplication` large products as calls of cuBLASLt (`cublaslt`), `ptx` the way to
-PTX and cubins.
+`flow` the step with its loops, `rows`, `product`, `stripes`, `systems`, `indexed`, `scatter` and `kernels` the kernels,
+the last with those of `convolution`, `small_convolution` and `pooling`, `tiles`, `patch_tiles` and `tensor_cores` parts
+of products, `multiplication` large products as calls of cuBLASLt (`cublaslt`), `ptx` the way to PTX and cubins.
 
 The host's part: `backend` compiles plans and keeps machine code on disk, `region` runs them, `arena` has the memory
 that regions share. `bind` keeps the values of a training step on the GPU: `bound_step` those of a step that is one

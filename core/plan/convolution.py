@@ -17,7 +17,7 @@ from core.plan.lowering import Lowering, lowers
 from core.plan.patches import Patches, lower_patches
 from core.plan.target import ConvolutionLimits
 from core.plan.windows import Windows, padded, triple, windows_of
-from core.plan.winograd import WinogradFilters, winograd_of
+from core.plan.winograd import WinogradFilters, WinogradTotal, winograd_of, winograd_sums_of
 
 __all__ = ["correlation", "to_input"]
 
@@ -56,7 +56,15 @@ def lower_filter_adjoint(low: Lowering, op: Op) -> None:
         lower_patches(low, op, _patches(low, op, x, like, ct), *_dense(low, ct, x))
         return
     windows, spec = _convolution(low, op, x, like, ct)
-    given, image = low.dense(low.entry(ct)), padded(low, op, low.entry(x), _image_padding(windows, spec))
+    given, squares = low.dense(low.entry(ct)), winograd_sums_of(spec, windows, low.target.winograd)
+    if squares is not None:
+        image, held = low.dense(low.entry(x)), low.allocate(squares.shape, spec.dtype)
+        out = low.destination(op.outputs[0])
+        low.add(Kernel("winograd_sums", squares, (given, image, held), location=op.location))
+        low.add(Kernel("winograd_total", WinogradTotal(squares), (held, out), location=op.location))
+        low.define(op.outputs[0], out)
+        return
+    image = padded(low, op, low.entry(x), _image_padding(windows, spec))
     out = low.destination(op.outputs[0])
     sums = filter_sums_of(spec, low.target.filter_sums)
     if sums is None:
@@ -93,8 +101,8 @@ def _convolved(
         low.add(Kernel("winograd", squares, (image, filters, out), location=op.location))
         low.define(name, out)
         return
-    image, lanes = padded(low, op, x, _image_padding(windows, spec)), channel_lanes_of(spec, low.target.channel_lanes)
-    out = low.destination(name)
+    image, out = padded(low, op, x, _image_padding(windows, spec)), low.destination(name)
+    lanes = None if _takes_pixels(spec, low.target.convolutions) else channel_lanes_of(spec, low.target.channel_lanes)
     if lanes is None:
         weights = _flipped_filters(low, spec, weights) if flipped else weights
         _correlated(low, op, "correlate", spec, image, weights, out)
@@ -215,10 +223,16 @@ def _by_columns(kind: str, spec: Correlation, limits: ConvolutionLimits) -> bool
     return (
         channels >= limits.channels[kind]
         or (channels >= limits.short_row_channels and row <= limits.short_row_bytes)
+        or (kind == "correlate" and _takes_pixels(spec, limits))
         # with filter rows of one element, the direct form uses nothing that it loads twice
         or (channels >= limits.single_tap_channels and kind == "filter_adjoint" and spec.kernel[2] == 1)
         or (spec.kernel[2] > limits.longest_filter_row and kind != "input_adjoint")
     )
+
+
+def _takes_pixels(spec: Correlation, limits: ConvolutionLimits) -> bool:
+    """Whether filters have one element and there are many channels: then the pixels are the columns of a product."""
+    return spec.size == 1 and spec.channels * spec.out >= limits.point_channels
 
 
 def _parted(spec: Correlation, kind: str, limits: ConvolutionLimits) -> Correlation:

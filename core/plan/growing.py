@@ -11,7 +11,7 @@ from core.plan.flow import Elements, Growing, Recording, Source
 
 __all__ = ["AddArrays", "ArrayOp", "ArrayWork", "KeepArray", "Kind"]
 
-Kind = Literal["clear", "copy", "put", "erase", "extend", "get", "join", "count", "same"]
+Kind = Literal["clear", "copy", "put", "erase", "extend", "fit", "get", "join", "count", "same"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,12 +53,13 @@ class ArrayOp(ArrayWork):
           "put"    element `index` of the target becomes `value`. The target grows if it must, by zeros in between.
           "erase"  element `index` of the target becomes zero, if it exists; the last one is left out.
           "extend" the target gets zeros up to the length of the source.
+          "fit"    the same, and elements beyond that length are left out.
           "get"    `value` becomes element `index` of the source, or zeros if there is none.
           "join"   `value` becomes all elements of the source, then zeros.
           "count"  `value` becomes the number of elements of the source.
           "same"   the source and `other` must have equally many elements.
     check: number of its check. With it, "put" takes indices up to the length, "get" those below it, and "join" at most
-           as many elements as `value` has rows. 0 for none.
+           as many elements as `value` has rows; without it, "join" leaves further elements out. 0 for none.
     """
 
     kind: Kind

@@ -252,9 +252,12 @@ def _erase(low: Lowering, op: Op) -> None:
 
 @rule("array_fill")
 def _fill(low: Lowering, op: Op) -> None:
-    like = moved(low, op.inputs[1])
+    like, entry = moved(low, op.inputs[1]), low.entry(op.inputs[0])
+    if isinstance(entry, Elements | Recording) and like.length is not None and like.length == entry.length:
+        low.define(op.outputs[0], entry)
+        return
     made = change(low, op, op.inputs[0])
-    _do(low, "extend", made, like)
+    _do(low, "fit", made, like)
     low.define(op.outputs[0], made)
 
 
@@ -270,8 +273,10 @@ def _join(low: Lowering, op: Op) -> None:
         raise Unsupported("an array whose length is known only when it runs")
     source = moved(low, array)
     _shape(source)
-    message = f"a tensor array has more elements than the {type.shape[0]} that it is joined to"
-    check = low.shared.check("shape_mismatch", message, op.location)
+    check = 0
+    if not op.attrs["partial"]:
+        message = f"a tensor array has more elements than the {type.shape[0]} that it is joined to"
+        check = low.shared.check("shape_mismatch", message, op.location)
     out = _result(low, op)
     _do(low, "join", None, source, value=out, check=check)
     low.define(op.outputs[0], out)

@@ -5,8 +5,9 @@ square of 4 x 4 pixels of the image and the filter are transformed to 16 numbers
 these numbers, summed over the channels of the image, are transformed to the four pixels. So a convolution is 16
 products of matrices, whose columns are squares. `winograd_filters` transforms the filters, `winograd` does the rest.
 
-The results of a square share their rounding errors: the error of each is relative to the largest number that the square
-reads, also if its own filter does not meet that number. A number that is not finite reaches all four results.
+Each result reads the same numbers of the image as a direct sum, so a number that is not finite reaches no other one.
+But the elements of a filter share their rounding errors: those of a sum are relative to the largest element, and the
+adjoint to filters mixes what its nine elements read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from core.plan.geometry import Correlation
 from core.plan.target import WinogradLimits
 from core.plan.windows import Windows
 
-__all__ = ["Winograd", "WinogradFilters", "winograd_of"]
+__all__ = ["Winograd", "WinogradFilters", "WinogradSums", "WinogradTotal", "winograd_of", "winograd_sums_of"]
+
+LINE = 16
+"""Elements to whose multiple the output channels of a sum are padded: no vector is longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,54 @@ class WinogradFilters:
         return 4 * math.prod(self.shape)
 
 
+@dataclass(frozen=True, slots=True)
+class WinogradSums:
+    """Sums over the squares of a share of the batch, for each of the 16 numbers of each pair of channels.
+
+    The adjoint to filters multiplies the transformed image by the transformed cotangents.
+
+    shares: parts of the squares with sums of their own.
+    blocks: parts of the channels of the image.
+    """
+
+    squares: Winograd
+    shares: int
+    blocks: int
+
+    @property
+    def padded(self) -> int:
+        """Output channels of one sum, with the padding that completes the last vector."""
+        return -(-self.squares.conv.out // LINE) * LINE
+
+    @property
+    def share(self) -> int:
+        """Elements of one share."""
+        return math.prod(self.shape[1:])
+
+    @property
+    def shape(self) -> tuple[int, int, int, int, int]:
+        """The shape of the sums."""
+        conv = self.squares.conv
+        return self.shares, conv.groups, 16, conv.channels, self.padded
+
+    @property
+    def work(self) -> int:
+        """Time, in additions and multiplications that take as long."""
+        return self.squares.work
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradTotal:
+    """The total of `sums` over its shares, transformed to filters."""
+
+    sums: WinogradSums
+
+    @property
+    def work(self) -> int:
+        """Time, in additions and multiplications that take as long."""
+        return 4 * math.prod(self.sums.shape)
+
+
 def winograd_of(conv: Correlation, windows: Windows, limits: WinogradLimits | None) -> Winograd | None:
     """The spec of the kernel, or None if another form is faster. conv, windows: of the same convolution."""
     if limits is None or windows.kernel != (1, 3, 3) or windows.strides != (1, 1, 1) or windows.dilations != (1, 1, 1):
@@ -92,3 +144,18 @@ def winograd_of(conv: Correlation, windows: Windows, limits: WinogradLimits | No
     fitting = limits.elements // (16 * vectors * lanes * (conv.channels + conv.out))
     most = max(1, min(rows, fitting, limits.vectors // vectors))
     return replace(made, rows=-(-rows // -(-rows // most)))
+
+
+def winograd_sums_of(conv: Correlation, windows: Windows, limits: WinogradLimits | None) -> WinogradSums | None:
+    """The spec of the sums of the adjoint to filters, or None if another form is faster."""
+    squares = winograd_of(conv, windows, limits)
+    if squares is None or limits is None:
+        return None
+    parts = (n for n in range(max(1, conv.channels // limits.block), 0, -1) if conv.channels % n == 0)
+    one = WinogradSums(squares, 1, next(parts))
+    rows, columns = squares.squares
+    for shares in (8, 4, 2):
+        terms = conv.batch * rows * columns // shares
+        if terms >= limits.terms and shares * one.share <= conv.units * conv.channels * squares.conv.plane:
+            return replace(one, shares=shares)
+    return one

@@ -14,7 +14,7 @@ from core.plan.geometry import Correlation, Pool
 from core.plan.patches import Patches
 from core.plan.striped import Striped
 from core.plan.systems import System
-from core.plan.winograd import Winograd
+from core.plan.winograd import Winograd, WinogradSums
 
 __all__ = ["Work", "work_of"]
 
@@ -109,6 +109,8 @@ def _windows(each: Kernel) -> int:
         return spec.planes * math.prod(spec.windows.size) * spec.over
     if isinstance(spec, Winograd):
         return spec.conv.work
+    if isinstance(spec, WinogradSums):
+        return spec.squares.conv.work
     if isinstance(spec, System):
         return spec.flops
     if isinstance(spec, Pool):

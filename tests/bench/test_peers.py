@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import os
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
+from bench.classes import CLASSES
 from bench.peers import backpass
 from bench.peers.messages import receive, send
 from bench.peers.process import BEFORE, OWN, started
 from bench.steps import disagreement, drawn_apart, measured
 from bench.workload import OPTIMIZERS
-from bench.workloads import WORKLOADS, mlp
+from bench.workloads import WORKLOADS, mlp, of_family
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.runtime.sparse_rows import RowArray
 from core.wire import read
@@ -123,3 +126,40 @@ def test_pytorch_takes_the_same_step(name):
 
     compare = drawn_apart if workload.random else disagreement
     assert compare(workload, one_step(workload), (loss, training.parameters())) is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    find_spec("tensorflow") is None, reason="tensorflow is not installed; `make bench-peers` installs it"
+)
+@pytest.mark.parametrize("compiled", [False, True], ids=["function", "xla"])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_tensorflow_takes_the_same_step(name, compiled):
+    from bench.peers import tf_function
+
+    workload = WORKLOADS[name]()
+    training = tf_function.Training(workload, compiled)
+
+    loss = training.run(1)
+
+    compare = drawn_apart if workload.random else disagreement
+    assert compare(workload, one_step(workload), (loss, training.parameters())) is None
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax", "tf"])
+def test_every_workload_of_a_class_is_written_for_every_framework(framework):
+    """Read from the sources, as the frameworks may be absent: a missing loss would only be a dash in a table."""
+    written = {}
+    for path in (ROOT / "bench" / "classes").glob(f"*_{framework}.py"):
+        written |= dict.fromkeys(families_in(path))
+
+    for name in CLASSES:
+        of_family(written, name)
+
+
+def families_in(path):
+    """The keys of the dictionary `LOSSES` of a module."""
+    for statement in ast.parse(path.read_text()).body:
+        if isinstance(statement, ast.Assign) and statement.targets[0].id == "LOSSES":
+            return [key.value for key in statement.value.keys]
+    return []

@@ -16,6 +16,7 @@ from core.ir.errors import ProgramError, TypeMismatch
 from core.ir.registry import op
 from core.ir.roles import Roles
 from core.ops.common.types import joined_type, matches
+from core.ops.control.elements import returned_arrays
 from core.ops.control.inner_blocks import BranchMemory, Side, check_condition, empty, free_names, zero_cotangent
 from core.ops.indexing.gather import slice_
 
@@ -81,6 +82,8 @@ def if_else_adjoint(
     blocks = (op.attrs["true_block"], op.attrs["false_block"])
     seeded = [i for i, ct in enumerate(cts) if ct is not None]
     inner = [a.inside(block) for block in blocks]
+    for each in inner:
+        each.whole = returned_arrays(a, op, each.block)
     cotangents = [[each.seed(each.block.results[i]) for i in seeded] for each in inner]
     found = []
     for each, given in zip(inner, cotangents, strict=True):

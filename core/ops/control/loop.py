@@ -18,6 +18,7 @@ from core.ir.errors import ExecutionError, ProgramError, TypeMismatch
 from core.ir.registry import op
 from core.ir.roles import Roles
 from core.ops.common.types import holds
+from core.ops.control.elements import has_every_element, recorded_arrays
 from core.ops.control.inner_blocks import LoopMemory, Side, check_condition, free_names, zero_cotangent
 from core.ops.control.opened import opened
 from core.ops.control.tensor_arrays import array_concat, array_fill
@@ -173,6 +174,7 @@ def loop_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
     cts = [_complete(a, op.outputs[j], ct) if ct and j in roles.optional else ct for j, ct in enumerate(cts)]
 
     inner = a.inside(body)
+    inner.whole = recorded_arrays(op, body)
     params = {i: inner.b.param(body.types[body.params[i]]) for i in moving}
     seeds = params | {j: inner.seed(body.results[j]) for j in seeded}
     wanted = [i in moving if i in roles.carried else wanted[i] for i in roles.passed]
@@ -301,32 +303,11 @@ def _merged(a: Adjoint, table: Value, rows: Value, values: Value, newest_first: 
     return SparseRows(*merge_rows(values, rows, table))
 
 
-COMPLETE = frozenset({"array_join", "array_concat", "array_flatten", "array_regroup", "array_chunks"})
-"""Ops whose cotangent of an array operand has every element."""
-
-
 def _complete(a: Adjoint, stack: str, ct: Value) -> Value:
     """The cotangent of a recorded stack, with an element for every trip, even if the stack is read as a tensor
     array.
     """
-    return ct if _has_all(a, stack) else array_fill(ct, a.b.value(stack))
-
-
-def _has_all(a: Adjoint, array: str) -> bool:
-    """Whether each op that reads `array` gives a cotangent with every element. A loop does so if it runs over the
-    array, but not if its body takes the whole array.
-    """
-    for each in a.readers(array):
-        if each.type == "loop":
-            roles = loop_roles(each)
-            complete = array not in (each.inputs[i] for i in (*roles.carried, *roles.captured))
-        elif each.type in ("assign", "sum"):
-            complete = _has_all(a, each.outputs[0])
-        else:
-            complete = each.type in COMPLETE
-        if not complete:
-            return False
-    return True
+    return ct if has_every_element(a, stack) else array_fill(ct, a.b.value(stack))
 
 
 def _moving(a: Adjoint, op: Op, cts: list[Value | None], wanted: list[bool]) -> list[int]:

@@ -2,7 +2,8 @@
 
 A tensor array is a value like any other. A write makes a new array and does not change the old one. So the gradient of
 a write takes the element's cotangent out of the array's cotangent, and the gradient of a read adds to it. A missing
-element of the cotangent of an array, in the middle or after the end, is zero.
+element of the cotangent of an array, in the middle or after the end, is zero. Elements beyond the length of the array
+belong to nothing: they come from an op that pads the array with zeros.
 """
 
 from __future__ import annotations
@@ -94,6 +95,8 @@ def array_read(xp, array, index):
     at = int(index)
     if not 0 <= at < len(array):
         raise ExecutionError(f"cannot read element {at} of an array of {len(array)} elements", "index_out_of_range")
+    if array[at] is None:
+        raise ExecutionError(f"element {at} of the array is missing: the array is a cotangent", "index_out_of_range")
     return array[at]
 
 
@@ -125,15 +128,13 @@ array_length.example(lambda: [Example((ROWS,), (np.array(3),))])
 # --- cotangents of arrays, in which elements may be missing ----------------------------------------------------
 
 
-@op
+@op(stacks=True)
 def array_place(xp, x, index):
     """The cotangent of an array whose elements are zero except element `index`, which is x."""
     return [*[None] * int(index), x]
 
 
-@array_place.infer
-def array_place_infer(x, index):
-    return StackType(_element(x))
+array_place.infer(lambda x, index: StackType(x))
 
 
 array_place.vjp(lambda ct, out, x, index: (array_take(ct, index, x), None))
@@ -142,10 +143,10 @@ array_place.example(lambda: [Example((a[0], np.array(0)), ([a[0]],)) for a in AR
 
 @op(stacks=True)
 def array_take(xp, array, index, like):
-    """Element `index` of the cotangent of an array; zeros shaped like `like` if it is missing."""
+    """Element `index` of the cotangent of an array; zeros like `like` if it is missing."""
     at = int(index)
     found = array[at] if at < len(array) else None
-    return xp.zeros(like.shape, like.dtype) if found is None else found
+    return _zeros(xp, like) if found is None else found
 
 
 @array_take.infer
@@ -174,19 +175,42 @@ def array_erase(xp, array, index):
 
 array_erase.infer(lambda array, index: _array(array, "array_erase"))
 array_erase.vjp(lambda ct, out, array, index: (array_erase(ct, index), None))
-array_erase.example(lambda: [Example((a, np.array(7)), (a,)) for a in ARRAYS])
+array_erase.example(
+    lambda: [
+        *(Example((a, np.array(7)), (a,)) for a in ARRAYS),
+        *(Example((a, np.array(2)), (a[:2],)) for a in ARRAYS),
+    ]
+)
 
 
 @op(stacks=True)
 def array_fill(xp, array, like):
     """The cotangent of an array with zeros for its missing elements: it gets the length and shapes of `like`."""
     padded = [*array, *[None] * (len(like) - len(array))]
-    return [xp.zeros(m.shape, m.dtype) if e is None else e for e, m in zip(padded, like, strict=True)]
+    return [_filled(xp, e, m) for e, m in zip(padded, like, strict=False)]
+
+
+def _filled(xp, x: Any, like: Any) -> Any:
+    """An element of a cotangent, or zeros if it is missing. `like` may itself lack an element if it is a cotangent."""
+    if isinstance(like, list):
+        return array_fill.body(xp, x or [], like)
+    return _zeros(xp, like) if x is None and like is not None else x
+
+
+def _zeros(xp, like: Any) -> Any:
+    """Zeros like an array. The cotangent of a tensor array of zeros has no elements."""
+    return [] if isinstance(like, list) else xp.zeros(like.shape, like.dtype)
 
 
 array_fill.infer(lambda array, like: like)
 array_fill.vjp(lambda ct, out, array, like: (ct, None))
-array_fill.example(lambda: [Example((a[:1], a), ([a[0], 0 * a[0], 0 * a[0]],)) for a in ARRAYS])
+array_fill.example(
+    lambda: [
+        *(Example((a[:1], a), ([a[0], 0 * a[0], 0 * a[0]],)) for a in ARRAYS),
+        Example((ROWS, ROWS[:2]), (ROWS[:2],)),
+        Example(([ROWS[:1], ROWS[1:]], [ROWS[:1], ROWS[1:]]), ([ROWS[:1], ROWS[1:]],)),
+    ]
+)
 
 
 # --- arrays and plain tensors ----------------------------------------------------------------------------------
@@ -208,7 +232,7 @@ def array_unstack_infer(x):
 @array_unstack.vjp
 def array_unstack_vjp(ct, out, x):
     like = None if x.type.is_static else x
-    return array_join(ct, like, shape=x.shape[1:], dtype=x.dtype, count=x.shape[0])
+    return array_join(ct, like, shape=x.shape[1:], dtype=x.dtype, count=x.shape[0], partial=True)
 
 
 array_unstack.example(lambda: [Example((np.stack(a),), (a,)) for a in ARRAYS])
@@ -225,11 +249,14 @@ array_stack.example(lambda: [Example((a,), (np.stack(a),)) for a in ARRAYS])
 
 
 @op(stacks=True)
-def array_join(xp, array, like=None, *, shape: tuple[OpenSize, ...], dtype: Dtype, count: OpenSize = -1):
+def array_join(
+    xp, array, like=None, *, shape: tuple[OpenSize, ...], dtype: Dtype, count: OpenSize = -1, partial: bool = False
+):
     """The elements of an array, each of `shape`, along a new first axis.
 
     like, count: a tensor like the result, or the number of elements. They give the sizes if the array is empty, and the
     length if elements are missing.
+    partial: whether the array is a cotangent, which may have more elements; they are left out.
     """
     given = [each for each in array if each is not None]
     sizes = tuple(max(n, 0) for n in shape)
@@ -239,6 +266,8 @@ def array_join(xp, array, like=None, *, shape: tuple[OpenSize, ...], dtype: Dtyp
         sizes = like.shape[1:]
     if like is not None or count < 0:
         count = len(array) if like is None else like.shape[0]
+    if partial:
+        array = array[:count]
     if len(array) > count:
         raise ExecutionError(f"an array of {len(array)} elements does not fit into {count}", "shape_mismatch")
     out = xp.zeros((count, *sizes), dtype=as_dtype(dtype))
@@ -253,7 +282,7 @@ def array_join(xp, array, like=None, *, shape: tuple[OpenSize, ...], dtype: Dtyp
 
 
 @array_join.infer
-def array_join_infer(array, like, *, shape, dtype, count):
+def array_join_infer(array, like, *, shape, dtype, count, partial):
     element = _array(array, "array_join").element
     wanted = TensorType(shape, dtype)
     if not matches(element, wanted):
@@ -262,7 +291,7 @@ def array_join_infer(array, like, *, shape, dtype, count):
 
 
 @array_join.vjp
-def array_join_vjp(ct, out, array, like, *, shape, dtype, count):
+def array_join_vjp(ct, out, array, like, *, shape, dtype, count, partial):
     """The elements of the cotangent, with sizes that the array knows and `shape` leaves open."""
     known = (ct.shape[0], *array.type.element.shape)
     if any(m == -1 != n for m, n in zip(ct.shape, known, strict=True)):
@@ -349,7 +378,7 @@ def array_chunks_infer(array, *, order):
     return StackType(_array(array, "array_chunks"))
 
 
-array_chunks.vjp(lambda ct, out, array, *, order: array_flatten(ct))
+array_chunks.vjp(lambda ct, out, array, *, order: array_flatten(ct, order=order))
 array_chunks.example(
     lambda: [
         *(Example((a,), ([a[:1], a[1:]],)) for a in ARRAYS),
@@ -359,32 +388,68 @@ array_chunks.example(
 
 
 @op(stacks=True)
-def array_flatten(xp, array):
-    """The elements of an array of arrays, in order, as one array."""
-    return [each for inner in array for each in inner]
+def array_flatten(xp, array, like=None, *, order: Annotated[int, Bounds(ge=0, le=64)] = 0):
+    """The elements of an array of arrays, in order, as one array.
+
+    like, order: for a cotangent, whose runs may lack elements at their ends. Each run gets as many elements as that of
+    `like`, or as that of `array_chunks` of this order (0 for none).
+    """
+    runs = [each or [] for each in array]
+    sizes = [len(each) for each in (runs if like is None else like)]
+    if order and like is None:
+        whole = [math.comb(k + order, order) for k in range(len(runs))]
+        sizes = [*whole[:-1], *map(min, sizes[-1:], whole[-1:])]  # the last run may be a short one
+    return [each for run, size in zip(runs, sizes, strict=False) for each in _fitted(run, size)]
+
+
+def _fitted(run: list[Any], length: int) -> list[Any]:
+    """`run` with as many elements, the last ones missing or left out."""
+    return [*run[:length], *[None] * (length - len(run))]
 
 
 @array_flatten.infer
-def array_flatten_infer(array):
+def array_flatten_infer(array, like, *, order):
+    if like is not None:
+        _array(_array(like, "array_flatten").element, "array_flatten")
     return _array(_array(array, "array_flatten").element, "array_flatten")
 
 
-array_flatten.vjp(lambda ct, out, array: array_regroup(ct, array))
-array_flatten.example(lambda: [Example(([a[:1], a[1:]],), (a,)) for a in ARRAYS])
+@array_flatten.vjp
+def array_flatten_vjp(ct, out, array, like, *, order):
+    if order and like is None:
+        return array_chunks(ct, order=order), None
+    return array_regroup(ct, array if like is None else like, partial=True), None
+
+
+array_flatten.example(
+    lambda: [
+        *(Example(([a[:1], a[1:]],), (a,)) for a in ARRAYS),
+        Example(([ROWS[:1], ROWS[1:]], [ROWS[:1], ROWS[1:]]), (ROWS,)),
+        Example(([ROWS[:1], ROWS[1:]],), (ROWS,), {"order": 1}),
+    ]
+)
 
 
 @op(stacks=True)
-def array_regroup(xp, array, like):
-    """The elements of a flat array, in runs as long as those of `like`."""
+def array_regroup(xp, array, like, *, partial: bool = False):
+    """The elements of a flat array, in runs as long as those of `like`.
+
+    partial: whether the array is a cotangent, whose last elements may be missing.
+    """
+    wanted = sum(len(each) for each in like)
+    if partial:
+        array = _fitted(array, wanted)
+    if len(array) != wanted:
+        raise ExecutionError(f"an array of {len(array)} elements does not fit into runs of {wanted}", "shape_mismatch")
     rest = iter(array)
     return [[next(rest) for _ in each] for each in like]
 
 
 @array_regroup.infer
-def array_regroup_infer(array, like):
+def array_regroup_infer(array, like, *, partial):
     _array(_array(like, "array_regroup").element, "array_regroup")
     return StackType(_array(array, "array_regroup"))
 
 
-array_regroup.vjp(lambda ct, out, array, like: (array_flatten(ct), None))
+array_regroup.vjp(lambda ct, out, array, like, *, partial: (array_flatten(ct, like), None))
 array_regroup.example(lambda: [Example((a, [a[:1], a[1:]]), ([a[:1], a[1:]],)) for a in ARRAYS])

@@ -30,7 +30,7 @@ from core.plan.data import Kernel
 from core.plan.filter_sums import filter_sums_of
 from core.plan.partition import refusals
 from core.plan.target import FilterSumLimits
-from core.plan.winograd import winograd_of
+from core.plan.winograd import winograd_of, winograd_sums_of
 from core.plan.work import work_of
 from core.runtime.control_words import CONTROL
 from core.runtime.native import native_interpreter
@@ -119,8 +119,12 @@ def form(request, monkeypatch):
     if request.param == "squares":  # for filters of 3 x 3 that move by 1
         every = replace(CPU_TARGET.winograd, channels=1, squares=1, products=1e9, vectors=99)
         monkeypatch.setattr(convolution, "winograd_of", lambda spec, windows, _: winograd_of(spec, windows, every))
+        monkeypatch.setattr(
+            convolution, "winograd_sums_of", lambda spec, windows, _: winograd_sums_of(spec, windows, every)
+        )
         return
-    monkeypatch.setattr(convolution, "winograd_of", lambda spec, windows, limits: None)
+    for name in ("winograd_of", "winograd_sums_of"):
+        monkeypatch.setattr(convolution, name, lambda spec, windows, limits: None)
     if request.param.startswith("sums"):
         always = FilterSumLimits(out=1, depth=1, terms=1, share_terms=1)
         monkeypatch.setattr(convolution, "filter_sums_of", lambda spec, limits: filter_sums_of(spec, always))
@@ -205,6 +209,16 @@ def test_a_convolution_of_many_channels_has_a_form_for_its_shape(out, size, kind
     block = three_forms(Case((2, 192, size, size), (out, 192, 3, 3), (2, out, after, after), attrs, "float64"))
 
     assert {each.kind for each in kernels(block)} == kinds | {"fill_room", "leave_room"}
+    agree(block, values_for(block))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_filters_of_one_element_and_many_channels_are_products_of_matrices(stride):
+    attrs = {"strides": (stride,) * 2, "paddings": (0, 0), "dilations": (1, 1), "groups": 1}
+    after = -(-11 // stride)
+    block = three_forms(Case((2, 24, 11, 11), (32, 24, 1, 1), (2, 32, after, after), attrs, "float32"))
+
+    assert "correlate_columns" in {each.kind for each in kernels(block)}
     agree(block, values_for(block))
 
 
@@ -370,6 +384,8 @@ def blocks_for_memory(dtypes):
         yield three_forms(Case((2, 4, 8, 23), (6, 2, 3, 3), (2, 6, 4, 11), attrs, dtype))
         attrs = {"strides": (1, 1), "paddings": (1, 1), "dilations": (1, 1), "groups": 2}
         yield three_forms(Case((2, 32, 3, 21), (96, 16, 3, 3), (2, 96, 3, 21), attrs, dtype))
+        attrs = {"strides": (1, 1), "paddings": (2, 0, 0, 1), "dilations": (1, 1), "groups": 1}
+        yield three_forms(Case((1, 12, 15, 31), (20, 12, 3, 3), (1, 20, 15, 30), attrs, dtype))
         for n in (8, 21, 34):
             type = TensorType((1, 2, 4, n), dtype)
             for attrs in ({"kernel_size": (2,)}, {"kernel_size": (3,), "strides": (2,), "paddings": (1,)}):

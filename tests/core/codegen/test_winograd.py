@@ -17,7 +17,7 @@ from core.ir.builder import BlockBuilder
 from core.plan import convolution, plan_block
 from core.plan.data import Kernel
 from core.plan.target import WinogradLimits
-from core.plan.winograd import winograd_of
+from core.plan.winograd import winograd_of, winograd_sums_of
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.laws.test_native import both
@@ -33,28 +33,42 @@ def everywhere(monkeypatch):
 
     def allow(vectors: int = 99, elements: int = 2**16) -> None:
         limits: WinogradLimits = replace(
-            CPU_TARGET.winograd, channels=1, squares=1, products=1e9, vectors=vectors, elements=elements
+            CPU_TARGET.winograd,
+            channels=1,
+            squares=1,
+            products=1e9,
+            vectors=vectors,
+            elements=elements,
+            block=2,
+            terms=1,
         )
-        monkeypatch.setattr(convolution, "winograd_of", lambda spec, windows, _: winograd_of(spec, windows, limits))
+        for make in (winograd_of, winograd_sums_of):
+            monkeypatch.setattr(
+                convolution, make.__name__, lambda spec, windows, _, make=make: make(spec, windows, limits)
+            )
 
     return allow
 
 
 def convolved(
     size: tuple[int, int], channels: int, out: int, paddings: tuple[int, int, int, int] = (1, 1, 1, 1),
-    batch: int = 2, groups: int = 1, dtype: str = "float32", adjoint: bool = False,
+    batch: int = 2, groups: int = 1, dtype: str = "float32", adjoint: str = "",
 ) -> Block:  # fmt: skip
-    """A convolution of (image, filter), or its adjoint to the image, of (cotangent, filter, image)."""
+    """A convolution of (image, filter), or its adjoint: of (cotangent, filter, image) to the image, of (cotangent,
+    image, filter) to the filter.
+    """
     top, bottom, left, right = paddings
     counts = (size[0] + top + bottom - 2, size[1] + left + right - 2)
     attrs = {"strides": (1, 1), "paddings": paddings, "dilations": (1, 1), "groups": groups}
     b = BlockBuilder()
     image, result = ((batch, groups * n, *s) for n, s in ((channels, size), (out, counts)))
-    filter = TensorType((groups * out, channels, 3, 3), dtype)
-    if not adjoint:
-        return b.build([b.emit("correlate", b.param(TensorType(image, dtype)), b.param(filter), **attrs)])
-    ct, f, like = b.param(TensorType(result, dtype)), b.param(filter), b.param(TensorType(image, dtype))
-    return b.build([b.emit("correlate_input_adjoint", ct, f, like, **attrs)])
+    filter = (groups * out, channels, 3, 3)
+    operands = {"": (image, filter), "input": (result, filter, image), "filter": (result, image, filter)}[adjoint]
+    name = f"correlate_{adjoint}_adjoint" if adjoint else "correlate"
+    return b.build([b.emit(name, *(b.param(TensorType(shape, dtype)) for shape in operands), **attrs)])
+
+
+ADJOINTS = ("", "input", "filter")
 
 
 def values_for(block: Block, seed: int = 0) -> list[np.ndarray]:
@@ -85,7 +99,7 @@ def direct(x: np.ndarray, f: np.ndarray, pads: int = 1) -> np.ndarray:
     out=st.sampled_from((1, 3, 8, 13)),
     groups=st.integers(1, 2),
     dtype=st.sampled_from(DTYPES),
-    adjoint=st.booleans(),
+    adjoint=st.sampled_from(ADJOINTS),
     vectors=st.sampled_from((5, 8, 99)),
     elements=st.sampled_from((1, 2**12, 2**16)),
 )
@@ -98,11 +112,13 @@ def test_every_shape_equals_the_reference_executor(
     both(block, values_for(block))
 
 
-@pytest.mark.parametrize("adjoint", [False, True])
+@pytest.mark.parametrize("adjoint", ADJOINTS)
 def test_many_channels_and_pixels_take_this_form(adjoint):
-    assert kinds(convolved((32, 32), 16, 16, adjoint=adjoint)) == {"winograd", "winograd_filters"}
-    assert "winograd" not in kinds(convolved((32, 32), 4, 4, adjoint=adjoint))
-    assert "winograd" not in kinds(convolved((5, 5), 16, 16, adjoint=adjoint))
+    wanted = {"winograd_sums", "winograd_total"} if adjoint == "filter" else {"winograd", "winograd_filters"}
+
+    assert kinds(convolved((32, 32), 16, 16, adjoint=adjoint)) == wanted
+    assert wanted.isdisjoint(kinds(convolved((32, 32), 4, 4, adjoint=adjoint)))
+    assert wanted.isdisjoint(kinds(convolved((5, 5), 16, 16, adjoint=adjoint)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -119,34 +135,51 @@ def test_the_error_is_below_the_stated_bound_and_near_that_of_direct_sums(size, 
     assert (np.abs(found - wanted) <= (64 + 12) * 16 * EPS[dtype] * np.abs(x).max() * weights).all()
 
 
-def test_a_large_number_spoils_only_the_squares_that_read_it():
-    block = convolved((12, 20), 12, 16, batch=4)
-    x, f = values_for(block)
-    plain = run(block, [x, f])
-    for number in (np.float32(1e30), np.float32(np.inf), np.float32(np.nan)):
-        x[0, 5, 6, 9] = number
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [(32, 32), (14, 14), (9, 41)])
+def test_the_error_of_an_adjoint_to_filters_is_below_the_stated_bound(size, dtype):
+    block = convolved(size, 64, 24, batch=8, dtype=dtype, adjoint="filter")
+    ct, x, _ = values = values_for(block)
 
-        found = run(block, [x, f])
+    found = run(block, values)
 
-        reading = np.zeros(found.shape, bool)
-        reading[0, :, 4:8, 8:12] = (
-            True  # squares from rows 4 and 6, columns 8 and 10, read rows 3 to 8, columns 7 to 12
-        )
-        np.testing.assert_array_equal(found[~reading], plain[~reading])
-        met = direct(np.where(np.isfinite(x), x, 0), f)[0, :, 5:8, 8:11]
-        if np.isfinite(number):
-            np.testing.assert_allclose(found[0, :, 5:8, 8:11], met, rtol=1e-3)
-        else:
-            assert not np.isfinite(found[0, :, 5:8, 8:11]).any()
+    padded = np.pad(x.astype("float64"), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, size, axis=(2, 3))
+    wanted = np.einsum("ncabhw,nohw->ocab", windows, ct.astype("float64"), optimize=True)
+    if dtype == "float32":
+        assert np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted**2)) < 8 * EPS[dtype]
+    terms = 8 * (size[0] + 1) // 2 * ((size[1] + 1) // 2)
+    sums = np.abs(ct.astype("float64")).sum(axis=(0, 2, 3))[:, None, None, None]
+    assert (np.abs(found - wanted) <= (terms + 12) * 16 * EPS[dtype] * np.abs(x).max() * sums).all()
 
 
-def test_the_bits_do_not_depend_on_the_number_of_threads(monkeypatch):
+@pytest.mark.parametrize("adjoint", ["", "input"])
+@pytest.mark.parametrize("number", [np.inf, np.nan, 1e30])
+def test_a_number_reaches_only_the_results_that_read_it(adjoint, number):
+    block = convolved((12, 20), 12, 16, batch=2, adjoint=adjoint)
+    values = values_for(block)
+    plain = run(block, values)
+    for place in ((0, 5, 6, 9), (1, 0, 0, 0), (1, 3, 11, 19), (0, 2, 0, 7)):
+        values[0][place] = number
+
+    found = run(block, values)
+
+    reading = np.zeros(found.shape, bool)
+    for n, y, x in ((0, 6, 9), (1, 0, 0), (1, 11, 19), (0, 0, 7)):
+        reading[n, :, max(0, y - 1) : y + 2, max(0, x - 1) : x + 2] = True
+    np.testing.assert_allclose(found[~reading], plain[~reading], rtol=1e-5, atol=1e-5)
+    if not np.isfinite(number):
+        assert not np.isfinite(found[reading]).any()
+
+
+@pytest.mark.parametrize("adjoint", ["", "filter"])
+def test_the_bits_do_not_depend_on_the_number_of_threads(adjoint, monkeypatch):
     monkeypatch.setattr(parallel, "LONG", 1)
-    block = convolved((21, 30), 16, 16, batch=3)
+    block = convolved((21, 30), 64, 16, batch=3, adjoint=adjoint)
     values, found = values_for(block), []
     for threads in (1, 3):
         monkeypatch.setattr(backend, "thread_count", lambda threads=threads: threads)
         found.append(run(block, values))
 
-    assert "winograd" in kinds(block)
+    assert kinds(block) & {"winograd", "winograd_sums"}
     assert found[0].tobytes() == found[1].tobytes()

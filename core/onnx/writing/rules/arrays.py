@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from core.ir import StackType, TensorType
@@ -26,6 +27,7 @@ from core.onnx.writing.graph import Tensor
 from core.onnx.writing.registry import Refused, writes
 from core.onnx.writing.rules.control import _inner, branches
 from core.onnx.writing.rules.indexing import repeated
+from core.onnx.writing.site import Size
 
 
 def _element(w: OpSite) -> TensorType:
@@ -116,11 +118,13 @@ def array_take(w, array, index, like):
 
 @writes("array_erase")
 def array_erase(w, array, index):
-    """A selection, so that NaN and infinity are dropped too."""
+    """A selection, so that NaN and infinity are dropped too. The last element is left out."""
     if array.counts:
         raise Refused("an element of a stack of stacks is erased")
-    n = w.size(array.tensors[-1], 0)
-    erased = w.node("Equal", w.arange(n), _position(w, index), shape=(-1,))
+    n, at = w.size(array.tensors[-1], 0), _position(w, index)
+    is_last = w.node("Equal", at, w.vector([w.arith("Sub", n, 1)]), shape=(1,))
+    array = drop(w, array, w.ints([0]), w.sub(w.vector([n]), w.cast(is_last, "int64")))
+    erased = w.node("Equal", w.arange(w.size(array.tensors[-1], 0)), at, shape=(-1,))
     if array.shapes is None:
         mask = w.unsqueeze(erased, list(range(1, array.data.rank)))
         return replace(array, data=w.where(mask, w.number(0, array.data), array.data))
@@ -135,14 +139,37 @@ def array_erase(w, array, index):
 def array_fill(w, array, like):
     """The elements, and zeros for the missing ones."""
     if array.counts:
-        return array  # only whole stacks of stacks are written, which have every element
+        return _of_lengths(w, array, like.counts)
     if array.shapes is None and like.shapes is None and _uniform(w):
         have, want = w.size(array.data, 0), w.size(like.data, 0)
-        absent = drop(w, zeros(w, like), have, w.arith("Max", have, want))
-        return join(w, _like_stack(w, array, like), absent)
-    array, like = flattened(w, array), flattened(w, like)
-    array = padded(w, array, w.size(like.shapes, 0))
+        absent = drop(w, zeros(w, like), w.arith("Min", have, want), want)
+        return join(w, _like_stack(w, _first(w, array, want), like), absent)
+    like = flattened(w, like)
+    want = w.size(like.shapes, 0)
+    array = padded(w, _first(w, flattened(w, array), want), want)
     return replace(array, data=laid_out(w, array, like.shapes), shapes=like.shapes)
+
+
+def _first(w: OpSite, array: Stack, count: Size) -> Stack:
+    """At most `count` elements of an array."""
+    return drop(w, array, w.ints([0]), w.arith("Min", w.size(array.tensors[-1], 0), count))
+
+
+def _of_lengths(w: OpSite, array: Stack, counts: Sequence[Tensor]) -> Stack:
+    """A stack of stacks whose lengths must be `counts`; else the run ends with an error.
+
+    The reference executor adds and leaves out elements. No gradient of a program without stacks of stacks needs that.
+    """
+    alike = [w.node("Equal", w.vector([w.size(a, 0)]), w.vector([w.size(b, 0)]), shape=(1,)) for a, b in
+             zip(array.counts, counts, strict=True)]  # fmt: skip
+    own = [w.guarded(a, same) for a, same in zip(array.counts, alike, strict=True)]
+    own = [w.guarded(a, w.node("Equal", a, b, shape=(-1,))) for a, b in zip(own, counts, strict=True)]
+    return replace(array, counts=tuple(own), data=_after(w, array.data, own))
+
+
+def _after(w: OpSite, x: Tensor, vectors: Sequence[Tensor]) -> Tensor:
+    """x, once `vectors` are computed, so that their checks run."""
+    return w.guarded(x, *(w.node("GreaterOrEqual", each, w.ints([0]), shape=(-1,)) for each in vectors))
 
 
 def _like_stack(w: OpSite, stack: Stack, like: Stack) -> Stack:
@@ -157,8 +184,10 @@ def array_unstack(w, x):
 
 
 @writes("array_join")
-def array_join(w, array, like=None, *, shape, dtype, count):
+def array_join(w, array, like=None, *, shape, dtype, count, partial):
     """The tensor of the elements, with zeros for missing ones at the end."""
+    if partial:
+        array = _first(w, array, w.size(like, 0) if like is not None else count)
     if array.shapes is not None:
         n = w.size(array.shapes, 0)
         first = w.slice_axis(array.shapes, 0, 0, 1)  # the elements of a joined array have one shape
@@ -227,26 +256,44 @@ def array_split_as(w, x, array):
 
 
 @writes("array_flatten")
-def array_flatten(w, array):
+def array_flatten(w, array, like=None, *, order):
     """A stack of stacks without its outermost level."""
+    if like is not None:
+        array = _of_lengths(w, array, (like.counts[0], *array.counts[1:]))
+    elif order:
+        n = w.reduce("ReduceSum", array.counts[0], [0], True)
+        array = _of_lengths(w, array, (_runs(w, n, order), *array.counts[1:]))
     return replace(array, counts=array.counts[1:])
 
 
 @writes("array_regroup")
-def array_regroup(w, array, like):
+def array_regroup(w, array, like, *, partial):
+    total = w.reduce("ReduceSum", like.counts[0], [0], True)
+    n = w.vector([length(w, array)])
+    if partial and array.shapes is None and not array.counts and -1 not in array.element.shape:
+        array = _first(w, array, total)
+        array = replace(array, data=_grown(w, array.data, total))
+    else:
+        array = replace(array, data=w.guarded(array.data, w.node("Equal", n, total, shape=(1,))))
     return replace(array, counts=(like.counts[0], *array.counts))
 
 
 @writes("array_chunks")
 def array_chunks(w, array, *, order):
-    """The first k runs have binom(k + order, order + 1) elements, so n of them need at most sqrt(2 n) + 2 runs."""
+    return replace(array, counts=(_runs(w, w.vector([length(w, array)]), order), *array.counts))
+
+
+def _runs(w: OpSite, n: Tensor, order: int) -> Tensor:
+    """The lengths of the runs that n elements are split into.
+
+    The first k runs have binom(k + order, order + 1) elements, so n of them need at most sqrt(2 n) + 2 runs.
+    """
     if order > 2:
         raise Refused(f"runs of order {order}; the memory policies of loops use 1 and 2")
-    n = w.vector([length(w, array)])
     root = w.node("Sqrt", w.cast(w.mul(n, w.ints([2])), "float64"))
     k = w.arange(w.add(w.cast(w.node("Ceil", root), "int64"), w.ints([2])))
 
-    def elements(k):
+    def elements(k: Tensor) -> Tensor:
         """The elements of the first k runs."""
         product = k
         for i in range(1, order + 1):
@@ -254,8 +301,7 @@ def array_chunks(w, array, *, order):
         return w.node("Min", w.div(product, w.ints([math.factorial(order + 1)])), n)
 
     starts, ends = elements(k), elements(w.add(k, w.ints([1])))
-    counts = w.node("Compress", w.sub(ends, starts), w.node("Less", starts, n), axis=0, shape=(-1,))
-    return replace(array, counts=(counts, *array.counts))
+    return w.node("Compress", w.sub(ends, starts), w.node("Less", starts, n), axis=0, shape=(-1,))
 
 
 @writes("array_cut")

@@ -1,0 +1,276 @@
+"""Scatters on many threads: each element of the result is reduced by one thread, in the order of the index.
+
+That thread must know which rows it takes. If there are few rows, or few results, it looks through the whole index.
+Otherwise the threads sort the positions of the index first, and rows of equal index then follow each other. A sort
+keeps the order of equal keys, so the bits depend on no launch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from core.codegen.gather_scatter import checked
+from core.codegen.llvm import I64, Function, IRValue
+from core.codegen.reductions import combine, identity
+from core.device.patch_tiles import digits, total
+from core.device.threads import Threads
+from core.plan.data import ScatterAdd
+
+__all__ = ["scatter_kernel", "scatter_scratch"]
+
+FEW = 32
+"""Rows, or results of a column, up to which each thread looks through the index."""
+
+MOST_COMPARED = 1 << 14
+"""Keys that a thread compares with others, above which keys are sorted by their digits."""
+
+BITS = 4
+"""Bits of one digit of a key."""
+
+CHUNK = 16
+"""Least keys whose digits one thread counts."""
+
+SUMS = 512
+"""Threads that add up the counts of digits."""
+
+WORD = "int32"
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Where the arrays of a sort begin in scratch memory, in words. chunks: threads that count digits; 0 for none.
+
+    keys, order: two copies of each, of `count` words. counts: of each digit in each chunk. sums: of parts of them.
+    starts:      the first position of each result among the sorted keys, and the end.
+    """
+
+    count: int
+    size: int
+    chunks: int
+
+    @property
+    def order(self) -> int:
+        return 2 * self.count
+
+    @property
+    def starts(self) -> int:
+        return 4 * self.count
+
+    @property
+    def counts(self) -> int:
+        return self.starts + self.size + 1
+
+    @property
+    def sums(self) -> int:
+        return self.counts + (self.chunks << BITS)
+
+    @property
+    def nbytes(self) -> int:
+        return 4 * (self.sums + (SUMS if self.chunks else 0))
+
+    @property
+    def passes(self) -> int:
+        """Digits of a key; 0 if keys are compared with each other."""
+        return -(-max((self.size - 1).bit_length(), 1) // BITS) if self.chunks else 0
+
+
+def _room(each: ScatterAdd, threads: Threads) -> _Room | None:
+    """None if each thread looks through the index."""
+    count, size = each.index.shape[0], each.out.shape[1]
+    if min(count, size) <= FEW:
+        return None
+    compared = count * -(-count // threads.total)
+    return _Room(count, size, 0 if compared <= MOST_COMPARED else min(threads.total, -(-count // CHUNK)))
+
+
+def scatter_scratch(each: ScatterAdd, threads: Threads) -> int:
+    """Bytes of scratch memory that the threads share."""
+    room = _room(each, threads)
+    return room.nbytes if room else 0
+
+
+def scatter_kernel(name: str, each: ScatterAdd, threads: Threads) -> Function:
+    """``name(x, index, out, [rows,] scratch, error, check)`` for all threads. scratch: `scatter_scratch` bytes."""
+    names = ["x", "index", "out", *(["rows"] if each.rows is not None else []), "scratch", "error"]
+    f = Function(name, [*((n, "ptr") for n in names), ("check", "int64")], noalias=False)
+    room = _room(each, threads)
+    if room is None:
+        _look_through(f, each, threads)
+    else:
+        sort = _Sort(f, each, threads, room)
+        sort.read_keys()
+        (sort.by_digits if room.passes else sort.by_comparison)()
+        sort.find_starts()
+        _reduce(f, each, threads, sort)
+    return f
+
+
+def _look_through(f: Function, each: ScatterAdd, threads: Threads) -> None:
+    outer, size, inner = each.out.shape
+    with f.loop(threads.number(f), I64(math.prod(each.out.shape)), threads.total) as flat:
+        o, row, j = digits(f, flat, (outer, size, inner))
+        result = f.slot(each.x.dtype)
+        f.write(identity(each.op, each.x.dtype), result)
+        with f.loop(I64(0), I64(each.index.shape[0])) as i:
+            at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
+            with f.when(f.compare("icmp eq", at, row)):
+                _combine(f, each, result, o, i, j)
+        f.store(f.read(result, each.x.dtype), f.at(f.param("out"), flat, each.x.dtype))
+
+
+def _row(f: Function, each: ScatterAdd, i: IRValue) -> IRValue:
+    """The row of x for position `i` of the index."""
+    if each.rows is None:
+        return i
+    place = f.at(f.param("rows"), i, each.rows.dtype)
+    return checked(f, place, each.rows.dtype, each.x.shape[1], I64(each.rows_check))
+
+
+def _combine(f: Function, each: ScatterAdd, result: IRValue, o: IRValue, i: IRValue, j: IRValue) -> None:
+    """Combine the element of x for position `i` of the index with the result in a slot."""
+    dtype, (_, given, inner) = each.x.dtype, each.x.shape
+    offset = total(f, [o, _row(f, each, i), j], [given * inner, inner, 1])
+    more = f.load(f.at(f.param("x"), offset, dtype), dtype)
+    f.write(combine(f, each.op, f.read(result, dtype), more), result)
+
+
+def _reduce(f: Function, each: ScatterAdd, threads: Threads, sort: _Sort) -> None:
+    """Reduce the rows of each result, which follow each other."""
+    outer, size, inner = each.out.shape
+    with f.loop(threads.number(f), I64(math.prod(each.out.shape)), threads.total) as flat:
+        o, row, j = digits(f, flat, (outer, size, inner))
+        result = f.slot(each.x.dtype)
+        f.write(identity(each.op, each.x.dtype), result)
+        first, end = (sort.word(sort.room.starts, total(f, [row], start=more)) for more in (0, 1))
+        with f.loop(first, end) as k:
+            _combine(f, each, result, o, sort.word(sort.room.order + sort.sorted, k), j)
+        f.store(f.read(result, each.x.dtype), f.at(f.param("out"), flat, each.x.dtype))
+
+
+class _Sort:
+    """Sorts the positions of an index.
+
+    sorted: words from the first copy of the keys, or of their order, to the sorted one.
+    """
+
+    def __init__(self, f: Function, each: ScatterAdd, threads: Threads, room: _Room) -> None:
+        self.f, self.each, self.threads, self.room = f, each, threads, room
+        self.scratch = f.param("scratch")
+        self.sorted = room.count if room.passes % 2 or not room.passes else 0
+
+    def place(self, start: int | IRValue, at: IRValue) -> IRValue:
+        """The address of word `at` of the array that begins at `start`."""
+        first = I64(start) if isinstance(start, int) else start
+        return self.f.at(self.scratch, total(self.f, [first, at]), WORD)
+
+    def word(self, start: int | IRValue, at: IRValue) -> IRValue:
+        return self.f.convert(self.f.load(self.place(start, at), WORD), "int64")
+
+    def put(self, value: IRValue, start: int | IRValue, at: IRValue) -> None:
+        self.f.store(self.f.convert(value, WORD), self.place(start, at))
+
+    def read_keys(self) -> None:
+        """Copy the index, counted from the front, and the positions."""
+        f, index = self.f, self.each.index
+        with f.loop(self.threads.number(f), I64(self.room.count), self.threads.total) as i:
+            self.put(checked(f, f.at(f.param("index"), i, index.dtype), index.dtype, self.room.size), 0, i)
+            self.put(i, self.room.order, i)
+        self.threads.barrier(f)
+
+    def by_comparison(self) -> None:
+        """The position of a key is the number of those before it: smaller ones, and equal ones that come earlier."""
+        f, count = self.f, self.room.count
+        with f.loop(self.threads.number(f), I64(count), self.threads.total) as i:
+            key, before = self.word(0, i), f.slot("int64")
+            f.write(I64(0), before)
+            with f.loop(I64(0), I64(count)) as other:
+                limit = f.binary("add", key, f.convert(f.compare("icmp slt", other, i), "int64"))
+                less = f.compare("icmp slt", self.word(0, other), limit)
+                f.write(f.binary("add", f.read(before, "int64"), f.convert(less, "int64")), before)
+            at = f.read(before, "int64")
+            self.put(key, count, at)
+            self.put(i, self.room.order + count, at)
+        self.threads.barrier(f)
+
+    def by_digits(self) -> None:
+        """One pass for each digit, from the last one: count the digits of each chunk, then move its keys in order."""
+        f, room, threads = self.f, self.room, self.threads
+        length = -(-room.count // room.chunks)
+        number = threads.number(f)
+        with f.loop(I64(0), I64(room.passes)) as turn:
+            shift = f.op(f"mul nsw {turn}, {BITS}", "int64")
+            odd = f.op(f"and {turn}, 1", "int64")
+            source = f.op(f"mul nsw {odd}, {room.count}", "int64")
+            target = f.binary("sub", I64(room.count), source)
+
+            def digit(key: IRValue, shift: IRValue = shift) -> IRValue:
+                return f.op(f"and {f.binary('lshr', key, shift)}, {(1 << BITS) - 1}", "int64")
+
+            def counter(which: IRValue) -> IRValue:
+                return total(f, [which, number], [room.chunks, 1])
+
+            first = f.op(f"mul nsw {number}, {length}", "int64")
+            end = f.intrinsic("smin", f.binary("add", first, I64(length)), I64(room.count))
+            owns = f.compare("icmp slt", number, I64(room.chunks))
+            with f.when(owns):
+                with f.loop(I64(0), I64(1 << BITS)) as which:
+                    self.put(I64(0), room.counts, counter(which))
+                with f.loop(first, end) as i:
+                    at = counter(digit(self.word(source, i)))
+                    self.put(total(f, [self.word(room.counts, at)], start=1), room.counts, at)
+            threads.barrier(f)
+            self._add_counts()
+            with f.when(owns), f.loop(first, end) as i:
+                key = self.word(source, i)
+                at = counter(digit(key))
+                to = self.word(room.counts, at)
+                self.put(total(f, [to], start=1), room.counts, at)
+                self.put(key, target, to)
+                old = self.word(total(f, [source], start=room.order), i)
+                self.put(old, total(f, [target], start=room.order), to)
+            threads.barrier(f)
+
+    def _add_counts(self) -> None:
+        """Replace each count by the sum of those before it."""
+        f, room, threads = self.f, self.room, self.threads
+        words = room.chunks << BITS
+        adders = min(SUMS, threads.total, words)
+        length = -(-words // adders)
+        number, running = threads.number(f), f.slot("int64")
+        adds = f.compare("icmp slt", number, I64(adders))
+        first = f.op(f"mul nsw {number}, {length}", "int64")
+        end = f.intrinsic("smin", f.binary("add", first, I64(length)), I64(words))
+        with f.when(adds):
+            f.write(I64(0), running)
+            with f.loop(first, end) as i:
+                f.write(f.binary("add", f.read(running, "int64"), self.word(room.counts, i)), running)
+            self.put(f.read(running, "int64"), room.sums, number)
+        threads.barrier(f)
+        with f.when(adds):
+            f.write(I64(0), running)
+            with f.loop(I64(0), number) as i:
+                f.write(f.binary("add", f.read(running, "int64"), self.word(room.sums, i)), running)
+            with f.loop(first, end) as i:
+                before, count = f.read(running, "int64"), self.word(room.counts, i)
+                self.put(before, room.counts, i)
+                f.write(f.binary("add", before, count), running)
+        threads.barrier(f)
+
+    def find_starts(self) -> None:
+        """The number of keys below each result, by halving."""
+        f, room = self.f, self.room
+        with f.loop(self.threads.number(f), I64(room.size + 1), self.threads.total) as key:
+            low, high = f.slot("int64"), f.slot("int64")
+            f.write(I64(0), low)
+            f.write(I64(room.count), high)
+            with f.loop(I64(0), I64(room.count.bit_length())):
+                a, b = f.read(low, "int64"), f.read(high, "int64")
+                middle = f.op(f"lshr i64 {f.binary('add', a, b).name}, 1", "int64")
+                open = f.compare("icmp slt", a, b)
+                inside = f.select(open, middle, I64(0))
+                less = f.binary("and", open, f.compare("icmp slt", self.word(self.sorted, inside), key))
+                f.write(f.select(less, total(f, [middle], start=1), a), low)
+                f.write(f.select(f.binary("and", open, f.op(f"xor {less}, true", "bool")), middle, b), high)
+            self.put(f.read(low, "int64"), room.starts, key)
+        self.threads.barrier(f)

@@ -1,0 +1,130 @@
+"""Whether the cotangent of a recorded stack has an element for each trip.
+
+The gradient of a loop runs over the cotangents of its stacks. The cotangent of a tensor array may have fewer elements
+than the array, or more (`core.ops.control.tensor_arrays`); `array_fill` makes it equally long. Most stacks are read by
+loops that run over them, so their cotangents need no such op, which would keep the stack until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from core.autodiff.adjoint import Adjoint
+from core.ir import HOLE, Block, Op, StackType
+from core.ir.registry import is_loop
+
+__all__ = ["has_every_element", "recorded_arrays", "returned_arrays"]
+
+PASSES_ON = frozenset({"assign", "sum", "array_flatten", "array_regroup", "array_chunks"})
+"""Ops that give their array a cotangent with every element if the cotangent of their result has every element."""
+
+READS_LENGTHS = {"array_fill": 1, "array_flatten": 1, "array_regroup": 1, "array_split_as": 1, "array_length": 0}
+"""Ops that read the lengths of an array and pass it no cotangent -> the position of that operand."""
+
+
+def has_every_element(a: Adjoint, array: str) -> bool:
+    """Whether the cotangent of `array`, a variable of the block of `a`, has every element, of inner arrays too."""
+    return _whole(_Scope(a.block, a.whole, a.readers), array)
+
+
+def returned_arrays(a: Adjoint, op: Op, block: Block) -> set[str]:
+    """The results of a branch of `op` whose cotangents have every element."""
+    return _returned(_Scope(a.block, a.whole, a.readers, condition=op.inputs[0]), op, block, 0)
+
+
+def recorded_arrays(op: Op, body: Block) -> set[str]:
+    """The results of the body of a loop that it only records: each trip gets whole elements of their cotangents."""
+    n = op.attrs["carried"]
+    return set(body.results[n:]).difference(body.results[:n])
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """A block, the results whose cotangents have every element, and the ops that read a variable.
+
+    condition: of the branch that returns the array; another branch on it takes the side that reads the array.
+    inside:    whether the array is an element of a stack. A branch that reads it on one side only is the gradient of a
+               branch that recorded it there, and returned an empty array on the other side.
+    """
+
+    block: Block
+    whole: Collection[str]
+    readers: Callable[[str], list[Op]]
+    condition: str | None = None
+    inside: bool = False
+
+    @classmethod
+    def of(cls, block: Block, whole: Collection[str], inside: bool) -> _Scope:
+        return cls(block, whole, lambda name: [op for op in block.ops if name in op.inputs], None, inside)
+
+
+def _returned(outer: _Scope, op: Op, block: Block, first: int) -> set[str]:
+    """The results of an inner block whose cotangents have every element. A result may be returned several times.
+
+    first: the first position whose output has the cotangent of the result.
+    """
+    stacks = [(i, name) for i, name in enumerate(block.results) if isinstance(block.types[name], StackType)]
+    partial = {name for i, name in stacks if i < first or not _whole(outer, op.outputs[i])}
+    return {name for _, name in stacks} - partial
+
+
+def _whole(scope: _Scope, array: str) -> bool:
+    if array in scope.block.results and array not in scope.whole:
+        return False
+    return all(_reads_all(scope, op, array) for op in scope.readers(array))
+
+
+def _reads_all(scope: _Scope, op: Op, array: str) -> bool:
+    """Whether the contribution of `op` to the cotangent of `array` has every element."""
+    at = [i for i, name in enumerate(op.inputs) if name == array and i != READS_LENGTHS.get(op.type)]
+    if not at:
+        return True
+    if is_loop(op):
+        return _runs_over(scope, op, at)
+    if op.type == "if_else":
+        return all(_side_reads_all(scope, op, op.attrs[side], at) for side in ("true_block", "false_block"))
+    if op.type == "array_join":
+        return _joins_all(scope, op, array)
+    return op.type == "array_concat" or (op.type in PASSES_ON and _whole(scope, op.outputs[0]))
+
+
+def _runs_over(scope: _Scope, op: Op, at: Collection[int]) -> bool:
+    """Whether a loop runs over the array at the positions `at`, and its body reads all of each element."""
+    n, body = op.attrs["carried"], op.attrs["sub_block"]
+    if any(i < n + op.attrs["captured"] for i in at):
+        return False
+    params = [body.params[i] for i in at if isinstance(body.types[body.params[i]], StackType)]
+    inner = _Scope.of(body, _returned(scope, op, body, n) if params else (), inside=True)
+    return all(_whole(inner, param) for param in params)
+
+
+def _side_reads_all(scope: _Scope, op: Op, block: Block, at: Collection[int]) -> bool:
+    """Whether one side of a branch reads all of the array at the positions `at`, or need not read it."""
+    inner = _Scope.of(block, _returned(scope, op, block, 0), scope.inside)
+    params = [block.params[i - 1] for i in at]
+    if any(inner.readers(param) or param in block.results for param in params):
+        return all(_whole(inner, param) for param in params)
+    return scope.inside or op.inputs[0] == scope.condition
+
+
+def _joins_all(scope: _Scope, op: Op, array: str) -> bool:
+    """Whether `array_join` returns as many rows as `array` has elements."""
+    count = op.attrs["count"]
+    if all(name == HOLE for name in op.inputs[1:]) and count == -1:
+        return True
+    return count >= 0 and _length(scope.block, array) == count
+
+
+def _length(block: Block, array: str) -> int | None:
+    """The number of elements of a recorded or unstacked array; None if it is not known before the run."""
+    op = next((op for op in block.ops if array in op.outputs), None)
+    if op is None:
+        return None
+    if op.type == "array_unstack":
+        rows = block.types[op.inputs[0]].shape[0]  # type: ignore[union-attr]
+        return rows if rows >= 0 else None
+    if not is_loop(op) or op.outputs.index(array) < op.attrs["carried"]:
+        return None
+    first = op.attrs["carried"] + op.attrs["captured"]
+    return next((n for each in op.inputs[first:] if (n := _length(block, each)) is not None), None)

@@ -1,0 +1,153 @@
+"""Scatters on an emulated GPU: equal indices, many and few results, and the bits of a CPU in any launch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from core.codegen.backend import CPU
+from core.device import scatter
+from core.device.gpu import DEVICE_TARGET
+from core.device.ptx import cubin_of, has_linker, ptx_of
+from core.device.step import write_device_step
+from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
+from core.plan import plan_block
+from core.plan.data import ScatterAdd
+from core.runtime.native import native_interpreter
+from core.runtime.run import Run
+from tests.device import emulator
+from tests.device.emulator import Emulated, EmulatedBackend, EmulatorFault, compiler
+from tests.device.test_emulated import agree
+from tests.device.test_products import APART
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
+
+
+def scattering(
+    count: int, size: int, inner: int = 3, op: str = "scatter_add_like", dtype: str = "float32"
+) -> tuple[Block, list[np.ndarray]]:
+    """A reduction of `count` rows to `size` rows, more of them to the first ones; operands for it."""
+    rng = np.random.default_rng(count + size)
+    index = np.minimum(rng.integers(0, size, count), rng.integers(0, size, count))
+    if op == "scatter_add_like":
+        index[rng.random(count) < 0.2] -= size  # counted from the end
+    return block_of(op, ((count, inner), (size, inner)), count, dtype), [
+        rng.standard_normal((count, inner)).astype(dtype), index, np.zeros((size, inner), dtype)
+    ]  # fmt: skip
+
+
+def block_of(op: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], count: int, dtype: str, axis: int = 0) -> Block:
+    b = BlockBuilder()
+    given, made = (TensorType(shape, dtype) for shape in shapes)
+    arrays = b.param(given), b.param(TensorType((count,), "int64")), b.param(made)
+    block = b.build([b.emit(op, *arrays, **({"axis": axis} if axis else {}))])
+    assert any(isinstance(i, ScatterAdd) for i in plan_block(block, DEVICE_TARGET).body.instructions)
+    return block
+
+
+@pytest.fixture(params=["looked through", "compared", "by digits"])
+def form(request, monkeypatch):
+    """Every way to find the rows of a result, for all sizes."""
+    monkeypatch.setattr(scatter, "FEW", 1 << 20 if request.param == "looked through" else 0)
+    monkeypatch.setattr(scatter, "MOST_COMPARED", 0 if request.param == "by digits" else 1 << 20)
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 1), (7, 40), (150, 9), (200, 70), (130, 300)])
+def test_results_have_the_bits_of_the_cpu(form, count, size):
+    """Numbers of a result are added in the order of the index."""
+    block, values = scattering(count, size)
+
+    (found,) = native_interpreter(block, EmulatedBackend(2, 64, seed=count, rules=APART))(Run(), *values)
+
+    (wanted,) = native_interpreter(block, CPU)(Run(), *values)
+    assert found.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("op", ["segment_max", "segment_prod"])
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_other_reductions_agree_with_the_reference_executor(form, op, dtype):
+    agree(*scattering(100, 40, 2, op, dtype), EmulatedBackend(2, 32, rules=APART))
+
+
+def test_rows_of_several_matrices_are_reduced_apart(form):
+    rng = np.random.default_rng(3)
+    block = block_of("scatter_add_like", ((2, 50, 3), (2, 37, 3)), 50, "float32", axis=1)
+    x, index = rng.standard_normal((2, 50, 3)).astype("float32"), rng.integers(-37, 37, 50)
+
+    agree(block, [x, index, np.zeros((2, 37, 3), "float32")], EmulatedBackend(2, 64, rules=APART))
+
+
+@pytest.mark.parametrize("wrong", [None, 60, -61])
+def test_gathered_rows_are_reduced_without_a_copy_of_them(form, wrong):
+    rng = np.random.default_rng(4)
+    b = BlockBuilder()
+    x, taken, at, like = (
+        b.param(TensorType(shape, dtype))
+        for shape, dtype in (((60, 3), "float32"), ((100,), "int64"), ((100,), "int64"), ((45, 3), "float32"))
+    )
+    block = b.build([b.emit("scatter_add_like", b.emit("gather", x, taken), at, like)])
+    assert any(isinstance(i, ScatterAdd) and i.rows for i in plan_block(block, DEVICE_TARGET).body.instructions)
+    rows = rng.integers(-60, 60, 100)
+    rows[50] = rows[50] if wrong is None else wrong
+    values = [
+        rng.standard_normal((60, 3)).astype("float32"),
+        rows,
+        rng.integers(0, 45, 100),
+        np.zeros((45, 3), "float32"),
+    ]
+
+    agree(block, values, EmulatedBackend(2, 64, rules=APART))
+
+
+@pytest.mark.parametrize("wrong", [40, -41, 2**40])
+def test_an_index_out_of_range_is_an_error(form, wrong):
+    block, values = scattering(100, 40)
+    values[1][77] = wrong
+
+    agree(block, values, EmulatedBackend(2, 64, rules=APART))
+
+
+def test_the_sizes_of_a_launch_and_the_order_of_threads_change_no_bits(monkeypatch):
+    monkeypatch.setattr(scatter, "MOST_COMPARED", 4000)  # the smaller launches sort by digits, the larger one compares
+    block, values = scattering(600, 90, 2)
+    backends = [EmulatedBackend(*each, rules=APART, seed=i) for i, each in enumerate([(1, 32), (2, 32), (4, 64)])]
+
+    found = [native_interpreter(block, each)(Run(), *values)[0].tobytes() for each in backends]
+
+    assert len(set(found)) == 1
+
+
+def zeros(nbytes: int) -> np.ndarray:
+    room = np.zeros(nbytes + emulator.ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % emulator.ALIGNMENT
+    return room[start : start + nbytes]
+
+
+@pytest.mark.parametrize("most", [0, 1 << 20])
+def test_a_barrier_of_a_sort_that_is_taken_out_is_a_race(most, monkeypatch):
+    monkeypatch.setattr(scatter, "MOST_COMPARED", most)
+    monkeypatch.setattr(emulator, "_aligned", zeros)  # a position that is read too early is then one of the array
+    block, values = scattering(90, 70)
+    code = write_device_step(plan_block(block, DEVICE_TARGET), 1, 64, APART)
+    barriers = [m.span() for m in re.finditer(r"  call void @dev_barrier\(i32 \d+\)", code.text)]
+    assert len(barriers) == (3 if most else 6)
+
+    for start, end in barriers:
+        native = native_interpreter(block, backend := EmulatedBackend(1, 64, rules=APART))
+        (region,) = backend.compiled
+        region.emulated = Emulated(replace(code, text=code.text[:start] + code.text[end:]), watches=True)
+        with pytest.raises(EmulatorFault, match="a race"):
+            native(Run(), *values)
+
+
+@pytest.mark.skipif(not has_linker(), reason="no nvJitLink")
+@pytest.mark.parametrize(("count", "size"), [(16, 50000), (8192, 50000), (1 << 20, 50000)])
+def test_scatters_of_real_sizes_become_machine_code_without_spilled_registers(count, size):
+    block = block_of("scatter_add_like", ((count, 512), (size, 512)), count, "float32")
+    code = write_device_step(plan_block(block, DEVICE_TARGET), 132, 256, APART)
+
+    assert cubin_of(ptx_of(code, "sm_90"), "sm_90").spilled == 0
