@@ -16,6 +16,7 @@ The plan, as data:
     geometry      specs of the other kernels: padding, convolution, pooling, transposition
     channel_lanes, filter_sums  specs of convolutions, and of their adjoints to filters, with channels in the lanes
     winograd      specs of convolutions with 3 x 3 filters by the algorithm of Winograd
+    patches, covering  specs of convolutions, and of the adjoints of pooling, for kernels that read windows in place
     systems       specs of factorisations, eigenvalues and triangular systems
     merge_specs   specs of the kernels that merge rows by their numbers
     lookups       specs of the kernels that walk tables: rows of sequences, sorted vectors, boxes, scores of labels

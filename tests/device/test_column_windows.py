@@ -58,7 +58,7 @@ def windowed(block: Block, on: Target) -> list[bool]:
     return [takes_window(i) for i in plan_block(block, on).body.instructions if isinstance(i, Striped)]
 
 
-FAST = {("causal", "repeats"), ("sliding", "stores"), ("both", "wide"), ("dropped", "high")}
+FAST = {("causal", "repeats"), ("sliding", "stores"), ("dropped", "high")}
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_attention_to_a_band_agrees_with_the_reference_executor(name, how):
 @pytest.mark.parametrize(
     ("name", "number", "operand"),
     [
-        ("small", 1e6, 1),
         ("fused", np.nan, 1),
+        pytest.param("small", 1e6, 1, marks=pytest.mark.slow),
         pytest.param("causal", np.inf, 0, marks=pytest.mark.slow),
         pytest.param("causal", 3e4, 2, marks=pytest.mark.slow),
         pytest.param("sliding", -np.inf, 3, marks=pytest.mark.slow),
@@ -134,11 +134,11 @@ def test_bits_do_not_depend_on_the_launch():
         native_interpreter(block, EmulatedBackend(*each, target=TARGETS["repeats"], seed=i, rules=SCOPES[1]))(
             Run(), *values
         )
-        for i, each in enumerate([(1, 64), (2, 64), (5, 64)])
+        for i, each in enumerate([(1, 64), (3, 64)])
     ]
 
-    for each in zip(*found, strict=True):
-        assert len({x.tobytes() for x in each}) == 1
+    for one, two in zip(*found, strict=True):
+        assert one.tobytes() == two.tobytes()
 
 
 def test_a_mask_that_is_data_leaves_out_no_columns():
