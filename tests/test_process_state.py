@@ -36,7 +36,7 @@ OWNERS = {
     "signal.signal": {"service/cli/main.py", "service/cli/server.py", "service/worker/main.py"},
     "signal.setitimer": {"service/cli/server.py"},
     "logging.basicConfig": {"service/logs.py"},
-    "os.environ": {"service/cli/main.py"},  # the command `profile`
+    "os.environ": {"service/cli/main.py", "service/worker/main.py"},  # a spare worker learns its GPU from `Start`
 }
 """Every file that may set a switch; two where the files run in different processes."""
 

@@ -4,7 +4,7 @@ peak.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from core.analysis.place import place
@@ -12,10 +12,14 @@ from core.codegen.machine_peak import MachinePeak, machine_peak
 from core.codegen.threads import thread_count
 from core.cost import count_work
 from core.ir import Block, TensorType
+from core.plan.data import Instruction
+from core.plan.flow import Branch, Loop
 from core.plan.work import Work, work_of
 from core.runtime.times import Spent, Times
 
 __all__ = ["as_text", "profile_of"]
+
+FLOW: dict[str, type] = {"loop": Loop, "branch": Branch}
 
 
 def profile_of(times: Times, on_cpu: bool = True) -> dict[str, Any]:
@@ -32,6 +36,9 @@ def profile_of(times: Times, on_cpu: bool = True) -> dict[str, Any]:
         for each, spent in times.kernels.items()
         if spent.calls
     ]
+    for parts, spent in times.together.items():
+        at = next((each.location for each in parts if each.location is not None), None)
+        found.append(_row(_work_together(parts), spent, best) | {"of": place(at), "compiled": True})
     for op, block, spent in times.ops.values():
         flops = sum(count_work(Block((), (op,), (), block.types), 1).values())
         types = (block.types[name] for name in op.outputs)
@@ -48,6 +55,31 @@ def profile_of(times: Times, on_cpu: bool = True) -> dict[str, Any]:
         "peak": None if best is None else _shown(best),
         "kernels": found,
     }
+
+
+def _work_together(parts: Sequence[Instruction]) -> Work:
+    """The work of instructions that ran as one. Only the run tells how much loops and branches do: they count 0."""
+    if len(parts) == 1 and not isinstance(parts[0], Loop | Branch):
+        return work_of(parts[0])
+    works = [work_of(each) for each in _flat(parts)]
+    ops = tuple(dict.fromkeys(op for each in works for op in each.ops))
+    kind = next((name for name, flow in FLOW.items() if any(isinstance(each, flow) for each in parts)), "")
+    text = f"{kind} of {len(works)} kernels" if kind else f"{len(works)} kernels"
+    dtype = works[0].dtype if works else "float32"
+    if kind:
+        return Work(text, 0, 0, dtype, ops)
+    return Work(text, sum(each.flops for each in works), sum(each.nbytes for each in works), dtype, ops)
+
+
+def _flat(parts: Iterable[Instruction]) -> Iterator[Instruction]:
+    """All instructions that compute, those inside of loops and branches too."""
+    for each in parts:
+        if isinstance(each, Loop):
+            yield from _flat(each.body.instructions)
+        elif isinstance(each, Branch):
+            yield from _flat((*each.yes.instructions, *each.no.instructions))
+        else:
+            yield each
 
 
 def _row(work: Work, spent: Spent, best: MachinePeak | None) -> dict[str, Any]:

@@ -53,6 +53,7 @@ CPU_TARGET = Target(
     ),
     products=ProductRules(
         takes_epilogue=_takes_epilogue,
+        stores_result=packed_gemm.has_blocks,
         transposes=_transposes,
         transposes_invariant=True,
         pairs=_pairs,
@@ -67,6 +68,7 @@ CPU_TARGET = Target(
         short_row_bytes=16,
         short_row_channels=64,
         single_tap_channels=256,
+        point_channels=512,
         longest_filter_row=16,
         pixels={"correlate": 64, "input_adjoint": 64, "filter_adjoint": 256},
         share=256,

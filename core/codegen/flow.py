@@ -1,7 +1,6 @@
 """Loops and branches in the step function.
 
-A stack has its own memory, which grows when it is full: `stacks` is a table of (address, bytes) pairs that lives from
-step to step, so that only the first steps allocate. A recording is two numbers, its first slot and its length.
+A recording is two numbers: its first slot in the memory of a stack (`stack_memory`), and its length.
 """
 
 from __future__ import annotations
@@ -9,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from core.codegen.llvm import I64, Function, IRValue
+from core.codegen.stack_memory import made_room
 from core.codegen.step_writer import StepWriter
 from core.codegen.tensor_arrays import held
 from core.plan.data import Gemm, Root, Sequence, Stack
 from core.plan.flow import Ahead, Branch, Elements, Growing, Hoisted, Loop, Recording, Source, State
-from core.runtime.control_words import CONTROL, STACK, STOPPED
+from core.runtime.control_words import STACK, STOPPED
 
-__all__ = ["grow_function", "slot_function", "write_branch", "write_loop"]
+__all__ = ["write_branch", "write_loop"]
 
 
 def write_branch(step: StepWriter, each: Branch) -> None:
@@ -254,26 +254,8 @@ def _new_slot(step: StepWriter, recording: Recording, start: IRValue, at: IRValu
     if recording.element is not None:  # a slot of a few words, once for each run of an inner loop: short code is better
         arguments = f"{entry}, {slot}, {nbytes}, {I64(recording.stack.slot_bytes)}, {f.param('control')}, {refusal}"
         return f.op(f"call ptr @slot({arguments})", "ptr")
-    have = f.load(f.at(entry, I64(8), "uint8"), "int64")
-    with f.when(f.compare("icmp sgt", nbytes, have)):
-        f.do(f"call void @grow({entry}, {nbytes}, {f.param('control')}, {refusal})")
-    fits = f.compare("icmp sle", nbytes, f.load(f.at(entry, I64(8), "uint8"), "int64"))
+    fits = made_room(f, entry, nbytes, refusal)
     return _slot_address(step, recording.stack, f.select(fits, slot, I64(0)))
-
-
-def slot_function() -> Function:
-    """``slot(stack, index, needed, size, control, refusal)``: the address of slot `index`, as in `_new_slot`."""
-    params = [("stack", "ptr"), ("index", "int64"), ("needed", "int64"), ("size", "int64"), ("control", "ptr"),
-              ("refusal", "int64")]  # fmt: skip
-    f = Function("slot", params, "ptr", noalias=False)
-    size = f.at(f.param("stack"), I64(8), "uint8")
-    with f.when(f.compare("icmp sgt", f.param("needed"), f.load(size, "int64"))):
-        f.do(f"call void @grow({f.param('stack')}, {f.param('needed')}, {f.param('control')}, {f.param('refusal')})")
-    fits = f.compare("icmp sle", f.param("needed"), f.load(size, "int64"))
-    index = f.select(fits, f.param("index"), I64(0))
-    address = f.at(f.load(f.param("stack"), "ptr"), f.binary("mul", index, f.param("size")), "uint8")
-    f.do(f"ret {address}")
-    return f
 
 
 def _slot_address(step: StepWriter, stack: Stack, slot: IRValue) -> IRValue:
@@ -285,55 +267,3 @@ def _slot_address(step: StepWriter, stack: Stack, slot: IRValue) -> IRValue:
 def copy(f: Function, target: IRValue, source: IRValue, nbytes: int) -> None:
     f.declarations.add("declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)")
     f.do(f"call void @llvm.memmove.p0.p0.i64({target}, {source}, i64 {nbytes}, i1 false)")
-
-
-def grow_function(least: int) -> Function:
-    """``grow(stack, needed, control, refusal)``: give a stack memory for `needed` bytes and keep its contents.
-
-    The size is that of `Target.stack_bytes`: a power of two, at least `least` bytes.
-
-    The contents are copied. If `needed` is above control's `max_bytes`, or the new memory above its `memory_left`, or
-    the system has none, the error word is set and the stack stays as it is. refusal: the error word (`STACK`).
-    """
-    f = Function(
-        "grow", [("stack", "ptr"), ("needed", "int64"), ("control", "ptr"), ("refusal", "int64")], noalias=False
-    )
-    f.declarations |= {
-        "declare ptr @aligned_alloc(i64, i64)",
-        "declare void @free(ptr)",
-        "declare i64 @llvm.ctlz.i64(i64, i1)",
-        "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",
-    }
-    size = f.at(f.param("stack"), I64(8), "uint8")
-    old = f.load(size, "int64")
-    zeros = f.op(f"call i64 @llvm.ctlz.i64({f.binary('sub', f.param('needed'), I64(1))}, i1 false)", "int64")
-    power = f.binary("shl", I64(1), f.binary("sub", I64(64), zeros))
-    rounded = f.select(f.compare("icmp sgt", power, I64(least)), power, I64(least))
-    limit = f.load(f.at(f.param("control"), I64(CONTROL.index("max_bytes")), "int64"), "int64")
-    allowed = f.compare("icmp sle", f.param("needed"), limit)
-    memory = f.at(f.param("control"), I64(CONTROL.index("memory_left")), "int64")
-    left = f.load(memory, "int64")
-    fits = f.compare("icmp sle", rounded, left)  # old and new memory exist together while the contents are copied
-    fresh = f.slot("ptr")
-    f.write(IRValue("null", "ptr"), fresh)
-    with f.when(f.binary("and", allowed, fits)):
-        f.write(f.op(f"call ptr @aligned_alloc(i64 64, {rounded})", "ptr"), fresh)
-    got = f.read(fresh, "ptr")
-    missing = f.compare("icmp eq", got, IRValue("null", "ptr"))
-    refused, granted, out = f.label("refused"), f.label("granted"), f.label("out")
-    f.branch(missing, refused, granted)
-    f.begin(refused)
-    refusal = f.param("refusal")
-    reason = f.select(allowed, refusal, f.binary("sub", refusal, I64(1)))
-    f.store(reason, f.at(f.param("control"), I64(CONTROL.index("error")), "int64"))
-    f.jump(out)
-    f.begin(granted)
-    f.store(f.binary("sub", left, f.binary("sub", rounded, old)), memory)
-    before = f.load(f.param("stack"), "ptr")
-    f.do(f"call void @llvm.memcpy.p0.p0.i64({got}, {before}, {old}, i1 false)")
-    f.do(f"call void @free({before})")
-    f.store(got, f.param("stack"))
-    f.store(rounded, size)
-    f.jump(out)
-    f.begin(out)
-    return f

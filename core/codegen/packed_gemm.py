@@ -27,7 +27,16 @@ from core.codegen.vector_slices import mask, move, slices_of, store_lanes
 from core.ir.errors import InternalError
 from core.plan.data import Gemm, Instr, RowKernel, View
 
-__all__ = ["PackedGemm", "is_packed", "packed_gemm_function", "packed_gemm_of", "packs", "sums_bytes", "takes_pairs"]
+__all__ = [
+    "PackedGemm",
+    "has_blocks",
+    "is_packed",
+    "packed_gemm_function",
+    "packed_gemm_of",
+    "packs",
+    "sums_bytes",
+    "takes_pairs",
+]
 
 DEPTH = 512
 """Most steps along k in one block, whose sums are then added to the result: so much of a panel stays in the cache."""
@@ -123,6 +132,12 @@ def is_packed(rows: int, columns: int) -> bool:
 def packs(each: Gemm) -> bool:
     """Whether the second operand of this product is copied panel by panel; only such products take an epilogue."""
     return is_packed(*each.c.shape[-2:]) and each.c.strides[-1] == 1 and 1 in each.b.strides[-2:]
+
+
+def has_blocks(each: Gemm) -> bool:
+    """Whether the sums of this product are added up in several blocks along k: they are stored in between."""
+    terms = each.a.shape[-1] // 2 if each.a.dtype == "bfloat16" else each.a.shape[-1]
+    return terms > DEPTH
 
 
 def packed_gemm_of(each: Gemm, threads: int = 1) -> PackedGemm | None:
@@ -244,9 +259,8 @@ class _Panel:
         operands = self._operands(row, c[0])
         last = f.compare("icmp eq", f.binary("add", k, count), I64(p.k))
         size, packed = (rows, self.columns), (self.packed, p.tile[1])
-        each_step = self._fetcher(operands, rows) if operands else None
-        sums = tile(f, p.dtype, size, width, (I64(0), count), a, packed, c, each_step, p.pairs)
-
+        stretches = self._fetcher(operands, rows) if operands else None
+        sums = tile(f, p.dtype, size, width, (I64(0), count), a, packed, c, stretches, p.pairs)
         for total, address, which in sums:
             if p.accumulate or p.depth < p.k:
                 total = f.binary("fadd", total, f.load(address, p.dtype, width, which))
@@ -298,23 +312,23 @@ class _Panel:
             here = self.f.at(address, I64(piece.start), number.dtype)
             store_lanes(self.f, self.f.splat(number, width), here, piece.count)
 
-    def _fetcher(self, operands: list[IRValue], rows: int) -> Callable[[IRValue], None]:
-        """Writes prefetches of the epilogue's operands for a tile: one cache line of each array in a step along k."""
+    def _fetcher(self, operands: list[IRValue], rows: int) -> tuple[int, Callable[[IRValue], None]]:
+        """Stretches of steps along k; each fetches a cache line of every array that the epilogue of a tile needs."""
         f, p, kernel = self.f, self.p, self.p.then
         assert kernel is not None
         f.declarations.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        shift = max(p.depth // (rows * LINES), 1).bit_length() - 1
+        steps = max(p.depth // (rows * LINES), 1)
 
         def fetch(k: IRValue) -> None:
-            at = f.intrinsic("smin", f.op(f"lshr {k}, {shift}", "int64"), I64(rows * LINES - 1))
-            row, line = f.op(f"lshr {at}, {LINES.bit_length() - 1}", "int64"), f.op(f"and {at}, {LINES - 1}", "int64")
+            at = f.intrinsic("smin", f.op(f"udiv {k}, {steps}", "int64"), I64(rows * LINES - 1))
+            row, line = f.op(f"udiv {at}, {LINES}", "int64"), f.op(f"urem {at}, {LINES}", "int64")
             for i, (address, operand) in enumerate(zip(operands, kernel.operands, strict=True)):
                 if operand.inner != 1 or not operand.outer[0] or (i in p.own and self.result is not None):
                     continue
                 here = move(f, address, operand.dtype, (row, operand.outer[0]), (line, p.tile[1] // LINES))
                 f.do(f"call void @llvm.prefetch.p0({here}, i32 {int(operand.written)}, i32 3, i32 1)")
 
-        return fetch
+        return steps, fetch
 
     def _pack(self, k: IRValue, count: IRValue) -> None:
         """Pack `count` steps from `k` of the columns of b."""

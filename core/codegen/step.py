@@ -14,7 +14,7 @@ import numpy as np
 
 from core.codegen import kernels, parallel
 from core.codegen.apart import NESTED, write_apart
-from core.codegen.flow import grow_function, slot_function, write_branch, write_loop
+from core.codegen.flow import write_branch, write_loop
 from core.codegen.gather_scatter import gather_function, gather_work, indexed_units, scatter_function
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.module import Module
@@ -22,6 +22,7 @@ from core.codegen.polling import is_long, stop_of
 from core.codegen.product import batch_addresses, product_function
 from core.codegen.reductions import identity
 from core.codegen.rows import row_function, rows_poll
+from core.codegen.stack_memory import grow_function, slot_function
 from core.codegen.step_writer import StepWriter
 from core.codegen.stripes import write_striped
 from core.codegen.tensor_arrays import write_array

@@ -61,6 +61,8 @@ class StepWriter(ABC):
         f = self.f
         if root in self.roots:
             return self.roots[root]
+        if root.place == "none":
+            return f.param("arena")
         if root.place == "constant":
             return self.module.data(root.data)
         if root in self.given:

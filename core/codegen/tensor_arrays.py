@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue
+from core.codegen.stack_memory import made_room
 from core.codegen.step_writer import StepWriter
 from core.plan.data import bytes_of
 from core.plan.flow import Elements, Growing, Source
@@ -157,11 +158,8 @@ def _keep(step: StepWriter, each: KeepArray) -> None:
     entry, cursor, size = step.stack_entry(stack), step.cursor(stack), I64(stack.slot_bytes)
     start = f.read(cursor, "int64")
     needed = f.binary("mul", f.binary("add", start, length), size)
-    have = f.at(entry, I64(8), "uint8")
     refusal = I64(STACK - 2 * step.plan.stacks.index(stack))
-    with f.when(f.binary("and", _goes_on(f), f.compare("icmp sgt", needed, f.load(have, "int64")))):
-        f.do(f"call void @grow({entry}, {needed}, {f.param('control')}, {refusal})")
-    fits = f.compare("icmp sle", needed, f.load(have, "int64"))
+    fits = made_room(f, entry, needed, refusal, _goes_on(f))
     count = f.select(f.binary("and", _goes_on(f), fits), length, I64(0))
     own = f.at(f.load(entry, "ptr"), f.binary("mul", start, size), "uint8")
     f.declarations.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
@@ -221,10 +219,7 @@ def _fail(f: Function) -> None:
 def _room(f: Function, length: IRValue) -> Iterator[IRValue]:
     """Inside the context, the array has memory for `length` elements. The context's value is the address of it."""
     stack, needed = f.param("stack"), f.binary("mul", length, f.param("size"))
-    size = f.at(stack, I64(8), "uint8")
-    with f.when(f.compare("icmp sgt", needed, f.load(size, "int64"))):
-        f.do(f"call void @grow({stack}, {needed}, {f.param('control')}, {f.param('refusal')})")
-    with f.when(f.compare("icmp sle", needed, f.load(size, "int64"))):
+    with f.when(made_room(f, stack, needed, f.param("refusal"))):
         yield f.load(stack, "ptr")
 
 

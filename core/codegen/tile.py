@@ -38,7 +38,7 @@ def dot_pairs(f: Function, a: IRValue, b: IRValue, total: IRValue) -> IRValue:
 def tile(
     f: Function, dtype: str, size: tuple[int, int], width: int, steps: tuple[IRValue, IRValue],
     a: tuple[IRValue, int, int], b: tuple[IRValue, int], c: tuple[IRValue, int],
-    each_step: Callable[[IRValue], None] | None = None, pairs: bool = False,
+    stretches: tuple[int, Callable[[IRValue], None]] | None = None, pairs: bool = False,
 ) -> list[tuple[IRValue, IRValue, IRValue | None]]:  # fmt: skip
     """The sums over `steps` along k of a [rows, k] times b [k, columns]: (vector, address in c, mask) of each.
 
@@ -46,7 +46,7 @@ def tile(
     a:         address of its first row, stride of its rows, stride of its steps along k.
     b:         address of its columns, stride of its steps along k.
     c:         address of the tile, stride of its rows.
-    each_step: writes more instructions for each step along k.
+    stretches: steps of a stretch along k, and a function that writes more instructions at the start of each.
     pairs:     whether an element of a and b, as long as a float32, is two bfloat16 numbers that follow each other
                along k.
     """
@@ -58,9 +58,8 @@ def tile(
     for each in sums:
         for slot in each:
             f.write(zero, slot)
-    with f.loop(*steps) as k:
-        if each_step is not None:
-            each_step(k)
+
+    def step(k: IRValue) -> None:
         b_row = f.at(b[0], f.op(f"mul nsw {k}, {b[1]}", "int64"), dtype)
         b_vectors = [f.load(f.at(b_row, I64(j * width), dtype), dtype, width, masks[j]) for j in range(count)]
         a_here = f.at(a[0], f.op(f"mul nsw {k}, {a[2]}", "int64"), dtype)
@@ -69,6 +68,16 @@ def tile(
             for j in range(count):
                 total = f.read(sums[i][j], dtype, width)
                 f.write((dot_pairs if pairs else Function.fma)(f, one, b_vectors[j], total), sums[i][j])
+
+    if stretches is None:
+        with f.loop(*steps) as k:
+            step(k)
+    else:
+        length, begin = stretches
+        with f.loop(*steps, length) as first:
+            begin(first)
+            with f.loop(first, f.intrinsic("smin", f.binary("add", first, I64(length)), steps[1])) as k:
+                step(k)
     return [
         (f.read(sums[i][j], dtype, width), f.at(c[0], I64(i * c[1] + j * width), dtype), masks[j])
         for i in range(rows)

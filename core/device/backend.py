@@ -22,7 +22,7 @@ from core.device.launches import DeviceCode
 from core.device.ptx import cubin_of, has_linker, ptx_of
 from core.device.region import DeviceRegion
 from core.device.rules import RULES, Rules
-from core.device.step import write_device_step
+from core.device.step import write_device_step, write_timed_step
 from core.ir.errors import ExecutionError, InternalError
 from core.plan.data import Instruction, Interpreted, Sequence
 from core.plan.flow import Branch, Loop
@@ -88,11 +88,11 @@ class DeviceBackend:
         return self._code(plan).arena_bytes
 
     def compile(self, plan: Plan, timed: bool = False) -> DeviceRegion:
-        """The compiled plan. timed: has no effect; the times of single kernels are not measured.
+        """The compiled plan. timed: each instruction has a launch of its own, as far as that is possible.
 
         Raises ExecutionError (compiler_failed), DeviceFault.
         """
-        code = self._code(plan)
+        code, parts = write_timed_step(*self._how(plan)) if timed else (self._code(plan), ())
         for each in code.products:
             self.driver.prepare(each, [WHOLE_ARRAY] * len(each.places))
         functions = self.driver.load(self._machine_code(code), code.launches)
@@ -102,7 +102,7 @@ class DeviceBackend:
                     f"{launch.kernel} needs {launch.grid} blocks at once, but this GPU runs {function.most_blocks}",
                     "compiler_failed",
                 )
-        region = DeviceRegion(plan, code, functions, self.driver, self.arena)
+        region = DeviceRegion(plan, code, functions, self.driver, self.arena, parts)
         self._regions.add(region)
         return region
 
@@ -118,8 +118,12 @@ class DeviceBackend:
             each.free_idle()
 
     def _code(self, plan: Plan) -> DeviceCode:
+        return write_device_step(*self._how(plan))
+
+    def _how(self, plan: Plan) -> tuple[Plan, int, int, Rules]:
+        """The arguments of `write_device_step`."""
         is_small = max(map(_work, _flat(plan.body)), default=0) <= ONE_BLOCK
-        return write_device_step(plan, 1 if is_small else self._blocks, self._block, self.rules)
+        return plan, 1 if is_small else self._blocks, self._block, self.rules
 
     def _machine_code(self, code: DeviceCode) -> bytes:
         architecture = self.driver.properties.architecture

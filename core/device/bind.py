@@ -27,6 +27,7 @@ def bind_device_step(
     backend = executable.backend
     if executable.machine is None or not isinstance(backend, DeviceBackend):
         return None
-    if executable.machine.region is not None:
+    region = executable.machine.region
+    if region is not None and not region.plan.cuts:  # results of open sizes have no place of their own
         return bind_region(executable, values, memory)
     return bind_parts(executable, backend.driver, values)

@@ -158,6 +158,7 @@ class DeviceBoundStep:
 
         results: arrays of its outputs, by any names. Raises OutOfMemory, DeviceFault.
         """
+        self._copies.wait(self._driver.current().record())  # some results may have been computed from those of the step
         leaving = send(self._driver, self._copies, results)
         self._last.left = leaving.sent
         return leaving
@@ -173,7 +174,10 @@ class DeviceBoundStep:
         """
         for i, each in _tables(self._executable):
             table = values[each.name]
-            if not isinstance(table, self._driver.xp.ndarray) or not table.flags.c_contiguous:
+            if not isinstance(table, self._driver.xp.ndarray):
+                return False
+            readable = self._region.readable(table)
+            if self._driver.address(readable) != self._driver.address(table):
                 return False
             self._tables[each.name] = table
             for turn in self._turns:
@@ -256,8 +260,8 @@ def write_rows(out: Outputs, tables: Mapping[str, Any]) -> None:
 
 def all_finite(xp: Any, out: Outputs) -> bool:
     """Whether all gradients are finite."""
-    dense = (each.values if isinstance(each, RowArray) else each for each in out.gradients.values())
-    return all(bool(xp.isfinite(each).all()) for each in dense)
+    dense = [each.values if isinstance(each, RowArray) else each for each in out.gradients.values()]
+    return not dense or bool(xp.stack([xp.isfinite(each).all() for each in dense]).all())  # one copy to the host
 
 
 def _tables(executable: Executable) -> list[tuple[int, Any]]:

@@ -170,9 +170,9 @@ class _CupyStream:
     def multiply(self, product: Multiplication, addresses: Sequence[int]) -> None:
         self._driver.products.run(product, addresses, self.cupy.ptr)
 
-    def record(self) -> _CupyEvent:
+    def record(self, timed: bool = False) -> _CupyEvent:
         with self._driver._faults():
-            event = self._driver.xp.cuda.Event(disable_timing=True)
+            event = self._driver.xp.cuda.Event(disable_timing=not timed)
             event.record(self.cupy)
         return _CupyEvent(self._driver, event)
 
@@ -202,6 +202,10 @@ class _CupyEvent:
     def synchronize(self) -> None:
         with self._driver._faults():
             self.cupy.synchronize()
+
+    def seconds_since(self, earlier: _CupyEvent) -> float:
+        with self._driver._faults():
+            return float(self._driver.xp.cuda.get_elapsed_time(earlier.cupy, self.cupy)) / 1e3
 
 
 class _CupyGraph:

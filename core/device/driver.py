@@ -59,6 +59,9 @@ class Event(Protocol):
     def synchronize(self) -> None:
         """Wait until all work before it has ended. Raises DeviceFault."""
 
+    def seconds_since(self, earlier: Any) -> float:
+        """The time between two timed events of a stream that have come. Raises DeviceFault."""
+
 
 class Function(Protocol):
     """A kernel that is loaded. most_blocks: how many of its blocks run at once on the whole GPU."""
@@ -86,7 +89,8 @@ class Stream(Protocol):
     def multiply(self, product: Multiplication, addresses: Sequence[int]) -> None:
         """Compute a product. addresses: of its `places`. Raises ExecutionError (compiler_failed), DeviceFull."""
 
-    def record(self) -> Event: ...
+    def record(self, timed: bool = False) -> Event:
+        """This moment. timed: the GPU notes its time."""
 
     def wait(self, event: Any) -> None:
         """Work that is given from now on waits for `event`."""

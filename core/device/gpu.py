@@ -28,7 +28,6 @@ LACKS = frozenset(("eigenvalues", "eigenvectors", "exponential", "orthogonalize"
 DEVICE_TARGET = replace(
     CPU_TARGET,
     interprets=False,
-    open_sizes=False,
     grows=False,
     lacks=LACKS,
     alignment=256,
@@ -42,6 +41,7 @@ DEVICE_TARGET = replace(
     ),
     products=ProductRules(
         takes_epilogue=lambda product: False,
+        stores_result=lambda product: True,
         transposes=lambda rows, columns: False,  # a product reads any strides through shared memory
         transposes_invariant=False,
         pairs=lambda dtype, rows, columns, terms: True,  # tensor cores

@@ -172,6 +172,7 @@ class ProductWriter:
     A subclass may read operands that are no matrices in memory (`operands`, `begin`), and store the result elsewhere
     than the strides of c say (`matrix`, `result`).
 
+    ends:    rows and columns of c behind them are not stored.
     longest: most terms that are added to one register, a multiple of 64; longer sums continue in memory, since small
              terms would get lost in a large sum.
     """
@@ -185,6 +186,7 @@ class ProductWriter:
         number = threads.number(f)
         self.local = f.op(f"urem {number}, {threads.block}", "int64")
         self.block = f.op(f"udiv {number}, {threads.block}", "int64")
+        self.ends: tuple[IRValue, IRValue] = I64(self.m), I64(self.n)
         self.tiles = self.operands(self.form.tiles(each))
         first = threads.shared(f, sum(tile.nbytes for tile in self.tiles))
         self.tiles[0].base = first
@@ -279,13 +281,13 @@ class ProductWriter:
         f, dtype = self.f, view.dtype
         for row, column, value in self.form.results(f, self.local):
             row, column = f.binary("add", places[0], row), f.binary("add", places[1], column)
-            below = f.compare("icmp slt", row, I64(self.m))
+            below = f.compare("icmp slt", row, self.ends[0])
             lanes = value.lanes
             whole = lanes > 1 and vector_of(view, -1) % lanes == 0
             for i in range(1 if whole else lanes):
                 at = f.binary("add", column, I64(i)) if i else column
                 one = value if whole or lanes == 1 else f.op(f"extractelement {value}, i64 {i}", dtype)
-                inside = f.binary("and", below, f.compare("icmp slt", at, I64(self.n)))
+                inside = f.binary("and", below, f.compare("icmp slt", at, self.ends[1]))
                 if view is self.each.c:
                     offset, stored = self.result(batch, row, at)
                     inside = inside if stored is None else f.binary("and", inside, stored)

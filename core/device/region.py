@@ -13,13 +13,15 @@ import threading
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from core.device.arena import SharedArena
-from core.device.driver import DeviceFull, Driver, Graph, Memory
+from core.device.driver import DeviceFull, Driver, Event, Graph, Memory
 from core.device.flow import CONTROL_WORDS, STOP_AT, TOO_SMALL
 from core.device.launches import DeviceCode, Launch
 from core.device.multiplication import Multiplication
+from core.device.step import Timed
 from core.device.tiles import VECTOR_BYTES
 from core.ir.errors import ExecutionError, InternalError, Location
 from core.ops.common.types import as_dtype
@@ -95,11 +97,20 @@ class _Words:
 class DeviceRegion:
     """See `core.runtime.backend.Region`. Its arrays are those of the driver's array module.
 
+    timed: the instructions of each work of the code, whose times runs with `times` measure; empty for no times.
     launched: how often the kernels ran. captured: how often a graph was made. Tests read them.
     """
 
-    def __init__(self, plan: Plan, code: DeviceCode, functions: Sequence[Any], driver: Driver, arena: SharedArena):
-        self.plan, self.code, self.driver = plan, code, driver
+    def __init__(
+        self,
+        plan: Plan,
+        code: DeviceCode,
+        functions: Sequence[Any],
+        driver: Driver,
+        arena: SharedArena,
+        timed: Timed = (),
+    ) -> None:
+        self.plan, self.code, self.driver, self._timed = plan, code, driver, timed
         self.launched = self.captured = 0
         self._functions = list(functions)
         self._arena = arena
@@ -212,22 +223,30 @@ class DeviceRegion:
         sent[CONTROL_WORDS : CONTROL_WORDS + self._arrays] = arrays.addresses
         table = [word for each in self._stacks for word in (each.address, each.nbytes, 0)]
         sent[CONTROL_WORDS + self._arrays :] = table
+        events: list[Event] | None = [] if run.times is not None and self._timed else None
         with self._arena.lent(self.arena_bytes) as arena, self._watched(run, stop):
-            self._launch(words, arena, arrays.addresses)
+            self._launch(words, arena, arrays.addresses, events)
             self._stream.synchronize()
         back = words.of_back()
         error = STOPPED if stop[STOP] and not back[ERROR] else int(back[ERROR])
         if error != TOO_SMALL:
             run.ops_left = int(back[OPS_LEFT])
+            if run.times is not None and events is not None:
+                for part, (before, after) in zip(self._timed, pairwise(events), strict=True):
+                    run.times.add_together(part, after.seconds_since(before))
         return error, [int(word) for word in back[CONTROL_WORDS + self._arrays + 2 :: 3]]
 
-    def _launch(self, words: _Words, arena: Memory, given: Sequence[int]) -> None:
+    def _launch(self, words: _Words, arena: Memory, given: Sequence[int], events: list[Event] | None) -> None:
         """Give the work of a run to the stream: as a graph, from the second run at the same addresses on.
 
         A product of the library has its addresses in the graph; those that kernels use are words.
+        events: receives the moments before, between and after the launches, which then are no graph.
         """
         self.launched += 1
         products = [self._addresses(each, arena, given) for each in self.code.products]
+        if events is not None:
+            self._work(words, arena, products, events)
+            return
         key = (arena.address, *(address for each in products for address in each))
         if key not in self._graphs:  # the first run may load code, which a capture does not allow
             while self._graphs and (len(self._graphs) >= MOST_GRAPHS or next(iter(self._graphs))[0] != arena.address):
@@ -246,18 +265,24 @@ class DeviceRegion:
             self._graphs[key] = graph
         graph.launch(self._stream)
 
-    def _work(self, words: _Words, arena: Memory, products: Sequence[Sequence[int]]) -> None:
+    def _work(
+        self, words: _Words, arena: Memory, products: Sequence[Sequence[int]], events: list[Event] | None = None
+    ) -> None:
         nbytes = words.count * WORD
         control = words.device.address
         given = control + CONTROL_WORDS * WORD
         stacks = given + self._arrays * WORD
         self._stream.copy(control, words.sent.address, nbytes)
         functions, operands = iter(self._functions), iter(products)
+        if events is not None:
+            events.append(self._stream.record(timed=True))
         for each in self.code.work:
             if isinstance(each, Launch):
                 self._stream.launch(next(functions), each, (given, arena.address, control, stacks))
             else:
                 self._stream.multiply(each, next(operands))
+            if events is not None:
+                events.append(self._stream.record(timed=True))
         self._stream.copy(words.back.address, control, nbytes)
 
     def _addresses(self, product: Multiplication, arena: Memory, given: Sequence[int]) -> list[int]:

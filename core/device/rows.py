@@ -25,16 +25,20 @@ ALIGNMENT = 256
 
 
 def row_kernel(
-    name: str, each: Rows, threads: Threads, fresh: bool = True, part: bool = False, inside: Collection[int] = ()
-) -> Function:
-    """``name(operands..., scratch[, first, end])`` for all threads. scratch: `sums_room` bytes.
+    name: str, each: Rows, threads: Threads, fresh: bool = True, part: bool = False, inside: Collection[int] = (),
+    window: bool = False,
+) -> Function:  # fmt: skip
+    """``name(operands..., scratch[, first, end][, first_column, end_column])`` for all threads.
 
+    scratch: `sums_room` bytes.
     fresh:  whether results of reductions over rows start with nothing; if not, with what they contain.
     part:   whether it takes the rows from `first` to `end` only.
     inside: operands that hold these rows only, one after another.
+    window: whether it takes the elements of rows from `first_column` to `end_column` only.
     """
     operands = [(f"p{i}", "ptr") for i in range(len(each.kernel.operands))]
     range_of = [("first", "int64"), ("end", "int64")] if part else []
+    range_of += [("first_column", "int64"), ("end_column", "int64")] if window else []
     f = Function(name, [*operands, ("scratch", "ptr"), *range_of], noalias=False)
     _Writer(f, each, threads, fresh, inside).write()
     return f
@@ -102,13 +106,17 @@ class _Writer:
         self.part = "%first" in names
         self.first = f.param("first") if self.part else I64(0)
         self.end = f.param("end") if self.part else I64(each.kernel.rows)
+        self.window = "%first_column" in names
+        self.columns = (
+            (f.param("first_column"), f.param("end_column")) if self.window else (I64(0), I64(self.kernel.inner))
+        )
         self.flat: IRValue = I64(0)
         self.row: list[IRValue] = []
         self.values: dict[int, IRValue] = {}
 
     def write(self) -> None:
         totals = [i for i in self.code if i.kind == "reduce" and self.code[i.args[0]].full]
-        if totals or any(i.kind == "accumulate" for i in self.code):
+        if totals or self.window or any(i.kind == "accumulate" for i in self.code):
             self._by_warps()
         else:
             self._by_elements()
@@ -165,7 +173,8 @@ class _Writer:
             for n, slot in totals.items():
                 f.write(identity(code[n].op, code[n].dtype), slot)
             if sweep.along:
-                with f.loop(lane, I64(self.kernel.inner), WARP) as column:
+                start = f.binary("add", self.columns[0], lane) if self.window else lane
+                with f.loop(start, self.columns[1], WARP) as column:
                     made: dict[int, IRValue] = {}
                     for n in in_order(self.each, sweep.along):
                         value = self._argument(n, made)

@@ -23,7 +23,7 @@ from core.plan.plan import Plan
 from core.plan.striped import Striped
 from core.plan.work import work_of
 
-__all__ = ["Segment", "segments_of"]
+__all__ = ["Segment", "segments_of", "separated"]
 
 Kind = Literal["together", "wide", "product"]
 
@@ -72,6 +72,29 @@ def segments_of(plan: Plan, blocks: int, rules: Rules) -> tuple[Segment, ...]:
         found.append(Segment("product" if large else "wide", one, blocks))
     close()
     return tuple(found) or (Segment("together", (), 1),)
+
+
+def separated(plan: Plan, segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    """The same work with a launch for each instruction that can leave its launch, on as many blocks: bits stay equal.
+
+    segments: those of `segments_of`.
+    """
+    bound, found, number = _bound(plan.body), [], 0
+    for each in segments:
+        if each.kind != "together" or len(each.instructions) < 2:
+            found.append(each)
+            number += len(each.instructions)
+            continue
+        group: list[Instruction] = []
+        for one in each.instructions:
+            if number in bound:
+                group.append(one)
+            else:
+                found += [Segment("together", part, each.blocks) for part in (tuple(group), (one,)) if part]
+                group.clear()
+            number += 1
+        found += [Segment("together", tuple(group), each.blocks)] if group else []
+    return tuple(found)
 
 
 def _bound(body: Sequence) -> frozenset[int]:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from core.codegen import kernels, parallel
 from core.codegen.checks import fail
 from core.codegen.cpus import generating_for
-from core.codegen.llvm import I64, Function, IRValue
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.module import Module
+from core.codegen.reductions import identity
 from core.codegen.step import Step
 from core.device.flow import write_loop
 from core.device.gpu import GPU
@@ -26,7 +27,7 @@ from core.device.product import product_kernel, product_plan
 from core.device.rows import row_kernel, sums_room
 from core.device.rules import RULES, Rules
 from core.device.scatter import scatter_kernel, scatter_scratch
-from core.device.segments import Segment, segments_of
+from core.device.segments import Segment, segments_of, separated
 from core.device.stripes import write_striped
 from core.device.systems import SYSTEMS, system_kernel
 from core.device.threads import Threads
@@ -34,13 +35,30 @@ from core.device.tiles import VECTOR_BYTES, vector_of
 from core.ir.errors import InternalError
 from core.ir.stop import poll
 from core.plan.arena import arrange
-from core.plan.data import Gather, Gemm, Instruction, Interpreted, Kernel, Root, Rows, ScatterAdd, Sequence, Stack, View
+from core.plan.data import (
+    PRODUCT_BLOCK,
+    Gather,
+    Gemm,
+    Instruction,
+    Interpreted,
+    Kernel,
+    Limited,
+    Root,
+    Rows,
+    ScatterAdd,
+    Sequence,
+    Stack,
+    View,
+)
 from core.plan.flow import Branch, Loop
 from core.plan.plan import Plan
 from core.plan.striped import Striped
 from core.runtime.control_words import OPS_LEFT
 
-__all__ = ["write_device_step"]
+__all__ = ["Timed", "write_device_step", "write_timed_step"]
+
+Timed = tuple[tuple[Instruction, ...], ...]
+"""For each launch and each product of the library the instructions that it computes."""
 
 MOST_SCRATCH = 1 << 26
 """Bytes of scratch memory for all threads of one kernel; fewer threads run a kernel that would need more."""
@@ -52,11 +70,28 @@ ANYWHERE = ("any", 0, 0)
 
 def write_device_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES) -> DeviceCode:
     """The step of a plan as launches of at most `blocks` blocks, of `block` threads each."""
+    return _written(plan, segments_of(plan, blocks, rules), block, rules)[0]
+
+
+def write_timed_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES) -> tuple[DeviceCode, Timed]:
+    """The step with a launch for each instruction, where that is possible, and the instructions of each of its work.
+
+    Its results have the bits of those of `write_device_step`.
+    """
+    return _written(plan, separated(plan, segments_of(plan, blocks, rules)), block, rules)
+
+
+def _written(plan: Plan, segments: Iterable[Segment], block: int, rules: Rules) -> tuple[DeviceCode, Timed]:
+    work: list[Launch | Multiplication] = []
+    parts: list[tuple[Instruction, ...]] = []
     with generating_for(GPU):
         step = DeviceStep(plan, block, rules)
-        work = [one for i, each in enumerate(segments_of(plan, blocks, rules)) for one in step.segment(i, each)]
+        for i, each in enumerate(segments):
+            made = step.segment(i, each)
+            work += made
+            parts += [each.instructions] if len(made) == 1 else [each.instructions[:1], each.instructions[1:]]
         text = step.module.text()
-    return DeviceCode(text, tuple(work), step.arena.size + step.module.scratch)
+    return DeviceCode(text, tuple(work), step.arena.size + step.module.scratch), tuple(parts)
 
 
 @dataclass(slots=True)
@@ -207,6 +242,8 @@ class DeviceStep(Step):
 
     def _needs_scratch(self, each: Instruction) -> bool:
         """Whether an instruction writes to scratch memory, which all of them share."""
+        if isinstance(each, Limited):
+            return True
         if isinstance(each, Rows):
             return sums_room(each, self.launch) > 0
         if isinstance(each, Gemm):
@@ -257,19 +294,68 @@ class DeviceStep(Step):
             f.store(number, f.at(address, i, view.dtype))
 
     def gemm(self, each: Gemm, addresses: list[IRValue] | None = None) -> None:
-        assert addresses is None and each.then is None, "the target has no stripes and no epilogues"
+        assert each.then is None, "the target has no epilogues"
         views = (each.a, each.b, each.c)
         plan = product_plan(each, self.launch, self.rules.tf32)
         vectors = tuple(vector_of(v, axis) for v in views for axis in (-2, -1))
         key = ("product", *((v.shape, v.strides, v.dtype) for v in views), each.accumulate, vectors)
         name = self.function(key, "product", lambda name: product_kernel(name, each, self.launch, plan))
-        self._call(name, views, [self.scratch(plan.scratch(each))])
+        more = [self.scratch(plan.scratch(each))]
+        if addresses is None:
+            self._call(name, views, more)
+        else:
+            self.f.do(f"call void @{name}({', '.join(map(str, [*addresses, *more]))})")
 
-    def gather(self, each: Gather) -> None:
+    def limited(self, each: Limited) -> None:
+        """Write the part of an instruction that the length of its arrays asks for. All threads read one length."""
+        f, inner = self.f, each.instruction
+        length = f.load(self.address(each.length), "int64")
+        if isinstance(inner, Rows):
+            self._some_rows(inner, f.op(f"mul nsw {length}, {_elements(inner) // each.bound}", "int64"))
+        elif isinstance(inner, Gather):
+            self.gather(inner, f.op(f"mul nsw {length}, {math.prod(inner.out.shape) // each.bound}", "int64"))
+        elif each.along == "rows":
+            self.gemm(inner)  # rows of a result do not depend on each other
+        else:
+            self._blocks_of_terms(inner, length)
+
+    def _some_rows(self, each: Rows, elements: IRValue) -> None:
+        """The rows of a row kernel with its first `elements` elements. Sums that no row adds to are empty."""
+        f, kernel = self.f, each.kernel
+        sums = {i.operand: i for i in kernel.code if i.kind == "accumulate"}
+        for operand, instr in sums.items():
+            self.fill(each.views[operand], identity(instr.op, instr.dtype))
+        if sums:
+            self.launch.barrier(f)
+        end = f.op(f"udiv {f.binary('add', elements, I64(kernel.inner - 1))}, {kernel.inner}", "int64")
+        key = ("some rows", kernel, *(v.shape for v in each.views))
+        name = self.function(key, "rows", lambda name: row_kernel(name, each, self.launch, part=True))
+        self._call(name, each.views, [self.scratch(sums_room(each, self.launch)), I64(0), end])
+
+    def _blocks_of_terms(self, whole: Gemm, length: IRValue) -> None:
+        """A product with as many blocks of the terms of its sums as the length asks for."""
+        f = self.f
+        if not whole.accumulate:
+            self.fill(whole.c, literal(0, whole.c.dtype))
+        shapes = ((*whole.a.shape[:-1], PRODUCT_BLOCK), (PRODUCT_BLOCK, whole.b.shape[-1]))
+        a, b = (replace(v, shape=shape) for v, shape in zip((whole.a, whole.b), shapes, strict=True))
+        block = Gemm(a, b, whole.c, accumulate=True, location=whole.location)
+        starts = [self.address(v) for v in (whole.a, whole.b, whole.c)]
+        steps = (whole.a.strides[-1], whole.b.strides[-2])
+        count = f.op(f"udiv {f.binary('add', length, I64(PRODUCT_BLOCK - 1))}, {PRODUCT_BLOCK}", "int64")
+        with f.loop(I64(0), count) as i:
+            self.launch.barrier(f)  # the sums of the block before, and scratch memory
+            parts = zip(starts, steps, (a, b), strict=False)
+            moved = [f.at(at, f.op(f"mul nsw {i}, {n * PRODUCT_BLOCK}", "int64"), v.dtype) for at, n, v in parts]
+            self.gemm(block, [*moved, starts[2]])
+
+    def gather(self, each: Gather, end: IRValue | None = None) -> None:
+        """end: after the last element of the result to write; by default all."""
         views = (each.x, each.index, each.out)
         key = ("gather", *((v.shape, v.dtype) for v in views))
         name = self.function(key, "gather", lambda name: gather_kernel(name, each, self.launch))
-        self._call(name, views, [self.base(self.plan.error.root), I64(each.check)])
+        end = I64(math.prod(each.out.shape)) if end is None else end
+        self._call(name, views, [self.base(self.plan.error.root), I64(each.check), end])
 
     def scatter(self, each: ScatterAdd) -> None:
         views = (each.x, each.index, each.out, *([each.rows] if each.rows is not None else []))
@@ -333,6 +419,11 @@ def _entry(step: DeviceStep, name: str) -> Function:
         with step.launch.alone(f):
             f.store(f.read(left, "int64"), word)
     return f
+
+
+def _elements(each: Rows) -> int:
+    """The elements of the domain of a row kernel."""
+    return each.kernel.rows * each.kernel.inner
 
 
 def _overlap(some: set[tuple[str, int, int]], others: set[tuple[str, int, int]]) -> bool:

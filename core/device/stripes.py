@@ -5,8 +5,8 @@ memory of the block. Stripes of a matrix to whose sums each of them adds run one
 matrices, parts of a matrix have sums of their own, which are added up at the end. Sizes alone decide the number of
 parts, so the bits depend on no launch.
 
-A mask that all matrices have in common is computed before the stripes. All columns are computed: a device needs no
-`Striped.window`.
+A mask that all matrices have in common is computed before the stripes. Under a band of positions a stripe computes the
+columns of its window only (`core.device.column_windows`).
 
 A chain over one large matrix (`Striped.shared`) runs stripe by stripe too, each of them on all threads.
 """
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.reductions import identity
 from core.codegen.vector_slices import move, unravel
+from core.device.column_windows import find_moderate, hide, takes_window, window_columns, window_product
 from core.device.product import product_kernel, product_plan
 from core.device.rows import row_kernel, sums_room
 from core.device.threads import block_number, one_block
@@ -46,6 +47,9 @@ MOST_PARTIAL_BYTES = 1 << 26
 """Bytes of the sums of all parts."""
 
 ALIGNMENT = 16
+
+FLAG_BYTES = 4
+"""Bytes of the word that says whether the numbers of a matrix are moderate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,10 @@ def write_striped(step: DeviceStep, each: Striped) -> None:
     addresses = {key: step.address(view) for key, view in layout.addresses.items()}
     sums: list[tuple[View, IRValue, IRValue]] = []
     needed = end + sum(_partial_bytes(product.c) * layout.parts for product in each.sums if layout.parts > 1)
-    scratch = step.scratch(needed)
+    scratch = step.scratch(needed + (FLAG_BYTES * each.domain.batch if takes_window(each) else 0))
+    flags = f.at(scratch, I64(needed), "uint8")
+    if takes_window(each):
+        find_moderate(step, each, flags)
     for product in each.sums if layout.parts > 1 else ():
         view = product.c
         partials = f.at(scratch, I64(end), "uint8")
@@ -88,7 +95,7 @@ def write_striped(step: DeviceStep, each: Striped) -> None:
         end += layout.parts * _partial_bytes(view)
     name = f"stripes{len(step.module.functions)}"
     step.module.functions.append(_function(step, name, each, layout))
-    f.do(f"call void @{name}({', '.join(map(str, [*addresses.values(), scratch]))})")
+    f.do(f"call void @{name}({', '.join(map(str, [*addresses.values(), scratch, flags]))})")
     if sums:
         threads.barrier(f)
     for view, target, partials in sums:
@@ -179,8 +186,8 @@ def _add_up(step: DeviceStep, view: View, target: IRValue, partials: IRValue, pa
 
 
 def _function(step: DeviceStep, name: str, each: Striped, layout: _Layout) -> Function:
-    """``name(arrays..., scratch)`` for all threads: a block takes one stripe, or part of a matrix, after another."""
-    pointers = [f"p{i}" for i in range(len(layout.addresses))] + ["scratch"]
+    """``name(arrays..., scratch, flags)`` for all threads: a block takes stripes, or parts of a matrix, in turn."""
+    pointers = [f"p{i}" for i in range(len(layout.addresses))] + ["scratch", "flags"]
     f = Function(name, [(p, "ptr") for p in pointers], noalias=False)
     writer = _Writer(step, f, each, layout)
     domain, height, blocks = each.domain, each.height, step.launch.blocks
@@ -218,11 +225,16 @@ def _function(step: DeviceStep, name: str, each: Striped, layout: _Layout) -> Fu
 
 
 class _Writer:
-    """Writes the instructions for one stripe. part: of the matrix, if its parts have sums of their own."""
+    """Writes the instructions for one stripe.
+
+    part:    of the matrix, if its parts have sums of their own.
+    columns: the range of columns of the stripe, if it does not compute all of them.
+    """
 
     def __init__(self, step: DeviceStep, f: Function, each: Striped, layout: _Layout) -> None:
         self.step, self.f, self.each, self.layout = step, f, each, layout
         self.part: IRValue | None = None
+        self.columns: tuple[IRValue, IRValue] | None = None
         self.before = layout.nbytes if layout.is_shared else 0
         self.team = one_block(step.launch, self.before)
         self.bases = {key: f.param(f"p{i}") for i, key in enumerate(layout.addresses)}
@@ -231,9 +243,14 @@ class _Writer:
         else:
             self.inside = move(f, f.param("scratch"), "uint8", (block_number(f, step.launch), layout.nbytes))
 
+    @property
+    def adds(self) -> bool:
+        """Whether products over rows add to their results: one of several stripes, or only some columns."""
+        return self.each.height < self.each.domain.rows or takes_window(self.each)
+
     def clear(self, batch: IRValue) -> None:
         """Set the results that stripes add to to zero, for one matrix of the batch."""
-        if self.each.height >= self.each.domain.rows:
+        if not self.adds:
             return
         f = self.f
         for product in self.each.sums:
@@ -248,6 +265,9 @@ class _Writer:
         """Write all instructions for `height` rows of matrix `batch` from `row`."""
         f = self.f
         first = f.binary("add", f.op(f"mul nsw {batch}, {self.each.domain.rows}", "int64"), row)
+        if takes_window(self.each):
+            flag = move(f, f.param("flags"), "uint8", (batch, FLAG_BYTES))
+            self.columns = window_columns(self.step, f, self.each, flag, row, height)
         for part in self.each.body:
             if isinstance(part, Rows):
                 self._rows(part, first, height)
@@ -260,11 +280,16 @@ class _Writer:
         f = self.f
         assert not sums_room(rows, self.team), "blocks would share the scratch memory for sums over rows"
         inside = [i for i, view in enumerate(rows.views) if view.root in self.each.inside]
-        key = ("stripe", rows.kernel, inside, self.before, [v.shape for v in rows.views])
-        name = self.step.function(key, "rows", lambda name: row_kernel(name, rows, self.team, part=True, inside=inside))
+        window = self.columns is not None
+        key = ("stripe", rows.kernel, inside, self.before, [v.shape for v in rows.views], window)
+        make = lambda name: row_kernel(name, rows, self.team, part=True, inside=inside, window=window)
+        name = self.step.function(key, "rows", make)
         given = [self._inside(v) if i in inside else self.bases[v.root, v.offset] for i, v in enumerate(rows.views)]
         end = f.binary("add", first, I64(height))
-        f.do(f"call void @{name}({', '.join(map(str, [*given, f.param('scratch'), first, end]))})")
+        ends = [first, end, *(self.columns or ())]
+        f.do(f"call void @{name}({', '.join(map(str, [*given, f.param('scratch'), *ends]))})")
+        if self.columns is not None:
+            hide(f, self.team, rows, inside, given, first, height, self.columns)
 
     def _product(self, part: StripedProduct, batch: IRValue, row: IRValue, height: int) -> None:
         """Run a product for `height` rows of matrix `batch` from `row`."""
@@ -284,15 +309,20 @@ class _Writer:
                 addresses.append(move(f, address, view.dtype, (row, strides[at])) if at >= 0 else address)
                 root = _root_behind(view, (*view.strides[:-2], self.each.height * strides[at] if at >= 0 else 0))
             views.append(replace(view, root=root, shape=tuple(shape), strides=strides))
-        adds = axis == "k" and self.each.height < self.each.domain.rows
+        adds = axis == "k" and self.adds
         a, b, c = views
         product = replace(part.product, a=a, b=b, c=c, accumulate=adds)
         plan = product_plan(product, self.team, self.step.rules.tf32)
         assert plan.parts == 1, "a single block splits no sums"
         vectors = [vector_of(v, axis) for v in views for axis in (-2, -1)]
-        key = ("stripe", [(v.shape, v.strides, v.dtype) for v in views], adds, self.before, vectors)
-        name = self.step.function(key, "product", lambda name: product_kernel(name, product, self.team, plan))
-        f.do(f"call void @{name}({', '.join(map(str, [*addresses, f.param('scratch')]))})")
+        across = part.across if self.columns is not None else ""
+        key = ("stripe", [(v.shape, v.strides, v.dtype) for v in views], adds, self.before, vectors, across)
+        if across:
+            name = self.step.function(key, "part", lambda name: window_product(name, product, self.team, plan, across))
+        else:
+            name = self.step.function(key, "product", lambda name: product_kernel(name, product, self.team, plan))
+        ends = list(self.columns or ()) if across else []
+        f.do(f"call void @{name}({', '.join(map(str, [*addresses, f.param('scratch'), *ends]))})")
 
     def _inside(self, view: View) -> IRValue:
         return self.f.at(self.inside, I64(self.layout.offsets[view.root]), "uint8")

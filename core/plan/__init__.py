@@ -16,6 +16,7 @@ The plan, as data:
     geometry      specs of the other kernels: padding, convolution, pooling, transposition
     channel_lanes, filter_sums  specs of convolutions, and of their adjoints to filters, with channels in the lanes
     winograd      specs of convolutions with 3 x 3 filters by the algorithm of Winograd
+    patches, covering  specs of convolutions, and of the adjoints of pooling, for kernels that read windows in place
     systems       specs of factorisations, eigenvalues and triangular systems
     merge_specs   specs of the kernels that merge rows by their numbers
     lookups       specs of the kernels that walk tables: rows of sequences, sorted vectors, boxes, scores of labels
@@ -55,6 +56,7 @@ Fusion:
     hoist             one product for several trips of a loop
     early             ops on labels come before the pass over the logits that they select from
     unread            stores that nothing reads are dropped
+    refine            these rewrites for a whole plan, and for the bodies of its loops and branches
     stripes           attention: a chain of products and row kernels for some rows of its matrices at a time
     striped           the instruction that results from it
     column_windows    columns of a stripe that a mask hides are left out
@@ -71,6 +73,9 @@ else reads is not stored.
 A chain of products and passes over large batched matrices, as in attention, runs for some rows of the matrices at a
 time, so that scores and probabilities are never stored. Columns that a causal mask, a band or a mask that is data hides
 from all rows of a stripe are left out, forward and backward.
+
+The bodies of loops and branches get epilogues and stripes like a whole plan. Arrays that instructions around a body
+touch, and those that a loop records or carries, are stored in any case.
 
 A loop is an instruction that holds the instructions of one trip. Its states swap buffers. A recorded value goes to a
 stack that grows, or to an array if the number of trips is known, so that joining the elements copies nothing. A product

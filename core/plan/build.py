@@ -33,14 +33,11 @@ from core.plan import (
     stacks,
 )
 from core.plan.data import Root, Sequence, View, bytes_of, contiguous
-from core.plan.epilogue import fuse_epilogues
 from core.plan.lowering import Lowering, Shared
 from core.plan.plan import Plan
-from core.plan.scattered import scatter_gathered
+from core.plan.refine import refined
 from core.plan.sizes import bounded_types, is_open
-from core.plan.stripes import in_stripes
 from core.plan.target import Target
-from core.plan.unread import without_unread
 from core.plan.unsupported import Unsupported
 from core.plan.walk import lower_ops
 
@@ -86,9 +83,7 @@ def plan_block(block: Block, target: Target) -> Plan:
         low.define(name, view)
     lower_ops(low)
     lengths = {i: _length(low, name) for i, name in enumerate(block.results) if is_open(block.types[name])}
-    instructions = without_unread(scatter_gathered(low.finish()))
-    striped = in_stripes(instructions, target.stripes)
-    body = Sequence(fuse_epilogues(striped, target.products.takes_epilogue))
+    body = Sequence(refined(low.finish(), target))
     found = (tuple(shared.checks), tuple(shared.stacks), tuple(shared.interpreted))
     cuts = tuple(zip(lengths, range(len(results), len(results) + len(lengths)), strict=True))
     return Plan(block, target, body, params, (*results, *lengths.values()), shared.error, *found, cuts)

@@ -101,8 +101,8 @@ def _convolved(
         low.add(Kernel("winograd", squares, (image, filters, out), location=op.location))
         low.define(name, out)
         return
-    image, lanes = padded(low, op, x, _image_padding(windows, spec)), channel_lanes_of(spec, low.target.channel_lanes)
-    out = low.destination(name)
+    image, out = padded(low, op, x, _image_padding(windows, spec)), low.destination(name)
+    lanes = None if _takes_pixels(spec, low.target.convolutions) else channel_lanes_of(spec, low.target.channel_lanes)
     if lanes is None:
         weights = _flipped_filters(low, spec, weights) if flipped else weights
         _correlated(low, op, "correlate", spec, image, weights, out)
@@ -223,10 +223,16 @@ def _by_columns(kind: str, spec: Correlation, limits: ConvolutionLimits) -> bool
     return (
         channels >= limits.channels[kind]
         or (channels >= limits.short_row_channels and row <= limits.short_row_bytes)
+        or (kind == "correlate" and _takes_pixels(spec, limits))
         # with filter rows of one element, the direct form uses nothing that it loads twice
         or (channels >= limits.single_tap_channels and kind == "filter_adjoint" and spec.kernel[2] == 1)
         or (spec.kernel[2] > limits.longest_filter_row and kind != "input_adjoint")
     )
+
+
+def _takes_pixels(spec: Correlation, limits: ConvolutionLimits) -> bool:
+    """Whether filters have one element and there are many channels: then the pixels are the columns of a product."""
+    return spec.size == 1 and spec.channels * spec.out >= limits.point_channels
 
 
 def _parted(spec: Correlation, kind: str, limits: ConvolutionLimits) -> Correlation:

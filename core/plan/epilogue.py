@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 from core.ir.stop import poll
 from core.plan.data import Gemm, Instr, Instruction, Operand, Root, Rows, View
+from core.plan.target import ProductRules
 
 __all__ = ["fuse_epilogues", "picked"]
 
@@ -35,18 +36,17 @@ class _Component:
 
 
 def fuse_epilogues(
-    instructions: Sequence[Instruction], takes_epilogue: Callable[[Gemm], bool], kept: Iterable[Root] = ()
+    instructions: Sequence[Instruction], rules: ProductRules, kept: Set[Root] = frozenset()
 ) -> tuple[Instruction, ...]:
     """`instructions` with row kernels moved into the products whose result they read.
 
-    takes_epilogue: whether the target can run a row kernel on the result of a product; asked of products that store a
-                    single matrix.
-    kept:           roots that are read after `instructions`.
+    rules: of the target; it is asked about products that store a single matrix.
+    kept:  roots that instructions around these touch.
     """
     results = {
         each.c.root
         for each in instructions
-        if isinstance(each, Gemm) and not each.accumulate and len(each.c.shape) == 2 and takes_epilogue(each)
+        if isinstance(each, Gemm) and not each.accumulate and len(each.c.shape) == 2 and rules.takes_epilogue(each)
     }
     if not results:
         return tuple(instructions)
@@ -55,7 +55,6 @@ def fuse_epilogues(
     for at, component in enumerate(components):
         for root in _roots(component.instruction):
             touching.setdefault(root, set()).add(at)
-    late = set(kept)
     for at, component in enumerate(components):
         poll()
         product = component.instruction
@@ -73,9 +72,17 @@ def fuse_epilogues(
         for root in _roots(rows):
             touching[root] = touching[root] - {reader} | {at}
         components[reader].instruction = None
-        needed = product.c.root.place != "arena" or product.c.root in late or touching[product.c.root] != {at}
-        component.instruction = replace(product, then=then, kept=needed)
+        needed = product.c.root.place != "arena" or product.c.root in kept or touching[product.c.root] != {at}
+        made = replace(product, then=then, kept=needed)
+        component.instruction = made if needed or rules.stores_result(product) else _without_memory(made, then)
     return tuple(_joined(components, instructions))
+
+
+def _without_memory(product: Gemm, then: Rows) -> Gemm:
+    """`product`, whose result is never stored."""
+    own, none = product.c.root, Root(0, "none", product.c.root.name)
+    views = tuple(replace(v, root=none) if v.root is own else v for v in then.views)
+    return replace(product, c=replace(product.c, root=none), then=replace(then, views=views))
 
 
 def _roots(each: Instruction | None) -> set[Root]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from core.ir.stop import poll
@@ -11,8 +11,11 @@ from core.plan.data import Gather, Instruction, Root, ScatterAdd
 __all__ = ["scatter_gathered"]
 
 
-def scatter_gathered(instructions: Sequence[Instruction]) -> tuple[Instruction, ...]:
-    """`instructions` without the gathers whose result only one scatter reads; the scatter gathers itself."""
+def scatter_gathered(instructions: Sequence[Instruction], kept: Set[Root] = frozenset()) -> tuple[Instruction, ...]:
+    """`instructions` without the gathers whose result only one scatter reads; the scatter gathers itself.
+
+    kept: roots that others read, too.
+    """
     touching: dict[Root, list[int]] = {}
     if not any(isinstance(each, Gather) for each in instructions):
         return tuple(instructions)
@@ -22,7 +25,7 @@ def scatter_gathered(instructions: Sequence[Instruction]) -> tuple[Instruction, 
             touching.setdefault(root, []).append(at)
     made = list[Instruction | None](instructions)
     for at, gather in enumerate(instructions):
-        if not isinstance(gather, Gather) or gather.out.root.place != "arena":
+        if not isinstance(gather, Gather) or gather.out.root.place != "arena" or gather.out.root in kept:
             continue
         readers = [i for i in touching[gather.out.root] if i != at]
         scatter = made[readers[0]] if len(readers) == 1 and readers[0] > at else None

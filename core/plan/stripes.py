@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
@@ -22,6 +22,8 @@ from core.ir.stop import poll
 from core.ops.common.types import as_dtype
 from core.plan.column_windows import ColumnWindows
 from core.plan.data import Gemm, Instruction, Interpreted, Operand, Root, Rows, View, contiguous
+from core.plan.flow import Branch, Loop
+from core.plan.growing import ArrayWork
 from core.plan.striped import Domain, Striped, StripedProduct, canonical_rows
 from core.plan.target import StripeLimits
 from core.plan.unread import part_that_writes
@@ -34,18 +36,29 @@ REPEATABLE = frozenset({"constant", "load", "lookup", "iota", "apply", "reduce",
 STRIPES = 8
 """Stripes of a matrix under a mask, where they can be so low: of columns that a mask hides, nine of ten stay out."""
 
+STRIPED = ("arena", "element", "carried")
+"""Places of the arrays of a chain: elements of stacks and states of loops, too, which are stored in any case."""
+
+IN_ORDER = (Interpreted, Loop, Branch, ArrayWork)
+"""Instructions that keep their order: they share stacks, or may tell the client something."""
+
 SUMS = (((0,), 0), ((0,), 1), ((1,), 0))
 """Strides of the results of a row kernel that reduces all elements, columns, or rows."""
 
 
-def in_stripes(instructions: Sequence[Instruction], limits: StripeLimits) -> tuple[Instruction, ...]:
-    """`instructions` with chains over large batched matrices as `Striped` instructions, in an order that allows it."""
+def in_stripes(
+    instructions: Sequence[Instruction], limits: StripeLimits, kept: Set[Root] = frozenset()
+) -> tuple[Instruction, ...]:
+    """`instructions` with chains over large batched matrices as `Striped` instructions, in an order that allows it.
+
+    kept: roots that instructions around these touch.
+    """
     found = tuple(instructions)
     seen: set[Root] = set()
     for each in instructions:
         if isinstance(each, Gemm) and each.c.root not in seen and _is_seed(each, limits):
             poll()
-            chain = _Chain(found, each, limits)
+            chain = _Chain(found, each, limits, kept)
             seen |= chain.wide
             found = chain.striped()
     return _in_windows(found, limits)
@@ -103,10 +116,13 @@ class _Chain:
     members: position -> the instruction as a part of a stripe.
     left:    positions of instructions that are no members although they could be.
     read_again: stage -> the arrays from which it computes arrays of earlier stages again.
+    kept:    arrays that instructions around these touch.
     """
 
-    def __init__(self, instructions: tuple[Instruction, ...], seed: Gemm, limits: StripeLimits) -> None:
-        self.all, self.limits = instructions, limits
+    def __init__(
+        self, instructions: tuple[Instruction, ...], seed: Gemm, limits: StripeLimits, kept: Set[Root]
+    ) -> None:
+        self.all, self.limits, self.kept = instructions, limits, kept
         *batch, rows, columns = seed.c.shape
         self.domain = Domain(math.prod(batch), rows, columns)
         self.shared = not batch
@@ -132,10 +148,14 @@ class _Chain:
         while queue:
             for at in self.touching[queue.pop()]:
                 for root in self._candidates(at):
-                    if root not in found and len(self.writers[root]) == 1:
+                    if root not in found and self._may_be_wide(root):
                         found.add(root)
                         queue.append(root)
         return found
+
+    def _may_be_wide(self, root: Root) -> bool:
+        """Whether one instruction writes an array; an element of a stack may have been recorded before."""
+        return len(self.writers[root]) == 1 or (root.place == "element" and not self.writers[root])
 
     def _candidates(self, at: int) -> Iterable[Root]:
         each = self.all[at]
@@ -217,7 +237,7 @@ class _Chain:
 
     def _has_size(self, view: View) -> bool:
         nbytes = self.domain.size * as_dtype(view.dtype).itemsize
-        return view.root.place == "arena" and view.offset == 0 and view.root.nbytes == nbytes
+        return view.root.place in STRIPED and view.offset == 0 and view.root.nbytes == nbytes
 
     def _rows(self, at: int) -> Rows | None:
         """The row kernel at a position, over rows of the domain; None for other kernels and other rows."""
@@ -243,7 +263,7 @@ class _Chain:
         edges = self._edges()
         while any(_reduces(each) for each in self.members.values()):
             levels = self._levels(edges)
-            stored = {root for root in self.wide if any(at not in self.members for at in self.touching[root])}
+            stored = {root for root in self.wide if self._is_read_elsewhere(root)}
             stages: dict[int, list[int]] = defaultdict(list)
             for at in sorted(self.members):
                 stages[levels[at]].append(at)
@@ -262,6 +282,11 @@ class _Chain:
             self._settle()
         return self.all
 
+    def _is_read_elsewhere(self, root: Root) -> bool:
+        """Whether an array of the chain is read outside of it, in this trip of a loop or later."""
+        outside = root.place != "arena" or root in self.kept  # a hoisted product reads elements, too
+        return outside or any(at not in self.members for at in self.touching[root])
+
     def _edges(self) -> list[list[_Edge]]:
         """For each instruction, those that must run before it."""
         found: list[list[_Edge]] = []
@@ -277,7 +302,7 @@ class _Chain:
                 if root in writes:
                     for reader in readers[root]:
                         needed[reader].append(root)
-            if isinstance(each, Interpreted):  # these may tell the client something, in their order
+            if isinstance(each, IN_ORDER):
                 if before >= 0:
                     needed.setdefault(before, [])
                 before = at

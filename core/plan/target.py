@@ -51,6 +51,7 @@ class ProductRules:
     """Products of matrices.
 
     takes_epilogue:       whether the generator can run elementwise work on the result of this product, tile by tile.
+    stores_result:        whether it needs memory for the result of a product that only such work reads.
     transposes:           whether a second operand stored by columns is transposed before a product with so many rows
                           and columns of the result.
     transposes_invariant: whether such an operand is transposed once, before the loop, if no trip changes it.
@@ -63,6 +64,7 @@ class ProductRules:
     """
 
     takes_epilogue: Callable[[Gemm], bool]
+    stores_result: Callable[[Gemm], bool]
     transposes: Callable[[int, int], bool]
     transposes_invariant: bool
     pairs: Callable[[str, int, int, int], bool]
@@ -83,6 +85,7 @@ class ConvolutionLimits:
     short_row_bytes:    length of a row of the result that leaves a vector register half empty ...
     short_row_channels: ... and channels (as above) from which on columns are faster then.
     single_tap_channels: channels from which on the filter adjoint by columns is faster if filter rows have one element.
+    point_channels:     channels from which on a convolution by columns is faster if filters have one element.
     longest_filter_row: most elements of a filter row in the direct form, which unrolls it.
     pixels:             fewest pixels that one product takes, where there are as many.
     share:              fewest filter elements of one of several products to the same filters.
@@ -97,6 +100,7 @@ class ConvolutionLimits:
     short_row_bytes: int
     short_row_channels: int
     single_tap_channels: int
+    point_channels: int
     longest_filter_row: int
     pixels: Mapping[str, int]
     share: int

@@ -7,7 +7,7 @@ what they need inside the pass.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from core.ir.stop import poll
 from core.plan.data import Instruction, Root, Rows
@@ -16,15 +16,18 @@ from core.plan.epilogue import picked
 __all__ = ["part_that_writes", "without_unread"]
 
 
-def without_unread(instructions: Sequence[Instruction]) -> tuple[Instruction, ...]:
-    """`instructions` of a whole plan without stores to arrays that no other instruction touches."""
+def without_unread(instructions: Sequence[Instruction], kept: Set[Root] = frozenset()) -> tuple[Instruction, ...]:
+    """`instructions` without stores to arrays that no other instruction touches.
+
+    kept: roots that instructions around these touch.
+    """
     touched = Counter(root for each in instructions for root in {*each.reads(), *each.writes()})
     found: list[Instruction] = []
     for each in instructions:
         poll()
         if isinstance(each, Rows):
             unread = {root for root in each.writes() if root.place == "arena" and touched[root] == 1}
-            unread -= _loaded(each)
+            unread -= _loaded(each) | kept
             if unread:
                 wanted = set(each.writes()) - unread
                 if not wanted:

@@ -5,8 +5,9 @@ square of 4 x 4 pixels of the image and the filter are transformed to 16 numbers
 these numbers, summed over the channels of the image, are transformed to the four pixels. So a convolution is 16
 products of matrices, whose columns are squares. `winograd_filters` transforms the filters, `winograd` does the rest.
 
-The results of a square share their rounding errors: the error of each is relative to the largest number that the square
-reads, also if its own filter does not meet that number. A number that is not finite reaches all four results.
+Each result reads the same numbers of the image as a direct sum, so a number that is not finite reaches no other one.
+But the elements of a filter share their rounding errors: those of a sum are relative to the largest element, and the
+adjoint to filters mixes what its nine elements read.
 """
 
 from __future__ import annotations

@@ -24,15 +24,18 @@ class Spent:
 
 @dataclass(slots=True)
 class Times:
-    """Times of the kernels and ops of one or more runs. Loops and branches have no entry; the ops inside them do.
+    """Times of the kernels and ops of one or more runs. Loops and branches have no entry, except on a GPU; the ops
+    inside them do.
 
-    seconds: of the runs as a whole.
-    kernels: of machine code.
-    ops:     ops that ran one by one, by id; each with its block, which has its types.
+    seconds:  of the runs as a whole.
+    kernels:  of machine code.
+    together: of machine code on a GPU: instructions that run as one, such as a loop and those inside it.
+    ops:      ops that ran one by one, by id; each with its block, which has its types.
     """
 
     seconds: float = 0.0
     kernels: dict[Instruction, Spent] = field(default_factory=dict)
+    together: dict[tuple[Instruction, ...], Spent] = field(default_factory=dict)
     ops: dict[int, tuple[Op, Block, Spent]] = field(default_factory=dict)
 
     def add(self, kernels: Sequence[Instruction], table: Sequence[int]) -> None:
@@ -47,6 +50,12 @@ class Times:
             spent = self.kernels.setdefault(each, Spent())
             spent.seconds += table[2 * i] / 1e9
             spent.calls += table[2 * i + 1]
+
+    def add_together(self, instructions: tuple[Instruction, ...], seconds: float) -> None:
+        """Add the time that a GPU measured for some instructions that ran together, once."""
+        spent = self.together.setdefault(instructions, Spent())
+        spent.seconds += seconds
+        spent.calls += 1
 
     def call(self, op: Op, block: Block, function: Callable[..., Any], xp: Any, *inputs: Any) -> Any:
         """Call `function` and add its time; on a GPU, wait until it has finished."""

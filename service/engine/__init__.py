@@ -5,6 +5,7 @@ protocol      the interface `Engine`, its results and its errors
 devices       the workers to start, and their devices
 memory        the memory of each worker
 child         one worker as an operating-system process
+spare         one process more, which takes the place of a lost worker on a GPU
 process       one worker as the service sees it: start, call, cancel, kill
 pending_call  one call from its start to its reply
 dispatch      the queue of calls and the choice of a worker

@@ -30,7 +30,7 @@ ALLOCATOR = {
 class Child:
     """The process of one worker, and `socket`, the service's end of the pair through which they communicate.
 
-    It loads its handlers at once, and waits for the message `Start`.
+    It loads its handlers at once, and for a GPU the modules that compile for it, and waits for the message `Start`.
     """
 
     def __init__(self, plan: WorkerPlan, handlers: str) -> None:
@@ -39,7 +39,8 @@ class Child:
         Raises OSError. The kernel kills the child when the *thread* that started it ends.
         """
         self.socket, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "service.worker.main", str(theirs.fileno()), str(os.getpid()), handlers]
+        given = [str(theirs.fileno()), str(os.getpid()), handlers, plan.device]
+        command = [sys.executable, "-m", "service.worker.main", *given]
         try:
             self._process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=_environment(plan)
@@ -53,6 +54,11 @@ class Child:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
 
     def kill(self) -> None:
         self._process.kill()  # SIGKILL also ends a stopped process

@@ -40,6 +40,7 @@ from service.engine.protocol import (
     WorkerInfo,
     WorkerLost,
 )
+from service.engine.spare import Spare
 from service.settings import Settings
 
 __all__ = ["EmbeddedPool"]
@@ -67,6 +68,7 @@ class EmbeddedPool:
         )
         self._plans: list[WorkerPlan] | None = None
         self._begun: list[Child] = []
+        self._spare = Spare(handlers)
         self._slots: list[Slot] = []
         self._dispatcher = Dispatcher(self._slots, settings.queue_per_worker)
         self._supervisors: list[asyncio.Task[None]] = []
@@ -94,6 +96,7 @@ class EmbeddedPool:
         except UnusableSettings as error:
             raise NoCapacity(f"BACKPASS_{error.setting.upper()}: {error}") from error
         self._config = replace(self._config, memory_limit=limit)
+        self._spare.serve(plans)
         begun = dict(enumerate(self._begun))
         self._slots += [Slot(index, plan, begun.get(index)) for index, plan in enumerate(plans)]
         first = [asyncio.Event() for _ in self._slots]
@@ -109,6 +112,7 @@ class EmbeddedPool:
             supervisor.cancel()
         await asyncio.gather(*self._supervisors, *self._stoppers, return_exceptions=True)
         self._supervisors.clear()
+        await self._spare.close()
         for slot in self._slots:
             slot.status = "stopped"
 
@@ -252,7 +256,7 @@ class EmbeddedPool:
             slot.status = "starting"
             slot.process = None
             try:
-                child, slot.child = slot.child, None
+                child, slot.child = slot.child or self._spare.take(slot.plan), None
                 process = slot.process = WorkerProcess(slot.plan, self._config, child)
             except OSError as error:  # no free process or descriptor: a later try may succeed
                 log.error("slot %d: cannot start a process: %s", slot.index, error)
@@ -282,6 +286,7 @@ class EmbeddedPool:
         log.info("worker %s (slot %d, %s, pid %d) is ready", process.id, slot.index, process.device, process.pid)
         self._dispatcher.ready(slot)
         tried.set()
+        self._spare.fill()
         silence = self._settings.heartbeat_timeout
         while not process.lost.done():
             await asyncio.wait({process.lost}, timeout=silence / 4)

@@ -77,6 +77,7 @@ class WorkerProcess:
         """
         self.id = worker_id()
         self.device = plan.device
+        self._environment = plan.environment
         self.sessions = 0
         self.answered = 0
         self.cause = "crash"
@@ -121,7 +122,8 @@ class WorkerProcess:
         Raises WorkerLost if the process ends or is not ready `within` seconds.
         """
         config = self._config
-        first = Start(self.id, self.device, config.memory_limit, config.heartbeat, config.settings)
+        given = (self.device, config.memory_limit, config.heartbeat, config.settings, dict(self._environment))
+        first = Start(self.id, *given)
         if self._page_descriptor is None:
             raise RuntimeError(f"worker {self.id} was already started or closed")
         try:

@@ -57,13 +57,17 @@ class Tensor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """The first frame to a worker. Carries the descriptor of the signal page."""
+    """The first frame to a worker. Carries the descriptor of the signal page.
+
+    environment: variables that the process sets before it uses its device: a spare one does not know its GPU before.
+    """
 
     worker: str
     device: str
     memory_limit: int | None
     heartbeat: float
     settings: dict[str, Any]
+    environment: dict[str, str] = {}
 
 
 class Call(msgspec.Struct, frozen=True, tag="call"):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from core.compiler.compile import Outputs
 from core.ir import TensorType
 from core.ir.errors import CoreError, ExecutionError, ProgramError
 from core.optim.rates import Rates
+from core.runtime.bound_step import BoundStep
 from core.runtime.run import Run
 from core.runtime.sparse_rows import RowArray
 from service.worker.computed import AccumulatedStep, Computed, one_step, steps_for
@@ -27,6 +29,9 @@ from service.worker.running import judged, limits_of, message_of, wanted, with_g
 from service.worker.session import Arrays, WorkerSession
 from service.worker.state import WorkerState
 from service.worker.warnings import zero_warnings
+
+if TYPE_CHECKING:
+    from core.device.leaving import Leaving
 
 __all__ = ["Batches", "batches_of", "steps_of_batches"]
 
@@ -153,7 +158,8 @@ def _run_bound(
             state.stop.check()
             bind(i)
             new = bound.step(Run(state.xp, limits), seed, steps)
-            answers.add(new, again.compiled, bound.has_finite_gradients() if only_values else None)
+            finite = bound.has_finite_gradients() if only_values else None
+            answers.add(new, again.compiled, finite, None if isinstance(bound, BoundStep) else bound.send)
             bound.keep()
             out, steps = new, steps + 1
     finally:
@@ -181,27 +187,45 @@ class _Answers:
         self._messages: list[dict[str, Any]] = []
         self._unsaid = 0
         self._last = Outputs()
+        self._leaving: tuple[int, Leaving] | None = None
 
-    def add(self, out: Outputs, compiled: Prepared, has_finite_gradients: bool | None = None) -> None:
+    def add(
+        self,
+        out: Outputs,
+        compiled: Prepared,
+        has_finite_gradients: bool | None = None,
+        send: Callable[[Mapping[str, Any]], Leaving] | None = None,
+    ) -> None:
         """Add the outputs of one step. Raises ExecutionError or ProgramError, before it changes anything visible.
 
         has_finite_gradients: if that is known; only for steps that return no gradients and no norms.
+        send: begins to copy arrays from a GPU, which ends while the next step runs.
         """
-        returned = self._args["returned"]
-        finite, norms = judged(self._state, out, returned, self._args["require_finite"], has_finite_gradients)
+        returned, require_finite = self._args["returned"], self._args["require_finite"]
+        norms: dict[str, float] = {}
+        if send is not None and has_finite_gradients is not None and not require_finite:
+            finite = has_finite_gradients  # the values are judged when they have come
+        else:
+            finite, norms = judged(self._state, out, returned, require_finite, has_finite_gradients)
+        sent: Arrays = {}
+        put = self._put if send is None else partial(self._put, sent=sent)
         if out.loss is not None:
-            self._put("loss", out.loss)
+            put("loss", out.loss)
         for name, value in out.fetched.items():
-            self._put(f"fetch/{name}", value)
+            put(f"fetch/{name}", value)
         for name, value in out.recorded.items():
-            self._put(f"recorded/{name}", value)
+            put(f"recorded/{name}", value)
+        for name in wanted(returned, out.gradients, out.missing):
+            grad = out.gradients[name]
+            put(f"grad/{name}", grad.whole(self._state.xp) if isinstance(grad, RowArray) else grad)
+        if send is not None:
+            leaving = send(sent)
+            self._arrived()
+            self._leaving = self.done, leaving
         if returned != "none" or (self._is_first and self.done == 0):
             self._warnings = self._warnings or zero_warnings(out, norms, self._is_first and self.done == 0)
         if returned != "none":
             self._norms.append(with_global(norms))
-            for name in wanted(returned, out.gradients, out.missing):
-                grad = out.gradients[name]
-                self._put(f"grad/{name}", grad.whole(self._state.xp) if isinstance(grad, RowArray) else grad)
         for name, value in out.scaling.items():
             self._scaling.setdefault(name, []).append(self._state.to_host(value).item())
         for name, value in out.rates.items():
@@ -215,7 +239,19 @@ class _Answers:
         self._finite, self._fresh, self._last = self._finite and finite, self._fresh or compiled.fresh, out
         self.done += 1
 
-    def _put(self, name: str, value: Any) -> None:
+    def _arrived(self) -> None:
+        """Take the arrays of the last step that was sent."""
+        leaving, self._leaving = self._leaving, None
+        if leaving is None:
+            return
+        number, parts = leaving
+        for name, value in parts.arrays().items():
+            self._arrays[name][number] = value
+            if name == "loss" or name.startswith("fetch/"):
+                self._finite = self._finite and (value.dtype.kind in "biu" or bool(np.isfinite(value).all()))
+
+    def _put(self, name: str, value: Any, sent: Arrays | None = None) -> None:
+        """Store a value of this step, or add it to those to be sent."""
         stack = self._arrays.get(name)
         if stack is None:
             most = self._state.settings["tensor_bytes"]
@@ -230,10 +266,14 @@ class _Answers:
                 f"{name} has the shape {list(value.shape)} in a batch, and {list(stack.shape[1:])} in earlier ones",
                 "execution_failed",
             )
-        stack[self.done] = self._state.to_host(value)
+        if sent is None:
+            stack[self.done] = self._state.to_host(value)
+        else:
+            sent[name] = value
 
     def collected(self, rates: Rates) -> tuple[dict[str, Any], Arrays]:
         """(JSON members, arrays) of the answer."""
+        self._arrived()
         members: dict[str, Any] = {
             **self._scaling,
             "applied": self.done,

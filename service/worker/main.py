@@ -1,4 +1,4 @@
-"""The worker process: `python -m service.worker.main SOCKET_FD PARENT_PID`, started by `engine/child.py`.
+"""The worker process: `python -m service.worker.main SOCKET_FD PARENT_PID HANDLERS DEVICE`; see `engine/child.py`.
 
 The process answers one call after another until the socket closes. An exception of a handler becomes an answer. The
 process ends only with its parent, or when its GPU has failed.
@@ -63,8 +63,11 @@ class ProtocolError(Exception):
     """The service sent a message that is not allowed at this point."""
 
 
-def main(socket_fd: int, parent_pid: int, handlers: str) -> int:
-    """Serve calls from `socket_fd` until it closes; returns the exit status. handlers: "module:NAME"."""
+def main(socket_fd: int, parent_pid: int, handlers: str, device: str = "cpu") -> int:
+    """Serve calls from `socket_fd` until it closes; returns the exit status.
+
+    handlers: "module:NAME". device: "cpu" or "cuda".
+    """
     _die_with(parent_pid)
     volunteer_for_the_killer()
     sys.setswitchinterval(SWITCH_S)
@@ -74,12 +77,15 @@ def main(socket_fd: int, parent_pid: int, handlers: str) -> int:
     frames = Frames(sock)
     module, _, name = handlers.partition(":")
     table: Mapping[str, Handler] = getattr(importlib.import_module(module), name)  # before the service is there
+    if device == "cuda":
+        importlib.import_module("service.worker.gpu")  # without cupy, which may look for GPUs
     try:
         start, descriptors = _next(frames)
     except (EOFError, ConnectionError):
         return 0  # the service ended while this process was starting
     if not isinstance(start, Start) or len(descriptors) != 1:
         raise ProtocolError(f"expected Start with one descriptor, got {type(start).__name__} with {len(descriptors)}")
+    os.environ.update(start.environment)
     logs.configure(start.settings.get("log_level", "info"), worker=start.worker)
     page = SignalPage(descriptors[0])
     os.close(descriptors[0])
@@ -394,4 +400,4 @@ def _end(error: Exception) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))

@@ -234,12 +234,10 @@ class CachedProgram:
         )
 
     def timed(self, compiled: Prepared) -> Prepared:
-        """The same executable with machine code that measures the time of each kernel; on a GPU op by op."""
+        """The same executable with machine code that measures the time of each kernel."""
         executable = compiled.executable
         if executable.machine is None:
             return compiled
-        if not executable.backend.runs_on(np):
-            return Prepared(replace(executable, machine=None), fresh=False)
         key = ("timed", id(executable.interpreter))  # the cache entry keeps it alive, so its id is not reused
         found = self._executables.get(key)
         if found is None:

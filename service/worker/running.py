@@ -149,7 +149,9 @@ def answer_of(
     if compiled.executable.choice is not None:
         result["memory"] = compiled.executable.choice.as_document()
     if times is not None:
-        result["profile"] = profile_of(times, on_cpu=state.device == "cpu")
+        executable = compiled.executable
+        peak = executable.peak(as_machine_code=executable.machine is not None).peak
+        result["profile"] = profile_of(times, on_cpu=state.device == "cpu") | {"peak_bytes": peak}
     return result, tensors
 
 

@@ -31,6 +31,7 @@ ALIGNMENT = 256
 GUARD = 256
 PATTERN = 0x5C
 GARBAGE = 0x7F
+MICROSECOND = 1e-6
 
 
 @dataclass(eq=False)
@@ -39,6 +40,7 @@ class EmulatedDriver:
 
     watches:  whether the emulator looks for races.
     capacity: bytes of device memory.
+    seconds: the clock of the GPU: each block of a launch takes a microsecond.
     failing:  call -> how many more of them succeed before one fails: "allocate", "pinned", "launch" (a sticky error),
               "timeout" (of a launch).
     """
@@ -56,6 +58,7 @@ class EmulatedDriver:
     allocations: int = 0
     launches: int = 0
     graph_launches: int = 0
+    seconds: float = 0.0
 
     def __post_init__(self) -> None:
         self._draw = random.Random(self.seed)
@@ -218,6 +221,7 @@ class _Stream:
             if driver.fails("timeout"):
                 driver.lose("the launch timed out")
             driver.launches += 1
+            driver.seconds += MICROSECOND * launch.grid
             for each in given:
                 driver.check_live(each, 0)
             function.emulated.launch(function.number, given, driver.seed + driver.launches)
@@ -229,10 +233,13 @@ class _Stream:
     def multiply(self, product: Multiplication, addresses: Sequence[int]) -> None:
         self.driver.products.run(product, addresses, id(self))
 
-    def record(self) -> _Event:
+    def record(self, timed: bool = False) -> _Event:
         self.driver.check()
         assert self._recorded is None, "an event of a stream that is captured"
-        return _Event(self, self.given)
+        event = _Event(self, self.given)
+        if timed:
+            self._give(event.note)
+        return event
 
     def wait(self, event: _Event) -> None:
         self._give(event.complete)
@@ -273,6 +280,15 @@ class _Stream:
 class _Event:
     stream: _Stream
     position: int
+
+    seconds: float | None = None
+
+    def note(self) -> None:
+        self.seconds = self.stream.driver.seconds
+
+    def seconds_since(self, earlier: _Event) -> float:
+        assert self.seconds is not None and earlier.seconds is not None, "timed events that have come"
+        return self.seconds - earlier.seconds
 
     def complete(self) -> None:
         while self.stream.done < self.position:

@@ -157,7 +157,9 @@ class EmulatedRegion:
         if error:
             check = self.plan.checks[error]
             raise ExecutionError(check.message, check.code, location=check.location)
-        return tuple(results)
+        for result, length in self.plan.cuts:
+            results[result] = results[result][: int(results[length])]
+        return tuple(results[: len(results) - len(self.plan.cuts)])
 
     def _launch(self, arrays: list[np.ndarray], run: Run) -> tuple[int, list[int]]:
         """One launch: the error word, and the bytes that each stack wanted."""

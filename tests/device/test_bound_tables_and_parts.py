@@ -126,3 +126,30 @@ def test_a_step_is_not_bound_to_a_table_of_the_host(driver):
     bound = bind_device_step(executable, {name: driver.xp.asarray(value) for name, value in held.items()})
 
     assert not bound.put_tables(held)
+
+
+def test_a_step_with_a_result_of_an_open_size_keeps_its_values_on_the_gpu(driver):
+    rng = np.random.default_rng(0)
+    s = Sketch()
+    mask = s.feed("mask", np.ones(5, bool), dtype="bool")
+    x = s.feed("x", rng.standard_normal((5, WIDTH)))
+    w = s.param("w", rng.standard_normal((WIDTH, 1)))
+    errors = s.op("reshape", s.op("square", s.op("matmul", x, w)), shape=[-1])
+    s.op("masked_select", errors, mask, out="chosen")
+    s.total("chosen")
+    query, optimizer = GradientQuery(loss="loss"), Optimizer("sgd", {"learning_rate": 0.1})
+    executable = compile_training(read(s.document), query, optimizer, fetch=["chosen"])
+    executable = executable.on(backend_on(driver)).compiled()
+    given = [{"mask": np.arange(5) < n, "x": rng.standard_normal((5, WIDTH))} for n in (3, 5, 0, 1)]
+    held = {"w": np.array(s.values["w"])}
+    wanted = list(reference_steps(executable, held, given))
+
+    bound = bind_device_step(executable, {"w": driver.xp.asarray(held["w"])})
+
+    assert isinstance(bound, PartedStep)
+    for number, each in enumerate(given):
+        assert bound.takes(each)
+        out = bound.step(Run(driver.xp), 7, number)
+        bound.keep()
+        same(to_host(out.fetched["chosen"]), wanted[number][0].fetched["chosen"])
+        same(to_host(out.parameters["w"]), wanted[number][1]["w"])

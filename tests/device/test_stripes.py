@@ -21,7 +21,6 @@ from core.plan.striped import Striped
 from core.plan.target import Target
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
-from tests.core.codegen import test_masked_stripes
 from tests.core.codegen.test_stripes import B, H, L, S, _logits, block_of, plain
 from tests.device.emulator import EmulatedBackend, compiler
 from tests.device.test_emulated import SCOPES, agree
@@ -103,21 +102,6 @@ def test_operands_whose_rows_begin_between_two_vectors_agree_with_the_reference_
     assert any(isinstance(i, Striped) for i in plan_block(block, found).body.instructions)
 
     agree(block, values, EmulatedBackend(3, 64, target=found, rules=SCOPES[1]))
-
-
-@pytest.mark.parametrize(
-    ("name", "number"), [("causal", None), ("sliding", None), ("dropped", None), ("small", 1e6), ("fused", np.nan)]
-)
-def test_stripes_under_a_mask_compute_all_columns(name, number):
-    """Whatever numbers enter: a device has no windows, so it needs none of the conditions for them."""
-    block, values = test_masked_stripes.block_of(test_masked_stripes.BANDS[name][0])
-    if number is not None:
-        values[1][1, 2, -1, 0] = number
-    block = optimize(block)
-    found = replace(target(), stripes=replace(target().stripes, block=4))
-    assert any(isinstance(i, Striped) and i.window for i in plan_block(block, found).body.instructions)
-
-    agree(block, values, EmulatedBackend(3, 32, target=found, rules=SCOPES[1]))
 
 
 @pytest.mark.parametrize("name", ["twice", "side_by_side"])

@@ -86,6 +86,11 @@ class _Pool:
         pass
 
 
+def _name(driver: EmulatedDriver) -> str:
+    """The name of the GPU that this process uses, which tells several emulated ones apart."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES") or driver.properties.name
+
+
 @contextmanager
 def emulated_cuda(driver: EmulatedDriver) -> Iterator[None]:
     """Inside, `cupy.cuda` and the memory pool of the stand-in are those of `driver`."""
@@ -98,7 +103,7 @@ def emulated_cuda(driver: EmulatedDriver) -> Iterator[None]:
 
     runtime = SimpleNamespace(
         memGetInfo=lambda: (driver.free_bytes(), driver.capacity),
-        getDeviceProperties=lambda number: {"name": driver.properties.name.encode()},
+        getDeviceProperties=lambda number: {"name": _name(driver).encode()},
         deviceSynchronize=synchronize,
         CUDARuntimeError=_CudaError,
     )

@@ -25,6 +25,7 @@ from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from tests.laws.test_guarded import Guarded, guards
 from tests.mixtures import mixture
+from tests.nested_mixtures import nested_mixture
 
 __all__ = ["guards"]
 
@@ -32,6 +33,9 @@ PARTS = {"float64": 1e-9, "float32": 2e-4, "bfloat16": 0.1}
 """Largest errors as parts of the largest element."""
 
 SCORED = (0, 3, 11, 24)
+
+NESTED = (3, 6, 7, 8, 20)
+"""7: a loop adds up products of several trips whose operands are rows of stripes."""
 
 QUICK = (3, 14, 25, 112, 3031)
 """112: products of bfloat16 pairs in stripes of one row. 3031: the variance of long rows."""
@@ -55,8 +59,14 @@ def rare_forms(draw: random.Random, monkeypatch: pytest.MonkeyPatch) -> CpuBacke
     rare = random.Random(str(limits))
     limits = replace(limits, block=rare.choice((2, 4, 64)))
     monkeypatch.setattr(moments, "LONGEST", rare.choice((40, 40, 4096)))
+    squares = CPU_TARGET.winograd
+    if squares is not None and rare.random() < 0.7:
+        squares = replace(
+            squares, channels=1, squares=1, products=1e9, vectors=rare.choice((8, 99)), block=rare.choice((1, 32)),
+            elements=rare.choice((1, 2**12, 2**16)), terms=rare.choice((1, 256)),
+        )  # fmt: skip
     backend = CpuBackend()
-    backend.target = replace(CPU_TARGET, stripes=limits)  # type: ignore[misc]
+    backend.target = replace(CPU_TARGET, stripes=limits, winograd=squares)  # type: ignore[misc]
     return backend
 
 
@@ -81,12 +91,18 @@ def agree(block: Block, values: list[np.ndarray], backend: CpuBackend, part: flo
     assert all(each.intact for each in guards)
 
 
-def compare(seed: int, monkeypatch: pytest.MonkeyPatch, guards: list[Guarded], scored: bool = False) -> None:
+def compare(
+    seed: int, monkeypatch: pytest.MonkeyPatch, guards: list[Guarded], scored: bool = False, nested: bool = False
+) -> None:
     """Compare a mixture, its gradients, and sometimes the gradients of these."""
     draw = random.Random(seed * 7 + 1)
     dtype = draw.choice(("float64", "float64", "float64", "float32", "bfloat16"))
     backend = rare_forms(draw, monkeypatch)
-    block, values, wrt = mixture(seed, dtype, draw.choice((1, 2, 3, 3, 4)), scored)
+    statements = draw.choice((1, 2, 3, 3, 4))
+    if nested:
+        block, values, wrt = nested_mixture(seed, dtype, min(statements, 2))
+    else:
+        block, values, wrt = mixture(seed, dtype, statements, scored)
     rng = np.random.default_rng(seed)
     orders = 2 if dtype == "float64" and draw.random() < 0.35 else 1
     for order in range(1, orders + 1):
@@ -105,6 +121,19 @@ def test_a_mixture_agrees_with_the_reference_executor(seed, monkeypatch, guards)
 @pytest.mark.parametrize("seed", SCORED)
 def test_a_mixture_with_scores_of_gathered_rows_agrees_with_the_reference_executor(seed, monkeypatch, guards):
     compare(seed, monkeypatch, guards, scored=True)
+
+
+@pytest.mark.parametrize("seed", NESTED)
+def test_a_mixture_inside_of_loops_and_branches_agrees_with_the_reference_executor(seed, monkeypatch, guards):
+    compare(seed, monkeypatch, guards, nested=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(5))
+def test_many_mixtures_inside_of_loops_and_branches_agree_with_the_reference_executor(part, monkeypatch, guards):
+    for seed in range(part * 40 + 200, part * 40 + 240):
+        compare(seed, monkeypatch, guards, nested=True)
+        guards.clear()
 
 
 @pytest.mark.slow

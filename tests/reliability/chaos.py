@@ -14,7 +14,6 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,19 +61,17 @@ def run(
     pause: float = 1.0,
     services: int = 1,
     store: Postgres | None = None,
-    environment: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> Report:
     """Train `sessions` sessions of `steps` updates in all, and beside them `jobs` jobs of a tenth as many each.
 
     faults:   name -> weight; None for a calm run. pause: seconds between two faults at most.
     services: the number of services, which share a new database of `store`; by default one with SQLite.
-    environment: more variables of the services.
     """
     folder.mkdir(parents=True, exist_ok=True)
     shared = {} if store is None else {"database_url": store.new_database(), "objects_url": folder / "objects"}
     given = SETTINGS | shared | settings
-    houses = [House(folder / f"data{i}", folder / f"log{i}", store, environment, **given) for i in range(services)]
+    houses = [House(folder / f"data{i}", folder / f"log{i}", store, **given) for i in range(services)]
     begin = time.monotonic()
     try:
         for house in houses:

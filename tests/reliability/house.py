@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -25,15 +24,8 @@ CLOCK = Path(__file__).parent / "clock"
 class House:
     """A service and the processes of its workers. Its methods may be called from several threads."""
 
-    def __init__(
-        self,
-        data_dir: Path,
-        log: Path,
-        postgres: Postgres | None = None,
-        environment: Mapping[str, str] | None = None,
-        **settings: object,
-    ) -> None:
-        """postgres: the server of `database_url`, if that is among the settings. environment: more variables."""
+    def __init__(self, data_dir: Path, log: Path, postgres: Postgres | None = None, **settings: object) -> None:
+        """postgres: the server of `database_url`, if that is among the settings."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -44,7 +36,6 @@ class House:
         path = f"{CLOCK}{os.pathsep}{ROOT}"
         self._environment = os.environ | {f"BACKPASS_{name.upper()}": str(value) for name, value in given.items()}
         self._environment |= {"PYTHONPATH": path, "BACKPASS_TEST_CLOCK": str(self.clock)}
-        self._environment |= environment or {}
         self._log = log.open("ab")
         self.process: subprocess.Popen[bytes] | None = None
         self.restarts: list[float] = []

@@ -130,8 +130,11 @@ array_length.example(lambda: [Example((ROWS,), (np.array(3),))])
 
 @op(stacks=True)
 def array_place(xp, x, index):
-    """The cotangent of an array whose elements are zero except element `index`, which is x."""
-    return [*[None] * int(index), x]
+    """The cotangent of an array whose elements are zero except element `index`, which is x. A negative index is no
+    element.
+    """
+    at = int(index)
+    return [*[None] * at, x] if at >= 0 else []
 
 
 array_place.infer(lambda x, index: StackType(x))
@@ -145,7 +148,7 @@ array_place.example(lambda: [Example((a[0], np.array(0)), ([a[0]],)) for a in AR
 def array_take(xp, array, index, like):
     """Element `index` of the cotangent of an array; zeros like `like` if it is missing."""
     at = int(index)
-    found = array[at] if at < len(array) else None
+    found = array[at] if 0 <= at < len(array) else None
     return _zeros(xp, like) if found is None else found
 
 
@@ -170,6 +173,8 @@ def array_erase(xp, array, index):
     was written there: the last element is left out.
     """
     at = int(index)
+    if at < 0:
+        return array
     return [*array[:at], *([None, *array[at + 1 :]] if at + 1 < len(array) else [])]
 
 
@@ -312,7 +317,14 @@ def array_concat(xp, array, like=None):
         return like[:0]
     if not array:
         raise ExecutionError("cannot concatenate an empty array without `like`", "shape_mismatch")
-    return xp.concatenate(array)
+    return xp.concatenate(present(array))
+
+
+def present(array: list[Any]) -> list[Any]:
+    """The elements, all of which must be there."""
+    if any(each is None for each in array):
+        raise ExecutionError("an element of the array is missing: the array is a cotangent", "index_out_of_range")
+    return array
 
 
 @array_concat.infer
@@ -339,7 +351,7 @@ array_concat.example(
 @op(stacks=True)
 def array_split_as(xp, x, array):
     """x split along its first axis into sections as long as the elements of `array`."""
-    ends = np.cumsum([each.shape[0] for each in array], dtype=np.int64)
+    ends = np.cumsum([each.shape[0] for each in present(array)], dtype=np.int64)
     if x.shape[0] != (ends[-1] if len(ends) else 0):
         raise ExecutionError(
             f"x has {x.shape[0]} rows, but the elements of the array have {ends[-1] if len(ends) else 0}",

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from core.ir import StackType, TensorType
-from core.ir.errors import ProgramError
+from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.lengths import check_lengths, ends_of, row_numbers
-from core.ops.control.tensor_arrays import array_concat, array_fill, array_split_as
+from core.ops.control.tensor_arrays import array_concat, array_fill, array_split_as, present
 from core.ops.indexing.gather import gather
 from core.ops.indexing.scatter_gather import scatter
 from core.ops.shape.creation import fill_constant_batch_size_like, fill_zeros_like
@@ -105,7 +105,12 @@ array_cut.example(lambda: [Example((x, N), ([x[:3], x[3:4], x[4:]],)) for x in R
 @op(stacks=True)
 def array_paste(xp, array, like):
     """The sections of an array, concatenated, with the shape of `like`: the inverse of `array_cut`."""
-    return xp.concatenate(array) if array else xp.zeros(like.shape, like.dtype)
+    out = xp.concatenate(present(array)) if array else xp.zeros((0, *like.shape[1:]), like.dtype)
+    if out.shape != like.shape:
+        raise ExecutionError(
+            f"the sections have the shape {list(out.shape)}, but `like` has {list(like.shape)}", "shape_mismatch"
+        )
+    return out
 
 
 @array_paste.infer

@@ -17,7 +17,7 @@ from core.runtime.run import Run
 from core.wire import read
 from tests.array_programs import array_program
 from tests.laws.test_native import both
-from tests.programs import Sketch, check, close, grads, whole
+from tests.programs import Sketch, check, close, grads, step, whole
 
 VECTOR = TensorType((2,), "float64")
 
@@ -180,3 +180,34 @@ def test_a_missing_element_of_a_cotangent_cannot_be_read_as_an_array():
 
     with pytest.raises(ExecutionError, match="element 0 of the array is missing"):
         whole(grads(s))
+
+
+@pytest.mark.parametrize("op", ["array_concat", "array_paste", "array_split_as"])
+def test_missing_elements_of_a_cotangent_cannot_be_joined(op):
+    s = Sketch()
+    like = s.feed("like", np.ones((3, 2)))
+    array = s.op("array_place", s.param("x", [[1.0, 2.0]]), at(s, 2))
+    if op == "array_split_as":
+        s.op("array_stack", s.op(op, like, array), out="y")
+    else:
+        s.op(op, array, like, out="y")
+    s.op("add", s.op("reduce_sum", "y"), s.op("reduce_sum", "x"), out="loss")
+
+    with pytest.raises(ExecutionError, match="an element of the array is missing"):
+        step(s, fetch=["loss"])
+
+
+def test_a_negative_index_is_no_element_of_a_cotangent():
+    """In machine code too."""
+    b = BlockBuilder()
+    x, index = b.param(TensorType((3, 2), "float64")), b.param(TensorType((), "int64"))
+    array, row = b.emit("array_unstack", x), b.emit("reduce_sum", x, axes=(0,))
+    rows = {"shape": (2,), "dtype": "float64", "count": 3}
+    erased = b.emit("array_join", b.emit("array_erase", array, index), **rows)
+    placed = b.emit("array_join", b.emit("array_place", row, index), **rows)
+    block = b.build([b.emit("array_take", array, index, row), erased, placed])
+    value = np.arange(1.0, 7.0).reshape(3, 2)
+
+    found = interpreter_of(block)(Run(), value, np.array(-1))
+    assert [each.tolist() for each in found] == [[0.0, 0.0], value.tolist(), np.zeros((3, 2)).tolist()]
+    both(block, [value, np.array(-1)])

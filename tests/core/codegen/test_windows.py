@@ -212,6 +212,16 @@ def test_a_convolution_of_many_channels_has_a_form_for_its_shape(out, size, kind
     agree(block, values_for(block))
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+def test_filters_of_one_element_and_many_channels_are_products_of_matrices(stride):
+    attrs = {"strides": (stride,) * 2, "paddings": (0, 0), "dilations": (1, 1), "groups": 1}
+    after = -(-11 // stride)
+    block = three_forms(Case((2, 24, 11, 11), (32, 24, 1, 1), (2, 32, after, after), attrs, "float32"))
+
+    assert "correlate_columns" in {each.kind for each in kernels(block)}
+    agree(block, values_for(block))
+
+
 def test_a_long_sum_of_a_convolution_is_as_exact_as_its_parts():
     """Against float64: one chain of 4608 additions would lose 1.2e-6."""
     attrs = {"strides": (1, 1), "paddings": (1, 1), "dilations": (1, 1), "groups": 1}
@@ -374,6 +384,8 @@ def blocks_for_memory(dtypes):
         yield three_forms(Case((2, 4, 8, 23), (6, 2, 3, 3), (2, 6, 4, 11), attrs, dtype))
         attrs = {"strides": (1, 1), "paddings": (1, 1), "dilations": (1, 1), "groups": 2}
         yield three_forms(Case((2, 32, 3, 21), (96, 16, 3, 3), (2, 96, 3, 21), attrs, dtype))
+        attrs = {"strides": (1, 1), "paddings": (2, 0, 0, 1), "dilations": (1, 1), "groups": 1}
+        yield three_forms(Case((1, 12, 15, 31), (20, 12, 3, 3), (1, 20, 15, 30), attrs, dtype))
         for n in (8, 21, 34):
             type = TensorType((1, 2, 4, n), dtype)
             for attrs in ({"kernel_size": (2,)}, {"kernel_size": (3,), "strides": (2,), "paddings": (1,)}):

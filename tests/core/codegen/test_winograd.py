@@ -130,7 +130,7 @@ def test_the_error_is_below_the_stated_bound_and_near_that_of_direct_sums(size, 
     found, wanted = run(block, [x, f]), direct(x, f)
 
     if dtype == "float32":  # in float64, the definition has errors of the same size
-        assert np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted**2)) < 6 * EPS[dtype]
+        assert np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted**2)) < 8 * EPS[dtype]
     weights = np.abs(f.astype("float64")).sum(axis=(1, 2, 3))[:, None, None]
     assert (np.abs(found - wanted) <= (64 + 12) * 16 * EPS[dtype] * np.abs(x).max() * weights).all()
 
@@ -153,25 +153,23 @@ def test_the_error_of_an_adjoint_to_filters_is_below_the_stated_bound(size, dtyp
     assert (np.abs(found - wanted) <= (terms + 12) * 16 * EPS[dtype] * np.abs(x).max() * sums).all()
 
 
-def test_a_large_number_spoils_only_the_squares_that_read_it():
-    block = convolved((12, 20), 12, 16, batch=4)
-    x, f = values_for(block)
-    plain = run(block, [x, f])
-    for number in (np.float32(1e30), np.float32(np.inf), np.float32(np.nan)):
-        x[0, 5, 6, 9] = number
+@pytest.mark.parametrize("adjoint", ["", "input"])
+@pytest.mark.parametrize("number", [np.inf, np.nan, 1e30])
+def test_a_number_reaches_only_the_results_that_read_it(adjoint, number):
+    block = convolved((12, 20), 12, 16, batch=2, adjoint=adjoint)
+    values = values_for(block)
+    plain = run(block, values)
+    for place in ((0, 5, 6, 9), (1, 0, 0, 0), (1, 3, 11, 19), (0, 2, 0, 7)):
+        values[0][place] = number
 
-        found = run(block, [x, f])
+    found = run(block, values)
 
-        reading = np.zeros(found.shape, bool)
-        reading[0, :, 4:8, 8:12] = (
-            True  # squares from rows 4 and 6, columns 8 and 10, read rows 3 to 8, columns 7 to 12
-        )
-        np.testing.assert_array_equal(found[~reading], plain[~reading])
-        met = direct(np.where(np.isfinite(x), x, 0), f)[0, :, 5:8, 8:11]
-        if np.isfinite(number):
-            np.testing.assert_allclose(found[0, :, 5:8, 8:11], met, rtol=1e-3)
-        else:
-            assert not np.isfinite(found[0, :, 5:8, 8:11]).any()
+    reading = np.zeros(found.shape, bool)
+    for n, y, x in ((0, 6, 9), (1, 0, 0), (1, 11, 19), (0, 0, 7)):
+        reading[n, :, max(0, y - 1) : y + 2, max(0, x - 1) : x + 2] = True
+    np.testing.assert_allclose(found[~reading], plain[~reading], rtol=1e-5, atol=1e-5)
+    if not np.isfinite(number):
+        assert not np.isfinite(found[reading]).any()
 
 
 @pytest.mark.parametrize("adjoint", ["", "filter"])

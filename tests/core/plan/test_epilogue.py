@@ -17,7 +17,7 @@ from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training, key_of, optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
-from core.plan import build, plan_block
+from core.plan import plan_block, refine
 from core.plan.data import Gemm, Rows
 from core.plan.epilogue import fuse_epilogues
 from core.runtime.native import native_interpreter
@@ -66,7 +66,7 @@ def test_a_product_with_an_epilogue_equals_the_separate_kernels(rows, inner, col
     fused = native_interpreter(block, CPU)(Run(), *args)
 
     assert [g.then is not None for g in products(block)] == [True]
-    monkeypatch.setattr(build, "fuse_epilogues", lambda instructions, _: tuple(instructions))
+    monkeypatch.setattr(refine, "fuse_epilogues", lambda instructions, *_: tuple(instructions))
     apart = native_interpreter(block, CPU)(Run(), *args)
     assert [g.then is not None for g in products(block)] == [False]
     np.testing.assert_array_equal(fused[0], apart[0])
@@ -117,14 +117,14 @@ def test_a_product_whose_result_another_op_reads_first_has_no_epilogue():
 
 @pytest.mark.parametrize("strides", [(64, 3), (0, 0)])
 def test_a_product_whose_operand_cannot_be_packed_has_no_epilogue(strides, monkeypatch):
-    monkeypatch.setattr(build, "fuse_epilogues", lambda instructions, _: tuple(instructions))
+    monkeypatch.setattr(refine, "fuse_epilogues", lambda instructions, *_: tuple(instructions))
     product, rows = plan_block(dense(64, 2, 64, "float32"), CPU_TARGET).body.instructions
     assert isinstance(product, Gemm)
 
     gaps = replace(product, b=replace(product.b, strides=strides))
 
-    assert fuse_epilogues([gaps, rows], packed_gemm.packs) == (gaps, rows)
-    (fused,) = fuse_epilogues([product, rows], packed_gemm.packs)
+    assert fuse_epilogues([gaps, rows], CPU_TARGET.products) == (gaps, rows)
+    (fused,) = fuse_epilogues([product, rows], CPU_TARGET.products)
     assert isinstance(fused, Gemm)
     assert fused.then is not None
 

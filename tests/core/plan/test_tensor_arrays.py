@@ -193,14 +193,31 @@ def test_a_loop_inside_a_branch_inside_a_loop_has_machine_code():
     compiled(s, "w")
 
 
-def test_an_array_beyond_the_limit_of_one_value_is_refused():
-    sketch = recurrence(100)
-    executable = compile_gradient(read(sketch.document), GradientQuery(loss="loss")).compiled()
+def recorded_values(trips: int) -> Sketch:
+    s = Sketch()
+    x = s.param("x", np.full(4, 0.5))
+    s.op("assign", x, out="h")
+    with s.repeat(trips):
+        s.op("tanh", s.op("mul", "h", "h"), out="h")
+    s.total("h")
+    return s
 
-    with pytest.raises(ExecutionError, match="recorded more than 3000 bytes") as caught:
-        executable.step(sketch.values, limits=RunLimits(max_bytes=3000))
-    assert (caught.value.code, caught.value.location.type) == ("too_large", "array_write")
-    executable.step(sketch.values)
+
+@pytest.mark.parametrize("earlier", [False, True])
+@pytest.mark.parametrize(
+    ("sketch", "most", "place"), [(recurrence, 3000, "array_write"), (recorded_values, 1000, "while")]
+)
+def test_a_value_beyond_the_limit_is_refused_whatever_memory_earlier_steps_have_left(sketch, most, place, earlier):
+    """48 bytes, and 32 bytes, on each of 100 trips; the limit is also below the memory that a stack has at first."""
+    written = sketch(100)
+    executable = compile_gradient(read(written.document), GradientQuery(loss="loss")).compiled()
+    if earlier:
+        executable.step(written.values)
+
+    with pytest.raises(ExecutionError, match=f"recorded more than {most} bytes") as caught:
+        executable.step(written.values, limits=RunLimits(max_bytes=most))
+    assert (caught.value.code, caught.value.location.type) == ("too_large", place)
+    executable.step(written.values, limits=RunLimits(max_bytes=4900))
 
 
 def test_an_array_of_open_elements_is_left_to_the_reference_executor():

@@ -16,7 +16,8 @@ MEMBERS = {"kernel", "ops", "of", "compiled", "calls", "ms", "flops", "bytes", "
 
 
 def assert_is_profile(found, compiled):
-    assert {"ms", "outside_ms", "peak", "kernels"} <= found.keys()
+    assert {"ms", "outside_ms", "peak", "peak_bytes", "kernels"} <= found.keys()
+    assert found["peak_bytes"] > 0
     assert found["peak"]["threads"] >= 1
     assert found["kernels"]
     for each in found["kernels"]:

@@ -16,6 +16,7 @@ from core.compiler.backends import CHOSEN, use_backend
 from core.device.backend import DeviceBackend
 from core.device.bound_step import DeviceBoundStep
 from core.device.driver import DeviceFault
+from core.device.leaving import Leaving
 from core.ir.errors import ExecutionError
 from service import gpu_tests
 from service.objects import Objects
@@ -90,13 +91,57 @@ def test_steps_on_a_gpu_equal_those_on_the_processor(sides, driver):
     assert driver.graph_launches
 
 
-@pytest.mark.parametrize("more", [{"batches": 5}, {"accumulate": 5, "reduction": "mean"}])
-def test_several_batches_in_one_call_equal_those_on_the_processor(sides, more):
+BATCHES = [("none", {"batches": 5}), ("all", {"batches": 5}), ("none", {"accumulate": 5, "reduction": "mean"})]
+
+
+@pytest.mark.parametrize(("returned", "more"), BATCHES)
+def test_several_batches_in_one_call_equal_those_on_the_processor(sides, returned, more):
     on_gpu, on_cpu = sides
     for _ in range(2):
         given = feeds(RNG.standard_normal((5, 4, 3)).astype("float32"), i=np.tile(np.asarray([0, 1, 2, 1]), (5, 1)))
-        same(on_gpu.step(given, **more), on_cpu.step(given, **more))
+        same(on_gpu.step(given, returned, **more), on_cpu.step(given, returned, **more))
         same(on_gpu.held(), on_cpu.held())
+
+
+def test_the_values_of_a_batch_come_while_the_next_one_runs(sides, driver, monkeypatch):
+    on_gpu, on_cpu = sides
+    given = feeds(RNG.standard_normal((6, 4, 3)).astype("float32"), i=np.tile(np.asarray([0, 1, 2, 1]), (6, 1)))
+    launches, moments = lambda: driver.launches, []
+    send, arrays = DeviceBoundStep.send, Leaving.arrays
+
+    def sending(self, results):
+        moments.append([launches()])
+        return send(self, results)
+
+    def arriving(self):
+        next(each for each in moments if len(each) == 1).append(launches())
+        return arrays(self)
+
+    monkeypatch.setattr(DeviceBoundStep, "send", sending)
+    monkeypatch.setattr(Leaving, "arrays", arriving)
+    same(on_gpu.step(given, batches=6), on_cpu.step(given, batches=6))
+
+    assert len(moments) == 4  # the first two steps are not bound
+    assert all(later > sent for sent, later in moments[:-1])
+
+
+def test_a_loss_that_is_not_finite_in_one_of_several_batches_is_reported(sides):
+    xs = RNG.standard_normal((6, 4, 3)).astype("float32")
+    given = feeds(xs, i=np.tile(np.asarray([0, 1, 2, 1]), (6, 1)))
+    for side in sides:
+        said, _ = asked_for(side, given)
+        assert said["finite"]
+    xs = xs.copy()
+    xs[4] = np.inf
+    for side in sides:
+        said, found = asked_for(side, feeds(xs, i=given["i"]))
+        assert not said["finite"] and said["applied"] == 6
+        assert np.isfinite(found["loss"]).tolist() == [True, True, True, True, False, False]
+
+
+def asked_for(side, given):
+    asked = {"id": "s", "seq": 1, "fetch": [], "require_finite": False, "returned": "none", "batches": 6}
+    return training.step(side.state, asked, given)
 
 
 def test_gradients_that_are_added_up_equal_those_on_the_processor(sides):
@@ -154,14 +199,26 @@ def gpu_state(backend: DeviceBackend, worker: str, device: str, xp: Any, *rest: 
     return WorkerState(worker, "cuda", backend.driver.xp, *rest, gpu=backend)
 
 
-def test_a_profile_has_the_times_of_ops_that_run_one_by_one(sides):
-    on_gpu, _ = sides
-    on_gpu.step(feeds())
-    asked = {"id": "s", "seq": 2, "fetch": [], "require_finite": False, "returned": "none", "profile": True}
+def test_a_profile_has_the_times_of_the_kernels_of_a_gpu_and_changes_no_bit(backend, driver):
+    sketch = noisy()
+    on_gpu, plain = GpuSide(sketch, backend), GpuSide(sketch, backend)
+    given = feeds()
+    for side in (on_gpu, plain):
+        side.step(given)
+    asked = {"id": "s", "seq": 2, "fetch": [], "require_finite": False, "returned": "none"}
+    before = driver.seconds
 
-    said, _ = training.step(on_gpu.state, asked, feeds())
+    said, _ = training.step(on_gpu.state, {**asked, "profile": True}, given)
 
-    assert "matmul" in {each["kernel"] for each in said["profile"]["kernels"]}
+    spent = driver.seconds - before
+    training.step(plain.state, asked, given)
+    kernels = said["profile"]["kernels"]
+    assert said["profile"]["peak_bytes"] == plain.session.last_step.compiled.executable.peak(True).peak > 0
+    assert any(each["kernel"].startswith("product") for each in kernels)
+    assert {each["compiled"] for each in kernels} == {True} and {each["calls"] for each in kernels} == {1}
+    assert sum(each["ms"] for each in kernels) == pytest.approx(spent * 1e3)
+    for name, value in on_gpu.held().items():
+        assert value.tobytes() == plain.held()[name].tobytes(), name
 
 
 @pytest.mark.parametrize("wrong", WRONG)

@@ -108,7 +108,8 @@ def array_take(w, array, index, like):
     here, inside = _inner(w)
     there, absent = _inner(w)
     if array.shapes is None or array.counts:
-        condition = w.node("Less", i, w.vector([length(w, array)]))
+        inside_it = w.node("Less", i, w.vector([length(w, array)]))
+        condition = w.node("And", inside_it, w.node("GreaterOrEqual", i, w.ints([0])))
     else:
         _, shapes = padded(w, array, w.arith("Add", i, 1)).tensors
         condition = w.node("Not", w.gather(missing(w, shapes), i))
