@@ -262,5 +262,5 @@ LOSSES: dict[str, Loss] = {
 }
 """Family of workloads -> its loss."""
 
-COMPILED: dict[str, Loss] = {**LOSSES, **lattices_tf.COMPILED}
+COMPILED: dict[str, Loss] = {**LOSSES, **recurrence_tf.COMPILED, **lattices_tf.COMPILED}
 """Family of workloads -> its loss in the form for XLA."""

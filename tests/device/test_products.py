@@ -76,6 +76,8 @@ TURNS = [(False, False), (True, False), (False, True), (True, True)]
 def test_a_product_of_any_layout_is_that_of_float64_numbers(dtype, turns):
     rng = np.random.default_rng(1)
     for seed, (x, y) in enumerate(SHAPES):
+        if dtype != "float32" and (seed + TURNS.index(turns)) % 2:
+            continue  # each shape in two of the four layouts
         x, y = (s[:-2] + s[:-3:-1] if turn else s for s, turn in zip((x, y), turns, strict=True))
         if len(x) > len(y) and turns[0]:
             continue

@@ -59,8 +59,14 @@ def rare_forms(draw: random.Random, monkeypatch: pytest.MonkeyPatch) -> CpuBacke
     rare = random.Random(str(limits))
     limits = replace(limits, block=rare.choice((2, 4, 64)))
     monkeypatch.setattr(moments, "LONGEST", rare.choice((40, 40, 4096)))
+    squares = CPU_TARGET.winograd
+    if squares is not None and rare.random() < 0.7:
+        squares = replace(
+            squares, channels=1, squares=1, products=1e9, vectors=rare.choice((8, 99)), block=rare.choice((1, 32)),
+            elements=rare.choice((1, 2**12, 2**16)), terms=rare.choice((1, 256)),
+        )  # fmt: skip
     backend = CpuBackend()
-    backend.target = replace(CPU_TARGET, stripes=limits)  # type: ignore[misc]
+    backend.target = replace(CPU_TARGET, stripes=limits, winograd=squares)  # type: ignore[misc]
     return backend
 
 

@@ -130,7 +130,7 @@ def test_the_error_is_below_the_stated_bound_and_near_that_of_direct_sums(size, 
     found, wanted = run(block, [x, f]), direct(x, f)
 
     if dtype == "float32":  # in float64, the definition has errors of the same size
-        assert np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted**2)) < 6 * EPS[dtype]
+        assert np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted**2)) < 8 * EPS[dtype]
     weights = np.abs(f.astype("float64")).sum(axis=(1, 2, 3))[:, None, None]
     assert (np.abs(found - wanted) <= (64 + 12) * 16 * EPS[dtype] * np.abs(x).max() * weights).all()
 
