@@ -66,10 +66,12 @@ def fit(lives: Lives, base: int, offsets: dict[Root, int], target: Target) -> in
         first, last = lives[root]
         size = target.aligned(root.nbytes)
         start = base
-        for lower, upper in sorted((s, e) for begin, finish, s, e in placed if begin <= last and first <= finish):
+        meeting = [(s, e) for begin, finish, s, e in placed if begin <= last and first <= finish]
+        for lower, upper in sorted(meeting):
             if start + size <= lower:
                 break
-            start = max(start, upper)
+            if upper > start:  # no call of `max`: this is the one part of a compilation whose work grows by squares
+                start = upper
         offsets[root] = start
         placed.append((first, last, start, start + size))
         end = max(end, start + size)
