@@ -50,7 +50,10 @@ class Module:
 
     def table(self, numbers: tuple[int, ...]) -> IRValue:
         """The address of a constant array of these numbers, int64 each."""
-        name = f"@table.{'.'.join(map(str, numbers))}" if len(numbers) <= 8 else f"@table.{len(self.globals)}"
+        text = ".".join(map(str, numbers))
+        if len(numbers) > 8:
+            text = f"long.{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+        name = f"@table.{text}"
         values = ", ".join(f"i64 {n}" for n in numbers)
         self.globals[name] = f"{name} = private constant [{len(numbers)} x i64] [{values}]"
         return IRValue(name, "ptr")

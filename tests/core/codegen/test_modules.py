@@ -102,3 +102,12 @@ def test_equal_updates_of_many_arrays_share_their_code():
 
     assert len(kernels) > 10
     assert len({repr(each) for each in kernels}) < len(kernels) / 2
+
+
+def test_tables_of_other_numbers_have_other_names():
+    one = module.Module()
+    tables = [(0,), tuple(range(9)), (1,), (2,), tuple(range(12)), (0, 1), (1, 0), (-1,), tuple(range(9))]
+    names = [one.table(each).name for each in tables]
+
+    assert len(set(names)) == len(set(tables)) == len(one.globals)
+    assert all(one.globals[n].count("i64 ") == len(t) for n, t in zip(names, tables, strict=True))

@@ -183,3 +183,19 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(adjoint, monkeypatch):
 
     assert kinds(block) & {"winograd", "winograd_sums"}
     assert found[0].tobytes() == found[1].tobytes()
+
+
+def test_places_of_squares_and_offsets_of_filters_are_tables_of_their_own():
+    """A table of many numbers once had the name of the table of the single number 0, which a 1 x 1 filter has."""
+    sums = {"strides": (1, 1), "paddings": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
+    point = {**sums, "paddings": (0, 0, 0, 0)}
+    b = BlockBuilder()
+    ct, x, like, weights = (
+        b.param(TensorType(shape, "float64"))
+        for shape in ((2, 16, 14, 14), (2, 16, 14, 14), (16, 16, 3, 3), (64, 16, 1, 1))
+    )
+    adjoint = b.emit("correlate_filter_adjoint", ct, x, like, **sums)
+    block = b.build([adjoint, b.emit("correlate", x, weights, **point)])
+
+    assert {"winograd_sums", "correlate_columns"} <= kinds(block)
+    both(block, values_for(block))
