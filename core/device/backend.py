@@ -95,7 +95,7 @@ class DeviceBackend:
         """
         code, parts = write_timed_step(*self._how(plan)) if timed else (self._code(plan), ())
         for each in code.products:
-            self.driver.prepare(each, [WHOLE_ARRAY] * len(each.places))
+            self.driver.prepare(each, [WHOLE_ARRAY + place.offset for place in each.places])
         functions = self.driver.load(self._machine_code(code), code.launches)
         for launch, function in zip(code.launches, functions, strict=True):
             if launch.cooperative and function.most_blocks < launch.grid:

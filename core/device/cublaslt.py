@@ -77,7 +77,7 @@ class _Call:
         self._set(self.product, "MatmulDesc", EPILOGUE, ctypes.c_uint32(ADD_BIAS if each.bias else NO_EPILOGUE))
         self.has_bias = each.bias is not None
         if self.has_bias:  # the search for an algorithm looks at the alignment of the address alone
-            self.set_bias(MOST_ALIGNMENT)
+            self.set_bias(alignments[3])
         self.left, self.right, self.out = (
             self._matrix(matrix, dtype, each.count)
             for matrix, dtype in ((each.left, each.dtype), (each.right, each.dtype), (each.out, each.result))
@@ -103,7 +103,8 @@ class _Call:
         preference, found, count = self._make("MatmulPreference"), _Found(), ctypes.c_int(0)
         self._set(preference, "MatmulPreference", WORKSPACE, ctypes.c_size_t(workspace))
         self._set(preference, "MatmulPreference", REDUCTION, ctypes.c_uint32(IN_WORKSPACE))
-        left, right, out = alignments
+        left, right, *others = alignments
+        out = min(others)  # a kernel reads as many elements of a bias at once as it writes of the result
         for which, alignment in zip(ALIGNMENTS, (left, right, out, out), strict=True):
             self._set(preference, "MatmulPreference", which, ctypes.c_uint32(alignment))
         layouts = (self.left, self.right, self.out, self.out)
@@ -189,7 +190,7 @@ class CublasLt:
             raise DeviceFault(f"the GPU failed: {error}") from error
 
     def _call(self, each: Multiplication, addresses: Sequence[int]) -> _Call:
-        alignments = tuple(min(address & -address, MOST_ALIGNMENT) for address in addresses[:3])
+        alignments = tuple(min(address & -address, MOST_ALIGNMENT) for address in addresses)
         key = (each, alignments)
         found = self._calls.get(key)
         if found is None:

@@ -135,13 +135,16 @@ def _matrix(view: View, batch: tuple[int, ...], place: Callable[[View], Place | 
 
 
 def _step(view: View, batch: tuple[int, ...]) -> int | None:
-    """The elements from one matrix to the next; None if the matrices of `batch` are at no equal distance."""
+    """The elements from one matrix to the next; None if the matrices of `batch` are at no equal distance, or in
+    descending order, of which the library says nothing.
+    """
     if view.shape[:-2] != batch:
         return None
     axes = [(size, stride) for size, stride in zip(batch, view.strides, strict=False) if size > 1]
     if any(outer != inner * size for (_, outer), (size, inner) in pairwise(axes)):
         return None
-    return axes[-1][1] if axes else 0
+    step = axes[-1][1] if axes else 0
+    return step if step >= 0 else None
 
 
 def place_in(view: View, given: int | None, start: int) -> Place:

@@ -96,8 +96,10 @@ class EmulatedCublasLt:
         self.searches += 1
         if self.refuses:
             return 15
+        bias = self._of("MatmulDesc", product).attributes.get(8, 16)
         # what an algorithm is good for: products with these descriptors on memory with these alignments
-        found._obj.algorithm[:] = (ALGORITHM, product.value, *(settings[each] for each in (5, 6, 7)), 0, 0, 0)
+        alignments = (*(settings[each] for each in (5, 6, 7)), bias & -bias)
+        found._obj.algorithm[:] = (ALGORITHM, product.value, *alignments, 0, 0)
         count._obj.value = 1
         return 0
 
@@ -115,6 +117,7 @@ class EmulatedCublasLt:
         assert type(alpha._obj) is type(beta._obj) is (ctypes.c_double if scale else ctypes.c_float)
         turns, settings = [described.attributes[3], described.attributes[4], 0], dict(described.attributes)
         layouts = [self._of("MatrixLayout", each) for each in (left, right, out)]
+        assert settings[7] != 4 or settings[8] % chosen[5] == 0, "a bias at an address of another alignment"
         old_weight = beta._obj.value
         assert alpha._obj.value == 1
 

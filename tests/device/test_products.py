@@ -31,6 +31,10 @@ EPSILONS = {"float32": 2**-24, "float64": 2**-53, "float16": 2**-11, "bfloat16":
 """Half the distance from 1 to the next number."""
 
 
+SMALLEST = {"float32": 1e-44, "float64": 1e-323, "float16": 2**-25, "bfloat16": 1e-40}
+"""Half the distance between numbers near 0, or more."""
+
+
 def product(x: tuple[int, ...], y: tuple[int, ...], dtype: str, turns: tuple[bool, bool]) -> Block:
     b = BlockBuilder()
     one, other = (b.param(TensorType(s, dtype)) for s in (x, y))
@@ -55,7 +59,7 @@ def check(
     dtype = str(found.dtype)
     terms, wide = a.shape[-1], min(EPSILONS["float32"], EPSILONS[dtype])
     bound = (terms * wide + 2 * unit) * (np.abs(a) @ np.abs(b)) + EPSILONS[dtype] * np.abs(a @ b)
-    assert np.all(np.abs(found.astype(np.float64) - a @ b) <= 1.1 * bound + 1e-30)
+    assert np.all(np.abs(found.astype(np.float64) - a @ b) <= 1.1 * bound + SMALLEST[dtype])
     return found
 
 

@@ -18,7 +18,7 @@ from core.ir.derived import REMEMBERED
 from tests.fresh import Answer, Fresh, answer
 from tests.sign_of_zero import Question, variants
 
-PROGRAMS = int(os.environ.get("BACKPASS_TEST_PROGRAMS", "200")) * 3 // 2
+PROGRAMS = int(os.environ.get("BACKPASS_TEST_PROGRAMS", "200")) * 4 // 5
 PARTS = 10
 SEEDS = -(-PROGRAMS // (4 * PARTS))
 """Of one part. A seed gives four programs."""
