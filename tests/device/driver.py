@@ -12,7 +12,7 @@ import random
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -101,7 +101,8 @@ class EmulatedDriver:
 
     def load(self, code: bytes, launches: Sequence[Launch]) -> list[_Function]:
         self.check()
-        emulated = Emulated(pickle.loads(code), self.watches)  # noqa: S301  (of `make`)
+        stored: DeviceCode = pickle.loads(code)  # noqa: S301  (of `make`)
+        emulated = Emulated(replace(stored, work=tuple(launches)), self.watches)  # their numbers are no machine code
         return [_Function(emulated, i, self.most_blocks) for i, _ in enumerate(launches)]
 
     def prepare(self, product: Multiplication, addresses: Sequence[int]) -> None:

@@ -13,10 +13,12 @@ from core.ir.errors import OutOfMemory
 from service.worker.memory import DeviceMemory, HostMemory, require
 
 MIB = 2**20
+LIMIT = 2**14 * MIB
+"""Much more than a process takes that has run many tests."""
 
 
 def test_arrays_count_from_their_allocation_to_their_end():
-    host = HostMemory(1024 * MIB)
+    host = HostMemory(LIMIT)
     before = host.used()
 
     zeros = np.zeros(40 * MIB, np.uint8)  # the system gives pages at the first touch
@@ -30,7 +32,7 @@ def test_arrays_count_from_their_allocation_to_their_end():
 def test_arrays_count_in_full_when_threads_have_ended_meanwhile():
     """A thread's stack is mapped but hardly used, and the system unmaps it at the end of the thread."""
     stacks = [mmap.mmap(-1, 40 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(4)]
-    host = HostMemory(1024 * MIB)
+    host = HostMemory(LIMIT)
     for stack in stacks:
         stack.close()
 
@@ -41,7 +43,7 @@ def test_arrays_count_in_full_when_threads_have_ended_meanwhile():
 
 
 def test_shared_memory_of_answers_counts():
-    host = HostMemory(1024 * MIB)
+    host = HostMemory(LIMIT)
     before = host.used()
 
     host.answers = lambda: 100 * MIB
@@ -51,7 +53,7 @@ def test_shared_memory_of_answers_counts():
 
 def test_memory_given_back_since_the_start_adds_nothing_to_the_capacity():
     array = np.ones(200 * MIB, np.uint8)
-    host = HostMemory(1024 * MIB + array.nbytes)
+    host = HostMemory(LIMIT + array.nbytes)
     del array
 
     assert host.used() < 4 * MIB
