@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
@@ -62,6 +63,12 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+def two_steps(client: httpx.Client, path: str) -> None:
+    """Steps of a new session; the second one waits for machine code, so that no compilation is left."""
+    for _ in range(2):
+        assert client.post(f"{path}/steps", json=BODY).status_code == 200
+
+
 def test_idle_compilations_release_the_compiler():
     ended = threading.Event()
     Compilations(lambda number: None, idle=ended.set, idle_s=0.01).start()
@@ -73,8 +80,7 @@ def test_a_stopped_compiler_delays_only_the_session_that_needs_it(one: Served):
     client, other = one.client, regression(rows=7)
     feeds = {"feeds": tensors({name: other.values[name] for name in "xy"})}
     with opened(client, SKETCH, optimizer=SGD) as path, ThreadPoolExecutor(1) as pool:
-        for _ in range(2):
-            client.post(f"{path}/steps", json=BODY)
+        two_steps(client, path)
         with stopped(compiler_of(one)), opened(client, other, optimizer={"type": "adam"}) as late:
             assert client.post(f"{late}/steps", json=feeds).json()["step"] == 1  # without machine code
             held = pool.submit(client.post, f"{late}/steps", json=feeds)
@@ -106,10 +112,10 @@ def until_asked(compiler: int) -> None:
 def test_a_compiler_crash_fails_the_call_that_needs_it(one: Served):
     client = one.client
     with opened(client, SKETCH, optimizer=SGD) as path, ThreadPoolExecutor(1) as pool:
-        client.post(f"{path}/steps", json=BODY)
+        two_steps(client, path)
         before = array(client.get(f"{path}/parameters").json()["parameters"]["w"])
         compiler = compiler_of(one)
-        request = {"seq": 2, "fetch": ["prediction"], **BODY}
+        request = {"seq": 3, "fetch": ["prediction"], **BODY}
         os.kill(compiler, signal.SIGSTOP)
         held = pool.submit(client.post, f"{path}/steps", json=request)
         until_asked(compiler)
@@ -120,22 +126,22 @@ def test_a_compiler_crash_fails_the_call_that_needs_it(one: Served):
         assert (said["reason"], said["detail"]) == ("compiler-failed", "the compiler ended: killed by SIGKILL")
         np.testing.assert_array_equal(array(client.get(f"{path}/parameters").json()["parameters"]["w"]), before)
         again = client.post(f"{path}/steps", json=request).json()
-        assert (again["seq"], again["step"]) == (2, 2)
+        assert (again["seq"], again["step"]) == (3, 3)
         assert compiler_of(one) != compiler
 
 
 def test_a_deadline_ends_the_compilation_of_llvm_and_the_worker_serves_on(one: Served):
     client, other = one.client, regression(rows=7)
     with opened(client, SKETCH, optimizer=SGD) as path:
-        client.post(f"{path}/steps", json=BODY)
+        two_steps(client, path)
         worker, compiler = client.get("/v1/workers").json()["workers"][0]["pid"], compiler_of(one)
         os.kill(compiler, signal.SIGSTOP)
-        request = {"seq": 2, "fetch": ["prediction"], "deadline_s": 0.3, **BODY}
+        request = {"seq": 3, "fetch": ["prediction"], "deadline_s": 2, **BODY}  # the plan is ready earlier
 
         problem(client.post(f"{path}/steps", json=request), 504, "deadline-exceeded")
 
         until_ended(compiler)
-        assert client.post(f"{path}/steps", json={**request, "deadline_s": 60}).json()["step"] == 2
+        assert client.post(f"{path}/steps", json={**request, "deadline_s": 60}).json()["step"] == 3
         with opened(client, other, optimizer={"type": "adam"}):
             pass
         assert client.get("/v1/workers").json()["workers"][0]["pid"] == worker
@@ -144,7 +150,7 @@ def test_a_deadline_ends_the_compilation_of_llvm_and_the_worker_serves_on(one: S
 def test_a_deadline_ends_the_backward_pass_and_the_worker_serves_on(one: Served):
     client = one.client
     with opened(client, SKETCH, optimizer=SGD) as path:
-        client.post(f"{path}/steps", json=BODY)
+        two_steps(client, path)
         worker = client.get("/v1/workers").json()["workers"][0]["pid"]
         large = nest("while", 60, "binomial")
         feeds = tensors({name: large.values[name] for name in ("xs", "yes", "first")})
@@ -160,7 +166,7 @@ def test_a_deadline_ends_the_backward_pass_and_the_worker_serves_on(one: Served)
         problem(client.post("/v1/gradients", json={**request, "deadline_s": 0.3}), 504, "deadline-exceeded")
 
         until_quiet(worker)
-        assert client.post(f"{path}/steps", json={"seq": 2, **BODY}).json()["step"] == 2
+        assert client.post(f"{path}/steps", json={"seq": 3, **BODY}).json()["step"] == 3
         assert client.get("/v1/workers").json()["workers"][0]["pid"] == worker
 
 
