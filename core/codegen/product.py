@@ -1,6 +1,6 @@
 """The function for one shape of matrix product.
 
-Packed panels (`packed_gemm`), unpacked tiles (`gemm`), a few rows (`gemv`), or the `blas`.
+Packed panels (`packed_parts`), unpacked tiles (`gemm`), a few rows (`gemv`), or the `blas`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from core.codegen.gemm import gemm_function, product_of, rows_of
 from core.codegen.gemv import gemv_function, gemv_of
 from core.codegen.llvm import Function, IRValue
 from core.codegen.module import Module
-from core.codegen.packed_gemm import packed_gemm_function, packed_gemm_of
+from core.codegen.packed_gemm import packed_gemm_of
+from core.codegen.packed_parts import packed_gemm_function
 from core.codegen.polling import product_polls
 from core.ir.errors import InternalError
 from core.plan.data import Gemm, View

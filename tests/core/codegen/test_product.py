@@ -8,6 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
+from core.codegen import packed_gemm
 from core.codegen.machine import load
 from core.codegen.module import Module
 from core.codegen.product import product_function
@@ -56,6 +57,32 @@ def test_a_product_computed_in_parts_equals_numpys(m, k, n, dtype):
         np.testing.assert_allclose(c, wanted, rtol=0, atol=(2e-5 if dtype == "float32" else 1e-13) * np.sqrt(k) * 5)
         assert np.isnan(c.base[:MARGIN]).all()
         assert np.isnan(c.base[-MARGIN:]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("m", "k", "n"), [*PANELS, (300, 1100, 301)])
+def test_groups_of_panels_blocks_of_rows_and_threads_change_no_bit(m, k, n, dtype, monkeypatch):
+    for turned_a, turned_b in itertools.product((False, True), repeat=2):
+        a, a_view = matrix((m, k), dtype, turned_a)
+        b, b_view = matrix((k, n), dtype, turned_b)
+        found = []
+        for group, rows, uses, threads in ((1, 1, 999, 1), (1, 1, 0, 1), (2**16, 2**14, 0, 1), (2**20, 2**18, 4, 3)):
+            monkeypatch.setattr(packed_gemm, "GROUP_BYTES", group)
+            monkeypatch.setattr(packed_gemm, "ROWS_BYTES", rows)
+            monkeypatch.setattr(packed_gemm, "USES", uses)
+            c, c_view = matrix((m, n), dtype, False)
+            module = Module()
+            function = product_function(module, Gemm(a_view, b_view, c_view), threads)
+            call = load(module.text()).function(function.name, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)
+            for part in reversed(range(function.parts)):
+                call(a.ctypes.data, b.ctypes.data, c.ctypes.data, part, part + 1)
+            found.append(c)
+
+        np.testing.assert_allclose(
+            found[0], a.astype("float64") @ b, rtol=0, atol=1e-3 if dtype == "float32" else 1e-11
+        )
+        for each in found[1:]:
+            np.testing.assert_array_equal(each, found[0])
 
 
 def test_a_product_with_one_panel_has_a_part_for_each_thread():

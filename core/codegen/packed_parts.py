@@ -1,0 +1,281 @@
+"""Large products of matrices: some columns of the result at a time, for which both operands are packed.
+
+A panel of b has as many columns as a tile. It is copied so that the row that a tile reads in one step along k follows
+the row of the step before. In a large matrix these rows lie a page apart, and neither the caches nor the TLB keep much
+of them. A b that is stored by columns is transposed in registers on the way. The rows of a are packed for the same
+reason, a block of tiles at a time, if enough panels use them (Goto and van de Geijn 2008). The packed numbers lie on
+the stack of the thread, in that core's cache.
+
+A product of bfloat16 matrices takes two steps along k at once. The two numbers lie side by side in a row of a, and the
+panel is packed so too; a pair is an element, as long as a float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
+from core.codegen.machine import lanes
+from core.codegen.module import Module
+from core.codegen.packed_gemm import PackedGemm, sums_bytes
+from core.codegen.packed_rows import pack_rows
+from core.codegen.polling import STOP_PARAM, product_polls
+from core.codegen.reductions import identity
+from core.codegen.rows import row_function, rows_poll
+from core.codegen.tile import tile
+from core.codegen.transpose import transposed_square
+from core.codegen.vector_slices import mask, move, slices_of, store_lanes
+from core.plan.data import Instr
+
+__all__ = ["packed_gemm_function"]
+
+LINES = 4
+"""Cache lines in a row of a tile."""
+
+
+def packed_gemm_function(module: Module, name: str, p: PackedGemm) -> Function:
+    """``name(a, b, c, epilogue's operands...[, stop], first, end)`` for parts `first` to `end`, numbered band by band.
+
+    Sums over rows have one array for each band, `sums_bytes` apart.
+    """
+    operands = [f"p{i}" for i in range(len(p.then.operands))] if p.then else []
+    polls = product_polls(p.m, p.n, 2 * p.k if p.pairs else p.k)
+    pointers = [*((x, "ptr") for x in ("a", "b", "c", *operands)), *([STOP_PARAM] if polls else [])]
+    f = Function(name, [*pointers, ("first", "int64"), ("end", "int64")], noalias=not operands)
+    f.stop = f.param("stop") if polls else None
+    part = _Part(module, f, p)
+    with f.loop(f.param("first"), f.param("end"), polls=True) as number:
+        part.write(number)
+    return f
+
+
+def scratch_memory(f: Function, count: int, dtype: str) -> IRValue:
+    """Scratch memory for `count` elements on the stack of the thread."""
+    name = f.fresh("tile")
+    f.top.append(f"  {name} = alloca [{count * itemsize(dtype)} x i8], align 64")
+    return IRValue(name, "ptr")
+
+
+class _Part:
+    """Writes the parts of a product: the rows of a band by the columns of a group of panels.
+
+    packed, rows: memory for the panels of the group, and for the rows of a block, if they are packed.
+    result:       memory for a tile of the result, if no more of it is ever stored.
+    """
+
+    def __init__(self, module: Module, f: Function, p: PackedGemm) -> None:
+        self.module, self.f, self.p = module, f, p
+        rows, columns = p.tile
+        self.packed = scratch_memory(f, p.group * p.depth * columns, p.dtype)
+        self.rows = scratch_memory(f, p.block * p.row_steps, p.dtype) if p.packs_rows else None
+        self.result = scratch_memory(f, rows * columns, p.dtype) if p.in_tile else None
+
+    def write(self, number: IRValue) -> None:
+        f, p = self.f, self.p
+        self.band, group = f.op(f"udiv {number}, {p.groups}", "int64"), f.op(f"urem {number}, {p.groups}", "int64")
+        self.first = f.op(f"mul nsw {self.band}, {p.height}", "int64")
+        self.end = f.intrinsic("smin", f.binary("add", self.first, I64(p.height)), I64(p.m))
+        self.panel = f.op(f"mul nsw {group}, {p.group}", "int64")
+        self._each_panel(lambda panel: panel.clear())
+        with f.loop(I64(0), I64(p.k), p.depth, polls=True) as k:
+            count = f.intrinsic("smin", f.binary("sub", I64(p.k), k), I64(p.depth))
+            self._each_panel(lambda panel: panel.pack(k, count))
+            if self.rows is None:
+                self._each_panel(lambda panel: panel.tiles(k, count, self.first, self.end))
+                return
+            with f.loop(self.first, self.end, p.block, polls=True) as first:
+                end = f.intrinsic("smin", f.binary("add", first, I64(p.block)), self.end)
+                pack_rows(f, p, self.rows, (k, count), (first, end))
+                self._each_panel(lambda panel: panel.tiles(k, count, first, end))
+
+    def _each_panel(self, write: Callable[[_Panel], None]) -> None:
+        """Write instructions for each panel of the group. Those of the last panel differ if it has fewer columns."""
+        f, p, columns = self.f, self.p, self.p.tile[1]
+        whole, rest = divmod(p.n, columns)
+        last = f.intrinsic("smin", f.binary("add", self.panel, I64(p.group)), I64(p.panels))
+        with f.loop(self.panel, last) as number:
+            start = f.op(f"mul nsw {number}, {columns}", "int64")
+            inside = f.op(f"mul nsw {f.binary('sub', number, self.panel)}, {p.depth}", "int64")
+            packed = move(f, self.packed, p.dtype, (inside, columns))
+            wide, narrow = (_Panel(self, start, packed, count) for count in (columns, rest))
+            if whole and rest:
+                f.either(f.compare("icmp slt", number, I64(whole)), lambda: write(wide), lambda: write(narrow))
+            else:
+                write(wide if whole else narrow)
+
+
+class _Panel:
+    """Writes the rows of a part for `columns` columns from `start`. packed: memory for the columns of b."""
+
+    def __init__(self, part: _Part, start: IRValue, packed: IRValue, columns: int) -> None:
+        self.part, self.start, self.packed, self.columns = part, start, packed, columns
+        self.module, self.f, self.p = part.module, part.f, part.p
+
+    def clear(self) -> None:
+        """Clear what is added to: sums, and the result if it is stored between the blocks along k."""
+        f, p = self.f, self.p
+        self._clear_sums()
+        if p.depth < p.k and not p.accumulate:
+            with f.loop(self.part.first, self.part.end) as row:
+                self._fill(self._at("c", (row, p.c), (self.start, 1)), literal(0, p.dtype))
+
+    def tiles(self, k: IRValue, count: IRValue, first: IRValue, end: IRValue) -> None:
+        """Write the tiles of rows `first` to `end` for `count` steps from `k`."""
+        f, p = self.f, self.p
+        rows = p.tile[0]
+        left = f.op(f"srem {f.binary('sub', end, first)}, {rows}", "int64")
+        whole = f.binary("sub", end, left)
+        with f.loop(first, whole, rows, polls=True) as row:
+            self._tile(k, count, first, row, rows)
+        rest = p.m % p.height % rows
+        if rest:
+            with f.when(f.compare("icmp slt", whole, end)):
+                self._tile(k, count, first, whole, rest)
+
+    def _tile(self, k: IRValue, count: IRValue, first: IRValue, row: IRValue, rows: int) -> None:
+        f, p, width, packed_rows, result = self.f, self.p, lanes(self.p.dtype), self.part.rows, self.part.result
+        if packed_rows is None:
+            a = (self._at("a", (row, p.a[0]), (k, p.a[1])), *p.a)
+        else:
+            a = (move(f, packed_rows, p.dtype, (f.binary("sub", row, first), p.row_steps)), 1, p.tile[0])
+        if result is not None:
+            c = (result, p.tile[1])
+        else:
+            c = (self._at("c", (row, p.c), (self.start, 1)), p.c)
+        operands = self._operands(row, c[0])
+        last = f.compare("icmp eq", f.binary("add", k, count), I64(p.k))
+        size, packed = (rows, self.columns), (self.packed, p.tile[1])
+        stretches = self._fetcher(operands, rows) if operands else None
+        sums = tile(f, p.dtype, size, width, (I64(0), count), a, packed, c, stretches, p.pairs)
+        for total, address, which in sums:
+            if p.accumulate or p.depth < p.k:
+                total = f.binary("fadd", total, f.load(address, p.dtype, width, which))
+            f.store(total, address, which)
+        if p.then is not None:
+            with f.when(last):
+                name, polls = self._then()
+                given = [*operands, *([f.stop] if polls else [])]
+                f.do(f"call void @{name}({', '.join(map(str, given))}, i64 0, i64 {rows})")
+
+    def _then(self) -> tuple[str, bool]:
+        """The epilogue as a function for the rows of one tile, and whether that polls."""
+        kernel, p = self.p.then, self.p
+        assert kernel is not None
+        operands = list(kernel.operands)
+        if self.part.result is not None:
+            for i in p.own:
+                operands[i] = replace(operands[i], outer=(p.tile[1],))
+        rows = replace(kernel, outer=(p.tile[0],), inner=self.columns, operands=tuple(operands))
+        return self.module.function(rows, "rows", lambda name: row_function(name, rows)), rows_poll(rows)
+
+    def _operands(self, row: IRValue, c: IRValue) -> list[IRValue]:
+        """The address of the first element of a tile in each operand of the epilogue."""
+        found: list[IRValue] = []
+        for i, operand in enumerate(self.p.then.operands if self.p.then else ()):
+            if i in self.p.own:
+                found.append(c)
+                continue
+            base = self.f.param(f"p{i}")
+            if i in self._sums():
+                base = move(self.f, base, "uint8", (self.part.band, sums_bytes(self.p.n, operand.dtype)))
+            found.append(move(self.f, base, operand.dtype, (row, operand.outer[0]), (self.start, operand.inner)))
+        return found
+
+    def _sums(self) -> dict[int, Instr]:
+        return {i.operand: i for i in self.p.then.code if i.kind == "accumulate"} if self.p.then else {}
+
+    def _clear_sums(self) -> None:
+        f, p = self.f, self.p
+        for i, instr in self._sums().items():
+            base = move(f, f.param(f"p{i}"), "uint8", (self.part.band, sums_bytes(p.n, instr.dtype)))
+            base = f.at(base, self.start, instr.dtype)
+            self._fill(base, identity(instr.op, instr.dtype))
+
+    def _fill(self, address: IRValue, number: IRValue) -> None:
+        """Write one number to all columns of a row."""
+        width = lanes(number.dtype)
+        for piece in slices_of(self.columns, width):
+            here = self.f.at(address, I64(piece.start), number.dtype)
+            store_lanes(self.f, self.f.splat(number, width), here, piece.count)
+
+    def _fetcher(self, operands: list[IRValue], rows: int) -> tuple[int, Callable[[IRValue], None]]:
+        """Stretches of steps along k; each fetches a cache line of every array that the epilogue of a tile needs."""
+        f, p, kernel = self.f, self.p, self.p.then
+        assert kernel is not None
+        f.declarations.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        steps = max(p.depth // (rows * LINES), 1)
+
+        def fetch(k: IRValue) -> None:
+            at = f.intrinsic("smin", f.op(f"udiv {k}, {steps}", "int64"), I64(rows * LINES - 1))
+            row, line = f.op(f"udiv {at}, {LINES}", "int64"), f.op(f"urem {at}, {LINES}", "int64")
+            for i, (address, operand) in enumerate(zip(operands, kernel.operands, strict=True)):
+                if operand.inner != 1 or not operand.outer[0] or (i in p.own and self.part.result is not None):
+                    continue
+                here = move(f, address, operand.dtype, (row, operand.outer[0]), (line, p.tile[1] // LINES))
+                f.do(f"call void @llvm.prefetch.p0({here}, i32 {int(operand.written)}, i32 3, i32 1)")
+
+        return steps, fetch
+
+    def pack(self, k: IRValue, count: IRValue) -> None:
+        """Pack `count` steps from `k` of the columns of b."""
+        f, p, width = self.f, self.p, lanes(self.p.dtype)
+        b = self._at("b", (k, p.b[0]), (self.start, p.b[1]))
+        if p.b[1] == 1 and p.pairs:
+            self._pack_pairs(k, count)
+            return
+        if p.b[1] == 1:
+            with f.loop(I64(0), count) as step:
+                source = move(f, b, p.dtype, (step, p.b[0]))
+                for piece in slices_of(self.columns, width):
+                    value = f.load(f.at(source, I64(piece.start), p.dtype), p.dtype, width, mask(piece.count, width))
+                    place = move(f, self.packed, p.dtype, (step, p.tile[1]), by=piece.start)
+                    store_lanes(f, value, place, piece.count)
+            return
+        whole, rest = divmod(self.columns, width)
+        if whole:
+            with f.loop(I64(0), I64(whole * width), width) as start:
+                self._pack_columns(move(f, b, p.dtype, (start, p.b[1])), count, start, width)
+        if rest:
+            self._pack_columns(f.at(b, I64(whole * width * p.b[1]), p.dtype), count, I64(whole * width), rest)
+
+    def _pack_pairs(self, k: IRValue, count: IRValue) -> None:
+        """Pack `count` pairs of rows of b from pair `k`: each number next to the one below it."""
+        f, p, width = self.f, self.p, lanes(self.p.dtype)
+        b = move(f, f.param("b"), "bfloat16", (k, 2 * p.b[0]), (self.start, 1))
+        with f.loop(I64(0), count) as step:
+            upper = move(f, b, "bfloat16", (step, 2 * p.b[0]))
+            lower = f.at(upper, I64(p.b[0]), "bfloat16")
+            for piece in slices_of(self.columns, width):
+                both = [
+                    f.convert(f.load(f.at(row, I64(piece.start), "uint16"), "uint16", width, mask(piece.count, width)),
+                              "int32")
+                    for row in (upper, lower)
+                ]  # fmt: skip
+                pair = f.binary("or", both[0], f.binary("shl", both[1], f.constant(16, both[1])))
+                place = move(f, self.packed, p.dtype, (step, p.tile[1]), by=piece.start)
+                store_lanes(f, pair, place, piece.count)
+
+    def _pack_columns(self, source: IRValue, count: IRValue, start: IRValue, columns: int) -> None:
+        """Pack up to a vector of columns from `start`, which are rows in memory."""
+        f, p, width = self.f, self.p, lanes(self.p.dtype)
+        whole = f.binary("sub", count, f.op(f"srem {count}, {width}", "int64"))
+        if p.k >= width:
+            with f.loop(I64(0), whole, width) as step:
+                self._pack_square(source, step, width, start, columns)
+        if p.k % width:  # only the last block along k ends in less than a vector
+            with f.when(f.compare("icmp slt", whole, count)):
+                self._pack_square(source, whole, p.k % width, start, columns)
+
+    def _pack_square(self, source: IRValue, step: IRValue, steps: int, start: IRValue, columns: int) -> None:
+        """Pack one square: `columns` columns for `steps` steps."""
+        f, p, width = self.f, self.p, lanes(self.p.dtype)
+        here = f.at(source, step, p.dtype)
+        which = mask(steps, width)
+        read = [f.load(f.at(here, I64(i * p.b[1]), p.dtype), p.dtype, width, which) for i in range(columns)]
+        place = move(f, self.packed, p.dtype, (step, p.tile[1]), (start, 1))
+        for i, row in enumerate(transposed_square(f, read)[:steps]):
+            store_lanes(f, row, f.at(place, I64(i * p.tile[1]), p.dtype), columns)
+
+    def _at(self, name: str, *steps: tuple[IRValue, int]) -> IRValue:
+        return move(self.f, self.f.param(name), self.p.dtype, *steps)
