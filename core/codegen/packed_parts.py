@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
+from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.packed_gemm import PackedGemm, sums_bytes
@@ -25,7 +25,7 @@ from core.codegen.reductions import identity
 from core.codegen.rows import row_function, rows_poll
 from core.codegen.tile import tile
 from core.codegen.transpose import transposed_square
-from core.codegen.vector_slices import mask, move, slices_of, store_lanes
+from core.codegen.vector_slices import VectorSlice, mask, move, slices_of, store_lanes
 from core.plan.data import Instr
 
 __all__ = ["packed_gemm_function"]
@@ -77,10 +77,10 @@ class _Part:
         self.first = f.op(f"mul nsw {self.band}, {p.height}", "int64")
         self.end = f.intrinsic("smin", f.binary("add", self.first, I64(p.height)), I64(p.m))
         self.panel = f.op(f"mul nsw {group}, {p.group}", "int64")
-        self._each_panel(lambda panel: panel.clear())
+        self._each_panel(lambda panel: panel.clear_sums())
         with f.loop(I64(0), I64(p.k), p.depth, polls=True) as k:
             count = f.intrinsic("smin", f.binary("sub", I64(p.k), k), I64(p.depth))
-            self._each_panel(lambda panel: panel.pack(k, count))
+            self._pack(k, count)
             if self.rows is None:
                 self._each_panel(lambda panel: panel.tiles(k, count, self.first, self.end))
                 return
@@ -88,6 +88,14 @@ class _Part:
                 end = f.intrinsic("smin", f.binary("add", first, I64(p.block)), self.end)
                 pack_rows(f, p, self.rows, (k, count), (first, end))
                 self._each_panel(lambda panel: panel.tiles(k, count, first, end))
+
+    def _pack(self, k: IRValue, count: IRValue) -> None:
+        """Pack `count` steps from `k` of the columns of b. Rows of b are read from end to end, for all panels."""
+        if self.p.b[1] != 1:
+            self._each_panel(lambda panel: panel.pack_columns(k, count))
+            return
+        with self.f.loop(I64(0), count) as step:
+            self._each_panel(lambda panel: panel.pack_row(k, step))
 
     def _each_panel(self, write: Callable[[_Panel], None]) -> None:
         """Write instructions for each panel of the group. Those of the last panel differ if it has fewer columns."""
@@ -111,14 +119,6 @@ class _Panel:
     def __init__(self, part: _Part, start: IRValue, packed: IRValue, columns: int) -> None:
         self.part, self.start, self.packed, self.columns = part, start, packed, columns
         self.module, self.f, self.p = part.module, part.f, part.p
-
-    def clear(self) -> None:
-        """Clear what is added to: sums, and the result if it is stored between the blocks along k."""
-        f, p = self.f, self.p
-        self._clear_sums()
-        if p.depth < p.k and not p.accumulate:
-            with f.loop(self.part.first, self.part.end) as row:
-                self._fill(self._at("c", (row, p.c), (self.start, 1)), literal(0, p.dtype))
 
     def tiles(self, k: IRValue, count: IRValue, first: IRValue, end: IRValue) -> None:
         """Write the tiles of rows `first` to `end` for `count` steps from `k`."""
@@ -148,10 +148,17 @@ class _Panel:
         size, packed = (rows, self.columns), (self.packed, p.tile[1])
         stretches = self._fetcher(operands, rows) if operands else None
         sums = tile(f, p.dtype, size, width, (I64(0), count), a, packed, c, stretches, p.pairs)
-        for total, address, which in sums:
-            if p.accumulate or p.depth < p.k:
-                total = f.binary("fadd", total, f.load(address, p.dtype, width, which))
-            f.store(total, address, which)
+
+        def store(adds: bool) -> None:
+            for total, address, which in sums:
+                if adds:
+                    total = f.binary("fadd", total, f.load(address, p.dtype, width, which))
+                f.store(total, address, which)
+
+        if p.depth < p.k and not p.accumulate:
+            f.either(f.compare("icmp eq", k, I64(0)), lambda: store(False), lambda: store(True))
+        else:
+            store(p.accumulate)
         if p.then is not None:
             with f.when(last):
                 name, polls = self._then()
@@ -185,7 +192,7 @@ class _Panel:
     def _sums(self) -> dict[int, Instr]:
         return {i.operand: i for i in self.p.then.code if i.kind == "accumulate"} if self.p.then else {}
 
-    def _clear_sums(self) -> None:
+    def clear_sums(self) -> None:
         f, p = self.f, self.p
         for i, instr in self._sums().items():
             base = move(f, f.param(f"p{i}"), "uint8", (self.part.band, sums_bytes(p.n, instr.dtype)))
@@ -217,44 +224,38 @@ class _Panel:
 
         return steps, fetch
 
-    def pack(self, k: IRValue, count: IRValue) -> None:
-        """Pack `count` steps from `k` of the columns of b."""
+    def pack_row(self, k: IRValue, step: IRValue) -> None:
+        """Pack step `step` from `k`; b is stored by rows."""
         f, p, width = self.f, self.p, lanes(self.p.dtype)
-        b = self._at("b", (k, p.b[0]), (self.start, p.b[1]))
-        if p.b[1] == 1 and p.pairs:
-            self._pack_pairs(k, count)
-            return
-        if p.b[1] == 1:
-            with f.loop(I64(0), count) as step:
-                source = move(f, b, p.dtype, (step, p.b[0]))
-                for piece in slices_of(self.columns, width):
-                    value = f.load(f.at(source, I64(piece.start), p.dtype), p.dtype, width, mask(piece.count, width))
-                    place = move(f, self.packed, p.dtype, (step, p.tile[1]), by=piece.start)
-                    store_lanes(f, value, place, piece.count)
-            return
+        for piece in slices_of(self.columns, width):
+            if p.pairs:
+                value = self._pair(k, step, piece)
+            else:
+                here = self._at("b", (k, p.b[0]), (step, p.b[0]), (self.start, 1))
+                value = f.load(f.at(here, I64(piece.start), p.dtype), p.dtype, width, mask(piece.count, width))
+            store_lanes(f, value, move(f, self.packed, p.dtype, (step, p.tile[1]), by=piece.start), piece.count)
+
+    def _pair(self, k: IRValue, step: IRValue, piece: VectorSlice) -> IRValue:
+        """Some columns of two rows of b: each number next to the one below it."""
+        f, p = self.f, self.p
+        upper = move(f, f.param("b"), "bfloat16", (k, 2 * p.b[0]), (step, 2 * p.b[0]), (self.start, 1), by=piece.start)
+        which = mask(piece.count, piece.lanes)
+        upper, lower = (
+            f.convert(f.load(row, "uint16", piece.lanes, which), "int32")
+            for row in (upper, f.at(upper, I64(p.b[0]), "bfloat16"))
+        )
+        return f.binary("or", upper, f.binary("shl", lower, f.constant(16, lower)))
+
+    def pack_columns(self, k: IRValue, count: IRValue) -> None:
+        """Pack `count` steps from `k`; b is stored by columns."""
+        f, p, width = self.f, self.p, lanes(self.p.dtype)
+        b = self._at("b", (k, 1), (self.start, p.b[1]))
         whole, rest = divmod(self.columns, width)
         if whole:
             with f.loop(I64(0), I64(whole * width), width) as start:
                 self._pack_columns(move(f, b, p.dtype, (start, p.b[1])), count, start, width)
         if rest:
             self._pack_columns(f.at(b, I64(whole * width * p.b[1]), p.dtype), count, I64(whole * width), rest)
-
-    def _pack_pairs(self, k: IRValue, count: IRValue) -> None:
-        """Pack `count` pairs of rows of b from pair `k`: each number next to the one below it."""
-        f, p, width = self.f, self.p, lanes(self.p.dtype)
-        b = move(f, f.param("b"), "bfloat16", (k, 2 * p.b[0]), (self.start, 1))
-        with f.loop(I64(0), count) as step:
-            upper = move(f, b, "bfloat16", (step, 2 * p.b[0]))
-            lower = f.at(upper, I64(p.b[0]), "bfloat16")
-            for piece in slices_of(self.columns, width):
-                both = [
-                    f.convert(f.load(f.at(row, I64(piece.start), "uint16"), "uint16", width, mask(piece.count, width)),
-                              "int32")
-                    for row in (upper, lower)
-                ]  # fmt: skip
-                pair = f.binary("or", both[0], f.binary("shl", both[1], f.constant(16, both[1])))
-                place = move(f, self.packed, p.dtype, (step, p.tile[1]), by=piece.start)
-                store_lanes(f, pair, place, piece.count)
 
     def _pack_columns(self, source: IRValue, count: IRValue, start: IRValue, columns: int) -> None:
         """Pack up to a vector of columns from `start`, which are rows in memory."""
