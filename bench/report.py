@@ -1,6 +1,8 @@
 """Writes docs/performance.md from the measurements of the other modules.
 
-python -m bench.report [--from build/bench] [--to docs/performance.md]
+    python -m bench.report [--from build/bench] [--to docs/performance.md]
+
+A section of the page stays as it is until its module is measured again.
 """
 
 from __future__ import annotations
@@ -9,13 +11,13 @@ import argparse
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.roofline import section
+from bench.roofline import section, with_section
 
-__all__ = ["main", "page"]
+__all__ = ["main", "page", "sections"]
 
 OWN = "backpass"
 
@@ -32,7 +34,7 @@ HEAD = """\
 # Performance
 
 Written by `make performance` from the measurements of `make bench`.
-The numbers are of one machine, and no test checks them.
+The numbers of a section are of the machine that it names, and no test checks them.
 """
 
 BUSY = """
@@ -101,50 +103,54 @@ def main() -> None:
     found = {path.stem: json.loads(path.read_text()) for path in sorted(given.folder.glob("*.json"))}
     if not found:
         raise SystemExit(f"nothing in {given.folder}: run `make bench` first")
-    given.to.write_text(page(found))
+    before = given.to.read_text() if given.to.exists() else HEAD
+    given.to.write_text(page(found, before))
 
 
-def page(found: Mapping[str, Any]) -> str:
-    """The page. found: module of the bench -> its report; those that are missing have no section."""
-    parts = [HEAD, _machines(found)]
-    if "steps" in found:
-        parts += _steps(found["steps"])
-    if "first_gradient" in found:
-        report = found["first_gradient"]
-        rows = [
-            [
-                name,
-                f"{t[OWN]:.3f}",
-                *([f"{t['jax_jit']:.3f}", f"{t[OWN] / t['jax_jit']:.2f}"] if "jax_jit" in t else []),
-            ]
-            for name, t in report["workloads"].items()
-        ]
-        parts += [FIRST_GRADIENT.format(**report), _table(["", "Backpass", "jax.jit", "ratio"], rows)]
-    if "http_sessions" in found:
-        report = found["http_sessions"]
-        parts.append(HTTP.format(**report))
-        for threads, jobs in report["threads"].items():
-            rows = [
-                [name, f"{t[OWN]:.1f}", f"{t['torch_service']:.1f}", f"{t[OWN] / t['torch_service']:.2f}"]
-                for name, t in jobs.items()
-            ]
-            parts.append(_table([_threads(threads), "Backpass", "FastAPI + torch", "ratio"], rows))
-    if "memory" in found:
-        parts += _memory(found["memory"])
+def page(found: Mapping[str, Any], before: str = HEAD) -> str:
+    """The page with a section for each report. found: module of the bench -> its report. before: the page until now."""
+    for text in sections(found):
+        before = with_section(before, text)
+    return before
+
+
+def sections(found: Mapping[str, Any]) -> Iterator[str]:
+    """The section of each report, with its title in the first line."""
+    writers = {"steps": _steps, "first_gradient": _first_gradient, "http_sessions": _http, "memory": _memory}
+    for name, write in writers.items():
+        if name in found:
+            intro, *tables = write(found[name])
+            yield "\n".join([intro, _machine(found[name]), *tables])
     if "roofline" in found:
-        parts.append(section(found["roofline"]))
-    return "\n".join(parts)
+        yield section(found["roofline"])
 
 
-def _machines(found: Mapping[str, Any]) -> str:
-    """The machine of the measurements; the loads differ."""
-    machine = next(iter(found.values()))["machine"]
-    loads = sorted({report["machine"]["load"] for report in found.values()})
-    versions = found.get("steps", {}).get("versions", {})
+def _first_gradient(report: Mapping[str, Any]) -> list[str]:
+    rows = [
+        [name, f"{t[OWN]:.3f}", *([f"{t['jax_jit']:.3f}", f"{t[OWN] / t['jax_jit']:.2f}"] if "jax_jit" in t else [])]
+        for name, t in report["workloads"].items()
+    ]
+    return [FIRST_GRADIENT.format(**report), _table(["", "Backpass", "jax.jit", "ratio"], rows)]
+
+
+def _http(report: Mapping[str, Any]) -> list[str]:
+    parts = [HTTP.format(**report)]
+    for threads, jobs in report["threads"].items():
+        rows = [
+            [name, f"{t[OWN]:.1f}", f"{t['torch_service']:.1f}", f"{t[OWN] / t['torch_service']:.2f}"]
+            for name, t in jobs.items()
+        ]
+        parts.append(_table([_threads(threads), "Backpass", "FastAPI + torch", "ratio"], rows))
+    return parts
+
+
+def _machine(report: Mapping[str, Any]) -> str:
+    """The machine of a measurement, and the other work on it."""
+    machine, versions = report["machine"], report.get("versions", {})
     lines = [
         f"* Processor: {machine['processor']}, {machine['vector'] or 'no wide vectors'}, {machine['cores']} cores.",
-        f"* Other work on the machine: load averages of {loads[0]} to {loads[-1]} when measurements began."
-        + (BUSY if loads[-1] > machine["cores"] / 2 else ""),
+        f"* Other work on the machine: a load average of {machine['load']} when the measurement began."
+        + (BUSY if machine["load"] > machine["cores"] / 2 else ""),
         f"* Python {machine['python']}" + "".join(f", {name} {version}" for name, version in versions.items()) + ".",
     ]
     return "\n".join(lines) + "\n"

@@ -246,7 +246,7 @@ def section(report: Mapping[str, Any]) -> str:
     head = HEAD.format(
         title=TITLE, name=H200.name, fp32=H200.flops["float32"] / 1e12, tf32=H200.tf32 / 1e12,
         bandwidth=H200.bandwidth / 1e12, processors=H200.processors, node=H200.node * 1e6,
-        grid=H200.grid_barrier * 1e6, block=H200.block_barrier * 1e6, op=H200.op * 1e6,
+        grid=H200.grid_barrier * 1e6, block=f"{H200.block_barrier * 1e6:g}", op=H200.op * 1e6,
     )  # fmt: skip
     lines = [
         "| | instructions | barriers | ops | GFLOP | MB | work | step | as | TF32 |",
@@ -261,8 +261,9 @@ def section(report: Mapping[str, Any]) -> str:
 
 
 def with_section(page: str, section: str) -> str:
-    """The page with this section in the place of the one with its title, or at the end."""
-    own = re.compile(rf"\n{re.escape(TITLE)}\n.*?(?=\n## |\Z)", re.DOTALL)
+    """The page with this section in the place of the one with its title, or at the end. Its first line is its title."""
+    title = section.partition("\n")[0]
+    own = re.compile(rf"\n{re.escape(title)}\n.*?(?=\n## |\Z)", re.DOTALL)
     if not own.search(page):
         return f"{page.rstrip()}\n\n{section}"
     return own.sub(lambda _: f"\n{section}", page, count=1).rstrip() + "\n"

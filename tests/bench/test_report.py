@@ -35,3 +35,17 @@ def test_the_report_omits_sections_without_measurements():
     assert "| one | 0.500 |" in text
     assert "## Training steps" not in text
     assert "## Memory" not in text
+
+
+def test_a_section_stays_until_it_is_measured_again_and_names_its_machine():
+    older, newer = (
+        {"machine": {**MACHINE, "processor": name}, "rounds": 3, "workloads": {}} for name in ("Old", "New")
+    )
+    threads = {"1": {"one": timed(backpass=0.001, torch_eager=0.004)}}
+    once = page({"steps": {**older, "threads": threads}, "first_gradient": older})
+
+    again = page({"steps": {**newer, "threads": threads}}, once)
+
+    assert again.count("## Training steps") == again.count("## First gradient") == again.count("# Performance") == 1
+    steps, gradient = again.split("## First gradient")
+    assert "* Processor: New, avx2, 4 cores." in steps and "* Processor: Old, avx2, 4 cores." in gradient
