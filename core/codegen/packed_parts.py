@@ -30,8 +30,8 @@ from core.plan.data import Instr
 
 __all__ = ["packed_gemm_function"]
 
-LINES = 4
-"""Cache lines in a row of a tile."""
+LINE = 64
+"""Bytes of a cache line."""
 
 
 def packed_gemm_function(module: Module, name: str, p: PackedGemm) -> Function:
@@ -211,15 +211,16 @@ class _Panel:
         f, p, kernel = self.f, self.p, self.p.then
         assert kernel is not None
         f.declarations.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        steps = max(p.depth // (rows * LINES), 1)
+        lines = max(p.tile[1] * itemsize(p.dtype) // LINE, 1)
+        steps = max(p.depth // (rows * lines), 1)
 
         def fetch(k: IRValue) -> None:
-            at = f.intrinsic("smin", f.op(f"udiv {k}, {steps}", "int64"), I64(rows * LINES - 1))
-            row, line = f.op(f"udiv {at}, {LINES}", "int64"), f.op(f"urem {at}, {LINES}", "int64")
+            at = f.intrinsic("smin", f.op(f"udiv {k}, {steps}", "int64"), I64(rows * lines - 1))
+            row, line = f.op(f"udiv {at}, {lines}", "int64"), f.op(f"urem {at}, {lines}", "int64")
             for i, (address, operand) in enumerate(zip(operands, kernel.operands, strict=True)):
                 if operand.inner != 1 or not operand.outer[0] or (i in p.own and self.part.result is not None):
                     continue
-                here = move(f, address, operand.dtype, (row, operand.outer[0]), (line, p.tile[1] // LINES))
+                here = move(f, address, operand.dtype, (row, operand.outer[0]), (line, p.tile[1] // lines))
                 f.do(f"call void @llvm.prefetch.p0({here}, i32 {int(operand.written)}, i32 3, i32 1)")
 
         return steps, fetch

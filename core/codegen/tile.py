@@ -11,6 +11,10 @@ from core.codegen.vector_slices import mask
 __all__ = ["dot_pairs", "tile", "tile_of"]
 
 
+SUMS = 12
+"""Sums that a tile should have: an addition waits for the one before it, while two others start in each cycle."""
+
+
 def tile_of(m: int, n: int, width: int) -> tuple[int, int]:
     """The rows of a tile and the vectors of one row: as many as the registers hold next to the operands."""
     registers = cpu().registers
@@ -21,8 +25,8 @@ def tile_of(m: int, n: int, width: int) -> tuple[int, int]:
     most = min((registers - wide - 2) // wide, 12, m)
     tiles = -(-m // most)
     for rows in range(most, most * 2 // 3 - 1, -1):
-        if m % rows == 0:  # all tiles have the same height: one function body less to compile
-            return rows, wide
+        if m % rows == 0 and (rows == most or rows * wide >= SUMS):
+            return rows, wide  # all tiles have the same height: one function body less to compile
     return -(-m // tiles), wide  # tiles of nearly equal height
 
 
