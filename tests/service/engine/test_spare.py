@@ -70,7 +70,7 @@ async def test_a_spare_process_that_has_ended_is_not_used(monkeypatch: pytest.Mo
     await until(lambda: len(workers()) == 1)
     (first,) = workers()
     os.kill(first, signal.SIGKILL)
-    await until(lambda: Path(f"/proc/{first}/cmdline").read_bytes() == b"")
+    await until(lambda: os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None)
 
     assert spare.take(plan) is None
     spare.fill()
