@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.codegen import halves
+from core.codegen.cpus import cpu
 from core.ir.errors import InternalError
 from core.ir.precision import HALVES
 from core.ops.common.types import as_dtype
@@ -100,6 +101,13 @@ def is_number(value: IRValue) -> bool:
     """Whether a float value is a literal other than NaN, scalar or splatted."""
     bits = value.name.removeprefix("splat (").removesuffix(")").split()[-1]
     return bits.startswith("0x") and not np.isnan(struct.unpack("<d", struct.pack("<Q", int(bits, 16)))[0])
+
+
+def _first_lanes(mask: IRValue) -> int:
+    """How many of the first lanes a constant mask is true for; 0 if it is no such mask."""
+    lanes = mask.name.strip("<>").split(", ")
+    count = lanes.count("i1 true")
+    return count if lanes == ["i1 true"] * count + ["i1 false"] * (len(lanes) - count) else 0
 
 
 class Function:
@@ -301,17 +309,34 @@ class Function:
         if value.dtype in HALVES:
             value = halves.narrowed(self, IRValue(value.name, "float32", value.lanes), value.dtype)
         align = itemsize(value.dtype)
-        if mask is not None and mask.name.startswith("<i1 true") and mask.name.count("true") == 1:
-            # LLVM 20 writes too many bytes for a truncation that is stored with such a mask
-            value, mask = self.op(f"extractelement {value}, i64 0", value.dtype), None
         if mask is None:
             self.do(f"store {value}, {address}, align {align}")
+            return
+        count = _first_lanes(mask)
+        if count == 1 or (count and cpu().vector_bytes < 64):
+            # A mask takes a dozen cycles where a CPU has no registers for masks. LLVM 20 writes too many bytes for a
+            # truncation that is stored with a mask of one lane.
+            self._store_first(value, address, count)
             return
         stored = element_type(value.dtype)
         suffix = f"v{value.lanes}{ {'float': 'f32', 'double': 'f64'}.get(stored, stored) }"
         name = f"@llvm.masked.store.{suffix}.p0"
         self.declarations.add(f"declare void {name}({value.type}, ptr, <{value.lanes} x i1>)")
         self.do(f"call void {name}({value}, ptr align {align} {address.name}, {mask})")
+
+    def _store_first(self, value: IRValue, address: IRValue, count: int) -> None:
+        """Store the first `count` lanes of `value`: powers of two of them, the largest first."""
+        start = 0
+        while start < count:
+            lanes = 1 << (count - start).bit_length() - 1
+            places = ", ".join(f"i32 {start + i}" for i in range(lanes))
+            if lanes == 1:
+                part = self.op(f"extractelement {value}, i64 {start}", value.dtype)
+            else:
+                mixed = f"shufflevector {value}, {value.type} poison, <{lanes} x i32> <{places}>"
+                part = self.op(mixed, value.dtype, lanes)
+            self.store(part, self.at(address, I64(start), value.dtype) if start else address)
+            start += lanes
 
     def slot(self, dtype: str, lanes: int = 1) -> IRValue:
         """A stack slot for one value. LLVM turns slots into registers where it can."""
