@@ -20,6 +20,9 @@ from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []
 
+LEAST = 32
+"""Fewest rows and columns of a product in a batch that is made to save a copy."""
+
 
 @dataclass(frozen=True, slots=True)
 class Term:
@@ -101,8 +104,7 @@ def _product(
     both = set(first.letters) & set(second.letters)
     first, second = (_summed(low, t, "".join({*both, *result})) for t in (first, second))
     x, y = first.letters, second.letters
-    batch = [c for c in result if c in x and c in y]
-    rows, columns = ([c for c in result if c in one and c not in other] for one, other in ((x, y), (y, x)))
+    batch, rows, columns = _axes(x, y, result, sizes)
     summed = [c for c in x if c in y and c not in result]
     if not summed or not (rows or columns):
         if name:
@@ -110,12 +112,12 @@ def _product(
         along = "".join(dict.fromkeys(x + y)) if summed else result  # sums along axes as they are in memory
         return _elementwise(low, first, second, along, result, sizes)
     a, b = low.stored(first.entry), low.stored(second.entry)
-    if rows and columns and result.index(columns[0]) < result.index(rows[0]):  # then rows are contiguous
-        x, y, a, b, rows, columns = y, x, b, a, columns, rows
+    if set(rows) & set(y) or set(columns) & set(x):
+        x, y, a, b = y, x, b, a
     m, n, k = (math.prod(sizes[c] for c in part) for part in (rows, columns, summed))
     lead = tuple(sizes[c] for c in batch)
-    a = matrix(low, _grouped(low, _ordered(a, x, [*batch, *rows, *summed]), (*lead, m, k)))
-    b = matrix(low, _grouped(low, _ordered(b, y, [*batch, *summed, *columns]), (*lead, k, n)))
+    a = matrix(low, _grouped(low, _ordered(a, x, [*batch, *rows, *summed], sizes), (*lead, m, k)))
+    b = matrix(low, _grouped(low, _ordered(b, y, [*batch, *summed, *columns], sizes), (*lead, k, n)))
     order = [*batch, *rows, *columns]
     shape = tuple(sizes[c] for c in result)
     if _can_view(shape, result, order, (*lead, m, n)):
@@ -138,10 +140,39 @@ def _elementwise(low: Lowering, a: Term, b: Term, along: str, result: str, sizes
     return Term(_spread(_summed(low, Term(whole, along), result), result, sizes), result)
 
 
-def _ordered(view: View, letters: str, order: list[str]) -> View:
-    """`view`, whose axes are `letters`, with its axes in another order."""
-    at = [letters.index(c) for c in order]
-    return replace(view, shape=tuple(view.shape[i] for i in at), strides=tuple(view.strides[i] for i in at))
+def _axes(x: str, y: str, result: str, sizes: dict[str, int]) -> tuple[list[str], list[str], list[str]]:
+    """The letters of batches, of rows and of columns in the product of operands with the letters `x` and `y`.
+
+    The first letters of the result may belong to one operand alone. They are rows or columns too, unless the product
+    would then have another order than the result and take a copy: batches that share the other operand take none.
+    """
+    both = {c for c in result if c in x and c in y}
+    own = [c for c in result if c not in both]
+    first = None
+    for number in range(max(len(own) - 1, 1)):
+        shared = both.union(own[:number])
+        batch = [c for c in result if c in shared]
+        rows, columns = ([c for c in result if c in one and c not in shared] for one in (x, y))
+        if number and not (rows and columns):
+            break
+        if rows and columns and result.index(columns[0]) < result.index(rows[0]):  # then rows are contiguous
+            rows, columns = columns, rows
+        first = first or (batch, rows, columns)
+        matrices = tuple(math.prod(sizes[c] for c in part) for part in (rows, columns))
+        if number and min(matrices) < LEAST:
+            break
+        shape = tuple(sizes[c] for c in result)
+        if _can_view(shape, result, [*batch, *rows, *columns], (*(sizes[c] for c in batch), *matrices)):
+            return batch, rows, columns
+    assert first is not None
+    return first
+
+
+def _ordered(view: View, letters: str, order: list[str], sizes: dict[str, int] | None = None) -> View:
+    """`view`, whose axes are `letters`, with its axes in another order. sizes: of letters that it may lack."""
+    sizes = sizes or {}
+    at = [(view.shape[i], view.strides[i]) if (i := letters.find(c)) >= 0 else (sizes[c], 0) for c in order]
+    return replace(view, shape=tuple(n for n, _ in at), strides=tuple(step for _, step in at))
 
 
 def _can_view(shape: tuple[int, ...], letters: str, order: list[str], wanted: tuple[int, ...]) -> bool:

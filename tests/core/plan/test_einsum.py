@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from core.autodiff.adjoint import vjp
+from core.codegen.cpu_target import CPU_TARGET
 from core.ir import TensorType
 from core.ops.common.types import as_dtype
+from core.plan import plan_block
+from core.plan.data import Gemm
 from tests.core.plan.test_ragged import agree, with_ops
 
 SIZES = {"a": 3, "b": 5, "c": 1, "d": 17, "n": 4}
@@ -56,3 +59,18 @@ def test_an_einsum_of_three_arrays_agrees_in_narrow_dtypes(dtype):
     given = [rng.integers(-3, 4, t.shape).astype(as_dtype(dtype)) for t in types.values()]
 
     agree(with_ops(types, ("einsum", "xyz", {"equation": "nk,kpq,nq->np"})), given)
+
+
+@pytest.mark.parametrize("equation", [
+    "nk,ekh->enh", "nk,enh->ekh", "ekh,nk->enh", "nk,abkh->abnh", "bnk,ekh->benh", "bnk,ekh->ebnh", "nk,nh->hk",
+])  # fmt: skip
+def test_a_product_is_stored_in_the_order_of_the_result(equation):
+    sizes = {"n": 40, "k": 33, "h": 36, "e": 3, "a": 2, "b": 2}
+    rng = np.random.default_rng(3)
+    left, _, _ = equation.partition("->")
+    types = {f"x{i}": TensorType(tuple(sizes[c] for c in term), "float64") for i, term in enumerate(left.split(","))}
+    block = with_ops(types, ("einsum", tuple(types), {"equation": equation}))
+    (product,) = plan_block(block, CPU_TARGET).body.instructions
+
+    assert isinstance(product, Gemm)
+    agree(block, [rng.normal(size=t.shape) for t in types.values()])
