@@ -1,8 +1,8 @@
 """Row kernels: one function for each kernel, which runs all instructions for a range of rows.
 
 A short row is straight code whose values stay in registers; rows of a few elements are computed in blocks of several
-(`row_blocks`). A long row is processed in sweeps: one, and one more for each reduction that later instructions need
-(`sweeps`).
+(`row_blocks`), and those of transposed arrays too (`squares`). A long row is processed in sweeps: one, and one more for
+each reduction that later instructions need (`sweeps`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from core.codegen.prefetch import fetch_lookups
 from core.codegen.reductions import combine, identity, masked, reduce_lanes, repeated
 from core.codegen.row_blocks import RowBlock, rows_together
 from core.codegen.scalar import apply
+from core.codegen.squares import Squares, rows_in_squares
 from core.codegen.sweeps import EXPENSIVE, STRAIGHT, Sweep, kept_values, sweeps
 from core.plan.data import Instr, RowKernel
 
@@ -108,10 +109,8 @@ class _Writer:
             self.scratch[number] = IRValue(slot, "ptr")
         if straight:
             self.operands.hold(self._pieces())
-        if straight and rows_together(self.kernel) > 1:
-            self._in_blocks()
-            return
-        with f.loop(f.param("first"), f.param("end"), polls=True) as row:
+
+        def alone(row: IRValue) -> None:
             self.values.clear()
             self.operands.enter(row)
             fetch_lookups(f, self.kernel, row)
@@ -121,14 +120,25 @@ class _Writer:
                 for sweep in sweeps(self.code, kept, self.steps):
                     self._sweep(sweep)
             self.operands.leave(row)
-        self.operands.close()
 
-    # --- short rows ------------------------------------------------------------------------------------------------
+        if straight and (together := rows_together(self.kernel)) > 1:
+            block = RowBlock(f, self.kernel, self.operands, (self.lanes, self.steps + bool(self.rest)))
+            self._in_blocks(together, block.write, alone)
+        elif not self.block and (together := rows_in_squares(self.kernel, self.lanes)) > 1:
+            self._in_blocks(together, self._squares, alone)
+        else:
+            with f.loop(f.param("first"), f.param("end"), polls=True) as row:
+                alone(row)
+            self.operands.close()
 
-    def _in_blocks(self) -> None:
-        """Blocks of rows along the last outer axis (`row_blocks`), and what is left of it row by row."""
-        f, axis, together = self.f, self.kernel.outer[-1], rows_together(self.kernel)
-        block = RowBlock(f, self.kernel, self.operands, (self.lanes, self.steps + bool(self.rest)))
+    # --- several rows together -------------------------------------------------------------------------------------
+
+    def _in_blocks(self, together: int, block: Callable[[], None], alone: Callable[[IRValue], None]) -> None:
+        """Blocks of rows along the last outer axis, and what is left of it row by row.
+
+        block: writes the rows from the one that `operands` has entered. alone: writes one row.
+        """
+        f, axis = self.f, self.kernel.outer[-1]
         first, end = f.param("first"), f.param("end")
         run = f.op(f"sdiv {first}, {axis}", "int64")
         last = f.op(f"sdiv {f.binary('add', end, I64(axis - 1))}, {axis}", "int64")
@@ -136,15 +146,23 @@ class _Writer:
             start = f.op(f"mul nsw {run}, {axis}", "int64")
             stop = f.intrinsic("smin", end, f.binary("add", start, I64(axis)))
             start = f.intrinsic("smax", first, start)
-            whole = f.binary("and", f.binary("sub", stop, start), I64(-together))
-            whole = f.binary("add", start, whole)
+            whole = f.op(f"srem {f.binary('sub', stop, start)}, {together}", "int64")
+            whole = f.binary("sub", stop, whole)
             with f.loop(start, whole, together, polls=True) as row:
                 self.operands.enter(row)
-                block.write()
+                block()
             with f.loop(whole, stop) as row:
-                self.values.clear()
-                self.operands.enter(row)
-                self._straight()
+                alone(row)
+
+    def _squares(self) -> None:
+        """A block of rows in squares."""
+        squares = Squares(self.f, self.kernel, self.operands, self.lanes)
+        squares.begin()
+        whole = self.steps * self.lanes
+        with self._stretch(0, whole, self.lanes) as at:
+            squares.write(at, self.lanes)
+        if self.rest:
+            squares.write(I64(whole), self.rest)
 
     # --- a row as straight code ------------------------------------------------------------------------------------
 

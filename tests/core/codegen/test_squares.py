@@ -1,0 +1,86 @@
+"""Arrays that lie across the rows of an elementwise kernel: squares of them are transposed in registers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.codegen import backend, parallel
+from core.codegen.backend import CPU
+from core.codegen.machine import lanes
+from core.codegen.squares import Squares
+from core.compiler.compile import optimize
+from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
+from core.runtime.native import native_interpreter
+from core.runtime.run import Run
+from tests.core.codegen.test_row_blocks import drawn
+from tests.laws.test_native import both
+
+L = lanes("float32")
+DTYPES = ["float32", "float64", "bfloat16", "float16", "int8", "int32", "int64", "bool"]
+SHAPES = [(L, L), (L // 2, L), (L - 1, 2 * L + 3), (2 * L + 5, L + 1), (5 * L, 3 * L), (2, L + 3, 2 * L - 1)]
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[Squares]:
+    """The blocks of squares that the generator has written."""
+    found: list[Squares] = []
+    begin = Squares.begin
+    monkeypatch.setattr(Squares, "begin", lambda self: (found.append(self), begin(self))[1])
+    return found
+
+
+def turned(shape: tuple[int, ...], dtype: str) -> Block:
+    """A transposed array alone, with an array of its order and numbers for rows and columns, and compared."""
+    b = BlockBuilder()
+    *batch, rows, columns = shape
+    x, y = b.param(TensorType((*batch, columns, rows), dtype)), b.param(TensorType(shape, dtype))
+    row, column = b.param(TensorType((rows, 1), dtype)), b.param(TensorType((columns,), dtype))
+    back = b.emit("transpose", x, axes=(*range(len(batch)), -1, -2))
+    if dtype == "bool":
+        return optimize(
+            b.build([b.emit("logical_xor", b.emit("logical_and", back, y), b.emit("logical_or", row, column))])
+        )
+    mixed = b.emit("add", b.emit("mul", back, row), b.emit("sub", y, column))
+    other = b.emit("where", b.emit("less_than", back, y), back, b.emit("add", column, column))
+    return optimize(b.build([mixed, other, b.emit("greater_than", back, column)]))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_elementwise_ops_on_transposed_arrays_equal_the_reference_executor(dtype, shape, written):
+    block = turned(shape, dtype)
+
+    both(block, drawn(block))
+
+    assert written
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bool"])
+def test_results_that_lie_across_the_rows_equal_the_reference_executor(dtype, shape, written):
+    """Two results of one kernel, of which one is transposed."""
+    b = BlockBuilder()
+    x, y = (b.param(TensorType(shape, "float32")) for _ in range(2))
+    found = b.emit("less_than", x, y) if dtype == "bool" else b.emit("cast", b.emit("mul", x, y), dtype=dtype)
+    back = b.emit("transpose", found, axes=(*range(len(shape) - 2), -1, -2))
+    block = optimize(b.build([found, b.emit("concat", back, back, axis=0)]))
+
+    both(block, drawn(block))
+
+    assert written
+
+
+@pytest.mark.parametrize("shape", [(5 * L + 3, L + 2), (3, 2 * L + 1, L)], ids=str)
+def test_the_bits_do_not_depend_on_the_number_of_threads(shape, monkeypatch, written):
+    monkeypatch.setattr(parallel, "LONG", 1)
+    block = turned(shape, "float32")
+    args, found = drawn(block), []
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(backend, "thread_count", lambda threads=threads: threads)
+        found.append([np.array(a) for a in native_interpreter(block, CPU)(Run(), *args)])
+
+    for first, *others in zip(*found, strict=True):
+        assert all(first.tobytes() == each.tobytes() for each in others)
+    assert written
