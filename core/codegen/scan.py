@@ -1,38 +1,43 @@
 """Running sums, products, extremes and recurrences along an axis (see `core.plan.geometry.Scan`).
 
-Each result waits for the one before it, so a vector holds neighbours on the axes after the scanned one. A unit is a
-vector of them, or a whole row where there are none.
+Each result waits for the one before it, so a vector holds neighbours on the axes after the scanned one. A unit is some
+vectors of them that follow each other in memory, as many as there are or `MOST`, or a whole row where there are none.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from core.codegen.functions import FUNCTIONS
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.reductions import identity
-from core.codegen.vector_slices import move
+from core.codegen.vector_slices import mask, move
 from core.plan.geometry import Scan
 
 __all__ = ["scan", "scan_units"]
 
+MOST = 16
+"""Most vectors of a unit. Whole cache lines are read at each step, some of them side by side."""
+
+FEW = 8
+"""Units that there should be, for threads to share them."""
+
 
 def scan(_: Module, f: Function, spec: Scan) -> None:
     """``(x, out)``, or ``(a, b, out)`` of a linear recurrence."""
-    width = _lanes(spec)
-    blocks = -(-spec.inner // width)
+    width, vectors = _lanes(spec), _together(spec)
+    groups = _groups(spec, vectors)
     with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
-        row = f.op(f"udiv {unit}, {blocks}", "int64") if blocks > 1 else unit
-        start = I64(0)
-        if blocks > 1:
-            start = f.op(f"mul nsw {f.op(f'urem {unit}, {blocks}', 'int64')}, {width}", "int64")
-        _Row(f, spec, width, row, start).write()
+        row = f.op(f"udiv {unit}, {groups}", "int64") if groups > 1 else unit
+        group = f.op(f"urem {unit}, {groups}", "int64") if groups > 1 else I64(0)
+        _Unit(f, spec, width, vectors, row, group).write()
 
 
 def scan_units(spec: Scan) -> int:
-    return spec.outer * -(-spec.inner // _lanes(spec))
+    return spec.outer * _groups(spec, _together(spec))
 
 
 def _lanes(spec: Scan) -> int:
@@ -42,47 +47,92 @@ def _lanes(spec: Scan) -> int:
     return width
 
 
-class _Row:
-    """The scan of one vector of neighbours: elements from `start` on, of slab `row`."""
+def _together(spec: Scan) -> int:
+    """Most vectors of a unit; 1 if a row has no more."""
+    if spec.inner <= _lanes(spec):
+        return 1
+    vectors = MOST
+    while vectors > 2 and spec.outer * _groups(spec, vectors) < FEW:
+        vectors //= 2
+    return vectors
 
-    def __init__(self, f: Function, spec: Scan, width: int, row: IRValue, start: IRValue) -> None:
-        self.f, self.spec, self.width, self.row, self.start = f, spec, width, row, start
-        self.mask: IRValue | None = None
-        if spec.inner % width:
-            at = IRValue(f"<{', '.join(f'i64 {i}' for i in range(width))}>", "int64", width)
-            self.mask = f.compare("icmp slt", f.binary("add", at, start), I64(spec.inner))
+
+def _groups(spec: Scan, vectors: int) -> int:
+    return -(-spec.inner // (vectors * _lanes(spec)))
+
+
+class _Unit:
+    """The scan of the vectors of one group, of slab `row`.
+
+    state: the last result of each lane. best: the extreme that it is the position of.
+    """
+
+    def __init__(self, f: Function, spec: Scan, width: int, vectors: int, row: IRValue, group: IRValue) -> None:
+        self.f, self.spec, self.width, self.vectors, self.row = f, spec, width, vectors, row
+        self.result = "int64" if spec.kind.startswith("arg") else spec.dtype
+        self.start = f.op(f"mul nsw {group}, {vectors * width}", "int64") if group.name != "0" else group
+        self.state, self.best = self._room(self.result), self._room(spec.dtype)
+        left = f.binary("sub", I64(spec.inner // width), f.op(f"mul nsw {group}, {vectors}", "int64"))
+        self.whole = f.intrinsic("smin", left, I64(vectors))
+
+    def _room(self, dtype: str) -> IRValue:
+        if self.vectors == 1:
+            return self.f.slot(dtype, self.width)
+        name, one = self.f.fresh("states"), IRValue("", dtype).type
+        self.f.top.append(f"  {name} = alloca [{self.vectors * self.width} x {one}], align 64")
+        return IRValue(name, "ptr")
 
     def write(self) -> None:
         f, spec = self.f, self.spec
-        result = "int64" if spec.kind.startswith("arg") else spec.dtype
-        state, best = f.slot(result, self.width), f.slot(spec.dtype, self.width)
-        f.write(f.splat(self._initial(result), self.width), state)
-        if spec.kind.startswith("arg"):
-            f.write(self._get("x", I64(0)), best)
+        self._for_each(self._begin)
         with f.loop(I64(0), I64(spec.size), polls=True) as step:
             t = f.op(f"sub nsw i64 {spec.size - 1}, {step.name}", "int64") if spec.reverse else step
-            before = f.read(state, result, self.width)
-            now = self._next(before, best, t)
-            self._put(before if spec.exclusive else now, t)
-            f.write(now, state)
+            self._for_each(lambda at, count: self._step(t, at, count))
+
+    def _for_each(self, body: Callable[[IRValue, int], None]) -> None:
+        """``body(at, count)`` for each vector: its first lane within the unit, and the lanes that hold a number."""
+        f, rest = self.f, self.spec.inner % self.width
+        if self.vectors == 1:
+            body(I64(0), rest or self.width)
+            return
+        end = f.op(f"mul nsw {self.whole}, {self.width}", "int64")
+        with f.loop(I64(0), end, self.width) as at:
+            body(at, self.width)
+        if rest:
+            with f.when(f.compare("icmp slt", self.whole, I64(self.vectors))):
+                body(end, rest)
+
+    def _begin(self, at: IRValue, count: int) -> None:
+        f = self.f
+        f.write(f.splat(self._initial(self.result), self.width), f.at(self.state, at, self.result))
+        if self.spec.kind.startswith("arg"):
+            f.write(self._get("x", I64(0), at, count), f.at(self.best, at, self.spec.dtype))
+
+    def _step(self, t: IRValue, at: IRValue, count: int) -> None:
+        f, state = self.f, self.f.at(self.state, at, self.result)
+        before = f.read(state, self.result, self.width)
+        now = self._next(before, t, at, count)
+        f.store(before if self.spec.exclusive else now, self._address("out", t, at, now.dtype), mask(count, self.width))
+        f.write(now, state)
 
     def _initial(self, dtype: str) -> IRValue:
         if self.spec.kind == "logsum":
             return literal(-math.inf, dtype)
         return identity("prod" if self.spec.kind == "prod" else "sum", dtype)
 
-    def _next(self, before: IRValue, best: IRValue, t: IRValue) -> IRValue:
+    def _next(self, before: IRValue, t: IRValue, at: IRValue, count: int) -> IRValue:
         f, kind = self.f, self.spec.kind
         if kind == "linear":
-            a, b = self._get("a", t), self._get("b", t)
+            a, b = (self._get(name, t, at, count) for name in ("a", "b"))
             return FUNCTIONS["add"](f, b, FUNCTIONS["multiply"](f, a, before))
-        x = self._get("x", t)
+        x = self._get("x", t, at, count)
         if kind == "sum":
             return FUNCTIONS["add"](f, before, x)
         if kind == "prod":
             return FUNCTIONS["multiply"](f, before, x)
         if kind == "logsum":
             return _added_logs(f, before, x)
+        best = f.at(self.best, at, x.dtype)
         old = f.read(best, x.dtype, self.width)
         stays = FUNCTIONS["greater_equal" if kind == "argmax" else "less_equal"](f, old, x)
         if x.is_float:
@@ -90,14 +140,13 @@ class _Row:
         f.write(f.select(stays, old, x), best)
         return f.select(stays, before, f.splat(t, self.width))
 
-    def _get(self, name: str, t: IRValue) -> IRValue:
-        return self.f.load(self._address(name, t, self.spec.dtype), self.spec.dtype, self.width, self.mask)
+    def _get(self, name: str, t: IRValue, at: IRValue, count: int) -> IRValue:
+        dtype = self.spec.dtype
+        return self.f.load(self._address(name, t, at, dtype), dtype, self.width, mask(count, self.width))
 
-    def _put(self, value: IRValue, t: IRValue) -> None:
-        self.f.store(value, self._address("out", t, value.dtype), self.mask)
-
-    def _address(self, name: str, t: IRValue, dtype: str) -> IRValue:
-        steps = ((self.row, self.spec.size * self.spec.inner), (t, self.spec.inner), (self.start, 1))
+    def _address(self, name: str, t: IRValue, at: IRValue, dtype: str) -> IRValue:
+        spec = self.spec
+        steps = ((self.row, spec.size * spec.inner), (t, spec.inner), (self.start, 1), (at, 1))
         return move(self.f, self.f.param(name), dtype, *steps)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.core.codegen.stepwise import compiled
 
-SHAPES = [(1,), (7,), (3, 1), (4, 5, 16), (2, 3, 21), (2, 33, 2)]
+SHAPES = [(1,), (7,), (3, 1), (4, 5, 16), (2, 3, 21), (2, 33, 2), (3, 1, 300)]
 
 
 def values(shape, dtype="float32"):
@@ -22,6 +22,16 @@ def test_cumulative_sums_and_products_equal_numpys_to_the_bit(shape, axis, dtype
 
     np.testing.assert_array_equal(compiled("cumsum", x, axis=axis), np.cumsum(x, axis))
     np.testing.assert_array_equal(compiled("cumprod", x, axis=axis), np.cumprod(x, axis))
+
+
+@pytest.mark.parametrize("inner", [16, 17, 40, 128, 300, 1000])
+@pytest.mark.parametrize("outer", [1, 9])
+def test_scans_of_wide_rows_equal_numpys_to_the_bit(outer, inner):
+    x = values((outer, 5, inner))
+
+    np.testing.assert_array_equal(compiled("cumsum", x, axis=1), np.cumsum(x, 1))
+    best = np.maximum.accumulate(x, 1)
+    np.testing.assert_array_equal(np.take_along_axis(x, compiled("running_argmax", x, axis=1, sign="max"), 1), best)
 
 
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 21)])
