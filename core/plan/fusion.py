@@ -23,6 +23,9 @@ from core.plan.target import RowLimits
 
 __all__ = ["Axes", "Fusion", "Member"]
 
+ELEMENTWISE = frozenset(("apply", "constant", "load", "store"))
+"""Instructions of fusions whose elements are independent of each other."""
+
 Axes = tuple[int | None, ...]
 """For each axis of a value, the axis of the domain, or None if the value does not vary along it."""
 
@@ -256,6 +259,8 @@ class Fusion:
         merged, columns = _merged(self.shape, arrays, first)
         if first is None and len(merged) == 1:
             merged, columns = _cut(merged, columns, self.limits)
+        if all(d.instr.kind in ELEMENTWISE for d in self.drafts):
+            _bring_dense_last(merged, columns)
         outer, inner = tuple(merged[:-1]), merged[-1] if merged else 1
         operands: list[Operand] = []
         views: list[View] = []
@@ -336,6 +341,22 @@ def _merged(
         for column in columns:
             column.append(0)
     return sizes, columns
+
+
+def _bring_dense_last(sizes: list[int], columns: list[list[int]]) -> None:
+    """Move an axis to the place before the row, if an array that lies across the row is dense along it.
+
+    Squares of such an array and the row are then side by side. The elements are independent: any order will do.
+    """
+    across = [column for column in columns if column and column[-1] > 1]
+    if any(column[-2] == 1 for column in across if len(column) > 1):
+        return
+    for column in across:
+        for axis, stride in enumerate(column[:-2]):
+            if stride == 1 and sizes[axis] > 1:
+                for each in (sizes, *columns):
+                    each.insert(-1, each.pop(axis))
+                return
 
 
 def _cut(sizes: list[int], columns: list[list[int]], limits: RowLimits) -> tuple[list[int], list[list[int]]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -70,6 +72,16 @@ def test_results_that_lie_across_the_rows_equal_the_reference_executor(dtype, sh
     both(block, drawn(block))
 
     assert written
+
+
+@pytest.mark.parametrize("axes", itertools.permutations(range(4)), ids=str)
+def test_elementwise_ops_agree_for_all_orders_of_axes(axes):
+    b, shape = BlockBuilder(), (3, L + 1, 4, 2 * L + 3)
+    x, y = b.param(TensorType(shape, "float32")), b.param(TensorType(tuple(shape[a] for a in axes), "float32"))
+    back = b.emit("transpose", x, axes=axes)
+    block = optimize(b.build([b.emit("mul", back, y), b.emit("less_than", back, y)]))
+
+    both(block, drawn(block))
 
 
 @pytest.mark.parametrize("shape", [(5 * L + 3, L + 2), (3, 2 * L + 1, L)], ids=str)
