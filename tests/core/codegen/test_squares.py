@@ -74,7 +74,7 @@ def test_results_that_lie_across_the_rows_equal_the_reference_executor(dtype, sh
     assert written
 
 
-@pytest.mark.parametrize("axes", itertools.permutations(range(4)), ids=str)
+@pytest.mark.parametrize("axes", list(itertools.permutations(range(4))), ids=str)
 def test_elementwise_ops_agree_for_all_orders_of_axes(axes):
     b, shape = BlockBuilder(), (3, L + 1, 4, 2 * L + 3)
     x, y = b.param(TensorType(shape, "float32")), b.param(TensorType(tuple(shape[a] for a in axes), "float32"))
