@@ -49,11 +49,14 @@ class Operands:
 
     Call `open` before the first row, `enter` before each row, `leave` after each row, `close` after the last row.
     Instructions are given by their numbers in the kernel.
+
+    turned: operands of which the elements of the present row are read from a copy, side by side, at these addresses.
     """
 
     def __init__(self, f: Function, kernel: RowKernel, lanes: int) -> None:
         self.f, self.kernel, self.lanes = f, kernel, lanes
         self._vectors = -(-kernel.inner // lanes)
+        self.turned: dict[int, IRValue] = {}
         self._bases: list[IRValue] = []
         self._index: list[IRValue] = []
         self._totals: dict[int, IRValue] = {}
@@ -223,6 +226,9 @@ class Operands:
     def get(self, number: int, piece: RowSlice) -> IRValue:
         instr = self.kernel.code[number]
         operand = self.kernel.operands[instr.operand]
+        if instr.operand in self.turned:
+            at = self.f.at(self.turned[instr.operand], piece.start, operand.dtype)
+            return self.f.load(at, operand.dtype, piece.lanes, piece.mask)
         address = self._address(instr, piece)
         if operand.inner in (0, 1) or piece.lanes == 1:
             return self.f.load(address, operand.dtype, piece.lanes, piece.mask)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from core.codegen.llvm import I64, Function, IRValue, itemsize, storage_type
 from core.plan.data import Instr, RowKernel, contiguous
 
-__all__ = ["MOST_BYTES", "ahead", "fetch", "fetch_lookups"]
+__all__ = ["LINE", "MOST_BYTES", "ahead", "fetch", "fetch_lookups"]
 
 LINE = 64
 """Bytes of a cache line."""

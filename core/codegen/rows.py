@@ -1,8 +1,8 @@
 """Row kernels: one function for each kernel, which runs all instructions for a range of rows.
 
 A short row is straight code whose values stay in registers; rows of a few elements are computed in blocks of several
-(`row_blocks`), and those of transposed arrays too (`squares`). A long row is processed in sweeps: one, and one more for
-each reduction that later instructions need (`sweeps`).
+(`row_blocks`), and those of transposed arrays too (`squares`, `turned_rows`). A long row is processed in sweeps: one,
+and one more for each reduction that later instructions need (`sweeps`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from core.codegen.row_blocks import RowBlock, rows_together
 from core.codegen.scalar import apply
 from core.codegen.squares import Squares, rows_in_squares
 from core.codegen.sweeps import EXPENSIVE, STRAIGHT, Sweep, kept_values, sweeps
+from core.codegen.turned_rows import TurnedRows, rows_turned
 from core.plan.data import Instr, RowKernel
 
 __all__ = ["row_cost", "row_function", "rows_poll", "window_function"]
@@ -126,26 +127,34 @@ class _Writer:
             self._in_blocks(together, block.write, alone)
         elif not self.block and (together := rows_in_squares(self.kernel, self.lanes)) > 1:
             self._in_blocks(together, self._squares, alone)
+        elif not self.block and rows_turned(self.kernel, self.lanes):
+            self._turned(alone)
         else:
             with f.loop(f.param("first"), f.param("end"), polls=True) as row:
                 alone(row)
-            self.operands.close()
+        self.operands.close()
 
     # --- several rows together -------------------------------------------------------------------------------------
+
+    def _turned(self, alone: Callable[[IRValue], None]) -> None:
+        """All rows, of which `alone` writes one, from transposed copies of some at a time."""
+        f = self.f
+        rows = TurnedRows(f, self.kernel, self.operands, self.lanes)
+        with self._runs() as (start, stop), f.loop(start, stop, rows.together, polls=True) as first:
+            self.operands.enter(first)
+            count = f.intrinsic("smin", I64(rows.together), f.binary("sub", stop, first))
+            rows.read(count)
+            with f.loop(I64(0), count) as number:
+                rows.use(number)
+                alone(f.binary("add", first, number))
 
     def _in_blocks(self, together: int, block: Callable[[], None], alone: Callable[[IRValue], None]) -> None:
         """Blocks of rows along the last outer axis, and what is left of it row by row.
 
         block: writes the rows from the one that `operands` has entered. alone: writes one row.
         """
-        f, axis = self.f, self.kernel.outer[-1]
-        first, end = f.param("first"), f.param("end")
-        run = f.op(f"sdiv {first}, {axis}", "int64")
-        last = f.op(f"sdiv {f.binary('add', end, I64(axis - 1))}, {axis}", "int64")
-        with f.loop(run, last, polls=True) as run:
-            start = f.op(f"mul nsw {run}, {axis}", "int64")
-            stop = f.intrinsic("smin", end, f.binary("add", start, I64(axis)))
-            start = f.intrinsic("smax", first, start)
+        f = self.f
+        with self._runs() as (start, stop):
             whole = f.op(f"srem {f.binary('sub', stop, start)}, {together}", "int64")
             whole = f.binary("sub", stop, whole)
             with f.loop(start, whole, together, polls=True) as row:
@@ -153,6 +162,18 @@ class _Writer:
                 block()
             with f.loop(whole, stop) as row:
                 alone(row)
+
+    @contextmanager
+    def _runs(self) -> Iterator[tuple[IRValue, IRValue]]:
+        """A loop over the rows of the function, as far as they are on one line along the last outer axis."""
+        f, axis = self.f, self.kernel.outer[-1]
+        first, end = f.param("first"), f.param("end")
+        run = f.op(f"sdiv {first}, {axis}", "int64")
+        last = f.op(f"sdiv {f.binary('add', end, I64(axis - 1))}, {axis}", "int64")
+        with f.loop(run, last, polls=True) as run:
+            start = f.op(f"mul nsw {run}, {axis}", "int64")
+            stop = f.intrinsic("smin", end, f.binary("add", start, I64(axis)))
+            yield f.intrinsic("smax", first, start), stop
 
     def _squares(self) -> None:
         """A block of rows in squares."""

@@ -10,16 +10,14 @@ from __future__ import annotations
 from core.codegen.draws import DRAWS
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.operands import Operands
-from core.codegen.prefetch import fetch
+from core.codegen.prefetch import LINE, fetch
 from core.codegen.scalar import apply
 from core.codegen.transpose import transposed_square
+from core.codegen.turned_rows import across
 from core.codegen.vector_slices import mask
 from core.plan.data import Instr, Operand, RowKernel
 
 __all__ = ["Squares", "rows_in_squares"]
-
-LINE = 64
-"""Bytes of a cache line: rows of one block use the whole lines of an array across them."""
 
 KINDS = {True: frozenset({"load", "apply", "store"}), False: frozenset({"constant", "load", "apply"})}
 """Instructions along the row, and those that are the same along it."""
@@ -32,19 +30,15 @@ def rows_in_squares(kernel: RowKernel, lanes: int) -> int:
     if any(i.kind not in KINDS[i.full] or i.op in DRAWS for i in kernel.code):
         return 1
     used = [kernel.operands[i.operand] for i in kernel.code if i.full and i.kind != "apply"]
-    if not any(_is_across(each) for each in used) or not all(_is_across(each) or each.inner == 1 for each in used):
+    if not any(across(each) for each in used) or not all(across(each) or each.inner == 1 for each in used):
         return 1
     written = [kernel.operands[i.operand] for i in kernel.code if i.kind == "store"]
     if any(each.outer[-1] == 0 for each in written):  # then the last row must come last
         return 1
     rows = kernel.outer[-1]
-    most = max(lanes, LINE // min(itemsize(each.dtype) for each in used if _is_across(each)))
+    most = max(lanes, LINE // min(itemsize(each.dtype) for each in used if across(each)))
     together = rows if rows <= most else max(range(most // 2, most + 1), key=lambda n: (rows // n * n, n))
     return together if 2 * together >= lanes else 1
-
-
-def _is_across(operand: Operand) -> bool:
-    return operand.inner > 1 and operand.outer[-1] == 1
 
 
 class Squares:
@@ -82,7 +76,7 @@ class Squares:
         f, code = self.f, self.kernel.code
         made = {n: [each[row] for row in rows] for n, each in self.same.items()}
         for number, instr in enumerate(code):
-            if instr.kind == "load" and instr.full and _is_across(self._operand(instr)):
+            if instr.kind == "load" and instr.full and across(self._operand(instr)):
                 made[number] = self._read_across(instr, start, count, rows)
         for i, row in enumerate(rows):
             for number, instr in enumerate(code):
@@ -92,11 +86,11 @@ class Squares:
                     value = f.load(self._at(instr, row, start), instr.dtype, self.lanes, mask(count, self.lanes))
                 else:
                     value = f.splat(self._applied(instr, [made[a][i] for a in instr.args]), self.lanes)
-                    if instr.kind == "store" and not _is_across(self._operand(instr)):
+                    if instr.kind == "store" and not across(self._operand(instr)):
                         f.store(value, self._at(instr, row, start), mask(count, self.lanes))
                 made.setdefault(number, []).append(value)
         for number, instr in enumerate(code):
-            if instr.kind == "store" and _is_across(self._operand(instr)):
+            if instr.kind == "store" and across(self._operand(instr)):
                 self._write_across(instr, made[number], start, count, rows)
 
     def _read_across(self, instr: Instr, start: IRValue, count: int, rows: range) -> list[IRValue]:

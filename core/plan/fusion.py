@@ -23,8 +23,8 @@ from core.plan.target import RowLimits
 
 __all__ = ["Axes", "Fusion", "Member"]
 
-ELEMENTWISE = frozenset(("apply", "constant", "load", "store"))
-"""Instructions of fusions whose elements are independent of each other."""
+IN_ANY_ORDER = frozenset(("apply", "constant", "iota", "load", "reduce", "store"))
+"""Instructions of fusions whose rows are independent of each other."""
 
 Axes = tuple[int | None, ...]
 """For each axis of a value, the axis of the domain, or None if the value does not vary along it."""
@@ -259,8 +259,9 @@ class Fusion:
         merged, columns = _merged(self.shape, arrays, first)
         if first is None and len(merged) == 1:
             merged, columns = _cut(merged, columns, self.limits)
-        if all(d.instr.kind in ELEMENTWISE for d in self.drafts):
-            _bring_dense_last(merged, columns)
+        if all(d.instr.kind in IN_ANY_ORDER for d in self.drafts):
+            stored = [bool(d.view) for d in self.drafts if d.walks]
+            _bring_dense_last(merged, columns, [c for c, is_stored in zip(columns, stored, strict=True) if is_stored])
         outer, inner = tuple(merged[:-1]), merged[-1] if merged else 1
         operands: list[Operand] = []
         views: list[View] = []
@@ -343,12 +344,12 @@ def _merged(
     return sizes, columns
 
 
-def _bring_dense_last(sizes: list[int], columns: list[list[int]]) -> None:
+def _bring_dense_last(sizes: list[int], columns: list[list[int]], stored: list[list[int]]) -> None:
     """Move an axis to the place before the row, if an array that lies across the row is dense along it.
 
-    Squares of such an array and the row are then side by side. The elements are independent: any order will do.
+    stored: the columns of arrays. Squares of such an array are then read together.
     """
-    across = [column for column in columns if column and column[-1] > 1]
+    across = [column for column in stored if column and column[-1] > 1]
     if any(column[-2] == 1 for column in across if len(column) > 1):
         return
     for column in across:

@@ -1,4 +1,4 @@
-"""Arrays that lie across the rows of an elementwise kernel: squares of them are transposed in registers."""
+"""Arrays that lie across the rows of a kernel: squares of them are transposed in registers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from core.codegen import backend, parallel
 from core.codegen.backend import CPU
 from core.codegen.machine import lanes
 from core.codegen.squares import Squares
+from core.codegen.turned_rows import TurnedRows
 from core.compiler.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
@@ -30,6 +31,15 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[Squares]:
     found: list[Squares] = []
     begin = Squares.begin
     monkeypatch.setattr(Squares, "begin", lambda self: (found.append(self), begin(self))[1])
+    return found
+
+
+@pytest.fixture
+def turned_rows(monkeypatch: pytest.MonkeyPatch) -> list[TurnedRows]:
+    """The copies of transposed rows that the generator has written."""
+    found: list[TurnedRows] = []
+    read = TurnedRows.read
+    monkeypatch.setattr(TurnedRows, "read", lambda self, count: (found.append(self), read(self, count))[1])
     return found
 
 
@@ -74,12 +84,49 @@ def test_results_that_lie_across_the_rows_equal_the_reference_executor(dtype, sh
     assert written
 
 
+def normalised(outer: tuple[int, ...], size: int, dtype: str) -> Block:
+    """Reductions along the rows of a transposed array, over all rows, and of one of its order too."""
+    b = BlockBuilder()
+    *batch, rows = outer
+    x, y = b.param(TensorType((*batch, size, rows), dtype)), b.param(TensorType((*outer, size), dtype))
+    back = b.emit("transpose", x, axes=(*range(len(batch)), -1, -2))
+    mean = b.emit("reduce_mean", back, axes=(-1,), keepdims=True)
+    apart = b.emit("sub", back, mean)
+    columns = b.emit("reduce_sum", b.emit("mul", apart, y), axes=tuple(range(len(outer))))
+    return optimize(b.build([b.emit("log_softmax", back), apart, columns, b.emit("reduce_max", apart)]))
+
+
+@pytest.mark.parametrize("outer", [(L // 2,), (3 * L + 5,), (2, L + 3)], ids=str)
+@pytest.mark.parametrize("size", [L, 3 * L + 2, 40 * L + 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_reductions_along_transposed_arrays_equal_the_reference_executor(dtype, size, outer, turned_rows):
+    block = normalised(outer, size, dtype)
+
+    both(block, drawn(block))
+
+    assert turned_rows
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int64"])
+def test_reductions_of_transposed_integers_and_bools_equal_the_reference_executor(dtype, turned_rows):
+    b = BlockBuilder()
+    x = b.param(TensorType((2 * L + 1, L + 2), dtype))
+    back = b.emit("transpose", x, axes=(1, 0))
+    totals = ["reduce_any", "reduce_all"] if dtype == "bool" else ["reduce_max", "reduce_sum"]
+    block = optimize(b.build([b.emit(op, back, axes=(1,)) for op in totals]))
+
+    both(block, drawn(block))
+
+    assert turned_rows
+
+
 @pytest.mark.parametrize("axes", list(itertools.permutations(range(4))), ids=str)
-def test_elementwise_ops_agree_for_all_orders_of_axes(axes):
+def test_kernels_agree_for_all_orders_of_axes(axes):
     b, shape = BlockBuilder(), (3, L + 1, 4, 2 * L + 3)
     x, y = b.param(TensorType(shape, "float32")), b.param(TensorType(tuple(shape[a] for a in axes), "float32"))
     back = b.emit("transpose", x, axes=axes)
-    block = optimize(b.build([b.emit("mul", back, y), b.emit("less_than", back, y)]))
+    low, total = b.emit("tril", back), b.emit("reduce_sum", back, axes=(-1,))
+    block = optimize(b.build([b.emit("mul", back, y), b.emit("less_than", back, y), b.emit("log_softmax", low), total]))
 
     both(block, drawn(block))
 
@@ -96,3 +143,18 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(shape, monkeypatch, wri
     for first, *others in zip(*found, strict=True):
         assert all(first.tobytes() == each.tobytes() for each in others)
     assert written
+
+
+@pytest.mark.parametrize("size", [2 * L + 1, 30 * L])
+def test_the_bits_of_reductions_do_not_depend_on_the_number_of_threads(size, monkeypatch, turned_rows):
+    monkeypatch.setattr(parallel, "LONG", 1)
+    b = BlockBuilder()
+    x = b.param(TensorType((2, size, 3 * L + 1), "float32"))
+    block = optimize(b.build([b.emit("log_softmax", b.emit("transpose", x, axes=(0, 2, 1)))]))
+    args, found = drawn(block), []
+    for threads in (1, 2, 5):
+        monkeypatch.setattr(backend, "thread_count", lambda threads=threads: threads)
+        found.append(native_interpreter(block, CPU)(Run(), *args)[0].tobytes())
+
+    assert found[0] == found[1] == found[2]
+    assert turned_rows
