@@ -141,8 +141,12 @@ class Operands:
         for number in self._of_rows:
             instr = self.kernel.code[number]
             self._add(instr, self._total(number), self._bases[instr.operand])
+        self.put_aside(row, *self._whole)
+
+    def put_aside(self, row: IRValue, *numbers: int) -> None:
+        """After every so many rows, of which `row` may be the last, add sums over all rows to those put aside."""
         if self._vectors <= MOST_ADDITIONS:
-            self._put_aside(row, 1 << ((MOST_ADDITIONS // self._vectors).bit_length() - 1), 1, self._whole)
+            self._put_aside(row, 1 << ((MOST_ADDITIONS // self._vectors).bit_length() - 1), 1, numbers)
 
     def along(self, at: IRValue, stride: int, together: int) -> None:
         """Finish `together` slices of the row, in a loop over `at` that counts by `stride`."""

@@ -16,15 +16,19 @@ from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.operands import Operands
 from core.codegen.reductions import combine, identity, repeated
 from core.codegen.scalar import apply
-from core.codegen.sweeps import EXPENSIVE
-from core.codegen.vector_slices import WIDEST, interleaved, load_phases, load_strided
+from core.codegen.sweeps import EXPENSIVE, STRAIGHT
+from core.codegen.transpose import transposed_square
+from core.codegen.vector_slices import WIDEST, interleaved, load_phases, load_strided, mask
 from core.ir.precision import HALVES
 from core.plan.data import Instr, Operand, RowKernel
 
 __all__ = ["RowBlock", "rows_together"]
 
-LONGEST = WIDEST
-"""Most elements of a row: dense rows of more elements are not read with a few loads and shuffles."""
+LONGEST = 12
+"""Most elements of a row: each has a vector of its own, and more than there are registers would wait in memory."""
+
+MANY = 1 << 14
+"""Elements from which on blocks of longer rows than `WIDEST` pay for the time that LLVM takes for their code."""
 
 KINDS = frozenset(["constant", "load", "iota", "apply", "reduce", "store", "check"])
 
@@ -34,7 +38,11 @@ def rows_together(kernel: RowKernel) -> int:
     if not 2 <= kernel.inner <= LONGEST or not kernel.outer:
         return 1
     code = kernel.code
-    if any(i.kind not in KINDS or i.dtype in HALVES or i.op in DRAWS for i in code):
+    if any(i.dtype in HALVES or i.op in DRAWS or not (i.kind in KINDS or _is_total(kernel, i)) for i in code):
+        return 1
+    reduced = any(i.kind == "reduce" and code[i.args[0]].full for i in code)
+    few = kernel.rows * kernel.inner < MANY or kernel.inner * len(code) > STRAIGHT
+    if kernel.inner > WIDEST and (few or not reduced):
         return 1
     rows = cpu().vector_bytes // max(
         min((itemsize(i.dtype) for i in code if i.dtype not in ("", "bool")), default=4), 4
@@ -48,6 +56,12 @@ def rows_together(kernel: RowKernel) -> int:
     return 1 if scattered and not any(i.op in EXPENSIVE for i in code) else rows
 
 
+def _is_total(kernel: RowKernel, instr: Instr) -> bool:
+    """Whether an instruction adds one number for each row to a sum over all rows."""
+    operand = kernel.operands[instr.operand]
+    return instr.kind == "accumulate" and not instr.full and not operand.inner and not any(operand.outer)
+
+
 def _overlaps(kernel: RowKernel, instr: Instr) -> bool:
     """Whether a store writes an element more than once: then the last row must come last."""
     operand = kernel.operands[instr.operand]
@@ -55,8 +69,8 @@ def _overlaps(kernel: RowKernel, instr: Instr) -> bool:
 
 
 def _is_near(operand: Operand, inner: int) -> bool:
-    """Whether elements of neighbouring rows are adjacent, the same, or in dense rows."""
-    return operand.outer[-1] in (0, 1) or (operand.inner == 1 and operand.outer[-1] == inner)
+    """Whether elements of neighbouring rows are adjacent, the same, or in dense rows, or each row is some vectors."""
+    return operand.outer[-1] in (0, 1) or (operand.inner == 1 and (operand.outer[-1] == inner or inner > WIDEST))
 
 
 class RowBlock:
@@ -69,11 +83,17 @@ class RowBlock:
         self.f, self.kernel, self.operands, self.single = f, kernel, operands, single
         self.rows = rows_together(kernel)
 
-    def write(self) -> None:
-        """Every instruction once. The value of one that runs along the row has a vector for each position."""
+    def write(self, row: IRValue) -> None:
+        """Every instruction once. The value of one that runs along the row has a vector for each position.
+
+        row: the number of the first row.
+        """
         made: list[list[IRValue]] = []
-        for instr in self.kernel.code:
-            made.append(self._instruction(instr, [made[a] for a in instr.args]))
+        for number, instr in enumerate(self.kernel.code):
+            args = [made[a] for a in instr.args]
+            made.append(self._instruction(instr, args))
+            if instr.kind == "accumulate":
+                self._accumulate(number, args[0][0], row)
 
     def _instruction(self, instr: Instr, args: list[list[IRValue]]) -> list[IRValue]:
         f, rows = self.f, self.rows
@@ -96,6 +116,16 @@ class RowBlock:
         elif instr.kind == "check":
             self._check(instr, args[0])
         return []
+
+    def _accumulate(self, number: int, value: IRValue, row: IRValue) -> None:
+        """Add the number of each row to a sum, in the order of the rows."""
+        f, instr = self.f, self.kernel.code[number]
+        if instr.value:
+            value = repeated(f, instr.op, value, self.kernel.inner)
+        for lane in range(self.rows):
+            one = f.op(f"extractelement {value}, i64 {lane}", value.dtype) if value.lanes > 1 else value
+            self.operands.accumulate_one(number, one)
+            self.operands.put_aside(f.binary("add", row, I64(lane)), number)
 
     def _reduced(self, op: str, values: list[IRValue]) -> IRValue:
         """A reduction of the elements of each row, in the order in which the lanes of one row are combined."""
@@ -120,7 +150,9 @@ class RowBlock:
         # bools are shuffled as bytes
         dtype = "uint8" if instr.dtype == "bool" else instr.dtype
         count = self.kernel.inner if instr.full else 1
-        if instr.full and operand.inner == 1 and between == count:
+        if instr.full and operand.inner == 1 and between not in (0, 1) and count > WIDEST:
+            found = self._load_squares(base, between, dtype)
+        elif instr.full and operand.inner == 1 and between == count:
             found = load_phases(f, base, dtype, between, rows, rows, count)
         else:
             found = []
@@ -134,12 +166,32 @@ class RowBlock:
                     found.append(load_strided(f, address, dtype, between, rows, rows))
         return [f.convert(each, instr.dtype) for each in found]
 
+    def _load_squares(self, base: IRValue, between: int, dtype: str) -> list[IRValue]:
+        """The vector of each position, from rows of adjacent elements that are `between` elements apart."""
+        f, rows, found = self.f, self.rows, list[IRValue]()
+        for start in range(0, self.kernel.inner, rows):
+            count = min(rows, self.kernel.inner - start)
+            lines = [f.load(f.at(base, I64(i * between + start), dtype), dtype, rows, mask(count, rows))
+                     for i in range(rows)]  # fmt: skip
+            found += transposed_square(f, lines)[:count]
+        return found
+
+    def _store_squares(self, base: IRValue, between: int, values: list[IRValue]) -> None:
+        f, rows = self.f, self.rows
+        for start in range(0, len(values), rows):
+            part = values[start : start + rows]
+            for i, line in enumerate(transposed_square(f, part)):
+                f.store(line, f.at(base, I64(i * between + start), line.dtype), mask(len(part), rows))
+
     def _store(self, instr: Instr, values: list[IRValue]) -> None:
         f, operand = self.f, self.kernel.operands[instr.operand]
         base, between, dtype = self.operands.base(instr.operand), operand.outer[-1], instr.dtype
         values = [f.splat(each, self.rows) for each in values]
         if dtype == "bool":
             values, dtype = [f.convert(each, "uint8") for each in values], "uint8"
+        if operand.inner == 1 and between > 1 and len(values) > WIDEST:
+            self._store_squares(base, between, values)
+            return
         if operand.inner == 1 and between == len(values):
             f.store(interleaved(f, values), base)
             return

@@ -148,10 +148,10 @@ class _Writer:
                 rows.use(number)
                 alone(f.binary("add", first, number))
 
-    def _in_blocks(self, together: int, block: Callable[[], None], alone: Callable[[IRValue], None]) -> None:
+    def _in_blocks(self, together: int, block: Callable[[IRValue], None], alone: Callable[[IRValue], None]) -> None:
         """Blocks of rows along the last outer axis, and what is left of it row by row.
 
-        block: writes the rows from the one that `operands` has entered. alone: writes one row.
+        block: writes the rows from this one on, which `operands` has entered. alone: writes one row.
         """
         f = self.f
         with self._runs() as (start, stop):
@@ -159,7 +159,7 @@ class _Writer:
             whole = f.binary("sub", stop, whole)
             with f.loop(start, whole, together, polls=True) as row:
                 self.operands.enter(row)
-                block()
+                block(row)
             with f.loop(whole, stop) as row:
                 alone(row)
 
@@ -175,7 +175,7 @@ class _Writer:
             stop = f.intrinsic("smin", end, f.binary("add", start, I64(axis)))
             yield f.intrinsic("smax", first, start), stop
 
-    def _squares(self) -> None:
+    def _squares(self, _: IRValue) -> None:
         """A block of rows in squares."""
         squares = Squares(self.f, self.kernel, self.operands, self.lanes)
         squares.begin()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.autodiff.adjoint import vjp
-from core.codegen import backend, parallel
+from core.codegen import backend, parallel, row_blocks
 from core.codegen.backend import CPU
 from core.codegen.machine import lanes
 from core.codegen.row_blocks import RowBlock
@@ -30,7 +30,8 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[RowBlock]:
     """The blocks that the generator has written."""
     found: list[RowBlock] = []
     write = RowBlock.write
-    monkeypatch.setattr(RowBlock, "write", lambda self: (found.append(self), write(self))[1])
+    monkeypatch.setattr(RowBlock, "write", lambda self, row: (found.append(self), write(self, row))[1])
+    monkeypatch.setattr(row_blocks, "MANY", 1)
     return found
 
 
@@ -67,6 +68,14 @@ def softmax_gradient(outer: tuple[int, ...], size: int, dtype: str) -> Block:
     return optimize(vjp(block, [block.params[0]]))
 
 
+def mean_cross_entropy(outer: tuple[int, ...], size: int, dtype: str) -> Block:
+    """The mean over rows of cross entropy with one label for each row, and its gradient."""
+    b = BlockBuilder()
+    x, second = b.param(TensorType((*outer, size), dtype)), b.param(TensorType(outer, "bool"))
+    block = b.build([b.emit("softmax_with_cross_entropy", x, b.emit("cast", second, dtype="int64"), reduction="mean")])
+    return optimize(vjp(block, [block.params[0]]))
+
+
 def across_rows(outer: tuple[int, ...], size: int, dtype: str) -> Block:
     """The rows lie across those of the array: neighbours in a row are far apart."""
     b = BlockBuilder()
@@ -76,9 +85,9 @@ def across_rows(outer: tuple[int, ...], size: int, dtype: str) -> Block:
 
 
 @pytest.mark.parametrize("outer", OUTER, ids=str)
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 10, 12])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("make", [masked_logsumexp, softmax_gradient, across_rows])
+@pytest.mark.parametrize("make", [masked_logsumexp, softmax_gradient, mean_cross_entropy, across_rows])
 def test_short_rows_equal_the_reference_executor(make: Callable[..., Block], dtype, size, outer, blocks):
     block = make(outer, size, dtype)
 
@@ -89,7 +98,7 @@ def test_short_rows_equal_the_reference_executor(make: Callable[..., Block], dty
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 10, 12])
 def test_short_rows_of_integers_equal_the_reference_executor(size, dtype, blocks):
     b = BlockBuilder()
     x, y = (b.param(TensorType((4, L + 3, size), dtype)) for _ in range(2))
@@ -104,7 +113,7 @@ def test_short_rows_of_integers_equal_the_reference_executor(size, dtype, blocks
 
 @pytest.mark.parametrize("make", [masked_logsumexp, softmax_gradient])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 10, 12])
 def test_the_bits_of_a_row_do_not_depend_on_its_place(size, dtype, make: Callable[..., Block], blocks):
     """Rows in a block and rows after the last block have the same bits, so threads may share the rows anyhow."""
     rows = 2 * L + 3
@@ -137,6 +146,18 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(make: Callable[..., Blo
 
     for a, b in zip(*found, strict=True):
         assert a.tobytes() == b.tobytes()
+    assert blocks
+
+
+def test_sums_over_many_rows_have_the_bits_of_rows_alone(monkeypatch, blocks):
+    """Each number of a row is added by itself, and long sums are put aside after the same rows."""
+    block, found = mean_cross_entropy((5003,), 7, "float32"), []
+    args = drawn(block)
+    for longest in (12, 1):
+        monkeypatch.setattr(row_blocks, "LONGEST", longest)
+        found.append([np.array(a).tobytes() for a in native_interpreter(block, CPU)(Run(), *args)])
+
+    assert found[0] == found[1]
     assert blocks
 
 
