@@ -27,6 +27,9 @@ __all__ = ["RowBlock", "rows_together"]
 LONGEST = 12
 """Most elements of a row: each has a vector of its own, and more than there are registers would wait in memory."""
 
+LONGEST_EXPENSIVE = 24
+"""Most elements of a row for which alone an elementary function would be computed."""
+
 MANY = 1 << 14
 """Elements from which on blocks of longer rows than `WIDEST` pay for the time that LLVM takes for their code."""
 
@@ -35,9 +38,10 @@ KINDS = frozenset(["constant", "load", "iota", "apply", "reduce", "store", "chec
 
 def rows_together(kernel: RowKernel) -> int:
     """Rows in a block, or 1 if the rows of `kernel` are computed one by one."""
-    if not 2 <= kernel.inner <= LONGEST or not kernel.outer:
-        return 1
     code = kernel.code
+    longest = LONGEST_EXPENSIVE if any(i.op in EXPENSIVE and not i.full for i in code) else LONGEST
+    if not 2 <= kernel.inner <= longest or not kernel.outer:
+        return 1
     if any(i.dtype in HALVES or i.op in DRAWS or not (i.kind in KINDS or _is_total(kernel, i)) for i in code):
         return 1
     reduced = any(i.kind == "reduce" and code[i.args[0]].full for i in code)
