@@ -149,7 +149,7 @@ class _Writer:
                 alone(f.binary("add", first, number))
 
     def _in_blocks(self, together: int, block: Callable[[IRValue], None], alone: Callable[[IRValue], None]) -> None:
-        """Blocks of rows along the last outer axis, and what is left of it row by row.
+        """Blocks of rows along the last outer axis, and the rows after the last block one by one.
 
         block: writes the rows from this one on, which `operands` has entered. alone: writes one row.
         """
