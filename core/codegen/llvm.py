@@ -329,10 +329,10 @@ class Function:
         start = 0
         while start < count:
             lanes = 1 << (count - start).bit_length() - 1
-            places = ", ".join(f"i32 {start + i}" for i in range(lanes))
             if lanes == 1:
                 part = self.op(f"extractelement {value}, i64 {start}", value.dtype)
             else:
+                places = ", ".join(f"i32 {start + i}" for i in range(lanes))
                 mixed = f"shufflevector {value}, {value.type} poison, <{lanes} x i32> <{places}>"
                 part = self.op(mixed, value.dtype, lanes)
             self.store(part, self.at(address, I64(start), value.dtype) if start else address)

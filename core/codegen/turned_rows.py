@@ -39,7 +39,7 @@ def rows_turned(kernel: RowKernel, lanes: int) -> int:
 
 
 def _turned(kernel: RowKernel) -> list[int]:
-    """The operands that are copied: those that are loaded along the row, and not written."""
+    """The operands that are copied: those of loads along the row."""
     return [
         i.operand
         for i in kernel.code
