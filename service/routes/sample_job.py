@@ -7,18 +7,35 @@ from fastapi import Request
 from service.caller import tenant
 from service.http.request_body import JSON, Body
 from service.ids import Repeatable
-from service.jobs import ENDED, Runner
+from service.jobs import ENDED, Job, Runner
 from service.problems import HttpProblem
 from service.routes.job_submission import submitted
 from service.schemas.examples import SAMPLE_JOB, SAMPLE_JOB_SETTINGS
 from service.schemas.jobs import CreateJob
 
-__all__ = ["restore_job", "stored_id"]
+__all__ = ["cancel_job", "restore_job", "stored_id"]
 
 
 def stored_id(id: str) -> str:
     """The id of the job in the store: each tenant has a sample job of its own."""
     return Repeatable(f"{tenant()}\0{id}".encode()).made("job_") if id == SAMPLE_JOB else id
+
+
+async def _found(request: Request) -> Job | None:
+    runner: Runner = request.app.state.runner
+    try:
+        return await runner.jobs.get(tenant(), stored_id(SAMPLE_JOB))
+    except HttpProblem:
+        return None
+
+
+async def cancel_job(request: Request) -> None:
+    """Cancel the sample job of the caller, and wait for its end. Nothing happens if there is none, or it has ended."""
+    runner: Runner = request.app.state.runner
+    found = await _found(request)
+    if found is not None and found.state not in ENDED:
+        runner.wake(await runner.jobs.ask(found.tenant, found.id, "cancel"))
+        await runner.ended(found.id)
 
 
 async def restore_job(request: Request) -> None:
@@ -29,15 +46,10 @@ async def restore_job(request: Request) -> None:
     """
     runner: Runner = request.app.state.runner
     owner, id, action = tenant(), stored_id(SAMPLE_JOB), request.url.path.rpartition("/")[2]
-    try:
-        found = await runner.jobs.get(owner, id)
-    except HttpProblem:
-        found = None
+    found = await _found(request)
     if request.method == "DELETE":
-        if found is not None and found.state not in ENDED:
-            runner.wake(await runner.jobs.ask(owner, id, "cancel"))
-            await runner.ended(id)
         if found is not None:
+            await cancel_job(request)
             return
     elif found is not None and not (action in ("cancel", "pause", "resume") and found.state in ENDED):
         return

@@ -14,7 +14,7 @@ from service.http.request_body import JSON, Body
 from service.routes import common, on_tape, sessions, tapes
 from service.routes.sample_checkpoint import keep_sample
 from service.routes.sample_data import restore_dataset, restore_upload
-from service.routes.sample_job import restore_job
+from service.routes.sample_job import cancel_job, restore_job
 from service.schemas import sessions as session_schemas
 from service.schemas import tapes as tape_schemas
 from service.schemas.examples import (
@@ -50,6 +50,8 @@ async def restored_samples(request: Request) -> None:
     elif named.get("dataset_id") == SAMPLE_DATASET:
         async with request.app.state.samples:
             await restore_dataset(request)
+            if request.method == "DELETE":
+                await cancel_job(request)  # it uses the dataset, and waits until it is resumed
     elif named.get("upload_id") == SAMPLE_UPLOAD:
         async with request.app.state.samples:
             await restore_upload(request)

@@ -15,6 +15,8 @@ import pytest
 from service.schemas.examples import (
     REGRESSION_FEEDS,
     REGRESSION_ID,
+    SAMPLE_DATASET,
+    SAMPLE_JOB,
     SAMPLE_SESSION,
     SAMPLE_TAPE,
     WHILE_ID,
@@ -163,6 +165,17 @@ def test_every_form_without_a_body_is_a_valid_request(client, opened, path, meth
     answer = asked(client, method, **filled(client, path, method, **ids))
 
     assert answer.status_code in (200, 204), answer.text
+
+
+def test_the_sample_dataset_is_deleted_though_the_sample_job_waits_on_it(client):
+    """GET makes the job in the state paused: without an end of it, no wait lets the dataset go."""
+    dataset, job = f"/v1/datasets/{SAMPLE_DATASET}", f"/v1/jobs/{SAMPLE_JOB}"
+    client.delete(job)
+    assert client.get(job).json()["state"] == "paused"
+    answer = client.delete(dataset)
+
+    assert answer.status_code == 204, answer.text
+    assert client.get(job).json()["state"] == "aborted"  # it never ran
 
 
 # --- the forms of the API page, sent as they are ------------------------------------------------------------------
