@@ -86,8 +86,7 @@ def run(
             each.thread.start()
         if faults:
             with fire:
-                for each in clients:
-                    each.thread.join()
+                fire.watch([each.thread for each in clients])
         else:
             for each in clients:
                 each.thread.join()
@@ -124,6 +123,7 @@ def main() -> None:
         store = stack.enter_context(postgres()) if chosen.services > 1 else None
         size = {"sessions": chosen.sessions, "steps": chosen.steps, "jobs": chosen.jobs, "seed": chosen.seed}
         calm = run(Path(folder) / "calm", **size)
+        print(f"{calm.seconds:.0f} s calm; now under fire", flush=True)
         burnt = run(
             Path(folder) / "burnt", **size, pause=chosen.pause,
             faults=SHARED if store else ALL, services=chosen.services, store=store,
@@ -131,7 +131,7 @@ def main() -> None:
         compare(calm, burnt)
     answers = sum(len(each.answers) for each in burnt.trained)
     print(f"{answers} answers to {chosen.sessions} sessions and {chosen.jobs} jobs, all as in the calm run")
-    print(f"{calm.seconds:.0f} s calm, {burnt.seconds:.0f} s under fire")
+    print(f"{burnt.seconds:.0f} s under fire")
     for name, count in sorted(burnt.faults.items()):
         print(f"  {name:16} {count}")
     print(f"retries of clients: {sum(each.retries for each in burnt.trained)}")

@@ -42,7 +42,7 @@ class _Persistent:
         self._http, self._urls, self._rng = httpx.Client(timeout=30.0), urls, random.Random(seed)
         self._patience = patience
         self.trained = Trained()
-        self.thread = threading.Thread(target=self._run)
+        self.thread = threading.Thread(target=self._run, daemon=True)  # a run that failed does not wait for it
 
     def _run(self) -> None:
         try:

@@ -114,6 +114,12 @@ class Fire:
         self._thread.start()
         return self
 
+    def watch(self, clients: Sequence[threading.Thread]) -> None:
+        """Wait for the end of the clients, or for an error: a service that does not start again has no answers."""
+        for each in clients:
+            while each.is_alive() and self.error is None:
+                each.join(0.2)
+
     def __exit__(self, *_: object) -> None:
         self._out.set()
         self._thread.join()
