@@ -59,6 +59,7 @@ def run(
     seed: int = 1,
     faults: dict[str, float] | None = None,
     pause: float = 1.0,
+    least: int = 0,
     services: int = 1,
     store: Postgres | None = None,
     **settings: Any,
@@ -66,6 +67,7 @@ def run(
     """Train `sessions` sessions of `steps` updates in all, and beside them `jobs` jobs of a tenth as many each.
 
     faults:   name -> weight; None for a calm run. pause: seconds between two faults at most.
+    least:    faults that happen before the sessions send the second half of their requests.
     services: the number of services, which share a new database of `store`; by default one with SQLite.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -77,11 +79,12 @@ def run(
         for house in houses:
             house.start()
         urls = [house.url for house in houses]
+        fire = Fire(houses, seed, faults or {}, pause, least)
         clients: list[Client | JobClient] = [JobClient(urls, steps // 10, 1000 + seed + i) for i in range(jobs)]
         for i in range(sessions):
             model = MODELS[i % len(MODELS)]
-            clients.append(Client(urls, model, script(model, seed + i, -(-steps // sessions)), seed + i))
-        fire = Fire(houses, seed, faults or {}, pause)
+            requests = script(model, seed + i, -(-steps // sessions))
+            clients.append(Client(urls, model, requests, seed + i, halfway=fire.enough.wait))
         for each in clients:
             each.thread.start()
         if faults:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import httpx
@@ -80,10 +80,17 @@ class Client(_Persistent):
     """Trains one session by a script."""
 
     def __init__(
-        self, urls: Sequence[str], model: Model, requests: Iterable[Sent], seed: int, patience: float = 300.0
+        self,
+        urls: Sequence[str],
+        model: Model,
+        requests: Iterable[Sent],
+        seed: int,
+        patience: float = 300.0,
+        halfway: Callable[[], object] | None = None,
     ) -> None:
+        """halfway: called after half of the requests; it may wait."""
         super().__init__(urls, seed, patience)
-        self._model, self._requests, self._seed = model, list(requests), seed
+        self._model, self._requests, self._seed, self._halfway = model, list(requests), seed, halfway
 
     def _train(self) -> None:
         settings = {
@@ -95,7 +102,9 @@ class Client(_Persistent):
         key = {"Idempotency-Key": f"session-{self._seed}"}
         path = self._until_done("POST", "/v1/sessions", settings, key).headers["location"]
         seq = 0
-        for each in self._requests:
+        for number, each in enumerate(self._requests):
+            if self._halfway is not None and number == len(self._requests) // 2:
+                self._halfway()
             body = each.body
             if each.is_numbered:
                 seq += 1

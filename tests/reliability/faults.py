@@ -100,13 +100,19 @@ class Missed(Exception):
 
 
 class Fire:
-    """Injects faults until it is put out. counts: those that happened, by name."""
+    """Injects faults until it is put out. counts: those that happened, by name. enough: set after `least` of them."""
 
-    def __init__(self, houses: Sequence[House], seed: int, faults: dict[str, float], pause: float) -> None:
+    def __init__(
+        self, houses: Sequence[House], seed: int, faults: dict[str, float], pause: float, least: int = 0
+    ) -> None:
         """houses: one of them has each fault, by chance. faults: name -> weight. pause: seconds between two at most."""
         self.counts: Counter[str] = Counter()
+        self.enough = threading.Event()
+        if not least:
+            self.enough.set()
         self.error: BaseException | None = None
-        self._houses, self._rng, self._faults, self._pause = houses, random.Random(seed), faults, pause
+        self._houses, self._rng, self._faults = houses, random.Random(seed), faults
+        self._pause, self._least = pause, least
         self._out = threading.Event()
         self._thread = threading.Thread(target=self._burn, name="fire")
 
@@ -136,5 +142,7 @@ class Fire:
                 except Missed:
                     continue
                 self.counts[name] += 1
+                if self.counts.total() >= self._least:
+                    self.enough.set()
         except BaseException as error:
             self.error = error
