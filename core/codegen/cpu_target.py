@@ -50,6 +50,7 @@ CPU_TARGET = Target(
         split_rows=(8192, 256, 16),
         instructions=8000,  # LLVM's time for a function grows faster than its length
         unrelated=100,
+        merges=True,
     ),
     products=ProductRules(
         takes_epilogue=_takes_epilogue,

@@ -13,7 +13,7 @@ from core.codegen.vector_slices import fill_zeros, for_each_block, lanes_for, ma
 from core.ir.precision import HALVES
 from core.plan.merge_specs import MergedRows, RowOrder
 
-__all__ = ["merge_rows", "order_scratch", "row_order"]
+__all__ = ["add_up", "merge_rows", "order_scratch", "places_of", "row_order"]
 
 DIGIT = 10
 """Most bits of a digit. The counters of two digits must stay in the nearest cache."""
@@ -137,37 +137,41 @@ def _put(f: Function, spec: RowOrder, words: IRValue, total: IRValue) -> None:
 
 def merge_rows(_: Module, f: Function, spec: MergedRows) -> None:
     """``(x, order, starts, out)``; a unit is a sum."""
-    width = lanes_for(spec.dtype, spec.inner)
     with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
-        first, last = (
-            f.convert(f.load(f.at(f.param("starts"), f.binary("add", unit, I64(i)), "int32"), "int32"), "int64")
-            for i in (0, 1)
-        )
+        places = places_of(f, f.param("starts"), unit)
         target = f.at(f.param("out"), f.op(f"mul nsw {unit}, {spec.inner}", "int64"), spec.dtype)
-        for_each_block(
-            f, spec.inner, VECTORS * width, lambda start, size: _sum(f, spec, width, first, last, target, start, size)
-        )
+        add_up(f, spec.dtype, spec.inner, f.param("x"), f.param("order"), places, target)
 
 
-def _sum(
-    f: Function, spec: MergedRows, width: int, first: IRValue, last: IRValue, target: IRValue, start: IRValue, size: int
+def places_of(f: Function, starts: IRValue, unit: IRValue) -> tuple[IRValue, IRValue]:
+    """The first place of a row in the order, and the place after its last one."""
+    first, last = (f.load(f.at(starts, f.binary("add", unit, I64(i)), "int32"), "int32") for i in (0, 1))
+    return f.convert(first, "int64"), f.convert(last, "int64")
+
+
+def add_up(
+    f: Function, dtype: str, inner: int, x: IRValue, order: IRValue, places: tuple[IRValue, IRValue], target: IRValue
 ) -> None:
-    """Elements `start` to `start + size` of one sum, in registers."""
-    wide = "float32" if spec.dtype in HALVES else spec.dtype
-    parts = slices_of(size, width)
-    sums = [f.slot(wide, width) for _ in parts]
-    for each in sums:
-        f.write(f.splat(literal(0, wide), width), each)
-    with f.loop(first, last, polls=True) as i:
-        place = f.convert(f.load(f.at(f.param("order"), i, "int32"), "int32"), "int64")
-        row = f.at(f.param("x"), f.op(f"mul nsw {place}, {spec.inner}", "int64"), spec.dtype)
-        source = f.at(row, start, spec.dtype)
-        for part, each in zip(parts, sums, strict=True):
-            at = f.at(source, I64(part.start), spec.dtype)
-            found = f.convert(f.load(at, spec.dtype, width, mask(part.count, width) if width > 1 else None), wide)
-            added = f.read(each, wide, width)
-            f.write(f.binary("fadd" if found.is_float else "add", added, found), each)
-    for part, each in zip(parts, sums, strict=True):
-        value = f.convert(f.read(each, wide, width), spec.dtype)
-        at = f.at(f.at(target, start, spec.dtype), I64(part.start), spec.dtype)
-        f.store(value, at, mask(part.count, width) if width > 1 else None)
+    """Write the sum of rows of `inner` elements to `target`: those of `x` at the `places` of `order`, first to last."""
+    width = lanes_for(dtype, inner)
+    wide = "float32" if dtype in HALVES else dtype
+
+    def block(start: IRValue, size: int) -> None:
+        """Elements `start` to `start + size`, in registers."""
+        parts = slices_of(size, width)
+        masks = [mask(part.count, width) if width > 1 else None for part in parts]
+        sums = [f.slot(wide, width) for _ in parts]
+        for each in sums:
+            f.write(f.splat(literal(0, wide), width), each)
+        with f.loop(*places, polls=True) as i:
+            place = f.convert(f.load(f.at(order, i, "int32"), "int32"), "int64")
+            source = f.at(f.at(x, f.op(f"mul nsw {place}, {inner}", "int64"), dtype), start, dtype)
+            for part, held, each in zip(parts, masks, sums, strict=True):
+                found = f.convert(f.load(f.at(source, I64(part.start), dtype), dtype, width, held), wide)
+                added = f.read(each, wide, width)
+                f.write(f.binary("fadd" if found.is_float else "add", added, found), each)
+        for part, held, each in zip(parts, masks, sums, strict=True):
+            at = f.at(f.at(target, start, dtype), I64(part.start), dtype)
+            f.store(f.convert(f.read(each, wide, width), dtype), at, held)
+
+    for_each_block(f, inner, VECTORS * width, block)

@@ -50,13 +50,15 @@ class Operands:
     Call `open` before the first row, `enter` before each row, `leave` after each row, `close` after the last row.
     Instructions are given by their numbers in the kernel.
 
-    turned: operands of which the elements of the present row are read from a copy, side by side, at these addresses.
+    turned: operands of which the elements of the present row are read elsewhere, side by side, at these addresses.
+    summed: those among them that are sums, which begin at +0: a sum of -0 alone is +0.
     """
 
     def __init__(self, f: Function, kernel: RowKernel, lanes: int) -> None:
         self.f, self.kernel, self.lanes = f, kernel, lanes
         self._vectors = -(-kernel.inner // lanes)
         self.turned: dict[int, IRValue] = {}
+        self.summed: set[int] = set()
         self._bases: list[IRValue] = []
         self._index: list[IRValue] = []
         self._totals: dict[int, IRValue] = {}
@@ -232,7 +234,10 @@ class Operands:
         operand = self.kernel.operands[instr.operand]
         if instr.operand in self.turned:
             at = self.f.at(self.turned[instr.operand], piece.start, operand.dtype)
-            return self.f.load(at, operand.dtype, piece.lanes, piece.mask)
+            value = self.f.load(at, operand.dtype, piece.lanes, piece.mask)
+            if instr.operand in self.summed and value.is_float:
+                return self.f.binary("fadd", value, self.f.splat(literal(0, value.dtype), piece.lanes))
+            return value
         address = self._address(instr, piece)
         if operand.inner in (0, 1) or piece.lanes == 1:
             return self.f.load(address, operand.dtype, piece.lanes, piece.mask)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from core.codegen.cpus import cpu
 from core.codegen.draws import DRAWS
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
+from core.codegen.merged_operands import MergedOperands
 from core.codegen.operands import Operands, RowSlice
 from core.codegen.polling import STOP_PARAM, is_long
 from core.codegen.prefetch import fetch_lookups
@@ -111,10 +112,13 @@ class _Writer:
         if straight:
             self.operands.hold(self._pieces())
 
+        merged = MergedOperands(f, self.kernel, self.operands, self.lanes)
+
         def alone(row: IRValue) -> None:
             self.values.clear()
             self.operands.enter(row)
             fetch_lookups(f, self.kernel, row)
+            merged.add_up(row)
             if straight:
                 self._straight()
             else:
@@ -122,7 +126,10 @@ class _Writer:
                     self._sweep(sweep)
             self.operands.leave(row)
 
-        if straight and (together := rows_together(self.kernel)) > 1:
+        if self.kernel.merged:
+            with f.loop(f.param("first"), f.param("end"), polls=True) as row:
+                alone(row)
+        elif straight and (together := rows_together(self.kernel)) > 1:
             block = RowBlock(f, self.kernel, self.operands, (self.lanes, self.steps + bool(self.rest)))
             self._in_blocks(together, block.write, alone)
         elif not self.block and (together := rows_in_squares(self.kernel, self.lanes)) > 1:

@@ -154,6 +154,21 @@ class Instr:
 
 
 @dataclass(frozen=True, slots=True)
+class MergedOperand:
+    """An operand of a row kernel whose rows are sums of the rows of an array [count, inner]: numbers of operands.
+
+    x:             the array, of which only the address counts.
+    order, starts: int32; row i is the sum of rows ``x[order[k]]``, k from ``starts[i]`` to ``starts[i + 1] - 1``.
+    count:         elements of `order`.
+    """
+
+    x: int
+    order: int
+    starts: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class RowKernel:
     """The same instructions for every row of a domain: `outer` are the axes of rows, `inner` the elements of a row."""
 
@@ -161,6 +176,7 @@ class RowKernel:
     inner: int
     operands: tuple[Operand, ...]
     code: tuple[Instr, ...]
+    merged: tuple[MergedOperand, ...] = ()
 
     @property
     def rows(self) -> int:

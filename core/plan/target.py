@@ -36,6 +36,7 @@ class RowLimits:
     instructions:   most instructions of one pass.
     unrelated:      most instructions of a pass that takes work on other arrays: equal work then shares its code.
     live:           most values of a pass that are needed later at one place in it; None if that does not matter.
+    merges:         whether a pass can add up the rows that it reads (`core.plan.merged_operands`).
     """
 
     longest_row: int
@@ -44,6 +45,7 @@ class RowLimits:
     instructions: int
     unrelated: int
     live: int | None = None
+    merges: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.ops.common.types import as_dtype
+from core.plan.data import Rows
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.walls import before_a_wall
@@ -64,6 +65,66 @@ def test_merged_rows_equal_numpys_to_the_bit(dtype, count, size, width):
         found = merged(x, ids, size, kept, padding)
         for f, want in zip(found, by_numpy(x, ids, size, kept, padding), strict=True):
             np.testing.assert_array_equal(f, want)
+
+
+def updated(x, ids, table, kept=None, padding=None, scans=False):
+    """The rows of `table` that are looked up less the sum of those of `x`, and whether the update adds them up.
+
+    scans: another kernel reads the sums, too.
+    """
+    b = BlockBuilder()
+    given = [x, ids, table, *([] if kept is None else [kept])]
+    params = [b.param(TensorType(a.shape, str(a.dtype))) for a in given]
+    rows, sums, count = b.emit("merge_rows_padded", *params, padding_idx=padding)
+    new = b.emit("sub", b.emit("gather", params[2], rows, axis=0), sums)
+    more = [b.emit("cumsum", sums, axis=1)] if scans else []
+    native = native_interpreter(b.build([new, rows, count, *more]), CPU)
+    assert native.region is not None and not native.region.plan.interpreted
+    kernels = [each.kernel for each in native.region.plan.body.instructions if isinstance(each, Rows)]
+    found, rows, count, *_ = native(Run(), *given)
+    return found[: int(count)], rows[: int(count)], any(each.merged for each in kernels)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize(
+    ("count", "size", "width"), [(2, 2, 16), (40, 7, 16), (40, 1030, 17), (300, 5, 33), (64, 64, 150), (50, 2000, 3000)]
+)
+def test_an_update_adds_up_its_rows_to_the_bit(dtype, count, size, width):
+    r = np.random.default_rng(count)
+    nbytes = count * width * np.dtype(dtype).itemsize
+    x = before_a_wall(nbytes)[-nbytes:].view(dtype).reshape(count, width)
+    x[...] = 8 * r.standard_normal((count, width))
+    x[r.random((count, width)) < 0.2] *= 0  # also -0
+    table = (8 * r.standard_normal((size, width))).astype(dtype)
+    table[r.random((size, width)) < 0.2] *= 0
+    ids = r.integers(-size, size, count)
+    cases = [(None, None), (r.random(count) < 0.5, None), (None, int(ids[0])), (np.zeros(count, bool), -1)]
+    for kept, padding in cases:
+        found, rows, merges = updated(x, ids, table, kept, padding)
+        wanted, sums, distinct = by_numpy(x, ids, size, kept, padding)
+
+        assert merges
+        np.testing.assert_array_equal(rows, wanted[:distinct])
+        new = table[wanted[:distinct]] - sums[:distinct]
+        np.testing.assert_array_equal(found, new)
+        if x.dtype.kind == "f":
+            np.testing.assert_array_equal(np.signbit(found), np.signbit(new))
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "scans"), [(3, "float32", False), (32, "bfloat16", False), (32, "float32", True)]
+)
+def test_sums_that_an_update_does_not_add_up_are_stored(width, dtype, scans):
+    """Passes over short rows know no rows; 16-bit sums are rounded; a scan reads its operand from memory."""
+    r = np.random.default_rng(width)
+    x, table = (r.integers(-8, 8, (n, width)).astype(as_dtype(dtype)) for n in (40, 30))
+    ids = r.integers(0, 30, 40)
+
+    found, rows, merges = updated(x, ids, table, scans=scans)
+
+    assert not merges
+    _, sums, distinct = by_numpy(x, ids, 30)
+    np.testing.assert_array_equal(found, table[rows] - sums[:distinct])
 
 
 def test_rows_of_several_axes_and_ids_of_none_are_merged():
