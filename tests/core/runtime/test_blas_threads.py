@@ -44,12 +44,12 @@ def test_the_last_thread_that_leaves_restores_the_numbers(two_threads):
     def other() -> None:
         with one_blas_thread():
             inside.set()
-            leave.wait(10)
+            leave.wait(60)
 
     thread = threading.Thread(target=other)
     with one_blas_thread():
         thread.start()
-        inside.wait(10)
+        inside.wait(60)
         with one_blas_thread():
             assert counts() == [1, 1]
     assert counts() == [1, 1]

@@ -109,7 +109,7 @@ def test_a_child_is_killed_when_the_run_must_stop(limit):
         in_child(time.sleep, 60, **limits)
 
     assert caught.value.code == {"deadline": "deadline_exceeded", "should_stop": "canceled"}[limit]
-    assert time.monotonic() - end < 1
+    assert time.monotonic() - end < 20
     assert children() <= before  # it is gone
 
 
@@ -136,7 +136,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path):
     if parent == 0:
         in_child(lambda: (said.write_text(f"{os.getpid()}."), time.sleep(60)))
         os._exit(0)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not (said.exists() and said.read_text().endswith(".")):
         assert time.monotonic() < end, "the child does not start"
         time.sleep(0.01)
@@ -163,7 +163,7 @@ def test_a_child_needs_no_lock_that_another_thread_held():
         each.start()
     try:
         for _ in range(10):
-            assert (in_child(np.linalg.inv, np.eye(3), deadline=time.monotonic() + 20) == np.eye(3)).all()
+            assert (in_child(np.linalg.inv, np.eye(3), deadline=time.monotonic() + 60) == np.eye(3)).all()
     finally:
         stop.set()
         for each in threads:

@@ -14,7 +14,7 @@ def test_an_orderly_stop_exits_with_status_0(tmp_path, number):
     with serve(tmp_path, workers=1) as served:
         served.process.send_signal(number)
 
-        assert served.process.wait(20) == 0
+        assert served.process.wait(60) == 0
 
 
 def test_registered_programs_survive_a_restart(tmp_path):

@@ -35,7 +35,7 @@ def running(served: Served, seconds: float) -> Iterator[list[httpx.Response]]:
         thread.join()
 
 
-def wait_for(condition: Any, seconds: float = 10.0) -> None:
+def wait_for(condition: Any, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -48,25 +48,25 @@ def ready(served: Served) -> tuple[int, dict[str, Any]]:
 
 
 def test_readiness_ends_at_once_and_work_is_refused_after_the_delay_while_calls_end(tmp_path) -> None:
-    with serve(tmp_path, **LONG, drain_delay=1.5, graceful_shutdown=20) as served:
-        with running(served, 4) as answers:
+    with serve(tmp_path, **LONG, drain_delay=3, graceful_shutdown=20) as served:
+        with running(served, 6) as answers:
             served.process.send_signal(signal.SIGTERM)
             began = time.monotonic()
-            wait_for(lambda: ready(served)[0] == 503, 0.5)
+            wait_for(lambda: ready(served)[0] == 503, 2)
 
             assert not ready(served)[1]["checks"]["running"]["ok"]
             assert served.client.get("/healthz/live").status_code == 200
             accepted = served.client.get("/v1/programs")
             assert accepted.status_code == 200
             assert accepted.headers["connection"] == "close"
-            wait_for(lambda: served.client.get("/v1/programs").status_code == 503, 5)
-            assert time.monotonic() - began >= 1.4
+            wait_for(lambda: served.client.get("/v1/programs").status_code == 503)
+            assert time.monotonic() - began >= 2.9
             refused = served.client.post("/v1/gradients", json={})
             assert problem(refused, 503, "draining")["retryable"]
             assert int(refused.headers["retry-after"]) > 0
         problem(answers[0], 504, "deadline-exceeded")  # the end that the call has without a signal
 
-        assert served.process.wait(10) == 0
+        assert served.process.wait(60) == 0
 
 
 def test_calls_that_outlast_the_grace_period_are_answered_and_the_exit_status_is_0(tmp_path) -> None:
@@ -74,8 +74,8 @@ def test_calls_that_outlast_the_grace_period_are_answered_and_the_exit_status_is
         with running(served, 60) as answers:
             served.process.send_signal(signal.SIGTERM)
             began = time.monotonic()
-            assert served.process.wait(10) == 0
-            assert time.monotonic() - began < 4
+            assert served.process.wait(60) == 0
+            assert time.monotonic() - began < 30
         problem(answers[0], 503, "draining")
 
 
@@ -86,7 +86,7 @@ def test_a_second_signal_ends_the_service_at_once(tmp_path) -> None:
 
         served.process.send_signal(signal.SIGINT)
 
-        assert served.process.wait(2) == 128 + signal.SIGINT
+        assert served.process.wait(15) == 128 + signal.SIGINT
 
 
 def test_a_service_that_hangs_at_its_end_is_ended_by_the_kernel(tmp_path) -> None:
@@ -98,7 +98,7 @@ def test_a_service_that_hangs_at_its_end_is_ended_by_the_kernel(tmp_path) -> Non
     with serve(tmp_path, command=["-c", program], workers=1, graceful_shutdown=0.5) as served:
         served.process.send_signal(signal.SIGTERM)
 
-        assert served.process.wait(10) == -signal.SIGALRM
+        assert served.process.wait(60) == -signal.SIGALRM
 
 
 def test_a_part_of_the_service_that_fails_or_hangs_at_its_end_stops_nothing(tmp_path) -> None:
@@ -127,7 +127,7 @@ sys.exit(main(["serve"]))
         ) as served,
     ):
         served.process.send_signal(signal.SIGTERM)
-        assert served.process.wait(10) == 0
+        assert served.process.wait(60) == 0
 
     lines = log.read_text().splitlines()
     assert [line for line in lines if not line.startswith("{")] == ["told"]

@@ -260,7 +260,7 @@ def test_a_conversion_is_killed_when_its_client_leaves_and_leaves_no_file(tmp_pa
 
 
 def _has_ended(pid: int) -> bool:
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
         time.sleep(0.02)
     return not os.path.exists(f"/proc/{pid}")

@@ -57,7 +57,7 @@ async def test_an_answer_without_room_is_never_copied_from_its_worker(monkeypatc
     with memory.room.sending(4 * MIB):
         call.take(Returned(1, {}, described, bytearray(), {}, 0), [])
         with pytest.raises(MemoryError):
-            await asyncio.wait_for(call.reply, 10)
+            await asyncio.wait_for(call.reply, 60)
     assert len(ends) == 1
     writer.close()
     memory.close()

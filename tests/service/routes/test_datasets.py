@@ -293,7 +293,7 @@ def test_bytes_that_arrived_before_the_connection_broke_stay(service, client):
         head = f"PATCH {path} HTTP/1.1\r\nHost: {url.host}\r\nUpload-Offset: 0\r\nContent-Length: 3000000\r\n"
         raw.sendall(head.encode() + b"Content-Type: application/offset+octet-stream\r\n\r\n" + b"7" * 2_000_000)
         time.sleep(0.3)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while (offset := int(client.head(path).headers["upload-offset"])) == 0 and time.monotonic() < end:
         time.sleep(0.05)
 

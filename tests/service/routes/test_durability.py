@@ -95,26 +95,26 @@ def test_parked_sessions_and_sessions_with_checkpoints_alone(tmp_path: Path):
             assert values(step(client, idle, seq)) == expected[seq - 1]
         time.sleep(1.1)  # a session in use is not parked
         sparse = opened(client, durability="checkpoint", checkpoint_every=3)
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while client.get(idle).json()["state"] != "parked" and time.monotonic() < end:
             time.sleep(0.05)
         view = client.get(idle).json()
         assert (view["state"], view["worker"], view["step"]) == ("parked", None, 5)
         started = time.monotonic()
         assert values(step(client, idle, 6)) == expected[5]
-        assert time.monotonic() - started < 5.0
+        assert time.monotonic() - started < 30.0
         assert values(step(client, idle, 5)) == expected[4]  # the stored answer
 
         for seq in range(1, 5):
             assert values(step(client, sparse, seq)) == expected[seq - 1]
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while client.get(sparse).json()["durable_step"] < 3 and time.monotonic() < end:
             time.sleep(0.05)
         saved = client.get(sparse).json()["durable_step"]
         assert saved in (3, 4)
         assert values(step(client, sparse, 5)) == expected[4]
         kill_worker_of(served, sparse)
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while client.get(sparse).json()["state"] == "ready" and time.monotonic() < end:
             time.sleep(0.05)
         told = problem(step(client, sparse, 6), 409, "rolled-back")

@@ -21,7 +21,7 @@ LONG = {
 """A call of many trips, which takes longer than the answer 202."""
 
 
-def ended(client: httpx.Client, path: str, seconds: float = 20.0) -> dict:
+def ended(client: httpx.Client, path: str, seconds: float = 60.0) -> dict:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         found = client.get(path, headers={"Prefer": "wait=5"}).json()

@@ -141,7 +141,7 @@ def test_the_documented_stream_equals_the_streamed_answer(client, opened, path):
 
 def asked(client, method: str, **request: Any) -> httpx.Response:
     """The answer; the request is repeated while the sample job still trains on the sample dataset."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while True:
         answer = client.request(method, **request)
         if answer.status_code != 409 or answer.json()["code"] != "in-use" or time.monotonic() > end:
@@ -183,7 +183,7 @@ def test_the_sample_dataset_is_deleted_though_the_sample_job_waits_on_it(client)
 
 def forget_job(client, job: dict[str, Any]) -> None:
     """Cancel a job, and delete it with its session."""
-    path, end = f"/v1/jobs/{job['id']}", time.monotonic() + 30
+    path, end = f"/v1/jobs/{job['id']}", time.monotonic() + 60
     client.post(f"{path}/cancel")
     while client.delete(path).status_code != 204:
         assert time.monotonic() < end

@@ -135,7 +135,7 @@ def test_a_watcher_wakes_when_a_point_is_recorded():
             metrics.record(T, *step(1, 1.0))
             assert not changed.is_set()
             metrics.record(S, *step(1, 1.0))
-            await asyncio.wait_for(changed.wait(), 1)
+            await asyncio.wait_for(changed.wait(), 30)
         return not metrics._watched
 
     assert asyncio.run(watched())
@@ -157,7 +157,7 @@ def test_a_stream_has_every_step_once_in_a_few_events():
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.25)
         streams.close()
-        await asyncio.wait_for(task, 2)
+        await asyncio.wait_for(task, 30)
         return sent
 
     text = b"".join(asyncio.run(streamed())).decode()

@@ -99,7 +99,7 @@ def test_a_read_sees_one_state_while_others_write(store):
     def twice(connection: Connection) -> tuple[list[str], list[str]]:
         first = names(connection)
         begun.set()
-        assert written.wait(20)
+        assert written.wait(60)
         return first, names(connection)
 
     async def run() -> tuple[list[str], list[str]]:

@@ -73,7 +73,7 @@ def test_idle_compilations_release_the_compiler():
     ended = threading.Event()
     Compilations(lambda number: None, idle=ended.set, idle_s=0.01).start()
 
-    assert ended.wait(10)
+    assert ended.wait(60)
 
 
 def test_a_stopped_compiler_delays_only_the_session_that_needs_it(one: Served):
@@ -171,7 +171,7 @@ def test_a_deadline_ends_the_backward_pass_and_the_worker_serves_on(one: Served)
 
 
 def until_ended(pid: int) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < end, f"process {pid} still runs"
         time.sleep(0.01)
@@ -179,7 +179,7 @@ def until_ended(pid: int) -> None:
 
 def until_quiet(pid: int) -> None:
     """Wait until a process uses no processor time for a while."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     used = -1
     while (now := sum(map(int, Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]))) > used + 2:
         assert time.monotonic() < end, f"process {pid} still computes"
