@@ -60,12 +60,13 @@ def compiler() -> list[str] | None:
 @cache
 def _emulator() -> ctypes.CDLL:
     source = Path(__file__).with_name("emulator.c")
-    made = Path(tempfile.mkdtemp()) / "emulator.so"
     flags = ["-O2", "-shared", "-fPIC", "-U_FORTIFY_SOURCE", "-w"]
     command = compiler()
     assert command, "a C compiler"
-    subprocess.run([*command, *flags, str(source), "-o", str(made), "-lm"], check=True)
-    library = ctypes.CDLL(str(made))
+    with tempfile.TemporaryDirectory() as folder:  # a library that is loaded needs its file no longer
+        made = str(Path(folder) / "emulator.so")
+        subprocess.run([*command, *flags, str(source), "-o", made, "-lm"], check=True)
+        library = ctypes.CDLL(made)
     library.gpu_report.restype = ctypes.c_char_p
     library.gpu_run.argtypes = [
         ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint64, ctypes.c_int
