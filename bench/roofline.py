@@ -23,12 +23,10 @@ from bench.workload import OPTIMIZERS, Workload
 from bench.workloads import WORKLOADS
 from core.compiler.compile import GradientQuery, Optimizer, compile_training
 from core.device.gpu import DEVICE_TARGET
-from core.ir import Block
-from core.plan import plan_block
 from core.plan.arena import ArenaMap, arrange
 from core.plan.data import Instruction, Root, Sequence
 from core.plan.flow import Branch, Loop
-from core.plan.partition import parts_of, refusals
+from core.plan.partition import plan_parts
 from core.plan.plan import Plan
 from core.plan.work import Work, work_of
 from core.wire import read
@@ -135,10 +133,9 @@ def tally_of(workload: Workload) -> Tally:
     )
     block, total = executable.interpreter.block, Tally()
     trips = int(workload.feeds["n"]) if "n" in workload.feeds else 1
-    for part in parts_of(block, frozenset(refusals(block, DEVICE_TARGET))):
-        if isinstance(part, Block):
-            plan = plan_block(part, DEVICE_TARGET)
-            total.add(_Walk(plan, arrange(plan), trips).tally(plan.body, 1))
+    for part in plan_parts(block, DEVICE_TARGET).parts:
+        if isinstance(part, Plan):
+            total.add(_Walk(part, arrange(part), trips).tally(part.body, 1))
         else:
             total.add(Tally(ops=1))
     return total

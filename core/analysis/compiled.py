@@ -13,8 +13,7 @@ from core.cost.memory import lives
 from core.ir import Block, Op, TensorType, Type, inner_blocks
 from core.ops.common.types import byte_size
 from core.passes.row_bounds import bound_rows
-from core.plan import plan_block
-from core.plan.partition import SHARES, parts_of, refusals
+from core.plan.partition import SHARES, plan_parts
 from core.runtime.memory import LINE, keeps_result
 from core.runtime.reference import NATIVE
 
@@ -35,38 +34,37 @@ def machine_code(step: Block, trips: int) -> dict[str, Any]:
     backend = CHOSEN.backend
     bounded = bound_rows(step)
     step = step if bounded is None else bounded.block
-    refused = refusals(step, backend.target)
-    reasons = {id(step.ops[i]): reason for i, reason in refused.items()}
+    planned = plan_parts(step, backend.target)
+    reasons = {id(step.ops[i]): reason for i, reason in planned.refused.items()}
     regions: list[dict[str, Any]] = []
     others: Counter[tuple[Any, ...]] = Counter()
     inside: Counter[tuple[Any, ...]] = Counter()
     parts: list[Op] = []
     types: dict[str, Type] = {**step.types}  # a region gives results of open sizes in arrays of the largest size
-    for part in parts_of(step, frozenset(refused)):
+    for part in planned.parts:
         if isinstance(part, Op):
             key = part.type, reasons.get(id(part), SHARES), part.location
             others[key] += 1
             inside[key] += _op_count(part)
             parts.append(part)
             continue
-        plan = plan_block(part, backend.target)
-        called = 0
-        for each in plan.interpreted:
+        own, called = part.block, 0
+        for each in part.interpreted:
             (op,) = each.block.ops
             key = op.type, each.reason, each.location
             others[key] += 1
             inside[key] += _op_count(op)
             called += _op_count(op)
-        records = record_bytes(plan, trips)
+        records = record_bytes(part, trips)
         region = {
-            "ops": sum(map(_op_count, part.ops)) - called,
-            "arena_bytes": backend.arena_bytes(plan),
-            "stacks": len(plan.stacks),
+            "ops": sum(map(_op_count, own.ops)) - called,
+            "arena_bytes": backend.arena_bytes(part),
+            "stacks": len(part.stacks),
             "record_bytes": records,
         }
-        regions.append(region | {"first": place(part.ops[0].location), "last": place(part.ops[-1].location)})
-        parts.append(Op(NATIVE, part.params, part.results, {}, part.ops[0].location))
-        types |= {n: TensorType(v.shape, v.dtype) for n, v in zip(part.results, plan.results, strict=False)}
+        regions.append(region | {"first": place(own.ops[0].location), "last": place(own.ops[-1].location)})
+        parts.append(Op(NATIVE, own.params, own.results, {}, own.ops[0].location))
+        types |= {n: TensorType(v.shape, v.dtype) for n, v in zip(own.results, part.results, strict=False)}
     region_bytes = sum(each["arena_bytes"] + LINE + each["record_bytes"] for each in regions)
     return {
         "ops": {"compiled": sum(each["ops"] for each in regions), "interpreted": inside.total()},

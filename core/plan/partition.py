@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from core.ir import Block, Op, StackType, TensorType, Type
 from core.ir.stop import poll
 from core.plan.build import plan_block
+from core.plan.plan import Plan
 from core.plan.size import too_large
 from core.plan.sizes import bounded_types, is_open
 from core.plan.target import Target
 from core.plan.tensor_arrays import RULES
 from core.plan.unsupported import Unsupported
 
-__all__ = ["SHARES", "partition", "parts_of", "refusals"]
+__all__ = ["SHARES", "PlannedParts", "partition", "plan_parts"]
 
 SHARES = "shares a stack with an op that has no machine code"
 """The reason for running an op with machine code in the reference executor: stacks stay inside a region."""
@@ -22,15 +24,34 @@ STACKING = frozenset({"loop", "if_else", "array_unstack", "array_join"})
 """Ops whose stacks all generated code can hold. If a target `grows`, it can hold those of `tensor_arrays.RULES` too."""
 
 
-def refusals(block: Block, target: Target) -> dict[int, str]:
-    """The ops of `block`, by position, that cannot be part of a region, and the reasons."""
+@dataclass(frozen=True, slots=True)
+class PlannedParts:
+    """A block in parts.
+
+    parts:   the plans of its regions and the ops between them, in the order they run.
+    refused: the ops that cannot be part of a region, by their position in the block, and the reasons.
+    """
+
+    parts: tuple[Plan | Op, ...]
+    refused: Mapping[int, str]
+
+    @property
+    def regions(self) -> tuple[Plan, ...]:
+        """The plans alone."""
+        return tuple(part for part in self.parts if isinstance(part, Plan))
+
+
+def plan_parts(block: Block, target: Target) -> PlannedParts:
+    """The parts of `block`, whose composites are expanded: as few and as large regions as there can be."""
     refused = too_large(block)
     bounded = bounded_types(block) if target.open_sizes else block.types
     refused |= {i: reason for i, op in enumerate(block.ops) if (reason := _unfit(bounded, op, target))}
     while True:
         again = False
-        for part in partition(block, frozenset(refused)):
+        planned: list[Plan | Op] = []
+        for part in _parts_of(block, frozenset(refused)):
             if isinstance(part, Op):
+                planned.append(part)
                 continue
             crossing = {n for n in (*part.params, *part.results) if isinstance(part.types[n], StackType)}
             if crossing:  # a stack stays inside one region
@@ -48,17 +69,17 @@ def refusals(block: Block, target: Target) -> dict[int, str]:
                 again = True
                 break
             try:
-                plan_block(part, target)
+                planned.append(plan_block(part, target))
             except Unsupported as refusal:
                 assert refusal.index is not None, refusal.reason
                 at = next(i for i, op in enumerate(block.ops) if op is part.ops[refusal.index])
                 refused[at] = refusal.why(block.ops[at])
                 again = True
         if not again:
-            return refused
+            return PlannedParts(tuple(planned), refused)
 
 
-def parts_of(block: Block, refused: frozenset[int]) -> Iterator[Block | Op]:
+def _parts_of(block: Block, refused: frozenset[int]) -> Iterator[Block | Op]:
     """The regions of `block` and the ops between them, in the order they run. refused: positions of those ops."""
     for part in partition(block, refused):
         if isinstance(part, Block) and len(part.ops) == len(block.ops):  # the whole block: keep its order of parameters

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from core.ir import Block, Op
 from core.passes.row_bounds import bound_rows
-from core.plan import plan_block
-from core.plan.partition import parts_of, refusals
+from core.plan.partition import plan_parts
 from core.runtime.backend import Backend
-from core.runtime.reference import NATIVE, Interpreter, interpreter_of
+from core.runtime.reference import NATIVE, Interpreter, interpreter_of, largest_array
 
 __all__ = ["native_interpreter"]
 
@@ -24,13 +23,13 @@ def native_interpreter(block: Block, backend: Backend, timed: bool = False) -> I
     if bounded is not None:
         block, picks = bounded.block, bounded.picks
     ops: list[Op] = []
-    for part in parts_of(block, frozenset(refusals(block, backend.target))):
+    for part in plan_parts(block, backend.target).parts:
         if isinstance(part, Op):
             ops.append(part)
         else:
-            attrs = {"region": backend.compile(plan_block(part, backend.target), timed)}
-            ops.append(Op(NATIVE, part.params, part.results, attrs, part.ops[0].location))
+            attrs, own = {"region": backend.compile(part, timed)}, part.block
+            ops.append(Op(NATIVE, own.params, own.results, attrs, own.ops[0].location))
     parts = interpreter_of(Block(block.params, tuple(ops), block.results, block.types))
     alone = len(ops) == 1 and ops[0].type == NATIVE and (ops[0].inputs, ops[0].outputs) == (block.params, block.results)
     region = ops[0].attrs["region"] if alone else None
-    return replace(parts, block=block, largest=interpreter_of(block).largest, region=region, picks=picks)
+    return replace(parts, block=block, largest=largest_array(block), region=region, picks=picks)

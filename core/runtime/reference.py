@@ -16,7 +16,7 @@ import numpy as np
 
 from core.cost.duration import seconds_of, seconds_of_call
 from core.cost.scratch import needed_bytes, sizes_of_run
-from core.ir import HOLE, Block, Op, StackType
+from core.ir import HOLE, Block, Op, StackType, inner_blocks
 from core.ir.errors import CoreError, ExecutionError
 from core.ir.registry import as_tuple, lookup
 from core.ir.stop import poll
@@ -27,7 +27,7 @@ from core.runtime.forked import call_in_child
 from core.runtime.memory_limit import GRAIN
 from core.runtime.run import Run, RunLimits
 
-__all__ = ["NATIVE", "Interpreter", "OpCall", "execute", "interpreter_of"]
+__all__ = ["NATIVE", "Interpreter", "OpCall", "execute", "interpreter_of", "largest_array"]
 
 NATIVE = "native"
 """The type of an op that stands for a compiled region of the block; the region is its attribute `region`."""
@@ -200,8 +200,16 @@ def interpreter_of(block: Block) -> Interpreter:
         keeps = spec.kind != "control" and any(isinstance(block.types[n], StackType) for n in op.outputs)
         needs = 0 if spec.kind == "control" else _needs(op, block)
         calls.append(OpCall(op, call, op.inputs, tuple(dead), takes_run, grows, seconds, needs, keeps))
-    largest = max([0, *inner, *(byte_size(block.types[n]) for op in block.ops for n in op.outputs)])
-    return Interpreter(block, tuple(reversed(calls)), largest)
+    return Interpreter(block, tuple(reversed(calls)), max([_largest_result(block), *inner]))
+
+
+def largest_array(block: Block) -> int:
+    """Bytes of the largest array that an op of `block` returns, or one of its inner blocks."""
+    return max([_largest_result(block), *(largest_array(b) for op in block.ops for _, b in inner_blocks(op))])
+
+
+def _largest_result(block: Block) -> int:
+    return max([0, *(byte_size(block.types[n]) for op in block.ops for n in op.outputs)])
 
 
 def _needs(op: Op, block: Block) -> int | None:

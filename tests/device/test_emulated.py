@@ -24,7 +24,7 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.plan import plan_block
-from core.plan.partition import parts_of, refusals
+from core.plan.partition import plan_parts
 from core.runtime.native import native_interpreter
 from core.runtime.reference import execute, interpreter_of
 from core.runtime.run import Run, RunLimits
@@ -218,8 +218,8 @@ def test_a_stack_that_is_too_small_grows_and_the_step_runs_again():
 )
 def test_a_step_becomes_ptx_and_machine_code(architecture):
     step, _ = training_step()
-    (region,) = [p for p in parts_of(step, frozenset(refusals(step, DEVICE_TARGET))) if isinstance(p, Block)]
-    code = write_device_step(plan_block(region, DEVICE_TARGET), 4, 256)
+    (plan,) = plan_parts(step, DEVICE_TARGET).regions
+    code = write_device_step(plan, 4, 256)
 
     ptx = ptx_of(code, architecture)
 

@@ -9,7 +9,7 @@ from core.compiler.compile import GradientQuery, compile_gradient
 from core.device.gpu import DEVICE_TARGET
 from core.ir import TensorType
 from core.ir.errors import ExecutionError
-from core.plan.partition import refusals
+from core.plan.partition import plan_parts
 from core.runtime.native import native_interpreter
 from core.runtime.reference import NATIVE, interpreter_of
 from core.runtime.run import Run
@@ -35,7 +35,7 @@ def gradient(s):
 def test_a_step_on_chosen_rows_is_one_region_and_equals_the_reference_executor(program, rows):
     executable = gradient(sketch(program, rows, np.ones(rows, bool)))
     block = executable.interpreter.block
-    assert not refusals(block, DEVICE_TARGET)
+    assert not plan_parts(block, DEVICE_TARGET).refused
     native = native_interpreter(block, backend_of(EmulatedDriver()))
     assert [call.op.type for call in native.calls] == [NATIVE]
     for mask in masks(rows, np.random.default_rng(rows)):

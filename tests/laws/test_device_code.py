@@ -18,8 +18,7 @@ from core.device.rules import RULES, Rules
 from core.device.step import write_device_step
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
-from core.plan import plan_block
-from core.plan.partition import parts_of, refusals
+from core.plan.partition import plan_parts
 from core.wire import read
 from tests.device.joined import joined
 from tests.laws.test_native import in_dtype, step_of
@@ -39,9 +38,8 @@ QUICK = ("mlp_small", "branch", "elementwise")
 
 
 def codes_of(block: Block, label: str, rules: Rules = RULES) -> Iterator[tuple[str, DeviceCode]]:
-    for i, part in enumerate(parts_of(block, frozenset(refusals(block, DEVICE_TARGET)))):
-        if isinstance(part, Block):
-            yield f"{label} {i}", write_device_step(plan_block(part, DEVICE_TARGET), 132, 256, rules)
+    for i, plan in enumerate(plan_parts(block, DEVICE_TARGET).regions):
+        yield f"{label} {i}", write_device_step(plan, 132, 256, rules)
 
 
 def check(code: DeviceCode, architecture: str) -> dict[str, int]:

@@ -12,10 +12,8 @@ import pytest
 from bench.coverage import step_of
 from core.codegen.backend import CPU, write_plan
 from core.codegen.cpus import NAMED, cpu, generating_for
-from core.ir import Block
 from core.ir.errors import ProgramError
-from core.plan import plan_block
-from core.plan.partition import parts_of, refusals
+from core.plan.partition import plan_parts
 from tests.laws import test_native
 from tests.laws.test_ops import CASES, OPS, examples_of
 
@@ -60,9 +58,8 @@ def test_an_op_and_its_gradient_call_only_functions_that_their_code_declares(nam
         pytest.skip(f"no example in {dtype}")
 
     with generating_for(NAMED[named]):
-        for region in parts_of(block, frozenset(refusals(block, CPU.target))):
-            if isinstance(region, Block):
-                assert undeclared(write_plan(plan_block(region, CPU.target))[0].text()) <= FROM_LIBC
+        for plan in plan_parts(block, CPU.target).regions:
+            assert undeclared(write_plan(plan)[0].text()) <= FROM_LIBC
 
 
 def undeclared(text: str) -> set[str]:

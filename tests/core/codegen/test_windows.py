@@ -28,7 +28,7 @@ from core.plan import arrange, convolution, plan_block
 from core.plan.channel_lanes import channel_lanes_of
 from core.plan.data import Kernel
 from core.plan.filter_sums import filter_sums_of
-from core.plan.partition import refusals
+from core.plan.partition import plan_parts
 from core.plan.target import FilterSumLimits
 from core.plan.winograd import winograd_of, winograd_sums_of
 from core.plan.work import work_of
@@ -109,7 +109,7 @@ def values_for(block: Block, seed: int = 0) -> list[np.ndarray]:
 
 
 def agree(block: Block, values: list[np.ndarray]) -> None:
-    assert refusals(block, CPU_TARGET) == {}
+    assert plan_parts(block, CPU_TARGET).refused == {}
     both(block, values)
 
 
@@ -117,7 +117,7 @@ def agree_in_all_forms(case: Case) -> None:
     """Machine code and the reference executor differ by the rounding of sums, whose terms may cancel each other."""
     block = three_forms(case)
     values = values_for(block)
-    assert refusals(block, CPU_TARGET) == {}
+    assert plan_parts(block, CPU_TARGET).refused == {}
     reference = interpreter_of(block)
     found, wanted = native_interpreter(block, CPU)(Run(), *values), reference(Run(), *values)
     sizes = reference(Run(), *map(np.abs, values))

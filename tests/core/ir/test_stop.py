@@ -14,7 +14,7 @@ from core.compiler.compile import GradientQuery, compile_gradient
 from core.ir.recursion import headroom
 from core.ir.stop import poll, waiting, watched_by
 from core.plan import plan_block
-from core.plan.partition import refusals
+from core.plan.partition import plan_parts
 from core.wire import read
 from tests.policy_nests import nest
 from tests.programs import Sketch
@@ -47,7 +47,7 @@ class Watch:
 def compile_all(document: object) -> None:
     block = compile_gradient(read(document), GradientQuery(loss="loss")).interpreter.block
     with headroom():
-        refusals(block, CPU_TARGET)
+        plan_parts(block, CPU_TARGET)
         module, _ = write_plan(plan_block(block, CPU_TARGET))
     module.texts(2)
 

@@ -12,7 +12,7 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.plan import plan_block
-from core.plan.partition import refusals
+from core.plan.partition import plan_parts
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from core.wire import read
@@ -85,7 +85,7 @@ def test_a_net_with_empty_layers_or_no_rows_is_machine_code(batch, hidden):
 
     for executable in (compile_gradient(program, GradientQuery(loss="loss")), second_order(program, inputs=("w", "v"))):
         block = executable.interpreter.block
-        assert not refusals(block, CPU_TARGET)
+        assert not plan_parts(block, CPU_TARGET).refused
         assert not plan_block(block, CPU_TARGET).interpreted
         both(block, [s.values[v.name] for v in executable.inputs])
 
@@ -102,7 +102,7 @@ def test_a_loop_over_no_elements_is_machine_code():
 
     executable = compile_gradient(program, GradientQuery(loss="loss"))
 
-    assert not refusals(executable.interpreter.block, CPU_TARGET)
+    assert not plan_parts(executable.interpreter.block, CPU_TARGET).refused
     both(executable.interpreter.block, [s.values[v.name] for v in executable.inputs])
 
 

@@ -13,7 +13,7 @@ from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError, Location
 from core.ir.registry import lookup
 from core.plan import plan_block
-from core.plan.partition import refusals
+from core.plan.partition import plan_parts
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run, RunLimits
 from tests.laws.test_native import both
@@ -63,7 +63,7 @@ def test_an_op_without_machine_code_is_called_back_inside_loops_and_branches(nam
     example = examples_of(OPS[name])[0]
     looped = optimize(in_a_loop(optimize(block_for(OPS[name], example))))
 
-    assert not refusals(looped, CPU_TARGET)
+    assert not plan_parts(looped, CPU_TARGET).refused
     both(looped, arrays(example))
 
 

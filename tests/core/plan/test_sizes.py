@@ -17,7 +17,7 @@ from core.ir.errors import ExecutionError
 from core.ir.precision import HALVES
 from core.ops.common.types import as_dtype
 from core.plan import plan_block
-from core.plan.partition import refusals
+from core.plan.partition import plan_parts
 from core.plan.sizes import bounded_types
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
@@ -106,7 +106,7 @@ def test_a_step_on_chosen_rows_is_machine_code_and_equals_the_reference_executor
             orders.append(second_order(program_, inputs=inputs))
         for executable in orders:
             block = executable.interpreter.block
-            assert not refusals(block, CPU_TARGET)
+            assert not plan_parts(block, CPU_TARGET).refused
             assert not plan_block(block, CPU_TARGET).interpreted
             both(block, [s.values[v.name] for v in executable.inputs])
 
@@ -139,7 +139,7 @@ def test_a_result_of_an_open_size_leaves_the_machine_code_with_its_length(shape)
     block = block_of("nonzero", TensorType(shape, "float32"))
     x = (np.random.default_rng(0).random(shape) < 0.5).astype("float32")
 
-    assert not refusals(block, CPU_TARGET)
+    assert not plan_parts(block, CPU_TARGET).refused
     for each in (x, np.zeros_like(x), np.ones_like(x)):
         (found,) = native_interpreter(block, CPU)(Run(), each)
         np.testing.assert_array_equal(found, np.argwhere(each))
@@ -157,7 +157,7 @@ def test_a_position_in_chosen_rows_is_compared_with_their_number():
     values, mask_ = np.arange(6.0), np.arange(6) % 2 == 1
     run = native_interpreter(block, CPU)
 
-    assert not refusals(block, CPU_TARGET)
+    assert not plan_parts(block, CPU_TARGET).refused
     assert [run(Run(), values, mask_, np.array([i]))[0][0] for i in (0, 2, -1, -3)] == [1, 5, 5, 1]
     for wrong in (3, -4):
         with pytest.raises(ExecutionError) as caught:
@@ -198,7 +198,7 @@ def test_an_op_without_code_for_chosen_rows_is_called_with_as_many_rows():
     block = b.build([b.emit("gather", rows, order)])
     values = np.random.default_rng(0).standard_normal(9)
 
-    assert not refusals(block, CPU_TARGET)
+    assert not plan_parts(block, CPU_TARGET).refused
     assert [each.block.ops[0].type for each in plan_block(block, CPU_TARGET).interpreted] == ["argsort"]
     for chosen in masks(9, np.random.default_rng(1)):
         both(block, [values, chosen])
@@ -208,4 +208,4 @@ def test_a_size_without_a_bound_is_left_to_the_reference_executor():
     block = block_of("repeat_positions", TensorType((3,), "int64"))
 
     assert bounded_types(block) == dict(block.types)
-    assert "known only when it runs" in refusals(block, CPU_TARGET)[0]
+    assert "known only when it runs" in plan_parts(block, CPU_TARGET).refused[0]

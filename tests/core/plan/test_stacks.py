@@ -12,7 +12,7 @@ from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import GradientQuery, compile_gradient, optimize
 from core.plan import plan_block
 from core.plan.flow import Elements, Loop
-from core.plan.partition import refusals
+from core.plan.partition import plan_parts
 from core.wire import read
 from tests.laws.test_native import both
 from tests.laws.test_ops import OPS, arrays, block_for, examples_of, floats
@@ -26,7 +26,7 @@ def test_a_recurrent_net_and_its_gradient_have_machine_code(name):
     block = block_for(OPS[name], example)
     block = optimize(vjp(block, [block.params[i] for i in floats(arrays(example))]))
 
-    assert not refusals(block, CPU_TARGET)
+    assert not plan_parts(block, CPU_TARGET).refused
     loops = [each for each in plan_block(block, CPU_TARGET).body.instructions if isinstance(each, Loop)]
     assert len(loops) == 2
     for each in loops:
@@ -54,7 +54,7 @@ def test_a_recurrent_net_inside_loops_equals_the_reference_executor(trips, aroun
     program = read(s.document)
 
     for executable in (compile_gradient(program, GradientQuery(loss="loss")), second_order(program, inputs=("x", "u"))):
-        assert not refusals(executable.interpreter.block, CPU_TARGET)
+        assert not plan_parts(executable.interpreter.block, CPU_TARGET).refused
         both(executable.interpreter.block, [s.values[v.name] for v in executable.inputs])
 
 

@@ -15,7 +15,7 @@ from core.compiler.compile import GradientQuery, compile_gradient, optimize
 from core.ir import StackType, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
-from core.plan.partition import refusals
+from core.plan.partition import plan_parts
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run, RunLimits
@@ -30,7 +30,7 @@ def compiled(sketch: Sketch, *inputs: str) -> None:
     """The steps of first and second order have only machine code, which agrees with the reference executor."""
     program = read(sketch.document)
     for executable in (compile_gradient(program, GradientQuery(loss="loss")), second_order(program, inputs=inputs)):
-        assert not refusals(executable.interpreter.block, CPU_TARGET)
+        assert not plan_parts(executable.interpreter.block, CPU_TARGET).refused
         both(executable.interpreter.block, [sketch.values[v.name] for v in executable.inputs])
 
 
@@ -61,7 +61,7 @@ def test_arrays_of_other_floats_have_machine_code(dtype):
     sketch = recurrence(3, dtype)
     block = compile_gradient(read(sketch.document), GradientQuery(loss="loss")).interpreter.block
 
-    assert not refusals(block, CPU_TARGET)
+    assert not plan_parts(block, CPU_TARGET).refused
     both(block, [sketch.values[name] for name in block.params])
 
 
@@ -125,7 +125,7 @@ def test_arrays_exchange_their_values_on_each_trip(dtype):
     s.op("assign", w, out="loss")
     executable = compile_gradient(read(s.document), GradientQuery(loss="loss"), fetch=["first"])
 
-    assert not refusals(executable.interpreter.block, CPU_TARGET)
+    assert not plan_parts(executable.interpreter.block, CPU_TARGET).refused
     found = native_interpreter(executable.interpreter.block, CPU)(Run(), *(s.values[v.name] for v in executable.inputs))
     assert found[-1].astype(int).tolist() == [0, 1]
 
@@ -143,7 +143,7 @@ def test_an_index_outside_of_an_array_is_an_error(op, at):
     executable = compile_gradient(read(s.document), GradientQuery(loss="loss"))
     block = executable.interpreter.block
 
-    assert not refusals(block, CPU_TARGET)
+    assert not plan_parts(block, CPU_TARGET).refused
     with pytest.raises(ExecutionError) as caught:
         native_interpreter(block, CPU)(Run(), *(s.values[v.name] for v in executable.inputs))
     assert caught.value.code == "index_out_of_range"
@@ -169,11 +169,11 @@ def test_the_stacks_of_a_loop_must_have_the_same_length(written):
     block = optimize(b.build([out]))
     value = np.arange(6.0).reshape(3, 2) + 1
 
-    assert not refusals(block, CPU_TARGET)
+    assert not plan_parts(block, CPU_TARGET).refused
     both(block, [value])
     if written == 3:
         back = optimize(vjp(block, block.params))
-        assert not refusals(back, CPU_TARGET)
+        assert not plan_parts(back, CPU_TARGET).refused
         both(back, [value, np.array([1.0, 2.0])])
 
 
@@ -228,7 +228,7 @@ def test_an_array_of_open_elements_is_left_to_the_reference_executor():
     assert written.type == StackType(TensorType((-1,), "float64"))
     block = b.build([b.emit("array_read", written, b.constant(0, "int64", ()))])
 
-    assert set(refusals(block, CPU_TARGET).values())
+    assert set(plan_parts(block, CPU_TARGET).refused.values())
     both(block, [np.array([1.0, 2.0])])
 
 

@@ -15,7 +15,7 @@ from core.compiler.trainer import Trainer
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import Plan, arrange, plan_block
-from core.plan.partition import refusals
+from core.plan.partition import plan_parts
 from core.plan.target import Target
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
@@ -95,7 +95,7 @@ def test_an_op_without_code_ends_a_region_unless_the_target_can_call_back(interp
     native = native_interpreter(block, backend)
 
     assert len(backend.compiled) == regions
-    assert refusals(block, backend.target) == ({} if interprets else {4: "the target has no kernel cholesky"})
+    assert plan_parts(block, backend.target).refused == ({} if interprets else {4: "the target has no kernel cholesky"})
     x = np.log([[4.0, 1.0, 1.0], [1.0, 4.0, 1.0], [1.0, 1.0, 4.0]])
     np.testing.assert_allclose(native(Run(), x)[0], np.tanh(np.linalg.cholesky(np.exp(x))))
 
@@ -106,8 +106,8 @@ def test_dtypes_that_the_target_lacks_stay_in_the_reference_executor():
     block = b.build([b.emit("tanh", x), b.emit("tanh", y)])
     without = replace(CPU_TARGET, dtypes=CPU_TARGET.dtypes - {"float64"})
 
-    assert refusals(block, CPU_TARGET) == {}
-    assert refusals(block, without) == {0: "no machine code for float64"}
+    assert plan_parts(block, CPU_TARGET).refused == {}
+    assert plan_parts(block, without).refused == {0: "no machine code for float64"}
 
 
 @pytest.mark.parametrize("alignment", [64, 256])
