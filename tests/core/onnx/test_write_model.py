@@ -208,6 +208,11 @@ def test_random_programs_and_their_gradients_agree(seed):
         assert "draw other numbers" in reason
 
 
+def test_the_cotangent_of_a_stack_of_stacks_may_lack_elements():
+    """In the second order of this program some inner stacks of a cotangent are shorter than those of its array."""
+    assert agree(1067, 4) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(30))
 def test_many_random_programs_and_their_gradients_agree(part):

@@ -140,7 +140,7 @@ def array_erase(w, array, index):
 def array_fill(w, array, like):
     """The elements, and zeros for the missing ones."""
     if array.counts:
-        return _of_lengths(w, array, like.counts)
+        return _filled_nested(w, array, like)
     if array.shapes is None and like.shapes is None and _uniform(w):
         have, want = w.size(array.data, 0), w.size(like.data, 0)
         absent = drop(w, zeros(w, like), w.arith("Min", have, want), want)
@@ -154,6 +154,51 @@ def array_fill(w, array, like):
 def _first(w: OpSite, array: Stack, count: Size) -> Stack:
     """At most `count` elements of an array."""
     return drop(w, array, w.ints([0]), w.arith("Min", w.size(array.tensors[-1], 0), count))
+
+
+def _filled_nested(w: OpSite, array: Stack, like: Stack) -> Stack:
+    """As `array_fill`, of stacks of stacks: each place of `like` takes the array of `array` there, if there is one."""
+    have = w.size(array.counts[0], 0)
+    at = w.arange(w.size(like.counts[0], 0))
+    source = w.where(w.node("Less", at, w.vector([have]), shape=(-1,)), at, w.ints([-1]))
+    for own, new in zip(array.counts, like.counts, strict=True):
+        source = _sources(w, source, own, new)
+    if array.shapes is None and like.shapes is None and _uniform(w):
+        data = _like_stack(w, array, like).data
+        sizes = w.sizes(data)
+        rows = w.concat([data, w.full([1, *sizes[1:]], 0, data.dtype)])
+        return replace(like, data=w.gather(rows, _or_last(w, source, sizes[0])))
+    array, like = flattened(w, array), flattened(w, like)
+    assert array.shapes is not None and like.shapes is not None
+    count = w.size(array.shapes, 0)
+    absent = w.full([1, array.element.rank], -1, "int64")
+    taken = _or_last(w, source, count)
+    found = w.scatter_add(w.arith("Add", count, 1), taken, w.full([w.size(taken, 0)], 1, "int64"))
+    kept = w.gather(w.cast(found, "bool"), repeated(w, numels(w, array.shapes)))
+    data = w.node("Compress", array.data, kept, axis=0, shape=(-1,))
+    present = replace(array, data=data, shapes=w.gather(w.concat([array.shapes, absent]), taken), counts=())
+    return replace(like, data=laid_out(w, present, like.shapes))
+
+
+def _sources(w: OpSite, stacks: Tensor, own: Tensor, new: Tensor) -> Tensor:
+    """For each element of stacks of lengths `new` its number among those of stacks of lengths `own`, -1 if it has none.
+
+    stacks: for each of the first its number among the others, or -1.
+    """
+    zero = w.const(0, "int64")
+    stack = repeated(w, new)
+    total = w.reduce("ReduceSum", new, [0], True)
+    within = w.sub(w.arange(total), w.gather(w.node("CumSum", new, zero, exclusive=1), stack))
+    other = _or_last(w, w.gather(stacks, stack), w.size(own, 0))
+    lengths = w.concat([own, w.ints([0])])
+    starts = w.gather(w.node("CumSum", lengths, zero, exclusive=1), other)
+    inside = w.node("Less", within, w.gather(lengths, other), shape=(-1,))
+    return w.where(inside, w.add(starts, within), w.ints([-1]))
+
+
+def _or_last(w: OpSite, numbers: Tensor, last: Size) -> Tensor:
+    """`numbers`, and `last` in place of -1."""
+    return w.where(w.node("Less", numbers, w.ints([0]), shape=(-1,)), w.vector([last]), numbers)
 
 
 def _of_lengths(w: OpSite, array: Stack, counts: Sequence[Tensor]) -> Stack:
