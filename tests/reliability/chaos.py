@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def run(
     seed: int = 1,
     faults: dict[str, float] | None = None,
     pause: float = 1.0,
-    least: int = 0,
+    least: Mapping[str, int] | None = None,
     services: int = 1,
     store: Postgres | None = None,
     **settings: Any,
@@ -67,7 +68,7 @@ def run(
     """Train `sessions` sessions of `steps` updates in all, and beside them `jobs` jobs of a tenth as many each.
 
     faults:   name -> weight; None for a calm run. pause: seconds between two faults at most.
-    least:    faults that happen before the sessions send the second half of their requests.
+    least:    name -> how often a fault happens before the sessions send the second half of their requests.
     services: the number of services, which share a new database of `store`; by default one with SQLite.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +80,7 @@ def run(
         for house in houses:
             house.start()
         urls = [house.url for house in houses]
-        fire = Fire(houses, seed, faults or {}, pause, least)
+        fire = Fire(houses, seed, faults or {}, pause, least or {})
         clients: list[Client | JobClient] = [JobClient(urls, steps // 10, 1000 + seed + i) for i in range(jobs)]
         for i in range(sessions):
             model = MODELS[i % len(MODELS)]

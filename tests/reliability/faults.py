@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tests.reliability.house import House
 
@@ -100,19 +100,22 @@ class Missed(Exception):
 
 
 class Fire:
-    """Injects faults until it is put out. counts: those that happened, by name. enough: set after `least` of them."""
+    """Injects faults until it is put out. counts: those that happened, by name. enough: set when `least` happened."""
 
     def __init__(
-        self, houses: Sequence[House], seed: int, faults: dict[str, float], pause: float, least: int = 0
+        self, houses: Sequence[House], seed: int, faults: Mapping[str, float], pause: float, least: Mapping[str, int]
     ) -> None:
-        """houses: one of them has each fault, by chance. faults: name -> weight. pause: seconds between two at most."""
+        """houses: one of them has each fault, by chance. faults: name -> weight. pause: seconds between two at most.
+
+        least: name -> how often.
+        """
         self.counts: Counter[str] = Counter()
         self.enough = threading.Event()
         if not least:
             self.enough.set()
         self.error: BaseException | None = None
         self._houses, self._rng, self._faults = houses, random.Random(seed), faults
-        self._pause, self._least = pause, least
+        self._pause, self._least = pause, Counter(least)
         self._out = threading.Event()
         self._thread = threading.Thread(target=self._burn, name="fire")
 
@@ -142,7 +145,7 @@ class Fire:
                 except Missed:
                     continue
                 self.counts[name] += 1
-                if self.counts.total() >= self._least:
+                if self.counts >= self._least:
                     self.enough.set()
         except BaseException as error:
             self.error = error
