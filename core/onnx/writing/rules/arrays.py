@@ -181,9 +181,10 @@ def _filled_nested(w: OpSite, array: Stack, like: Stack) -> Stack:
 
 
 def _sources(w: OpSite, stacks: Tensor, own: Tensor, new: Tensor) -> Tensor:
-    """For each element of stacks of lengths `new` its number among those of stacks of lengths `own`, -1 if it has none.
+    """Where each element of the new stacks comes from: its number among the elements of the own stacks, or -1.
 
-    stacks: for each of the first its number among the others, or -1.
+    stacks:   the number of the own stack from which each new stack comes, or -1.
+    own, new: the lengths of the stacks. An element comes from the same position of its stack, if that is so long.
     """
     zero = w.const(0, "int64")
     stack = repeated(w, new)
