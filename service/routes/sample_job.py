@@ -31,11 +31,16 @@ async def _found(request: Request) -> Job | None:
 
 async def cancel_job(request: Request) -> None:
     """Cancel the sample job of the caller, and wait for its end. Nothing happens if there is none, or it has ended."""
-    runner: Runner = request.app.state.runner
     found = await _found(request)
-    if found is not None and found.state not in ENDED:
-        runner.wake(await runner.jobs.ask(found.tenant, found.id, "cancel"))
-        await runner.ended(found.id)
+    if found is not None:
+        await _end(request, found)
+
+
+async def _end(request: Request, job: Job) -> None:
+    runner: Runner = request.app.state.runner
+    if job.state not in ENDED:
+        runner.wake(await runner.jobs.ask(job.tenant, job.id, "cancel"))
+        await runner.ended(job.id)
 
 
 async def restore_job(request: Request) -> None:
@@ -49,7 +54,7 @@ async def restore_job(request: Request) -> None:
     found = await _found(request)
     if request.method == "DELETE":
         if found is not None:
-            await cancel_job(request)
+            await _end(request, found)
             return
     elif found is not None and not (action in ("cancel", "pause", "resume") and found.state in ENDED):
         return

@@ -13,7 +13,6 @@ from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.ir.recursion import headroom
 from core.ir.stop import poll, waiting, watched_by
-from core.plan import plan_block
 from core.plan.partition import plan_parts
 from core.wire import read
 from tests.policy_nests import nest
@@ -47,8 +46,8 @@ class Watch:
 def compile_all(document: object) -> None:
     block = compile_gradient(read(document), GradientQuery(loss="loss")).interpreter.block
     with headroom():
-        plan_parts(block, CPU_TARGET)
-        module, _ = write_plan(plan_block(block, CPU_TARGET))
+        (plan,) = plan_parts(block, CPU_TARGET).regions
+        module, _ = write_plan(plan)
     module.texts(2)
 
 
