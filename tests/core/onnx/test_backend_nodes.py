@@ -9,8 +9,11 @@ import warnings
 from functools import cache
 
 import numpy as np
+import onnx
 import pytest
 
+from core.onnx.reading.model import OLDEST
+from core.onnx.reading.registry import find
 from tests.core.onnx.backend import Case, cases, gradient_outcome, outcome
 from tests.core.onnx.table import PAGE, page, results
 
@@ -45,6 +48,20 @@ def test_one_case_of_each_operator_is_right_or_refused():
             wrong += [(case.name, reason)] if status == "wrong" else []
 
     assert wrong == []
+
+
+def test_each_operator_can_be_read_at_every_opset():
+    """By a converter, or by the function that the standard gives for this version. The tests above take the newest."""
+    schemas = [each for each in onnx.defs.get_all_schemas_with_history() if each.domain in ("", "ai.onnx.ml")]
+    lost = []
+    for each in schemas:
+        opset = each.since_version if each.domain else max(each.since_version, OLDEST)
+        latest = onnx.defs.get_schema(each.name, opset, each.domain)
+        functions = [*latest.function_opset_versions, *latest.context_dependent_function_opset_versions]
+        if find(each.domain, each.name, opset) is None and latest.since_version not in functions:
+            lost.append((each.name, opset))
+
+    assert lost == []
 
 
 @pytest.mark.slow

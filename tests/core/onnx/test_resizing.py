@@ -1,4 +1,4 @@
-"""Resize, GridSample, regions and Col2Im agree with onnxruntime, and their gradients with differences."""
+"""Resize, GridSample, regions, blocks and Col2Im agree with onnxruntime, and their gradients with differences."""
 
 from __future__ import annotations
 
@@ -152,3 +152,29 @@ def test_columns_agree(how):
     inputs = {"x": some(2, 12, counts[0] * counts[1]), "image": np.array([5, 6]), "block": np.array([2, 2])}
 
     check_node("Col2Im", inputs, opset=18, constants=("image", "block"), **how)
+
+
+@pytest.mark.parametrize("open_sizes", [False, True])
+@pytest.mark.parametrize("opset, mode", [(6, None), (11, "CRD"), (13, "DCR"), (20, "CRD")])
+def test_depth_goes_to_space(opset, mode, open_sizes):
+    how = {} if mode is None else {"mode": mode}
+    check_node("DepthToSpace", {"x": some(2, 8, 3, 5)}, opset=opset, open_sizes=open_sizes, blocksize=2, **how)
+
+
+@pytest.mark.parametrize("open_sizes", [False, True])
+@pytest.mark.parametrize("opset", [6, 13])
+def test_space_goes_to_depth(opset, open_sizes):
+    check_node("SpaceToDepth", {"x": some(2, 3, 4, 6)}, opset=opset, open_sizes=open_sizes, blocksize=2)
+
+
+def test_upsample_of_the_first_opsets_repeats_rows_and_columns():
+    x = some(2, 3, 4, 5)
+    (found,) = run(imported(one_node("Upsample", {"x": x}, opset=6, height_scale=2.0, width_scale=3.0)), {"x": x})
+
+    np.testing.assert_array_equal(found, x.repeat(2, axis=2).repeat(3, axis=3))
+
+
+@pytest.mark.parametrize("op, shape", [("DepthToSpace", (1, 6, 2, 2)), ("SpaceToDepth", (1, 2, 3, 4))])
+def test_images_that_are_no_multiple_of_the_block_are_refused(op, shape):
+    with pytest.raises(ProgramError, match="multiple"):
+        imported(one_node(op, {"x": some(*shape)}, opset=13, blocksize=2))

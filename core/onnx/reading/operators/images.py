@@ -1,4 +1,4 @@
-"""Operators that put images together, cut them to size, or decode them."""
+"""Operators that put images together, cut them into blocks or to size, or decode them."""
 
 from __future__ import annotations
 
@@ -40,6 +40,51 @@ def col2im(node: Node) -> Tensor:
     around = [(-a, a + m - r) for a, m, r in zip(pads[:n], image, reached, strict=True)]
     found = padded(node, found, [(0, 0), (0, 0), *around], node.const(0, x.dtype))
     return node.reshape(found, [x.shape[0], channels, *image])
+
+
+@converter("DepthToSpace")
+def depth_to_space(node: Node) -> Tensor:
+    """Channels are (row, column, depth) in mode DCR, (depth, row, column) in mode CRD."""
+    x, block = _blocks(node)
+    if x.shape[1] != -1 and x.shape[1] % block**2:
+        raise node.refuse(f"the channels of {x.type} must be a multiple of {block**2}")
+    if _depth_first(node):
+        found = node.emit("unflatten", x, axis=1, sizes=[-1, block, block])
+        found = node.emit("transpose", found, axes=[0, 1, 4, 2, 5, 3])
+    else:
+        found = node.emit("unflatten", x, axis=1, sizes=[block, block, -1])
+        found = node.emit("transpose", found, axes=[0, 3, 4, 1, 5, 2])
+    found = node.emit("merge_axes", found, start=4, end=6)
+    result: Tensor = node.emit("merge_axes", found, start=2, end=4)
+    return result
+
+
+@converter("SpaceToDepth")
+def space_to_depth(node: Node) -> Tensor:
+    """The inverse of `depth_to_space`; below opset 28 there is only mode DCR."""
+    x, block = _blocks(node)
+    if any(size != -1 and size % block for size in x.shape[2:]):
+        raise node.refuse(f"height and width of {x.type} must be multiples of {block}")
+    found = node.emit("unflatten", x, axis=3, sizes=[-1, block])
+    found = node.emit("unflatten", found, axis=2, sizes=[-1, block])
+    found = node.emit("transpose", found, axes=[0, 1, 3, 5, 2, 4] if _depth_first(node) else [0, 3, 5, 1, 2, 4])
+    result: Tensor = node.emit("merge_axes", found, start=1, end=4)
+    return result
+
+
+def _blocks(node: Node) -> tuple[Tensor, int]:
+    """The images [batch, channel, height, width], and the size of a block."""
+    x, block = node[0], int(node.attr("blocksize"))
+    if x.rank != 4 or block < 1:
+        raise node.refuse(f"images of rank 4 and a block size of at least 1 are needed, not {x.type} and {block}")
+    return x, block
+
+
+def _depth_first(node: Node) -> bool:
+    mode = str(node.attr("mode", "DCR"))
+    if mode not in ("DCR", "CRD"):
+        raise node.refuse(f"the mode {mode!r} is neither DCR nor CRD")
+    return mode == "CRD"
 
 
 @converter("CenterCropPad")

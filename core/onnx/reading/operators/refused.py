@@ -13,6 +13,7 @@ def of_maps(node: Node) -> Tensor:
     raise node.refuse("a program has neither maps nor strings: remove this node, which only names numbers")
 
 
+@converter("LabelEncoder", domain=DOMAIN)  # from opset 2 on, its labels may be numbers
 @converter("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch")
 def of_strings(node: Node) -> Tensor:
     raise node.refuse("a program has no strings")

@@ -56,6 +56,13 @@ def upsample(node: Node) -> Tensor:
     return _simple(node, [float(s) for s in node.attr("scales")])
 
 
+@converter("Upsample")
+def upsample_images(node: Node) -> Tensor:
+    """The last two axes are height and width."""
+    more = [1.0] * (node[0].rank - 2)
+    return _simple(node, [*more, float(node.attr("height_scale")), float(node.attr("width_scale"))])
+
+
 def _simple(node: Node, scales: list[float]) -> Tensor:
     """Positions i / scale. The nearest element lies before the position if the axis grows, and after it otherwise."""
     x, mode = node[0], node.attr("mode", "nearest")
