@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -73,10 +74,12 @@ def exported(
             raise BackpassError(f"torch.export cannot trace {type(module).__name__}: {_cause(error)}") from error
     _check_training(program)
     try:
-        model = torch.onnx.export(
+        found = torch.onnx.export(
             program, dynamo=True, optimize=False, verbose=False, opset_version=OPSET,
             custom_translation_table=_translations(),
-        ).model_proto  # fmt: skip
+        )  # fmt: skip
+        _keep_apart(found.model)
+        model = found.model_proto
     except Exception as error:
         raise BackpassError(f"torch.onnx.export cannot convert {type(module).__name__}: {_cause(error)}") from error
     _name_tied(model, module)
@@ -320,6 +323,21 @@ def _like(number: float, x: Any) -> Any:
 
 
 # --- the model -----------------------------------------------------------------------------------------------------
+
+
+def _keep_apart(model: Any) -> None:
+    """Give inputs and results that are named like a parameter or buffer names of their own: `scale_1` for `scale`.
+
+    torch writes an argument `scale` under the name of the parameter `scale`, and the result of `x.t()` under that of a
+    parameter `t`; in the file they would be the same value.
+    """
+    states = set(model.graph.initializers)
+    results = [each for node in model.graph.all_nodes() for each in node.outputs]
+    taken = states | {each.name for each in (*model.graph.inputs, *results)}
+    for each in (*model.graph.inputs, *results):
+        if each.name in states and each is not model.graph.initializers[each.name]:
+            each.name = next(name for i in itertools.count(1) if (name := f"{each.name}_{i}") not in taken)
+            taken.add(each.name)
 
 
 def _name_tied(model: Any, module: Any) -> None:

@@ -75,6 +75,27 @@ def test_the_names_are_those_of_the_state_dict(service: bp.Service):
     assert program.inputs == ["input"]
 
 
+def test_arguments_and_results_are_kept_apart_from_parameters_of_their_name(service: bp.Service):
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+            self.t = nn.Parameter(torch.tensor(0.5))
+
+        def forward(self, x: Any, scale: Any) -> Any:
+            return ((x.t() * self.t).tanh().sum() * scale * self.scale).sum()
+
+    module, x, scale = Scaled(), torch.ones(2, 3), torch.tensor([4.0, 5.0, 6.0])
+    program = bp.from_torch(module, (x, scale), service, loss=lambda y: y)
+
+    assert program.inputs == ["x", "scale_1"]
+    assert {each["name"] for each in program.signature["parameters"]} == {"scale", "t"}
+    found = program.gradients(feeds={"x": x.numpy(), "scale_1": scale.numpy()})
+    module(x, scale).backward()
+    for name, p in module.named_parameters():
+        np.testing.assert_allclose(found.gradients[name], p.grad, rtol=1e-5, err_msg=name)
+
+
 def test_an_open_batch_takes_batches_of_any_size(service: bp.Service):
     module = nn.Sequential(nn.Conv1d(2, 3, 3), nn.BatchNorm1d(3), nn.Flatten(), nn.Linear(12, 1))
     batch = torch.export.Dim("batch", min=2)
