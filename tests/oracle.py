@@ -33,6 +33,7 @@ COMPUTE = {
     "less_than": np.less,
     "squeeze": np.squeeze,
     "unsqueeze": np.expand_dims,
+    "transpose": lambda x, axis: np.transpose(x, axis),
     "square": np.square,
     "matmul": np.matmul,
     "div": np.divide,

@@ -18,9 +18,11 @@ class Products(Statements):
 
     memory: tuple[str, ...]
     max_depth: int
+    count: int
 
     def weight(self, block: Block, visible: set[str]) -> str:
-        """A square matrix from two vectors; its elements are bounded."""
+        """A square matrix from two vectors, at times a product that only its transposition reads; its elements are
+        bounded."""
         column, row, raw, square, norm, one, out = (self.fresh("tab") for _ in range(7))
         self.op(block, "unsqueeze", column, self.pick(sorted(visible)), axes=[1])
         self.op(block, "unsqueeze", row, self.pick(sorted(visible)), axes=[0])
@@ -29,14 +31,24 @@ class Products(Statements):
         self.op(block, "reduce_sum", norm, square)
         self.op(block, "scale", one, norm, scale=1.0, bias=1.0)
         self.op(block, "div", out, raw, one)
-        return out
+        if self.count % 3:
+            return out
+        product, turned = self.fresh("tab"), self.fresh("tab")
+        self.op(block, "matmul", product, out, out)
+        self.op(block, "transpose", turned, product, axes=[1, 0])
+        return turned
 
     def times(self, block: Block, name: str, weight: str) -> str:
         """The vector `name` times the matrix."""
         row, product, out = (self.fresh("tab") for _ in range(3))
         self.op(block, "unsqueeze", row, name, axes=[0])
         self.op(block, "matmul", product, row, weight)
-        self.op(block, "squeeze", out, product, axes=[0])
+        if self.count % 2:
+            self.op(block, "squeeze", out, product, axes=[0])
+        else:
+            turned = self.fresh("tab")
+            self.op(block, "transpose", turned, product, axes=[1, 0])
+            self.op(block, "squeeze", out, turned, axes=[1])
         return out
 
     def write_product(self, block: Block, visible: set[str], depth: int) -> None:

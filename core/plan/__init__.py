@@ -70,7 +70,8 @@ describe. Elementwise ops, broadcasts and reductions join fusions: passes over t
 registers. A reduction along the row, as in softmax or layer_norm, can be used inside the same fusion; any other one
 accumulates into memory. Products, convolutions, gathers and scatters are instructions of their own. Elementwise work on
 the result of a large product (a bias, a relu, an optimiser's update) becomes its epilogue, and a result that nothing
-else reads is not stored.
+else reads is not stored. A product of which only a transposition is read is computed in the layout of that one: so the
+gradient of a weight that is used transposed, as in models of PyTorch, is stored as the weight is.
 
 A chain of products and passes over large batched matrices, as in attention, runs for some rows of the matrices at a
 time, so that scores and probabilities are never stored. Columns that a causal mask, a band or a mask that is data hides

@@ -15,7 +15,7 @@ from core.plan.entries import Entry
 from core.plan.linear import matrix, product
 from core.plan.lowering import Lowering, lowers
 from core.plan.reduce import reduced
-from core.plan.shapes import expanded, reshaped_view, transposed, with_ones
+from core.plan.shapes import expanded, inverse, reshaped_view, sole_transposition, transposed, with_ones
 from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []
@@ -39,9 +39,14 @@ def lower_einsum(low: Lowering, op: Op) -> None:
     if not type.is_float:
         raise Unsupported(f"einsum of {type.dtype}")
     letters, result, _ = terms_of(op.attrs["equation"], tuple(len(low.type(n).shape) for n in op.inputs))
+    name, order = op.outputs[0], tuple(range(len(result)))
+    turned = sole_transposition(low, op)
+    if turned is not None and any(term.endswith(result[turned[1][-1]]) for term in letters):
+        name, order = turned
+        result = "".join(result[i] for i in order)
     sizes: dict[str, int] = {}
-    for term, name in zip(letters, op.inputs, strict=True):
-        for c, n in zip(term, low.type(name).shape, strict=True):
+    for term, operand in zip(letters, op.inputs, strict=True):
+        for c, n in zip(term, low.type(operand).shape, strict=True):
             sizes[c] = max(n, sizes.get(c, 1))
     terms = [_distinct(low, low.entry(n), t, sizes) for t, n in zip(letters, op.inputs, strict=True)]
     while len(terms) > 2:
@@ -49,10 +54,11 @@ def lower_einsum(low: Lowering, op: Op) -> None:
         rest = [t for k, t in enumerate(terms) if k not in (i, j)]
         terms = [*rest, _product(low, op, terms[i], terms[j], kept, sizes)]
     if len(terms) == 1:
-        low.stand_alone(op.outputs[0])
-        low.define(op.outputs[0], _spread(_summed(low, terms[0], result), result, sizes))
+        low.stand_alone(name)
+        found = _spread(_summed(low, terms[0], result), result, sizes)
     else:
-        low.define(op.outputs[0], _product(low, op, terms[0], terms[1], result, sizes, op.outputs[0]).entry)
+        found = _product(low, op, terms[0], terms[1], result, sizes, name).entry
+    low.define(op.outputs[0], transposed(found, inverse(order)))
 
 
 def _distinct(low: Lowering, entry: Entry, letters: str, sizes: dict[str, int]) -> Term:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from core.ir import Op
 from core.ir.errors import Location
 from core.ir.precision import is_half
-from core.plan.data import PRODUCT_BLOCK, Gemm, Kernel, Limited, View
+from core.plan.data import PRODUCT_BLOCK, Gemm, Kernel, Limited, View, contiguous
 from core.plan.gathered_products import row_product
 from core.plan.geometry import Transposition
 from core.plan.halves import lower_wide, narrowed
 from core.plan.lowering import Lowering, lowers
-from core.plan.shapes import reshaped, reshaped_view
+from core.plan.shapes import inverse, reshaped, reshaped_view, sole_transposition
 from core.plan.storage import Storage
 from core.plan.unsupported import Unsupported
 
@@ -46,6 +46,10 @@ def lower_matmul(low: Lowering, op: Op) -> None:
         b = replace(b, shape=(*b.shape, 1), strides=(*b.strides, 0))
     elif op.attrs["transpose_y"]:
         b = _transposed(b)
+    turned = _turned_destination(low, op, a) if len(a.shape) == len(b.shape) and not half else None
+    by_columns = turned is not None and turned.strides[-1] != 1
+    if by_columns:
+        a, b = _transposed(b), _transposed(a)
     a, b = matrix(low, a), matrix(low, b)
     if len(b.shape) == 2 and min(b.shape) > 1 and b.strides[-1] != 1 and b.strides[-2] == 1:
         rules = low.target.products
@@ -57,8 +61,8 @@ def lower_matmul(low: Lowering, op: Op) -> None:
         low.stand_alone(op.outputs[0])
         out, accumulates = low.allocate(type.shape, "float32"), False
     else:
-        out, accumulates = low.product_destination(op.outputs[0])
-    c = out
+        out, accumulates = (turned, False) if turned else low.product_destination(op.outputs[0])
+    c = _transposed(out) if by_columns else out
     if column:
         c = replace(c, shape=(*c.shape, 1), strides=(*c.strides, 0))
     if row:
@@ -73,6 +77,26 @@ def lower_matmul(low: Lowering, op: Op) -> None:
         a, b = _paired(low, a, b)
     _gemm(low, op, a, b, c, accumulates)
     low.define(op.outputs[0], narrowed(low, out, type) if half else out)
+
+
+def _turned_destination(low: Lowering, op: Op, a: View) -> View | None:
+    """Memory for a product in the layout of its transposition, if only that is read; else None.
+
+    a: the first operand. A product that is stored by columns is that of the transposed operands, and the second one of
+    these should be stored by rows.
+    """
+    found = sole_transposition(low, op)
+    if found is None or low.product_limit is not None:
+        return None
+    name, order = found
+    shape = low.type(op.outputs[0]).shape
+    back = inverse(order)
+    strides = contiguous(tuple(shape[i] for i in order))
+    down, along = (strides[i] for i in back[-2:])
+    if along != 1 and (down != 1 or a.strides[-2] != 1):
+        return None
+    made = low.destination(name)
+    return replace(made, shape=shape, strides=tuple(made.strides[i] for i in back))
 
 
 def _is_outer(low: Lowering, op: Op) -> bool:

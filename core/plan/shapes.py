@@ -12,7 +12,7 @@ from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.fusion import Member
 from core.plan.lowering import Lowering, lowers
 
-__all__ = ["expanded", "reshaped", "reshaped_view", "transposed", "with_ones"]
+__all__ = ["expanded", "inverse", "reshaped", "reshaped_view", "sole_transposition", "transposed", "with_ones"]
 
 
 @lowers("assign", "stop_gradient")
@@ -98,12 +98,36 @@ def reshaped_view(view: View, shape: tuple[int, ...]) -> View | None:
 
 @lowers("transpose")
 def lower_transpose(low: Lowering, op: Op) -> None:
-    axes = op.attrs["axes"]
     entry = low.entry(op.inputs[0])
-    rank = len(entry.shape)
-    order = tuple(reversed(range(rank))) if axes is None else tuple(a % rank for a in axes)
     low.type(op.outputs[0])
-    low.define(op.outputs[0], transposed(entry, order))
+    low.define(op.outputs[0], transposed(entry, _order(op, len(entry.shape))))
+
+
+def sole_transposition(low: Lowering, op: Op) -> tuple[str, tuple[int, ...]] | None:
+    """The transposition that alone reads the result of `op`: its result, and the order of its axes; else None.
+
+    Then `op` may compute the transposed result, in the memory that this one needs.
+    """
+    (name,) = op.outputs
+    readers = low.uses.readers(name)
+    reader = readers[0] if len(readers) == 1 else None
+    if reader is None or reader.type != "transpose" or low.sizes.get(name):
+        return None
+    rank = len(low.type(name).shape)
+    if rank < 2 or name in low.destinations.sums or low.destinations.open(name) is not None:
+        return None
+    return reader.outputs[0], _order(reader, rank)
+
+
+def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    """The order that undoes `order`."""
+    return tuple(order.index(i) for i in range(len(order)))
+
+
+def _order(op: Op, rank: int) -> tuple[int, ...]:
+    """For each axis of the result of a `transpose`, the axis of its operand."""
+    axes = op.attrs["axes"]
+    return tuple(reversed(range(rank))) if axes is None else tuple(a % rank for a in axes)
 
 
 def transposed(entry: Entry, order: tuple[int, ...]) -> Entry:
