@@ -16,7 +16,7 @@ from core.codegen.packed_gemm import packed_gemm_of
 from core.codegen.packed_parts import packed_gemm_function
 from core.codegen.polling import product_polls
 from core.ir.errors import InternalError
-from core.plan.data import Gemm, View
+from core.plan.data import Gemm, View, is_matrix
 
 __all__ = ["ProductFunction", "batch_addresses", "product_function"]
 
@@ -39,7 +39,13 @@ class ProductFunction:
 
 
 def product_function(module: Module, each: Gemm, threads: int = 1) -> ProductFunction:
-    """The function for a product, which `threads` share. Its parts are panels or blocks of columns, or rows."""
+    """The function for a product, which `threads` share. Its parts are panels or blocks of columns, or rows.
+
+    Raises InternalError for matrices with gaps inside of rows and columns: a kernel would write to other memory.
+    """
+    for view in (each.a, each.b, each.c):
+        if not is_matrix(view):
+            raise InternalError(f"no kernel multiplies matrices of {view}")
     (rows, k), n = each.a.shape[-2:], each.b.shape[-1]
     polls = product_polls(rows, n, k)
     packed = packed_gemm_of(each, threads)

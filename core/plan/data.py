@@ -35,6 +35,7 @@ __all__ = [
     "View",
     "bytes_of",
     "contiguous",
+    "is_matrix",
 ]
 
 
@@ -99,6 +100,17 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     for i in range(len(shape) - 2, -1, -1):
         strides[i] = strides[i + 1] * shape[i + 1]
     return tuple(strides)
+
+
+def is_matrix(view: View) -> bool:
+    """Whether the last two axes are matrices by rows or by columns that have no gaps inside and do not overlap."""
+    (rows, columns), (down, along) = view.shape[-2:], view.strides[-2:]
+    return _has_lines(rows, columns, down, along) or _has_lines(columns, rows, along, down)
+
+
+def _has_lines(count: int, length: int, step: int, along: int) -> bool:
+    """Whether lines of adjacent elements, as far apart as their length or more, follow each other."""
+    return (length == 1 or along == 1) and (count == 1 or step >= length)
 
 
 @dataclass(slots=True, eq=False)

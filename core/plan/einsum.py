@@ -10,7 +10,7 @@ from core.ir import Op, TensorType
 from core.ir.errors import InternalError
 from core.ops.linalg.einsum import terms_of
 from core.plan.compose import Maker
-from core.plan.data import Root, View, contiguous
+from core.plan.data import Root, View, contiguous, is_matrix
 from core.plan.entries import Entry
 from core.plan.linear import matrix, product
 from core.plan.lowering import Lowering, lowers
@@ -182,9 +182,13 @@ def _ordered(view: View, letters: str, order: list[str], sizes: dict[str, int] |
 
 
 def _can_view(shape: tuple[int, ...], letters: str, order: list[str], wanted: tuple[int, ...]) -> bool:
-    """Whether strides can view a dense array of `shape`, with its axes in `order`, as an array of shape `wanted`."""
+    """Whether a dense array of `shape`, with its axes in `order`, is an array of matrices of shape `wanted`.
+
+    Kernels write rows or columns without gaps, so neither may be interleaved with the matrices of a batch.
+    """
     dense = View(Root(0), "", shape, contiguous(shape))
-    return reshaped_view(_ordered(dense, letters, order), wanted) is not None
+    found = reshaped_view(_ordered(dense, letters, order), wanted)
+    return found is not None and is_matrix(found)
 
 
 def _grouped(low: Lowering, view: View, shape: tuple[int, ...]) -> View:

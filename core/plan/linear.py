@@ -8,7 +8,7 @@ from dataclasses import replace
 from core.ir import Op
 from core.ir.errors import Location
 from core.ir.precision import is_half
-from core.plan.data import PRODUCT_BLOCK, Gemm, Kernel, Limited, View, contiguous
+from core.plan.data import PRODUCT_BLOCK, Gemm, Kernel, Limited, View, contiguous, is_matrix
 from core.plan.gathered_products import row_product
 from core.plan.geometry import Transposition
 from core.plan.halves import lower_wide, narrowed
@@ -195,11 +195,4 @@ def _transposed(view: View) -> View:
 
 def matrix(low: Lowering, view: View) -> View:
     """`view` if it is stored by rows or by columns without gaps inside them, else a copy that is."""
-    transposed = _transposed(view)
-    return view if _has_rows(view) or _has_rows(transposed) else low.dense(view)
-
-
-def _has_rows(view: View) -> bool:
-    """Whether a matrix is stored by rows that have no gaps and do not overlap."""
-    (rows, columns), (down, along) = view.shape[-2:], view.strides[-2:]
-    return (columns == 1 or along == 1) and (rows == 1 or down >= columns)
+    return view if is_matrix(view) else low.dense(view)

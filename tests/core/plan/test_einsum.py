@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+
 import numpy as np
 import pytest
 
@@ -74,3 +77,44 @@ def test_a_product_is_stored_in_the_order_of_the_result(equation):
 
     assert isinstance(product, Gemm)
     agree(block, [rng.normal(size=t.shape) for t in types.values()])
+
+
+def random_equations(seed: int, count: int) -> list[tuple[str, dict[str, int]]]:
+    """Equations of two or three operands with letters in any order, and the sizes of the letters."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(count):
+        sizes = {c: draw.choice((1, 2, 3, 5, 9, 70 if draw.random() < 0.2 else 4)) for c in "bimnk"}
+        terms = [draw.sample("bimnk", draw.randint(1, 4)) for _ in range(draw.choice((2, 2, 2, 3)))]
+        letters = sorted(set().union(*terms))
+        result = draw.sample(letters, draw.randint(0, min(4, len(letters))))
+        found.append((",".join(map("".join, terms)) + "->" + "".join(result), sizes))
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("seed", range(8))
+def test_random_einsums_and_their_gradients_equal_numpys(seed, dtype):
+    for equation, sizes in random_equations(seed, 12):
+        rng = np.random.default_rng(seed)
+        left, _, right = equation.partition("->")
+        shapes = [tuple(sizes[c] for c in term) for term in left.split(",")]
+        types = {f"x{i}": TensorType(shape, dtype) for i, shape in enumerate(shapes)}
+        forward = with_ops(types, ("einsum", tuple(types), {"equation": equation}))
+        given = [rng.integers(-3, 4, shape).astype(dtype) for shape in (*shapes, tuple(sizes[c] for c in right))]
+
+        agree(forward, given[:-1])
+        agree(vjp(forward, forward.params), given)
+
+
+@pytest.mark.parametrize("result", list(map("".join, itertools.permutations("bio"))))
+@pytest.mark.parametrize("sizes", [(2, 3, 5, 4), (3, 70, 66, 65)], ids=["small", "large"])
+def test_batches_rows_columns_and_sums_may_be_axes_in_any_order(sizes, result):
+    rng = np.random.default_rng(4)
+    size = dict(zip("biok", sizes, strict=True))
+    terms = ["".join(order) for letters in ("bik", "bok") for order in itertools.permutations(letters)]
+    types = {term: TensorType(tuple(size[c] for c in term), "float64") for term in terms}
+    equations = [(x, y) for x in terms[:6] for y in terms[6:]]
+    block = with_ops(types, *(("einsum", (x, y), {"equation": f"{x},{y}->{result}"}) for x, y in equations))
+
+    agree(block, [rng.integers(-3, 4, t.shape).astype("float64") for t in types.values()])
