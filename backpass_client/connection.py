@@ -114,7 +114,7 @@ class Service:
         more = {} if body is None else {"json": body}
         repeat = True if repeat is None and "idempotency-key" in headers else repeat
         answer = self._send(method, path, repeat, params=query, headers=headers, **more)
-        return answer.json() if answer.content else None
+        return answer.json() if answer.content and not answer.is_error else None
 
     def exchange(
         self,
@@ -208,7 +208,10 @@ class Service:
             yield answer
 
     def _send(self, method: str, path: str, repeat: bool | None = None, **more: Any) -> httpx.Response:
-        """The response. A `content` that can be called makes the content of each try."""
+        """The response. A `content` that can be called makes the content of each try.
+
+        A DELETE that is sent again and finds nothing has succeeded: the first one was executed, its answer was lost.
+        """
         again = method != "POST" if repeat is None else repeat
         more = _in_pieces(more)
         content = more.pop("content", None)
@@ -222,7 +225,7 @@ class Service:
                     raise Unreachable(f"{method} {path}: {error or type(error).__name__}") from error
                 wait = None
             else:
-                if not answer.is_error:
+                if not answer.is_error or (method == "DELETE" and answer.status_code == 404 and attempt > 1):
                     return answer
                 refused = _refused(answer, f"{method} {path}")
                 # 429 means that the service did not start the request, so repeating it is always safe

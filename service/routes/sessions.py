@@ -202,7 +202,10 @@ async def update_session(request: Request, session_id: SessionId) -> Response:
     responses=empty_answer("The session is closed.", "not-found", "invalid-request", "no-capacity"),
 )
 async def delete_session(request: Request, session_id: SessionId) -> Response:
-    """Close the session after its running call and release its memory. Safe to repeat."""
+    """Close the session after its running call and release its memory.
+
+    Safe to repeat. After a restart, the service answers 404 for a session that was closed before.
+    """
     await sessions(request).close(tenant(), session_id)
     return Response(status_code=204)
 
