@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import permutations
+from collections.abc import Iterator, Sequence
+from itertools import permutations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,9 @@ EINSUMS = [((4, 5, 7), (4, 5, 6), "...ij,...ik->jk"), ((4, 5, 7), (6, 7), "bik,j
            ((4, 5, 7), (4, 6, 7), "bik,cjk->bcij"), ((4, 5), (5,), "ij,j->i")]  # fmt: skip
 
 
-def product(shapes: Sequence[tuple[int, ...]], equation: str, order: Sequence[int], reader: str, dtype: str) -> Block:
+def turned_product(
+    shapes: Sequence[tuple[int, ...]], equation: str, order: Sequence[int], reader: str, dtype: str
+) -> Block:
     """The transposition by `order` of a product; a result of the block, read by an elementwise op, or both.
 
     equation: of an einsum; empty for a matmul, "x" for one whose first operand is stored by columns.
@@ -48,13 +51,18 @@ def operands(block: Block) -> list[np.ndarray]:
     return [rng.integers(-3, 4, block.types[p].shape).astype(as_dtype(block.types[p].dtype)) for p in block.params]
 
 
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-@pytest.mark.parametrize("reader", ["result", "elementwise", "both"])
+def read_as() -> Iterator[Any]:
+    for reader, dtype in product(["result", "elementwise", "both"], ["float64", "bfloat16"]):
+        fast = (reader, dtype) in (("both", "float64"), ("elementwise", "bfloat16"))
+        yield pytest.param(reader, dtype, marks=[] if fast else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize(("reader", "dtype"), list(read_as()))
 @pytest.mark.parametrize("x, y, equation", [*((x, y, e) for x, y in MATMULS for e in ("", "x")), *EINSUMS], ids=str)
 def test_products_agree_in_every_order_of_their_axes(x, y, equation, reader, dtype):
     rank = len(equation.partition("->")[2]) or max(len(x), len(y))
     for order in permutations(range(rank)):
-        block = product((x, y), equation, order, reader, dtype)
+        block = turned_product((x, y), equation, order, reader, dtype)
         agree(block, operands(block))
 
 
@@ -63,7 +71,7 @@ def test_products_agree_in_every_order_of_their_axes(x, y, equation, reader, dty
     ((2, 3, 40, 33), (2, 3, 33, 36), "", (0, 2, 1, 3)),
 ])  # fmt: skip
 def test_only_the_transposition_is_stored(x, y, equation, order):
-    block = optimize(product((x, y), equation, order, "result", "float32"))
+    block = optimize(turned_product((x, y), equation, order, "result", "float32"))
     plan = plan_block(block, CPU_TARGET)
 
     assert [type(each) for each in plan.body.instructions] == [Gemm]
