@@ -5,7 +5,7 @@ values, and no size that is not a number or the name of one open size. Ops witho
 A law in the tests compares every rule with that of the service.
 
 Files: rules (the table and its helpers), sizes (arithmetic with open sizes), and the rules of each family:
-elementwise, reductions, shapes, indexing, linalg, nn, vision, sequences.
+elementwise, reductions, shapes, indexing, linalg, nn, vision, sequences, signals.
 """
 
 from __future__ import annotations
@@ -18,10 +18,21 @@ from backpass_client.builder.inference import (
     reductions,
     sequences,
     shapes,
+    signals,
     vision,
 )
 from backpass_client.builder.inference.rules import output_types
 
 __all__ = ["output_types"]
 
-_ = (elementwise, indexing, linalg, nn, reductions, sequences, shapes, vision)  # their rules are in the table now
+_ = (
+    elementwise,
+    indexing,
+    linalg,
+    nn,
+    reductions,
+    sequences,
+    shapes,
+    signals,
+    vision,
+)  # their rules are in the table now

@@ -1,0 +1,99 @@
+"""Types of Fourier transforms, spectrograms and windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backpass_client.builder.inference.rules import rule
+from backpass_client.builder.inference.sizes import as_axis, floats
+from backpass_client.builder.types import InvalidOp, NotKnown, Size, Type
+
+__all__: list[str] = []
+
+
+def _pairs(x: Type, axis: int) -> int:
+    """The axis, counted from the front. Raises InvalidOp unless pairs along the last axis follow it."""
+    floats(x)
+    at, last = as_axis(axis, x.rank), x.dims[-1]
+    if at == x.rank - 1 or (isinstance(last, int) and last != 2):
+        raise InvalidOp(f"axis {axis} of {x} must be followed by an axis of real and imaginary parts")
+    return at
+
+
+def _with_size(x: Type, at: int, size: Size) -> tuple[Size, ...]:
+    return (*x.dims[:at], size, *x.dims[at + 1 :])
+
+
+@rule("dft")
+def dft(x: Type, axis: int, **a: Any) -> Type:
+    _pairs(x, axis)
+    return Type(x.kind, (*x.dims[:-1], 2))
+
+
+@rule("fft")
+def fft(x: Type, n: int | None, axis: int, **a: Any) -> Type:
+    at = _pairs(x, axis)
+    return Type(x.kind, (*_with_size(x, at, x.dims[at] if n is None else n)[:-1], 2))
+
+
+@rule("rfft")
+def rfft(x: Type, n: int | None, axis: int, **a: Any) -> Type:
+    floats(x)
+    at = as_axis(axis, x.rank)
+    return Type(x.kind, (*_with_size(x, at, _half(x.dims[at] if n is None else n)), 2))
+
+
+@rule("irfft")
+def irfft(x: Type, n: int | None, axis: int, **a: Any) -> Type:
+    at = _pairs(x, axis)
+    half = x.dims[at]
+    if n is None and not isinstance(half, int):
+        raise NotKnown
+    return Type(x.kind, _with_size(x, at, 2 * (half - 1) if n is None and isinstance(half, int) else n)[:-1])
+
+
+def _half(n: Size) -> int:
+    """The number of frequencies of n real numbers."""
+    if not isinstance(n, int):
+        raise NotKnown
+    return n // 2 + 1
+
+
+@rule("stft")
+def stft(
+    x: Type, window: Type | None, frame_length: int, hop_length: int, onesided: bool, center: bool,
+    complex_input: bool, **a: Any,
+) -> Type:  # fmt: skip
+    floats(x)
+    lead = x.dims[:-2] if complex_input else x.dims[:-1]
+    time = x.dims[len(lead)]
+    if not isinstance(time, int):
+        raise NotKnown
+    time += 2 * (frame_length // 2) if center else 0
+    if time < frame_length:
+        raise InvalidOp(f"the time of {x} must have a size of at least frame_length {frame_length}")
+    bins = frame_length // 2 + 1 if onesided else frame_length
+    return Type(x.kind, (*lead, (time - frame_length) // hop_length + 1, bins, 2))
+
+
+@rule("istft")
+def istft(
+    x: Type, window: Type | None, frame_length: int, hop_length: int, center: bool, length: int | None, **a: Any
+) -> Type:
+    floats(x)
+    frames = x.dims[-3]
+    if length is None and not isinstance(frames, int):
+        raise NotKnown
+    if length is None and isinstance(frames, int):
+        length = (frames - 1) * hop_length + frame_length - (frame_length // 2 if center else 0)
+    return Type(x.kind, (*x.dims[:-3], length))
+
+
+@rule("hann_window", "hamming_window", "blackman_window")
+def window(size: int, dtype: str, **a: Any) -> Type:
+    return Type(dtype, (size,))
+
+
+@rule("mel_weight_matrix")
+def mel_weight_matrix(num_mel_bins: int, dft_length: int, dtype: str, **a: Any) -> Type:
+    return Type(dtype, (dft_length // 2 + 1, num_mel_bins))
