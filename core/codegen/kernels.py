@@ -19,6 +19,7 @@ from core.codegen import (
     elimination,
     exponential_series,
     filter_sums,
+    fourier,
     im2col,
     lookups,
     merging,
@@ -116,6 +117,7 @@ GENERATORS = {
     "singular_values": Generator(
         ("x", "u", "s", "v"), spectra.singular_values, scratch=spectra.singular_values_scratch
     ),
+    "fourier": Generator(("x", "out"), fourier.fourier, fourier.fourier_units, fourier.fourier_scratch),
     "eliminate": Generator(
         ("x", "out", "order", "sign"), elimination.eliminate, scratch=elimination.elimination_scratch
     ),

@@ -30,6 +30,7 @@ WIDE = frozenset(
         "correlate_input_adjoint",
         "cumprod",
         "cumsum",
+        "dft",
         "einsum",
         "is_last",
         "linear_scan",

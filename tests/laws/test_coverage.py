@@ -20,7 +20,6 @@ SIZES = (
 """Parts of the reasons that hold for any op: sizes that a plan does not know, or that no kernel has."""
 
 EXPECTED: dict[str, set[str]] = {
-    "transforms to frequencies, by an FFT": {"dft"},
     "tells the client something during the run": {"print"},
 }  # fmt: skip
 """Reason -> the ops for which it holds."""

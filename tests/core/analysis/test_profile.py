@@ -11,12 +11,19 @@ from core.analysis.profile import as_text, profile_of
 from core.codegen.machine_peak import MachinePeak, _rate, machine_peak
 from core.compiler.compile import GradientQuery, compile_forward, compile_gradient, compile_training
 from core.optim.optimizers import Optimizer
+from core.plan import fourier
 from core.plan.data import Interpreted
 from core.runtime.times import Times
 from core.wire import read
 from tests.core.analysis.test_report import mlp
 from tests.core.passes.test_memory_policies import tanh_loop
 from tests.programs import Sketch
+
+
+@pytest.fixture(autouse=True)
+def _transforms_without_machine_code(monkeypatch):
+    """Transforms stay with the reference executor, as those of more numbers do."""
+    monkeypatch.setattr(fourier, "LONGEST", 1)
 
 
 def transforming_between() -> Sketch:

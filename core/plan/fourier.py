@@ -1,0 +1,114 @@
+"""Discrete Fourier transforms along an axis of complex numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from core.ir import Op
+from core.plan.data import Kernel
+from core.plan.lowering import Lowering, lowers
+from core.plan.ordered import as_slabs
+from core.plan.unsupported import Unsupported
+
+__all__ = ["Fourier"]
+
+LONGEST = 1 << 15
+"""Numbers of the longest transform: its roots of unity are constants of the machine code."""
+
+PRIMES = (3, 5, 7, 11, 13)
+"""Odd lengths of the transforms that a pass computes by their sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fourier:
+    """Transforms along the middle axis of dense arrays [outer, n, inner, 2].
+
+    inverse: the sign of the exponent.
+    scale:   every result is multiplied by it.
+    """
+
+    dtype: str
+    outer: int
+    n: int
+    inner: int
+    inverse: bool
+    scale: float
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether passes compute the transform itself, because n has no large prime factor; else a convolution."""
+        return bool(_radices(self.n))
+
+    @property
+    def length(self) -> int:
+        """The length of the transforms that the passes compute."""
+        if self.is_direct:
+            return self.n
+        return next(m for m in count(2 * self.n - 1) if max(_radices(m), default=m) <= 5)
+
+    @property
+    def radices(self) -> list[int]:
+        """The lengths of the transforms in each pass; their product is `length`."""
+        return _radices(self.length)
+
+    def roots(self, inverse: bool) -> np.ndarray:
+        """The powers of the root of unity of `length`."""
+        return _roots(np.arange(self.length), self.length, inverse)
+
+    @property
+    def chirp(self) -> np.ndarray:
+        """``exp(-pi i j j / n)`` for each j."""
+        j = np.arange(self.n)
+        return _roots(j * j % (2 * self.n), 2 * self.n, self.inverse)
+
+    @property
+    def kernel(self) -> np.ndarray:
+        """The transform of the conjugate chirp, with neither end, divided by `length`."""
+        around = np.zeros(self.length, complex)
+        around[: self.n] = self.chirp.conj()
+        around[len(around) - self.n + 1 :] = around[self.n - 1 : 0 : -1]
+        return np.fft.fft(around) / self.length
+
+    @property
+    def work(self) -> int:
+        """Time, in additions and multiplications that take as long."""
+        each = sum(2 * r + 8 for r in self.radices) + 8
+        return self.outer * self.inner * self.length * each * (1 if self.is_direct else 2)
+
+
+def _radices(n: int) -> list[int]:
+    """Factors of n: fours, at most one two, odd primes; none if n has other prime factors."""
+    found = []
+    for factor in (4, 2, *PRIMES):
+        while n % factor == 0:
+            found.append(factor)
+            n //= factor
+    return found if n == 1 else []
+
+
+def _roots(power: np.ndarray, n: int, inverse: bool) -> np.ndarray:
+    return np.exp((2j if inverse else -2j) * np.pi * power / n)
+
+
+@lowers("dft")
+def lower_dft(low: Lowering, op: Op) -> None:
+    type, attrs = low.type(op.inputs[0]), op.attrs
+    axis = attrs["axis"] % len(type.shape)
+    n = type.shape[axis]
+    if type.shape[-1] != 2 or n == 0:
+        raise Unsupported("its last axis does not hold pairs, or its axis is empty")
+    if n == 1:
+        low.define(op.outputs[0], low.entry(op.inputs[0]))
+        return
+    if n > LONGEST:
+        raise Unsupported(f"a transform of {n} numbers is longer than {LONGEST}")
+    x, out = low.dense(low.entry(op.inputs[0])), low.destination(op.outputs[0])
+    outer, _, inner = as_slabs(type.shape[:-1], axis)
+    divided = {"backward": attrs["inverse"], "forward": not attrs["inverse"]}.get(attrs["norm"])
+    scale = n**-0.5 if divided is None else 1 / n if divided else 1.0
+    spec = Fourier(x.dtype, outer, n, inner, attrs["inverse"], scale)
+    low.add(Kernel("fourier", spec, (x, out), location=op.location))
+    low.define(op.outputs[0], out)

@@ -1,0 +1,82 @@
+"""Discrete Fourier transforms equal their definition, for every length, on any axis, for any number of lines."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from core.codegen.kernels import units
+from core.ops.common.types import as_dtype
+from core.plan import fourier
+from core.plan.data import Kernel
+from tests.core.codegen.stepwise import all_compiled, block_of, compiled
+
+LENGTHS = [2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 17, 19, 20, 26, 34, 35, 60, 64, 97, 128, 143, 257]
+"""Of one pass and of several, with each radix, and with prime factors that need a convolution."""
+
+LINES = [((), ()), ((5,), ()), ((19,), ()), ((), (3,)), ((2,), (8,)), ((2,), (21,)), ((3, 2), (2, 5))]
+"""The axes before and after the transformed one: whole and partial vectors of lines."""
+
+
+def pairs(*shape: int, dtype: str = "float64") -> np.ndarray:
+    return np.random.default_rng(len(shape)).standard_normal((*shape, 2)).astype(dtype)
+
+
+def by_definition(x: np.ndarray, axis: int, inverse: bool, norm: str) -> np.ndarray:
+    z = np.moveaxis(x[..., 0].astype("float64") + 1j * x[..., 1], axis, -1)
+    n = z.shape[-1]
+    powers = np.outer(np.arange(n), np.arange(n)) % n
+    divisor = {"ortho": n**0.5, "backward": n if inverse else 1, "forward": 1 if inverse else n}[norm]
+    found = np.moveaxis(z @ np.exp((2j if inverse else -2j) * np.pi * powers / n) / divisor, -1, axis)
+    return np.stack([found.real, found.imag], -1)
+
+
+def agree(found: np.ndarray, wanted: np.ndarray, dtype: str) -> None:
+    error = np.sqrt(np.mean((found - wanted) ** 2) / np.mean(wanted**2))
+    assert error < (4e-7 if dtype == "float32" else 3e-15)
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_transforms_of_every_length_equal_their_definition(n):
+    how = [(False, "backward"), (True, "backward"), (False, "ortho"), (True, "forward")]
+    for number, (before, after) in enumerate(LINES):
+        x, axis = pairs(*before, n, *after, dtype=("float32", "float64")[number % 2]), len(before)
+        inverse, norm = how[(number + n) % 4]
+        found = compiled("dft", x, axis=axis, inverse=inverse, norm=norm)
+        agree(found, by_definition(x, axis, inverse, norm), str(x.dtype))
+
+
+@pytest.mark.parametrize("n", [1024, 1000, 1009])
+def test_long_transforms_equal_their_definition(n):
+    x = pairs(2, n, dtype="float32")
+    agree(compiled("dft", x, axis=1), by_definition(x, 1, False, "backward"), "float32")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_transforms_of_16_bit_floats_are_computed_in_float32(dtype):
+    x = pairs(3, 12, dtype="float32").astype(as_dtype(dtype))
+    wanted = compiled("dft", x.astype("float32"), axis=1).astype(x.dtype)
+    np.testing.assert_array_equal(compiled("dft", x, axis=1), wanted)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_number_that_is_not_finite_reaches_no_other_line(bad):
+    x = pairs(19, 6)
+    x[4, 2, 0] = bad
+    found = compiled("dft", x, axis=1)
+
+    assert np.isnan(found[4]).any() or np.isinf(found[4]).any()
+    assert np.isfinite(np.delete(found, 4, 0)).all()
+
+
+def test_a_long_transform_stays_with_the_reference_executor(monkeypatch):
+    monkeypatch.setattr(fourier, "LONGEST", 5)
+
+    assert not all_compiled(block_of("dft", pairs(2, 6), axis=1))
+    assert all_compiled(block_of("dft", pairs(2, 5), axis=1))
+
+
+@pytest.mark.parametrize(("outer", "inner", "most"), [(64, 1, 16), (5, 1, 5), (3, 40, 30), (2, 3, 2)])
+def test_lines_are_split_into_units_for_threads(outer, inner, most):
+    spec = fourier.Fourier("float32", outer, 8, inner, False, 1.0)
+    assert 1 <= units(Kernel("fourier", spec, ())) <= most
