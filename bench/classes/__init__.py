@@ -9,6 +9,7 @@ fusion         attention, large vocabularies, graphs, tables of words, many smal
 convolution    residual, depthwise, transposed and dilated convolutions, with batch norm
 lattices       CTC and conditional random fields
 tables         sparse updates of large tables
+spectra        nets and losses on frequencies
 systems        factorisations and linear systems
 second_order   gradients of gradients, and small nets
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.classes import convolution, fusion, lattices, recurrence, second_order, systems, tables
+from bench.classes import convolution, fusion, lattices, recurrence, second_order, spectra, systems, tables
 from bench.workload import Workload
 
 __all__ = ["CLASSES"]
@@ -28,6 +29,7 @@ CLASSES: dict[str, Callable[[], Workload]] = {
     **convolution.WORKLOADS,
     **lattices.WORKLOADS,
     **tables.WORKLOADS,
+    **spectra.WORKLOADS,
     **systems.WORKLOADS,
     **second_order.WORKLOADS,
 }

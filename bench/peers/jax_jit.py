@@ -18,6 +18,7 @@ from bench.classes import (
     lattices_jax,
     recurrence_jax,
     second_order_jax,
+    spectra_jax,
     systems_jax,
     tables_jax,
 )
@@ -246,6 +247,7 @@ LOSSES: dict[str, Callable[..., Any]] = {
     **convolution_jax.LOSSES,
     **lattices_jax.LOSSES,
     **tables_jax.LOSSES,
+    **spectra_jax.LOSSES,
     **systems_jax.LOSSES,
     **second_order_jax.LOSSES,
 }

@@ -14,6 +14,7 @@ from bench.classes import (
     lattices_tf,
     recurrence_tf,
     second_order_tf,
+    spectra_tf,
     systems_tf,
     tables_tf,
 )
@@ -257,6 +258,7 @@ LOSSES: dict[str, Loss] = {
     **convolution_tf.LOSSES,
     **lattices_tf.LOSSES,
     **tables_tf.LOSSES,
+    **spectra_tf.LOSSES,
     **systems_tf.LOSSES,
     **second_order_tf.LOSSES,
 }

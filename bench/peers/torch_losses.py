@@ -14,6 +14,7 @@ from bench.classes import (
     lattices_torch,
     recurrence_torch,
     second_order_torch,
+    spectra_torch,
     systems_torch,
     tables_torch,
 )
@@ -173,6 +174,7 @@ LOSSES: dict[str, Loss] = {
     **convolution_torch.LOSSES,
     **lattices_torch.LOSSES,
     **tables_torch.LOSSES,
+    **spectra_torch.LOSSES,
     **systems_torch.LOSSES,
     **second_order_torch.LOSSES,
 }
