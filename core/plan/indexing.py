@@ -18,6 +18,7 @@ from core.plan.fusion import Fusion, Member
 from core.plan.gathered_products import reads_rows
 from core.plan.halves import narrowed, widened
 from core.plan.lowering import Lowering, lowers
+from core.plan.ranges import even_places, taken_evenly
 from core.plan.reduce import reduced
 from core.plan.rows_at import read_by_fusions, rows_at
 from core.plan.shapes import reshaped
@@ -224,7 +225,11 @@ def lower_gather(low: Lowering, op: Op) -> None:
         raise Unsupported("positions of several elements of a row")
     x = low.type(source)
     axis = op.attrs["axis"] % x.rank
-    where = low.type(index)
+    where, places = low.type(index), even_places(low.entry(index))
+    even = None if places is None else taken_evenly(low.stored(low.entry(source)), places, axis)
+    if even is not None:
+        low.define(op.outputs[0], even)
+        return
     number = low.shared.check(
         "index_out_of_range", f"an index is out of range for an axis of size {x.shape[axis]}", op.location
     )

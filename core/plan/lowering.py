@@ -19,6 +19,7 @@ from core.plan.data import Instruction, Interpreted, Kernel, Root, Stack, View
 from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.plan import Check
+from core.plan.ranges import affine
 from core.plan.sizes import Size
 from core.plan.storage import Storage
 from core.plan.target import Target
@@ -188,6 +189,9 @@ class Lowering(Storage):
             except ExecutionError as error:  # the error belongs to the run, and only if the op is reached
                 raise Unsupported(str(error)) from None
             return Uniform(result[()], type.dtype, type.shape)
+        even = affine(op, entries, type.shape)
+        if even is not None:
+            return even
         refused = self.target.refusal(op, attrs, dtypes, type.dtype)
         if refused is not None:
             raise Unsupported(f"{op} of {', '.join(dtypes)} has no machine code: {refused}")
