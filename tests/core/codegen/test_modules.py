@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import backpass_client as bp
 from bench.workloads import WORKLOADS
-from core.codegen import backend, module, step
+from core.codegen import backend, machine, module, step
+from core.codegen.compilers import Compilers
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training
 from core.plan import plan_block
@@ -111,3 +113,28 @@ def test_tables_of_other_numbers_have_other_names():
 
     assert len(set(names)) == len(set(tables)) == len(one.globals)
     assert all(one.globals[n].count("i64 ") == len(t) for n, t in zip(names, tables, strict=True))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_llvm_survives_the_adjoints_of_transposed_tables(rows, monkeypatch):
+    """LLVM's pass NewGVN ended the compiler process for two rows."""
+
+    @bp.program
+    def distances():
+        x, y, v = (bp.parameter(n, bp.f64[shape]) for n, shape in (("x", (rows, 9)), ("y", (9, 9)), ("v", (rows, 9))))
+        w, u = bp.parameter("w", bp.f64[9, rows]), bp.parameter("u", bp.f64[rows, 9])
+        near = (bp.transpose(bp.cdist(x, y), axes=(1, 0)) * w).sum()
+        far = (bp.transpose(bp.einsum(x, v, equation="ab,ab->ba") * 2.0, axes=(1, 0)) * u).sum()
+        return {"loss": near + far}
+
+    compilers = Compilers()
+    monkeypatch.setattr(machine.STATE, "process", compilers)
+    try:
+        executable = compile_gradient(read(distances.document()), GradientQuery(loss="loss"))
+        rng = np.random.default_rng(rows)
+        values = {v.name: rng.normal(size=v.type.shape) for v in executable.inputs}
+        found = executable.compiled().step(values).gradients
+    finally:
+        compilers.close()
+    for name, wanted in executable.step(values).gradients.items():
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-12, atol=1e-12)
