@@ -18,26 +18,21 @@ OpCall = tuple[str, tuple[Any, ...], dict[str, Any]]
 def index_ops(index: Any, ndim: Callable[[], int], size: Callable[[int], Any], fixed: bool = False) -> list[OpCall]:
     """The ops that index an array, in order; each takes the output of the one before as its first input.
 
-    index:      integers, slices, `...` and None as in numpy; or one integer array of positions on axis 0.
+    index:      integers, slices, `...` and None as in numpy, and one list or array of integers. As numpy moves its axis
+                where a slice stands between it and an integer, that is refused.
     ndim, size: the rank of the array, and its size on an axis. They are functions because the answer may cost a
                 request; only `...` needs the first, and only negative positions need the second.
     fixed:      whether integer positions become attributes of a slice. By default they are passed as values, so that
                 tapes that differ in a position share one compiled structure.
     Raises TypeError for any other index.
     """
-    if isinstance(index, np.ndarray | list):
-        positions = np.asarray(index)
-        if positions.dtype.kind not in "iu":
-            raise TypeError(
-                f"cannot index with an array of {positions.dtype}, only with integers; "
-                "for a mask use masked_select or where"
-            )
-        return [("gather", (positions,), {})]
     items = list(index) if isinstance(index, tuple) else [index]
     used = sum(each is not None and each is not Ellipsis for each in items)
-    if Ellipsis in items:
-        at = items.index(Ellipsis)
+    if any(each is Ellipsis for each in items):
+        at = next(i for i, each in enumerate(items) if each is Ellipsis)
         items[at : at + 1] = [slice(None)] * (ndim() - used)
+    _check_order(items)
+    many: list[tuple[int, np.ndarray]] = []
     sliced: list[tuple[int, slice]] = []
     single: list[tuple[int, int]] = []
     new: list[int] = []
@@ -53,6 +48,10 @@ def index_ops(index: Any, ndim: Callable[[], int], size: Callable[[int], Any], f
             out += 1
         elif isinstance(each, int | np.integer) and not isinstance(each, bool):
             single.append((axis, int(each)))
+        elif isinstance(each, np.ndarray | list):
+            positions = _positions(each)
+            many.append((axis, positions))
+            out += positions.ndim
         else:
             raise TypeError(f"cannot index with {each!r} of type {type(each).__name__}")
         axis += 1
@@ -77,11 +76,37 @@ def index_ops(index: Any, ndim: Callable[[], int], size: Callable[[int], Any], f
         if position < 0:
             position += size(axis)
         ops.append(("gather", (np.array(position, np.int64),), {"axis": axis}))
+    for axis, positions in many:
+        if (positions < 0).any() and isinstance(n := size(axis), int):
+            positions = np.where(positions < 0, positions + n, positions)
+        gone = sum(at < axis for at, _ in single)
+        ops.append(("gather", (positions,), {"axis": axis - gone} if axis > gone else {}))
+        squeezed = [at + (positions.ndim - 1) * (at > axis) for at in squeezed]
     if squeezed:
         ops.append(("squeeze", (), {"axes": squeezed}))
     if new:
         ops.append(("unsqueeze", (), {"axes": new}))
     return ops
+
+
+def _positions(given: Any) -> np.ndarray:
+    positions = np.asarray(given)
+    if positions.dtype.kind not in "iu":
+        raise TypeError(
+            f"cannot index with an array of {positions.dtype}, only with integers; "
+            "for a mask use masked_select or where"
+        )
+    return positions
+
+
+def _check_order(items: list[Any]) -> None:
+    """Raises TypeError for an index whose result numpy would give another order of axes, and for two arrays."""
+    arrays = [i for i, each in enumerate(items) if isinstance(each, np.ndarray | list)]
+    if len(arrays) > 1:
+        raise TypeError("cannot index with two arrays at once: index with one after the other, or use gather_nd")
+    chosen = [i for i, each in enumerate(items) if i in arrays or isinstance(each, int | np.integer)]
+    if arrays and chosen[-1] - chosen[0] >= len(chosen):
+        raise TypeError("cannot index with an array and an integer apart from it: write x[...][...]")
 
 
 def _start(s: slice) -> int:

@@ -23,6 +23,8 @@ def run(x: np.ndarray, type: str, others: tuple[Any, ...], attrs: dict[str, Any]
     if type == "gather":
         assert np.min(others[0]) >= 0, "gather counts positions from 0"
         return np.take(x, others[0], axis=attrs.get("axis", 0))
+    if type == "squeeze":
+        return np.squeeze(x, tuple(attrs["axes"]))
     assert type == "unsqueeze"
     for axis in attrs["axes"]:
         x = np.expand_dims(x, axis)
@@ -33,13 +35,15 @@ def run(x: np.ndarray, type: str, others: tuple[Any, ...], attrs: dict[str, Any]
     "index",
     [0, -1, (1, 2, 3), (slice(None), -1), (slice(2, 0, -1), 1), slice(None, None, -1), (..., 2), (0, ..., slice(1, 3)),
      None, (None, 1, None, slice(1, None)), (..., None), [2, 0], np.array([[0, 1], [2, 2]]),
-     (np.int64(1), np.int32(-2)),
+     (np.int64(1), np.int32(-2)), (slice(None), [1, 2, 0]), (..., np.array([0, 3, 3])),
+     (slice(1), None, [[0, 1]], None), (0, [1, 3]), ([2, 0], 1, slice(2)), [-1, 0], (slice(None, None, -1), [-1, 2], 1), (1, [-4, 2], -1),
     ],
     ids=repr,
 )  # fmt: skip
-def test_the_ops_of_an_index_select_the_same_part_as_numpy(index: Any):
+@pytest.mark.parametrize("fixed", [False, True])
+def test_the_ops_of_an_index_select_the_same_part_as_numpy(index: Any, fixed: bool):
     found = A
-    for op in index_ops(index, lambda: A.ndim, lambda axis: A.shape[axis]):
+    for op in index_ops(index, lambda: A.ndim, lambda axis: A.shape[axis], fixed):
         found = run(found, *op)
 
     np.testing.assert_array_equal(found, A[index])
@@ -53,7 +57,9 @@ def test_an_index_without_negative_positions_needs_no_shape(index: Any):
     assert index_ops(index, unknown, unknown)
 
 
-@pytest.mark.parametrize("index", ["x", 1.5, True, (0, True), A > 1, [0.5]], ids=repr)
+@pytest.mark.parametrize(
+    "index", ["x", 1.5, True, (0, True), A > 1, [0.5], ([0], [1]), (0, slice(None), [1])], ids=repr
+)
 def test_an_index_of_other_types_than_integers_raises_type_error(index: Any):
     with pytest.raises(TypeError, match="cannot index"):
         index_ops(index, lambda: 3, lambda axis: A.shape[axis])
