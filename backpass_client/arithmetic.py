@@ -139,6 +139,9 @@ class Arithmetic(ABC, Generic[R]):
     def max(self, axis: Any = None, keepdims: bool = False) -> R:
         return self._op("reduce_max", **_over(axis, keepdims))
 
+    def min(self, axis: Any = None, keepdims: bool = False) -> R:
+        return self._op("reduce_min", **_over(axis, keepdims))
+
 
 def is_number(value: Any) -> bool:
     """Whether `value` is a scalar of Python or numpy, which takes the dtype of the other operand."""

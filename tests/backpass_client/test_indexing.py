@@ -36,7 +36,8 @@ def run(x: np.ndarray, type: str, others: tuple[Any, ...], attrs: dict[str, Any]
     [0, -1, (1, 2, 3), (slice(None), -1), (slice(2, 0, -1), 1), slice(None, None, -1), (..., 2), (0, ..., slice(1, 3)),
      None, (None, 1, None, slice(1, None)), (..., None), [2, 0], np.array([[0, 1], [2, 2]]),
      (np.int64(1), np.int32(-2)), (slice(None), [1, 2, 0]), (..., np.array([0, 3, 3])),
-     (slice(1), None, [[0, 1]], None), (0, [1, 3]), ([2, 0], 1, slice(2)), [-1, 0], (slice(None, None, -1), [-1, 2], 1), (1, [-4, 2], -1),
+     (slice(1), None, [[0, 1]], None), (0, [1, 3]), ([2, 0], 1, slice(2)), [-1, 0],
+     (slice(None, None, -1), [-1, 2], 1), (1, [-4, 2], -1),
     ],
     ids=repr,
 )  # fmt: skip
