@@ -60,6 +60,8 @@ def scaled_dot_product_attention(
         scores = tanh(scores / softcap) * softcap
     if mask is None and not causal:
         return matmul(softmax(scores), value)
+    if key.shape[-2] == 0:
+        return matmul(scores, value)  # no key is visible
     if mask is not None and mask.dtype != "bool":
         scores, mask = scores + mask, None
     if causal:

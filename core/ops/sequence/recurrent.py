@@ -157,7 +157,13 @@ def _over_time(step, x, states, weight_x, weight_h, bias_x, bias_h, reverse: boo
         raise ProgramError(
             f"needs [time, batch, input] and [batch, hidden], not {x.type}, {states[0].type}", "shape_mismatch"
         )
+    x = _narrowed(x, (-1, states[0].shape[0], -1))
     states = [_narrowed(each, (x.shape[1], weight_h.shape[1])) for each in states]
+    if any(each.shape[0] != x.shape[1] for each in states):
+        raise ProgramError(
+            f"x and the states must have one batch, not {x.type}, {', '.join(str(s.type) for s in states)}",
+            "shape_mismatch",
+        )
     shares = _projected(x, weight_x, bias_x)
     captured = [weight_h] if bias_h is None else [weight_h, bias_h]
     b = BlockBuilder()
@@ -181,10 +187,10 @@ def _over_time(step, x, states, weight_x, weight_h, bias_x, bias_h, reverse: boo
     return (every, *last)
 
 
-def _narrowed(state, sizes: tuple[int, int]):
-    """A state [batch, hidden] with the sizes that x and the weights tell: the steps give states of these sizes."""
-    wanted = tuple(n if m == -1 else m for m, n in zip(state.shape, sizes, strict=True))
-    return state if wanted == state.shape else state.builder.emit("check_shape", state, shape=wanted)
+def _narrowed(x, sizes: tuple[int, ...]):
+    """x with `sizes`, which other operands tell, where its own are not known: a step gives states of known sizes."""
+    wanted = tuple(n if m == -1 else m for m, n in zip(x.shape, sizes, strict=True))
+    return x if wanted == x.shape else x.builder.emit("check_shape", x, shape=wanted)
 
 
 @composite(outputs=("out", "h_out"))

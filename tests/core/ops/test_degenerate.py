@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.ir.errors import ExecutionError
+from core.compiler.compile import optimize
+from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ExecutionError, ProgramError
+from core.runtime.reference import execute
 from tests.programs import Sketch, close, grads
 
 
@@ -94,3 +98,31 @@ def test_only_the_last_of_several_writes_gets_a_gradient():
 
     close(found["u"], [0, 12, 14])
     close(found["x"], [0, 0, 6])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_without_keys_gives_zeros(causal):
+    b = BlockBuilder()
+    shapes = {"query": (2, 4, 3), "key": (2, 0, 3), "value": (2, 0, 5)}
+    given = [b.param(TensorType(shape, "float64")) for shape in shapes.values()]
+    block = b.build([b.emit("scaled_dot_product_attention", *given, causal=causal)])
+
+    (found,) = execute(optimize(block), [np.ones(shape) for shape in shapes.values()])
+    np.testing.assert_array_equal(found, np.zeros((2, 4, 5)))
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_a_recurrence_over_an_open_batch_takes_the_batch_of_its_state(cell):
+    gates, states = {"rnn": (1, 1), "gru": (3, 1), "lstm": (4, 2)}[cell]
+    rng = np.random.default_rng(0)
+    values = [rng.normal(size=shape) for shape in ((3, 2, 4), *[(2, 5)] * states, (5 * gates, 4), (5 * gates, 5))]
+
+    def block_of(batch: int) -> Block:
+        b = BlockBuilder()
+        types = [TensorType(v.shape, "float64") for v in values]
+        types[0] = TensorType((3, batch, 4), "float64")
+        return optimize(b.build([b.emit(cell, *map(b.param, types))[0]]))
+
+    np.testing.assert_array_equal(execute(block_of(-1), values)[0], execute(block_of(2), values)[0])
+    with pytest.raises(ProgramError, match="must have one batch"):
+        block_of(3)
