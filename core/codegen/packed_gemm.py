@@ -33,6 +33,11 @@ GROUP_BYTES = 2**20
 ROWS_BYTES = 200_000
 """Most bytes of packed rows of a: they stay in the second cache, with one panel of b."""
 
+SHARES = 8
+"""Panels of a part, if all threads have a part of so many: a part packs its rows of a again, and reads pieces of the
+rows of b.
+"""
+
 USES = 4
 """Fewest vectors of sums that a packed number of a is used for."""
 
@@ -191,7 +196,8 @@ def packed_gemm_of(each: Gemm, threads: int = 1) -> PackedGemm | None:
         return replace(shape, shares=shape.panels)
     chunks = 4 * threads
     shape = replace(shape, least=PARTS if sums else max(PARTS, chunks * shape.room))
-    shape = replace(shape, shares=shape.bands * shape.panels // chunks)
+    panels = shape.bands * shape.panels
+    shape = replace(shape, shares=max(panels // chunks, min(SHARES, panels // threads)))
     if shape.parts < threads and not sums and m * n * k >= SHARED // 2 and each.c.shape[:-2] == ():
         return replace(shape, band=max(NARROW, m // math.ceil(threads / shape.panels)))
     return shape
