@@ -31,12 +31,13 @@ class Mixture:
     pool:   states; kept: further results.
     depth:  of loops around this block.
     scored: whether states are compared with rows of tables, too.
-    rare:   draws of forms that were added later, so that the mixtures of old seeds keep their shapes.
+    rare, last: draws of forms that were added later, so that the mixtures of old seeds keep their shapes.
     """
 
     def __init__(self, draw: random.Random, dtype: str, scored: bool = False) -> None:
         self.draw, self.dtype, self.scored = draw, dtype, scored
         self.rare = random.Random(str(draw.getstate()[1][:4]))
+        self.last = random.Random(f"{draw.getstate()[1][:4]} last")
         self.rng = np.random.default_rng(draw.getrandbits(32))
         self.batch, self.time = draw.choice((1, 2, 2, 3)), draw.choice((1, 2, 5, 11, 19, 33))
         self.width = draw.choice((3, 4, 16, 17, 18, 20, 35, 36) if scored else (2, 4, 6, 16, 17, 18, 24, 34))
@@ -315,6 +316,7 @@ class Mixture:
         """A loop over time whose body mixes further statements; sequences may have lengths."""
         inner = Mixture.__new__(Mixture)
         inner.draw, inner.rare, inner.dtype, inner.rng = self.draw, self.rare, self.dtype, self.rng
+        inner.last = self.last
         inner.scored = self.scored
         inner.batch, inner.time, inner.width, inner.depth = self.batch, 1, self.width, self.depth + 1
         inner.b, inner.values, inner.pool, inner.kept = BlockBuilder(), [], [], []
@@ -397,6 +399,38 @@ class Mixture:
         made = self.emit("reshape", made, shape=self.shape)
         self.pool.append(self.emit("relu", made + self.one()) if pick.random() < 0.3 else made)
 
+    def windowed(self) -> None:
+        """Windows of time, which may overlap, read by a product, a running sum, a maximum or a transform."""
+        x, pick, t = self.one(), self.last, self.time
+        length, step = pick.randint(1, t), pick.choice((1, 1, 2, 3))
+        count = (t - length) // step + 1
+        starts = self.emit("range", start=0.0, end=float(count * step), step=float(step), dtype="int64")
+        along = self.emit("range", start=0.0, end=float(length), dtype="int64")
+        at = self.emit("unsqueeze", starts, axes=(1,)) + self.emit("unsqueeze", along, axes=(0,))
+        frames = self.emit("gather", x, at, axis=1)  # [batch, count, length, width]
+        how = pick.randrange(5)
+        if how == 0:
+            made = self.emit("matmul", self.given(1, length), frames)
+        elif how == 1:
+            made = self.emit("cumsum", frames, axis=2) * (1.0 / length)
+        elif how == 2:
+            made = frames - self.emit("reduce_max", frames, axes=(2,), keepdims=True)
+        elif how == 3:
+            made = self.emit("matmul", frames, frames, transpose_x=True) * (1.0 / length)
+        else:
+            made = self.emit("rfft", frames, axis=2, norm="ortho")
+            made = self.emit("reduce_sum", self.emit("square", made), axes=(4,))
+        self.add(x + self.emit("unsqueeze", self.emit("reduce_mean", made, axes=(1, 2)), axes=(1,)))
+
+    def filtered(self) -> None:
+        """A product of frequencies with weights, along time or along the width."""
+        x, pick = self.one(), self.last
+        axis = pick.choice((1, 2))
+        size = self.shape[axis]
+        found = self.emit("rfft", x, axis=axis, norm="ortho")
+        found = found * self.given(*found.shape[1:], scale=1.0)
+        self.add(self.emit("irfft", found, n=size, axis=axis, norm="ortho"))
+
     def elementwise(self) -> None:
         x, y = self.one(), self.one()
         self.add(
@@ -423,6 +457,10 @@ class Mixture:
         make()
         if self.rare.random() < 0.2:
             self.normalised()
+        if self.last.random() < 0.2:
+            self.windowed()
+        if self.last.random() < 0.1:
+            self.filtered()
 
 
 def mixture(seed: int, dtype: str, statements: int, scored: bool = False) -> tuple[Block, list[np.ndarray], list[str]]:

@@ -54,8 +54,8 @@ def affine(op: str, entries: Sequence[Entry], shape: tuple[int, ...]) -> Pattern
         return None
     if op != "mul":
         sign = 1 if op == "add" else -1
-        steps = zip(_along(a, len(shape)), _along(b, len(shape)), strict=True)
-        return _pattern(shape, [s + sign * t for s, t in steps], a.offset + sign * b.offset)
+        pairs = zip(_along(a, len(shape)), _along(b, len(shape)), strict=True)
+        return _pattern(shape, [s + sign * t for s, t in pairs], a.offset + sign * b.offset)
     numbers, factor = (a, b) if isinstance(entries[1], Uniform) else (b, a)
     if any(factor.strides):
         return None
