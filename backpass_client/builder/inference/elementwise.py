@@ -14,26 +14,22 @@ from backpass_client.builder.inference.sizes import (
     integers,
     same_dtype,
 )
-from backpass_client.builder.types import INTEGERS, InvalidOp, NotKnown, Type
+from backpass_client.builder.types import INTEGERS, InvalidOp, Type
 
 __all__: list[str] = []
 
 
 @rule("equal", "not_equal", "less_than", "less_equal", "greater_than", "greater_equal")
 def comparison(x: Type, y: Type, axis: int | None = None, **attrs: Any) -> Type:
-    if axis is not None:
-        raise NotKnown
-    return Type("bool", broadcast(x, y).shape)
+    return Type("bool", broadcast(x, y, axis=axis).shape)
 
 
 @rule("logical_and", "logical_or", "logical_xor", "logical_not")
 def logic(*types: Type, axis: int | None = None, **attrs: Any) -> Type:
-    if axis is not None:
-        raise NotKnown
     for each in types:
         if each.dtype not in ("bool", None):
             raise InvalidOp(f"needs bool operands, not {each}")
-    return broadcast(*types)
+    return broadcast(*types, axis=axis)
 
 
 @rule("isnan", "isinf", "isfinite")
@@ -43,9 +39,7 @@ def classified(x: Type, **attrs: Any) -> Type:
 
 @rule("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift")
 def bits(x: Type, y: Type, axis: int | None = None, **attrs: Any) -> Type:
-    if axis is not None:
-        raise NotKnown
-    return broadcast(x, y)
+    return broadcast(x, y, axis=axis)
 
 
 @rule("where")
@@ -68,9 +62,7 @@ def cast(x: Type, dtype: str, **attrs: Any) -> Type:
 @rule("div", "pow", "atan2", "hypot")
 def of_floats(x: Type, y: Type, axis: int | None = None, **attrs: Any) -> Type:
     floats(x, y)
-    if axis is not None:
-        raise NotKnown
-    return broadcast(x, y)
+    return broadcast(x, y, axis=axis)
 
 
 @rule("lerp")
@@ -135,9 +127,7 @@ def barrier(x: list[Type], **attrs: Any) -> list[Type]:
     "elementwise_mod", "elementwise_pow", "elementwise_floordiv",
 )  # fmt: skip
 def aligned(x: Type, y: Type, axis: int | None, **attrs: Any) -> Type:
-    if axis is None:
-        return broadcast(x, y)
-    return Type(same_dtype(x, y), x.dims)
+    return broadcast(x, y, axis=axis)
 
 
 @rule("glu", "maxout")

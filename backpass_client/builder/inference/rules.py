@@ -53,9 +53,7 @@ def output_types(signature: OpSignature, given: Mapping[str, Any], attrs: Mappin
 
 
 def _elementwise(*types: Any, **attrs: Any) -> Type:
-    if attrs.get("axis") is not None:
-        raise NotKnown
-    return broadcast(*(type for type in types if type is not None))
+    return broadcast(*(type for type in types if type is not None), axis=attrs.get("axis"))
 
 
 def _shown(given: Mapping[str, Any]) -> str:

@@ -43,8 +43,13 @@ def same_dtype(*types: Type) -> str:
     return next((each.kind for each in types if each.dtype is not None), None) or types[0].kind
 
 
-def broadcast(*types: Type) -> Type:
-    """The type of an elementwise op that keeps its dtype."""
+def broadcast(*types: Type, axis: int | None = None) -> Type:
+    """The type of an elementwise op that keeps its dtype.
+
+    axis: of the first operand, at which the second one begins; that one is then no larger.
+    """
+    if axis is not None:
+        return Type(same_dtype(*types), types[0].dims)
     return Type(same_dtype(*types), broadcast_sizes(*(each.dims for each in types)))
 
 

@@ -26,7 +26,6 @@ INFERRED = {
 LESS = {
     "padding": "transposed convolutions with a padding in words",
     "equation": "einsum with an ellipsis",
-    "axis": "elementwise ops with an axis",
     "ceil_mode": "poolings with ceil_mode",
     "scale_factor": "interpolate by a factor",
 }
