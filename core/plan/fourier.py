@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 
 import numpy as np
@@ -45,9 +46,7 @@ class Fourier:
     @property
     def length(self) -> int:
         """The length of the transforms that the passes compute."""
-        if self.is_direct:
-            return self.n
-        return next(m for m in count(2 * self.n - 1) if max(_radices(m), default=m) <= 5)
+        return self.n if self.is_direct else _length_for(self.n)
 
     @property
     def radices(self) -> list[int]:
@@ -77,6 +76,12 @@ class Fourier:
         """Time, in additions and multiplications that take as long."""
         each = sum(2 * r + 8 for r in self.radices) + 8
         return self.outer * self.inner * self.length * each * (1 if self.is_direct else 2)
+
+
+@lru_cache(64)
+def _length_for(n: int) -> int:
+    """The least length of fast transforms that the convolution of n numbers with 2 n - 1 others fits into."""
+    return next(m for m in count(2 * n - 1) if max(_radices(m), default=m) <= 5)
 
 
 def _radices(n: int) -> list[int]:
