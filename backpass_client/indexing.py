@@ -18,8 +18,8 @@ OpCall = tuple[str, tuple[Any, ...], dict[str, Any]]
 def index_ops(index: Any, ndim: Callable[[], int], size: Callable[[int], Any], fixed: bool = False) -> list[OpCall]:
     """The ops that index an array, in order; each takes the output of the one before as its first input.
 
-    index:      integers, slices, `...` and None as in numpy, and one list or array of integers. As numpy moves its axis
-                where a slice stands between it and an integer, that is refused.
+    index:      integers, slices, `...` and None as in numpy, and one list or array of integers. Integers must stand
+                beside the array: numpy moves the axes of an array that a slice separates from an integer.
     ndim, size: the rank of the array, and its size on an axis. They are functions because the answer may cost a
                 request; only `...` needs the first, and only negative positions need the second.
     fixed:      whether integer positions become attributes of a slice. By default they are passed as values, so that
@@ -28,8 +28,8 @@ def index_ops(index: Any, ndim: Callable[[], int], size: Callable[[int], Any], f
     """
     items = list(index) if isinstance(index, tuple) else [index]
     used = sum(each is not None and each is not Ellipsis for each in items)
-    if any(each is Ellipsis for each in items):
-        at = next(i for i, each in enumerate(items) if each is Ellipsis)
+    at = next((i for i, each in enumerate(items) if each is Ellipsis), None)
+    if at is not None:
         items[at : at + 1] = [slice(None)] * (ndim() - used)
     _check_order(items)
     many: list[tuple[int, np.ndarray]] = []
@@ -90,6 +90,7 @@ def index_ops(index: Any, ndim: Callable[[], int], size: Callable[[int], Any], f
 
 
 def _positions(given: Any) -> np.ndarray:
+    """The array of a list of positions. Raises TypeError unless they are integers."""
     positions = np.asarray(given)
     if positions.dtype.kind not in "iu":
         raise TypeError(
@@ -100,7 +101,7 @@ def _positions(given: Any) -> np.ndarray:
 
 
 def _check_order(items: list[Any]) -> None:
-    """Raises TypeError for an index whose result numpy would give another order of axes, and for two arrays."""
+    """Raises TypeError for two arrays, and for an array apart from an integer, whose axes numpy would move."""
     arrays = [i for i, each in enumerate(items) if isinstance(each, np.ndarray | list)]
     if len(arrays) > 1:
         raise TypeError("cannot index with two arrays at once: index with one after the other, or use gather_nd")

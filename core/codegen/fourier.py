@@ -21,7 +21,7 @@ from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.transpose import transposed_square
-from core.codegen.vector_slices import interleaved, load_phases, mask, move
+from core.codegen.vector_slices import for_each_slice, interleaved, load_phases, mask, move
 from core.plan.fourier import Fourier
 
 __all__ = ["fourier", "fourier_scratch", "fourier_units"]
@@ -40,7 +40,7 @@ def fourier_units(spec: Fourier) -> int:
 
 
 def fourier_scratch(spec: Fourier) -> int:
-    """Bytes of two buffers of all numbers of the transform, and of what a square at the end writes too much."""
+    """Bytes of two buffers for the transform; the last square reads up to a vector of rows after its numbers."""
     width = _width(spec)
     return 2 * (spec.length + width) * 2 * width * itemsize(spec.dtype)
 
@@ -102,47 +102,37 @@ def _adjacent_lines(lines: _Lines, unit: IRValue) -> None:
     length, first = 2 * spec.n, f.op(f"mul nsw {unit}, {width}", "int64")
     numbers = [f.binary("add", first, I64(i)) for i in range(width)]
     given, result = lines.buffer(1), lines.buffer(lines.last)
-    columns = _blocks(length, width)
 
-    for at, count in columns:
-        with _counted(f, at, width) as column:
-            square = []
-            for number in numbers:
-                line = f.intrinsic("smin", number, I64(spec.outer - 1))
-                address = move(f, f.param("x"), spec.dtype, (line, length), (column, 1))
-                square.append(f.load(address, spec.dtype, width, mask(count, width)))
-            for i, vector in enumerate(transposed_square(f, square)[:count]):
-                f.store(vector, move(f, given, spec.dtype, (column, width), by=i * width))
+    def gather(column: IRValue, count: int) -> None:
+        square = []
+        for number in numbers:
+            line = f.intrinsic("smin", number, I64(spec.outer - 1))
+            address = move(f, f.param("x"), spec.dtype, (line, length), (column, 1))
+            square.append(f.load(address, spec.dtype, width, mask(count, width)))
+        for i, vector in enumerate(transposed_square(f, square)[:count]):
+            f.store(vector, move(f, given, spec.dtype, (column, width), by=i * width))
 
+    def scatter(column: IRValue, count: int) -> None:
+        addresses = [move(f, result, spec.dtype, (column, width), by=i * width) for i in range(width)]
+        square = [f.load(address, spec.dtype, width) for address in addresses]
+        for number, vector in zip(numbers, transposed_square(f, square), strict=True):
+            with f.when(f.compare("icmp slt", number, I64(spec.outer))):
+                address = move(f, f.param("out"), spec.dtype, (number, length), (column, 1))
+                f.store(vector, address, mask(count, width))
+
+    for_each_slice(f, length, width, gather, unrolled=1)
     lines.transform(lines.reader(1), lines.writer(lines.last))
-
-    for at, count in columns:
-        with _counted(f, at, width) as column:
-            square = [
-                f.load(move(f, result, spec.dtype, (column, width), by=i * width), spec.dtype, width)
-                for i in range(width)
-            ]
-            for number, vector in zip(numbers, transposed_square(f, square), strict=True):
-                with f.when(f.compare("icmp slt", number, I64(spec.outer))):
-                    address = move(f, f.param("out"), spec.dtype, (number, length), (column, 1))
-                    f.store(vector, address, mask(count, width))
-
-
-def _blocks(length: int, width: int) -> list[tuple[tuple[int, int], int]]:
-    """Ranges of starts of blocks, and the numbers in each block: whole blocks, then the rest."""
-    whole = length // width * width
-    found = [((0, whole), width), ((whole, whole + 1), length - whole)]
-    return [(at, count) for at, count in found if count and at[0] < at[1]]
+    for_each_slice(f, length, width, scatter, unrolled=1)
 
 
 @contextmanager
-def _counted(f: Function, at: tuple[int, int], step: int = 1) -> Iterator[IRValue]:
-    """A loop from ``at[0]`` to ``at[1]``; straight code if it has one trip."""
-    if at[0] + step >= at[1]:
-        yield I64(at[0])
+def _counted(f: Function, count: int) -> Iterator[IRValue]:
+    """A loop of `count` trips; straight code if there is one trip."""
+    if count == 1:
+        yield I64(0)
         return
-    with f.loop(I64(at[0]), I64(at[1]), step) as count:
-        yield count
+    with f.loop(I64(0), I64(count)) as number:
+        yield number
 
 
 def _plus(f: Function, a: IRValue, b: IRValue) -> IRValue:
@@ -160,7 +150,7 @@ class _Lines:
 
     @property
     def last(self) -> int:
-        """The buffer that may hold the transform of the numbers in buffer 1."""
+        """The buffer for the transform of the numbers in buffer 1."""
         return self._after(1) if self.spec.is_direct else 1
 
     def buffer(self, which: int) -> IRValue:
@@ -216,11 +206,11 @@ class _Lines:
     def _pass(self, radix: int, done: int, inverse: bool, roots: IRValue, read: Read, write: Write) -> None:
         """One pass. done: the product of the radices of the passes before it."""
         f, left = self.f, self.spec.length // done // radix
-        with _counted(f, (0, left)) as p:
+        with _counted(f, left) as p:
             turns = (
                 [self._number(roots, f.binary("mul", p, I64(k * done))) for k in range(1, radix)] if left > 1 else []
             )
-            with _counted(f, (0, done)) as q:
+            with _counted(f, done) as q:
                 source, target = (_plus(f, q, f.binary("mul", p, I64(step))) for step in (done, done * radix))
                 given = [read(_plus(f, source, I64(done * left * k))) for k in range(radix)]
                 for k, number in enumerate(self._butterfly(given, inverse)):
@@ -278,7 +268,7 @@ class _Lines:
     def _by_convolution(self, read: Read, write: Write) -> None:
         """The transform as a circular convolution of `length` numbers: ``2 j k = j j + k k - (k - j) (k - j)``.
 
-        `read` reads no buffer but 1, and `write` writes none but 1.
+        `read` and `write` may use buffer 1, not buffer 0.
         """
         f, spec = self.f, self.spec
         chirp, kernel, middle = self._table(spec.chirp), self._table(spec.kernel), self._after(1)

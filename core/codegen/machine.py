@@ -54,8 +54,8 @@ class Library:
 
 PASSES = ("sroa", "instruction_combine", "loop_rotate", "simplify_cfg")
 """LLVM's passes for generated text, whose vectors, fusions and unrolling are explicit. The passes of -O2 take five to
-ten times as long, and no workload of the bench gains speed from them, nor from the numbering of equal values: NewGVN
-takes a fifth of LLVM's time and ends the process for some functions that load one square many times."""
+ten times as long, and no workload of the bench gains speed from them, nor from NewGVN, which
+takes a fifth of LLVM's time. For some valid functions an assertion of NewGVN ends the process."""
 
 
 GENERATOR = 1

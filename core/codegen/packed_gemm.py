@@ -34,8 +34,8 @@ ROWS_BYTES = 200_000
 """Most bytes of packed rows of a: they stay in the second cache, with one panel of b."""
 
 SHARES = 8
-"""Panels of a part, if all threads have a part of so many: a part packs its rows of a again, and reads pieces of the
-rows of b.
+"""Panels that a part should have, if there are enough for all threads: each part packs its rows of a again, and reads a
+short piece of each row of b.
 """
 
 USES = 4

@@ -36,6 +36,7 @@ From ops to instructions:
     unsupported   the exception for ops that a plan cannot contain
     halves        16-bit floats: ops that compute in float32
     empty         ops on arrays with a size of 0
+    ranges        positions that grow evenly: a gather at them is a view
     sizes, sized  arrays whose size only the run tells, in memory for the largest size
     interpreted   an op that the reference executor runs, called from generated code
     partition     regions of generated code, and the single ops between them

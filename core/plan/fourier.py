@@ -27,8 +27,8 @@ PRIMES = (3, 5, 7, 11, 13)
 class Fourier:
     """Transforms along the middle axis of dense arrays [outer, n, inner, 2].
 
-    inverse: the sign of the exponent.
-    scale:   every result is multiplied by it.
+    inverse: whether the exponent is positive.
+    scale:   factor of every result.
     """
 
     dtype: str
@@ -59,13 +59,13 @@ class Fourier:
 
     @property
     def chirp(self) -> np.ndarray:
-        """``exp(-pi i j j / n)`` for each j."""
+        """``exp(-pi i j j / n)`` for each j; of the inverse transform ``exp(pi i j j / n)``."""
         j = np.arange(self.n)
         return _roots(j * j % (2 * self.n), 2 * self.n, self.inverse)
 
     @property
     def kernel(self) -> np.ndarray:
-        """The transform of the conjugate chirp, with neither end, divided by `length`."""
+        """The transform of the conjugate chirp at -n + 1 to n - 1, counted around `length`, and divided by it."""
         around = np.zeros(self.length, complex)
         around[: self.n] = self.chirp.conj()
         around[len(around) - self.n + 1 :] = around[self.n - 1 : 0 : -1]
@@ -80,7 +80,7 @@ class Fourier:
 
 @lru_cache(64)
 def _length_for(n: int) -> int:
-    """The least length of fast transforms that the convolution of n numbers with 2 n - 1 others fits into."""
+    """The least length, with prime factors up to 5, of a circular convolution of n numbers with 2 n - 1 others."""
     return next(m for m in count(2 * n - 1) if max(_radices(m), default=m) <= 5)
 
 

@@ -10,7 +10,7 @@ elementwise, reductions, shapes, indexing, linalg, nn, vision, sequences, signal
 
 from __future__ import annotations
 
-from backpass_client.builder.inference import (
+from backpass_client.builder.inference import (  # noqa: F401  (they declare the rules)
     elementwise,
     indexing,
     linalg,
@@ -24,15 +24,3 @@ from backpass_client.builder.inference import (
 from backpass_client.builder.inference.rules import output_types
 
 __all__ = ["output_types"]
-
-_ = (
-    elementwise,
-    indexing,
-    linalg,
-    nn,
-    reductions,
-    sequences,
-    shapes,
-    signals,
-    vision,
-)  # their rules are in the table now

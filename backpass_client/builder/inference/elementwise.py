@@ -37,11 +37,6 @@ def classified(x: Type, **attrs: Any) -> Type:
     return Type("bool", x.dims)
 
 
-@rule("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift")
-def bits(x: Type, y: Type, axis: int | None = None, **attrs: Any) -> Type:
-    return broadcast(x, y, axis=axis)
-
-
 @rule("where")
 def where(condition: Type, x: Type, y: Type, **attrs: Any) -> Type:
     if condition.dtype not in ("bool", None):

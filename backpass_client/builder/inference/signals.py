@@ -20,6 +20,13 @@ def _pairs(x: Type, axis: int) -> int:
     return at
 
 
+def _known(size: Size) -> int:
+    """A size that is a number. Raises NotKnown."""
+    if not isinstance(size, int):
+        raise NotKnown
+    return size
+
+
 def _with_size(x: Type, at: int, size: Size) -> tuple[Size, ...]:
     return (*x.dims[:at], size, *x.dims[at + 1 :])
 
@@ -40,23 +47,13 @@ def fft(x: Type, n: int | None, axis: int, **a: Any) -> Type:
 def rfft(x: Type, n: int | None, axis: int, **a: Any) -> Type:
     floats(x)
     at = as_axis(axis, x.rank)
-    return Type(x.kind, (*_with_size(x, at, _half(x.dims[at] if n is None else n)), 2))
+    return Type(x.kind, (*_with_size(x, at, _known(x.dims[at] if n is None else n) // 2 + 1), 2))
 
 
 @rule("irfft")
 def irfft(x: Type, n: int | None, axis: int, **a: Any) -> Type:
     at = _pairs(x, axis)
-    half = x.dims[at]
-    if n is None and not isinstance(half, int):
-        raise NotKnown
-    return Type(x.kind, _with_size(x, at, 2 * (half - 1) if n is None and isinstance(half, int) else n)[:-1])
-
-
-def _half(n: Size) -> int:
-    """The number of frequencies of n real numbers."""
-    if not isinstance(n, int):
-        raise NotKnown
-    return n // 2 + 1
+    return Type(x.kind, _with_size(x, at, 2 * (_known(x.dims[at]) - 1) if n is None else n)[:-1])
 
 
 @rule("stft")
@@ -66,9 +63,7 @@ def stft(
 ) -> Type:  # fmt: skip
     floats(x)
     lead = x.dims[:-2] if complex_input else x.dims[:-1]
-    time = x.dims[len(lead)]
-    if not isinstance(time, int):
-        raise NotKnown
+    time = _known(x.dims[len(lead)])
     time += 2 * (frame_length // 2) if center else 0
     if time < frame_length:
         raise InvalidOp(f"the time of {x} must have a size of at least frame_length {frame_length}")
@@ -81,11 +76,8 @@ def istft(
     x: Type, window: Type | None, frame_length: int, hop_length: int, center: bool, length: int | None, **a: Any
 ) -> Type:
     floats(x)
-    frames = x.dims[-3]
-    if length is None and not isinstance(frames, int):
-        raise NotKnown
-    if length is None and isinstance(frames, int):
-        length = (frames - 1) * hop_length + frame_length - (frame_length // 2 if center else 0)
+    if length is None:
+        length = (_known(x.dims[-3]) - 1) * hop_length + frame_length - (frame_length // 2 if center else 0)
     return Type(x.kind, (*x.dims[:-3], length))
 
 

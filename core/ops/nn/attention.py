@@ -60,8 +60,6 @@ def scaled_dot_product_attention(
         scores = tanh(scores / softcap) * softcap
     if mask is None and not causal:
         return matmul(softmax(scores), value)
-    if key.shape[-2] == 0:
-        return matmul(scores, value)  # no key is visible
     if mask is not None and mask.dtype != "bool":
         scores, mask = scores + mask, None
     if causal:
@@ -70,6 +68,8 @@ def scaled_dot_product_attention(
     last = (-1,)
     least = -1e30 if scores.dtype != "float16" else -6e4
     masked = scores if mask is None else where(mask, scores, full_like(scores, value=least))
+    if masked.shape[-1] == 0:
+        return matmul(masked, value)
     top = stop_gradient(reduce_max(masked, axes=last, keepdims=True))
     top = maximum(top, full_like(top, value=least))  # a finite maximum, because a row of -inf minus -inf would be NaN
     weight = exp(masked - top)

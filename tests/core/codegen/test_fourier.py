@@ -60,7 +60,7 @@ def test_transforms_of_16_bit_floats_are_computed_in_float32(dtype):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_number_that_is_not_finite_reaches_no_other_line(bad):
+def test_nan_and_infinity_stay_in_their_line(bad):
     x = pairs(19, 6)
     x[4, 2, 0] = bad
     found = compiled("dft", x, axis=1)
