@@ -6,8 +6,6 @@ import hashlib
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 import llvmlite
@@ -19,7 +17,7 @@ from core.device.arena import SharedArena
 from core.device.driver import Driver
 from core.device.gpu import DEVICE_TARGET
 from core.device.launches import DeviceCode
-from core.device.ptx import has_linker, ptx_of
+from core.device.ptx import has_linker, linker_version, ptx_of
 from core.device.ptx import machine_code_of as assembled
 from core.device.region import DeviceRegion
 from core.device.rules import RULES, Rules
@@ -151,16 +149,8 @@ def key_of(code: DeviceCode, architecture: str, driver: int) -> str:
     driver: its version, since some of it is PTX that only certain drivers take.
     """
     entries = [(each.kernel, each.block) for each in code.launches]
-    compiler = [GENERATOR, PASSES, llvmlite.__version__, llvm.llvm_version_info, _linker_version(), driver]
+    compiler = [GENERATOR, PASSES, llvmlite.__version__, llvm.llvm_version_info, linker_version(), driver]
     return hashlib.sha256(repr([*compiler, architecture, entries, code.text]).encode()).hexdigest()
-
-
-@cache
-def _linker_version() -> str:
-    try:
-        return version("nvidia-nvjitlink-cu12")
-    except PackageNotFoundError:
-        return ""
 
 
 def _flat(body: Sequence) -> Iterator[Instruction]:

@@ -22,7 +22,7 @@ from core.device.parts import parted
 from core.device.threads import WARP
 from core.ir.errors import ExecutionError
 
-__all__ = ["Cubin", "cubin_of", "has_linker", "machine_code_of", "ptx_of"]
+__all__ = ["Cubin", "cubin_of", "has_linker", "linker_version", "machine_code_of", "ptx_of"]
 
 PRELUDE = """
 @shared_memory = external addrspace(3) global [0 x i8], align 16
@@ -209,6 +209,10 @@ ASSEMBLERS = 2
 """Threads that assemble the functions of a text."""
 
 
+LINKERS = ("nvjitlink", "cu13")
+"""Folders of NVIDIA's packages that have nvJitLink."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cubin:
     """Machine code of a GPU. registers: most of a thread; spills: function -> bytes of registers it keeps in memory."""
@@ -223,8 +227,17 @@ class Cubin:
 
 
 def has_linker() -> bool:
-    """Whether nvJitLink is installed (the package nvidia-nvjitlink-cu12)."""
+    """Whether nvJitLink is installed (the package nvidia-nvjitlink-cu12, or that of CUDA 13)."""
     return _linker_path() is not None
+
+
+def linker_version() -> str:
+    """The version of nvJitLink; empty without it."""
+    if not has_linker():
+        return ""
+    numbers = ctypes.c_uint(), ctypes.c_uint()
+    _linker()("Version", *map(ctypes.byref, numbers))
+    return ".".join(str(each.value) for each in numbers)
 
 
 def machine_code_of(code: DeviceCode, architecture: str) -> Cubin:
@@ -278,12 +291,14 @@ def _used(report: str) -> tuple[int, dict[str, int]]:
 
 
 def _linker_path() -> Path | None:
+    """The library of CUDA 12 or, where that is missing, of CUDA 13."""
     try:
-        found = find_spec("nvidia.nvjitlink")
+        found = find_spec("nvidia")
     except ModuleNotFoundError:
         return None
-    folders = found.submodule_search_locations if found else None
-    return next((p for each in folders or () for p in Path(each).glob("lib/libnvJitLink.so.*")), None)
+    folders = [Path(each) for each in (found.submodule_search_locations if found else None) or ()]
+    places = (path for kind in LINKERS for each in folders for path in each.glob(f"{kind}/lib/libnvJitLink.so.*"))
+    return next(places, None)
 
 
 @cache
@@ -292,4 +307,4 @@ def _linker() -> Any:
     if path is None:
         raise ExecutionError("nvJitLink is not installed: it comes with nvidia-nvjitlink-cu12", "compiler_failed")
     library = ctypes.CDLL(str(path))
-    return lambda name, *args: getattr(library, f"__nvJitLink{name}_12_9")(*args)
+    return lambda name, *args: getattr(library, f"nvJitLink{name}")(*args)

@@ -136,7 +136,8 @@ class Run:
         """The error of a run that wants more bytes than allowed: permanent if it could not even succeed alone."""
         memory = self.limits.memory
         if memory is None or wanted <= allowed:
-            message = f"{needed_for} needs {wanted} bytes of memory, which the system does not have"
+            size = f"{wanted} bytes of memory" if wanted else "more memory"  # a GPU does not tell what it lacks
+            message = f"{needed_for} needs {size}, which the system does not have"
             return OutOfMemory(message, wanted=wanted, allowed=max(0, allowed))
         taken = 0 if self._used_before is None else max(0, memory.used() - self._used_before)
         allowed = max(0, allowed)

@@ -32,9 +32,9 @@ SORTS = ("sort", "argsort", "unique", "lexsort", "partition", "argpartition", "s
 """Thrust has no bfloat16."""
 WHOLE = ("det", "slogdet")
 """Functions of matrices that give the numbers of NumPy also for singular ones."""
-SCATTERED = ("int32", "uint32", "uint64", "float32", "float64")
-"""Dtypes of the atomic maximum; sums have some more."""
-SUMMED = (*SCATTERED, "float16", "complex64", "complex128")
+SCATTERED = ("int32", "uint32", "uint64", "float32")
+"""Dtypes of the atomic maximum: cupy rounds float64 numbers to float32 ones there (`fmaxf` in its atomics.cuh)."""
+SUMMED = (*SCATTERED, "float64", "float16", "complex64", "complex128")
 
 raises = False
 """Whether a failure of cuSOLVER is an error here (`cupyx.errstate`); without it cupy returns wrong numbers."""

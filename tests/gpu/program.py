@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
 from typing import Any
 
 from tests.gpu.constants import constants
 from tests.gpu.faults import cancel, kill, out_of_memory
 from tests.gpu.rig import NoGpu, Rig, Say, real
-from tests.gpu.steps import growth, ops, steps
+from tests.gpu.parallel import units
+from tests.gpu.steps import growth, times
+from tests.gpu.units import UNITS
 
 __all__ = ["CHECKS", "LIMIT_S", "RIGHT", "WITHOUT_GPU", "WRONG", "main", "run"]
 
@@ -20,28 +24,50 @@ LIMIT_S = 450.0
 
 RIGHT, WRONG, WITHOUT_GPU = 0, 1, 3
 
-CHECKS: tuple[Callable[[Rig], Say], ...] = (constants, steps, cancel, out_of_memory, kill, growth, ops)
-"""The slowest is the last: cupy compiles kernels for every op."""
+UNITS_UNTIL = 0.55
+"""The part of the time after which no unit starts."""
 
 
-def main() -> int:
-    """Run all checks on the GPU. Returns the exit status."""
+def all_units(rig: Rig, seconds: float = UNITS_UNTIL * LIMIT_S, kinds: Sequence[str] = tuple(UNITS)) -> Say:
+    """The units of these kinds; after so many seconds no more start."""
+    return units(rig, time.monotonic() + seconds, kinds)
+
+
+CHECKS: tuple[Callable[[Rig], Say], ...] = (constants, all_units, times, cancel, out_of_memory, kill, growth)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run all checks on the GPU, or those that are named. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu", description="Check a GPU.")
+    known = {each.__name__: each for each in CHECKS}
+    listed = lambda text: text.split(",")
+    parser.add_argument("--checks", type=listed, default=list(known), help="some of " + ", ".join(known))
+    parser.add_argument("--kinds", type=listed, default=list(UNITS), help="of units, some of " + ", ".join(UNITS))
+    parser.add_argument("--seconds", type=float, default=LIMIT_S, help="in which all checks end")
+    given = parser.parse_args(argv)
     try:
         rig = real()
     except NoGpu as missing:
         _write({"check": "device", "ok": False, "error": f"there is no GPU: {missing}"})
         print(f"make test-gpu: there is no GPU, so nothing was checked: {missing}", file=sys.stderr)
         return WITHOUT_GPU
-    return run(rig, LIMIT_S, _write)
+    chosen = wraps(all_units)(partial(all_units, seconds=UNITS_UNTIL * given.seconds, kinds=given.kinds))
+    checks = {**known, all_units.__name__: chosen}
+    return run(rig, given.seconds, _write, [checks[name] for name in given.checks])
 
 
-def run(rig: Rig, seconds: float, write: Callable[[dict[str, Any]], None]) -> int:
-    """Run the checks until their time is over; what is left out then is wrong too. Returns the exit status."""
+def run(
+    rig: Rig,
+    seconds: float,
+    write: Callable[[dict[str, Any]], None],
+    checks: Sequence[Callable[[Rig], Say]] | None = None,
+) -> int:
+    """Run checks, all of them by default, until their time is over; what is left out then is wrong too. Returns the exit status."""
     properties, end = rig.driver.properties, time.monotonic() + seconds
     write({"check": "device", "ok": True, "name": properties.name, "architecture": properties.architecture,
            "processors": properties.processors, "driver": properties.driver})  # fmt: skip
     wrong = 0
-    for check in CHECKS:
+    for check in CHECKS if checks is None else checks:
         started = time.monotonic()
         try:
             for line in check(rig):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.workload import Workload
 from bench.workloads import WORKLOADS, mlp, rnn_while
+from core.codegen.cache import DiskCache
 from core.device.backend import DeviceBackend
+from core.device.rules import Rules
 from tests.cupy_stand_in import installed, to_host
 
 __all__ = ["NoGpu", "Rig", "Say", "emulated", "real"]
@@ -35,6 +40,9 @@ class Rig:
     launches:  of a measurement. steps: without growth of memory. ops: names of ops; None for all.
     waits:     seconds that a stop may take.
     child:     the command of a process that runs steps until it is killed.
+    worker:    the command of a process that runs units; `workers` of them run at a time.
+    examples:  of an op that become machine code. seeds: of programs and mixtures. programs: for each seed.
+    disk:      keeps machine code, so that each step is compiled once.
     """
 
     driver: Any
@@ -49,9 +57,15 @@ class Rig:
     waits: float
     ops: tuple[str, ...] | None = None
     child: list[str] = field(default_factory=list)
+    worker: list[str] = field(default_factory=list)
+    workers: int = 2
+    examples: int = 1
+    seeds: int = 1
+    programs: int = 1
+    disk: DiskCache | None = None
 
-    def backend(self) -> DeviceBackend:
-        return DeviceBackend(self.driver, self.make, self.blocks, self.block)
+    def backend(self, rules: Rules | None = None) -> DeviceBackend:
+        return DeviceBackend(self.driver, self.make, self.blocks, self.block, self.disk, rules)
 
     def to_device(self, x: Any) -> Any:
         return self.driver.xp.asarray(x)
@@ -76,6 +90,8 @@ def real() -> Rig:
     return Rig(
         driver, None, None, 256, lambda: nullcontext(driver.xp), driver.xp.asnumpy, WORKLOADS, launches=1000,
         steps=10_000, waits=0.05, child=[sys.executable, "-m", "tests.gpu.child"],
+        worker=[sys.executable, "-m", "tests.gpu.worker"], workers=max(2, (os.cpu_count() or 2) - 1), examples=2, seeds=60, programs=10,
+        disk=DiskCache(Path(tempfile.gettempdir()) / "backpass-gpu-tests", 1 << 30),
     )  # fmt: skip
 
 
@@ -88,4 +104,5 @@ def emulated() -> Rig:
     return Rig(
         driver, driver.make, 2, 64, installed, to_host, small, launches=3, steps=5, waits=20.0,
         ops=("add", "matmul", "segment_max"), child=[sys.executable, "-m", "tests.gpu.child", "--emulated"],
+        worker=[sys.executable, "-m", "tests.gpu.worker", "--emulated"],
     )  # fmt: skip

@@ -40,9 +40,10 @@ def scatter_add(out: Any, index: Any, values: Any) -> None:
 
 
 def scatter_max(out: Any, index: Any, values: Any) -> None:
-    """``out[index] = max(out[index], values)``, where an index may occur more than once. It ignores NaN.
+    """``out[index] = max(out[index], values)``, where an index may occur more than once.
 
-    out: int32, uint32, uint64, float32 or float64. An index out of range wraps around.
+    out: int32, uint32 or uint64. An index out of range wraps around. Floats are left out: the maximum ignores NaN, and
+    cupy rounds float64 numbers to float32 ones.
     """
     importlib.import_module("cupyx").scatter_max(out, index, values)
 

@@ -96,10 +96,9 @@ def segment_max(xp, x, ids, like=None, *, num_segments: OpenSize = -1):
     count = _segment_count(ids, like, num_segments)
     out = xp.full((count, *x.shape[1:]), -np.inf, working_dtype(x))
     if is_cupy(xp):
-        scatter_max(out, ids, x.astype(out.dtype, copy=False))
-        nan = xp.zeros(out.shape, "int32")  # marks segments with a NaN, which the atomic maximum ignores
-        scatter_max(nan, ids, xp.isnan(x).astype("int32"))
-        out = xp.where(nan > 0, out.dtype.type(np.nan), out)
+        keys = _ordered(xp, out)
+        scatter_max(keys, ids, _ordered(xp, x.astype(out.dtype, copy=False)))
+        out = _floats(xp, keys, out.dtype)
     elif len(x):
         order = xp.argsort(ids, kind="stable")
         ordered = ids[order]
@@ -109,6 +108,23 @@ def segment_max(xp, x, ids, like=None, *, num_segments: OpenSize = -1):
     has_rows[ids] = True
     has_rows = has_rows.reshape((count,) + (1,) * (x.ndim - 1))
     return xp.where(has_rows, out, out.dtype.type(0)).astype(x.dtype, copy=False)
+
+
+def _ordered(xp, x):
+    """Unsigned integers in the order of the floats x; that of NaN is the largest."""
+    bits = xp.where(xp.isnan(x), x.dtype.type(np.nan), x).view(f"uint{8 * x.itemsize}")
+    sign = _sign_bit(bits)
+    return xp.where(bits & sign, ~bits, bits | sign)
+
+
+def _floats(xp, keys, dtype):
+    """The floats for unsigned integers of `_ordered`."""
+    sign = _sign_bit(keys)
+    return xp.where(keys & sign, keys ^ sign, ~keys).view(dtype)
+
+
+def _sign_bit(bits):
+    return bits.dtype.type(1 << (8 * bits.itemsize - 1))
 
 
 @segment_max.infer
