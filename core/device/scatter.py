@@ -1,6 +1,7 @@
 """Scatters on many threads: each element of the result is reduced by one thread, in the order of the index.
 
-That thread must know which rows it takes. If there are few rows, or few results, it looks through the whole index.
+That thread must know which rows it takes. If there are few rows, or few results, it looks through the whole index; if
+there are more threads than results, several look through a part each, and one combines what they have.
 Otherwise the threads sort the positions of the index first, and rows of equal index then follow each other. A sort
 keeps the order of equal keys, so the bits depend on no launch.
 """
@@ -11,10 +12,11 @@ import math
 from dataclasses import dataclass
 
 from core.codegen.gather_scatter import checked
-from core.codegen.llvm import I64, Function, IRValue
+from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.reductions import combine, identity
 from core.device.patch_tiles import digits, total
-from core.device.threads import Threads
+from core.device.ranks import LAST_KEY, Ranks, padded
+from core.device.threads import WARP, Threads, split
 from core.plan.data import ScatterAdd
 
 __all__ = ["scatter_kernel", "scatter_scratch"]
@@ -23,7 +25,10 @@ FEW = 32
 """Rows, or results of a column, up to which each thread looks through the index."""
 
 MOST_COMPARED = 1 << 14
-"""Keys that a thread compares with others, above which keys are sorted by their digits."""
+"""Comparisons of a thread, above which keys are sorted by their digits."""
+
+SPARSE = 8
+"""Results for each row of x from which on those without rows are filled first."""
 
 BITS = 4
 """Bits of one digit of a key."""
@@ -41,7 +46,7 @@ WORD = "int32"
 class _Room:
     """Where the arrays of a sort begin in scratch memory, in words. chunks: threads that count digits; 0 for none.
 
-    keys, order: two copies of each, of `count` words. counts: of each digit in each chunk. sums: of parts of them.
+    keys, order: two copies of each, of `width` words. counts: of each digit in each chunk. sums: of parts of them.
     starts:      the first position of each result among the sorted keys, and the end.
     """
 
@@ -50,16 +55,20 @@ class _Room:
     chunks: int
 
     @property
+    def width(self) -> int:
+        return self.count if self.chunks else padded(self.count)
+
+    @property
     def order(self) -> int:
-        return 2 * self.count
+        return 2 * self.width
 
     @property
     def starts(self) -> int:
-        return 4 * self.count
+        return 4 * self.width
 
     @property
     def counts(self) -> int:
-        return self.starts + self.size + 1
+        return self.starts + (0 if self.is_sparse else self.size + 1)
 
     @property
     def sums(self) -> int:
@@ -68,6 +77,11 @@ class _Room:
     @property
     def nbytes(self) -> int:
         return 4 * (self.sums + (SUMS if self.chunks else 0))
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether most results have no rows."""
+        return self.size >= SPARSE * self.count
 
     @property
     def passes(self) -> int:
@@ -80,14 +94,25 @@ def _room(each: ScatterAdd, threads: Threads) -> _Room | None:
     count, size = each.index.shape[0], each.out.shape[1]
     if min(count, size) <= FEW:
         return None
-    compared = count * -(-count // threads.total)
+    compared = max(count, WARP) * -(-count // threads.total)
     return _Room(count, size, 0 if compared <= MOST_COMPARED else min(threads.total, -(-count // CHUNK)))
+
+
+def _parts(each: ScatterAdd, threads: Threads) -> int:
+    """The parts of an index that is looked through: about the square root of its length, a power of two."""
+    parts, count, results = 1, each.index.shape[0], math.prod(each.out.shape)
+    while 2 * parts * results <= threads.total and 4 * parts * parts <= count:
+        parts *= 2
+    return parts
 
 
 def scatter_scratch(each: ScatterAdd, threads: Threads) -> int:
     """Bytes of scratch memory that the threads share."""
     room = _room(each, threads)
-    return room.nbytes if room else 0
+    if room is not None:
+        return room.nbytes
+    parts = _parts(each, threads)
+    return parts * math.prod(each.out.shape) * itemsize(each.x.dtype) if parts > 1 else 0
 
 
 def scatter_kernel(name: str, each: ScatterAdd, threads: Threads) -> Function:
@@ -100,23 +125,42 @@ def scatter_kernel(name: str, each: ScatterAdd, threads: Threads) -> Function:
     else:
         sort = _Sort(f, each, threads, room)
         sort.read_keys()
+        if room.is_sparse:
+            with f.loop(threads.number(f), I64(math.prod(each.out.shape)), threads.total) as flat:
+                f.store(identity(each.op, each.x.dtype), f.at(f.param("out"), flat, each.x.dtype))
         (sort.by_digits if room.passes else sort.by_comparison)()
-        sort.find_starts()
-        _reduce(f, each, threads, sort)
+        if room.is_sparse:
+            _reduce_named(f, each, threads, sort)
+        else:
+            sort.find_starts()
+            _reduce(f, each, threads, sort)
     return f
 
 
 def _look_through(f: Function, each: ScatterAdd, threads: Threads) -> None:
     outer, size, inner = each.out.shape
-    with f.loop(threads.number(f), I64(math.prod(each.out.shape)), threads.total) as flat:
+    results, parts, dtype = math.prod(each.out.shape), _parts(each, threads), each.x.dtype
+    target = f.param("scratch" if parts > 1 else "out")
+    with f.loop(threads.number(f), I64(parts * results), threads.total) as number:
+        part, flat = split(f, number, (parts, results))
         o, row, j = digits(f, flat, (outer, size, inner))
-        result = f.slot(each.x.dtype)
-        f.write(identity(each.op, each.x.dtype), result)
-        with f.loop(I64(0), I64(each.index.shape[0])) as i:
+        result = f.slot(dtype)
+        f.write(identity(each.op, dtype), result)
+        with f.loop(part, I64(each.index.shape[0]), parts) as i:
             at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
             with f.when(f.compare("icmp eq", at, row)):
                 _combine(f, each, result, o, i, j)
-        f.store(f.read(result, each.x.dtype), f.at(f.param("out"), flat, each.x.dtype))
+        f.store(f.read(result, dtype), f.at(target, number, dtype))
+    if parts == 1:
+        return
+    threads.barrier(f)
+    with f.loop(threads.number(f), I64(results), threads.total) as flat:
+        result = f.slot(dtype)
+        f.write(identity(each.op, dtype), result)
+        with f.loop(I64(0), I64(parts)) as part:
+            at = total(f, [part, flat], [results, 1])
+            f.write(combine(f, each.op, f.read(result, dtype), f.load(f.at(target, at, dtype), dtype)), result)
+        f.store(f.read(result, dtype), f.at(f.param("out"), flat, dtype))
 
 
 def _row(f: Function, each: ScatterAdd, i: IRValue) -> IRValue:
@@ -148,6 +192,34 @@ def _reduce(f: Function, each: ScatterAdd, threads: Threads, sort: _Sort) -> Non
         f.store(f.read(result, each.x.dtype), f.at(f.param("out"), flat, each.x.dtype))
 
 
+def _reduce_named(f: Function, each: ScatterAdd, threads: Threads, sort: _Sort) -> None:
+    """Reduce the rows of each result that has some: the thread of the first of equal keys goes through all of them."""
+    outer, size, inner = each.out.shape
+    count, room, dtype = sort.room.count, sort.room, each.x.dtype
+    with f.loop(threads.number(f), I64(outer * count * inner), threads.total) as number:
+        o, first, j = digits(f, number, (outer, count, inner))
+        key = sort.word(sort.sorted, first)
+        before = sort.word(sort.sorted, f.intrinsic("smax", f.binary("sub", first, I64(1)), I64(0)))
+        leads = f.binary("or", f.compare("icmp eq", first, I64(0)), f.compare("icmp ne", before, key))
+        with f.when(leads):
+            result, at = f.slot(dtype), f.slot("int64")
+            f.write(identity(each.op, dtype), result)
+            f.write(first, at)
+            head, body, after = f.label("asked"), f.label("row"), f.label("ended")
+            f.jump(head)
+            f.begin(head)
+            k = f.read(at, "int64")
+            inside = f.compare("icmp slt", k, I64(count))
+            same = f.compare("icmp eq", sort.word(sort.sorted, f.select(inside, k, I64(0))), key)
+            f.branch(f.binary("and", inside, same), body, after)
+            f.begin(body)
+            _combine(f, each, result, o, sort.word(room.order + sort.sorted, k), j)
+            f.write(f.binary("add", k, I64(1)), at)
+            f.jump(head)
+            f.begin(after)
+            f.store(f.read(result, dtype), f.at(f.param("out"), total(f, [o, key, j], [size * inner, inner, 1]), dtype))
+
+
 class _Sort:
     """Sorts the positions of an index.
 
@@ -157,7 +229,7 @@ class _Sort:
     def __init__(self, f: Function, each: ScatterAdd, threads: Threads, room: _Room) -> None:
         self.f, self.each, self.threads, self.room = f, each, threads, room
         self.scratch = f.param("scratch")
-        self.sorted = room.count if room.passes % 2 or not room.passes else 0
+        self.sorted = room.width if room.passes % 2 or not room.passes else 0
 
     def place(self, start: int | IRValue, at: IRValue) -> IRValue:
         """The address of word `at` of the array that begins at `start`."""
@@ -176,21 +248,22 @@ class _Sort:
         with f.loop(self.threads.number(f), I64(self.room.count), self.threads.total) as i:
             self.put(checked(f, f.at(f.param("index"), i, index.dtype), index.dtype, self.room.size), 0, i)
             self.put(i, self.room.order, i)
+        if not self.room.passes:
+            behind = f.binary("add", self.threads.number(f), I64(self.room.count))
+            with f.loop(behind, I64(self.room.width), self.threads.total) as i:
+                f.store(literal(LAST_KEY, WORD), self.place(0, i))
         self.threads.barrier(f)
 
     def by_comparison(self) -> None:
         """The position of a key is the number of those before it: smaller ones, and equal ones that come earlier."""
-        f, count = self.f, self.room.count
-        with f.loop(self.threads.number(f), I64(count), self.threads.total) as i:
-            key, before = self.word(0, i), f.slot("int64")
-            f.write(I64(0), before)
-            with f.loop(I64(0), I64(count)) as other:
-                limit = f.binary("add", key, f.convert(f.compare("icmp slt", other, i), "int64"))
-                less = f.compare("icmp slt", self.word(0, other), limit)
-                f.write(f.binary("add", f.read(before, "int64"), f.convert(less, "int64")), before)
-            at = f.read(before, "int64")
-            self.put(key, count, at)
-            self.put(i, self.room.order + count, at)
+        f, room = self.f, self.room
+        ranks = Ranks(f, self.threads, room.count)
+        with ranks.each() as (i, leads):
+            key = f.load(self.place(0, i), WORD)
+            at = ranks.before(self.scratch, i, key)
+            with f.when(leads):
+                f.store(key, self.place(room.width, at))
+                self.put(i, room.order + room.width, at)
         self.threads.barrier(f)
 
     def by_digits(self) -> None:
@@ -201,8 +274,8 @@ class _Sort:
         with f.loop(I64(0), I64(room.passes)) as turn:
             shift = f.op(f"mul nsw {turn}, {BITS}", "int64")
             odd = f.op(f"and {turn}, 1", "int64")
-            source = f.op(f"mul nsw {odd}, {room.count}", "int64")
-            target = f.binary("sub", I64(room.count), source)
+            source = f.op(f"mul nsw {odd}, {room.width}", "int64")
+            target = f.binary("sub", I64(room.width), source)
 
             def digit(key: IRValue, shift: IRValue = shift) -> IRValue:
                 return f.op(f"and {f.binary('lshr', key, shift)}, {(1 << BITS) - 1}", "int64")

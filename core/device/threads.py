@@ -15,9 +15,23 @@ from itertools import count
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.reductions import combine
 
-__all__ = ["DECLARATIONS", "WARP", "OneBlock", "Threads", "block_number", "flat_offset", "one_block", "rolled", "split"]
+__all__ = [
+    "BLOCK",
+    "DECLARATIONS",
+    "WARP",
+    "OneBlock",
+    "Threads",
+    "block_number",
+    "flat_offset",
+    "one_block",
+    "rolled",
+    "split",
+]
 
 WARP = 32
+
+BLOCK = 256
+"""Threads of a block, unless the caller says otherwise."""
 
 DECLARATIONS = {
     "thread": "declare i32 @dev_thread()",
@@ -84,7 +98,11 @@ class Threads:
 
     def reduce_warp(self, f: Function, op: str, value: IRValue) -> IRValue:
         """The reduction of the values of all threads of a warp, in each of them."""
-        distance = WARP // 2
+        return self.reduce_lanes(f, op, value, WARP)
+
+    def reduce_lanes(self, f: Function, op: str, value: IRValue, lanes: int) -> IRValue:
+        """The same of each `lanes` threads that follow each other, a power of two. All threads of a warp call it."""
+        distance = lanes // 2
         while distance:
             value = combine(f, op, value, self._exchanged(f, value, distance))
             distance //= 2

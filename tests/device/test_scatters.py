@@ -13,6 +13,7 @@ from core.device import scatter
 from core.device.gpu import DEVICE_TARGET
 from core.device.ptx import cubin_of, has_linker, ptx_of
 from core.device.step import write_device_step
+from core.device.threads import Threads
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import plan_block
@@ -56,15 +57,29 @@ def form(request, monkeypatch):
     monkeypatch.setattr(scatter, "MOST_COMPARED", 0 if request.param == "by digits" else 1 << 20)
 
 
-@pytest.mark.parametrize(("count", "size"), [(1, 1), (7, 40), (150, 9), (200, 70), (130, 300)])
-def test_results_have_the_bits_of_the_cpu(form, count, size):
+@pytest.mark.parametrize(("count", "size"), [(1, 1), (7, 40), (150, 9), (200, 70), (130, 300), (9, 200), (40, 900)])
+def test_results_have_the_bits_of_the_cpu(form, count, size, monkeypatch):
     """Numbers of a result are added in the order of the index."""
+    monkeypatch.setattr(scatter, "_parts", lambda each, threads: 1)
     block, values = scattering(count, size)
 
     (found,) = native_interpreter(block, EmulatedBackend(2, 64, seed=count, rules=APART))(Run(), *values)
 
     (wanted,) = native_interpreter(block, CPU)(Run(), *values)
     assert found.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize(("count", "size"), [(500, 2), (70, 3), (64, 1)])
+@pytest.mark.parametrize("op", ["scatter_add_like", "segment_max"])
+def test_several_threads_look_for_the_rows_of_few_results(op, count, size):
+    block, values = scattering(count, size, 5, op, "float64")
+    each, *_ = [i for i in plan_block(block, DEVICE_TARGET).body.instructions if isinstance(i, ScatterAdd)]
+    assert scatter._parts(each, Threads(4, 64)) > 1
+
+    backends = [EmulatedBackend(4, 64, seed=seed, rules=APART) for seed in (1, 2)]
+    agree(block, values, backends[0])
+    one, other = (native_interpreter(block, each)(Run(), *values)[0].tobytes() for each in backends)
+    assert one == other
 
 
 @pytest.mark.parametrize("op", ["segment_max", "segment_prod"])

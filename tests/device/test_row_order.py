@@ -1,0 +1,90 @@
+"""The order of ids by their rows on an emulated GPU has the results of the sort of the processor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.device.ranks import Ranks, padded
+from core.device.row_order import MOST, takes_order
+from core.device.rules import Rules
+from core.device.threads import Threads
+from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
+from core.ir.errors import ExecutionError
+from core.plan.data import Kernel
+from core.runtime.native import native_interpreter
+from core.runtime.reference import interpreter_of
+from core.runtime.run import Run
+from tests.device.emulator import EmulatedBackend, compiler
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
+
+SIZE = 23
+WIDE = Rules(launch=0.0, block_bandwidth=1.0, block_flops=1.0)
+
+
+def merged(count: int, dtype: str, padding: int | None, kept: bool) -> Block:
+    """The rows of a table that ids name, merged; some ids may be left out."""
+    b = BlockBuilder()
+    types = [TensorType((count, 2), "float64"), TensorType((count,), dtype), TensorType((SIZE, 2), "float64")]
+    given = [b.param(each) for each in [*types, *([TensorType((count,), "bool")] if kept else [])]]
+    return b.build(list(b.emit("merge_rows_padded", *given, padding_idx=padding)))
+
+
+def drawn(seed: int, count: int, dtype: str, kept: bool) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    values = [rng.standard_normal((count, 2)), rng.integers(-SIZE, SIZE, count).astype(dtype)]
+    return [*values, rng.standard_normal((SIZE, 2)), *([rng.random(count) < 0.6] if kept else [])]
+
+
+def orders(block: Block, backend: EmulatedBackend) -> list[Kernel]:
+    region = native_interpreter(block, backend).region
+    return [each for each in region.plan.body.instructions if isinstance(each, Kernel) and "row_order" in each.kind]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("padding", [None, 0, SIZE - 1])
+@pytest.mark.parametrize(("count", "dtype"), [(1, "int64"), (7, "int32"), (128, "int64"), (300, "int32")])
+def test_an_order_agrees_with_the_reference_executor_on_one_block_and_on_several(count, dtype, padding, kept):
+    block = merged(count, dtype, padding, kept)
+    values: list[Any] = drawn(count, count, dtype, kept)
+    wanted = interpreter_of(block)(Run(), *values)
+
+    for blocks, rules in ((1, Rules()), (3, WIDE)):
+        backend = EmulatedBackend(blocks, 64, seed=blocks, rules=rules)
+        assert all(map(takes_order, orders(block, backend)))
+        for f, w in zip(native_interpreter(block, backend)(Run(), *values), wanted, strict=True):
+            np.testing.assert_array_equal(f, w)
+
+
+def test_ids_that_are_all_left_out_have_no_rows():
+    block = merged(5, "int64", None, True)
+    values = drawn(1, 5, "int64", True)
+    values[-1][:] = False
+    values[1][2] = 10**6  # an id that is left out may be out of range
+
+    (rows, sums, count) = native_interpreter(block, EmulatedBackend(2, 64, rules=WIDE))(Run(), *values)
+
+    assert int(count) == 0 and not np.asarray(rows).any() and not np.asarray(sums).any()
+
+
+def test_an_id_out_of_range_is_an_error():
+    block = merged(5, "int64", None, False)
+    values = drawn(1, 5, "int64", False)
+    values[1][3] = SIZE
+
+    with pytest.raises(ExecutionError) as caught:
+        native_interpreter(block, EmulatedBackend(2, 64, rules=WIDE))(Run(), *values)
+    assert caught.value.code == "index_out_of_range"
+
+
+def test_threads_share_the_comparisons_of_a_key_as_far_as_there_are_enough():
+    from core.codegen.llvm import Function
+
+    lanes = {count: Ranks(Function("f", []), Threads(132, 256), count).lanes for count in (10, 1056, 2048, 10240, MOST)}
+
+    assert lanes == {10: 32, 1056: 32, 2048: 16, 10240: 2, MOST: 1}
+    assert (padded(1), padded(128), padded(129)) == (128, 128, 256)
