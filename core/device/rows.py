@@ -1,27 +1,29 @@
-"""Row kernels on many threads: a thread for each element, or a warp for each row if elements of a row are reduced.
+"""Row kernels on many threads: a thread for each element, or a team for each row if elements of a row are reduced. A
+team is a warp, a block where rows are few and long, or a thread where they are many and short.
 
-Sums over rows have two stages, each in a fixed order: a warp adds up its rows in scratch memory of its own, then a
-thread for each element of the result adds up what the warps have. So the bits do not depend on the order of threads.
+Sums over rows, unless a thread can have a column (`column_sums`), have stages, each in a fixed order: a team adds up
+its rows in scratch memory of its own, then threads add up what some of the teams have for one element, and then others
+add up these sums. So the bits do not depend on the order of threads.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping
 
 from core.codegen.checks import fail
 from core.codegen.draws import DRAWS
-from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.reductions import combine, identity, repeated
 from core.codegen.scalar import apply
 from core.codegen.sweeps import sweeps
-from core.device.threads import WARP, Threads, flat_offset, split
+from core.device.column_sums import ColumnSums, RowGroups, column_sums
+from core.device.row_sums import Sums
+from core.device.row_teams import groups_of, teams_of, width_of
+from core.device.systems import Block
+from core.device.threads import WARP, Threads, block_number, flat_offset, split
 from core.plan.data import Instr, RowKernel, Rows
 
-__all__ = ["in_order", "row_kernel", "sums_room"]
-
-ALIGNMENT = 256
-"""Bytes between the sums of two arrays."""
+__all__ = ["RowWriter", "in_order", "row_kernel"]
 
 
 def row_kernel(
@@ -40,33 +42,8 @@ def row_kernel(
     range_of = [("first", "int64"), ("end", "int64")] if part else []
     range_of += [("first_column", "int64"), ("end_column", "int64")] if window else []
     f = Function(name, [*operands, ("scratch", "ptr"), *range_of], noalias=False)
-    _Writer(f, each, threads, fresh, inside).write()
+    RowWriter(f, each, threads, fresh, inside).write()
     return f
-
-
-def sums_room(each: Rows, threads: Threads) -> int:
-    """Bytes of scratch memory that a row kernel needs."""
-    kernel, teams = each.kernel, _teams(each, threads)
-    shared = (n for n, i in enumerate(kernel.code) if i.kind == "accumulate" and not _is_own(kernel, i))
-    return sum(_room(each, n, teams) for n in shared)
-
-
-def _is_own(kernel: RowKernel, instr: Instr) -> bool:
-    """Whether each row is reduced to an element of its own, so that no other row adds to it."""
-    operand = kernel.operands[instr.operand]
-    return not operand.inner and all(s or n == 1 for n, s in zip(kernel.outer, operand.outer, strict=True))
-
-
-def _teams(each: Rows, threads: Threads) -> int:
-    """Warps that have rows."""
-    return min(threads.warps, each.kernel.rows)
-
-
-def _room(each: Rows, number: int, teams: int) -> int:
-    """Bytes for the sums of all warps of one accumulation."""
-    view = each.views[each.kernel.code[number].operand]
-    nbytes = teams * math.prod(view.shape) * itemsize(view.dtype)
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def in_order(each: Rows, numbers: Iterable[int]) -> list[int]:
@@ -90,11 +67,11 @@ def in_order(each: Rows, numbers: Iterable[int]) -> list[int]:
     return found
 
 
-class _Writer:
+class RowWriter:
     """Writes one row kernel.
 
     row: the position of the present row along the outer axes; flat: its number from `first` on.
-    values: those of the row.
+    values: those of the row. block: that of this thread, if teams are blocks; width: threads of a team.
     """
 
     def __init__(self, f: Function, each: Rows, threads: Threads, fresh: bool, inside: Collection[int]) -> None:
@@ -110,14 +87,19 @@ class _Writer:
         self.columns = (
             (f.param("first_column"), f.param("end_column")) if self.window else (I64(0), I64(self.kernel.inner))
         )
+        self.block: Block | None = None
+        self.width = WARP
         self.flat: IRValue = I64(0)
         self.row: list[IRValue] = []
         self.values: dict[int, IRValue] = {}
 
     def write(self) -> None:
         totals = [i for i in self.code if i.kind == "reduce" and self.code[i.args[0]].full]
-        if totals or self.window or any(i.kind == "accumulate" for i in self.code):
-            self._by_warps()
+        columns = None if self.part or self.window else column_sums(self.each, self.threads)
+        if columns is not None:
+            self._by_columns(columns)
+        elif totals or self.window or any(i.kind == "accumulate" for i in self.code):
+            self._byteams_of()
         else:
             self._by_elements()
 
@@ -136,29 +118,94 @@ class _Writer:
             for n in in_order(self.each, range(len(self.code))):
                 self._one(n, self.values, column, leads)
 
-    def _by_warps(self) -> None:
-        f = self.f
-        teams = _teams(self.each, self.threads)
-        sums = _Sums(self, teams)
-        lane, warp = self.threads.lane(f), f.op(f"udiv {self.threads.number(f)}, {WARP}", "int64")
-        with f.when(f.compare("icmp slt", warp, I64(teams))):
-            sums.start(warp, lane)
-            start = f.binary("add", self.first, warp) if self.part else warp
-            with f.loop(start, self.end, teams) as row:
-                self._begin_row(row)
-                self.values = {}
-                self._sweep(sums, lane)
+    def _byteams_of(self) -> None:
+        f, threads = self.f, self.threads
+        self.width, groups = width_of(self.each, threads), groups_of(self.each, threads, self.part)
+        teams = teams_of(self.each, threads, self.part)
+        number = threads.number(f)
+        if self.width == 1:
+            member = I64(0)
+        elif self.width == WARP:
+            member, number = threads.lane(f), f.op(f"udiv {number}, {WARP}", "int64")
+        else:
+            self.block = Block(f, threads)
+            member, number = self.block.number, block_number(f, threads)
+        sums = Sums(self, teams, frozenset() if groups is None else groups.sums)
+        with f.when(f.compare("icmp slt", number, I64(teams))):
+            sums.start(number, member)
+            if groups is not None:
+                self._bygroups_of(groups, teams, number, member, sums)
+            else:
+                start = f.binary("add", self.first, number) if self.part else number
+                with f.loop(start, self.end, teams) as row:
+                    self._begin_row(row)
+                    self._sweep(sums, member)
         if sums.numbers:
-            self.threads.barrier(f)
+            threads.barrier(f)
             sums.finish()
+
+    def _bygroups_of(self, groups: RowGroups, teams: int, team: IRValue, member: IRValue, sums: Sums) -> None:
+        """The rows of one group after the other, by the same team."""
+        f, outer = self.f, self.kernel.outer
+        with f.loop(team, I64(groups.groups), teams) as group, f.loop(I64(0), I64(groups.rows)) as number:
+            places: dict[int, IRValue] = {}
+            for axes, at in ((groups.kept, group), (groups.reduced, number)):
+                places |= zip(axes, split(f, at, tuple(outer[axis] for axis in axes)), strict=True)
+            self.row = [places[axis] for axis in range(len(outer))]
+            sums.begins = f.compare("icmp eq", number, I64(0))
+            self._sweep(sums, member)
+
+    def meet(self) -> None:
+        """The threads of a team wait for each other."""
+        if self.block is not None:
+            self.block.meet()
+        elif self.width > 1:
+            self.threads.warp_barrier(self.f)
+
+    def _reduced(self, op: str, value: IRValue) -> IRValue:
+        """The reduction of the values of a team, in each of its threads."""
+        if self.block is not None:
+            return self.block.combined(op, value)
+        return self.threads.reduce_warp(self.f, op, value) if self.width > 1 else value
+
+    def _by_columns(self, sums: ColumnSums) -> None:
+        f, kernel, threads = self.f, self.kernel, self.threads
+        outer = kernel.outer
+        rooms = Sums(self, sums.parts)
+        with f.loop(threads.number(f), I64(sums.parts * sums.columns), threads.total) as at:
+            part, here = split(f, at, (sums.parts, sums.columns))
+            *kept, column = split(f, here, (*(outer[axis] for axis in sums.kept), kernel.inner))
+            totals = {n: f.slot(i.dtype) for n, i in enumerate(self.code) if i.kind == "accumulate"}
+            for n, slot in totals.items():
+                f.write(identity(self.code[n].op, self.code[n].dtype), slot)
+            leads = f.compare("icmp eq", column, I64(0))
+            with f.loop(part, I64(sums.rows), sums.parts) as number:
+                reduced = split(f, number, tuple(outer[axis] for axis in sums.reduced))
+                found = {**dict(zip(sums.kept, kept, strict=True)), **dict(zip(sums.reduced, reduced, strict=True))}
+                self.row = [found[axis] for axis in range(len(outer))]
+                self.values = {}
+                for n in in_order(self.each, range(len(self.code))):
+                    if n in totals:
+                        value = combine(
+                            f, self.code[n].op, f.read(totals[n], self.code[n].dtype), self._argument(n, {})
+                        )
+                        f.write(value, totals[n])
+                    else:
+                        self._one(n, self.values, column, leads)
+            for n, slot in totals.items():
+                rooms.put(n, part, column, f.read(slot, self.code[n].dtype))
+        if sums.parts > 1:
+            threads.barrier(f)
+            rooms.finish()
 
     def _begin_row(self, row: IRValue) -> None:
         self.row = split(self.f, row, self.kernel.outer)
         self.flat = self.f.binary("sub", row, self.first) if self.inside else row
 
-    def _sweep(self, sums: _Sums, lane: IRValue) -> None:
-        """All sweeps over a row by one warp."""
+    def _sweep(self, sums: Sums, lane: IRValue) -> None:
+        """All sweeps over a row by one team. lane: the number of this thread in it."""
         f, code = self.f, self.code
+        self.values = {}
         leads = f.compare("icmp eq", lane, I64(0))
         for sweep in sweeps(code, (), 1):
             for n in sweep.before:
@@ -174,7 +221,7 @@ class _Writer:
                 f.write(identity(code[n].op, code[n].dtype), slot)
             if sweep.along:
                 start = f.binary("add", self.columns[0], lane) if self.window else lane
-                with f.loop(start, self.columns[1], WARP) as column:
+                with f.loop(start, self.columns[1], self.width) as column:
                     made: dict[int, IRValue] = {}
                     for n in in_order(self.each, sweep.along):
                         value = self._argument(n, made)
@@ -185,7 +232,7 @@ class _Writer:
                         else:
                             self._one(n, made, column, leads)
             for n, slot in totals.items():
-                total = self.threads.reduce_warp(f, code[n].op, f.read(slot, code[n].dtype))
+                total = self._reduced(code[n].op, f.read(slot, code[n].dtype))
                 if code[n].kind == "reduce":
                     self.values[n] = total
                 else:
@@ -243,65 +290,3 @@ class _Writer:
         else:
             at = flat_offset(self.f, [*self.row, column], [*operand.outer, operand.inner])
         return self.f.at(self.f.param(f"p{instr.operand}"), at, operand.dtype)
-
-
-class _Sums:
-    """The sums over rows of one kernel. numbers: of the instructions to whose results several rows add."""
-
-    def __init__(self, writer: _Writer, teams: int) -> None:
-        self.writer, self.f, self.teams = writer, writer.f, teams
-        sums = ((n, i) for n, i in enumerate(writer.code) if i.kind == "accumulate")
-        self.numbers = [n for n, i in sums if not _is_own(writer.kernel, i)]
-        self.rooms: dict[int, IRValue] = {}
-        at = 0
-        for n in self.numbers:
-            self.rooms[n] = self.f.at(self.f.param("scratch"), I64(at), "uint8")
-            at += _room(writer.each, n, teams)
-        self.own: dict[int, IRValue] = {}
-
-    def size(self, number: int) -> int:
-        return math.prod(self.writer.each.views[self.writer.code[number].operand].shape)
-
-    def is_total(self, number: int) -> bool:
-        """Whether all elements of a row are added to one sum."""
-        instr = self.writer.code[number]
-        return instr.kind == "accumulate" and not self.writer.kernel.operands[instr.operand].inner
-
-    def start(self, warp: IRValue, lane: IRValue) -> None:
-        """Start the sums of this warp."""
-        f = self.f
-        for n in self.numbers:
-            instr = self.writer.code[n]
-            self.own[n] = f.at(self.rooms[n], f.op(f"mul nsw {warp}, {self.size(n)}", "int64"), instr.dtype)
-            with f.loop(lane, I64(self.size(n)), WARP) as i:
-                f.store(identity(instr.op, instr.dtype), f.at(self.own[n], i, instr.dtype))
-        if self.numbers:
-            self.writer.threads.warp_barrier(f)
-
-    def add(self, number: int, column: IRValue, value: IRValue) -> None:
-        """Add to the sum of this warp at the present row and `column`; write it if the row has a result of its own."""
-        f, instr = self.f, self.writer.code[number]
-        if number not in self.own:
-            here = self.writer.address(instr, column)
-            sofar = identity(instr.op, instr.dtype) if self.writer.fresh else f.load(here, instr.dtype)
-            f.store(combine(f, instr.op, sofar, value), here)
-            return
-        operand = self.writer.kernel.operands[instr.operand]
-        at = flat_offset(f, [*self.writer.row, column], [*operand.outer, operand.inner])
-        here = f.at(self.own[number], at, instr.dtype)
-        f.store(combine(f, instr.op, f.load(here, instr.dtype), value), here)
-
-    def finish(self) -> None:
-        """Add up the sums of all warps, in their order."""
-        f, threads = self.f, self.writer.threads
-        for n in self.numbers:
-            instr = self.writer.code[n]
-            with f.loop(threads.number(f), I64(self.size(n)), threads.total) as i:
-                total = f.slot(instr.dtype)
-                result = f.at(f.param(f"p{instr.operand}"), i, instr.dtype)
-                f.write(identity(instr.op, instr.dtype) if self.writer.fresh else f.load(result, instr.dtype), total)
-                with f.loop(I64(0), I64(self.teams)) as team:
-                    at = f.binary("add", f.op(f"mul nsw {team}, {self.size(n)}", "int64"), i)
-                    more = f.load(f.at(self.rooms[n], at, instr.dtype), instr.dtype)
-                    f.write(combine(f, instr.op, f.read(total, instr.dtype), more), total)
-                f.store(f.read(total, instr.dtype), result)

@@ -24,7 +24,8 @@ from core.codegen.reductions import identity
 from core.codegen.vector_slices import move, unravel
 from core.device.column_windows import find_moderate, hide, takes_window, window_columns, window_product
 from core.device.product import product_kernel, product_plan
-from core.device.rows import row_kernel, sums_room
+from core.device.row_teams import sums_room
+from core.device.rows import row_kernel
 from core.device.threads import block_number, one_block
 from core.device.tiles import VECTOR_BYTES, vector_of
 from core.plan.arena import fit
@@ -278,7 +279,7 @@ class _Writer:
     def _rows(self, rows: Rows, first: IRValue, height: int) -> None:
         """Run a row kernel for `height` rows of the domain from `first`."""
         f = self.f
-        assert not sums_room(rows, self.team), "blocks would share the scratch memory for sums over rows"
+        assert not sums_room(rows, self.team, part=True), "blocks would share the scratch memory for sums over rows"
         inside = [i for i, view in enumerate(rows.views) if view.root in self.each.inside]
         window = self.columns is not None
         key = ("stripe", rows.kernel, inside, self.before, [v.shape for v in rows.views], window)

@@ -1,0 +1,85 @@
+"""The teams of a row kernel: the threads that have a row together, and the scratch memory of sums over rows."""
+
+from __future__ import annotations
+
+import math
+
+from core.codegen.llvm import itemsize
+from core.device.column_sums import RowGroups, column_sums, is_own, row_groups
+from core.device.threads import WARP, OneBlock, Threads
+from core.plan.data import Rows
+
+__all__ = ["groups_of", "parts_of", "room_of", "row_units", "sums_room", "teams_of", "width_of"]
+
+ALIGNMENT = 256
+"""Bytes between the sums of two arrays."""
+
+FEWEST_PARTS = 4
+"""Parts of the teams from which on two stages are faster than one."""
+
+REDUCTION = 8
+"""Elements of a row that take as long as a warp's reduction."""
+
+LONG = 2048
+"""Elements of a row from which on a block has the row, if there are fewer rows than warps."""
+
+
+def sums_room(each: Rows, threads: Threads, part: bool = False) -> int:
+    """Bytes of scratch memory that a row kernel needs. part: as in `row_kernel`."""
+    kernel = each.kernel
+    columns = None if part else column_sums(each, threads)
+    teams = columns.parts if columns is not None else teams_of(each, threads, part)
+    if columns is not None and columns.parts == 1:
+        return 0
+    groups = groups_of(each, threads, part) if columns is None else None
+    sums = (n for n, i in enumerate(kernel.code) if i.kind == "accumulate" and not is_own(kernel, i))
+    return sum(room_of(each, n, teams) for n in sums if groups is None or n not in groups.sums)
+
+
+def row_units(each: Rows, threads: Threads) -> int:
+    """Threads that have something to do."""
+    kernel = each.kernel
+    if not any(i.kind == "accumulate" or (i.kind == "reduce" and kernel.code[i.args[0]].full) for i in kernel.code):
+        return kernel.rows * kernel.inner
+    columns = column_sums(each, threads)
+    return columns.columns if columns is not None else teams_of(each, threads) * width_of(each, threads)
+
+
+def groups_of(each: Rows, threads: Threads, part: bool) -> RowGroups | None:
+    """The groups of rows that teams have, unless they have one row after the other."""
+    return row_groups(each) if not part and width_of(each, threads) == WARP else None
+
+
+def width_of(each: Rows, threads: Threads) -> int:
+    """Threads of a team."""
+    kernel = each.kernel
+    if isinstance(threads, OneBlock):
+        return WARP
+    if kernel.inner >= LONG and kernel.rows < threads.warps:
+        return threads.block
+    if any(i.kind == "accumulate" and not is_own(kernel, i) for i in kernel.code):
+        return WARP  # a thread would have sums of its own for all columns
+    alone = -(-kernel.rows // threads.total) * kernel.inner
+    together = -(-kernel.rows // threads.warps) * (-(-kernel.inner // WARP) + REDUCTION)
+    return 1 if alone < together else WARP
+
+
+def teams_of(each: Rows, threads: Threads, part: bool = False) -> int:
+    """Teams that have rows."""
+    groups = groups_of(each, threads, part)
+    return min(threads.total // width_of(each, threads), each.kernel.rows if groups is None else groups.groups)
+
+
+def parts_of(teams: int, size: int, threads: Threads) -> int:
+    """Threads that add up what the teams have for one of `size` elements, about the square root of the teams."""
+    parts = 1
+    while 4 * parts * parts <= teams and 2 * parts * size <= threads.total:
+        parts *= 2
+    return parts if parts >= FEWEST_PARTS else 1
+
+
+def room_of(each: Rows, number: int, teams: int) -> int:
+    """Bytes for the sums of all teams of one accumulation."""
+    view = each.views[each.kernel.code[number].operand]
+    nbytes = teams * math.prod(view.shape) * itemsize(view.dtype)
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

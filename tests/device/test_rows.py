@@ -1,0 +1,143 @@
+"""Row kernels on an emulated GPU: long rows belong to blocks, and what many teams have is added up in two stages."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from core.compiler.compile import optimize
+from core.device.column_sums import column_sums, row_groups
+from core.device.gpu import DEVICE_TARGET
+from core.device.row_teams import LONG, parts_of, teams_of, width_of
+from core.device.rules import Rules
+from core.device.threads import Threads
+from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
+from core.plan.data import Rows
+from core.plan.partition import plan_parts
+from core.runtime.native import native_interpreter
+from core.runtime.reference import interpreter_of
+from core.runtime.run import Run
+from tests.device.emulator import EmulatedBackend, compiler
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
+
+WIDE = Rules(launch=0.0, block_bandwidth=1.0, block_flops=1.0)
+
+
+def softmax(rows: int, columns: int, dtype: str) -> Block:
+    b = BlockBuilder()
+    return optimize(b.build([b.emit("softmax", b.param(TensorType((rows, columns), dtype)))]))
+
+
+def sums(rows: int, columns: int, dtype: str) -> Block:
+    """Sums over the rows of a matrix, of squares and of their largest ones."""
+    b = BlockBuilder()
+    x = b.emit("square", b.param(TensorType((rows, columns), dtype)))
+    return optimize(
+        b.build([b.emit("reduce_sum", x, axes=(0,)), b.emit("reduce_max", x, axes=(0,)), b.emit("reduce_sum", x)])
+    )
+
+
+def columns(shape: tuple[int, ...], axes: tuple[int, ...], dtype: str) -> Block:
+    """Two sums over the same axes of an array."""
+    b = BlockBuilder()
+    x = b.param(TensorType(shape, dtype))
+    y = b.emit("sin", x)
+    return optimize(
+        b.build([b.emit("reduce_sum", y, axes=axes), b.emit("reduce_max", b.emit("mul", x, y), axes=axes), y])
+    )
+
+
+def row_kernels(block: Block) -> list[Rows]:
+    (plan,) = plan_parts(block, DEVICE_TARGET).regions
+    return [each for each in plan.body.instructions if isinstance(each, Rows)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("rows", "columns"), [(1, LONG), (3, LONG + 37), (5, 2 * LONG + 1)])
+@pytest.mark.parametrize("make", [softmax, sums])
+def test_long_rows_belong_to_blocks_and_agree_with_the_reference_executor(make, rows, columns, dtype):
+    block, threads = make(rows, columns, dtype), Threads(4, 64)
+    assert any(width_of(each, threads) == 64 for each in row_kernels(block))
+
+    check(block, (rows, columns), dtype, blocks=4)
+
+
+@pytest.mark.parametrize("blocks", [8, 12])
+@pytest.mark.parametrize(("rows", "columns"), [(100, 40), (37, 5), (64, 3)])
+def test_sums_of_many_teams_have_two_stages_and_agree_with_the_reference_executor(rows, columns, blocks):
+    threads, block = Threads(blocks, 64), sums(rows, columns, "float64")
+    teams = teams_of(row_kernels(block)[0], threads)
+    assert parts_of(teams, columns, threads) > 1
+
+    check(block, (rows, columns), "float64", blocks)
+
+
+def check(block: Block, shape: tuple[int, ...], dtype: str, blocks: int) -> None:
+    x = np.random.default_rng(shape[0]).standard_normal(shape).astype(dtype)
+    wanted = interpreter_of(block)(Run(), x)
+    found = [native_interpreter(block, EmulatedBackend(blocks, 64, seed=s, rules=WIDE))(Run(), x) for s in (1, 2)]
+    for one, other, want in zip(*found, wanted, strict=True):
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+        np.testing.assert_allclose(
+            one, want, rtol=1e-12 if dtype == "float64" else 2e-5, atol=1e-12 if dtype == "float64" else 1e-6
+        )
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 9])
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((50, 7), (0,)),
+        ((3, 40, 5), (1,)),
+        ((6, 5, 4, 3), (0, 2)),
+        ((2, 700), (0,)),
+        ((300, 2), (0,)),
+        ((4, 1, 9), (0,)),
+    ],
+)
+def test_a_thread_has_a_column_of_sums_and_agrees_with_the_reference_executor(shape, axes, blocks):
+    for dtype in ("float64", "float32"):
+        block = columns(shape, axes, dtype)
+        plans = [column_sums(each, Threads(blocks, 64)) for each in row_kernels(block)]
+        assert any(each is not None and each.rows == math.prod(shape[a] for a in axes) for each in plans)
+
+        check(block, shape, dtype, blocks)
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize(("rows", "columns"), [(200, 3), (500, 7), (193, 1)])
+def test_a_thread_has_a_short_row_and_agrees_with_the_reference_executor(rows, columns, blocks):
+    for dtype in ("float64", "float32"):
+        block = softmax(rows, columns, dtype)
+        assert columns == 1 or any(width_of(each, Threads(blocks, 64)) == 1 for each in row_kernels(block))
+
+        check(block, (rows, columns), dtype, blocks)
+
+
+def normalised(groups: int, rows: int, columns: int, dtype: str) -> Block:
+    """Softmax of rows, its sums over the first axis and over both, and the largest elements over the first axis."""
+    b = BlockBuilder()
+    x = b.emit("softmax", b.param(TensorType((rows, groups, columns), dtype)))
+    sums = [b.emit("reduce_sum", x, axes=axes) for axes in ((0,), (0, 1))]
+    return optimize(b.build([*sums, b.emit("reduce_max", x, axes=(0,)), x]))
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 40])
+@pytest.mark.parametrize(("groups", "rows", "columns"), [(64, 5, 33), (70, 2, 40), (65, 3, 7)])
+def test_a_team_has_the_rows_that_add_to_the_same_elements(groups, rows, columns, blocks):
+    for dtype in ("float64", "float32"):
+        block = normalised(groups, rows, columns, dtype)
+        found = [row_groups(each) for each in row_kernels(block) if column_sums(each, Threads(blocks, 64)) is None]
+        assert any(each is not None and each.groups == groups for each in found)
+
+        check(block, (rows, groups, columns), dtype, blocks)
+
+
+def test_one_block_has_sums_in_one_stage():
+    assert parts_of(8, 40, Threads(1, 256)) == 1
+    assert parts_of(1056, 256, Threads(132, 256)) == 32
+    assert parts_of(1056, 20_000, Threads(132, 256)) == 1
