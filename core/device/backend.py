@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 
@@ -22,12 +22,10 @@ from core.device.ptx import machine_code_of as assembled
 from core.device.region import DeviceRegion
 from core.device.rules import RULES, Rules
 from core.device.step import write_device_step, write_timed_step
+from core.device.threads import BLOCK
 from core.ir.errors import ExecutionError, InternalError
-from core.plan.data import Instruction, Interpreted, Sequence
-from core.plan.flow import Branch, Loop
 from core.plan.plan import Plan
 from core.plan.target import Target
-from core.plan.work import work_of
 
 __all__ = ["DeviceBackend", "key_of", "machine_code_of"]
 
@@ -38,14 +36,6 @@ GENERATOR = 2
 
 WHOLE_ARRAY = 256
 """An address as aligned as those of arrays are."""
-
-BLOCK = 256
-"""Threads of a block."""
-
-ONE_BLOCK = 1 << 18
-"""Operations and bytes of an instruction up to which one block runs the whole step: a barrier of one block takes a
-hundredth of the time of a barrier of all. Not measured yet.
-"""
 
 
 class DeviceBackend:
@@ -121,8 +111,7 @@ class DeviceBackend:
 
     def _how(self, plan: Plan) -> tuple[Plan, int, int, Rules]:
         """The arguments of `write_device_step`."""
-        is_small = max(map(_work, _flat(plan.body)), default=0) <= ONE_BLOCK
-        return plan, 1 if is_small else self._blocks, self._block, self.rules
+        return plan, self._blocks, self._block, self.rules
 
     def _machine_code(self, code: DeviceCode) -> bytes:
         architecture = self.driver.properties.architecture
@@ -151,21 +140,3 @@ def key_of(code: DeviceCode, architecture: str, driver: int) -> str:
     entries = [(each.kernel, each.block) for each in code.launches]
     compiler = [GENERATOR, PASSES, llvmlite.__version__, llvm.llvm_version_info, linker_version(), driver]
     return hashlib.sha256(repr([*compiler, architecture, entries, code.text]).encode()).hexdigest()
-
-
-def _flat(body: Sequence) -> Iterator[Instruction]:
-    for each in body.instructions:
-        if isinstance(each, Loop):
-            yield from _flat(each.body)
-        elif isinstance(each, Branch):
-            yield from _flat(each.yes)
-            yield from _flat(each.no)
-        else:
-            yield each
-
-
-def _work(each: Instruction) -> int:
-    if isinstance(each, Interpreted):
-        return 0
-    work = work_of(each)
-    return work.flops + work.nbytes

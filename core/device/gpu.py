@@ -54,7 +54,7 @@ DEVICE_TARGET = replace(
     winograd=None,
     stripes=replace(
         CPU_TARGET.stripes,
-        nbytes=2**18,
+        nbytes=2**26,  # smaller ones stay in the cache of the GPU, and products of the library use all of it
         least=16,  # rows of the results of tensor cores
         stripe=2**16,  # shared memory holds the arrays of a stripe
         repeated=2**20,  # computing scores again is cheaper than storing them

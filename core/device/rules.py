@@ -1,4 +1,4 @@
-"""What the generator assumes about the speed of a GPU: published figures of an H200, until a device is measured."""
+"""What the generator assumes about the speed of a GPU: figures of an H100, measured by `tests.gpu`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ class Rules:
     block_barrier: seconds of a barrier of one block.
     bandwidth, block_bandwidth: bytes per second of the device, and of one block that works alone.
     flops, block_flops:         operations per second, likewise.
+    trips:         of a loop whose number of trips only the run tells.
     product_flops: operations from which on a product is a segment of the kind "product".
     library:       whether such a product is a call of cuBLASLt, if that takes its arrays.
     tf32:          whether products of float32 numbers may round their operands to 11 bits, for tensor cores.
     """
 
-    launch: float = 1.2e-6
-    grid_barrier: float = 1.0e-6
-    block_barrier: float = 5e-8
-    bandwidth: float = 3.8e12
-    block_bandwidth: float = 6e10
+    launch: float = 2.0e-6
+    grid_barrier: float = 1.25e-6
+    block_barrier: float = 2.5e-8
+    bandwidth: float = 3.0e12
+    block_bandwidth: float = 1.2e10
     flops: float = 5e13
-    block_flops: float = 4e11
+    block_flops: float = 1.2e11
+    trips: int = 10
     product_flops: int = 10**8
     library: bool = False
     tf32: bool = False

@@ -1,8 +1,9 @@
 """The segments of a step: which instructions share a launch, and on how many blocks it runs.
 
-A barrier of one block takes a twentieth of the time between two launches, and a barrier of all blocks about as long as
-that. So short instructions, loops and branches run together; an instruction that takes longer on one block than its own
-launch on all blocks has a launch of its own, whose registers are its own too.
+A barrier of one block takes a hundredth of the time between two launches, and a barrier of all blocks more than half of
+that time. So short instructions, loops and branches run together; an instruction that takes longer on one block than
+its own launch on all blocks has a launch of its own, whose registers are its own too. Those that run together run on
+one block or on all, and a launch ends where the other number of blocks is faster by more than a launch takes.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 from core.device.multiplication import biased
+from core.device.row_teams import sums_room
 from core.device.rules import Rules
 from core.device.stripes import stripe_units
 from core.device.systems import SYSTEMS, system_units, system_waits
+from core.device.threads import BLOCK, Threads
 from core.ir.stop import poll
-from core.plan.data import Gemm, Instruction, Kernel, Limited, Sequence, Stack
-from core.plan.flow import Branch, Loop, Recording
+from core.plan.data import Gemm, Instruction, Kernel, Limited, Rows, Sequence, Stack
+from core.plan.flow import Branch, Elements, Loop, Recording
 from core.plan.plan import Plan
 from core.plan.striped import Striped
 from core.plan.work import work_of
@@ -44,12 +48,11 @@ class Segment:
 def segments_of(plan: Plan, blocks: int, rules: Rules) -> tuple[Segment, ...]:
     """The segments of a plan in the order they run. blocks: most blocks of a launch."""
     found: list[Segment] = []
-    waiting: list[Instruction] = []
+    waiting: list[tuple[Instruction, ...]] = []
 
     def close() -> None:
-        if waiting:
-            found.append(Segment("together", tuple(waiting), _scope(waiting, blocks, rules)))
-            waiting.clear()
+        found.extend(_together(waiting, blocks, rules))
+        waiting.clear()
 
     bound = _bound(plan.body)
     readers = Counter(root for each in _flat(plan.body.instructions) for root in each.reads()) if rules.library else {}
@@ -60,8 +63,11 @@ def segments_of(plan: Plan, blocks: int, rules: Rules) -> tuple[Segment, ...]:
             taken = False
             continue
         large = isinstance(each, Gemm) and work_of(each).flops >= rules.product_flops
+        if i in bound and i - 1 in bound:
+            waiting[-1] += (each,)
+            continue
         if i in bound or not (_is_alone(each, blocks, rules) or (large and rules.library)):
-            waiting.append(each)
+            waiting.append((each,))
             continue
         close()
         one: tuple[Instruction, ...] = (each,)
@@ -138,12 +144,41 @@ def _is_alone(each: Instruction, blocks: int, rules: Rules) -> bool:
     return _seconds(each, 1, rules) > _seconds(each, blocks, rules) + rules.launch
 
 
-def _scope(together: Iterable[Instruction], blocks: int, rules: Rules) -> int:
-    """The blocks on which instructions run faster together: one, or all."""
-    inner = [each for each in _flat(together) if not isinstance(each, Loop | Branch)]
-    one = sum(_seconds(each, 1, rules) + rules.block_barrier for each in inner)
-    all_blocks = sum(_seconds(each, blocks, rules) + rules.grid_barrier for each in inner)
-    return 1 if one <= all_blocks else blocks
+def _together(units: Iterable[tuple[Instruction, ...]], blocks: int, rules: Rules) -> list[Segment]:
+    """Launches for units that follow each other, each on one block or on all, in the least time together.
+
+    units: instructions that no launch separates.
+    """
+    scopes = (1,) if blocks == 1 else (1, blocks)
+    best: dict[int, tuple[float, list[int]]] = {scope: (0.0, []) for scope in scopes}
+    units = list(units)
+    for unit in units:
+        took = {scope: sum(_took(each, scope, rules) for each in unit) for scope in scopes}
+        found = {}
+        for scope in scopes:
+            before = {s: t + (rules.launch if s != scope and made else 0.0) for s, (t, made) in best.items()}
+            least = min(scopes, key=lambda s: (before[s], s != scope))
+            found[scope] = before[least] + took[scope], [*best[least][1], scope]
+        best = found
+    _, chosen = min(best.values(), key=lambda each: each[0])
+    segments = []
+    for scope, group in groupby(zip(chosen, units, strict=True), key=lambda each: each[0]):
+        segments.append(Segment("together", tuple(one for _, unit in group for one in unit), scope))
+    return segments
+
+
+def _took(each: Instruction, blocks: int, rules: Rules) -> float:
+    """The time of an instruction on so many blocks, with the barriers behind it and those inside it."""
+    if isinstance(each, Loop):
+        trips = next((stack.length for stack, _ in each.over if isinstance(stack, Elements)), rules.trips)
+        return trips * (_barrier(blocks, rules) + sum(_took(one, blocks, rules) for one in each.body.instructions))
+    if isinstance(each, Branch):
+        return sum(_took(one, blocks, rules) for one in (*each.yes.instructions, *each.no.instructions))
+    return _seconds(each, blocks, rules) + _barrier(blocks, rules)
+
+
+def _barrier(blocks: int, rules: Rules) -> float:
+    return rules.block_barrier if blocks == 1 else rules.grid_barrier
 
 
 def _seconds(each: Instruction, blocks: int, rules: Rules) -> float:
@@ -151,8 +186,7 @@ def _seconds(each: Instruction, blocks: int, rules: Rules) -> float:
     work = work_of(each.instruction if isinstance(each, Limited) else each)
     busy, waiting = blocks, 0.0
     if isinstance(each, Striped) and each.shared:
-        waits = len(each.body) * -(-each.domain.rows // each.height)
-        waiting = waits * (rules.block_barrier if blocks == 1 else rules.grid_barrier)
+        waiting = len(each.body) * -(-each.domain.rows // each.height) * _barrier(blocks, rules)
     elif isinstance(each, Striped):
         units = stripe_units(each)
         busy = min(blocks, units)
@@ -162,6 +196,10 @@ def _seconds(each: Instruction, blocks: int, rules: Rules) -> float:
         units = system_units(each)
         busy = min(blocks, units)
         waiting = -(-units // busy) * system_waits(each) * rules.block_barrier
+    nbytes = work.nbytes
+    if isinstance(each, Rows):
+        moved = 2 * sums_room(each, Threads(blocks, BLOCK))  # what teams have is written, and read again
+        nbytes, waiting = nbytes + moved, 2 * _barrier(blocks, rules) if moved else 0.0
     flops = min(rules.flops, busy * rules.block_flops)
     bandwidth = min(rules.bandwidth, busy * rules.block_bandwidth)
-    return max(work.flops / flops, work.nbytes / bandwidth) + waiting
+    return max(work.flops / flops, nbytes / bandwidth) + waiting

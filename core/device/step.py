@@ -24,7 +24,8 @@ from core.device.kernels import device_kernel, device_scratch, has_kernel
 from core.device.launches import PARAMETERS, DeviceCode, Launch
 from core.device.multiplication import Biased, Multiplication, Place, biased, multiplication_of, place_in
 from core.device.product import product_kernel, product_plan
-from core.device.rows import row_kernel, sums_room
+from core.device.row_teams import row_units, sums_room
+from core.device.rows import row_kernel
 from core.device.rules import RULES, Rules
 from core.device.scatter import scatter_kernel, scatter_scratch
 from core.device.segments import Segment, segments_of, separated
@@ -64,6 +65,9 @@ Timed = tuple[tuple[Instruction, ...], ...]
 MOST_SCRATCH = 1 << 26
 """Bytes of scratch memory for all threads of one kernel; fewer threads run a kernel that would need more."""
 
+
+SPREAD = 8
+"""Blocks for each processor in a launch of which no thread waits for others. All 2,048 threads of a processor."""
 
 ANYWHERE = ("any", 0, 0)
 """The place of an address that only the run tells."""
@@ -135,7 +139,7 @@ class DeviceStep(Step):
         """Write one launch. Its function is `step` and its number, unless an earlier one is the same."""
         name = f"step{number}"
         loops = any(isinstance(one, Loop | Branch) for one in each.instructions)
-        self.launch = self.launch.on(each.blocks)
+        self.launch = self.launch.on(self._blocks(each))
         names = (*PARAMETERS, "ops_left") if loops else PARAMETERS
         self.f = f = Function(f"body{number}" if loops else name, [(n, "ptr") for n in names], noalias=False)
         self.arguments = f.params
@@ -147,8 +151,23 @@ class DeviceStep(Step):
             self.module.functions += [f, _entry(self, name)]
         else:
             name, numbers = share_kernel(self.module, f)
-        cooperative = self.launch.meets and each.blocks > 1
-        return Launch(name, each.blocks, self.block, self.launch.shared_bytes, cooperative, numbers)
+        blocks = self.launch.blocks
+        return Launch(name, blocks, self.block, self.launch.shared_bytes, self.launch.meets and blocks > 1, numbers)
+
+    def _blocks(self, each: Segment) -> int:
+        """The blocks of a launch: several for each processor, which hide the latency of memory from each other, where
+        no thread waits for others.
+        """
+        if each.kind != "wide" or each.blocks == 1 or len(each.instructions) != 1:
+            return each.blocks
+        threads = self.launch.on(each.blocks * SPREAD)
+        (one,) = each.instructions
+        units = 0
+        if isinstance(one, Gather):
+            units = math.prod(one.out.shape)
+        elif isinstance(one, Rows) and not sums_room(one, threads):
+            units = row_units(one, threads)
+        return max(each.blocks, min(threads.blocks, -(-units // self.block)))
 
     def _library_call(self, product: Gemm, then: Biased | None = None) -> Multiplication | None:
         """A product as a call of the library; None if that does not take it."""
@@ -334,7 +353,7 @@ class DeviceStep(Step):
         end = f.op(f"udiv {f.binary('add', elements, I64(kernel.inner - 1))}, {kernel.inner}", "int64")
         key = ("some rows", kernel, *(v.shape for v in each.views))
         name = self.function(key, "rows", lambda name: row_kernel(name, each, self.launch, part=True))
-        self._call(name, each.views, [self.scratch(sums_room(each, self.launch)), I64(0), end])
+        self._call(name, each.views, [self.scratch(sums_room(each, self.launch, part=True)), I64(0), end])
 
     def _blocks_of_terms(self, whole: Gemm, length: IRValue) -> None:
         """A product with as many blocks of the terms of its sums as the length asks for."""
