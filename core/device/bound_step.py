@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,9 @@ from core.runtime.run import Run
 from core.runtime.sparse_rows import RowArray
 
 __all__ = ["DeviceBoundStep", "bind_region"]
+
+GAP = 4096
+"""Bytes between two feeds that are copied with them: more would take longer than a copy of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,9 @@ class _Fed:
 class _Turn:
     """One of the two sets of arrays that steps use in turn.
 
-    pinned, device: the feeds. left: the end of the last copy of its results to the host.
+    pinned, device: the feeds. places: number of each feed -> its array in pinned memory.
+    written: the feeds that the host wrote, and that a copy must take to the GPU.
+    left: the end of the last copy of its results to the host.
     """
 
     given: DeviceArrays
@@ -56,6 +61,8 @@ class _Turn:
     outputs: Outputs
     pinned: Memory
     device: Memory
+    places: dict[int, np.ndarray]
+    written: list[_Fed] = field(default_factory=list)
     left: Event | None = None
 
 
@@ -132,8 +139,9 @@ class DeviceBoundStep:
             stream.wait(turn.left)
         for each in self._keys:
             self._put(turn, each, key_of(seed, step))
-        if self._feed_bytes:
-            stream.copy(turn.device.address, turn.pinned.address, self._feed_bytes)
+        for start, end in _spans(turn.written):
+            stream.copy(turn.device.address + start, turn.pinned.address + start, end - start)
+        del turn.written[len(turn.written) - len(self._keys) :]  # a step that runs again has the same feeds
         try:
             self._region.run(turn.given, run)
         except DeviceFault:
@@ -193,8 +201,10 @@ class DeviceBoundStep:
 
     def _take(self, feeds: Mapping[str, Any]) -> None:
         self._taken = dict(feeds)
+        turn = self._turns[self._turn]
+        turn.written.clear()
         for name, each in self._feeds.items():
-            self._put(self._turns[self._turn], each, feeds[name])
+            self._put(turn, each, feeds[name])
 
     def _make_turn(self, arrays: Sequence[Any]) -> _Turn:
         count = len(self._executable.inputs)
@@ -204,7 +214,8 @@ class DeviceBoundStep:
             given.put_address(each.number, device.address + each.offset)
         results = list(arrays[count:])
         outputs = Outputs() if self._has_rows else self._outputs(results)
-        return _Turn(given, results, outputs, pinned, device)
+        places = {each.number: host_array(pinned.address + each.offset, each.shape, each.dtype) for each in self._fed}
+        return _Turn(given, results, outputs, pinned, device, places)
 
     def _outputs(self, results: Sequence[Any]) -> Outputs:
         """The results by their meaning. Each count of rows comes to the host once."""
@@ -218,8 +229,9 @@ class DeviceBoundStep:
     def _put(self, turn: _Turn, each: _Fed, value: Any) -> None:
         """Give the value of a feed to the next step of this turn."""
         if isinstance(value, np.ndarray):
-            host_array(turn.pinned.address + each.offset, each.shape, each.dtype)[...] = value
+            turn.places[each.number][...] = value
             turn.given.put_address(each.number, turn.device.address + each.offset)
+            turn.written.append(each)
         else:
             turn.given.put(each.number, self._region.readable(value))
 
@@ -251,8 +263,22 @@ def bind_region(
         return None
 
 
+def _spans(fed: Sequence[_Fed]) -> list[tuple[int, int]]:
+    """(start, end) of the memory of some feeds, as few as possible; what lies between two may be copied, too."""
+    spans: list[tuple[int, int]] = []
+    for each in sorted(fed, key=lambda one: one.offset):
+        start, end = each.offset, each.offset + each.nbytes
+        if spans and start - spans[-1][1] <= GAP:
+            spans[-1] = spans[-1][0], end
+        else:
+            spans.append((start, end))
+    return spans
+
+
 def write_rows(out: Outputs, tables: Mapping[str, Any]) -> None:
     """Write the new rows of tables among the outputs of a step to their places."""
+    if not tables:
+        return
     for name, value in (*out.parameters.items(), *out.optimizer_state.items()):
         if isinstance(value, RowArray) and name in tables:
             value.write(tables[name])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from core.device.cublaslt import CublasLt, check_products, load_cublaslt, workspace_bytes
 from core.device.driver import DeviceFault, DeviceFull, DeviceProperties
@@ -20,6 +20,8 @@ from core.ir.errors import ExecutionError
 __all__ = ["CupyDriver"]
 
 log = logging.getLogger("backpass.device")
+
+T = TypeVar("T")
 
 ALIGNMENT = 256
 NO_MEMORY = 2
@@ -62,18 +64,21 @@ class CupyDriver:
         return int(free + self.xp.get_default_memory_pool().free_bytes())
 
     def stream(self) -> _CupyStream:
-        with self._faults():
-            return _CupyStream(self, self.xp.cuda.Stream(non_blocking=True))
+        return self._with_room(lambda: _CupyStream(self, self.xp.cuda.Stream(non_blocking=True)))
 
     def current(self) -> _CupyStream:
         return _CupyStream(self, self.xp.cuda.get_current_stream())
 
     def load(self, code: bytes, launches: Sequence[Launch]) -> list[_CupyFunction]:
         """Any thread may call it. The module stays loaded as long as one of its functions lives."""
-        with self.xp.cuda.Device(self.number), self._faults(loads=True):
+
+        def loaded() -> list[_CupyFunction]:
             module = self.xp.cuda.function.Module()
             module.load(code)
             return [self._function(module, each) for each in launches]
+
+        with self.xp.cuda.Device(self.number):
+            return self._with_room(loaded, loads=True)
 
     @cached_property
     def multiplies(self) -> bool:
@@ -109,6 +114,16 @@ class CupyDriver:
         api.funcSetAttribute(function.ptr, api.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, launch.shared)
         each = api.occupancyMaxActiveBlocksPerMultiprocessor(function.ptr, launch.block, launch.shared)
         return _CupyFunction(module, function, int(each) * self.properties.processors)
+
+    def _with_room(self, action: Callable[[], T], loads: bool = False) -> T:
+        """The result of an action that needs memory of the driver's own, which has none of what cupy's pool keeps."""
+        try:
+            with self._faults(loads=loads):
+                return action()
+        except DeviceFull:
+            self.xp.get_default_memory_pool().free_all_blocks()
+            with self._faults(loads=loads):
+                return action()
 
     @contextmanager
     def _faults(self, nbytes: int = 0, loads: bool = False) -> Iterator[None]:

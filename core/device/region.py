@@ -16,10 +16,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from core.device.arena import SharedArena
 from core.device.driver import DeviceFull, Driver, Event, Graph, Memory
 from core.device.flow import CONTROL_WORDS, STOP_AT, TOO_SMALL
 from core.device.launches import DeviceCode, Launch
+from core.device.leaving import host_array
 from core.device.multiplication import Multiplication
 from core.device.step import Timed
 from core.device.tiles import VECTOR_BYTES
@@ -45,24 +48,32 @@ MOST_GRAPHS = 4
 class DeviceArrays:
     """The arrays of a region's next runs; they stay alive as long as they are bound. See `BoundArrays`."""
 
-    __slots__ = ("_driver", "addresses", "arrays")
+    __slots__ = ("_driver", "addresses", "arrays", "words")
 
     def __init__(self, driver: Driver, arrays: Sequence[Any]) -> None:
         self._driver = driver
         self.arrays = list(arrays)
         self.addresses = [0 if each is None else driver.address(each) for each in arrays]
+        self.words = np.array(self.addresses, "int64")  # as a run sends them
 
     def put(self, i: int, array: Any) -> None:
         """Replace array `i`."""
-        self.arrays[i], self.addresses[i] = array, self._driver.address(array)
+        if array is not self.arrays[i]:
+            self.arrays[i] = array
+            self._set(i, self._driver.address(array))
 
     def put_address(self, i: int, address: int) -> None:
         """Replace array `i` by memory that the caller keeps alive."""
-        self.arrays[i], self.addresses[i] = None, address
+        self.arrays[i] = None
+        self._set(i, address)
 
     def drop(self, i: int) -> None:
         """Release array `i`; another one must be put there before the next run."""
-        self.arrays[i], self.addresses[i] = None, 0
+        self.put_address(i, 0)
+
+    def _set(self, i: int, address: int) -> None:
+        if address != self.addresses[i]:
+            self.addresses[i] = self.words[i] = address
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,28 +81,30 @@ class _Words:
     """The words of a run: on the GPU, and in pinned memory as they are sent and as they come back.
 
     In this order: the control words, the addresses of the arrays, and the table of stacks. stop: has the stop word at
-    the position that it has among the control words.
+    the position that it has among the control words. of_sent, of_back, of_stop: what the host reads and writes there.
     """
 
     device: Memory
     sent: Memory
     back: Memory
     stop: Memory
-    count: int
+    of_sent: np.ndarray
+    of_back: np.ndarray
+    of_stop: Any
+
+    @classmethod
+    def make(cls, driver: Driver, count: int) -> _Words:
+        """Raises DeviceFull, DeviceFault."""
+        nbytes = count * WORD
+        sent, back, stop = (driver.pinned(each) for each in (nbytes, nbytes, (STOP + 1) * WORD))
+        of_sent, of_back = (host_array(each.address, (count,), np.dtype("int64")) for each in (sent, back))
+        of_stop = (ctypes.c_int64 * (STOP + 1)).from_address(stop.address)
+        return cls(driver.allocate(nbytes), sent, back, stop, of_sent, of_back, of_stop)
 
     @property
     def stop_at(self) -> int:
         """The address of the stop word."""
         return self.stop.address + STOP * WORD
-
-    def of_stop(self) -> Any:
-        return (ctypes.c_int64 * (STOP + 1)).from_address(self.stop.address)
-
-    def of_sent(self) -> Any:
-        return (ctypes.c_int64 * self.count).from_address(self.sent.address)
-
-    def of_back(self) -> Any:
-        return (ctypes.c_int64 * self.count).from_address(self.back.address)
 
 
 class DeviceRegion:
@@ -112,7 +125,7 @@ class DeviceRegion:
     ) -> None:
         self.plan, self.code, self.driver, self._timed = plan, code, driver, timed
         self.launched = self.captured = 0
-        self._functions = list(functions)
+        self._functions, self._products = list(functions), code.products
         self._arena = arena
         self._arrays = len(plan.params) + len(plan.results)
         self._first_sizes = [plan.target.stack_bytes(each.slot_bytes) for each in plan.stacks]
@@ -173,7 +186,10 @@ class DeviceRegion:
 
         A number of the host is copied to the GPU.
         """
-        found = self.driver.xp.ascontiguousarray(array).reshape(array.shape)
+        xp, address = self.driver.xp, self.driver.address
+        if isinstance(array, xp.ndarray) and array.flags.c_contiguous and address(array) % VECTOR_BYTES == 0:
+            return array
+        found = xp.ascontiguousarray(array).reshape(array.shape)
         return found if self.driver.address(found) % VECTOR_BYTES == 0 else found.copy()
 
     def results(self, wanted: Collection[int] | None = None) -> list[Any]:
@@ -215,19 +231,19 @@ class DeviceRegion:
         self._arena.make_room(self.arena_bytes, run)
         words = self._make_words()
         self._make_stacks(run)
-        sent = words.of_sent()
-        stop = words.of_stop()
+        sent, stop = words.of_sent, words.of_stop
         stop[STOP] = 0
-        sent[:] = [0] * words.count
+        sent[:CONTROL_WORDS] = 0
         sent[MAX_TRIPS], sent[OPS_LEFT], sent[STOP_AT] = run.limits.max_trips, run.ops_left, words.stop_at
-        sent[CONTROL_WORDS : CONTROL_WORDS + self._arrays] = arrays.addresses
-        table = [word for each in self._stacks for word in (each.address, each.nbytes, 0)]
-        sent[CONTROL_WORDS + self._arrays :] = table
+        sent[CONTROL_WORDS : CONTROL_WORDS + self._arrays] = arrays.words
+        if self._stacks:
+            table = [word for each in self._stacks for word in (each.address, each.nbytes, 0)]
+            sent[CONTROL_WORDS + self._arrays :] = table
         events: list[Event] | None = [] if run.times is not None and self._timed else None
         with self._arena.lent(self.arena_bytes) as arena, self._watched(run, stop):
             self._launch(words, arena, arrays.addresses, events)
             self._stream.synchronize()
-        back = words.of_back()
+        back = words.of_back
         error = STOPPED if stop[STOP] and not back[ERROR] else int(back[ERROR])
         if error != TOO_SMALL:
             run.ops_left = int(back[OPS_LEFT])
@@ -243,7 +259,7 @@ class DeviceRegion:
         events: receives the moments before, between and after the launches, which then are no graph.
         """
         self.launched += 1
-        products = [self._addresses(each, arena, given) for each in self.code.products]
+        products = [self._addresses(each, arena, given) for each in self._products]
         if events is not None:
             self._work(words, arena, products, events)
             return
@@ -268,7 +284,7 @@ class DeviceRegion:
     def _work(
         self, words: _Words, arena: Memory, products: Sequence[Sequence[int]], events: list[Event] | None = None
     ) -> None:
-        nbytes = words.count * WORD
+        nbytes = words.sent.nbytes
         control = words.device.address
         given = control + CONTROL_WORDS * WORD
         stacks = given + self._arrays * WORD
@@ -304,10 +320,7 @@ class DeviceRegion:
 
     def _make_words(self) -> _Words:
         if self._words is None:
-            count, driver = self._word_count, self.driver
-            nbytes = count * WORD
-            sent, back, stop = (driver.pinned(each) for each in (nbytes, nbytes, (STOP + 1) * WORD))
-            self._words = _Words(driver.allocate(nbytes), sent, back, stop, count)
+            self._words = _Words.make(self.driver, self._word_count)
         return self._words
 
     def _make_stacks(self, run: Run) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from core.compiler.compile import GradientQuery, Optimizer, compile_training
 from core.device.bind import bind_device_step
+from core.device.bound_step import GAP, _Fed, _spans
 from core.ir.errors import ExecutionError
 from core.runtime.bound_step import KEPT, bind_step
 from core.runtime.run import Run, RunLimits
@@ -158,3 +159,13 @@ def test_a_step_is_not_bound_without_memory():
     driver.capacity = driver.allocated
 
     assert bind_device_step(executable, held) is None
+
+
+def test_feeds_that_lie_near_each_other_are_copied_together():
+    def fed(offset: int, count: int) -> _Fed:
+        return _Fed(0, "x", (count,), np.dtype("float32"), offset)
+
+    far = 256 + GAP + 8
+    assert _spans([]) == []
+    assert _spans([fed(256, 2), fed(0, 4)]) == [(0, 264)]
+    assert _spans([fed(0, 64), fed(far, 1)]) == [(0, 256), (far, far + 4)]
