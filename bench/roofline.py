@@ -73,12 +73,13 @@ H200 = Device(
     bandwidth=4.8e12,
     processors=132,
     node=1.3e-6,
-    grid_barrier=1.2e-6,
-    block_barrier=0.05e-6,
+    grid_barrier=1.25e-6,
+    block_barrier=0.025e-6,
     op=15e-6,
 )
 """Rates: NVIDIA H200 Tensor Core GPU datasheet (float64 and float32 without tensor cores; TF32 without sparsity, half
-of the number there). 16-bit floats: twice float32, as in the NVIDIA H100 architecture white paper.
+of the number there). 16-bit floats: twice float32, as in the NVIDIA H100 architecture white paper. Launches and
+barriers: `make test-gpu` on an H100. The time of an op through cupy is assumed.
 """
 
 
@@ -224,11 +225,11 @@ def predicted(tally: Tally, device: Device) -> dict[str, Any]:
 HEAD = """\
 {title}
 
-These numbers are predictions: no GPU has run these steps. Written by `python -m bench.roofline` from the plans that
-Backpass makes for a device, for one {name}: {fp32:.0f} TFLOP/s in float32 and {tf32:.0f} TFLOP/s in TF32 (dense),
-{bandwidth} TB/s, {processors} multiprocessors (NVIDIA H200 Tensor Core GPU datasheet). Assumed, not published:
-{node} us from one kernel of a graph to the next, {grid} us for a barrier of all blocks, {block} us for one of a block,
-and {op:.0f} us for an op that runs through cupy.
+These numbers are predictions; the section "Steps on a GPU" has measurements. Written by `python -m bench.roofline` from
+the plans that Backpass makes for a device, for one {name}: {fp32:.0f} TFLOP/s in float32 and {tf32:.0f} TFLOP/s in TF32
+(dense), {bandwidth} TB/s, {processors} multiprocessors (NVIDIA H200 Tensor Core GPU datasheet). Measured on an H100:
+{node} us from one kernel of a graph to the next, {grid} us for a barrier of all blocks, {block} us for one of a block.
+Assumed: {op:.0f} us for an op that runs through cupy.
 
 Each instruction takes the longer of its operations at the peak rate and its bytes at the bandwidth of the memory, so
 `work` is a lower bound; an elementary function counts as one operation. `step` adds the barriers between dependent

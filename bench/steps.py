@@ -1,7 +1,7 @@
 """Training steps, compared with those of PyTorch, JAX and TensorFlow.
 
     python -m bench.steps [--workloads mlp_small,transformer] [--threads 1,all] [--rounds 15] [--peers jax_jit]
-                          [--json FILE] [--against CHECKOUT]
+                          [--device cuda] [--json FILE] [--against CHECKOUT]
 
 Every peer is a separate process with the same parameters and feeds. Before the measurement, all must agree about the
 loss and the update of every parameter. Then they take turns: a round is as many steps of each as fit in some
@@ -56,14 +56,17 @@ def main() -> None:
     parser.add_argument("--peers", type=listed, help="some of " + ", ".join(PEERS) + "; none by default with --against")
     parser.add_argument("--json", type=Path, help="a file for everything that was measured")
     parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="cuda: Backpass, PyTorch and JAX on the first GPU"
+    )
+    parser.add_argument(
         "--against", type=Path, help="another checkout of Backpass to compare with, as the peer `before`"
     )
     given = parser.parse_args()
     names = given.peers if given.peers is not None else [] if given.against else list(PEERS)
     before = given.against and given.against.resolve()
     report: dict[str, Any] = {"machine": machine(), "rounds": given.rounds, "versions": {}, "threads": {}}
-    for threads in given.threads:
-        with started([OWN, *names], cores_of(threads), before) as peers:
+    for threads in given.threads if given.device == "cpu" else ["all"]:
+        with started([OWN, *names], cores_of(threads), before, given.device) as peers:
             for peer in peers.values():
                 report["versions"] |= peer.about["versions"]
             report["threads"][threads] = measured(peers, threads, given.workloads, given.rounds)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import llvmlite
 import numpy as np
 import scipy
 
+from bench.peers.device import on_gpu
 from bench.workload import OPTIMIZERS, Workload
 from bench.workloads import mlp
 from core.compiler.compile import GradientQuery, Optimizer, compile_training
@@ -36,14 +39,19 @@ class Training:
             gives_gradients=False,
             shapes={name: value.shape for name, value in workload.feeds.items()},
         )
-        self._trainer = Trainer(executable.compiled(), workload.parameters)
-        self._feeds = workload.feeds
+        self._trainer: Any
+        if on_gpu():
+            from bench.peers.backpass_gpu import GpuTrainer
+
+            self._trainer, self._feeds = GpuTrainer(executable, workload.parameters, workload.feeds), workload.feeds
+        else:
+            self._trainer, self._feeds = Trainer(executable.compiled(), workload.parameters), workload.feeds
         self._names = list(workload.parameters)
 
     def run(self, steps: int) -> float:
         for _ in range(steps):
             loss = self._trainer.step(self._feeds)
-        return loss
+        return float(loss)
 
     def parameters(self) -> dict[str, np.ndarray]:
         values = self._trainer.values()

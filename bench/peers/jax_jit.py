@@ -23,6 +23,7 @@ from bench.classes import (
     tables_jax,
 )
 from bench.half_workloads import dtype_of
+from bench.peers.device import on_gpu
 from bench.peers.jax_ops import cross_entropy, layer_norm
 from bench.trees import tree_loss, tree_of
 from bench.workload import OPTIMIZERS, RATE, Workload
@@ -35,7 +36,9 @@ Loss = Callable[[Arrays, Arrays], Any]
 
 
 def start(threads: int) -> None:
-    """XLA uses the cores that this process may use; the caller has chosen them."""
+    """XLA uses the cores that this process may use; the caller has chosen them. On a GPU it does not round to TF32."""
+    if on_gpu():
+        jax.config.update("jax_default_matmul_precision", "highest")
     Training(mlp("mlp", 2, (3, 4))).run(1)
 
 

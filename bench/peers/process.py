@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.peers.device import VARIABLE
 from bench.peers.messages import receive, send
 
 __all__ = ["BEFORE", "OWN", "PEERS", "Missing", "Peer", "environment", "python_of", "started"]
@@ -51,8 +54,19 @@ def python_of(peer: str) -> str:
     return os.environ.get("BENCH_PYTHON") or str(made)
 
 
-def environment(peer: str, threads: int, scratch: str, root: Path = ROOT) -> dict[str, str]:
-    """The environment of a peer's process. scratch: a folder for its caches. root: the checkout that it imports."""
+def environment(peer: str, threads: int, scratch: str, root: Path = ROOT, device: str = "cpu") -> dict[str, str]:
+    """The environment of a peer's process.
+
+    scratch: a folder for its caches. root: the checkout that it imports. device: "cpu" or "cuda".
+    """
+    if device == "cuda":
+        return os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            VARIABLE: device,
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # else JAX takes most of the GPU's memory at once
+            "TORCHINDUCTOR_CACHE_DIR": scratch,
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",  # many peers may compile at the same time
+        }
     own = {
         "PYTHONPATH": str(root),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -72,8 +86,13 @@ def environment(peer: str, threads: int, scratch: str, root: Path = ROOT) -> dic
 class Peer:
     """A process that runs the steps of one peer. Close it."""
 
-    def __init__(self, name: str, cores: Iterable[int], root: Path = ROOT) -> None:
-        """root: the checkout that the process runs. Raises Missing if the peer or a library of it is not installed."""
+    def __init__(
+        self, name: str, cores: Iterable[int], root: Path = ROOT, device: str = "cpu", limit: float | None = None
+    ) -> None:
+        """root: the checkout that the process runs. device: "cpu" or "cuda". limit: seconds until it is killed, unless
+        `in_time` was called before.
+
+        Raises Missing if the peer or a library of it is not installed."""
         self.name = name
         allowed = set(cores)
         self._scratch = tempfile.TemporaryDirectory(prefix="bench-")
@@ -84,10 +103,14 @@ class Peer:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                start_new_session=True,
                 cwd=root,
-                env=environment(name, len(allowed), self._scratch.name, root),
+                env=environment(name, len(allowed), self._scratch.name, root, device),
                 preexec_fn=partial(os.sched_setaffinity, 0, allowed),
             )
+        self._limit = threading.Timer(limit, self.kill) if limit is not None else None
+        if self._limit is not None:
+            self._limit.start()
         try:
             self.about = self._answer()[0]
         except EOFError:
@@ -107,7 +130,18 @@ class Peer:
         """The parameters after the steps so far."""
         return self._ask({"do": "parameters"})[1]
 
+    def in_time(self) -> None:
+        """From now on it has no limit."""
+        if self._limit is not None:
+            self._limit.cancel()
+
+    def kill(self) -> None:
+        """End it and the processes that it started at once; a call that waits for it raises EOFError."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def close(self) -> None:
+        self.in_time()
         assert self._process.stdin is not None and self._process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -130,17 +164,19 @@ class Peer:
 
 
 @contextlib.contextmanager
-def started(names: Iterable[str], cores: Iterable[int], before: Path | None = None) -> Iterator[dict[str, Peer]]:
+def started(
+    names: Iterable[str], cores: Iterable[int], before: Path | None = None, device: str = "cpu"
+) -> Iterator[dict[str, Peer]]:
     """The peers of these names that can be started, by name. Prints the reason for each other one.
 
-    before: the checkout of the peer `BEFORE`, which is added if it is given.
+    before: the checkout of the peer `BEFORE`, which is added if it is given. device: "cpu" or "cuda".
     """
     running: dict[str, Peer] = {}
     allowed = set(cores)
     try:
         for name in (*names, *([BEFORE] if before else [])):
             try:
-                running[name] = Peer(name, allowed, before if name == BEFORE and before else ROOT)
+                running[name] = Peer(name, allowed, before if name == BEFORE and before else ROOT, device)
             except Missing as why:
                 print(f"  {name} is left out: {why} (`make bench-peers` installs the peers)")
         yield running

@@ -5,15 +5,25 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from bench.peers.device import on_gpu
 from bench.peers.torch_losses import Tensors, descend, loss_of, placed, with_rows
 from bench.workload import OPTIMIZERS, Workload
 from bench.workloads import mlp
 
-__all__ = ["Training", "start", "versions"]
+__all__ = ["Training", "place", "start", "versions"]
+
+
+def place(threads: int) -> None:
+    """Compute on so many threads, or on the GPU in float32 as Backpass does, without rounding to TF32."""
+    torch.set_num_threads(threads)
+    if on_gpu():
+        torch.set_default_device("cuda")
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.benchmark = True
 
 
 def start(threads: int) -> None:
-    torch.set_num_threads(threads)
+    place(threads)
     Training(mlp("mlp", 2, (3, 4))).run(1)
 
 
@@ -49,7 +59,7 @@ class Training:
         return loss.item()
 
     def parameters(self) -> dict[str, np.ndarray]:
-        return {name: value.detach().numpy().copy() for name, value in self._parameters.items()}
+        return {name: value.detach().cpu().numpy().copy() for name, value in self._parameters.items()}
 
 
 def adam(parameters: Tensors) -> torch.optim.Adam:

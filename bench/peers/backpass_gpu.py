@@ -1,0 +1,51 @@
+"""Backpass on a GPU: a bound step, as a session of a worker on CUDA runs it, with its feeds on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from core.device.backend import DeviceBackend
+from core.device.bind import bind_device_step
+from core.device.cupy_driver import CupyDriver
+from core.runtime.executable import Executable
+from core.runtime.run import Run, RunLimits
+
+__all__ = ["GpuTrainer"]
+
+
+@cache
+def backend() -> DeviceBackend:
+    return DeviceBackend(CupyDriver())
+
+
+class GpuTrainer:
+    """See `core.compiler.trainer.Trainer`. Its steps return the loss as an array of the GPU."""
+
+    def __init__(self, executable: Executable, values: Mapping[str, np.ndarray], feeds: Mapping[str, Any]) -> None:
+        """feeds: of all steps."""
+        xp = backend().driver.xp
+        placed = lambda arrays: {name: xp.asarray(value) for name, value in arrays.items()}
+        self._feeds, self._values = placed(feeds), placed({**executable.initial_state(), **values})
+        bound = bind_device_step(executable.on(backend()).compiled(), self._values)
+        assert bound is not None, "no part of the step is machine code"
+        self._bound: Any = bound
+        self._bound.put_tables(self._values)
+        self._run = Run(xp, RunLimits())
+        self._steps = 0
+        self._last: Any = None
+
+    def step(self, _: Mapping[str, Any]) -> Any:
+        self._run.ops_left = self._run.limits.max_ops
+        assert self._bound.takes(self._feeds)
+        self._last = self._bound.step(self._run, 0, self._steps)
+        self._bound.keep()
+        self._steps += 1
+        return self._last.loss
+
+    def values(self) -> dict[str, np.ndarray]:
+        new = {**self._values, **self._last.parameters}
+        return {name: value.get() if hasattr(value, "get") else self._values[name].get() for name, value in new.items()}
