@@ -38,18 +38,19 @@ end:
 class _Kernel:
     """A kernel that meets as often as its word says. blocks: of the launch."""
 
-    def __init__(self, rig: Rig, barrier: str, blocks: int) -> None:
+    def __init__(self, rig: Rig, barrier: str, blocks: int, cooperative: bool) -> None:
         driver = rig.driver
-        self.launch = Launch("meet", blocks, rig.block, cooperative=blocks > 1)
+        self.launch = Launch("meet", blocks, rig.block, cooperative=cooperative)
         code = DeviceCode(TEXT.replace("BARRIER", barrier), (self.launch,), 0)
         architecture = driver.properties.architecture
         made = rig.make(code, architecture) if rig.make else ptx_of(code, architecture).encode() + b"\0"
         (self.function,) = driver.load(made, (self.launch,))
-        self.stream, self.word = driver.stream(), driver.pinned(8)
+        self.stream, self.word, self.sent = driver.stream(), driver.allocate(8), driver.pinned(8)
 
     def run(self, barriers: int, times: int = 1) -> float:
         """Seconds of `times` launches one after the other."""
         self.set(barriers)
+        self.stream.synchronize()
         started = time.perf_counter()
         for _ in range(times):
             self.give()
@@ -57,7 +58,8 @@ class _Kernel:
         return time.perf_counter() - started
 
     def set(self, barriers: int) -> None:
-        ctypes.c_int64.from_address(self.word.address).value = barriers
+        ctypes.c_int64.from_address(self.sent.address).value = barriers
+        self.stream.copy(self.word.address, self.sent.address, 8)
 
     def give(self) -> None:
         self.stream.launch(self.function, self.launch, (self.word.address,) * 4)
@@ -66,8 +68,9 @@ class _Kernel:
 def constants(rig: Rig) -> Say:
     """Each cost is the difference between twice the work and once the work, so that fixed costs are not in it."""
     n, processors = rig.launches, rig.blocks or rig.driver.properties.processors
-    for name, blocks in (("one block", 1), ("all blocks", processors)):
-        kernel = _Kernel(rig, "dev_barrier", blocks)
+    kinds = (("one block", 1, False), ("all blocks", processors, False), ("all blocks, cooperative", processors, True))
+    for name, blocks, cooperative in kinds:
+        kernel = _Kernel(rig, "dev_barrier", blocks, cooperative)
         yield _line(f"launch, {name}", lambda times, k=kernel: k.run(0, times), n)
         yield _line(f"barrier, {name}", lambda times, k=kernel: k.run(times), n)
         kernel.set(0)

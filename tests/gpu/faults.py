@@ -76,6 +76,7 @@ def out_of_memory(rig: Rig) -> Say:
     except ExecutionError as error:
         told = error.code
     held.clear()
+    rig.free()
     after = Step.of(rig, make()).run()
     same = all(np.array_equal(one, other, equal_nan=True) for one, other in zip(before, after, strict=True))
     yield {"full": told, "ok": told == "out_of_memory" and same, "same_after": same}

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from tests.gpu.rig import Rig, Say
@@ -30,9 +31,7 @@ class _Worker:
     def run(self, kind: str, name: str) -> dict[str, Any]:
         if self._process is None or self._process.poll() is not None:
             self.close()
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
+            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         process = self._process
         assert process.stdin is not None and process.stdout is not None
         late = threading.Timer(UNIT_S, process.kill)
@@ -53,10 +52,8 @@ class _Worker:
     def close(self) -> None:
         if self._process is not None:
             assert self._process.stdin is not None and self._process.stdout is not None
-            try:
+            with suppress(BrokenPipeError):
                 self._process.stdin.close()
-            except BrokenPipeError:
-                pass
             if self._process.poll() is None:
                 try:
                     self._process.wait(5)
@@ -74,11 +71,13 @@ def units(rig: Rig, until: float, kinds: Iterable[str] = tuple(UNITS)) -> Say:
     waiting: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[str, str, dict[str, Any]] | None] = queue.SimpleQueue()
     counts = {kind: {"units": 0, "wrong": 0, "left_out": 0, "count": 0, "worst": 0.0} for kind in kinds}
-    told, others = ([(k, n) for k in counts if UNITS[k].told is is_told for n in UNITS[k].names(rig)] for is_told in (True, False))
+    all_names = [(kind, name) for kind in counts for name in UNITS[kind].names(rig)]
+    told, others = ([each for each in all_names if UNITS[each[0]].told is is_told] for is_told in (True, False))
     random.Random(0).shuffle(others)  # if time runs out, some of each kind have run
     for each in told + others:
         waiting.put(each)
-    threads = [threading.Thread(target=_serve, args=(_Worker(rig.worker), waiting, done, until)) for _ in range(rig.workers)]
+    workers = [_Worker(rig.worker) for _ in range(rig.workers)]
+    threads = [threading.Thread(target=_serve, args=(each, waiting, done, until)) for each in workers]
     for each in threads:
         each.start()
     running = len(threads)

@@ -67,6 +67,11 @@ class Rig:
     def backend(self, rules: Rules | None = None) -> DeviceBackend:
         return DeviceBackend(self.driver, self.make, self.blocks, self.block, self.disk, rules)
 
+    def free(self) -> None:
+        """Give back memory that waits for later arrays, which other processes may need."""
+        if self.driver.xp is not np:
+            self.driver.xp.get_default_memory_pool().free_all_blocks()
+
     def to_device(self, x: Any) -> Any:
         return self.driver.xp.asarray(x)
 
@@ -90,7 +95,8 @@ def real() -> Rig:
     return Rig(
         driver, None, None, 256, lambda: nullcontext(driver.xp), driver.xp.asnumpy, WORKLOADS, launches=1000,
         steps=10_000, waits=0.05, child=[sys.executable, "-m", "tests.gpu.child"],
-        worker=[sys.executable, "-m", "tests.gpu.worker"], workers=max(2, (os.cpu_count() or 2) - 1), examples=2, seeds=60, programs=10,
+        worker=[sys.executable, "-m", "tests.gpu.worker"], workers=max(2, (os.cpu_count() or 2) - 1),
+        examples=2, seeds=60, programs=10,
         disk=DiskCache(Path(tempfile.gettempdir()) / "backpass-gpu-tests", 1 << 30),
     )  # fmt: skip
 

@@ -1,9 +1,7 @@
-"""Steps of the bench on a device, their times, and the memory of 10,000 steps."""
+"""Steps of the bench on a device, and the memory of 10,000 steps."""
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,20 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from bench.workload import OPTIMIZERS, Workload
+from bench.workload import Workload
 from core.codegen.backend import CPU
-from core.compiler.compile import GradientQuery, Optimizer, compile_training, key_of
+from core.compiler.compile import key_of
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run, RunLimits
-from core.wire import read
+from tests.gpu.measured import compiled
 from tests.gpu.rig import Rig, Say
 
-__all__ = ["REPEATS", "Step", "difference", "growth", "times"]
+__all__ = ["REPEATS", "Step", "difference", "growth"]
 
 REPEATS = 3
 """Runs with equal bits: the first one by launches, the last one as a graph."""
 
-TIMED = 20
 GROWTH = 8 << 20
 """Bytes that a device or a process may hold more after many steps."""
 
@@ -40,13 +37,7 @@ class Step:
 
     @classmethod
     def of(cls, rig: Rig, workload: Workload) -> Step:
-        executable = compile_training(
-            read(workload.program),
-            GradientQuery(loss="loss"),
-            Optimizer(workload.optimizer, dict(OPTIMIZERS[workload.optimizer])),
-            gives_gradients=False,
-            shapes={name: value.shape for name, value in workload.feeds.items()},
-        )
+        executable = compiled(workload)
         values = {**executable.initial_state(), **workload.parameters, **workload.feeds}
         args = [key_of(0, 0) if each.role == "key" else np.asarray(values[each.name]) for each in executable.inputs]
         block = executable.interpreter.block
@@ -61,26 +52,6 @@ class Step:
             return [np.asarray(each) for each in native_interpreter(block, CPU)(Run(), *args)]
 
         return cls(workload, native, run, wanted)
-
-
-def times(rig: Rig) -> Say:
-    """One line for each workload: the time of a step."""
-    for name, make in rig.workloads.items():
-        try:
-            yield {"time": name, "ok": True, "us": _time(Step.of(rig, make()), rig) * 1e6}
-        except Exception as error:
-            yield {"time": name, "ok": False, "error": f"{type(error).__name__}: {error}"[:300]}
-
-
-def _time(step: Step, rig: Rig) -> float:
-    for _ in range(REPEATS):
-        step.run()
-    taken = []
-    for _ in range(min(TIMED, rig.launches)):
-        started = time.perf_counter()
-        step.run()
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken)
 
 
 def difference(found: np.ndarray, wanted: np.ndarray, least: float = 1e-30) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from core.runtime.run import Run
 from core.wire import read
 from tests.device.test_emulated import DRAWN, SCOPES, orders
 from tests.device.test_emulated_programs import PARTS
+from tests.gpu.measured import rates, times
 from tests.gpu.rig import Rig
 from tests.gpu.steps import REPEATS, Step, difference
 from tests.laws.test_cupy import on_device, programs
@@ -39,6 +40,8 @@ from tests.mixtures import mixture
 __all__ = ["UNITS", "Unit", "Wrong"]
 
 Line = dict[str, Any]
+
+UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
 class Wrong(Exception):
@@ -105,9 +108,7 @@ def program(rig: Rig, name: str) -> Line:
     found = {"worst": 0.0, "count": 0}
 
     @seeded(int(name))
-    @settings(
-        max_examples=rig.programs, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
-    )  # fmt: skip
+    @settings(max_examples=rig.programs, phases=[Phase.generate], database=None, **UNHURRIED)
     @given(**DRAWN)
     def check(document: Any, seed: int, width: int, dtype: str) -> None:
         values = values_like(seed, dtype, width)
@@ -143,7 +144,8 @@ def mixed(rig: Rig, name: str) -> Line:
 def compared(rig: Rig, block: Block, values: list[Any], scope: Rules, allowed: float, told: str) -> float:
     """The largest difference of a step on the GPU from the reference executor. Raises Wrong beyond `allowed`.
 
-    Differences are parts of the largest wanted number, or of 1 if that is smaller. An error must be that of the reference executor.
+    Differences are parts of the largest wanted number, or of 1 if that is smaller. An error must be that of the
+    reference executor.
     """
     backend = rig.backend(replace(scope, library=rig.driver.multiplies))
     run = lambda: Run(rig.driver.xp)
@@ -188,11 +190,13 @@ def _seeds(rig: Rig) -> Iterable[str]:
     return map(str, range(rig.seeds))
 
 
-UNITS: Mapping[str, Unit] = {
+UNITS: dict[str, Unit] = {
     "steps": Unit(lambda rig: rig.workloads, step, told=True),
     "native": Unit(lambda rig: rig.ops or sorted(OPS), native),
     "programs": Unit(_seeds, program),
     "mixtures": Unit(_seeds, mixed),
     "ops": Unit(lambda rig: rig.ops or sorted(OPS), op),
+    "times": Unit(lambda rig: rig.workloads, times, told=True),
+    "rates": Unit(lambda rig: rig.workloads, rates, told=True),
 }
 """Kind of units -> what it is."""
