@@ -150,20 +150,22 @@ def _together(units: Iterable[tuple[Instruction, ...]], blocks: int, rules: Rule
     units: instructions that no launch separates.
     """
     scopes = (1,) if blocks == 1 else (1, blocks)
-    best: dict[int, tuple[float, list[int]]] = {scope: (0.0, []) for scope in scopes}
     units = list(units)
+    least = dict.fromkeys(scopes, 0.0)
+    befores: list[dict[int, int]] = []  # for each unit and scope, the scope of the unit before it
     for unit in units:
+        before = {scope: min(scopes, key=lambda s, to=scope: least[s] + rules.launch * (s != to)) for scope in scopes}
         took = {scope: sum(_took(each, scope, rules) for each in unit) for scope in scopes}
-        found = {}
-        for scope in scopes:
-            before = {s: t + (rules.launch if s != scope and made else 0.0) for s, (t, made) in best.items()}
-            least = min(scopes, key=lambda s: (before[s], s != scope))
-            found[scope] = before[least] + took[scope], [*best[least][1], scope]
-        best = found
-    _, chosen = min(best.values(), key=lambda each: each[0])
+        least = {s: least[before[s]] + rules.launch * (before[s] != s) + took[s] for s in scopes}
+        befores.append(before)
+    scope = min(scopes, key=lambda s: least[s])
+    chosen = []
+    for before in reversed(befores):
+        chosen.append(scope)
+        scope = before[scope]
     segments = []
-    for scope, group in groupby(zip(chosen, units, strict=True), key=lambda each: each[0]):
-        segments.append(Segment("together", tuple(one for _, unit in group for one in unit), scope))
+    for blocks_of, group in groupby(zip(reversed(chosen), units, strict=True), key=lambda each: each[0]):
+        segments.append(Segment("together", tuple(one for _, unit in group for one in unit), blocks_of))
     return segments
 
 
