@@ -99,7 +99,7 @@ class RowWriter:
         if columns is not None:
             self._by_columns(columns)
         elif totals or self.window or any(i.kind == "accumulate" for i in self.code):
-            self._byteams_of()
+            self._by_teams()
         else:
             self._by_elements()
 
@@ -118,7 +118,7 @@ class RowWriter:
             for n in in_order(self.each, range(len(self.code))):
                 self._one(n, self.values, column, leads)
 
-    def _byteams_of(self) -> None:
+    def _by_teams(self) -> None:
         f, threads = self.f, self.threads
         self.width, groups = width_of(self.each, threads), groups_of(self.each, threads, self.part)
         teams = teams_of(self.each, threads, self.part)
@@ -134,7 +134,7 @@ class RowWriter:
         with f.when(f.compare("icmp slt", number, I64(teams))):
             sums.start(number, member)
             if groups is not None:
-                self._bygroups_of(groups, teams, number, member, sums)
+                self._by_groups(groups, teams, number, member, sums)
             else:
                 start = f.binary("add", self.first, number) if self.part else number
                 with f.loop(start, self.end, teams) as row:
@@ -144,7 +144,7 @@ class RowWriter:
             threads.barrier(f)
             sums.finish()
 
-    def _bygroups_of(self, groups: RowGroups, teams: int, team: IRValue, member: IRValue, sums: Sums) -> None:
+    def _by_groups(self, groups: RowGroups, teams: int, team: IRValue, member: IRValue, sums: Sums) -> None:
         """The rows of one group after the other, by the same team."""
         f, outer = self.f, self.kernel.outer
         with f.loop(team, I64(groups.groups), teams) as group, f.loop(I64(0), I64(groups.rows)) as number:

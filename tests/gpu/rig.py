@@ -67,6 +67,10 @@ class Rig:
     def backend(self, rules: Rules | None = None) -> DeviceBackend:
         return DeviceBackend(self.driver, self.make, self.blocks, self.block, self.disk, rules)
 
+    def wait(self) -> None:
+        """Wait for the work of the array module, such as that of `keep`."""
+        self.driver.current().synchronize()
+
     def free(self) -> None:
         """Give back memory that waits for later arrays, which other processes may need."""
         if self.driver.xp is not np:
