@@ -43,7 +43,7 @@ def test_a_prediction_is_no_shorter_than_the_work_at_published_rates():
     found = predicted(Tally([(product, 3), (rows, 2)], barriers=4, ops=1), H200)
 
     assert found["work"] == pytest.approx(3 * 1e-6 + 2 * 1e-6)
-    assert found["step"] == pytest.approx(5e-6 + 4 * 1.2e-6 + 1.3e-6 + 15e-6)
+    assert found["step"] == pytest.approx(5e-6 + 4 * 1.25e-6 + 1.3e-6 + 15e-6)
     assert found["as"] == "one kernel"
     assert found["tf32"] < found["step"]
 
