@@ -11,11 +11,11 @@ import scipy
 from bench.peers.device import on_gpu
 from bench.workload import OPTIMIZERS, Workload
 from bench.workloads import mlp
-from core.compiler.compile import GradientQuery, Optimizer, compile_training
+from core.compiler.compile import Executable, GradientQuery, Optimizer, compile_training
 from core.compiler.trainer import Trainer
 from core.wire import read
 
-__all__ = ["Training", "start", "versions"]
+__all__ = ["Training", "planned", "start", "versions"]
 
 
 def start(threads: int) -> None:
@@ -26,24 +26,27 @@ def versions() -> dict[str, str]:
     return {"numpy": np.__version__, "scipy": scipy.__version__, "llvmlite": llvmlite.__version__}
 
 
+def planned(workload: Workload) -> Executable:
+    """The training step of a workload, of the sizes of its feeds, not compiled."""
+    return compile_training(
+        read(workload.program),
+        GradientQuery(loss="loss"),
+        Optimizer(workload.optimizer, dict(OPTIMIZERS[workload.optimizer])),
+        gives_gradients=False,
+        shapes={name: value.shape for name, value in workload.feeds.items()},
+    )
+
+
 class Training:
     """Training of one workload, from its document; open sizes are those of the feeds, as in a session."""
 
     def __init__(self, workload: Workload) -> None:
-        program = read(workload.program)
-        optimizer = Optimizer(workload.optimizer, dict(OPTIMIZERS[workload.optimizer]))
-        executable = compile_training(
-            program,
-            GradientQuery(loss="loss"),
-            optimizer,
-            gives_gradients=False,
-            shapes={name: value.shape for name, value in workload.feeds.items()},
-        )
+        executable = planned(workload)
         self._trainer: Any
         if on_gpu():
-            from bench.peers.backpass_gpu import GpuTrainer
+            from bench.peers.backpass_gpu import GpuTrainer, own_gpu
 
-            self._trainer, self._feeds = GpuTrainer(executable, workload.parameters, workload.feeds), workload.feeds
+            self._trainer, self._feeds = GpuTrainer(executable.on(own_gpu()), workload), workload.feeds
         else:
             self._trainer, self._feeds = Trainer(executable.compiled(), workload.parameters), workload.feeds
         self._names = list(workload.parameters)

@@ -8,29 +8,35 @@ from typing import Any
 
 import numpy as np
 
+from bench.workload import Workload
 from core.device.backend import DeviceBackend
 from core.device.bind import bind_device_step
 from core.device.cupy_driver import CupyDriver
 from core.runtime.executable import Executable
 from core.runtime.run import Run, RunLimits
 
-__all__ = ["GpuTrainer"]
+__all__ = ["GpuTrainer", "own_gpu"]
 
 
 @cache
-def backend() -> DeviceBackend:
+def own_gpu() -> DeviceBackend:
+    """The first GPU of this process."""
     return DeviceBackend(CupyDriver())
 
 
 class GpuTrainer:
     """See `core.compiler.trainer.Trainer`. Its steps return the loss as an array of the GPU."""
 
-    def __init__(self, executable: Executable, values: Mapping[str, np.ndarray], feeds: Mapping[str, Any]) -> None:
-        """feeds: of all steps."""
-        xp = backend().driver.xp
+    def __init__(self, executable: Executable, workload: Workload) -> None:
+        """executable: for the backend of a GPU, not compiled."""
+        backend = executable.backend
+        assert isinstance(backend, DeviceBackend), "a step for a GPU"
+        xp = backend.driver.xp
         placed = lambda arrays: {name: xp.asarray(value) for name, value in arrays.items()}
-        self._feeds, self._values = placed(feeds), placed({**executable.initial_state(), **values})
-        bound = bind_device_step(executable.on(backend()).compiled(), self._values)
+        self._feeds = placed(workload.feeds)
+        self._values = placed({**executable.initial_state(), **workload.parameters})
+        self.executable = executable.compiled()
+        bound = bind_device_step(self.executable, self._values)
         assert bound is not None, "no part of the step is machine code"
         self._bound: Any = bound
         self._bound.put_tables(self._values)
@@ -38,7 +44,8 @@ class GpuTrainer:
         self._steps = 0
         self._last: Any = None
 
-    def step(self, _: Mapping[str, Any]) -> Any:
+    def step(self, _: Mapping[str, Any] | None = None) -> Any:
+        """Run one step with the feeds of the workload."""
         self._run.ops_left = self._run.limits.max_ops
         assert self._bound.takes(self._feeds)
         self._last = self._bound.step(self._run, 0, self._steps)

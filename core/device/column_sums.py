@@ -1,6 +1,6 @@
-"""Sums over rows of which each thread has one column: the sum stays in a register while the thread goes down the rows.
+"""Sums over rows, column by column: a thread keeps the sum of its column in a register while it goes down the rows.
 
-Several threads share the rows of a column where columns are few; then others add up what these have.
+If columns are few, several threads share the rows of a column, and one thread adds up their sums.
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from core.device.threads import Threads
 from core.plan.data import Instr, RowKernel, Rows
 
-__all__ = ["ColumnSums", "RowGroups", "column_sums", "is_own", "row_groups"]
-
-FEWEST_GROUPS = 64
-"""Groups of rows from which on a team of its own for each is faster than sums of all results for each team."""
+__all__ = ["ColumnSums", "column_sums", "is_own", "reduced_axes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +37,14 @@ def is_own(kernel: RowKernel, instr: Instr) -> bool:
 
 
 def column_sums(each: Rows, threads: Threads) -> ColumnSums | None:
-    """None if a row is reduced too, or if its results have other axes than the columns and the same of the rows."""
+    """None if the kernel also reduces rows, or if its sums are over different axes of the rows."""
     kernel = each.kernel
     sums = [i for i in kernel.code if i.kind == "accumulate"]
     if not sums or any(i.kind == "reduce" and kernel.code[i.args[0]].full for i in kernel.code):
         return None
     if any(not kernel.code[i.args[0]].full or not kernel.operands[i.operand].inner for i in sums):
         return None
-    found = {_reduced(kernel, i) for i in sums}
+    found = {reduced_axes(kernel, i) for i in sums}
     if len(found) != 1:
         return None
     (reduced,) = found
@@ -62,38 +59,7 @@ def column_sums(each: Rows, threads: Threads) -> ColumnSums | None:
     return ColumnSums(kept, reduced, columns, rows, parts)
 
 
-@dataclass(frozen=True, slots=True)
-class RowGroups:
-    """Groups of rows that add to the same elements of a result: a team has a whole group, and adds in place.
-
-    kept, reduced: axes of the rows: those that number the groups, and those of the rows of a group.
-    groups, rows:  how many groups, and rows of each. sums: the instructions that add in place.
-    """
-
-    kept: tuple[int, ...]
-    reduced: tuple[int, ...]
-    groups: int
-    rows: int
-    sums: frozenset[int]
-
-
-def row_groups(each: Rows) -> RowGroups | None:
-    """The groups of the largest result that has enough of them."""
-    kernel = each.kernel
-    found: dict[tuple[int, ...], set[int]] = {}
-    for n, i in enumerate(kernel.code):
-        if i.kind == "accumulate" and kernel.operands[i.operand].inner:
-            found.setdefault(_reduced(kernel, i), set()).add(n)
-    best = None
-    for reduced, numbers in found.items():
-        kept = tuple(axis for axis in range(len(kernel.outer)) if axis not in reduced)
-        groups = math.prod(kernel.outer[axis] for axis in kept)
-        if reduced and groups >= FEWEST_GROUPS and (best is None or groups > best.groups):
-            best = RowGroups(kept, reduced, groups, kernel.rows // groups, frozenset(numbers))
-    return best
-
-
-def _reduced(kernel: RowKernel, instr: Instr) -> tuple[int, ...]:
+def reduced_axes(kernel: RowKernel, instr: Instr) -> tuple[int, ...]:
     """The axes of rows along which all rows add to the same elements."""
     strides = kernel.operands[instr.operand].outer
     return tuple(axis for axis, (n, s) in enumerate(zip(kernel.outer, strides, strict=True)) if n > 1 and not s)

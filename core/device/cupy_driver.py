@@ -116,7 +116,10 @@ class CupyDriver:
         return _CupyFunction(module, function, int(each) * self.properties.processors)
 
     def _with_room(self, action: Callable[[], T], loads: bool = False) -> T:
-        """The result of an action that needs memory of the driver's own, which has none of what cupy's pool keeps."""
+        """The result of an action that needs memory outside of cupy's pool.
+
+        If there is none, the pool gives its free memory back, and the action runs again.
+        """
         try:
             with self._faults(loads=loads):
                 return action()

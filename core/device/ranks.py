@@ -14,7 +14,7 @@ VECTOR = 4
 """Keys of one load."""
 
 LAST_KEY = 2**31 - 1
-"""Keys behind the last one, which no key comes after."""
+"""The key that fills an array up. It is larger than all others."""
 
 
 def padded(count: int) -> int:

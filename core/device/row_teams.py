@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from core.codegen.llvm import itemsize
-from core.device.column_sums import RowGroups, column_sums, is_own, row_groups
+from core.device.column_sums import column_sums, is_own, reduced_axes
 from core.device.threads import WARP, OneBlock, Threads
 from core.plan.data import Rows
 
-__all__ = ["groups_of", "parts_of", "room_of", "row_units", "sums_room", "teams_of", "width_of"]
+__all__ = [
+    "RowGroups",
+    "groups_of",
+    "parts_of",
+    "room_of",
+    "row_groups",
+    "row_units",
+    "sums_room",
+    "teams_of",
+    "width_of",
+]
 
 ALIGNMENT = 256
 """Bytes between the sums of two arrays."""
@@ -22,6 +33,41 @@ REDUCTION = 8
 
 LONG = 2048
 """Elements of a row from which on a block has the row, if there are fewer rows than warps."""
+
+
+FEWEST_GROUPS = 64
+"""Groups of rows from which on a team for each group is faster than a copy of all sums for each team."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroups:
+    """Groups of rows that add to the same elements of a result: a team has a whole group, and adds in place.
+
+    kept, reduced: axes of the rows: those that number the groups, and those of the rows of a group.
+    groups, rows:  how many groups, and rows of each. sums: the instructions that add in place.
+    """
+
+    kept: tuple[int, ...]
+    reduced: tuple[int, ...]
+    groups: int
+    rows: int
+    sums: frozenset[int]
+
+
+def row_groups(each: Rows) -> RowGroups | None:
+    """The groups of the largest result that has enough of them."""
+    kernel = each.kernel
+    found: dict[tuple[int, ...], set[int]] = {}
+    for n, i in enumerate(kernel.code):
+        if i.kind == "accumulate" and kernel.operands[i.operand].inner:
+            found.setdefault(reduced_axes(kernel, i), set()).add(n)
+    best = None
+    for reduced, numbers in found.items():
+        kept = tuple(axis for axis in range(len(kernel.outer)) if axis not in reduced)
+        groups = math.prod(kernel.outer[axis] for axis in kept)
+        if reduced and groups >= FEWEST_GROUPS and (best is None or groups > best.groups):
+            best = RowGroups(kept, reduced, groups, kernel.rows // groups, frozenset(numbers))
+    return best
 
 
 def sums_room(each: Rows, threads: Threads, part: bool = False) -> int:

@@ -1,9 +1,9 @@
-"""Scatters on many threads: each element of the result is reduced by one thread, in the order of the index.
+"""Scatters on many threads: a thread reduces each element of the result.
 
-That thread must know which rows it takes. If there are few rows, or few results, it looks through the whole index; if
-there are more threads than results, several look through a part each, and one combines what they have.
-Otherwise the threads sort the positions of the index first, and rows of equal index then follow each other. A sort
-keeps the order of equal keys, so the bits depend on no launch.
+That thread must know its rows. If there are few rows, or few results, it looks through the whole index; if there are
+more threads than results, several threads look through a part each, and one thread combines their results. Then the
+bits depend on the number of threads, but not on their order. Otherwise the threads sort the positions of the index
+first. The sort keeps the order of equal keys, so a thread adds its rows in the order of the index in any launch.
 """
 
 from __future__ import annotations

@@ -101,7 +101,10 @@ class Threads:
         return self.reduce_lanes(f, op, value, WARP)
 
     def reduce_lanes(self, f: Function, op: str, value: IRValue, lanes: int) -> IRValue:
-        """The same of each `lanes` threads that follow each other, a power of two. All threads of a warp call it."""
+        """The reduction of the values of `lanes` neighbouring threads, in each of them. All threads of a warp call it.
+
+        lanes: a power of two, at most WARP.
+        """
         distance = lanes // 2
         while distance:
             value = combine(f, op, value, self._exchanged(f, value, distance))

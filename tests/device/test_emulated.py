@@ -97,7 +97,8 @@ def test_an_op_and_its_gradients_agree_with_the_reference_executor(name, i, dtyp
         agree(block, values, EmulatedBackend(seed=seed, rules=SCOPES[seed % 3]))
 
 
-def check_random_program(document: Any, seed: int, width: int, dtype: str) -> None:
+def random_steps(document: Any, seed: int, width: int, dtype: str) -> Iterator[tuple[Block, list[Any], Rules]]:
+    """The first and second gradient of a program, their operands, and a scope for each."""
     values = values_like(seed, dtype, width)
     program = read(like(document, dtype, width))
     draw = random.Random(seed)
@@ -105,7 +106,12 @@ def check_random_program(document: Any, seed: int, width: int, dtype: str) -> No
     memory = (draw.choice(POLICIES), draw.choice(POLICIES))
     for executable in (compile_gradient(program, query, fetch=["loss"]), second_order(program, memory=memory)):
         args = [key_of(0, 0) if v.role == "key" else values[v.name] for v in executable.inputs]
-        agree(executable.interpreter.block, args, EmulatedBackend(seed=seed, rules=draw.choice(SCOPES)))
+        yield executable.interpreter.block, args, draw.choice(SCOPES)
+
+
+def check_random_program(document: Any, seed: int, width: int, dtype: str) -> None:
+    for block, args, rules in random_steps(document, seed, width, dtype):
+        agree(block, args, EmulatedBackend(seed=seed, rules=rules))
 
 
 DRAWN = {

@@ -60,7 +60,7 @@ def test_an_order_agrees_with_the_reference_executor_on_one_block_and_on_several
             np.testing.assert_array_equal(f, w)
 
 
-def test_ids_that_are_all_left_out_have_no_rows():
+def test_an_order_that_leaves_out_all_ids_has_no_rows():
     block = merged(5, "int64", None, True)
     values = drawn(1, 5, "int64", True)
     values[-1][:] = False

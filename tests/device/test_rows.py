@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from core.compiler.compile import optimize
-from core.device.column_sums import column_sums, row_groups
+from core.device.column_sums import column_sums
 from core.device.gpu import DEVICE_TARGET
-from core.device.row_teams import LONG, parts_of, teams_of, width_of
+from core.device.row_teams import LONG, parts_of, row_groups, teams_of, width_of
 from core.device.rules import Rules
 from core.device.threads import Threads
 from core.ir import Block, TensorType

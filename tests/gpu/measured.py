@@ -14,21 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from bench.workload import OPTIMIZERS, Workload
+from bench.peers.backpass import planned
+from bench.peers.backpass_gpu import GpuTrainer
 from core.analysis.profile import profile_of
-from core.compiler.compile import GradientQuery, Optimizer, compile_training, key_of
+from core.compiler.compile import key_of
 from core.device.backend import DeviceBackend
-from core.device.bind import bind_device_step
 from core.device.rules import Rules
 from core.plan.plan import Plan
-from core.runtime.executable import Executable
 from core.runtime.native import native_interpreter
-from core.runtime.run import Run, RunLimits
+from core.runtime.run import Run
 from core.runtime.times import Times
-from core.wire import read
 from tests.gpu.rig import Rig
 
-__all__ = ["compiled", "rates", "times"]
+__all__ = ["rates", "times"]
 
 WARM = 5
 MEASURED_S = 0.02
@@ -49,48 +47,27 @@ def alone(rig: Rig) -> Iterator[None]:
         yield
 
 
-def compiled(workload: Workload) -> Executable:
-    """A training step of a workload, of the sizes of its feeds."""
-    return compile_training(
-        read(workload.program),
-        GradientQuery(loss="loss"),
-        Optimizer(workload.optimizer, dict(OPTIMIZERS[workload.optimizer])),
-        gives_gradients=False,
-        shapes={name: value.shape for name, value in workload.feeds.items()},
-    )
-
-
 def times(rig: Rig, name: str) -> dict[str, Any]:
     """The time of a step whose feeds lie on the GPU, and the seconds until the first one has ended."""
-    workload, xp = rig.workloads[name](), rig.driver.xp
-    values = {each: xp.asarray(value) for each, value in workload.parameters.items()}
-    feeds = {each: xp.asarray(value) for each, value in workload.feeds.items()}
+    workload = rig.workloads[name]()
     started = time.perf_counter()
-    executable = compiled(workload).on(rig.backend()).compiled()
-    states = {each: xp.asarray(value) for each, value in executable.initial_state().items()}
-    bound = bind_device_step(executable, states | values)
-    assert bound is not None, "no part of the step is machine code"
-    run, count = Run(xp, RunLimits()), 0
+    trainer = GpuTrainer(planned(workload).on(rig.backend()), workload)
 
-    def step(n: int) -> float:
-        nonlocal count
+    def steps(n: int) -> float:
         before = time.perf_counter()
         for _ in range(n):
-            run.ops_left = run.limits.max_ops
-            assert bound.takes(feeds)
-            bound.step(run, 0, count)
-            bound.keep()
-            count += 1
+            trainer.step()
         rig.wait()
         return time.perf_counter() - before
 
     made = time.perf_counter() - started
     with alone(rig):
-        first = made + step(1)
-        step(WARM)
-        n = max(1, round(MEASURED_S / (step(2) / 2)))
-        taken = statistics.median(step(n) / n for _ in range(MEASUREMENTS))
-    region = executable.machine.region if executable.machine is not None else None
+        first = made + steps(1)
+        steps(WARM)
+        n = max(1, round(MEASURED_S / (steps(2) / 2)))
+        taken = statistics.median(steps(n) / n for _ in range(MEASUREMENTS))
+    machine = trainer.executable.machine
+    region = machine.region if machine is not None else None
     launches = len(region.code.work) if region is not None else 0
     return {"ok": True, "us": taken * 1e6, "first_s": first, "launches": launches, "steps": n}
 
@@ -109,7 +86,7 @@ class _Scoped(DeviceBackend):
 def rates(rig: Rig, name: str) -> dict[str, Any]:
     """For one block and for all: kernel, operations, bytes and microseconds of each instruction, in their order."""
     workload, xp = rig.workloads[name](), rig.driver.xp
-    executable = compiled(workload)
+    executable = planned(workload)
     values = {**executable.initial_state(), **workload.parameters, **workload.feeds}
     args = [key_of(0, 0) if each.role == "key" else np.asarray(values[each.name]) for each in executable.inputs]
     found: dict[str, Any] = {"ok": True}

@@ -65,7 +65,7 @@ def run(
     write: Callable[[dict[str, Any]], None],
     checks: Sequence[Callable[[Rig], Say]] | None = None,
 ) -> int:
-    """Run checks, all of them by default, until their time is over; what is left out then is wrong too.
+    """Run checks, by default all. A check that has no time left counts as wrong.
 
     Returns the exit status.
     """

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from bench.peers.backpass import planned
 from bench.workload import Workload
 from core.codegen.backend import CPU
 from core.compiler.compile import key_of
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run, RunLimits
-from tests.gpu.measured import compiled
 from tests.gpu.rig import Rig, Say
 
 __all__ = ["REPEATS", "Step", "difference", "growth"]
@@ -37,7 +37,7 @@ class Step:
 
     @classmethod
     def of(cls, rig: Rig, workload: Workload) -> Step:
-        executable = compiled(workload)
+        executable = planned(workload)
         values = {**executable.initial_state(), **workload.parameters, **workload.feeds}
         args = [key_of(0, 0) if each.role == "key" else np.asarray(values[each.name]) for each in executable.inputs]
         block = executable.interpreter.block

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
 from core.autodiff.adjoint import vjp
-from core.compiler.compile import GradientQuery, compile_gradient, key_of, optimize
+from core.compiler.compile import optimize
 from core.device.rules import Rules
 from core.ir import Block
 from core.ir.errors import ExecutionError
@@ -25,16 +25,14 @@ from core.ops.common.types import as_dtype
 from core.runtime.native import native_interpreter
 from core.runtime.reference import execute, interpreter_of
 from core.runtime.run import Run
-from core.wire import read
-from tests.device.test_emulated import DRAWN, SCOPES, orders
+from tests.device.test_emulated import DRAWN, SCOPES, orders, random_steps
 from tests.device.test_emulated_programs import PARTS
 from tests.gpu.measured import rates, times
 from tests.gpu.rig import Rig
 from tests.gpu.steps import REPEATS, Step, difference
 from tests.laws.test_cupy import on_device, programs
-from tests.laws.test_native import in_dtype, like, values_like
+from tests.laws.test_native import in_dtype
 from tests.laws.test_ops import OPS, examples_of
-from tests.laws.test_random_programs import EVERY, POLICIES, second_order
 from tests.mixtures import mixture
 
 __all__ = ["UNITS", "Unit", "Wrong"]
@@ -111,17 +109,9 @@ def program(rig: Rig, name: str) -> Line:
     @settings(max_examples=rig.programs, phases=[Phase.generate], database=None, **UNHURRIED)
     @given(**DRAWN)
     def check(document: Any, seed: int, width: int, dtype: str) -> None:
-        values = values_like(seed, dtype, width)
-        compiled = read(like(document, dtype, width))
-        draw = random.Random(seed)
-        query = GradientQuery(targets=("loss",), loop_memory=draw.choice(POLICIES), **EVERY)
-        memory = (draw.choice(POLICIES), draw.choice(POLICIES))
-        for executable in (compile_gradient(compiled, query, fetch=["loss"]), second_order(compiled, memory=memory)):
-            args = [key_of(0, 0) if v.role == "key" else values[v.name] for v in executable.inputs]
-            allowed = 1e-8 if dtype == "float64" else 1e-3
-            told = f"seed {seed}, width {width}, {dtype}"
-            worst = compared(rig, executable.interpreter.block, args, draw.choice(SCOPES), allowed, told)
-            found["worst"] = max(found["worst"], worst)
+        allowed, told = 1e-8 if dtype == "float64" else 1e-3, f"seed {seed}, width {width}, {dtype}"
+        for block, args, scope in random_steps(document, seed, width, dtype):
+            found["worst"] = max(found["worst"], compared(rig, block, args, scope, allowed, told))
             found["count"] += 1
 
     check()
