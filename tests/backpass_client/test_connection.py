@@ -25,7 +25,7 @@ def test_large_content_is_sent_in_pieces_with_its_length_as_often_as_needed(size
             return httpx.Response(200 if len(seen) == 2 else 503, json={"retryable": True, "status": 503})
 
     with Service("http://service") as service:
-        service._http = httpx.Client(base_url=service.url, transport=Transport())
+        service._http = httpx.Client(base_url=service.url, transport=Transport(), timeout=60)
         service.send("POST", "/v1/programs", repeat=True, content=content, headers=kind)
 
     assert [b"".join(pieces) for pieces in seen] == [content, content]
@@ -45,7 +45,7 @@ def test_a_delete_whose_first_answer_was_lost_succeeds_when_the_second_finds_not
             return httpx.Response(status, json={"retryable": status == 503, "status": status, "code": "", "detail": ""})
 
     with Service("http://service") as service:
-        service._http = httpx.Client(base_url=service.url, transport=Transport())
+        service._http = httpx.Client(base_url=service.url, transport=Transport(), timeout=60)
         service.call("DELETE", "/v1/sessions/ses_1")
         assert len(seen) == 2
 

@@ -71,7 +71,7 @@ def test_a_large_upload_goes_on_after_broken_connections(url, tmp_path, monkeypa
     path = tmp_path / "table.csv"
     path.write_bytes(as_csv({"a": np.arange(30_000), "b": np.arange(30_000)}))
     with bp.Service(url) as service:
-        service._http = httpx.Client(base_url=url, transport=Breaking())
+        service._http = httpx.Client(base_url=url, transport=Breaking(), timeout=60)
 
         made = service.datasets.upload(path, part_bytes=20_000, progress=True)
 
@@ -161,7 +161,7 @@ def test_a_broken_stream_of_a_step_is_read_again_and_the_step_is_done_once(url):
     settings = {"optimizer": {"type": "sgd", "learning_rate": 0.1}}
     with bp.Service(url) as service, bp.Program(service, REGRESSION).session("loss", **settings) as session:
         transport = Cutting()
-        service._http = httpx.Client(base_url=url, transport=transport)
+        service._http = httpx.Client(base_url=url, transport=transport, timeout=60)
 
         stream = session.stream_step(feeds)
 

@@ -173,7 +173,7 @@ def test_client_resends_requests_refused_as_retryable(url):
 
 def test_a_session_whose_answer_is_lost_is_created_once(url):
     def ids() -> set[str]:
-        return {each["id"] for each in httpx.get(f"{url}/v1/sessions?page_size=200").json()["sessions"]}
+        return {each["id"] for each in httpx.get(f"{url}/v1/sessions?page_size=200", timeout=60).json()["sessions"]}
 
     before = ids()
     with flaky(url, "POST /v1/sessions", 2) as service, bp.Program(service, line()).session("loss") as session:

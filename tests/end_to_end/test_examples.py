@@ -118,7 +118,9 @@ def test_36_gradients_of_the_scalar_network_equal_those_of_a_scalar_engine(url: 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("gradients_*.json")), ids=lambda path: path.stem)
 def test_the_stored_requests_get_the_expected_answers(url: str, path: Path) -> None:
-    answer = httpx.post(f"{url}/v1/gradients", content=path.read_bytes(), headers={"content-type": "application/json"})
+    answer = httpx.post(
+        f"{url}/v1/gradients", content=path.read_bytes(), headers={"content-type": "application/json"}, timeout=60
+    )
 
     assert answer.status_code == 200, answer.text
     found = answer.json()
@@ -150,7 +152,7 @@ def test_the_stored_programs_equal_those_of_the_examples(url: str, name: str) ->
     path = ROOT / "examples" / "programs" / f"{name}.json"
 
     answer = httpx.post(
-        f"{url}/v1/programs", content=path.read_bytes(), headers={"content-type": "application/json"}
+        f"{url}/v1/programs", content=path.read_bytes(), headers={"content-type": "application/json"}, timeout=60
     ).raise_for_status()
 
     assert path.read_text() == models.text_of(models.stored()[name])  # if not, run: python -m examples.models

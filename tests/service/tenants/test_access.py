@@ -98,23 +98,27 @@ def test_the_documentation_and_health_need_no_key_and_a_wrong_one_does_not_hurt(
 
 @pytest.mark.parametrize("form", ["bearer {}", "BEARER {}", "Bearer   {}"])
 def test_the_scheme_is_written_in_any_case(keyed, form):
-    answer = httpx.get(f"{keyed.served.url}/v1/me", headers={"authorization": form.format(keyed.keys["one"])})
+    answer = httpx.get(
+        f"{keyed.served.url}/v1/me", headers={"authorization": form.format(keyed.keys["one"])}, timeout=60
+    )
     assert answer.json()["tenant"] == "acme"
 
 
 @pytest.mark.parametrize("form", ["Basic {}", "{}", "Bearer", "Bearer {}x", "Bearer {} {}", "Token {}"])
 def test_other_forms_of_the_header_are_refused(keyed, form):
     given = form.format(*[keyed.keys["one"]] * 2)
-    problem(httpx.get(f"{keyed.served.url}/v1/me", headers={"authorization": given}), 401, "unauthenticated")
+    problem(
+        httpx.get(f"{keyed.served.url}/v1/me", headers={"authorization": given}, timeout=60), 401, "unauthenticated"
+    )
 
 
 def test_two_keys_in_one_request_are_refused(keyed):
     both = [("authorization", f"Bearer {keyed.keys[name]}") for name in ("one", "admin")]
-    problem(httpx.get(f"{keyed.served.url}/v1/me", headers=both), 401, "unauthenticated")
+    problem(httpx.get(f"{keyed.served.url}/v1/me", headers=both, timeout=60), 401, "unauthenticated")
 
 
 def test_a_key_in_the_query_opens_nothing(keyed):
-    answer = httpx.get(f"{keyed.served.url}/v1/me?api_key={keyed.keys['one']}")
+    answer = httpx.get(f"{keyed.served.url}/v1/me?api_key={keyed.keys['one']}", timeout=60)
     problem(answer, 401, "unauthenticated")
 
 
@@ -127,7 +131,7 @@ def test_a_request_with_a_wrong_key_is_refused_before_its_body_is_sent(keyed):
 
 def test_the_answers_about_wrong_keys_tell_nothing_about_other_keys(keyed):
     known = keyed.keys["one"]
-    near, far = (httpx.get(f"{keyed.served.url}/v1/me", headers={"authorization": f"Bearer {key}"}).json()
+    near, far = (httpx.get(f"{keyed.served.url}/v1/me", headers={"authorization": f"Bearer {key}"}, timeout=60).json()
                  for key in (known[:-1] + ("a" if known[-1] != "a" else "b"), "bp_" + "z" * 52))  # fmt: skip
     assert near["detail"] == far["detail"]
 

@@ -65,13 +65,13 @@ def test_a_service_with_a_certificate_speaks_tls_and_takes_a_new_one_after_sighu
             assert time.monotonic() < end
             time.sleep(0.1)
         trusting = ssl.create_default_context(cafile=str(tmp_path / "cert"))
-        with httpx.Client(base_url=f"https://localhost:{port}", verify=trusting) as client:
+        with httpx.Client(base_url=f"https://localhost:{port}", verify=trusting, timeout=60) as client:
             assert client.get("/v1").json()["name"] == "backpass"
             large = client.get("/openapi.json")
             assert large.status_code == 200
             assert len(large.content) > 10**5
         with pytest.raises(httpx.TransportError):
-            httpx.get(f"http://127.0.0.1:{port}/v1")
+            httpx.get(f"http://127.0.0.1:{port}/v1", timeout=60)
         first = shown(port)
         (tmp_path / "cert").write_text("broken")
         process.send_signal(signal.SIGHUP)
