@@ -13,7 +13,8 @@ import threading
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -248,8 +249,9 @@ class DeviceRegion:
         if error != TOO_SMALL:
             run.ops_left = int(back[OPS_LEFT])
             if run.times is not None and events is not None:
-                for part, (before, after) in zip(self._timed, pairwise(events), strict=True):
-                    run.times.add_together(part, after.seconds_since(before))
+                for part, spent in groupby(zip(self._timed, pairwise(events), strict=True), key=itemgetter(0)):
+                    seconds = sum(after.seconds_since(before) for _, (before, after) in spent)
+                    run.times.add_together(part, seconds)  # two launches of one instruction are one call
         return error, [int(word) for word in back[CONTROL_WORDS + self._arrays + 2 :: 3]]
 
     def _launch(self, words: _Words, arena: Memory, given: Sequence[int], events: list[Event] | None) -> None:

@@ -1,40 +1,60 @@
-"""The sums over rows of a row kernel, while it is written (see `core.device.rows`)."""
+"""The sums over rows of a row kernel, while it is written (see `core.device.rows`).
+
+What teams have is added up behind a barrier of all threads, or in a launch of its own (`Sums.finish_apart`). Without
+the barrier, more blocks can share the rows than are resident at once.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from core.codegen.llvm import I64, IRValue, literal
+from core.codegen.llvm import I64, IRValue, itemsize, literal
 from core.codegen.reductions import combine, identity
-from core.device.column_sums import is_own
 from core.device.row_teams import parts_of, room_of
-from core.device.threads import flat_offset, split
+from core.device.threads import Threads, block_number, flat_offset, one_block, split
 
 if TYPE_CHECKING:
     from core.device.rows import RowWriter
 
-__all__ = ["Sums"]
+__all__ = ["Sums", "finishing_blocks"]
+
+SECTOR = 8
+"""Neighbouring elements that threads of a block read at least, if there are as many: 32 bytes of float32."""
+
+
+def finishing_blocks(size: int, teams: int, threads: Threads) -> int:
+    """Blocks that add up what `teams` teams have for `size` elements in a launch of its own."""
+    return -(-size // _neighbours(size, teams, threads))
+
+
+def _neighbours(size: int, teams: int, threads: Threads) -> int:
+    """Elements that a block has at a time, a power of two. Its other threads share the teams."""
+    count = 1
+    while count < min(size, SECTOR):
+        count *= 2
+    while count < threads.block and (2 * threads.block > count * teams or size > count * threads.blocks):
+        count *= 2
+    return min(count, threads.block)
 
 
 class Sums:
-    """The sums over rows of one kernel. numbers: of the instructions to whose results several teams add.
+    """The sums over rows of one kernel. teams: of each instruction to whose result several teams add, how many.
 
     in_place: those to whose results the rows of one team add. begins: whether the present row is the first of them.
     """
 
-    def __init__(self, writer: RowWriter, teams: int, in_place: Collection[int] = ()) -> None:
+    def __init__(self, writer: RowWriter, teams: Mapping[int, int], in_place: Collection[int] = ()) -> None:
         self.writer, self.f, self.teams = writer, writer.f, teams
-        sums = ((n, i) for n, i in enumerate(writer.code) if i.kind == "accumulate")
-        self.numbers = [n for n, i in sums if n not in in_place and not is_own(writer.kernel, i)]
         self.in_place, self.begins = in_place, literal(True, "bool")
         self.rooms: dict[int, IRValue] = {}
         at = 0
-        for n in self.numbers:
+        for n, count in teams.items():
             self.rooms[n] = self.f.at(self.f.param("scratch"), I64(at), "uint8")
-            at += room_of(writer.each, n, teams)
+            at += room_of(writer.each, n, count)
         self.own: dict[int, IRValue] = {}
+        self.slots: dict[int, list[IRValue]] = {}
 
     def size(self, number: int) -> int:
         return math.prod(self.writer.each.views[self.writer.code[number].operand].shape)
@@ -42,7 +62,7 @@ class Sums:
     def put(self, number: int, part: IRValue, column: IRValue, value: IRValue) -> None:
         """Write what a part has for the present row and `column`: to the result, if there is one part."""
         f, instr = self.f, self.writer.code[number]
-        if self.teams == 1:
+        if number not in self.teams:
             here = self.writer.address(instr, column)
             before = identity(instr.op, instr.dtype) if self.writer.fresh else f.load(here, instr.dtype)
             f.store(combine(f, instr.op, before, value), here)
@@ -57,20 +77,85 @@ class Sums:
         instr = self.writer.code[number]
         return instr.kind == "accumulate" and not self.writer.kernel.operands[instr.operand].inner
 
+    def stays(self, number: int) -> bool:
+        """Whether all rows of a team, or of a group of its rows, add to the same elements, which are in registers."""
+        kernel, instr = self.writer.kernel, self.writer.code[number]
+        if instr.kind != "accumulate" or not (self.writer.columns_each or self.is_total(number)):
+            return False
+        steps = zip(kernel.outer, kernel.operands[instr.operand].outer, strict=True)
+        return number in self.in_place or (number in self.teams and all(n == 1 or not s for n, s in steps))
+
     def start(self, team: IRValue, lane: IRValue) -> None:
         """Start the sums of this team."""
         f = self.f
-        for n in self.numbers:
+        for n in self.teams:
+            if self.stays(n):
+                self._clear(n)
+                continue
             instr = self.writer.code[n]
             self.own[n] = f.at(self.rooms[n], f.op(f"mul nsw {team}, {self.size(n)}", "int64"), instr.dtype)
             with f.loop(lane, I64(self.size(n)), self.writer.width) as i:
                 f.store(identity(instr.op, instr.dtype), f.at(self.own[n], i, instr.dtype))
-        if self.numbers:
+        if self.own:
             self.writer.meet()
 
-    def add(self, number: int, column: IRValue, value: IRValue) -> None:
-        """Add to the sum of this team at the present row and `column`; write it if the row has a result of its own."""
+    def start_group(self) -> None:
+        """Start the sums of a group of rows that are in registers."""
+        for n in self.in_place:
+            if self.stays(n):
+                self._clear(n)
+
+    def _clear(self, number: int) -> None:
+        instr = self.writer.code[number]
+        count = 1 if self.is_total(number) else self.writer.columns_each
+        slots = self.slots.setdefault(number, [self.f.slot(instr.dtype) for _ in range(count)])
+        for slot in slots:
+            self.f.write(identity(instr.op, instr.dtype), slot)
+
+    def end_group(self, lane: IRValue) -> None:
+        """Write the sums of a group of rows to their results."""
+        f = self.f
+        for n in self.in_place:
+            instr = self.writer.code[n]
+            for column, value in self._elements(n, lane):
+                here = self.writer.address(instr, column)
+                before = identity(instr.op, instr.dtype) if self.writer.fresh else f.load(here, instr.dtype)
+                f.store(combine(f, instr.op, before, value), here)
+
+    def end(self, team: IRValue, lane: IRValue) -> None:
+        """Write what this team has in registers."""
+        f = self.f
+        for n in self.teams:
+            instr = self.writer.code[n]
+            start = f.op(f"mul nsw {team}, {self.size(n)}", "int64")
+            for column, value in self._elements(n, lane):
+                operand = self.writer.kernel.operands[instr.operand]
+                at = f.binary("add", start, flat_offset(f, [column], [operand.inner]))
+                f.store(value, f.at(self.rooms[n], at, instr.dtype))
+
+    def _elements(self, number: int, lane: IRValue) -> Iterator[tuple[IRValue, IRValue]]:
+        """The column and the value of each element of a sum in registers, where this thread has one to write."""
+        f, instr, writer = self.f, self.writer.code[number], self.writer
+        slots = self.slots.get(number, ()) if self.stays(number) else ()
+        if slots and self.is_total(number):
+            total = writer.reduced(instr.op, f.read(slots[0], instr.dtype))
+            with f.when(f.compare("icmp eq", lane, I64(0))):
+                yield I64(0), total
+            return
+        for i, slot in enumerate(slots):
+            with writer.column(i, lane) as column:
+                yield column, f.read(slot, instr.dtype)
+
+    def add(self, number: int, column: IRValue, value: IRValue, place: int = 0) -> None:
+        """Add to the sum of this team at the present row and `column`; write it if the row has a result of its own.
+
+        place: the number of the column among those of this thread, if it has few.
+        """
         f, instr = self.f, self.writer.code[number]
+        if self.stays(number):
+            slot = self.slots[number][place]
+            f.write(combine(f, instr.op, f.read(slot, instr.dtype), value), slot)
+            return
         if number not in self.own:
             here = self.writer.address(instr, column)
             sofar = identity(instr.op, instr.dtype)
@@ -88,8 +173,8 @@ class Sums:
     def finish(self) -> None:
         """Add up the sums of all teams: a thread has each so-and-so-many-th team, then one has the sums of these."""
         f, threads = self.f, self.writer.threads
-        parts = {n: parts_of(self.teams, self.size(n), threads) for n in self.numbers}
-        for n in self.numbers:
+        parts = {n: parts_of(teams, self.size(n), threads) for n, teams in self.teams.items()}
+        for n in self.teams:
             if parts[n] > 1:
                 with f.loop(threads.number(f), I64(parts[n] * self.size(n)), threads.total) as at:
                     part, i = split(f, at, (parts[n], self.size(n)))
@@ -99,13 +184,45 @@ class Sums:
                     f.store(total, f.at(self.rooms[n], at, total.dtype))  # only this thread reads that one
         if any(each > 1 for each in parts.values()):
             threads.barrier(f)
-        for n in self.numbers:
+        for n in self.teams:
             instr = self.writer.code[n]
             with f.loop(threads.number(f), I64(self.size(n)), threads.total) as i:
                 result = f.at(f.param(f"p{instr.operand}"), i, instr.dtype)
                 before = identity(instr.op, instr.dtype) if self.writer.fresh else f.load(result, instr.dtype)
-                teams = parts[n] if parts[n] > 1 else self.teams
+                teams = parts[n] if parts[n] > 1 else self.teams[n]
                 f.store(self._total(n, before, i, I64(0), 1, teams), result)
+
+    def finish_apart(self) -> None:
+        """Add up the sums of all teams in a launch of its own: threads of one block have the teams of an element."""
+        f, launch = self.f, self.writer.threads
+        team = one_block(launch)
+        here, block = team.number(f), block_number(f, launch)
+        for n, teams in self.teams.items():
+            instr, size = self.writer.code[n], self.size(n)
+            width = _neighbours(size, teams, launch)
+            parts = 1
+            while 2 * parts * width <= launch.block:
+                parts *= 2
+            room = team.shared(f, launch.block * itemsize(instr.dtype))
+            own = f.at(room, here, instr.dtype)
+            part, column = f.op(f"udiv {here}, {width}", "int64"), f.op(f"urem {here}, {width}", "int64")
+            with f.loop(block, I64(-(-size // width)), launch.blocks) as unit:
+                i = f.binary("add", f.op(f"mul nsw {unit}, {width}", "int64"), column)
+                nearest = f.intrinsic("smin", i, I64(size - 1))
+                f.store(self._total(n, identity(instr.op, instr.dtype), nearest, part, parts), own)
+                half = parts // 2
+                while half:
+                    team.barrier(f)
+                    with f.when(f.compare("icmp slt", part, I64(half))):
+                        other = f.load(f.at(own, I64(half * width), instr.dtype), instr.dtype)
+                        f.store(combine(f, instr.op, f.load(own, instr.dtype), other), own)
+                    half //= 2
+                first = f.compare("icmp eq", part, I64(0))
+                with f.when(f.binary("and", first, f.compare("icmp slt", i, I64(size)))):
+                    result = f.at(f.param(f"p{instr.operand}"), i, instr.dtype)
+                    before = identity(instr.op, instr.dtype) if self.writer.fresh else f.load(result, instr.dtype)
+                    f.store(combine(f, instr.op, before, f.load(own, instr.dtype)), result)
+                team.barrier(f)  # the shared memory is used again
 
     def _total(
         self, number: int, before: IRValue, i: IRValue, first: IRValue, step: int, teams: int | None = None
@@ -114,7 +231,7 @@ class Sums:
         f, instr = self.f, self.writer.code[number]
         total = f.slot(instr.dtype)
         f.write(before, total)
-        with f.loop(first, I64(self.teams if teams is None else teams), step) as team:
+        with f.loop(first, I64(self.teams[number] if teams is None else teams), step) as team:
             at = f.binary("add", f.op(f"mul nsw {team}, {self.size(number)}", "int64"), i)
             more = f.load(f.at(self.rooms[number], at, instr.dtype), instr.dtype)
             f.write(combine(f, instr.op, f.read(total, instr.dtype), more), total)

@@ -12,6 +12,8 @@ from core.plan.data import Rows
 
 __all__ = [
     "RowGroups",
+    "added_up",
+    "columns_of",
     "groups_of",
     "parts_of",
     "room_of",
@@ -34,6 +36,9 @@ REDUCTION = 8
 LONG = 2048
 """Elements of a row from which on a block has the row, if there are fewer rows than warps."""
 
+
+MOST_COLUMNS = 4
+"""Elements of a row for which a thread has registers of their own."""
 
 FEWEST_GROUPS = 64
 """Groups of rows from which on a team for each group is faster than a copy of all sums for each team."""
@@ -72,14 +77,22 @@ def row_groups(each: Rows) -> RowGroups | None:
 
 def sums_room(each: Rows, threads: Threads, part: bool = False) -> int:
     """Bytes of scratch memory that a row kernel needs. part: as in `row_kernel`."""
+    return sum(room_of(each, n, teams) for n, teams in added_up(each, threads, part).items())
+
+
+def added_up(each: Rows, threads: Threads, part: bool = False) -> dict[int, int]:
+    """The instructions for whose results teams have sums that are then added up, and how many teams have one.
+
+    Threads that share a column are teams here, and so are warps that have parts of a sum over the whole domain.
+    """
     kernel = each.kernel
+    sums = [n for n, i in enumerate(kernel.code) if i.kind == "accumulate" and not is_own(kernel, i)]
     columns = None if part else column_sums(each, threads)
-    teams = columns.parts if columns is not None else teams_of(each, threads, part)
-    if columns is not None and columns.parts == 1:
-        return 0
-    groups = groups_of(each, threads, part) if columns is None else None
-    sums = (n for n, i in enumerate(kernel.code) if i.kind == "accumulate" and not is_own(kernel, i))
-    return sum(room_of(each, n, teams) for n in sums if groups is None or n not in groups.sums)
+    if columns is not None:
+        teams = {n: columns.parts if kernel.operands[kernel.code[n].operand].inner else columns.warps for n in sums}
+        return {n: count for n, count in teams.items() if count > 1}
+    groups = groups_of(each, threads, part)
+    return {n: teams_of(each, threads, part) for n in sums if groups is None or n not in groups.sums}
 
 
 def row_units(each: Rows, threads: Threads) -> int:
@@ -88,12 +101,18 @@ def row_units(each: Rows, threads: Threads) -> int:
     if not any(i.kind == "accumulate" or (i.kind == "reduce" and kernel.code[i.args[0]].full) for i in kernel.code):
         return kernel.rows * kernel.inner
     columns = column_sums(each, threads)
-    return columns.columns if columns is not None else teams_of(each, threads) * width_of(each, threads)
+    return columns.parts * columns.columns if columns is not None else teams_of(each, threads) * width_of(each, threads)
 
 
 def groups_of(each: Rows, threads: Threads, part: bool) -> RowGroups | None:
     """The groups of rows that teams have, unless they have one row after the other."""
-    return row_groups(each) if not part and width_of(each, threads) == WARP else None
+    return row_groups(each) if not part and width_of(each, threads) > 1 else None
+
+
+def columns_of(each: Rows, width: int) -> int:
+    """Elements of a row that each thread of a team has in registers; 0 if they are too many."""
+    columns = -(-each.kernel.inner // width)
+    return columns if width > 1 and columns <= MOST_COLUMNS else 0
 
 
 def width_of(each: Rows, threads: Threads) -> int:
@@ -104,7 +123,9 @@ def width_of(each: Rows, threads: Threads) -> int:
     if kernel.inner >= LONG and kernel.rows < threads.warps:
         return threads.block
     if any(i.kind == "accumulate" and not is_own(kernel, i) for i in kernel.code):
-        return WARP  # a thread would have sums of its own for all columns
+        # A thread alone would have sums of its own for all columns. Those of a warp may need too many registers.
+        has_columns = any(i.kind == "accumulate" and kernel.operands[i.operand].inner for i in kernel.code)
+        return threads.block if has_columns and WARP < -(-kernel.inner // MOST_COLUMNS) <= threads.block else WARP
     alone = -(-kernel.rows // threads.total) * kernel.inner
     together = -(-kernel.rows // threads.warps) * (-(-kernel.inner // WARP) + REDUCTION)
     return 1 if alone < together else WARP

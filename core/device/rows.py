@@ -3,12 +3,14 @@ team is a warp, a block where rows are few and long, or a thread where they are 
 
 Sums over rows, unless a thread can have a column (`column_sums`), have stages, each in a fixed order: a team adds up
 its rows in scratch memory of its own, then threads add up what some of the teams have for one element, and then others
-add up these sums. So the bits do not depend on the order of threads.
+add up these sums. So the bits do not depend on the order of threads. The later stages are behind barriers of all
+threads, or in a launch of their own (`sums_kernel`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from core.codegen.checks import fail
 from core.codegen.draws import DRAWS
@@ -18,17 +20,17 @@ from core.codegen.scalar import apply
 from core.codegen.sweeps import sweeps
 from core.device.column_sums import ColumnSums, column_sums
 from core.device.row_sums import Sums
-from core.device.row_teams import RowGroups, groups_of, teams_of, width_of
+from core.device.row_teams import RowGroups, added_up, columns_of, groups_of, teams_of, width_of
 from core.device.systems import Block
 from core.device.threads import WARP, Threads, block_number, flat_offset, split
 from core.plan.data import Instr, RowKernel, Rows
 
-__all__ = ["RowWriter", "in_order", "row_kernel"]
+__all__ = ["RowWriter", "form_of", "in_order", "row_kernel", "sums_kernel"]
 
 
 def row_kernel(
     name: str, each: Rows, threads: Threads, fresh: bool = True, part: bool = False, inside: Collection[int] = (),
-    window: bool = False,
+    window: bool = False, apart: bool = False,
 ) -> Function:  # fmt: skip
     """``name(operands..., scratch[, first, end][, first_column, end_column])`` for all threads.
 
@@ -37,13 +39,29 @@ def row_kernel(
     part:   whether it takes the rows from `first` to `end` only.
     inside: operands that hold these rows only, one after another.
     window: whether it takes the elements of rows from `first_column` to `end_column` only.
+    apart:  whether `sums_kernel` adds up what teams have.
     """
     operands = [(f"p{i}", "ptr") for i in range(len(each.kernel.operands))]
     range_of = [("first", "int64"), ("end", "int64")] if part else []
     range_of += [("first_column", "int64"), ("end_column", "int64")] if window else []
     f = Function(name, [*operands, ("scratch", "ptr"), *range_of], noalias=False)
-    RowWriter(f, each, threads, fresh, inside).write()
+    RowWriter(f, each, threads, fresh, inside, apart).write()
     return f
+
+
+def sums_kernel(name: str, each: Rows, threads: Threads, first: Threads) -> Function:
+    """``name(operands..., scratch)``: add up what the teams of a row kernel have, which ran `apart` on `first`."""
+    f = Function(
+        name, [*((f"p{i}", "ptr") for i in range(len(each.kernel.operands))), ("scratch", "ptr")], noalias=False
+    )
+    Sums(RowWriter(f, each, threads), added_up(each, first)).finish_apart()
+    return f
+
+
+def form_of(each: Rows) -> tuple[object, ...]:
+    """What the function of a row kernel depends on, beside the threads: row kernels of one form can share it."""
+    roots = [view.root for view in each.views]
+    return (each.kernel, *(v.shape for v in each.views), *map(roots.index, roots))  # roots: see `in_order`
 
 
 def in_order(each: Rows, numbers: Iterable[int]) -> list[int]:
@@ -72,11 +90,15 @@ class RowWriter:
 
     row: the position of the present row along the outer axes; flat: its number from `first` on.
     values: those of the row. block: that of this thread, if teams are blocks; width: threads of a team.
+    columns_each: elements of a row that each thread of a team has in registers; 0 if it has them one after another.
     """
 
-    def __init__(self, f: Function, each: Rows, threads: Threads, fresh: bool, inside: Collection[int]) -> None:
+    def __init__(
+        self, f: Function, each: Rows, threads: Threads, fresh: bool = True, inside: Collection[int] = (),
+        apart: bool = False,
+    ) -> None:  # fmt: skip
         self.f, self.each, self.threads = f, each, threads
-        self.fresh, self.inside = fresh, inside
+        self.fresh, self.inside, self.apart = fresh, inside, apart
         self.kernel: RowKernel = each.kernel
         self.code = each.kernel.code
         names = [p.name for p in f.params]
@@ -88,7 +110,7 @@ class RowWriter:
             (f.param("first_column"), f.param("end_column")) if self.window else (I64(0), I64(self.kernel.inner))
         )
         self.block: Block | None = None
-        self.width = WARP
+        self.width, self.columns_each = WARP, 0
         self.flat: IRValue = I64(0)
         self.row: list[IRValue] = []
         self.values: dict[int, IRValue] = {}
@@ -121,7 +143,7 @@ class RowWriter:
     def _by_teams(self) -> None:
         f, threads = self.f, self.threads
         self.width, groups = width_of(self.each, threads), groups_of(self.each, threads, self.part)
-        teams = teams_of(self.each, threads, self.part)
+        self.columns_each = 0 if self.window else columns_of(self.each, self.width)
         number = threads.number(f)
         if self.width == 1:
             member = I64(0)
@@ -130,7 +152,8 @@ class RowWriter:
         else:
             self.block = Block(f, threads)
             member, number = self.block.number, block_number(f, threads)
-        sums = Sums(self, teams, frozenset() if groups is None else groups.sums)
+        teams = teams_of(self.each, threads, self.part)
+        sums = Sums(self, added_up(self.each, threads, self.part), frozenset() if groups is None else groups.sums)
         with f.when(f.compare("icmp slt", number, I64(teams))):
             sums.start(number, member)
             if groups is not None:
@@ -140,20 +163,25 @@ class RowWriter:
                 with f.loop(start, self.end, teams) as row:
                     self._begin_row(row)
                     self._sweep(sums, member)
-        if sums.numbers:
+            sums.end(number, member)
+        if sums.teams and not self.apart:
             threads.barrier(f)
             sums.finish()
 
     def _by_groups(self, groups: RowGroups, teams: int, team: IRValue, member: IRValue, sums: Sums) -> None:
         """The rows of one group after the other, by the same team."""
         f, outer = self.f, self.kernel.outer
-        with f.loop(team, I64(groups.groups), teams) as group, f.loop(I64(0), I64(groups.rows)) as number:
-            places: dict[int, IRValue] = {}
-            for axes, at in ((groups.kept, group), (groups.reduced, number)):
-                places |= zip(axes, split(f, at, tuple(outer[axis] for axis in axes)), strict=True)
-            self.row = [places[axis] for axis in range(len(outer))]
-            sums.begins = f.compare("icmp eq", number, I64(0))
-            self._sweep(sums, member)
+        with f.loop(team, I64(groups.groups), teams) as group:
+            sums.start_group()
+            places = dict(zip(groups.kept, split(f, group, tuple(outer[axis] for axis in groups.kept)), strict=True))
+            with f.loop(I64(0), I64(groups.rows)) as number:
+                reduced = split(f, number, tuple(outer[axis] for axis in groups.reduced))
+                found = {**places, **dict(zip(groups.reduced, reduced, strict=True))}
+                self.row = [found[axis] for axis in range(len(outer))]
+                sums.begins = f.compare("icmp eq", number, I64(0))
+                self._sweep(sums, member)
+            self.row = [places.get(axis, I64(0)) for axis in range(len(outer))]
+            sums.end_group(member)
 
     def meet(self) -> None:
         """The threads of a team wait for each other."""
@@ -162,7 +190,7 @@ class RowWriter:
         elif self.width > 1:
             self.threads.warp_barrier(self.f)
 
-    def _reduced(self, op: str, value: IRValue) -> IRValue:
+    def reduced(self, op: str, value: IRValue) -> IRValue:
         """The reduction of the values of a team, in each of its threads."""
         if self.block is not None:
             return self.block.combined(op, value)
@@ -171,13 +199,16 @@ class RowWriter:
     def _by_columns(self, sums: ColumnSums) -> None:
         f, kernel, threads = self.f, self.kernel, self.threads
         outer = kernel.outer
-        rooms = Sums(self, sums.parts)
+        rooms = Sums(self, added_up(self.each, threads))
+        slots = {n: f.slot(i.dtype) for n, i in enumerate(self.code) if i.kind == "accumulate"}
+        totals = {n for n in slots if rooms.is_total(n)}
+        for n in totals:
+            f.write(identity(self.code[n].op, self.code[n].dtype), slots[n])
         with f.loop(threads.number(f), I64(sums.parts * sums.columns), threads.total) as at:
             part, here = split(f, at, (sums.parts, sums.columns))
             *kept, column = split(f, here, (*(outer[axis] for axis in sums.kept), kernel.inner))
-            totals = {n: f.slot(i.dtype) for n, i in enumerate(self.code) if i.kind == "accumulate"}
-            for n, slot in totals.items():
-                f.write(identity(self.code[n].op, self.code[n].dtype), slot)
+            for n in slots.keys() - totals:
+                f.write(identity(self.code[n].op, self.code[n].dtype), slots[n])
             leads = f.compare("icmp eq", column, I64(0))
             with f.loop(part, I64(sums.rows), sums.parts) as number:
                 reduced = split(f, number, tuple(outer[axis] for axis in sums.reduced))
@@ -185,18 +216,28 @@ class RowWriter:
                 self.row = [found[axis] for axis in range(len(outer))]
                 self.values = {}
                 for n in in_order(self.each, range(len(self.code))):
-                    if n in totals:
-                        value = combine(
-                            f, self.code[n].op, f.read(totals[n], self.code[n].dtype), self._argument(n, {})
-                        )
-                        f.write(value, totals[n])
+                    if n in slots:
+                        value = combine(f, self.code[n].op, f.read(slots[n], self.code[n].dtype), self._argument(n, {}))
+                        f.write(value, slots[n])
                     else:
                         self._one(n, self.values, column, leads)
-            for n, slot in totals.items():
-                rooms.put(n, part, column, f.read(slot, self.code[n].dtype))
-        if sums.parts > 1:
+            for n in slots.keys() - totals:
+                rooms.put(n, part, column, f.read(slots[n], self.code[n].dtype))
+        for n in sorted(totals):
+            self._put_total(rooms, n, f.read(slots[n], self.code[n].dtype), sums.warps)
+        if rooms.teams and not self.apart:
             threads.barrier(f)
             rooms.finish()
+
+    def _put_total(self, rooms: Sums, number: int, own: IRValue, warps: int) -> None:
+        """Write what this warp has of a sum over the whole domain, of which each thread has `own`."""
+        f, threads = self.f, self.threads
+        total = threads.reduce_warp(f, self.code[number].op, own)
+        warp = f.op(f"udiv {threads.number(f)}, {WARP}", "int64")
+        leads = f.compare("icmp eq", threads.lane(f), I64(0))
+        with f.when(f.binary("and", leads, f.compare("icmp slt", warp, I64(warps)))):
+            self.row = [I64(0) for _ in self.kernel.outer]
+            rooms.put(number, warp, I64(0), total)
 
     def _begin_row(self, row: IRValue) -> None:
         self.row = split(self.f, row, self.kernel.outer)
@@ -207,37 +248,69 @@ class RowWriter:
         f, code = self.f, self.code
         self.values = {}
         leads = f.compare("icmp eq", lane, I64(0))
+        mades: list[dict[int, IRValue]] = [{} for _ in range(self.columns_each)]
         for sweep in sweeps(code, (), 1):
             for n in sweep.before:
                 if code[n].kind == "accumulate":
                     value = self.values[code[n].args[0]]
                     value = repeated(f, code[n].op, value, self.kernel.inner) if code[n].value else value
-                    with f.when(leads):
-                        sums.add(n, I64(0), value)
+                    if sums.stays(n):
+                        sums.add(n, I64(0), f.select(leads, value, identity(code[n].op, code[n].dtype)))
+                    else:
+                        with f.when(leads):
+                            sums.add(n, I64(0), value)
                 else:
                     self._one(n, self.values, I64(0), leads)
-            totals = {n: f.slot(code[n].dtype) for n in sweep.along if code[n].kind == "reduce" or sums.is_total(n)}
+            totals = {n: f.slot(code[n].dtype) for n in sweep.along if self._is_total(n, sums)}
             for n, slot in totals.items():
                 f.write(identity(code[n].op, code[n].dtype), slot)
-            if sweep.along:
+            for place, made in enumerate(mades) if sweep.along else ():
+                with self.column(place, lane) as column:
+                    whole = (place + 1) * self.width <= self.kernel.inner  # all threads have it, and may keep values
+                    self._along(sweep.along, made if whole else {}, sums, totals, column, place, leads)
+            if sweep.along and not mades:
                 start = f.binary("add", self.columns[0], lane) if self.window else lane
                 with f.loop(start, self.columns[1], self.width) as column:
-                    made: dict[int, IRValue] = {}
-                    for n in in_order(self.each, sweep.along):
-                        value = self._argument(n, made)
-                        if n in totals:
-                            f.write(combine(f, code[n].op, f.read(totals[n], code[n].dtype), value), totals[n])
-                        elif code[n].kind == "accumulate":
-                            sums.add(n, column, value)
-                        else:
-                            self._one(n, made, column, leads)
+                    self._along(sweep.along, {}, sums, totals, column, 0, leads)
             for n, slot in totals.items():
-                total = self._reduced(code[n].op, f.read(slot, code[n].dtype))
+                total = self.reduced(code[n].op, f.read(slot, code[n].dtype))
                 if code[n].kind == "reduce":
                     self.values[n] = total
                 else:
                     with f.when(leads):
                         sums.add(n, I64(0), total)
+
+    def _is_total(self, number: int, sums: Sums) -> bool:
+        """Whether a team reduces the elements of each row to one number."""
+        return self.code[number].kind == "reduce" or (sums.is_total(number) and not sums.stays(number))
+
+    @contextmanager
+    def column(self, place: int, lane: IRValue) -> Iterator[IRValue]:
+        """The column `place` of those of this thread, which has it inside the context, or nothing."""
+        f = self.f
+        column = f.binary("add", lane, I64(place * self.width)) if place else lane
+        if (place + 1) * self.width <= self.kernel.inner:
+            yield column
+        else:
+            with f.when(f.compare("icmp slt", column, I64(self.kernel.inner))):
+                yield column
+
+    def _along(
+        self, along: Iterable[int], made: dict[int, IRValue], sums: Sums, totals: Mapping[int, IRValue],
+        column: IRValue, place: int, leads: IRValue,
+    ) -> None:  # fmt: skip
+        """The instructions along a row at one column. made: values of this column that are known, and receives more."""
+        f, code = self.f, self.code
+        for n in in_order(self.each, along):
+            if n in made:
+                continue
+            value = self._argument(n, made)
+            if n in totals:
+                f.write(combine(f, code[n].op, f.read(totals[n], code[n].dtype), value), totals[n])
+            elif code[n].kind == "accumulate":
+                sums.add(n, column, value, 0 if sums.is_total(n) else place)
+            else:
+                self._one(n, made, column, leads)
 
     def _argument(self, number: int, made: Mapping[int, IRValue]) -> IRValue:
         """The first argument of an instruction; anything if it has none."""

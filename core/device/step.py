@@ -24,8 +24,9 @@ from core.device.kernels import device_kernel, device_scratch, has_kernel
 from core.device.launches import PARAMETERS, DeviceCode, Launch
 from core.device.multiplication import Biased, Multiplication, Place, biased, multiplication_of, place_in
 from core.device.product import product_kernel, product_plan
-from core.device.row_teams import row_units, sums_room
-from core.device.rows import row_kernel
+from core.device.row_sums import finishing_blocks
+from core.device.row_teams import added_up, row_units, sums_room
+from core.device.rows import form_of, row_kernel, sums_kernel
 from core.device.rules import RULES, Rules
 from core.device.scatter import scatter_kernel, scatter_scratch
 from core.device.segments import Segment, segments_of, separated
@@ -65,9 +66,11 @@ Timed = tuple[tuple[Instruction, ...], ...]
 MOST_SCRATCH = 1 << 26
 """Bytes of scratch memory for all threads of one kernel; fewer threads run a kernel that would need more."""
 
-
 SPREAD = 8
 """Blocks for each processor in a launch of which no thread waits for others. All 2,048 threads of a processor."""
+
+MOST_SUMS = 1 << 22
+"""Bytes that the sums of all teams of a row kernel may take for the sake of more teams."""
 
 ANYWHERE = ("any", 0, 0)
 """The place of an address that only the run tells."""
@@ -92,9 +95,9 @@ def _written(plan: Plan, segments: Iterable[Segment], block: int, rules: Rules) 
     with generating_for(GPU):
         step = DeviceStep(plan, block, rules)
         for i, each in enumerate(segments):
-            made = step.segment(i, each)
-            work += made
-            parts += [each.instructions] if len(made) == 1 else [each.instructions[:1], each.instructions[1:]]
+            for made, instructions in step.segment(i, each):
+                work.append(made)
+                parts.append(instructions)
         text = step.module.text()
     return DeviceCode(text, tuple(work), step.arena.size + step.module.scratch), tuple(parts)
 
@@ -120,38 +123,50 @@ class DeviceStep(Step):
         self._waiting = _Waiting()
         self._needs: dict[str, tuple[int, bool]] = {}
 
-    def segment(self, number: int, each: Segment) -> list[Launch | Multiplication]:
-        """Write one launch, or make calls of the library instead."""
+    def segment(self, number: int, each: Segment) -> list[tuple[Launch | Multiplication, tuple[Instruction, ...]]]:
+        """Write launches, or make calls of the library instead, each with the instructions that it computes."""
         product, *after = each.instructions or (None,)
         if each.kind != "product" or not self.rules.library or not isinstance(product, Gemm):
-            return [self._launch(number, each)]
+            return self._launches(number, each)
         whole = self._library_call(product, biased(product, after[0])) if after else None
         if whole is not None:
-            return [whole]
+            return [(whole, each.instructions)]
         alone = self._library_call(product)
         if alone is None:
-            return [self._launch(number, each)]
-        return (
-            [alone, self._launch(number, replace(each, kind="wide", instructions=tuple(after)))] if after else [alone]
-        )
+            return self._launches(number, each)
+        rest = replace(each, kind="wide", instructions=tuple(after))
+        return [(alone, (product,)), *(self._launches(number, rest) if after else ())]
 
-    def _launch(self, number: int, each: Segment) -> Launch:
-        """Write one launch. Its function is `step` and its number, unless an earlier one is the same."""
-        name = f"step{number}"
-        loops = any(isinstance(one, Loop | Branch) for one in each.instructions)
-        self.launch = self.launch.on(self._blocks(each))
+    def _launches(self, number: int, each: Segment) -> list[tuple[Launch | Multiplication, tuple[Instruction, ...]]]:
+        """Write one launch, or two: the second one adds up what the teams of a row kernel have."""
+        name, blocks, (one, *more) = f"step{number}", self._blocks(each), each.instructions or (None,)
+        first = self.launch.on(blocks)
+        if each.kind == "wide" and not more and blocks > 1 and isinstance(one, Rows) and sums_room(one, first):
+            rows = one
+            last = min(blocks, _finishing(rows, first))
+            launches = [
+                self._launch(name, blocks, lambda: self.rows(rows, apart=True)),
+                self._launch(f"{name}_sums", last, lambda: self._add_up(rows, first)),
+            ]
+        else:
+            loops = any(isinstance(one, Loop | Branch) for one in each.instructions)
+            launches = [self._launch(name, blocks, lambda: self.instructions(Sequence(each.instructions)), loops)]
+        return [(launch, each.instructions) for launch in launches]
+
+    def _launch(self, name: str, blocks: int, write: Callable[[], None], loops: bool = False) -> Launch:
+        """Write one launch. Its function is `name`, unless an earlier one is the same."""
+        self.launch = self.launch.on(blocks)
         names = (*PARAMETERS, "ops_left") if loops else PARAMETERS
-        self.f = f = Function(f"body{number}" if loops else name, [(n, "ptr") for n in names], noalias=False)
+        self.f = f = Function(f"{name}_body" if loops else name, [(n, "ptr") for n in names], noalias=False)
         self.arguments = f.params
         self.roots = {self.plan.error.root: f.param("control")}
         self.cursors, self._waiting, self.counts_ops = {}, _Waiting(), False
-        self.instructions(Sequence(each.instructions))
+        write()
         numbers: tuple[int, ...] = ()
         if loops:
             self.module.functions += [f, _entry(self, name)]
         else:
             name, numbers = share_kernel(self.module, f)
-        blocks = self.launch.blocks
         return Launch(name, blocks, self.block, self.launch.shared_bytes, self.launch.meets and blocks > 1, numbers)
 
     def _blocks(self, each: Segment) -> int:
@@ -160,14 +175,15 @@ class DeviceStep(Step):
         """
         if each.kind != "wide" or each.blocks == 1 or len(each.instructions) != 1:
             return each.blocks
-        threads = self.launch.on(each.blocks * SPREAD)
-        (one,) = each.instructions
-        units = 0
+        (one,), spread, units = each.instructions, SPREAD, 0
         if isinstance(one, Gather):
             units = math.prod(one.out.shape)
-        elif isinstance(one, Rows) and not sums_room(one, threads):
-            units = row_units(one, threads)
-        return max(each.blocks, min(threads.blocks, -(-units // self.block)))
+        elif isinstance(one, Rows):
+            most = max(MOST_SUMS, sums_room(one, self.launch.on(each.blocks)))
+            while spread > 1 and sums_room(one, self.launch.on(each.blocks * spread)) > most:
+                spread //= 2
+            units = row_units(one, self.launch.on(each.blocks * spread))
+        return max(each.blocks, min(each.blocks * spread, -(-units // self.block)))
 
     def _library_call(self, product: Gemm, then: Biased | None = None) -> Multiplication | None:
         """A product as a call of the library; None if that does not take it."""
@@ -305,10 +321,17 @@ class DeviceStep(Step):
 
     # --- kernels -------------------------------------------------------------------------------------------------
 
-    def rows(self, each: Rows, fresh: bool = True) -> None:
-        key = ("rows", each.kernel, fresh, *(v.shape for v in each.views))
-        name = self.function(key, "rows", lambda name: row_kernel(name, each, self.launch, fresh))
+    def rows(self, each: Rows, fresh: bool = True, apart: bool = False) -> None:
+        """apart: as in `row_kernel`."""
+        key = ("rows", fresh, apart, *form_of(each))
+        name = self.function(key, "rows", lambda name: row_kernel(name, each, self.launch, fresh, apart=apart))
         self._call(name, each.views, [self.scratch(sums_room(each, self.launch))])
+
+    def _add_up(self, each: Rows, first: Threads) -> None:
+        """Add up what the teams of a row kernel have, which ran on the threads of the launch `first`."""
+        key = ("sums", first.blocks, *form_of(each))
+        name = self.function(key, "sums", lambda name: sums_kernel(name, each, self.launch, first))
+        self._call(name, each.views, [self.scratch(sums_room(each, first))])
 
     def fill(self, view: View, number: IRValue) -> None:
         """Set all elements of a dense array to one number, all threads together."""
@@ -351,7 +374,7 @@ class DeviceStep(Step):
         if sums:
             self.launch.barrier(f)
         end = f.op(f"udiv {f.binary('add', elements, I64(kernel.inner - 1))}, {kernel.inner}", "int64")
-        key = ("some rows", kernel, *(v.shape for v in each.views))
+        key = ("some rows", *form_of(each))
         name = self.function(key, "rows", lambda name: row_kernel(name, each, self.launch, part=True))
         self._call(name, each.views, [self.scratch(sums_room(each, self.launch, part=True)), I64(0), end])
 
@@ -442,6 +465,13 @@ def _entry(step: DeviceStep, name: str) -> Function:
         with step.launch.alone(f):
             f.store(f.read(left, "int64"), word)
     return f
+
+
+def _finishing(each: Rows, first: Threads) -> int:
+    """Blocks that add up what the teams of a row kernel have, which ran on the threads of `first`."""
+    sizes = [math.prod(view.shape) for view in each.views]
+    sums = added_up(each, first).items()
+    return max(finishing_blocks(sizes[each.kernel.code[n].operand], teams, first) for n, teams in sums)
 
 
 def _elements(each: Rows) -> int:

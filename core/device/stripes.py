@@ -25,7 +25,7 @@ from core.codegen.vector_slices import move, unravel
 from core.device.column_windows import find_moderate, hide, takes_window, window_columns, window_product
 from core.device.product import product_kernel, product_plan
 from core.device.row_teams import sums_room
-from core.device.rows import row_kernel
+from core.device.rows import form_of, row_kernel
 from core.device.threads import block_number, one_block
 from core.device.tiles import VECTOR_BYTES, vector_of
 from core.plan.arena import fit
@@ -282,7 +282,7 @@ class _Writer:
         assert not sums_room(rows, self.team, part=True), "blocks would share the scratch memory for sums over rows"
         inside = [i for i, view in enumerate(rows.views) if view.root in self.each.inside]
         window = self.columns is not None
-        key = ("stripe", rows.kernel, inside, self.before, [v.shape for v in rows.views], window)
+        key = ("stripe", inside, self.before, window, *form_of(rows))
         make = lambda name: row_kernel(name, rows, self.team, part=True, inside=inside, window=window)
         name = self.step.function(key, "rows", make)
         given = [self._inside(v) if i in inside else self.bases[v.root, v.offset] for i, v in enumerate(rows.views)]

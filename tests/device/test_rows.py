@@ -10,8 +10,10 @@ import pytest
 from core.compiler.compile import optimize
 from core.device.column_sums import column_sums
 from core.device.gpu import DEVICE_TARGET
-from core.device.row_teams import LONG, parts_of, row_groups, teams_of, width_of
+from core.device.row_sums import finishing_blocks
+from core.device.row_teams import LONG, columns_of, parts_of, row_groups, teams_of, width_of
 from core.device.rules import Rules
+from core.device.step import write_device_step
 from core.device.threads import Threads
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
@@ -25,6 +27,13 @@ from tests.device.emulator import EmulatedBackend, compiler
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
 
 WIDE = Rules(launch=0.0, block_bandwidth=1.0, block_flops=1.0)
+"""Each instruction in a launch of its own on all blocks; sums of teams are added up by a second one."""
+
+DTYPES = {1: ("float64", "float32"), 3: ("float64",), 9: ("float64",), 40: ("float64",)}
+"""For each number of blocks."""
+
+TOGETHER = Rules(launch=1.0, block_bandwidth=1.0, block_flops=1.0)
+"""All instructions in one launch on all blocks."""
 
 
 def softmax(rows: int, columns: int, dtype: str) -> Block:
@@ -79,12 +88,13 @@ def test_sums_of_many_teams_have_two_stages_and_agree_with_the_reference_executo
 def check(block: Block, shape: tuple[int, ...], dtype: str, blocks: int) -> None:
     x = np.random.default_rng(shape[0]).standard_normal(shape).astype(dtype)
     wanted = interpreter_of(block)(Run(), x)
-    found = [native_interpreter(block, EmulatedBackend(blocks, 64, seed=s, rules=WIDE))(Run(), x) for s in (1, 2)]
-    for one, other, want in zip(*found, wanted, strict=True):
+    rtol, atol = (1e-12, 1e-12) if dtype == "float64" else (2e-5, 1e-6)
+    ways = ((WIDE, 1), (WIDE, 2), (TOGETHER, 3))
+    found = [native_interpreter(block, EmulatedBackend(blocks, 64, seed=s, rules=r))(Run(), x) for r, s in ways]
+    for one, other, together, want in zip(*found, wanted, strict=True):
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
-        np.testing.assert_allclose(
-            one, want, rtol=1e-12 if dtype == "float64" else 2e-5, atol=1e-12 if dtype == "float64" else 1e-6
-        )
+        np.testing.assert_allclose(one, want, rtol=rtol, atol=atol)
+        np.testing.assert_allclose(together, want, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 9])
@@ -100,7 +110,7 @@ def check(block: Block, shape: tuple[int, ...], dtype: str, blocks: int) -> None
     ],
 )
 def test_a_thread_has_a_column_of_sums_and_agrees_with_the_reference_executor(shape, axes, blocks):
-    for dtype in ("float64", "float32"):
+    for dtype in DTYPES[blocks]:
         block = columns(shape, axes, dtype)
         plans = [column_sums(each, Threads(blocks, 64)) for each in row_kernels(block)]
         assert any(each is not None and each.rows == math.prod(shape[a] for a in axes) for each in plans)
@@ -111,7 +121,7 @@ def test_a_thread_has_a_column_of_sums_and_agrees_with_the_reference_executor(sh
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize(("rows", "columns"), [(200, 3), (500, 7), (193, 1)])
 def test_a_thread_has_a_short_row_and_agrees_with_the_reference_executor(rows, columns, blocks):
-    for dtype in ("float64", "float32"):
+    for dtype in DTYPES[blocks]:
         block = softmax(rows, columns, dtype)
         assert columns == 1 or any(width_of(each, Threads(blocks, 64)) == 1 for each in row_kernels(block))
 
@@ -127,14 +137,60 @@ def normalised(groups: int, rows: int, columns: int, dtype: str) -> Block:
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 40])
-@pytest.mark.parametrize(("groups", "rows", "columns"), [(64, 5, 33), (70, 2, 40), (65, 3, 7)])
+@pytest.mark.parametrize(
+    ("groups", "rows", "columns"), [(64, 5, 33), (70, 2, 130), (65, 3, 7), (66, 2, 128), (64, 2, 300)]
+)
 def test_a_team_has_the_rows_that_add_to_the_same_elements(groups, rows, columns, blocks):
-    for dtype in ("float64", "float32"):
+    for dtype in DTYPES[blocks]:
         block = normalised(groups, rows, columns, dtype)
         found = [row_groups(each) for each in row_kernels(block) if column_sums(each, Threads(blocks, 64)) is None]
         assert any(each is not None and each.groups == groups for each in found)
 
         check(block, (rows, groups, columns), dtype, blocks)
+
+
+def softmax_sums(rows: int, columns: int, dtype: str) -> Block:
+    """Softmax of rows, sums of it over the rows and over everything, and the sum of the largest of each row."""
+    b = BlockBuilder()
+    x = b.emit("softmax", b.param(TensorType((rows, columns), dtype)))
+    sums = [b.emit("reduce_sum", b.emit("square", x), axes=(0,)), b.emit("reduce_max", x, axes=(0,))]
+    rest = [b.emit("reduce_sum", b.emit("sin", x)), b.emit("reduce_sum", b.emit("reduce_max", x, axes=(1,)))]
+    return optimize(b.build([*sums, *rest]))
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 40])
+@pytest.mark.parametrize(("rows", "columns"), [(50, 150), (9, 256), (40, 100), (7, 20), (33, 64), (5, 300)])
+def test_the_threads_of_a_team_have_sums_of_few_columns_in_registers(rows, columns, blocks):
+    for dtype in DTYPES[blocks]:
+        block = softmax_sums(rows, columns, dtype)
+        (each,) = row_kernels(block)
+        width = width_of(each, Threads(blocks, 64))
+        assert (width, columns_of(each, width) > 0) == (64 if 128 < columns <= 256 else 32, columns <= 256)
+
+        check(block, (rows, columns), dtype, blocks)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1250, 800), (20_000, 300), (64, 100_000)])
+def test_sums_over_rows_wait_for_no_other_block_and_fill_the_processors(rows, columns):
+    for block in (sums(rows, columns, "float32"), columns_of_both(rows, columns)):
+        (plan,) = plan_parts(block, DEVICE_TARGET).regions
+        code = write_device_step(plan, 132, 256, WIDE)
+
+        assert not any(each.cooperative for each in code.launches)
+        assert max(each.grid for each in code.launches) > 2 * 132
+
+
+def columns_of_both(rows: int, width: int) -> Block:
+    return columns((rows, width), (0,), "float32")
+
+
+@pytest.mark.parametrize(("size", "teams"), [(1, 8448), (1, 2), (3, 40), (7, 100), (256, 1024), (800, 256), (10**6, 4)])
+def test_a_launch_that_adds_up_has_a_thread_for_each_few_teams(size, teams):
+    threads = Threads(1056, 256)
+    blocks = finishing_blocks(size, teams, threads)
+    assert blocks <= -(-size // 8) or size < 8
+    assert blocks * threads.block >= min(size, threads.total)
+    assert blocks * threads.block <= max(size * teams, 2 * size, threads.block)
 
 
 def test_one_block_has_sums_in_one_stage():
