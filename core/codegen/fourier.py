@@ -24,7 +24,7 @@ from core.codegen.transpose import transposed_square
 from core.codegen.vector_slices import for_each_slice, interleaved, load_phases, mask, move
 from core.plan.fourier import Fourier
 
-__all__ = ["fourier", "fourier_scratch", "fourier_units"]
+__all__ = ["Lines", "Number", "Read", "Write", "fourier", "fourier_scratch", "fourier_units"]
 
 Number = tuple[IRValue, IRValue]
 """A complex number of each line: real parts, imaginary parts."""
@@ -59,7 +59,7 @@ def fourier(module: Module, f: Function, spec: Fourier) -> None:
     width = _width(spec)
     with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
         if spec.inner == 1:
-            _adjacent_lines(_Lines(module, f, spec, width), unit)
+            _adjacent_lines(Lines(module, f, spec, width), unit)
             return
         groups = -(-spec.inner // width)
         slab = f.op(f"udiv {unit}, {groups}", "int64")
@@ -67,7 +67,7 @@ def fourier(module: Module, f: Function, spec: Fourier) -> None:
         rest = spec.inner % width
 
         def neighbours(count: int) -> None:
-            _neighbouring_lines(_Lines(module, f, spec, width), slab, group, count)
+            _neighbouring_lines(Lines(module, f, spec, width), slab, group, count)
 
         if not rest:
             neighbours(width)
@@ -78,7 +78,7 @@ def fourier(module: Module, f: Function, spec: Fourier) -> None:
             f.either(whole, lambda: neighbours(width), lambda: neighbours(rest))
 
 
-def _neighbouring_lines(lines: _Lines, slab: IRValue, group: IRValue, count: int) -> None:
+def _neighbouring_lines(lines: Lines, slab: IRValue, group: IRValue, count: int) -> None:
     """Transform `count` lines whose elements are neighbours in memory."""
     f, spec, width = lines.f, lines.spec, lines.width
     start = ((slab, 2 * spec.n * spec.inner), (group, 2 * width))
@@ -96,7 +96,7 @@ def _neighbouring_lines(lines: _Lines, slab: IRValue, group: IRValue, count: int
     lines.transform(read, write)
 
 
-def _adjacent_lines(lines: _Lines, unit: IRValue) -> None:
+def _adjacent_lines(lines: Lines, unit: IRValue) -> None:
     """Transform lines that follow each other in memory. A line after the last one is read as the last one."""
     f, spec, width = lines.f, lines.spec, lines.width
     length, first = 2 * spec.n, f.op(f"mul nsw {unit}, {width}", "int64")
@@ -139,9 +139,9 @@ def _plus(f: Function, a: IRValue, b: IRValue) -> IRValue:
     return a if b.name == "0" else b if a.name == "0" else f.binary("add", a, b)
 
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
-    """The transform of a vector of lines."""
+@dataclass(slots=True)
+class Lines:
+    """The transform of a vector of `width` lines."""
 
     module: Module
     f: Function
@@ -206,16 +206,32 @@ class _Lines:
     def _pass(self, radix: int, done: int, inverse: bool, roots: IRValue, read: Read, write: Write) -> None:
         """One pass. done: the product of the radices of the passes before it."""
         f, left = self.f, self.spec.length // done // radix
-        with _counted(f, left) as p:
-            turns = (
-                [self._number(roots, f.binary("mul", p, I64(k * done))) for k in range(1, radix)] if left > 1 else []
-            )
-            with _counted(f, done) as q:
-                source, target = (_plus(f, q, f.binary("mul", p, I64(step))) for step in (done, done * radix))
-                given = [read(_plus(f, source, I64(done * left * k))) for k in range(radix)]
-                for k, number in enumerate(self._butterfly(given, inverse)):
-                    turned = self._times(number, turns[k - 1]) if k and turns else number
-                    write(_plus(f, target, I64(done * k)), turned)
+
+        def turns_of(p: IRValue) -> list[Number]:
+            return [self._number(roots, f.binary("mul", p, I64(k * done))) for k in range(1, radix)] if left > 1 else []
+
+        with self._butterflies(left, done, turns_of) as (p, q, turns):
+            source, target = (_plus(f, q, f.binary("mul", p, I64(step))) for step in (done, done * radix))
+            given = [read(_plus(f, source, I64(done * left * k))) for k in range(radix)]
+            for k, number in enumerate(self._butterfly(given, inverse)):
+                turned = self._times(number, turns[k - 1]) if k and turns else number
+                write(_plus(f, target, I64(done * k)), turned)
+
+    @contextmanager
+    def _butterflies(
+        self, left: int, done: int, turns: Callable[[IRValue], list[Number]]
+    ) -> Iterator[tuple[IRValue, IRValue, list[Number]]]:
+        """All p below `left` with all q below `done`, and the numbers that `turns` gives for p."""
+        with _counted(self.f, left) as p:
+            found = turns(p)
+            with _counted(self.f, done) as q:
+                yield p, q, found
+
+    @contextmanager
+    def _each(self, first: int, end: int) -> Iterator[IRValue]:
+        """All numbers of a line from `first` to `end`."""
+        with self.f.loop(I64(first), I64(end)) as j:
+            yield j
 
     def _butterfly(self, x: list[Number], inverse: bool) -> list[Number]:
         """The transform of a few numbers."""
@@ -272,10 +288,10 @@ class _Lines:
         """
         f, spec = self.f, self.spec
         chirp, kernel, middle = self._table(spec.chirp), self._table(spec.kernel), self._after(1)
-        with f.loop(I64(0), I64(spec.n)) as j:
+        with self._each(0, spec.n) as j:
             self._store(self.buffer(1), j, self._times(read(j), self._number(chirp, j)))
         zero = f.splat(literal(0, spec.dtype), self.width)
-        with f.loop(I64(spec.n), I64(spec.length)) as j:
+        with self._each(spec.n, spec.length) as j:
             self._store(self.buffer(1), j, (zero, zero))
 
         def weighted(j: IRValue, number: Number) -> None:
@@ -283,7 +299,7 @@ class _Lines:
 
         self._passes(False, self.reader(1), weighted, 1)
         self._passes(True, self.reader(middle), self.writer(1), middle)
-        with f.loop(I64(0), I64(spec.n)) as k:
+        with self._each(0, spec.n) as k:
             write(k, self._times(self._load(self.buffer(1), k), self._number(chirp, k)))
 
     def _after(self, source: int) -> int:

@@ -22,7 +22,7 @@ GPU = Cpu(
 )
 """A thread of a GPU. registers: those of one tile."""
 
-LACKS = frozenset(("eigenvalues", "eigenvectors", "exponential", "fourier", "orthogonalize", "singular_values"))
+LACKS = frozenset(("eigenvalues", "eigenvectors", "exponential", "orthogonalize", "singular_values"))
 """Kernels that are written for vector registers, or that call LAPACK."""
 
 DEVICE_TARGET = replace(

@@ -7,7 +7,9 @@ those of `core.codegen`, whose units the threads share (`core.device.step`).
 from __future__ import annotations
 
 from core.codegen.llvm import Function
+from core.codegen.module import Module
 from core.device.convolution import convolution_kernel, convolution_scratch
+from core.device.fourier import fourier_kernel, fourier_scratch
 from core.device.pooling import POOLING, pooling_kernel
 from core.device.row_order import order_kernel, order_scratch, takes_order
 from core.device.rules import Rules
@@ -23,11 +25,13 @@ CONVOLUTIONS = frozenset(PATCHED.values())
 
 def has_kernel(each: Kernel) -> bool:
     """Whether a device has a generator of its own for a kind of kernel."""
-    return each.kind in CONVOLUTIONS or each.kind in POOLING or takes_order(each)
+    return each.kind in CONVOLUTIONS or each.kind in POOLING or each.kind == "fourier" or takes_order(each)
 
 
-def device_kernel(name: str, each: Kernel, threads: Threads, rules: Rules) -> Function:
+def device_kernel(module: Module, name: str, each: Kernel, threads: Threads, rules: Rules) -> Function:
     """``name(arrays..., scratch, error, check)`` for all threads. scratch: `device_scratch` bytes that they share."""
+    if each.kind == "fourier":
+        return fourier_kernel(module, name, each, threads)
     if each.kind in POOLING:
         return pooling_kernel(name, each, threads)
     if takes_order(each):
@@ -39,6 +43,8 @@ def device_scratch(each: Kernel, threads: Threads, rules: Rules) -> int:
     """Bytes of scratch memory of a kernel; 0 for kinds without a generator of their own."""
     if takes_order(each):
         return order_scratch(each.spec)
+    if each.kind == "fourier":
+        return fourier_scratch(each.spec, threads)
     if each.kind not in CONVOLUTIONS:
         return 0
     return small_scratch(each) if is_small(each) else convolution_scratch(each, threads, rules)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
+from core.device.fourier import fourier_units, fourier_waits
 from core.device.multiplication import biased
 from core.device.row_teams import sums_room
 from core.device.rules import Rules
@@ -198,6 +199,10 @@ def _seconds(each: Instruction, blocks: int, rules: Rules) -> float:
         units = system_units(each)
         busy = min(blocks, units)
         waiting = -(-units // busy) * system_waits(each) * rules.block_barrier
+    elif isinstance(each, Kernel) and each.kind == "fourier":
+        units = fourier_units(each.spec, Threads(blocks, BLOCK))
+        busy = min(blocks, units)
+        waiting = -(-units // busy) * fourier_waits(each.spec) * rules.block_barrier
     nbytes = work.nbytes
     if isinstance(each, Rows):
         moved = 2 * sums_room(each, Threads(blocks, BLOCK))  # what teams have is written, and read again

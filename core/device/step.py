@@ -18,6 +18,7 @@ from core.codegen.module import Module
 from core.codegen.reductions import identity
 from core.codegen.step import Step
 from core.device.flow import write_loop
+from core.device.fourier import fourier_units
 from core.device.gpu import GPU
 from core.device.indexed import gather_kernel
 from core.device.kernels import device_kernel, device_scratch, has_kernel
@@ -178,6 +179,8 @@ class DeviceStep(Step):
         (one,), spread, units = each.instructions, SPREAD, 0
         if isinstance(one, Gather):
             units = math.prod(one.out.shape)
+        elif isinstance(one, Kernel) and one.kind == "fourier":
+            units = fourier_units(one.spec, self.launch.on(each.blocks)) * self.block
         elif isinstance(one, Rows):
             most = max(MOST_SUMS, sums_room(one, self.launch.on(each.blocks)))
             while spread > 1 and sums_room(one, self.launch.on(each.blocks * spread)) > most:
@@ -420,7 +423,9 @@ class DeviceStep(Step):
         if has_kernel(each):
             starts = tuple((v.root.place, v.offset % VECTOR_BYTES) for v in each.views)
             own = ("device", each.kind, each.spec, starts)
-            name = self.function(own, each.kind, lambda name: device_kernel(name, each, self.launch, self.rules))
+            name = self.function(
+                own, each.kind, lambda name: device_kernel(self.module, name, each, self.launch, self.rules)
+            )
             scratch = self.scratch(device_scratch(each, self.launch, self.rules))
             self._call(name, each.views, [scratch, self.base(self.plan.error.root), I64(each.check)])
             return
