@@ -72,11 +72,11 @@ $(GUIDE): $(PAGES) | $(STAMP)
 doctor: $(STAMP)  ## check settings, machine, disk and store, as the service would use them
 	@$(BIN)/backpass doctor
 
-test: check  ## run lint, types, import contracts, and all tests except slow ones
+test: check  ## run lint, types, import contracts, and all tests except slow ones and many similar cases
 	@echo "pytest"
 	@$(BIN)/pytest -n $(JOBS) -m "not slow" $(NO_HANG)
 
-test-all: check $(ORACLE)  ## run `test` with slow tests, comparisons with PyTorch, 10 times the random programs, and machine code
+test-all: check $(ORACLE)  ## run `test` with all cases, comparisons with PyTorch, 10 times the random programs, and machine code
 	@echo "pytest, slow tests included"
 	@BACKPASS_TEST_PROGRAMS=2000 $(BIN)/pytest -n $(JOBS)
 	@echo "pytest --native"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections import defaultdict
 from dataclasses import replace
 from typing import Any
@@ -25,11 +26,32 @@ def pytest_configure(config: Any) -> None:
         os.environ.setdefault("BACKPASS_COMPILE", "always")  # for the services that tests start
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: Any, items: Any) -> None:
+    _sample(items)
     if config.getoption("--native"):
         for item in items:
             if item.get_closest_marker("reference"):
                 item.add_marker(pytest.mark.skip(reason="about the reference executor"))
+
+
+def _sample(items: Any) -> None:
+    """Mark cases of tests with the marker `sampled` as slow: all but the first one and about one of so many others.
+
+    With `each`, the first case for each value of that parameter stays. A case is chosen by its identifier, so that a
+    new op changes no other choice.
+    """
+    seen: set[tuple[str, Any]] = set()
+    for item in items:
+        marker = item.get_closest_marker("sampled")
+        if marker is None:
+            continue
+        each = marker.kwargs.get("each")
+        case = item.nodeid.partition("[")[0], item.callspec.params[each] if each else None
+        first = case not in seen
+        seen.add(case)
+        if not first and zlib.crc32(item.nodeid.encode()) % marker.args[0]:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

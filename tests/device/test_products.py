@@ -75,6 +75,7 @@ SHAPES = [
 TURNS = [(False, False), (True, False), (False, True), (True, True)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("turns", TURNS, ids=["nn", "tn", "nt", "tt"])
 def test_a_product_of_any_layout_is_that_of_float64_numbers(dtype, turns):

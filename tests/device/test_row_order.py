@@ -45,6 +45,7 @@ def orders(block: Block, backend: EmulatedBackend) -> list[Kernel]:
     return [each for each in region.plan.body.instructions if isinstance(each, Kernel) and "row_order" in each.kind]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("padding", [None, 0, SIZE - 1])
 @pytest.mark.parametrize(("count", "dtype"), [(1, "int64"), (7, "int32"), (128, "int64"), (300, "int32")])

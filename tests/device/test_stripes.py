@@ -47,6 +47,7 @@ def striped_block(name: str, dtype: str, with_target: Target) -> tuple[Block, li
     return block, values
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_attention_and_its_gradients_agree_with_the_reference_executor(name):
     block, values = striped_block(name, "float32", target())

@@ -222,6 +222,7 @@ def compare(block: Block, values: list[Any], tolerance: float) -> bool:
     return True
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("part", range(PARTS))
 @settings(max_examples=-(-EXAMPLES // (10 * PARTS)), deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**48))

@@ -35,6 +35,7 @@ def test_an_op_survives_write_and_read(name: str, i: int) -> None:
     ]
 
 
+@pytest.mark.sampled(3, each="name")
 @pytest.mark.parametrize(("name", "i"), [c for c in SENT if OPS[c[0]].differentiable])
 def test_a_backward_pass_survives_write_and_read(name: str, i: int) -> None:
     program = round_trip(program_of(name, i))

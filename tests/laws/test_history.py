@@ -45,6 +45,7 @@ def compare(question: Question, found: Answer, wanted: Answer) -> None:
     assert found == wanted, f"{question.name} gives other results after other programs"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_results_do_not_depend_on_earlier_compilations(fresh, part):
     seeds = range(part * SEEDS, (part + 1) * SEEDS)

@@ -144,6 +144,7 @@ WIDTHS = (1, 2, 3, 5, 8, 16, 17, 33, 70)
 """Sizes around the lanes of a vector register, and rows of several registers."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @settings(max_examples=-(-EXAMPLES // (4 * PARTS)), deadline=None, suppress_health_check=list(HealthCheck))

@@ -40,11 +40,13 @@ def all_hold(cases: list[Case], law) -> None:
     assert refused < max(len(cases), 2)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cases", by_op([c for c in CASES if c.dtype == "float32" or c.i == 0]))
 def test_every_example_of_every_op_runs_in_onnxruntime(cases):
     all_hold(cases, check)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cases", by_op(first_of_each(GRADIENTS)))
 def test_the_gradient_of_every_op_runs_in_onnxruntime(cases):
     all_hold(cases, check_gradient)

@@ -239,6 +239,7 @@ def differentiable(name: str, i: int) -> tuple[Block, list[Any], list[int]]:
     return scalar(block, shapes), args, wrt
 
 
+@pytest.mark.sampled(3, each="name")
 @pytest.mark.parametrize(("name", "i"), SMOOTH)
 def test_first_and_second_gradients_agree_with_finite_differences(name, i):
     block, args, wrt = differentiable(name, i)
@@ -307,6 +308,7 @@ def shortened(x: Any) -> Any:
     return x.astype("float32") if x.dtype == "float64" else x
 
 
+@pytest.mark.sampled(4, each="name")
 @pytest.mark.parametrize(("name", "i"), CASES)
 def test_float32_is_kept_and_close_to_float64(name, i):
     spec, example = OPS[name], examples_of(OPS[name])[i]
@@ -327,6 +329,7 @@ def test_float32_is_kept_and_close_to_float64(name, i):
             np.testing.assert_allclose(value, wanted, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.sampled(4, each="name")
 @pytest.mark.parametrize(("name", "i"), CASES)
 def test_unknown_sizes_infer_a_true_type_and_give_the_same_gradient(name, i):
     spec, example = OPS[name], examples_of(OPS[name])[i]

@@ -85,6 +85,7 @@ def closed(block: Block) -> bool:
     return known.issuperset(block.results) and known - {""} <= block.types.keys()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("part", range(SLICES))
 @pytest.mark.parametrize("transform", [each for each in dict.fromkeys(PIPELINE) if each is not expand_composites])
 def test_each_pass_alone_keeps_the_results(transform: Callable[[Block], Block], part: int) -> None:

@@ -137,6 +137,7 @@ HALF_CASES = [
 ]
 
 
+@pytest.mark.sampled(4, each="name")
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(("name", "i"), HALF_CASES)
 def test_16_bit_results_are_stable_or_refused(name, i, dtype):

@@ -118,6 +118,7 @@ def second_order(
     return nth_order(program, loss, inputs, memory, **more)
 
 
+@pytest.mark.sampled(3)
 @random_programs()
 def test_gradients_of_all_orders_agree_with_finite_differences_and_with_unrolling(part, document, seed):
     """Under any memory policy of the loops; each order has its own policy. Some programs contain derivatives."""
@@ -177,6 +178,7 @@ def both_orders(document: Document, values: Values, name: Callable[[str], str] =
     ]
 
 
+@pytest.mark.sampled(3)
 @random_programs()
 def test_renaming_inlining_and_outlining_change_no_value_and_no_gradient(part, document, seed):
     values, draw = leaves(seed), random.Random(seed)
@@ -194,6 +196,7 @@ def test_renaming_inlining_and_outlining_change_no_value_and_no_gradient(part, d
         np.testing.assert_allclose(found, before, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.sampled(2)
 @random_programs()
 def test_memory_policies_change_no_gradient(part, document, seed):
     """Covers programs whose dropouts draw a new mask on every trip. Chunked loops add up in another order."""

@@ -55,6 +55,7 @@ def checked():
     reference.interpreter_of = original
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("part", range(PARTS))
 @settings(max_examples=-(-EXAMPLES // (4 * PARTS)), deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=programs(), seed=st.integers(0, 2**16))

@@ -28,7 +28,7 @@ class Served:
         self.process = process
         self.url = url
         self.data_dir = data_dir
-        self.client = httpx.Client(base_url=url, timeout=30.0)
+        self.client = httpx.Client(base_url=url, timeout=30.0, verify=False)
 
     def wait_until_ready(self, seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds

@@ -385,6 +385,7 @@ class Random(Lookups):
                 self.statement(depth - 1)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(40))
 def test_random_programs_have_the_same_gradients_with_sparse_and_dense_lookups(seed):
     sparse, dense = Random(True, seed), Random(False, seed)

@@ -36,6 +36,7 @@ def agree(found: np.ndarray, wanted: np.ndarray, dtype: str) -> None:
     assert error < (4e-7 if dtype == "float32" else 3e-15)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("n", LENGTHS)
 def test_transforms_of_every_length_equal_their_definition(n):
     how = [(False, "backward"), (True, "backward"), (False, "ortho"), (True, "forward")]

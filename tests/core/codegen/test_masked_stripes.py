@@ -152,6 +152,7 @@ def agree(block: Block, values: list[np.ndarray], backend: CpuBackend) -> None:
         np.testing.assert_allclose(f, w, rtol=part, atol=part * largest)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", BACKENDS)
 @pytest.mark.parametrize("name", BANDS)
 def test_attention_to_a_band_agrees_with_the_reference_executor(name, how):
@@ -169,6 +170,7 @@ def test_a_band_is_found(name):
         assert (window.first, window.last) == edges
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", ["repeats", "stores"])
 @pytest.mark.parametrize("name", GIVEN)
 def test_attention_under_a_mask_that_is_data_agrees_with_the_reference_executor(name, how):
@@ -179,6 +181,7 @@ def test_attention_under_a_mask_that_is_data_agrees_with_the_reference_executor(
     agree(block, values, BACKENDS[how])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["causal", "sliding", "fused", "small"])
 @pytest.mark.parametrize("operand", range(4))
 @pytest.mark.parametrize("number", [1e6, -1e13, 3e38, np.inf, np.nan])

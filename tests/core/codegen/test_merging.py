@@ -51,6 +51,7 @@ def by_numpy(x, ids, size, kept=None, padding=None):
     return rows, values, len(found)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16", "int64", "int8"])
 @pytest.mark.parametrize(
     ("count", "size", "width"),
@@ -85,6 +86,7 @@ def updated(x, ids, table, kept=None, padding=None, scans=False):
     return found[: int(count)], rows[: int(count)], any(each.merged for each in kernels)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
 @pytest.mark.parametrize(
     ("count", "size", "width"), [(2, 2, 16), (40, 7, 16), (40, 1030, 17), (300, 5, 33), (64, 64, 150), (50, 2000, 3000)]

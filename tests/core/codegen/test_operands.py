@@ -78,6 +78,7 @@ def compare(dtype: str, pairs: list[tuple[tuple[Any, tuple[int, ...]], ...]], eq
     both(optimize(b.build(products)), values)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("m", "k", "n"), [(3, 4, 5), (1, 70, 1), (5, 80, 1), (1, 80, 6), (6, 1, 7), (66, 9, 67)])
 def test_products_of_matrices_with_any_strides(m, k, n, dtype):

@@ -36,6 +36,7 @@ def matrix(shape: tuple[int, int], dtype: str, by_columns: bool) -> tuple[np.nda
     return found, View(Root(0), dtype, shape, (found.strides[0] // size, found.strides[1] // size))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("m", "k", "n"), PANELS + ROWS + FEW)
 def test_a_product_computed_in_parts_equals_numpys(m, k, n, dtype):
@@ -59,6 +60,7 @@ def test_a_product_computed_in_parts_equals_numpys(m, k, n, dtype):
         assert np.isnan(c.base[-MARGIN:]).all()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("m", "k", "n"), [*PANELS, (300, 1100, 301)])
 def test_groups_of_panels_blocks_of_rows_and_threads_change_no_bit(m, k, n, dtype, monkeypatch):

@@ -84,6 +84,7 @@ def across_rows(outer: tuple[int, ...], size: int, dtype: str) -> Block:
     return optimize(b.build([b.emit("log_softmax", turned), b.emit("reduce_max", turned, axes=(-1,))]))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("outer", OUTER, ids=str)
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 10, 12])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -59,6 +59,7 @@ def turned(shape: tuple[int, ...], dtype: str) -> Block:
     return optimize(b.build([mixed, other, b.emit("greater_than", back, column)]))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_elementwise_ops_on_transposed_arrays_equal_the_reference_executor(dtype, shape, written):

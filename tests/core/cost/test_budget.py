@@ -63,6 +63,7 @@ def smallest(s: Sketch, **more: object) -> int:
 PROGRAMS = {"one": tanh_loop(TRIPS, SIZE), "two": two_loops(), "scan": elman("all", False, "scan")}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("share", [1.0, 0.6, 0.3, 0.1, 0.0])
 def test_a_chosen_plan_stays_within_its_budget_and_changes_no_gradient(name, share):

@@ -92,6 +92,7 @@ def random_equations(seed: int, count: int) -> list[tuple[str, dict[str, int]]]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("seed", range(8))
 def test_random_einsums_and_their_gradients_equal_numpys(seed, dtype):
@@ -107,6 +108,7 @@ def test_random_einsums_and_their_gradients_equal_numpys(seed, dtype):
         agree(vjp(forward, forward.params), given)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("result", list(map("".join, itertools.permutations("bio"))))
 @pytest.mark.parametrize("sizes", [(2, 3, 5, 4), (3, 70, 66, 65)], ids=["small", "large"])
 def test_batches_rows_columns_and_sums_may_be_axes_in_any_order(sizes, result):

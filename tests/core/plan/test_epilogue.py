@@ -159,6 +159,7 @@ def test_an_op_that_reads_two_products_runs_after_both():
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "rmsprop"])
 @pytest.mark.parametrize("gives_gradients", [True, False])
 def test_a_training_step_equals_that_of_the_reference_executor(optimizer, gives_gradients, threads):

@@ -75,6 +75,7 @@ def some_trips(batch: int) -> Iterator[int]:
     return iter(sorted({0, 1, 2, at_once - 1, at_once, at_once + 1, 2 * at_once, 3 * at_once + 5}))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("batch", "trips"), [(b, t) for b in (1, 7, 64) for t in some_trips(b)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_hoisted_products_equal_the_reference_executor_for_any_number_of_trips(batch, trips, dtype):
@@ -101,6 +102,7 @@ def test_the_product_of_the_next_row_is_computed_for_several_rows_ahead(batch):
     assert not ahead(gradient(recurrent(5, batch, step=2)))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("first", [-9, -8, -3, 0, 1, 6, 8, 2**62, -(2**62)])
 @pytest.mark.parametrize("trips", [0, 1, 2, 5, 7, 8])
 def test_only_rows_of_trips_are_computed_ahead_and_a_missing_row_is_an_error(first, trips):

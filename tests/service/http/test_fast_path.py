@@ -34,6 +34,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)
 def test_both_paths_give_the_same_answer(client: httpx.Client, name: str, request_: dict[str, Any]):

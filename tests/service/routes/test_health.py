@@ -71,7 +71,9 @@ def test_metrics_and_health_have_a_port_of_their_own(tmp_path: Any) -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with serve(tmp_path, workers=1, metrics_port=port) as served:
-        inside = httpx.Client(base_url=f"http://127.0.0.1:{port}", headers={"Host": f"api:{port}"}, timeout=60)
+        inside = httpx.Client(
+            base_url=f"http://127.0.0.1:{port}", headers={"Host": f"api:{port}"}, timeout=60, verify=False
+        )
         problem(served.client.get("/metrics"), 404, "not-found")
         page = inside.get("/metrics")
         assert page.headers["content-type"].startswith("text/plain; version=")
