@@ -31,9 +31,9 @@ class CpuBackend:
         """See `core.runtime.backend.Backend.runs_on`."""
         return xp is np
 
-    def row_writer(self) -> Callable[[int, int, int, int, int], None]:
+    def row_writer(self, row_bytes: int) -> Callable[[int, int, int, int], None]:
         """See `core.codegen.row_writer`."""
-        return row_writer()
+        return row_writer(row_bytes)
 
     def arena_bytes(self, plan: Plan) -> int:
         """Memory for intermediate arrays and partial results of threads, in bytes."""

@@ -13,47 +13,52 @@ from core.codegen.prefetch import MOST_BYTES, fetch
 
 __all__ = ["row_writer"]
 
-AHEAD = 4
+AHEAD = 8
 """Rows of the table that are fetched before they are written."""
 
-PIECES = (64, 16, 4, 1)
+PIECES = (64, 32, 16, 8, 4, 2, 1)
 """Bytes in which a row is copied: as many of each as fit, the largest first."""
 
 
 @functools.cache
-def row_writer() -> Callable[[int, int, int, int, int], None]:
-    """``write(table, rows, values, count, row_bytes)``: row ``rows[i]`` of the table becomes row i of the values.
+def row_writer(row_bytes: int) -> Callable[[int, int, int, int], None]:
+    """``write(table, rows, values, count)``: row ``rows[i]`` of the table becomes row i of the values.
 
-    Addresses of a table, of int64 row numbers within it, and of `count` rows without gaps.
+    Addresses of a table, of int64 row numbers within it, and of `count` rows of `row_bytes` bytes without gaps.
     """
     module = Module()
-    module.functions.append(_function())
+    module.functions.append(_function(row_bytes))
     library = load(*module.texts(1))
-    names = ("table", "rows", "values", "count", "row_bytes")
-    write: Callable[[int, int, int, int, int], None] = library.function(
-        "write_rows", *(ctypes.c_void_p if n in names[:3] else ctypes.c_int64 for n in names), returns=None
+    pointers = (ctypes.c_void_p for _ in range(3))
+    write: Callable[[int, int, int, int], None] = library.function(
+        "write_rows", *pointers, ctypes.c_int64, returns=None
     )
     return write
 
 
-def _function() -> Function:
-    f = Function(
-        "write_rows", [(n, "ptr") for n in ("table", "rows", "values")] + [("count", "int64"), ("row", "int64")]
-    )
-    size = f.param("row")
+def _function(row_bytes: int) -> Function:
+    f = Function("write_rows", [(n, "ptr") for n in ("table", "rows", "values")] + [("count", "int64")])
+    last = f.binary("sub", f.param("count"), I64(1))
+
+    def place_of(i: IRValue) -> IRValue:
+        return f.op(f"mul nsw {f.load(f.at(f.param('rows'), i, 'int64'), 'int64')}, {row_bytes}", "int64")
+
     with f.loop(I64(0), f.param("count")) as i:
-        place = f.load(f.at(f.param("rows"), i, "int64"), "int64")
-        later = f.intrinsic("smin", f.binary("add", i, I64(AHEAD)), f.binary("sub", f.param("count"), I64(1)))
-        after = f.load(f.at(f.param("rows"), later, "int64"), "int64")
-        begin = f.binary("mul", after, size)
-        with f.loop(I64(0), f.intrinsic("smin", size, I64(MOST_BYTES)), 64) as line:
-            fetch(f, f.param("table"), f.binary("add", begin, line), "uint8", 1, writes=True)
-        target = f.at(f.param("table"), f.binary("mul", place, size), "uint8")
-        source = f.at(f.param("values"), f.binary("mul", i, size), "uint8")
-        start: IRValue = I64(0)
+        later = place_of(f.intrinsic("smin", f.binary("add", i, I64(AHEAD)), last))
+        fetch(f, f.param("table"), later, "uint8", min(row_bytes, MOST_BYTES), writes=True)
+        target = f.at(f.param("table"), place_of(i), "uint8")
+        source = f.at(f.param("values"), f.op(f"mul nsw {i}, {row_bytes}", "int64"), "uint8")
+
+        def copy(at: IRValue, width: int) -> None:
+            f.store(f.load(f.at(source, at, "uint8"), "uint8", width), f.at(target, at, "uint8"))
+
+        start = 0
+        if row_bytes > MOST_BYTES:
+            start = row_bytes // PIECES[0] * PIECES[0]
+            with f.loop(I64(0), I64(start), PIECES[0]) as at:
+                copy(at, PIECES[0])
         for width in PIECES:
-            end = f.binary("and", size, I64(-width))
-            with f.loop(start, end, width) as at:
-                f.store(f.load(f.at(source, at, "uint8"), "uint8", width), f.at(target, at, "uint8"))
-            start = end
+            while start + width <= row_bytes:
+                copy(I64(start), width)
+                start += width
     return f

@@ -69,7 +69,7 @@ class DeviceBackend:
         """See `Backend.runs_on`."""
         return xp is self.driver.xp
 
-    def row_writer(self) -> Callable[[int, int, int, int, int], None]:
+    def row_writer(self, row_bytes: int) -> Callable[[int, int, int, int], None]:
         raise InternalError("a GPU writes the rows of a table in its step")
 
     def arena_bytes(self, plan: Plan) -> int:

@@ -72,10 +72,10 @@ class Backend(Protocol):
     def runs_on(self, xp: ModuleType) -> bool:
         """Whether its regions take the arrays of this array module, numpy or cupy."""
 
-    def row_writer(self) -> Callable[[int, int, int, int, int], None]:
-        """``write(table, rows, values, count, row_bytes)``: row ``rows[i]`` of the table becomes row i of the values.
+    def row_writer(self, row_bytes: int) -> Callable[[int, int, int, int], None]:
+        """``write(table, rows, values, count)``: row ``rows[i]`` of the table becomes row i of the values.
 
-        Addresses of a table, of int64 row numbers within it, and of `count` rows without gaps.
+        Addresses of a table, of int64 row numbers within it, and of `count` rows of `row_bytes` bytes without gaps.
         """
 
     def arena_bytes(self, plan: Plan) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from core.ir import Variable
 from core.ops.common.types import as_dtype
 from core.passes.row_bounds import Pick
-from core.runtime.backend import Region
+from core.runtime.backend import Backend, Region
 from core.runtime.executable import Executable, Outputs, checked, key_of
 from core.runtime.run import Run
 from core.runtime.sparse_rows import RowArray
@@ -59,12 +59,12 @@ class BoundStep:
             read = where.get(result.name)
             if result.table is not None:
                 assert read is not None and end is not None, "a table is an input, and its rows are counted"
-                self._tables.append(_Table(result.name, read, results[rows], results[at], results[end]))
+                table = _Table(result.name, read, results[rows], results[at], results[end], executable.backend)
+                self._tables.append(table)
             elif read is None:
                 second[i] = np.empty_like(first[i])
             else:
                 second[read], second[i] = first[i], first[read]
-        self._write_rows = executable.backend.row_writer() if self._tables else _no_rows
         self._executable = executable
         self._region = region
         self._readable = region.readable
@@ -145,7 +145,7 @@ class BoundStep:
         """Make the results of the last step the values of the next one."""
         self._turn = 1 - self._turn
         for each in self._tables:
-            self._write_rows(each.address, *each.source, each.count.item(), each.row_bytes)
+            each.write(each.address, *each.source, each.count.item())
 
     def put_tables(self, values: Mapping[str, Any]) -> bool:
         """Read and write the tables among `values` in place from now on; False if that is impossible.
@@ -177,18 +177,16 @@ class BoundStep:
             given.put(i, value)
 
 
-def _no_rows(*_: int) -> None:
-    """The writer of steps that update no table by rows."""
-
-
 class _Table:
     """A table whose rows a step updates. number: among the inputs. The other arrays: new rows, and their number."""
 
-    def __init__(self, name: str, number: int, rows: np.ndarray, values: np.ndarray, count: np.ndarray) -> None:
+    def __init__(
+        self, name: str, number: int, rows: np.ndarray, values: np.ndarray, count: np.ndarray, backend: Backend
+    ) -> None:
         self.name, self.number, self.count = name, number, count
         self.address = 0
         self.source = rows.ctypes.data, values.ctypes.data
-        self.row_bytes = values.nbytes // len(values)
+        self.write = backend.row_writer(values.nbytes // len(values))
 
 
 def bind_step(executable: Executable, values: Mapping[str, Any]) -> BoundStep | None:

@@ -151,7 +151,7 @@ def test_a_wrong_id_fails_unless_it_is_left_out(wrong):
     assert rows[: int(count)].tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("nbytes", [1, 2, 3, 4, 7, 16, 63, 64, 65, 150, 400])
+@pytest.mark.parametrize("nbytes", [1, 2, 3, 4, 7, 16, 63, 64, 65, 150, 400, 1024, 1500])
 def test_rows_are_written_to_their_places_and_nowhere_else(nbytes):
     r = np.random.default_rng(nbytes)
     table, values = before_a_wall(11 * nbytes, 64), before_a_wall(4 * nbytes, 64)
@@ -161,9 +161,9 @@ def test_rows_are_written_to_their_places_and_nowhere_else(nbytes):
     wanted[-11 * nbytes :].reshape(11, nbytes)[rows[:3]] = values[-4 * nbytes :].reshape(4, nbytes)[:3]
     part = table[-11 * nbytes :]
 
-    row_writer()(part.ctypes.data, rows.ctypes.data, values[-4 * nbytes :].ctypes.data, 3, nbytes)
+    row_writer(nbytes)(part.ctypes.data, rows.ctypes.data, values[-4 * nbytes :].ctypes.data, 3)
 
     np.testing.assert_array_equal(table, wanted)
     part_of_last = values[-4 * nbytes :]
-    row_writer()(part.ctypes.data, rows[3:].ctypes.data, part_of_last[-nbytes:].ctypes.data, 1, nbytes)
+    row_writer(nbytes)(part.ctypes.data, rows[3:].ctypes.data, part_of_last[-nbytes:].ctypes.data, 1)
     np.testing.assert_array_equal(part[-nbytes:], part_of_last[-nbytes:])
