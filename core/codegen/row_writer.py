@@ -24,26 +24,26 @@ PIECES = (64, 32, 16, 8, 4, 2, 1)
 def row_writer(row_bytes: int) -> Callable[[int, int, int, int], None]:
     """``write(table, rows, values, count)``: row ``rows[i]`` of the table becomes row i of the values.
 
-    Addresses of a table, of int64 row numbers within it, and of `count` rows of `row_bytes` bytes without gaps.
+    Addresses of a table, of int64 row numbers within it, of rows of `row_bytes` bytes without gaps, and of their
+    number, an int64.
     """
     module = Module()
     module.functions.append(_function(row_bytes))
     library = load(*module.texts(1))
-    pointers = (ctypes.c_void_p for _ in range(3))
-    write: Callable[[int, int, int, int], None] = library.function(
-        "write_rows", *pointers, ctypes.c_int64, returns=None
-    )
+    addresses = (ctypes.c_void_p for _ in range(4))
+    write: Callable[[int, int, int, int], None] = library.function("write_rows", *addresses, returns=None)
     return write
 
 
 def _function(row_bytes: int) -> Function:
-    f = Function("write_rows", [(n, "ptr") for n in ("table", "rows", "values")] + [("count", "int64")])
-    last = f.binary("sub", f.param("count"), I64(1))
+    f = Function("write_rows", [(n, "ptr") for n in ("table", "rows", "values", "count")])
+    count = f.load(f.param("count"), "int64")
+    last = f.binary("sub", count, I64(1))
 
     def place_of(i: IRValue) -> IRValue:
         return f.op(f"mul nsw {f.load(f.at(f.param('rows'), i, 'int64'), 'int64')}, {row_bytes}", "int64")
 
-    with f.loop(I64(0), f.param("count")) as i:
+    with f.loop(I64(0), count) as i:
         later = place_of(f.intrinsic("smin", f.binary("add", i, I64(AHEAD)), last))
         fetch(f, f.param("table"), later, "uint8", min(row_bytes, MOST_BYTES), writes=True)
         target = f.at(f.param("table"), place_of(i), "uint8")

@@ -3,16 +3,17 @@
 A thread of the GPU is a CPU without vectors: the generators of `core.codegen` write the text with one lane, and all
 threads of a launch run it together. Every thread follows the control flow of the step by itself. The kernels of
 `core.codegen` take a range of units, and each thread has its own; products, passes over rows, stripes, convolutions,
-pooling, gathers, scatters, Cholesky and LU factors and triangular systems have generators here. Between two
-instructions of which one depends on the other all threads meet at a barrier.
+pooling, gathers, scatters, Fourier transforms, Cholesky and LU factors and triangular systems have generators here.
+Between two instructions of which one depends on the other all threads meet at a barrier.
 
 `gpu` has the GPU as a target, `rules` what is assumed about its speed, `threads` the numbers of threads and their
 barriers, `launches` the form that generator and host agree on, `segments` which instructions share a launch, `step` and
 `flow` the step with its loops, `rows`, `product`, `stripes`, `systems`, `indexed`, `scatter` and `kernels` the kernels,
-the last with those of `convolution`, `small_convolution`, `pooling` and `row_order`; `row_teams`, `row_sums` and
-`column_sums` parts of row kernels, `tiles`, `patch_tiles` and `tensor_cores` parts of products, `ranks` the sort of
-scatters and row orders, `multiplication` large products as calls of cuBLASLt (`cublaslt`), `sharing` the kernels that
-several launches share, `ptx` the way to PTX and cubins, and `parts` the parts in which a step goes there.
+the last with those of `convolution`, `small_convolution`, `pooling`, `fourier` and `row_order`; `row_teams`, `row_sums`
+and `column_sums` parts of row kernels, `tiles`, `patch_tiles` and `tensor_cores` parts of products, `ranks` the sort of
+scatters and row orders, `row_writer` a kernel of its own behind a step, `multiplication` large products as calls of
+cuBLASLt (`cublaslt`), `sharing` the kernels that several launches share, `ptx` the way to PTX and cubins, and `parts`
+the parts in which a step goes there.
 
 The host's part: `backend` compiles plans and keeps machine code on disk, `region` runs them, `arena` has the memory
 that regions share. `bind` keeps the values of a training step on the GPU: `bound_step` those of a step that is one

@@ -20,10 +20,11 @@ from core.device.launches import DeviceCode
 from core.device.ptx import has_linker, linker_version, ptx_of
 from core.device.ptx import machine_code_of as assembled
 from core.device.region import DeviceRegion
+from core.device.row_writer import row_writer_code
 from core.device.rules import RULES, Rules
-from core.device.step import write_device_step, write_timed_step
+from core.device.step import SPREAD, write_device_step, write_timed_step
 from core.device.threads import BLOCK
-from core.ir.errors import ExecutionError, InternalError
+from core.ir.errors import ExecutionError
 from core.plan.plan import Plan
 from core.plan.target import Target
 
@@ -61,6 +62,7 @@ class DeviceBackend:
         self.driver, self.disk = driver, disk
         self.rules = rules or replace(RULES, library=driver.multiplies)
         self.arena = SharedArena(driver)
+        self._row_writers: dict[int, Callable[[int, int, int, int], None]] = {}
         self._regions: weakref.WeakSet[DeviceRegion] = weakref.WeakSet()
         self._make = make or machine_code_of
         self._blocks, self._block = blocks or driver.properties.processors, block
@@ -70,7 +72,12 @@ class DeviceBackend:
         return xp is self.driver.xp
 
     def row_writer(self, row_bytes: int) -> Callable[[int, int, int, int], None]:
-        raise InternalError("a GPU writes the rows of a table in its step")
+        """See `Backend.row_writer`. Raises ExecutionError (compiler_failed), DeviceFault."""
+        if row_bytes not in self._row_writers:
+            code = row_writer_code(row_bytes, self._blocks * SPREAD, self._block)
+            (function,), (launch,) = self.driver.load(self._machine_code(code), code.launches), code.launches
+            self._row_writers[row_bytes] = lambda *addresses: self.driver.current().launch(function, launch, addresses)
+        return self._row_writers[row_bytes]
 
     def arena_bytes(self, plan: Plan) -> int:
         """See `Backend.arena_bytes`."""

@@ -28,6 +28,8 @@ from core.runtime.sparse_rows import RowArray
 
 __all__ = ["DeviceBoundStep", "bind_region"]
 
+COUNT = np.dtype("int64")
+
 GAP = 4096
 """Bytes between two feeds that are copied with them: more would take longer than a copy of its own."""
 
@@ -54,6 +56,7 @@ class _Turn:
     pinned, device: the feeds. places: number of each feed -> its array in pinned memory.
     written: the feeds that the host wrote, and that a copy must take to the GPU.
     left: the end of the last copy of its results to the host.
+    counts: numbers of rows in pinned memory (`room`), by their positions among the results; counted: copies of them.
     """
 
     given: DeviceArrays
@@ -64,6 +67,24 @@ class _Turn:
     places: dict[int, np.ndarray]
     written: list[_Fed] = field(default_factory=list)
     left: Event | None = None
+    room: Memory | None = None
+    counts: dict[int, np.ndarray] = field(default_factory=dict)
+    counted: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table whose rows a step updates, and the positions of the new rows among the results.
+
+    number: among the inputs. write: see `core.runtime.backend.Backend.row_writer`.
+    """
+
+    name: str
+    number: int
+    rows: int
+    values: int
+    count: int
+    write: Callable[[int, int, int, int], None]
 
 
 class DeviceBoundStep:
@@ -94,7 +115,8 @@ class DeviceBoundStep:
         for read, i in swapped:
             written = count + places[i]
             second[read], second[written] = first[written], first[read]
-        self._tables = {each.name: first[i] for i, each in _tables(executable)}
+        self._tables = _tables(executable, first[count:])
+        self._table_arrays = {each.name: first[each.number] for each in self._tables}
         self._has_rows = any(each.table is not None for each in executable.layout)
         self._turns = [self._make_turn(arrays) for arrays in (first, second)]
         self._turn = 0
@@ -143,14 +165,14 @@ class DeviceBoundStep:
             stream.copy(turn.device.address + start, turn.pinned.address + start, end - start)
         del turn.written[len(turn.written) - len(self._keys) :]  # a step that runs again has the same feeds
         try:
-            self._region.run(turn.given, run)
+            self._region.run(turn.given, run, turn.counted)
         except DeviceFault:
             raise
         except BaseException:
             stream.synchronize()  # the feeds may be written again
             raise
         if self._has_rows:  # only now their number is known
-            turn.outputs = self._outputs(turn.results)
+            turn.outputs = self._outputs(turn.results, turn.counts)
         self._last, self._out = turn, turn.outputs
         if run.messages:
             return replace(turn.outputs, messages=tuple(run.messages), unsaid=run.unsaid)
@@ -159,7 +181,10 @@ class DeviceBoundStep:
     def keep(self) -> None:
         """Make the results of the last step the values of the next one."""
         self._turn = 1 - self._turn
-        write_rows(self._out, self._tables)
+        results, address = self._last.results, self._driver.address
+        for each in self._tables:
+            table = address(self._table_arrays[each.name])
+            each.write(table, *(address(results[i]) for i in (each.rows, each.values, each.count)))
 
     def send(self, results: Mapping[str, Any]) -> Leaving:
         """Copy some results of the last step to the host while the next step runs.
@@ -180,16 +205,16 @@ class DeviceBoundStep:
 
         values: the tables whose rows the step updates, and others.
         """
-        for i, each in _tables(self._executable):
+        for each in self._tables:
             table = values[each.name]
             if not isinstance(table, self._driver.xp.ndarray):
                 return False
             readable = self._region.readable(table)
             if self._driver.address(readable) != self._driver.address(table):
                 return False
-            self._tables[each.name] = table
+            self._table_arrays[each.name] = table
             for turn in self._turns:
-                turn.given.put(i, table)
+                turn.given.put(each.number, table)
         return True
 
     def drop_feeds(self) -> None:
@@ -213,15 +238,22 @@ class DeviceBoundStep:
         for each in self._fed:
             given.put_address(each.number, device.address + each.offset)
         results = list(arrays[count:])
-        outputs = Outputs() if self._has_rows else self._outputs(results)
+        outputs = Outputs() if self._has_rows else self._outputs(results, {})
         places = {each.number: host_array(pinned.address + each.offset, each.shape, each.dtype) for each in self._fed}
-        return _Turn(given, results, outputs, pinned, device, places)
+        turn = _Turn(given, results, outputs, pinned, device, places)
+        ends = sorted({end for _, end in picks_of(self._executable) if end is not None})
+        turn.room = self._driver.pinned(max(len(ends), 1) * COUNT.itemsize)
+        for i, end in enumerate(ends):
+            at = turn.room.address + i * COUNT.itemsize
+            turn.counts[end] = host_array(at, (1,), COUNT)
+            turn.counted.append((at, self._driver.address(results[end]), COUNT.itemsize))
+        return turn
 
-    def _outputs(self, results: Sequence[Any]) -> Outputs:
-        """The results by their meaning. Each count of rows comes to the host once."""
+    def _outputs(self, results: Sequence[Any], counts: Mapping[int, np.ndarray]) -> Outputs:
+        """The results by their meaning. counts: the numbers of rows, which the step has copied to the host."""
         picks = picks_of(self._executable)
-        counts = {end: int(results[end]) for _, end in picks if end is not None}
-        return self._executable.outputs([results[i] if end is None else results[i][: counts[end]] for i, end in picks])
+        known = {end: count.item() for end, count in counts.items()}
+        return self._executable.outputs([results[i] if end is None else results[i][: known[end]] for i, end in picks])
 
     def _own(self, variable: Any, value: Any) -> Any:
         return self._region.readable(checked(variable, value, self._driver.xp))
@@ -290,10 +322,19 @@ def all_finite(xp: Any, out: Outputs) -> bool:
     return not dense or bool(xp.stack([xp.isfinite(each).all() for each in dense]).all())  # one copy to the host
 
 
-def _tables(executable: Executable) -> list[tuple[int, Any]]:
-    """(number among the inputs, result) of each table of which the step updates some rows."""
+def _tables(executable: Executable, results: Sequence[Any]) -> list[_Table]:
+    """The tables of which the step updates some rows."""
     where = {v.name: i for i, v in enumerate(executable.inputs)}
-    return [(where[each.name], each) for each in executable.layout if each.table is not None and each.place in KEPT]
+    found, rows = [], -1
+    for (i, end), each in zip(picks_of(executable), executable.layout, strict=True):
+        if each.place == "rows":
+            rows = i
+        elif each.table is not None and each.place in KEPT:
+            assert end is not None, "the rows of a table are counted"
+            row_bytes = results[i].nbytes // max(len(results[i]), 1)
+            write = executable.backend.row_writer(row_bytes)
+            found.append(_Table(each.name, where[each.name], rows, i, end, write))
+    return found
 
 
 def _swapped(executable: Executable) -> list[tuple[int, int]]:

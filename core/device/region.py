@@ -201,9 +201,10 @@ class DeviceRegion:
     def bind(self, arrays: Sequence[Any]) -> DeviceArrays:
         return DeviceArrays(self.driver, arrays)
 
-    def run(self, arrays: DeviceArrays, run: Run) -> None:
+    def run(self, arrays: DeviceArrays, run: Run, leaving: Sequence[tuple[int, int, int]] = ()) -> None:
         """Run on bound arrays, after all work of the array module's stream.
 
+        leaving: (target, source, bytes) of copies of results to pinned memory, which have ended too.
         Raises ExecutionError, DeviceFault.
         """
         with self._lock:
@@ -211,7 +212,7 @@ class DeviceRegion:
             while True:
                 run.poll()
                 try:
-                    error, wanted = self._run_once(arrays, run)
+                    error, wanted = self._run_once(arrays, run, leaving)
                 except DeviceFull as full:
                     self._stacks, self._stack_sizes = [], self._first_sizes  # a later run may need less
                     raise run.refusal(full.nbytes, self.driver.free_bytes(), "the step") from full
@@ -227,7 +228,9 @@ class DeviceRegion:
 
     # --- one run -------------------------------------------------------------------------------------------------
 
-    def _run_once(self, arrays: DeviceArrays, run: Run) -> tuple[int, list[int]]:
+    def _run_once(
+        self, arrays: DeviceArrays, run: Run, leaving: Sequence[tuple[int, int, int]]
+    ) -> tuple[int, list[int]]:
         """The error word, and the bytes that each stack wanted. Raises DeviceFull."""
         self._arena.make_room(self.arena_bytes, run)
         words = self._make_words()
@@ -243,6 +246,8 @@ class DeviceRegion:
         events: list[Event] | None = [] if run.times is not None and self._timed else None
         with self._arena.lent(self.arena_bytes) as arena, self._watched(run, stop):
             self._launch(words, arena, arrays.addresses, events)
+            for copy in leaving:
+                self._stream.copy(*copy)
             self._stream.synchronize()
         back = words.of_back
         error = STOPPED if stop[STOP] and not back[ERROR] else int(back[ERROR])

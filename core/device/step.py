@@ -59,7 +59,7 @@ from core.plan.plan import Plan
 from core.plan.striped import Striped
 from core.runtime.control_words import OPS_LEFT
 
-__all__ = ["Timed", "write_device_step", "write_timed_step"]
+__all__ = ["SPREAD", "Timed", "write_device_step", "write_timed_step"]
 
 Timed = tuple[tuple[Instruction, ...], ...]
 """For each launch and each product of the library the instructions that it computes."""

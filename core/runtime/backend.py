@@ -75,7 +75,8 @@ class Backend(Protocol):
     def row_writer(self, row_bytes: int) -> Callable[[int, int, int, int], None]:
         """``write(table, rows, values, count)``: row ``rows[i]`` of the table becomes row i of the values.
 
-        Addresses of a table, of int64 row numbers within it, and of `count` rows of `row_bytes` bytes without gaps.
+        Addresses of a table, of int64 row numbers within it, of rows of `row_bytes` bytes without gaps, and of their
+        number, an int64. On a GPU it is work of the stream of the array module.
         """
 
     def arena_bytes(self, plan: Plan) -> int:

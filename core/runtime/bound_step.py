@@ -145,7 +145,7 @@ class BoundStep:
         """Make the results of the last step the values of the next one."""
         self._turn = 1 - self._turn
         for each in self._tables:
-            each.write(each.address, *each.source, each.count.item())
+            each.write(each.address, *each.source)
 
     def put_tables(self, values: Mapping[str, Any]) -> bool:
         """Read and write the tables among `values` in place from now on; False if that is impossible.
@@ -183,9 +183,9 @@ class _Table:
     def __init__(
         self, name: str, number: int, rows: np.ndarray, values: np.ndarray, count: np.ndarray, backend: Backend
     ) -> None:
-        self.name, self.number, self.count = name, number, count
+        self.name, self.number = name, number
         self.address = 0
-        self.source = rows.ctypes.data, values.ctypes.data
+        self.source = rows.ctypes.data, values.ctypes.data, count.ctypes.data
         self.write = backend.row_writer(values.nbytes // len(values))
 
 

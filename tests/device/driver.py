@@ -275,6 +275,8 @@ class _Stream:
         self.pending.append(work)
         self.given += 1
         self.driver.some_work()
+        if self is self.driver._current:
+            self.synchronize()  # the ops of the stand-in run at once, and a GPU runs them behind this work
 
 
 @dataclass(eq=False)

@@ -156,14 +156,14 @@ def test_rows_are_written_to_their_places_and_nowhere_else(nbytes):
     r = np.random.default_rng(nbytes)
     table, values = before_a_wall(11 * nbytes, 64), before_a_wall(4 * nbytes, 64)
     table[...], values[...] = r.integers(0, 256, table.size), r.integers(0, 256, values.size)
-    rows = np.array([0, 3, 4, 10])
+    rows, one, three = np.array([0, 3, 4, 10]), np.array(1), np.array(3)
     wanted = table.copy()
     wanted[-11 * nbytes :].reshape(11, nbytes)[rows[:3]] = values[-4 * nbytes :].reshape(4, nbytes)[:3]
     part = table[-11 * nbytes :]
 
-    row_writer(nbytes)(part.ctypes.data, rows.ctypes.data, values[-4 * nbytes :].ctypes.data, 3)
+    row_writer(nbytes)(part.ctypes.data, rows.ctypes.data, values[-4 * nbytes :].ctypes.data, three.ctypes.data)
 
     np.testing.assert_array_equal(table, wanted)
     part_of_last = values[-4 * nbytes :]
-    row_writer(nbytes)(part.ctypes.data, rows[3:].ctypes.data, part_of_last[-nbytes:].ctypes.data, 1)
+    row_writer(nbytes)(part.ctypes.data, rows[3:].ctypes.data, part_of_last[-nbytes:].ctypes.data, one.ctypes.data)
     np.testing.assert_array_equal(part[-nbytes:], part_of_last[-nbytes:])
