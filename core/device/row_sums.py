@@ -101,7 +101,7 @@ class Sums:
 
     def start_group(self) -> None:
         """Start the sums of a group of rows that are in registers."""
-        for n in self.in_place:
+        for n in sorted(self.in_place):
             if self.stays(n):
                 self._clear(n)
 
@@ -115,7 +115,7 @@ class Sums:
     def end_group(self, lane: IRValue) -> None:
         """Write the sums of a group of rows to their results."""
         f = self.f
-        for n in self.in_place:
+        for n in sorted(self.in_place):
             instr = self.writer.code[n]
             for column, value in self._elements(n, lane):
                 here = self.writer.address(instr, column)

@@ -201,13 +201,14 @@ class RowWriter:
         outer = kernel.outer
         rooms = Sums(self, added_up(self.each, threads))
         slots = {n: f.slot(i.dtype) for n, i in enumerate(self.code) if i.kind == "accumulate"}
-        totals = {n for n in slots if rooms.is_total(n)}
+        totals = [n for n in slots if rooms.is_total(n)]
+        columnwise = [n for n in slots if n not in totals]
         for n in totals:
             f.write(identity(self.code[n].op, self.code[n].dtype), slots[n])
         with f.loop(threads.number(f), I64(sums.parts * sums.columns), threads.total) as at:
             part, here = split(f, at, (sums.parts, sums.columns))
             *kept, column = split(f, here, (*(outer[axis] for axis in sums.kept), kernel.inner))
-            for n in slots.keys() - totals:
+            for n in columnwise:
                 f.write(identity(self.code[n].op, self.code[n].dtype), slots[n])
             leads = f.compare("icmp eq", column, I64(0))
             with f.loop(part, I64(sums.rows), sums.parts) as number:
@@ -221,9 +222,9 @@ class RowWriter:
                         f.write(value, slots[n])
                     else:
                         self._one(n, self.values, column, leads)
-            for n in slots.keys() - totals:
+            for n in columnwise:
                 rooms.put(n, part, column, f.read(slots[n], self.code[n].dtype))
-        for n in sorted(totals):
+        for n in totals:
             self._put_total(rooms, n, f.read(slots[n], self.code[n].dtype), sums.warps)
         if rooms.teams and not self.apart:
             threads.barrier(f)
