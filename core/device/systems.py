@@ -1,12 +1,15 @@
 """Factorisations and triangular systems on a device: a block of threads for each matrix.
 
-Each number of a result is computed by one thread from the columns, or rows, before it, in their order; sums over a
-column are those of lanes, then of warps. So the bits depend on the number of threads of a block, and on nothing else.
+Columns, or rows of a solution, come in panels: what is known of a panel is subtracted from all that follows at once, so
+that each number is read and written once for a panel. Each number of a result is computed by one thread from the
+columns, or rows, before it, in their order; sums over a column are those of lanes, then of warps. So the bits depend on
+the number of threads of a block, and on nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from core.codegen.checks import fail
@@ -23,6 +26,9 @@ __all__ = ["SYSTEMS", "Block", "system_kernel", "system_units", "system_waits"]
 
 COLUMNS = 32
 """Right-hand sides of a system that a block solves at a time."""
+
+PANEL = 16
+"""Columns of a panel, or rows of a solution, whose numbers a thread has in registers."""
 
 
 class Block:
@@ -71,8 +77,9 @@ def system_units(each: Kernel) -> int:
 
 
 def system_waits(each: Kernel) -> int:
-    """Barriers of a block for one unit: most of them once for each row."""
-    return each.spec.n * {"cholesky": 3, "eliminate": 7}.get(each.kind, 1)
+    """Barriers of a block for one unit: most of them once for each row, or for each panel."""
+    panels = -(-each.spec.n // PANEL)
+    return {"cholesky": 3 * each.spec.n + panels, "eliminate": 7 * each.spec.n + 2 * panels}.get(each.kind, 2 * panels)
 
 
 def _minus_product(f: Function, value: IRValue, a: IRValue, b: IRValue) -> IRValue:
@@ -93,25 +100,63 @@ def _cholesky(block: Block, spec: Cholesky, matrix: IRValue) -> None:
         value = f.load(move(f, x, dtype, (row, spec.x[1]), (place, spec.x[2])), dtype)
         f.store(f.select(lower, value, literal(0, dtype)), at(row, column))
     block.meet()
-    with f.loop(I64(0), I64(n)) as j:
-        pivot = f.load(at(j, j), dtype)
-        root = f.intrinsic("sqrt", pivot)
-        block.meet()
-        after = f.binary("add", j, I64(1))
-        with f.when(block.first):
-            f.store(root, at(j, j))
-            positive = f.compare("fcmp ogt", pivot, literal(0, dtype))
-            with f.when(f.op(f"xor {positive}, true", "bool")):
-                fail(f, f.param("error"), f.param("check"))
-        with f.loop(f.binary("add", after, block.number), I64(n), block.total) as row:
-            f.store(f.binary("fdiv", f.load(at(row, j), dtype), root), at(row, j))
-        block.meet()
-        with f.loop(f.binary("add", after, block.warp), I64(n), block.warps) as row:
-            factor, end = f.load(at(row, j), dtype), f.binary("add", row, I64(1))
-            with f.loop(f.binary("add", after, block.lane), end, WARP) as column:
-                place = at(row, column)
-                f.store(_minus_product(f, f.load(place, dtype), factor, f.load(at(column, j), dtype)), place)
-        block.meet()
+    with f.loop(I64(0), I64(n), PANEL) as first:
+        end = f.intrinsic("smin", f.binary("add", first, I64(PANEL)), I64(n))
+        with f.loop(first, end) as j:
+            pivot = f.load(at(j, j), dtype)
+            root = f.intrinsic("sqrt", pivot)
+            block.meet()
+            after = f.binary("add", j, I64(1))
+            with f.when(block.first):
+                f.store(root, at(j, j))
+                positive = f.compare("fcmp ogt", pivot, literal(0, dtype))
+                with f.when(f.op(f"xor {positive}, true", "bool")):
+                    fail(f, f.param("error"), f.param("check"))
+            with f.loop(f.binary("add", after, block.number), I64(n), block.total) as row:
+                f.store(f.binary("fdiv", f.load(at(row, j), dtype), root), at(row, j))
+            block.meet()
+            with (
+                _of_panel(block, first, after, end, n) as (row, column),
+                f.when(f.compare("icmp sle", column, row)),
+            ):
+                place, product = at(row, column), (f.load(at(row, j), dtype), f.load(at(column, j), dtype))
+                f.store(_minus_product(f, f.load(place, dtype), *product), place)
+            block.meet()
+        _subtract_panel(
+            block, dtype, n, first, end, at, lambda k, column: at(column, k), lambda row: f.binary("add", row, I64(1))
+        )
+
+
+@contextmanager
+def _of_panel(block: Block, first: IRValue, after: IRValue, end: IRValue, n: int) -> Iterator[tuple[IRValue, IRValue]]:
+    """The rows and the columns from `after` on of the panel `first` to `end`, shared by the threads of a block."""
+    f = block.f
+    column = f.binary("add", first, f.op(f"urem {block.number}, {PANEL}", "int64"))
+    start = f.binary("add", after, f.op(f"udiv {block.number}, {PANEL}", "int64"))
+    inside = f.binary("and", f.compare("icmp sge", column, after), f.compare("icmp slt", column, end))
+    with f.when(inside), f.loop(start, I64(n), block.total // PANEL) as row:
+        yield row, column
+
+
+def _subtract_panel(
+    block: Block, dtype: str, n: int, first: IRValue, end: IRValue,
+    at: Callable[[IRValue, IRValue], IRValue], right: Callable[[IRValue, IRValue], IRValue],
+    end_of: Callable[[IRValue], IRValue],
+) -> None:  # fmt: skip
+    """Subtract the products of a whole panel from what follows its rows and columns, up to `end_of` a row.
+
+    at: the address of a row and a column. right: that of the other factor of a column of the panel and a later column.
+    """
+    f = block.f
+    panel = [f.binary("add", first, I64(k)) for k in range(PANEL)]
+    with f.loop(f.binary("add", end, block.warp), I64(n), block.warps) as row:
+        factors = [f.load(at(row, k), dtype) for k in panel]
+        with f.loop(f.binary("add", end, block.lane), end_of(row), WARP) as column:
+            value = f.load(at(row, column), dtype)
+            for k, factor in zip(panel, factors, strict=True):
+                value = _minus_product(f, value, factor, f.load(right(k, column), dtype))
+            f.store(value, at(row, column))
+    block.meet()
 
 
 # --- LU factors ----------------------------------------------------------------------------------------------------
@@ -131,29 +176,41 @@ def _eliminate(block: Block, spec: Elimination, matrix: IRValue) -> None:
     sign = f.slot(dtype)
     f.write(literal(1, dtype), sign)
     block.meet()
-    with f.loop(I64(0), I64(n)) as j:
-        best = _pivot(block, j, n, integer, lambda row, j=j: f.load(at(row, j), dtype))  # type: ignore[misc]
-        moved = f.compare("icmp ne", best, j)
-        with f.when(moved):
-            with f.loop(block.number, I64(n), block.total) as column:
-                _exchange(f, at(j, column), at(best, column), dtype)
-            with f.when(block.first):
-                _exchange(f, f.at(order, j, "int64"), f.at(order, best, "int64"), "int64")
-        now = f.read(sign, dtype)
-        f.write(f.select(moved, f.op(f"fneg {now}", dtype), now), sign)
-        block.meet()
-        pivot, after = f.load(at(j, j), dtype), f.binary("add", j, I64(1))
-        zero = f.compare("fcmp oeq", pivot, literal(0, dtype))
-        pivot = f.select(zero, literal(1, dtype), pivot)  # all numbers below it are 0 too
-        with f.loop(f.binary("add", after, block.number), I64(n), block.total) as row:
-            f.store(f.binary("fdiv", f.load(at(row, j), dtype), pivot), at(row, j))
-        block.meet()
-        with f.loop(f.binary("add", after, block.warp), I64(n), block.warps) as row:
-            factor = f.load(at(row, j), dtype)
-            with f.loop(f.binary("add", after, block.lane), I64(n), WARP) as column:
+    with f.loop(I64(0), I64(n), PANEL) as first:
+        end = f.intrinsic("smin", f.binary("add", first, I64(PANEL)), I64(n))
+        with f.loop(first, end) as j:
+            best = _pivot(block, j, n, integer, lambda row, j=j: f.load(at(row, j), dtype))  # type: ignore[misc]
+            moved = f.compare("icmp ne", best, j)
+            with f.when(moved):
+                with f.loop(block.number, I64(n), block.total) as column:
+                    _exchange(f, at(j, column), at(best, column), dtype)
+                with f.when(block.first):
+                    _exchange(f, f.at(order, j, "int64"), f.at(order, best, "int64"), "int64")
+            now = f.read(sign, dtype)
+            f.write(f.select(moved, f.op(f"fneg {now}", dtype), now), sign)
+            block.meet()
+            pivot, after = f.load(at(j, j), dtype), f.binary("add", j, I64(1))
+            zero = f.compare("fcmp oeq", pivot, literal(0, dtype))
+            pivot = f.select(zero, literal(1, dtype), pivot)  # all numbers below it are 0 too
+            with f.loop(f.binary("add", after, block.number), I64(n), block.total) as row:
+                f.store(f.binary("fdiv", f.load(at(row, j), dtype), pivot), at(row, j))
+            block.meet()
+            with _of_panel(block, first, after, end, n) as (row, column):
                 place = at(row, column)
-                f.store(_minus_product(f, f.load(place, dtype), factor, f.load(at(j, column), dtype)), place)
+                product = f.load(at(row, j), dtype), f.load(at(j, column), dtype)
+                f.store(_minus_product(f, f.load(place, dtype), *product), place)
+            block.meet()
+        panel = [f.binary("add", first, I64(k)) for k in range(PANEL)]
+        with f.loop(f.binary("add", end, block.number), I64(n), block.total) as column:
+            known: list[IRValue] = []
+            for row in panel:
+                value = f.load(at(row, column), dtype)
+                for k, above in zip(panel, known, strict=False):
+                    value = _minus_product(f, value, f.load(at(row, k), dtype), above)
+                known.append(value)
+                f.store(value, at(row, column))
         block.meet()
+        _subtract_panel(block, dtype, n, first, end, at, at, lambda row: I64(n))
     with f.when(block.first):
         f.store(f.read(sign, dtype), f.at(f.param("sign"), matrix, dtype))
 
@@ -216,14 +273,31 @@ def _substitute(block: Block, spec: Triangle, unit: IRValue) -> None:
             value = f.load(move(f, f.param("y"), dtype, *steps), dtype)
         f.store(value, at(i))
     block.meet()
-    with f.loop(I64(0), I64(n)) as number:
-        i = f.binary("sub", I64(n - 1), number) if spec.upper else number
-        start, end = (I64(0), i) if spec.upper else (f.binary("add", i, I64(1)), I64(n))
+    row_of = lambda number: f.binary("sub", I64(n - 1), number) if spec.upper else number
+    divided = lambda value, i: value if spec.unit else f.binary("fdiv", value, t(i, i))
+    with f.loop(I64(0), I64(n), PANEL) as first:
+        numbers = [f.binary("add", first, I64(q)) for q in range(PANEL)]
+        # Rows after the last one are read as the last one, and not written.
+        panel = [row_of(f.intrinsic("smin", number, I64(n - 1))) for number in numbers]
+        with f.when(f.binary("and", inside, f.compare("icmp eq", down, I64(0)))):
+            values = [f.load(at(i), dtype) for i in panel]
+            for q, i in enumerate(panel):
+                known = divided(values[q], i)
+                for later in range(q + 1, PANEL):
+                    values[later] = _minus_product(f, values[later], t(panel[later], i), known)
+            for number, i, value in zip(numbers, panel, values, strict=True):
+                with f.when(f.compare("icmp slt", number, I64(n))):
+                    f.store(value, at(i))
+        block.meet()
         with f.when(inside):
-            known = f.load(at(i), dtype)
-            known = known if spec.unit else f.binary("fdiv", known, t(i, i))
-            with f.loop(f.binary("add", start, down), end, rows) as row:
-                f.store(_minus_product(f, f.load(at(row), dtype), t(row, i), known), at(row))
+            solved = [divided(f.load(at(i), dtype), i) for i in panel]
+            start = f.binary("add", f.binary("add", first, I64(PANEL)), down)
+            with f.loop(start, I64(n), rows) as number:
+                row = row_of(number)
+                value = f.load(at(row), dtype)
+                for i, known in zip(panel, solved, strict=True):
+                    value = _minus_product(f, value, t(row, i), known)
+                f.store(value, at(row))
         block.meet()
     if not spec.unit:
         with f.when(inside), f.loop(down, I64(n), rows) as i:

@@ -31,7 +31,7 @@ from tests.device.test_stripes import launches_of_many_sizes
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
 
-SIZES = [(1, "float64"), (7, "float32"), (37, "float64")]
+SIZES = [(1, "float64"), (7, "float32"), (32, "float32"), (37, "float64")]
 
 
 def planned(block: Block, *kinds: str) -> Block:
@@ -61,7 +61,7 @@ def test_a_cholesky_factor_times_its_transpose_is_the_matrix(n, dtype):
 
 
 @pytest.mark.parametrize("upper", [False, True])
-@pytest.mark.parametrize(("n", "k", "unit"), [(1, 1, False), (9, 3, True), (37, 70, False)])
+@pytest.mark.parametrize(("n", "k", "unit"), [(1, 1, False), (9, 3, True), (16, 5, False), (37, 70, False)])
 def test_the_solution_of_a_triangular_system_fulfils_it(n, k, unit, upper):
     x = noise("float64", n, n) / n + np.eye(n)
     part = np.triu(x, unit) if upper else np.tril(x, -unit)
