@@ -26,6 +26,7 @@ LINES = [((), ()), ((5,), ()), ((150,), ()), ((), (3,)), ((2,), (21,)), ((3, 2),
 """The axes before and after the transformed one: one block and several, whole and not."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("n", LENGTHS)
 def test_transforms_have_the_bits_of_those_on_the_cpu(n):
     how = [(False, "backward"), (True, "backward"), (False, "ortho"), (True, "forward")]
@@ -36,6 +37,7 @@ def test_transforms_have_the_bits_of_those_on_the_cpu(n):
         check(x, attrs, blocks=1 + number % 3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("before", "n", "after"), [((2,), 4000, ()), ((), 3584, (3,)), ((3,), 1009, ()), ((2,), 1000, (9,))]
 )

@@ -138,7 +138,7 @@ def normalised(groups: int, rows: int, columns: int, dtype: str) -> Block:
     return optimize(b.build([*sums, b.emit("reduce_max", x, axes=(0,)), x]))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("blocks", [1, 3, 40])
 @pytest.mark.parametrize(
     ("groups", "rows", "columns"), [(64, 5, 33), (70, 2, 130), (65, 3, 7), (66, 2, 128), (64, 2, 300)]
@@ -161,7 +161,7 @@ def softmax_sums(rows: int, columns: int, dtype: str) -> Block:
     return optimize(b.build([*sums, *rest]))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("blocks", [1, 3, 40])
 @pytest.mark.parametrize(("rows", "columns"), [(50, 150), (9, 256), (40, 100), (7, 20), (33, 64), (5, 300)])
 def test_the_threads_of_a_team_have_sums_of_few_columns_in_registers(rows, columns, blocks):

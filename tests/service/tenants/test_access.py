@@ -29,7 +29,7 @@ def command(data_dir, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`backpass keys ...` in another process."""
     given = [sys.executable, "-m", "service", "keys", *arguments]
     environment = os.environ | {"BACKPASS_DATA_DIR": str(data_dir)}
-    return subprocess.run(given, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, verify=False)
+    return subprocess.run(given, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
 
 
 def eventually(what, seconds: float = 60.0):
@@ -235,7 +235,7 @@ def refusal(data_dir, **settings: object) -> str:
     given = {"data_dir": data_dir, "port": 0, "workers": 1, "device": "cpu"} | settings
     environment = os.environ | {f"BACKPASS_{name.upper()}": str(value) for name, value in given.items()}
     serving = [sys.executable, "-m", "service", "serve"]
-    done = subprocess.run(serving, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, verify=False)
+    done = subprocess.run(serving, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode in (1, 2)
     return done.stderr.strip().splitlines()[-1]
 
@@ -354,7 +354,8 @@ def test_usage_counts_requests_steps_bytes_and_compute_time_of_the_tenant(keyed)
         problem(two.get("/v1/usage?tenant=acme"), 403, "forbidden")
         problem(two.get("/v1/usage?from=2026-02-30"), 422, "invalid-request")
         problem(two.get("/v1/usage?from=2020-01-01&to=2026-01-01"), 422, "invalid-request")
-    with keyed.client("admin") as admin:
+    with keyed.client("admin") as admin, keyed.client("one") as one:
+        assert one.get("/v1/me").json()["tenant"] == "acme"
         assert {"other", "acme"} <= {row["tenant"] for row in admin.get("/v1/usage").json()["usage"]}
         text = admin.get("/metrics").text
         assert float(re.search(r'backpass_tenant_steps_total\{tenant="other"\} (\S+)', text)[1]) >= 5
