@@ -42,7 +42,7 @@ def test_machine_code_survives_a_restart(tmp_path):
     again, found = trained()
 
     assert written
-    assert found == written  # a rewritten file would have another inode
+    assert written.items() <= found.items()  # a rewritten file has another inode; a late one may be new
     assert again == first
 
 
