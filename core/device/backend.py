@@ -22,7 +22,8 @@ from core.device.ptx import machine_code_of as assembled
 from core.device.region import DeviceRegion
 from core.device.row_writer import row_writer_code
 from core.device.rules import RULES, Rules
-from core.device.step import SPREAD, write_device_step, write_timed_step
+from core.device.spread import SPREAD
+from core.device.step import write_device_step, write_timed_step
 from core.device.threads import BLOCK
 from core.ir.errors import ExecutionError
 from core.plan.plan import Plan

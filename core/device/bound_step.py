@@ -20,7 +20,7 @@ from core.device.leaving import Leaving, host_array, send
 from core.device.region import DeviceArrays, DeviceRegion
 from core.ops.common.types import as_dtype
 from core.plan.data import bytes_of
-from core.runtime.bound_step import KEPT, picks_of
+from core.runtime.bound_step import KEPT, picks_of, updated_tables
 from core.runtime.executable import Executable, Outputs, checked, key_of
 from core.runtime.memory_limit import MemoryLimit
 from core.runtime.run import Run
@@ -72,21 +72,6 @@ class _Turn:
     counted: list[tuple[int, int, int]] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A table whose rows a step updates, and the positions of the new rows among the results.
-
-    number: among the inputs. write: see `core.runtime.backend.Backend.row_writer`.
-    """
-
-    name: str
-    number: int
-    rows: int
-    values: int
-    count: int
-    write: Callable[[int, int, int, int], None]
-
-
 class DeviceBoundStep:
     """See `core.runtime.bound_step.BoundStep`, whose methods these are. Runs one step at a time."""
 
@@ -115,8 +100,10 @@ class DeviceBoundStep:
         for read, i in swapped:
             written = count + places[i]
             second[read], second[written] = first[written], first[read]
-        self._tables = _tables(executable, first[count:])
+        self._tables = updated_tables(executable)
         self._table_arrays = {each.name: first[each.number] for each in self._tables}
+        views = {each.name: region.plan.results[each.values] for each in self._tables}
+        self._writers = {n: executable.backend.row_writer(bytes_of(v.shape[1:], v.dtype)) for n, v in views.items()}
         self._has_rows = any(each.table is not None for each in executable.layout)
         self._turns = [self._make_turn(arrays) for arrays in (first, second)]
         self._turn = 0
@@ -184,7 +171,7 @@ class DeviceBoundStep:
         results, address = self._last.results, self._driver.address
         for each in self._tables:
             table = address(self._table_arrays[each.name])
-            each.write(table, *(address(results[i]) for i in (each.rows, each.values, each.count)))
+            self._writers[each.name](table, *(address(results[i]) for i in (each.rows, each.values, each.count)))
 
     def send(self, results: Mapping[str, Any]) -> Leaving:
         """Copy some results of the last step to the host while the next step runs.
@@ -320,21 +307,6 @@ def all_finite(xp: Any, out: Outputs) -> bool:
     """Whether all gradients are finite."""
     dense = [each.values if isinstance(each, RowArray) else each for each in out.gradients.values()]
     return not dense or bool(xp.stack([xp.isfinite(each).all() for each in dense]).all())  # one copy to the host
-
-
-def _tables(executable: Executable, results: Sequence[Any]) -> list[_Table]:
-    """The tables of which the step updates some rows."""
-    where = {v.name: i for i, v in enumerate(executable.inputs)}
-    found, rows = [], -1
-    for (i, end), each in zip(picks_of(executable), executable.layout, strict=True):
-        if each.place == "rows":
-            rows = i
-        elif each.table is not None and each.place in KEPT:
-            assert end is not None, "the rows of a table are counted"
-            row_bytes = results[i].nbytes // max(len(results[i]), 1)
-            write = executable.backend.row_writer(row_bytes)
-            found.append(_Table(each.name, where[each.name], rows, i, end, write))
-    return found
 
 
 def _swapped(executable: Executable) -> list[tuple[int, int]]:

@@ -59,9 +59,13 @@ def sums_kernel(name: str, each: Rows, threads: Threads, first: Threads) -> Func
 
 
 def form_of(each: Rows) -> tuple[object, ...]:
-    """What the function of a row kernel depends on, beside the threads: row kernels of one form can share it."""
+    """The form of a row kernel. Kernels of equal form share one function on the same threads.
+
+    It has the kernel, the shapes of the arrays, and which of them are the same array: that decides where stores stand
+    (`in_order`).
+    """
     roots = [view.root for view in each.views]
-    return (each.kernel, *(v.shape for v in each.views), *map(roots.index, roots))  # roots: see `in_order`
+    return (each.kernel, *(v.shape for v in each.views), *map(roots.index, roots))
 
 
 def in_order(each: Rows, numbers: Iterable[int]) -> list[int]:

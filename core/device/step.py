@@ -18,20 +18,19 @@ from core.codegen.module import Module
 from core.codegen.reductions import identity
 from core.codegen.step import Step
 from core.device.flow import write_loop
-from core.device.fourier import fourier_units
 from core.device.gpu import GPU
 from core.device.indexed import gather_kernel
 from core.device.kernels import device_kernel, device_scratch, has_kernel
 from core.device.launches import PARAMETERS, DeviceCode, Launch
 from core.device.multiplication import Biased, Multiplication, Place, biased, multiplication_of, place_in
 from core.device.product import product_kernel, product_plan
-from core.device.row_sums import finishing_blocks
-from core.device.row_teams import added_up, row_units, sums_room
+from core.device.row_teams import sums_room
 from core.device.rows import form_of, row_kernel, sums_kernel
 from core.device.rules import RULES, Rules
 from core.device.scatter import scatter_kernel, scatter_scratch
 from core.device.segments import Segment, segments_of, separated
 from core.device.sharing import share_kernel
+from core.device.spread import blocks_of, blocks_to_add_up
 from core.device.stripes import write_striped
 from core.device.systems import SYSTEMS, system_kernel
 from core.device.threads import Threads
@@ -59,19 +58,13 @@ from core.plan.plan import Plan
 from core.plan.striped import Striped
 from core.runtime.control_words import OPS_LEFT
 
-__all__ = ["SPREAD", "Timed", "write_device_step", "write_timed_step"]
+__all__ = ["Timed", "write_device_step", "write_timed_step"]
 
 Timed = tuple[tuple[Instruction, ...], ...]
 """For each launch and each product of the library the instructions that it computes."""
 
 MOST_SCRATCH = 1 << 26
 """Bytes of scratch memory for all threads of one kernel; fewer threads run a kernel that would need more."""
-
-SPREAD = 8
-"""Blocks for each processor in a launch of which no thread waits for others. All 2,048 threads of a processor."""
-
-MOST_SUMS = 1 << 22
-"""Bytes that the sums of all teams of a row kernel may take for the sake of more teams."""
 
 ANYWHERE = ("any", 0, 0)
 """The place of an address that only the run tells."""
@@ -140,11 +133,12 @@ class DeviceStep(Step):
 
     def _launches(self, number: int, each: Segment) -> list[tuple[Launch | Multiplication, tuple[Instruction, ...]]]:
         """Write one launch, or two: the second one adds up what the teams of a row kernel have."""
-        name, blocks, (one, *more) = f"step{number}", self._blocks(each), each.instructions or (None,)
+        name, (one, *more) = f"step{number}", each.instructions or (None,)
+        blocks = blocks_of(each, self.launch)
         first = self.launch.on(blocks)
         if each.kind == "wide" and not more and blocks > 1 and isinstance(one, Rows) and sums_room(one, first):
             rows = one
-            last = min(blocks, _finishing(rows, first))
+            last = min(blocks, blocks_to_add_up(rows, first))
             launches = [
                 self._launch(name, blocks, lambda: self.rows(rows, apart=True)),
                 self._launch(f"{name}_sums", last, lambda: self._add_up(rows, first)),
@@ -169,24 +163,6 @@ class DeviceStep(Step):
         else:
             name, numbers = share_kernel(self.module, f)
         return Launch(name, blocks, self.block, self.launch.shared_bytes, self.launch.meets and blocks > 1, numbers)
-
-    def _blocks(self, each: Segment) -> int:
-        """The blocks of a launch: several for each processor, which hide the latency of memory from each other, where
-        no thread waits for others.
-        """
-        if each.kind != "wide" or each.blocks == 1 or len(each.instructions) != 1:
-            return each.blocks
-        (one,), spread, units = each.instructions, SPREAD, 0
-        if isinstance(one, Gather):
-            units = math.prod(one.out.shape)
-        elif isinstance(one, Kernel) and one.kind == "fourier":
-            units = fourier_units(one.spec, self.launch.on(each.blocks)) * self.block
-        elif isinstance(one, Rows):
-            most = max(MOST_SUMS, sums_room(one, self.launch.on(each.blocks)))
-            while spread > 1 and sums_room(one, self.launch.on(each.blocks * spread)) > most:
-                spread //= 2
-            units = row_units(one, self.launch.on(each.blocks * spread))
-        return max(each.blocks, min(each.blocks * spread, -(-units // self.block)))
 
     def _library_call(self, product: Gemm, then: Biased | None = None) -> Multiplication | None:
         """A product as a call of the library; None if that does not take it."""
@@ -470,13 +446,6 @@ def _entry(step: DeviceStep, name: str) -> Function:
         with step.launch.alone(f):
             f.store(f.read(left, "int64"), word)
     return f
-
-
-def _finishing(each: Rows, first: Threads) -> int:
-    """Blocks that add up what the teams of a row kernel have, which ran on the threads of `first`."""
-    sizes = [math.prod(view.shape) for view in each.views]
-    sums = added_up(each, first).items()
-    return max(finishing_blocks(sizes[each.kernel.code[n].operand], teams, first) for n, teams in sums)
 
 
 def _elements(each: Rows) -> int:

@@ -1,9 +1,9 @@
 """Factorisations and triangular systems on a device: a block of threads for each matrix.
 
-Columns, or rows of a solution, come in panels: what is known of a panel is subtracted from all that follows at once, so
-that each number is read and written once for a panel. Each number of a result is computed by one thread from the
-columns, or rows, before it, in their order; sums over a column are those of lanes, then of warps. So the bits depend on
-the number of threads of a block, and on nothing else.
+A block works on a panel of 16 columns, or of 16 rows of a solution, at a time. It computes the panel first, and then
+subtracts the products of the panel from the rest of the matrix, which it reads and writes once for each panel. One
+thread computes each number of a result from the columns, or rows, before it, in their order; sums over a column are
+those of lanes, then of warps. So the bits depend on the number of threads of a block, and on nothing else.
 """
 
 from __future__ import annotations

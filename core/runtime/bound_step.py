@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from core.runtime.executable import Executable, Outputs, checked, key_of
 from core.runtime.run import Run
 from core.runtime.sparse_rows import RowArray
 
-__all__ = ["KEPT", "BoundStep", "bind_step"]
+__all__ = ["KEPT", "BoundStep", "UpdatedTable", "bind_step", "picks_of", "updated_tables"]
 
 SUMMED = (np.dtype("float32"), np.dtype("float64"))
 
@@ -49,22 +49,16 @@ class BoundStep:
         first = [a if a is None else region.readable(a) for a in given] + results
         second = list(first)
         where = {v.name: i for i, v in enumerate(inputs)}
-        self._tables: list[_Table] = []
-        for (at, end), result in zip(picks_of(executable), executable.layout, strict=True):
+        for (at, _), result in zip(picks_of(executable), executable.layout, strict=True):
             i = count + at
-            if result.place == "rows":
-                rows = at
-            if result.place not in KEPT:
+            if result.place not in KEPT or result.table is not None:
                 continue
             read = where.get(result.name)
-            if result.table is not None:
-                assert read is not None and end is not None, "a table is an input, and its rows are counted"
-                table = _Table(result.name, read, results[rows], results[at], results[end], executable.backend)
-                self._tables.append(table)
-            elif read is None:
+            if read is None:
                 second[i] = np.empty_like(first[i])
             else:
                 second[read], second[i] = first[i], first[read]
+        self._tables = [_Table(each, results, executable.backend) for each in updated_tables(executable)]
         self._executable = executable
         self._region = region
         self._readable = region.readable
@@ -178,14 +172,13 @@ class BoundStep:
 
 
 class _Table:
-    """A table whose rows a step updates. number: among the inputs. The other arrays: new rows, and their number."""
+    """A table whose rows a step updates, among the arrays of the step. number: among the inputs."""
 
-    def __init__(
-        self, name: str, number: int, rows: np.ndarray, values: np.ndarray, count: np.ndarray, backend: Backend
-    ) -> None:
-        self.name, self.number = name, number
+    def __init__(self, each: UpdatedTable, results: Sequence[np.ndarray], backend: Backend) -> None:
+        values = results[each.values]
+        self.name, self.number = each.name, each.number
         self.address = 0
-        self.source = rows.ctypes.data, values.ctypes.data, count.ctypes.data
+        self.source = tuple(results[i].ctypes.data for i in (each.rows, each.values, each.count))
         self.write = backend.row_writer(values.nbytes // len(values))
 
 
@@ -206,6 +199,34 @@ def bind_step(executable: Executable, values: Mapping[str, Any]) -> BoundStep | 
         return None
     bound = BoundStep(executable, region, values)
     return bound if bound.put_tables(values) else None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatedTable:
+    """A table of which a step updates some rows.
+
+    number: of the table among the inputs. rows, values, count: of the row numbers, of the new rows and of how many they
+    are, among the results of the region.
+    """
+
+    name: str
+    number: int
+    rows: int
+    values: int
+    count: int
+
+
+def updated_tables(executable: Executable) -> list[UpdatedTable]:
+    """The tables whose rows a step updates. All of them are inputs."""
+    where = {v.name: i for i, v in enumerate(executable.inputs)}
+    found, rows = [], -1
+    for (at, end), each in zip(picks_of(executable), executable.layout, strict=True):
+        if each.place == "rows":
+            rows = at
+        elif each.table is not None and each.place in KEPT:
+            assert end is not None, "the rows of a table are counted"
+            found.append(UpdatedTable(each.name, where[each.name], rows, at, end))
+    return found
 
 
 def picks_of(executable: Executable) -> Sequence[Pick]:

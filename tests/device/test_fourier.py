@@ -12,7 +12,7 @@ from core.plan.fourier import Fourier
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.core.codegen.stepwise import block_of, compiled
-from tests.core.codegen.test_fourier import agree, by_definition, pairs
+from tests.core.codegen.test_fourier import agree, by_definition, cases, pairs
 from tests.device.emulator import EmulatedBackend, compiler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
@@ -29,11 +29,7 @@ LINES = [((), ()), ((5,), ()), ((150,), ()), ((), (3,)), ((2,), (21,)), ((3, 2),
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("n", LENGTHS)
 def test_transforms_have_the_bits_of_those_on_the_cpu(n):
-    how = [(False, "backward"), (True, "backward"), (False, "ortho"), (True, "forward")]
-    for number, (before, after) in enumerate(LINES):
-        x, axis = pairs(*before, n, *after, dtype=("float32", "float64")[number % 2]), len(before)
-        inverse, norm = how[(number + n) % 4]
-        attrs = {"axis": axis, "inverse": inverse, "norm": norm}
+    for number, (x, attrs) in enumerate(cases(n, LINES)):
         check(x, attrs, blocks=1 + number % 3)
 
 

@@ -174,18 +174,14 @@ def test_the_threads_of_a_team_have_sums_of_few_columns_in_registers(rows, colum
         check(block, (rows, columns), dtype, blocks)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1250, 800), (20_000, 300), (64, 100_000)])
-def test_sums_over_rows_wait_for_no_other_block_and_fill_the_processors(rows, columns):
-    for block in (sums(rows, columns, "float32"), columns_of_both(rows, columns)):
+@pytest.mark.parametrize(("rows", "width"), [(1250, 800), (20_000, 300), (64, 100_000)])
+def test_sums_over_rows_wait_for_no_other_block_and_fill_the_processors(rows, width):
+    for block in (sums(rows, width, "float32"), columns((rows, width), (0,), "float32")):
         (plan,) = plan_parts(block, DEVICE_TARGET).regions
         code = write_device_step(plan, 132, 256, WIDE)
 
         assert not any(each.cooperative for each in code.launches)
         assert max(each.grid for each in code.launches) > 2 * 132
-
-
-def columns_of_both(rows: int, width: int) -> Block:
-    return columns((rows, width), (0,), "float32")
 
 
 @pytest.mark.parametrize(("size", "teams"), [(1, 8448), (1, 2), (3, 40), (7, 100), (256, 1024), (800, 256), (10**6, 4)])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -36,15 +39,22 @@ def agree(found: np.ndarray, wanted: np.ndarray, dtype: str) -> None:
     assert error < (4e-7 if dtype == "float32" else 3e-15)
 
 
+def cases(
+    n: int, lines: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
+    """Arrays with lines of length n, and the attributes of a transform of each."""
+    how = [(False, "backward"), (True, "backward"), (False, "ortho"), (True, "forward")]
+    for number, (before, after) in enumerate(lines):
+        inverse, norm = how[(number + n) % 4]
+        x = pairs(*before, n, *after, dtype=("float32", "float64")[number % 2])
+        yield x, {"axis": len(before), "inverse": inverse, "norm": norm}
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("n", LENGTHS)
 def test_transforms_of_every_length_equal_their_definition(n):
-    how = [(False, "backward"), (True, "backward"), (False, "ortho"), (True, "forward")]
-    for number, (before, after) in enumerate(LINES):
-        x, axis = pairs(*before, n, *after, dtype=("float32", "float64")[number % 2]), len(before)
-        inverse, norm = how[(number + n) % 4]
-        found = compiled("dft", x, axis=axis, inverse=inverse, norm=norm)
-        agree(found, by_definition(x, axis, inverse, norm), str(x.dtype))
+    for x, attrs in cases(n, LINES):
+        agree(compiled("dft", x, **attrs), by_definition(x, **attrs), str(x.dtype))
 
 
 @pytest.mark.parametrize("n", [1024, 1000, 1009])
