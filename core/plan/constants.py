@@ -23,10 +23,7 @@ MOST_BYTES = 1 << 17
 """Bytes of the largest array that becomes part of the machine code."""
 
 
-@lowers(
-    "border_positions", "fill_constant_batch_size_like", "inverse_count", "rank", "roll_positions", "shape", "size",
-    "window_sizes",
-)  # fmt: skip
+@lowers("border_positions", "inverse_count", "rank", "roll_positions", "shape", "size", "window_sizes")
 def lower_of_shape(low: Lowering, op: Op) -> None:
     """An op that reads only the shapes and dtypes of its operands."""
     lower_constant(low, op)

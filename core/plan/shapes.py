@@ -234,7 +234,7 @@ def lower_pad(low: Lowering, op: Op) -> None:
     low.define(op.outputs[0], whole)
 
 
-@lowers("fill_constant")
+@lowers("fill_constant", "fill_constant_batch_size_like")
 def lower_fill(low: Lowering, op: Op) -> None:
     type = low.type(op.outputs[0])
     low.define(op.outputs[0], Uniform(op.attrs["value"], type.dtype, type.shape))

@@ -26,14 +26,14 @@ LINES = [((), ()), ((5,), ()), ((150,), ()), ((), (3,)), ((2,), (21,)), ((3, 2),
 """The axes before and after the transformed one: one block and several, whole and not."""
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("n", LENGTHS)
 def test_transforms_have_the_bits_of_those_on_the_cpu(n):
     for number, (x, attrs) in enumerate(cases(n, LINES)):
         check(x, attrs, blocks=1 + number % 3)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("before", "n", "after"), [((2,), 4000, ()), ((), 3584, (3,)), ((3,), 1009, ()), ((2,), 1000, (9,))]
 )

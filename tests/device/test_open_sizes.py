@@ -30,6 +30,7 @@ def gradient(s):
     return compile_gradient(read(s.document), GradientQuery(loss="loss"))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_a_step_on_chosen_rows_is_one_region_and_equals_the_reference_executor(program, rows):

@@ -65,7 +65,7 @@ def row_kernels(block: Block) -> list[Rows]:
     return [each for each in plan.body.instructions if isinstance(each, Rows)]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("rows", "columns"), [(1, LONG), (3, LONG + 37), (5, 2 * LONG + 1)])
 @pytest.mark.parametrize("make", [softmax, sums])
@@ -76,6 +76,7 @@ def test_long_rows_belong_to_blocks_and_agree_with_the_reference_executor(make, 
     check(block, (rows, columns), dtype, blocks=4)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("blocks", [8, 12])
 @pytest.mark.parametrize(("rows", "columns"), [(100, 40), (37, 5), (64, 3)])
 def test_sums_of_many_teams_have_two_stages_and_agree_with_the_reference_executor(rows, columns, blocks):
@@ -98,7 +99,7 @@ def check(block: Block, shape: tuple[int, ...], dtype: str, blocks: int) -> None
         np.testing.assert_allclose(together, want, rtol=rtol, atol=atol)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("blocks", [1, 3, 9])
 @pytest.mark.parametrize(
     ("shape", "axes"),
@@ -120,6 +121,7 @@ def test_a_thread_has_a_column_of_sums_and_agrees_with_the_reference_executor(sh
         check(block, shape, dtype, blocks)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize(("rows", "columns"), [(200, 3), (500, 7), (193, 1)])
 def test_a_thread_has_a_short_row_and_agrees_with_the_reference_executor(rows, columns, blocks):
@@ -138,7 +140,7 @@ def normalised(groups: int, rows: int, columns: int, dtype: str) -> Block:
     return optimize(b.build([*sums, b.emit("reduce_max", x, axes=(0,)), x]))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("blocks", [1, 3, 40])
 @pytest.mark.parametrize(
     ("groups", "rows", "columns"), [(64, 5, 33), (70, 2, 130), (65, 3, 7), (66, 2, 128), (64, 2, 300)]
@@ -161,7 +163,7 @@ def softmax_sums(rows: int, columns: int, dtype: str) -> Block:
     return optimize(b.build([*sums, *rest]))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("blocks", [1, 3, 40])
 @pytest.mark.parametrize(("rows", "columns"), [(50, 150), (9, 256), (40, 100), (7, 20), (33, 64), (5, 300)])
 def test_the_threads_of_a_team_have_sums_of_few_columns_in_registers(rows, columns, blocks):

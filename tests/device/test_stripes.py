@@ -47,7 +47,7 @@ def striped_block(name: str, dtype: str, with_target: Target) -> tuple[Block, li
     return block, values
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_attention_and_its_gradients_agree_with_the_reference_executor(name):
     block, values = striped_block(name, "float32", target())
@@ -55,6 +55,7 @@ def test_attention_and_its_gradients_agree_with_the_reference_executor(name):
     agree(block, values, EmulatedBackend(target=target(), seed=3, rules=SCOPES[1 + len(name) % 2]))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["plain", "fused_some"])
 @pytest.mark.parametrize(("least", "repeated"), [(1, 0), (5, 2**62), (L, 0)])
 def test_attention_agrees_with_stripes_of_every_height(name, least, repeated):

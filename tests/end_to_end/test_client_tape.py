@@ -75,6 +75,7 @@ PARTS: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("f", ARITHMETIC)
 def test_arithmetic_equals_numpy(tape, f):
     a, b = Variable(A), Variable(B)
@@ -149,6 +150,7 @@ def test_functions_accept_named_slots_lists_and_numbers(tape):
         bp.function("while")(a).value  # noqa: B018
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("part", range(4))
 def test_every_op_of_the_catalogue_is_a_function(service, part):
     """Each op, called with the inputs of its examples, returns their outputs."""

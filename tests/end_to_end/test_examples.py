@@ -28,6 +28,7 @@ def run_example(name: str, url: str, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_both_networks_learn_the_digits(url: str) -> None:
     printed = run_example("digits", url)
 
@@ -54,6 +55,7 @@ def test_a_job_learns_the_digits(url: str) -> None:
     assert "validation" in printed
 
 
+@pytest.mark.slow
 def test_the_character_rnn_learns_with_a_new_number_of_trips_each_step(url: str) -> None:
     printed = run_example("rnn_text", url, "--steps", "150", "--characters", "12")
 
@@ -89,6 +91,7 @@ def test_a_network_without_a_path_to_the_loss_is_not_played_back(url: str) -> No
     assert "big.2 has no gradient: not_on_path_to_loss" in printed
 
 
+@pytest.mark.slow
 def test_a_python_loop_learns_words_of_several_lengths(url: str) -> None:
     printed = run_example("words", url)
 

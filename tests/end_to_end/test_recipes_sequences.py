@@ -36,6 +36,7 @@ def url() -> Iterator[str]:
 # --- training ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_small_lstm_learns_to_tell_code_from_english(service: bp.Service) -> None:
     reached = lstm.run(service, steps=60, hidden=8)
 

@@ -81,6 +81,7 @@ def sampled() -> Iterator[object]:
             yield pytest.param(name, dtype, marks=[] if fast else [pytest.mark.slow])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "dtype"), list(sampled()))
 def test_an_op_and_its_gradient_on_the_stand_in_equal_numpy(name, dtype):
     for i in range(len(examples_of(OPS[name]))):

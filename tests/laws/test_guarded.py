@@ -63,6 +63,7 @@ def guards(monkeypatch):
     return held
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "i"), FIRST)
 def test_an_op_and_its_gradient_access_only_their_arrays(name, i, guards):
     example = examples_of(OPS[name])[i]

@@ -71,7 +71,7 @@ def sampled() -> Iterator[Any]:
             yield pytest.param(name, i, layout, marks=[pytest.mark.slow] if i or layout != "repeated" else [])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "i", "layout"), list(sampled()))
 def test_an_op_and_its_gradient_do_not_depend_on_memory_layout(name, i, layout):
     spec, example = OPS[name], examples_of(OPS[name])[i]

@@ -67,6 +67,7 @@ def both(block: Block, args: list[Any], units: float) -> None:
                 assert_close(one, other, units)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(
     ("name", "i"), [pytest.param(*c, marks=[] if c in QUICK else [pytest.mark.slow]) for c in HALF_CASES]

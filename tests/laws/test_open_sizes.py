@@ -33,6 +33,7 @@ def other_sizes(values: list[Any]) -> Iterator[tuple[list[Any], list[Any]]]:
                 yield [*values[:i], changed, *values[i + 1 :]], types
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_results_for_open_sizes_have_the_inferred_types(name):
     spec = OPS[name]

@@ -99,6 +99,7 @@ def combined() -> Iterator[Any]:
         yield pytest.param(policies, marks=[] if policies in FEW else [pytest.mark.slow])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("trips", [1, 9])
 @pytest.mark.parametrize("policies", list(combined()))
 def test_nested_loops_record_the_predicted_bytes_under_any_combination_of_memory_policies(policies, trips):
@@ -113,6 +114,7 @@ def test_nested_loops_record_the_predicted_bytes_under_any_combination_of_memory
     assert allocated(compile_gradient(program, query), s.values) == predicted
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("size", [1, 100, 600])
 @pytest.mark.parametrize("trips", [0, 1, 3, 23])
 def test_nested_loops_record_the_predicted_bytes(trips, size):
@@ -124,6 +126,7 @@ def test_nested_loops_record_the_predicted_bytes(trips, size):
     assert allocated(compile_gradient(program, query), s.values) == predicted
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("trips", [0, 1, 2, 5, 6, 16, 61])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_loop_under_a_memory_policy_allocates_the_predicted_bytes(policy, trips):

@@ -1,4 +1,8 @@
-"""A running service for tests: uvicorn on a free loopback port, two workers, and an HTTP client."""
+"""A running service for tests: uvicorn on a free loopback port, workers, and an HTTP client.
+
+The service that tests share has two workers, others have one unless a test asks for more: a worker takes a second of
+CPU to start.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +60,7 @@ def serve(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    given = {"data_dir": data_dir, "port": port, "workers": 2, "device": "cpu", "log_level": "warning"} | settings
+    given = {"data_dir": data_dir, "port": port, "workers": 1, "device": "cpu", "log_level": "warning"} | settings
     environment = os.environ | {f"BACKPASS_{name.upper()}": str(value) for name, value in given.items()}
     process = subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, stderr=stderr)
     served = Served(process, f"http://127.0.0.1:{port}", data_dir)
@@ -75,7 +79,7 @@ def serve(
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve(tmp_path_factory.mktemp("data")) as served:
+    with serve(tmp_path_factory.mktemp("data"), workers=2) as served:
         yield served
 
 

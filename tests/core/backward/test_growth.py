@@ -70,6 +70,7 @@ def calls(build: object, *given: object) -> int:
     return count
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", [chain, nest])
 @pytest.mark.parametrize("stage", ["read", "differentiate", "compile"])
 def test_89_twice_the_ops_take_twice_the_work(program, stage):

@@ -45,6 +45,7 @@ def test_an_op_and_its_gradient_agree_with_the_reference_executor_on_a_cpu_with_
         test_native.test_an_op_and_its_gradient_agree_with_the_reference_executor(name, 0, dtype)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("named", ["armv8", "x86-64-v2"])
 @pytest.mark.parametrize(("name", "dtype"), list(sampled(("float64", "float32", "bfloat16", "float16"))))
 def test_an_op_and_its_gradient_call_only_functions_that_their_code_declares(name, dtype, named):

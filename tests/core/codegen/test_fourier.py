@@ -50,7 +50,7 @@ def cases(
         yield x, {"axis": len(before), "inverse": inverse, "norm": norm}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("n", LENGTHS)
 def test_transforms_of_every_length_equal_their_definition(n):
     for x, attrs in cases(n, LINES):

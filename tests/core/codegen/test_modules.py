@@ -41,6 +41,7 @@ def test_several_modules_give_the_bits_of_one(name, monkeypatch):
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("timed", [False, True])
 @pytest.mark.parametrize("name", ["mlp_small", "rnn_while_10", "branch", "convnet"])
 def test_several_functions_of_straight_code_give_the_bits_of_one(name, timed, monkeypatch):
@@ -115,6 +116,7 @@ def test_tables_of_other_numbers_have_other_names():
     assert all(one.globals[n].count("i64 ") == len(t) for n, t in zip(names, tables, strict=True))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_llvm_survives_the_adjoints_of_transposed_tables(rows, monkeypatch):
     """LLVM's pass NewGVN ended the compiler process for two rows."""

@@ -30,6 +30,7 @@ SHARED = ("reduce_sum", "reduce_max", "softmax", "layer_norm", "matmul", "sum_to
           "tril", "tile", "merge_rows_padded", "embedding", "embedding_bag")  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "i"), [case for case in CASES if case[0] in SHARED])
 def test_an_op_in_chunks_gives_the_same_result(name, i):
     example = examples_of(OPS[name])[i]

@@ -34,6 +34,7 @@ def picked(shape: tuple[int, ...], index_dtype: str, constant: bool, name: str) 
     both(optimize(block), [*values, rng.standard_normal(out.shape).astype("float32")])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("index_dtype", ["int32", "int64"])
 @pytest.mark.parametrize("constant", [False, True])

@@ -40,6 +40,7 @@ def values(block: Block) -> list[np.ndarray]:
     return [random.uniform(0.5, 1.5, t.shape).astype(t.dtype) for t in types if isinstance(t, TensorType)]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("vectors", "rest"), SIZES)
 def test_a_chain_over_a_long_row_equals_the_reference_executor(vectors, rest, dtype):

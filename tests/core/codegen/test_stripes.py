@@ -191,6 +191,7 @@ def agree(block: Block, values: list[np.ndarray], backend: CpuBackend) -> None:
         np.testing.assert_allclose(f, w, rtol=0, atol=part * max(1.0, np.abs(w).max()))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FORMS)
 def test_attention_and_its_gradients_agree_with_the_reference_executor(name):
     block, values = block_of(name, "float32")

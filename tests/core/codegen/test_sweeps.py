@@ -64,6 +64,7 @@ def sweep_through(code: tuple[Instr, ...]) -> None:
     assert len(computed) == len(set(computed))  # and no expensive value is computed twice
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", OPS)
 def test_every_value_of_a_sweep_is_computed_before_its_use(name):
     for example in examples_of(OPS[name]):

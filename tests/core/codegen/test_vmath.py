@@ -248,6 +248,7 @@ def test_every_function_has_an_error_bound():
 SINGLES = np.arange(0, 2**32, 2053, dtype=np.uint32).view(np.float32)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_float32_is_within_its_bound_over_the_whole_range(name):
     found = compiled(name, "float32", 16)(SINGLES)
@@ -264,6 +265,7 @@ def doubles(near: tuple[float, float], size: int) -> np.ndarray:
     return np.concatenate([anywhere, moderate, random.uniform(*near, 2 * size)])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="needs long doubles longer than doubles")
 @pytest.mark.parametrize("name", CASES)
 def test_float64_is_within_its_bound_over_the_whole_range(name):

@@ -161,6 +161,7 @@ def form(request, monkeypatch):
         )
 
 
+@pytest.mark.sampled(2)
 @QUIET
 @given(case=convolutions())
 def test_convolutions_and_their_adjoints_equal_the_reference_executor(form, case):
@@ -483,6 +484,7 @@ def test_kernels_read_only_their_arrays(dtype):
     assert (done.returncode, done.stdout.split()) == (0, ["whole"]), done.stderr[-2000:]
 
 
+@pytest.mark.sampled(3)
 @MEMORY
 def test_any_split_of_the_units_gives_the_same_bits(form, dtype):
     """A kernel gives the same bits for any split of its units."""

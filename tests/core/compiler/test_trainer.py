@@ -24,6 +24,7 @@ def executable(workload, optimizer):
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["mlp_small", "rnn_while_10", "branch", "deep_graph"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_steps_of_a_trainer_equal_steps_of_the_executable(name, optimizer):

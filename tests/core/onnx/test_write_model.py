@@ -202,6 +202,7 @@ def agree(seed: int, depth: int) -> list[str]:
     return refused
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(6, 18))
 def test_random_programs_and_their_gradients_agree(seed):
     for reason in agree(seed, 3):

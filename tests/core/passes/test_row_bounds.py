@@ -37,6 +37,7 @@ def agree(executable: Executable, values: dict[str, Any]) -> None:
         same(results[i] if end is None else results[i][: int(results[end])], want)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_machine_code_of_lookups_agrees_with_the_reference_executor(name):
     s = CASES[name].make(True)
@@ -75,6 +76,7 @@ STEPS += [pytest.param("several", "adam", how, marks=pytest.mark.slow) for how i
 STEPS += [("once", "sgd", "plain"), ("padded", "adagrad", "plain"), ("padded", "adam", "global norm")]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("make", "optimizer", "how"), STEPS)
 def test_training_steps_with_room_for_rows_are_whole_regions_and_agree(make, optimizer, how):
     s = MAKE[make]()

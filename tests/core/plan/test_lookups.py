@@ -100,6 +100,7 @@ def test_a_lookup_that_only_another_fusion_reads_is_not_left_behind():
     both(block, values(block))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("shape", [(5,), (2, 3), (1, 1), (4, 1, 2)])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "int32"])

@@ -49,6 +49,7 @@ def gathers(block: Block) -> int:
     return sum(isinstance(each, Gather) for each in plan_block(optimize(block), CPU_TARGET).body.instructions)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("reader", READERS)
 def test_every_reader_of_windows_agrees_with_the_reference_executor(reader):
     for count, length, step in WINDOWS:

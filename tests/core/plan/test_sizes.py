@@ -94,6 +94,7 @@ def sketch(program: Callable[..., str], rows: int, mask: np.ndarray, seed: int =
     return s
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_a_step_on_chosen_rows_is_machine_code_and_equals_the_reference_executor(program, rows):

@@ -69,6 +69,7 @@ def test_the_gradient_of_an_array_in_a_loop_agrees_with_differences():
     check(recurrence(3))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs_on_arrays_agree_with_the_reference_executor(seed):
     compiled(array_program(seed, rooms=1 + seed % 2), "h0", "k0")

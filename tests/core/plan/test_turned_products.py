@@ -57,7 +57,7 @@ def read_as() -> Iterator[Any]:
         yield pytest.param(reader, dtype, marks=[] if fast else [pytest.mark.slow])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("reader", "dtype"), list(read_as()))
 @pytest.mark.parametrize("x, y, equation", [*((x, y, e) for x, y in MATMULS for e in ("", "x")), *EINSUMS], ids=str)
 def test_products_agree_in_every_order_of_their_axes(x, y, equation, reader, dtype):

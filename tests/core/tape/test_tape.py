@@ -295,6 +295,7 @@ def array_examples(spec: OpSpec) -> list[Example]:
 OPS = sorted(name for name, spec in REGISTRY.items() if spec.kind in ("primitive", "composite"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("type", OPS)
 def test_every_op_gives_the_same_on_a_tape_as_in_a_program(type):
     spec = REGISTRY[type]

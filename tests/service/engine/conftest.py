@@ -20,7 +20,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     return "asyncio", {"use_uvloop": request.param == "uvloop"}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def open_pool() -> Pool:
     """open_pool(workers=..., <setting>=...) is an async context manager that starts and stops a pool."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import ml_dtypes
 import numpy as np
@@ -13,9 +14,16 @@ from service.engine import EmbeddedPool, NoCapacity, QueueFull, RemoteError, Wor
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture(scope="module", params=["asyncio", "uvloop"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": request.param == "uvloop"}
+
+
+@pytest.fixture(scope="module")
+async def pool(open_pool) -> AsyncIterator[EmbeddedPool]:
+    """One pool for the calls that change nothing for the others."""
+    async with open_pool() as opened:
+        yield opened
 
 
 async def test_arguments_and_tensors_of_every_dtype_come_back(pool: EmbeddedPool):

@@ -113,9 +113,10 @@ def test_parked_sessions_and_sessions_with_checkpoints_alone(tmp_path: Path):
         saved = client.get(sparse).json()["durable_step"]
         assert saved in (3, 4)
         assert values(step(client, sparse, 5)) == expected[4]
+        before = client.get(sparse).json()["worker"]
         kill_worker_of(served, sparse)
         end = time.monotonic() + 60
-        while client.get(sparse).json()["state"] == "ready" and time.monotonic() < end:
+        while client.get(sparse).json()["worker"] == before and time.monotonic() < end:
             time.sleep(0.05)
         told = problem(step(client, sparse, 6), 409, "rolled-back")
         assert (told["step"], told["durable_step"], told["expected_seq"]) == (saved, saved, saved + 1)

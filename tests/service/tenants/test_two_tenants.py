@@ -129,6 +129,7 @@ def test_every_parameter_of_a_path_names_a_known_kind_of_thing(things: Things):
         things.fill(path)
 
 
+@pytest.mark.sampled(3)
 @every_operation
 def test_a_request_without_a_valid_key_is_answered_401(keyed, things, path, method, operation):
     """Bodies are valid, so that nothing but the key is wrong."""
@@ -156,6 +157,7 @@ def test_a_key_without_the_scope_is_answered_403(keyed, things, path, method, op
             problem(answer, 403, "forbidden")
 
 
+@pytest.mark.sampled(3)
 @every_operation
 def test_a_thing_of_another_tenant_is_answered_404(keyed, things, path, method, operation):
     """As is a thing that never existed: the answers are the same."""
