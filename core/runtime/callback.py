@@ -36,8 +36,6 @@ class Callback:
         self.address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
 
     def _call(self, number: int, addresses: ctypes._Pointer[ctypes.c_void_p]) -> None:
-        if self._control[ERROR] or self._control[STOP]:  # a check failed, or a kernel was cut short: operands are wrong
-            return
         try:
             op, each = self._ops[number]
             arrays = [_array(addresses[i], view) for i, view in enumerate(each.arrays)]
@@ -45,19 +43,22 @@ class Callback:
             sizes = [None if view is None else next(lengths) for view in each.lengths]
             arrays = arrays[: len(each.views)]
             given = len(op.block.params)
+            made = list(zip(arrays[given:], sizes[given:], strict=True))
+            _clear(made)
+            if self._control[ERROR] or self._control[STOP]:  # a check failed, or a kernel was cut short
+                return
             cut = [x if n is None else x[: int(n)] for x, n in zip(arrays[:given], sizes[:given], strict=True)]
             with one_blas_thread():  # the other cores belong to the pool of the step
                 values = op(self.run, *cut)
-            for target, size, value in zip(arrays[given:], sizes[given:], values, strict=True):
+            for (target, size), value in zip(made, values, strict=True):
                 if size is not None and len(value) <= len(target):
-                    size[...] = len(value)
-                    if target.dtype.kind in "iu":
-                        target[len(value) :] = 0  # a valid position (`core.plan.sizes`)
                     target = target[: len(value)]
                 if np.shape(value) != target.shape:
                     message = f"the result has the shape {list(np.shape(value))}, not {list(target.shape)} as declared"
                     raise ExecutionError(message, "shape_mismatch", location=op.block.ops[0].location)
                 target[...] = value
+                if size is not None:
+                    size[...] = len(value)
         except BaseException as error:  # an exception cannot pass through machine code
             self.raised = error
             self._control[ERROR] = RAISED
@@ -67,6 +68,17 @@ class Callback:
         error, self.raised = self.raised, None
         if error is not None:
             raise error
+
+
+def _clear(made: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> None:
+    """Make the results of open sizes empty: the rest of a run that fails reads their lengths. Beyond them integers are
+    0, a valid position (`core.plan.sizes`).
+    """
+    for target, size in made:
+        if size is not None:
+            size[...] = 0
+            if target.dtype.kind in "iu":
+                target[...] = 0
 
 
 def _array(address: int | None, view: View) -> np.ndarray:
