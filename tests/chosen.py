@@ -281,7 +281,8 @@ class Chosen:
     def do_choose(self, g: Group) -> None:
         if self.depth > 1:
             return
-        kind = self.pick(("nonzero", "nonzero", "split", "compress", "select", "into", "where_flat"))
+        kinds = ["nonzero", "nonzero", "split", "compress", "select", "into", "where_flat"]
+        kind = self.pick(kinds + ["unique"] * (g.outer is None and self.rows > 0))
         x, c = self.value(g)
         mask = self.pick(g.masks)
         if kind == "select":
@@ -295,7 +296,12 @@ class Chosen:
         if kind == "split":
             self.parts(g, x, c, mask)
             return
-        at = self.op("reshape", self.op("nonzero", mask), shape=[-1])
+        if kind == "unique":
+            names = [f"distinct{self.sketch.count}{part}" for part in ("", "_number", "_count")]
+            signs = self.op("sign", self.op("reduce_sum", x, axes=[1]))
+            at, _, _ = self.op("unique_positions", self.pick([*g.labels, signs]), out=names)
+        else:
+            at = self.op("reshape", self.op("nonzero", mask), shape=[-1])
         inner = Group(g, at)
         if kind == "where_flat":
             inner.values.append((self.op("compress", x, mask, axis=0), c))

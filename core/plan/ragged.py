@@ -18,7 +18,7 @@ from core.plan.lookups import Spread
 from core.plan.lowering import Lowering, lowers
 from core.plan.shapes import reshaped
 
-__all__ = ["running_total", "taken"]
+__all__ = ["before_the_end", "running_total", "taken"]
 
 
 @lowers("sequence_ids")
@@ -93,6 +93,18 @@ def lower_reset_lengths(low: Lowering, op: Op) -> None:
 def lower_padded_like(low: Lowering, op: Op) -> None:
     type = low.type(op.outputs[0])
     low.define(op.outputs[0], Uniform(op.attrs["value"], type.dtype, type.shape))
+
+
+@lowers("sequence_mask")
+def lower_sequence_mask(low: Lowering, op: Op) -> None:
+    of, type, lengths = Maker(low), low.type(op.outputs[0]), _lengths(low, op.inputs[0])
+    low.define(op.outputs[0], of.cast(before_the_end(low, lengths, type.shape[1]), type.dtype))
+
+
+def before_the_end(low: Lowering, lengths: Entry, width: int) -> Entry:
+    """A bool for each row of padded sequences, [n, width]: whether it is a row of its sequence."""
+    count = lengths.shape[0]
+    return Maker(low)("less_than", positions((count, width), (0, 1)), reshaped(low, lengths, (count, 1)))
 
 
 @lowers("rank_table")

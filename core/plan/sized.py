@@ -29,7 +29,7 @@ from core.plan.shapes import expanded, reshaped
 from core.plan.sizes import Size, bounded_outputs, in_blocks, is_open
 from core.plan.unsupported import Unsupported
 
-__all__ = ["adopt", "is_sized", "lower_sized", "new_size", "set_sizes"]
+__all__ = ["adopt", "is_sized", "lower_sized", "masked", "new_size", "rule", "selected", "set_sizes"]
 
 Axes = dict[int, Size]
 """The open sizes of an array, by axis."""
@@ -658,13 +658,20 @@ def _chosen(low: Lowering, op: Op, mask: str, value: bool) -> tuple[View, Size]:
     key = (mask, value)
     if key not in low.selections:
         entry = low.entry(mask)
-        flags = low.dense(masked(low, entry if value else Maker(low)("logical_not", entry), _of(low, mask), False))
-        size = new_size(low, in_blocks(flags.shape[0]))
-        at = low.allocate((size.bound,), "int64")
-        spec = Selection(flags.shape, size.bound)
-        low.add(Kernel("selection", spec, (flags, at, size.length), written=2, location=op.location))
+        flags = masked(low, entry if value else Maker(low)("logical_not", entry), _of(low, mask), False)
+        at, size = selected(low, op, flags)
         low.selections[key] = at, size
     return low.selections[key]
+
+
+def selected(low: Lowering, op: Op, flags: Entry) -> tuple[View, Size]:
+    """The positions of the true elements of a vector, and their number."""
+    given = low.dense(flags)
+    size = new_size(low, in_blocks(given.shape[0]))
+    at = low.allocate((size.bound,), "int64")
+    spec = Selection(given.shape, size.bound)
+    low.add(Kernel("selection", spec, (given, at, size.length), written=2, location=op.location))
+    return at, size
 
 
 def _rows_at(low: Lowering, op: Op, x: View, at: View, out: View, size: Size | None = None, message: str = "") -> None:

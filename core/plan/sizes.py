@@ -8,7 +8,7 @@ out, and no check reads it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from core.ir import HOLE, Block, Op, StackType, TensorType, Type
@@ -72,6 +72,12 @@ def bounded_outputs(op: Op, types: Mapping[str, Type]) -> tuple[TensorType, ...]
     if first is not None and op.type == "nonzero":
         count = math.prod(first.shape)
         return (TensorType((in_blocks(count), first.rank), "int64"),) if count else None
+    found_in = _found_in(op, given)
+    if found_in is not None:
+        where = TensorType((in_blocks(math.prod(found_in)),), "int64")
+        if op.type == "unique_positions":
+            return (where, TensorType(found_in, "int64"), where) if 0 not in found_in else None
+        return (where,) if 0 not in found_in else None
     if first is not None and op.type == "split_by_mask":
         part = TensorType((in_blocks(first.shape[0]), *first.shape[1:]), first.dtype)
         return (part, part) if first.shape[0] else None
@@ -93,3 +99,13 @@ def bounded_outputs(op: Op, types: Mapping[str, Type]) -> tuple[TensorType, ...]
             return None
         sizes.append(type)
     return tuple(sizes)
+
+
+def _found_in(op: Op, given: Sequence[TensorType | None]) -> tuple[int, ...] | None:
+    """The shape of the elements of which `op` finds some, if it finds any. given: the types of its operands."""
+    first = given[0] if given else None
+    if first is None:
+        return None
+    if op.type == "unpadded_positions":
+        return given[1].shape[:2] if given[1] is not None else None
+    return first.shape if op.type in ("active_rows", "unique_positions") else None

@@ -1,0 +1,101 @@
+"""Positions that an op finds, as many as only the run tells: of rows that are no padding, of distinct elements."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from core.ir import Op
+from core.ir.precision import is_half
+from core.plan.compose import Maker
+from core.plan.data import Kernel, View
+from core.plan.entries import Uniform, positions
+from core.plan.geometry import Order
+from core.plan.lowering import Lowering
+from core.plan.ragged import before_the_end, running_total, taken
+from core.plan.shapes import reshaped
+from core.plan.sized import masked, rule, selected, set_sizes
+from core.plan.sizes import Size, in_blocks
+from core.plan.unsupported import Unsupported
+
+__all__: list[str] = []
+
+INSIDE = "a position is out of range"
+"""The message of checks that never fail."""
+
+
+def _of_known_sizes(low: Lowering, op: Op) -> None:
+    """Raises Unsupported if only the run tells a size of an operand."""
+    if any(low.sizes.get(n) for n in op.inputs):
+        raise Unsupported(f"{op.type} of sizes that only the run tells has no machine code")
+
+
+@rule("unpadded_positions")
+def _unpadded(low: Lowering, op: Op) -> None:
+    _of_known_sizes(low, op)
+    of, lengths = Maker(low), low.entry(op.inputs[0])
+    n, width = low.type(op.inputs[1]).shape[:2]
+    if lengths.shape[0] != n:  # an error of the run
+        raise Unsupported("lengths of more or fewer sequences")
+    fine = of("logical_and", *(of(*each) for each in (
+        ("greater_equal", lengths, of.number(0, "int64")), ("less_equal", lengths, of.number(width, "int64")),
+    )))  # fmt: skip
+    message = f"x has {n} sequences of {width} rows, which do not fit the lengths"
+    of.check(fine, "shape_mismatch", message, op.location)
+    at, size = selected(low, op, reshaped(low, before_the_end(low, lengths, width), (n * width,)))
+    set_sizes(low, op, [{0: size}])
+    low.define(op.outputs[0], at)
+
+
+@rule("active_rows")
+def _active(low: Lowering, op: Op) -> None:
+    _of_known_sizes(low, op)
+    of, lengths = Maker(low), low.entry(op.inputs[0])
+    step = reshaped(low, of.cast(low.entry(op.inputs[1]), "int64"), ())
+    longer = of.cast(of("greater_than", lengths, step), "int64")
+    count = reshaped(low, of.reduce("sum", longer, frozenset({0})), ())
+    size = Size(in_blocks(lengths.shape[0]), low.dense(count))
+    set_sizes(low, op, [{0: size}])
+    low.define(op.outputs[0], masked(low, positions((size.bound,)), {0: size}, 0))
+
+
+@rule("unique_positions")
+def _unique(low: Lowering, op: Op) -> None:
+    """Equal elements are neighbours once sorted; the order is stable, so that the first of them is the first of all."""
+    _of_known_sizes(low, op)
+    type, of = low.type(op.inputs[0]), Maker(low)
+    count = math.prod(type.shape)
+    dtype = "int64" if not type.is_float else "float32" if is_half(type) else type.dtype
+    x = low.dense(of.cast(reshaped(low, low.entry(op.inputs[0]), (count,)), dtype))
+    order = _order(low, op, x)
+    ordered = taken(low, op, x, order, INSIDE)
+    begins = low.allocate((count,), "bool")
+    low.copy(Uniform(True, "bool", ()), begins)
+    if count > 1:
+        both = [_part(ordered, i, count - 1) for i in (1, 0)]
+        other = of("not_equal", *both)
+        if type.is_float:  # all NaN are one element
+            known = of("logical_not", of("logical_and", *(of("isnan", each) for each in both)))
+            other = of("logical_and", other, known)
+        low.copy(other, _part(begins, 1, count - 1))
+    at, size = selected(low, op, begins)
+    set_sizes(low, op, [{0: size}, {}, {0: size}])
+    low.define(op.outputs[0], masked(low, taken(low, op, order, at, INSIDE), {0: size}, 0))
+    number = of("sub", running_total(low, op, of.cast(begins, "int64")), of.number(1, "int64"))
+    inverse = taken(low, op, number, _order(low, op, order), INSIDE)
+    low.define(op.outputs[1], reshaped(low, inverse, type.shape))
+    ends = low.allocate((size.bound + 1,), "int64")
+    low.copy(Uniform(count, "int64", ()), ends)
+    low.copy(masked(low, at, {0: size}, count), _part(ends, 0, size.bound))
+    low.define(op.outputs[2], of("sub", *(_part(ends, i, size.bound) for i in (1, 0))))
+
+
+def _order(low: Lowering, op: Op, x: View) -> View:
+    """The stable order of a vector."""
+    out = low.allocate(x.shape, "int64")
+    low.add(Kernel("order", Order(x.dtype, 1, x.shape[0], 1), (x, out), location=op.location))
+    return out
+
+
+def _part(x: View, start: int, count: int) -> View:
+    return replace(x, shape=(count,), offset=x.offset + start)
