@@ -1,6 +1,6 @@
 """Memory of a training step: of the process, compared with PyTorch and the other peers, and as predicted.
 
-    python -m bench.memory [--workloads mlp_large,transformer] [--peers torch_eager] [--json FILE]
+    python -m bench.memory [--workloads mlp_large,transformer] [--peers torch_eager,jax_jit] [--json FILE]
 
 The first table has, for a fresh process, its peak resident memory while it prepares a workload and runs some steps, and
 the part of it after the framework was loaded and had computed something. The second table compares the peak that the
@@ -40,8 +40,8 @@ MIB = 2**20
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     listed = lambda text: text.split(",")
-    parser.add_argument("--workloads", type=listed, default=["mlp_large", "transformer"], help="of the first table")
-    parser.add_argument("--peers", type=listed, default=list(PEERS), help="some of " + ", ".join(PEERS))
+    parser.add_argument("--workloads", type=listed, default=list(WORKLOADS), help="of the first table")
+    parser.add_argument("--peers", type=listed, default=["torch_eager", "jax_jit"], help="some of " + ", ".join(PEERS))
     parser.add_argument("--json", type=Path, help="a file for all measurements")
     given = parser.parse_args()
     report = {
@@ -56,26 +56,31 @@ def main() -> None:
 
 def resident(workloads: Sequence[str], peers: Sequence[str]) -> dict[str, Any]:
     """Workload -> peer -> {peak, rise}, in bytes."""
+    names = (OWN, *peers)
     print("\npeak resident memory, MiB: of the process, and the increase since its framework was loaded")
-    print(f"{'':18}" + "".join(f"{name:>22}" for name in workloads))
-    found: dict[str, Any] = {workload: {} for workload in workloads}
-    for name in (OWN, *peers):
-        cells = []
-        for workload in workloads:
-            with started([name], cores_of("all")) as running:
-                if name not in running:
-                    break
-                peer = running[name]
-                said = [peer.prepare(workload), peer.run(STEPS)][-1]
-                if "error" in said:
-                    cells.append(f"{said['error'][:20]:>22}")
-                    continue
-                peak, rise = said["peak_resident"], said["peak_resident"] - peer.about["resident"]
-                found[workload][name] = {"peak": peak, "rise": rise}
-                cells.append(f"{peak / MIB:12.0f}{rise / MIB:+10.0f}")
-        if cells:
-            print(f"{name:18}" + "".join(cells), flush=True)
+    print(f"{'':18}" + "".join(f"{name:>22}" for name in names))
+    found: dict[str, Any] = {}
+    for workload in workloads:
+        found[workload], cells = {}, []
+        for name in names:
+            said = _measured(name, workload)
+            if said is not None:
+                found[workload][name] = said
+            cells.append(f"{said['peak'] / MIB:12.0f}{said['rise'] / MIB:+10.0f}" if said else f"{'-':>22}")
+        print(f"{workload:18}" + "".join(cells), flush=True)
     return found
+
+
+def _measured(name: str, workload: str) -> dict[str, float] | None:
+    """Peak and rise of a new process of this peer; None if it is not installed, or does not have the workload."""
+    with started([name], cores_of("all")) as running:
+        if name not in running:
+            return None
+        peer = running[name]
+        said = [peer.prepare(workload), peer.run(STEPS)][-1]
+        if "error" in said:
+            return None
+        return {"peak": said["peak_resident"], "rise": said["peak_resident"] - peer.about["resident"]}
 
 
 def predictions() -> dict[str, Any]:

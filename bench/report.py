@@ -85,7 +85,8 @@ RESIDENT = """\
 ## Memory
 
 Peak resident memory of a fresh process that prepares a workload and runs some steps, in MiB. In brackets: the part of
-it after the framework was loaded and had computed something.
+it after the framework was loaded and had computed something. The ratio is the peak of Backpass to the least of the
+others.
 """
 
 PREDICTED = """\
@@ -186,13 +187,12 @@ def _memory(report: Mapping[str, Any]) -> list[str]:
     mib = 2**20
     resident = report["resident"]
     peers = _peers(resident)
-    rows = [
-        [
-            NAMES[name],
-            *(f"{t[name]['peak'] / mib:.0f} ({t[name]['rise'] / mib:+.0f})" for t in resident.values() if name in t),
-        ]
-        for name in peers
-    ]
+    size = lambda t: f"{t['peak'] / mib:.0f} ({t['rise'] / mib:+.0f})"
+    rows = []
+    for workload, each in resident.items():
+        least = min((t["peak"] for name, t in each.items() if name != OWN), default=None)
+        ratio = f"{each[OWN]['peak'] / least:.2f}" if least and OWN in each else "-"
+        rows.append([workload, *(size(each[name]) if name in each else "-" for name in peers), ratio])
     predicted = report["predicted"]
     partial = ", ".join(name for name, each in predicted.items() if each["elsewhere"]) or "nowhere here"
     sizes = ("predicted", "used", "touched")
@@ -202,7 +202,7 @@ def _memory(report: Mapping[str, Any]) -> list[str]:
     ]
     return [
         RESIDENT,
-        _table(["", *resident], rows),
+        _table(["", *(NAMES[name] for name in peers), "ratio"], rows),
         PREDICTED.format(partial=partial),
         _table(["", *sizes, "predicted / used"], compared),
     ]

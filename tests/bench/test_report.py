@@ -49,3 +49,21 @@ def test_a_section_stays_until_it_is_measured_again_and_names_its_machine():
     assert again.count("## Training steps") == again.count("## First gradient") == again.count("# Performance") == 1
     steps, gradient = again.split("## First gradient")
     assert "* Processor: New, avx2, 4 cores." in steps and "* Processor: Old, avx2, 4 cores." in gradient
+
+
+def test_the_report_of_memory_has_a_row_for_each_workload():
+    size = lambda peak, rise: {"peak": peak * 2**20, "rise": rise * 2**20}
+    resident = {
+        "one": {"backpass": size(150, 2), "torch_eager": size(300, 1), "jax_jit": size(250, 20)},
+        "two": {"backpass": size(160, 12), "torch_eager": size(200, 9)},
+        "three": {"backpass": size(170, 3)},
+    }
+    predicted = {"one": {"predicted": 2**20, "used": 2**20, "touched": 2**19, "elsewhere": 0}}
+
+    lines = page({"memory": {"machine": MACHINE, "resident": resident, "predicted": predicted}}).splitlines()
+
+    assert "|  | Backpass | torch eager | jax.jit | ratio |" in lines
+    assert "| one | 150 (+2) | 300 (+1) | 250 (+20) | 0.60 |" in lines
+    assert "| two | 160 (+12) | 200 (+9) | - | 0.80 |" in lines
+    assert "| three | 170 (+3) | - | - | - |" in lines
+    assert "| one | 1.000 | 1.000 | 0.500 | 1.00 |" in lines
