@@ -86,13 +86,14 @@ def added_up(each: Rows, threads: Threads, part: bool = False) -> dict[int, int]
     Threads that share a column are teams here, and so are warps that have parts of a sum over the whole domain.
     """
     kernel = each.kernel
-    sums = [n for n, i in enumerate(kernel.code) if i.kind == "accumulate" and not is_own(kernel, i)]
+    sums = [n for n, i in enumerate(kernel.code) if i.kind == "accumulate"]
     columns = None if part else column_sums(each, threads)
-    if columns is not None:
+    if columns is not None:  # also of a single row
         teams = {n: columns.parts if kernel.operands[kernel.code[n].operand].inner else columns.warps for n in sums}
         return {n: count for n, count in teams.items() if count > 1}
     groups = groups_of(each, threads, part)
-    return {n: teams_of(each, threads, part) for n in sums if groups is None or n not in groups.sums}
+    shared = [n for n in sums if not is_own(kernel, kernel.code[n])]
+    return {n: teams_of(each, threads, part) for n in shared if groups is None or n not in groups.sums}
 
 
 def row_units(each: Rows, threads: Threads) -> int:

@@ -76,6 +76,29 @@ def test_long_rows_belong_to_blocks_and_agree_with_the_reference_executor(make, 
     check(block, (rows, columns), dtype, blocks=4)
 
 
+def total(elements: int, dtype: str) -> Block:
+    """The sum of the squares of a vector, and the sines, which are as long."""
+    b = BlockBuilder()
+    x = b.param(TensorType((elements,), dtype))
+    return optimize(b.build([b.emit("reduce_sum", b.emit("square", x)), b.emit("sin", x)]))
+
+
+@pytest.mark.parametrize("rules", [WIDE, TOGETHER], ids=["apart", "together"])
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("elements", [1, 33, 70, 1000, 2450, 4900, 9001, 17_000])
+def test_warps_that_share_a_single_row_have_parts_of_its_sum(elements, blocks, rules):
+    block = total(elements, "float64")
+    x = np.random.default_rng(elements).standard_normal(elements)
+    native = native_interpreter(block, EmulatedBackend(blocks, 64, rules=rules))
+
+    first, sines = native(Run(), x)
+    again, _ = native(Run(), x)
+
+    np.testing.assert_allclose(first, np.square(x).sum(), rtol=1e-12)
+    np.testing.assert_allclose(sines, np.sin(x), rtol=1e-12)
+    assert np.asarray(first).tobytes() == np.asarray(again).tobytes()
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("blocks", [8, 12])
 @pytest.mark.parametrize(("rows", "columns"), [(100, 40), (37, 5), (64, 3)])
