@@ -274,7 +274,7 @@ def test_an_endless_loop_stops_at_its_trip_limit(client):
 
 
 def test_an_endless_loop_stops_at_its_deadline(tmp_path: Path):
-    with serve(tmp_path, loop_trips=10**12, op_executions=10**12) as served:
+    with serve(tmp_path, workers=2, loop_trips=10**12, op_executions=10**12) as served:
         started = time.monotonic()
         answer = served.client.post("/v1/gradients", json=asked(endless(), deadline_s=0.5))
         took = time.monotonic() - started

@@ -387,7 +387,7 @@ def test_sessions_waiting_calls_and_leases_are_limited(tmp_path: Path):
 
 
 def test_92_a_worker_killed_during_a_step_loses_only_its_own_sessions(tmp_path: Path):
-    with serve(tmp_path, loop_trips=10**12, op_executions=10**12) as served:
+    with serve(tmp_path, workers=2, loop_trips=10**12, op_executions=10**12) as served:
         client = served.client
         with opened(client, endless(), durability="none") as doomed, opened(client, SKETCH, optimizer=SGD) as other:
             workers = {path: client.get(path).json()["worker"] for path in (doomed, other)}

@@ -339,7 +339,7 @@ def test_tapes_are_limited_in_number_ops_bytes_and_idle_time(tmp_path: Path):
 
 
 def test_a_killed_worker_loses_only_its_own_tapes(tmp_path: Path):
-    with serve(tmp_path) as served:
+    with serve(tmp_path, workers=2) as served:
         client = served.client
         with opened(client) as doomed, opened(client) as other:
             client.post(f"{other}/ops", json=BODY)
