@@ -82,7 +82,8 @@ async def answers_again(pool: EmbeddedPool, worker: str) -> float:
     [
         ("never", ["matmul", "argsort"]),
         pytest.param("never", ["random", "inverse", "conv2d"], marks=pytest.mark.slow),
-        pytest.param("always", list(LONG), marks=pytest.mark.slow),
+        # machine code draws and adds up the random numbers before the deadline
+        pytest.param("always", [name for name in LONG if name != "random"], marks=pytest.mark.slow),
     ],
 )
 async def test_sessions_survive_calls_that_are_stopped(open_pool: Pool, tmp_path: Path, compile: str, names: list[str]):
