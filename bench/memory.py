@@ -79,6 +79,7 @@ def _measured(name: str, workload: str) -> dict[str, float] | None:
         peer = running[name]
         said = [peer.prepare(workload), peer.run(STEPS)][-1]
         if "error" in said:
+            print(f"  {workload}: {name} is left out: {said['error']}")
             return None
         return {"peak": said["peak_resident"], "rise": said["peak_resident"] - peer.about["resident"]}
 

@@ -85,8 +85,8 @@ RESIDENT = """\
 ## Memory
 
 Peak resident memory of a fresh process that prepares a workload and runs some steps, in MiB. In brackets: the part of
-it after the framework was loaded and had computed something. The ratio is the peak of Backpass to the least of the
-others.
+it after the framework was loaded and had computed something. The ratio divides the peak
+of Backpass by the smallest peak of the other frameworks.
 """
 
 PREDICTED = """\

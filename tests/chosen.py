@@ -1,8 +1,8 @@
 """Random programs on chosen rows: sizes that only the run tells, with loops, branches, functions and sequences.
 
-A value is a matrix whose rows belong to a *group*: all rows, or rows chosen from those of another group by a mask.
-Values of one group have the same rows and can be combined. A result of the chosen rows comes back to the outer group,
-to segments, or to a scalar.
+A value is a matrix whose rows belong to a *group*: all rows, or rows chosen from those of another group by a mask or as
+the first of equal ones. Values of one group have the same rows and can be combined. A result of the chosen rows comes
+back to the outer group, to segments, or to a scalar.
 """
 
 from __future__ import annotations

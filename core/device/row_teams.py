@@ -88,7 +88,7 @@ def added_up(each: Rows, threads: Threads, part: bool = False) -> dict[int, int]
     kernel = each.kernel
     sums = [n for n, i in enumerate(kernel.code) if i.kind == "accumulate"]
     columns = None if part else column_sums(each, threads)
-    if columns is not None:  # also of a single row
+    if columns is not None:  # several warps may have columns of one row
         teams = {n: columns.parts if kernel.operands[kernel.code[n].operand].inner else columns.warps for n in sums}
         return {n: count for n, count in teams.items() if count > 1}
     groups = groups_of(each, threads, part)

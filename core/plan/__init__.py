@@ -38,7 +38,7 @@ From ops to instructions:
     empty         ops on arrays with a size of 0
     ranges        positions that grow evenly: a gather at them is a view
     sizes, sized  arrays whose size only the run tells, in memory for the largest size
-    found         positions that an op finds, as many as only the run tells
+    found         lowerings of ops that find positions, whose number only the run tells
     interpreted   an op that the reference executor runs, called from generated code
     partition     regions of generated code, and the single ops between them
 

@@ -1,18 +1,19 @@
-"""Positions that an op finds, as many as only the run tells: of rows that are no padding, of distinct elements."""
+"""Lowerings of ops that find positions: of the rows that are no padding, of the distinct elements. Only the run tells
+how many they find.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from core.ir import Op
 from core.ir.precision import is_half
 from core.plan.compose import Maker
-from core.plan.data import Kernel, View
 from core.plan.entries import Uniform, positions
-from core.plan.geometry import Order
 from core.plan.lowering import Lowering
-from core.plan.ragged import before_the_end, running_total, taken
+from core.plan.movement import part_of
+from core.plan.ordered import order_of
+from core.plan.ragged import before_the_end, check_lengths, running_total, taken
 from core.plan.shapes import reshaped
 from core.plan.sized import masked, rule, selected, set_sizes
 from core.plan.sizes import Size, in_blocks
@@ -33,15 +34,12 @@ def _of_known_sizes(low: Lowering, op: Op) -> None:
 @rule("unpadded_positions")
 def _unpadded(low: Lowering, op: Op) -> None:
     _of_known_sizes(low, op)
-    of, lengths = Maker(low), low.entry(op.inputs[0])
+    lengths = low.entry(op.inputs[0])
     n, width = low.type(op.inputs[1]).shape[:2]
     if lengths.shape[0] != n:  # an error of the run
-        raise Unsupported("lengths of more or fewer sequences")
-    fine = of("logical_and", *(of(*each) for each in (
-        ("greater_equal", lengths, of.number(0, "int64")), ("less_equal", lengths, of.number(width, "int64")),
-    )))  # fmt: skip
+        raise Unsupported("the number of lengths differs from that of the sequences")
     message = f"x has {n} sequences of {width} rows, which do not fit the lengths"
-    of.check(fine, "shape_mismatch", message, op.location)
+    check_lengths(low, op, lengths, width, message)
     at, size = selected(low, op, reshaped(low, before_the_end(low, lengths, width), (n * width,)))
     set_sizes(low, op, [{0: size}])
     low.define(op.outputs[0], at)
@@ -67,35 +65,24 @@ def _unique(low: Lowering, op: Op) -> None:
     count = math.prod(type.shape)
     dtype = "int64" if not type.is_float else "float32" if is_half(type) else type.dtype
     x = low.dense(of.cast(reshaped(low, low.entry(op.inputs[0]), (count,)), dtype))
-    order = _order(low, op, x)
+    order = order_of(low, op, x)
     ordered = taken(low, op, x, order, INSIDE)
     begins = low.allocate((count,), "bool")
     low.copy(Uniform(True, "bool", ()), begins)
     if count > 1:
-        both = [_part(ordered, i, count - 1) for i in (1, 0)]
+        both = [part_of(ordered, 0, i, count - 1) for i in (1, 0)]
         other = of("not_equal", *both)
         if type.is_float:  # all NaN are one element
             known = of("logical_not", of("logical_and", *(of("isnan", each) for each in both)))
             other = of("logical_and", other, known)
-        low.copy(other, _part(begins, 1, count - 1))
+        low.copy(other, part_of(begins, 0, 1, count - 1))
     at, size = selected(low, op, begins)
     set_sizes(low, op, [{0: size}, {}, {0: size}])
     low.define(op.outputs[0], masked(low, taken(low, op, order, at, INSIDE), {0: size}, 0))
     number = of("sub", running_total(low, op, of.cast(begins, "int64")), of.number(1, "int64"))
-    inverse = taken(low, op, number, _order(low, op, order), INSIDE)
+    inverse = taken(low, op, number, order_of(low, op, order), INSIDE)
     low.define(op.outputs[1], reshaped(low, inverse, type.shape))
     ends = low.allocate((size.bound + 1,), "int64")
     low.copy(Uniform(count, "int64", ()), ends)
-    low.copy(masked(low, at, {0: size}, count), _part(ends, 0, size.bound))
-    low.define(op.outputs[2], of("sub", *(_part(ends, i, size.bound) for i in (1, 0))))
-
-
-def _order(low: Lowering, op: Op, x: View) -> View:
-    """The stable order of a vector."""
-    out = low.allocate(x.shape, "int64")
-    low.add(Kernel("order", Order(x.dtype, 1, x.shape[0], 1), (x, out), location=op.location))
-    return out
-
-
-def _part(x: View, start: int, count: int) -> View:
-    return replace(x, shape=(count,), offset=x.offset + start)
+    low.copy(masked(low, at, {0: size}, count), part_of(ends, 0, 0, size.bound))
+    low.define(op.outputs[2], of("sub", *(part_of(ends, 0, i, size.bound) for i in (1, 0))))

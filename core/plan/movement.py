@@ -13,7 +13,7 @@ from core.plan.reduce import reduced
 from core.plan.shapes import expanded, reshaped, reshaped_view
 from core.plan.unsupported import Unsupported
 
-__all__: list[str] = []
+__all__ = ["part_of"]
 
 
 @lowers("tile")
@@ -80,8 +80,8 @@ def lower_shift(low: Lowering, op: Op) -> None:
         low.define(name, Uniform(0, type.dtype, type.shape))
         return
     source, whole, kept = low.stored(entry), low.destination(name), size - abs(steps)
-    low.copy(Uniform(0, type.dtype, ()), _part(whole, axis, 0 if steps > 0 else kept, abs(steps)))
-    low.copy(_part(source, axis, max(-steps, 0), kept), _part(whole, axis, max(steps, 0), kept))
+    low.copy(Uniform(0, type.dtype, ()), part_of(whole, axis, 0 if steps > 0 else kept, abs(steps)))
+    low.copy(part_of(source, axis, max(-steps, 0), kept), part_of(whole, axis, max(steps, 0), kept))
     low.define(name, whole)
 
 
@@ -99,7 +99,7 @@ def _aligned(shape: tuple[int, ...], repeats: tuple[int, ...]) -> tuple[tuple[in
     return tuple((1,) * (rank - len(each)) + tuple(each) for each in (shape, repeats))  # type: ignore[return-value]
 
 
-def _part(view: View, axis: int, start: int, length: int) -> View:
+def part_of(view: View, axis: int, start: int, length: int) -> View:
     """`length` slices of a view along an axis, from `start` on."""
     shape = (*view.shape[:axis], length, *view.shape[axis + 1 :])
     return replace(view, shape=shape, offset=view.offset + start * view.strides[axis])

@@ -12,7 +12,7 @@ from core.plan.draws import drawn
 from core.plan.geometry import Order, Scan
 from core.plan.lowering import Lowering, lowers
 
-__all__ = ["as_slabs"]
+__all__ = ["as_slabs", "order_of"]
 
 
 @lowers("cumsum", "cumprod")
@@ -60,15 +60,20 @@ def lower_randperm(low: Lowering, op: Op) -> None:
     if type.dtype == "int64":
         _order(low, op, x, Order(x.dtype, 1, type.shape[0], 1))
         return
-    places = low.allocate(type.shape, "int64")
-    low.add(Kernel("order", Order(x.dtype, 1, type.shape[0], 1), (x, places), location=op.location))
-    low.define(op.outputs[0], Maker(low).cast(places, type.dtype))
+    low.define(op.outputs[0], Maker(low).cast(order_of(low, op, x), type.dtype))
 
 
 @lowers("is_last")
 def lower_is_last(low: Lowering, op: Op) -> None:
     x = low.dense(low.entry(op.inputs[0]))
     _order(low, op, x, Order(x.dtype, 1, math.prod(x.shape), 1, last=True))
+
+
+def order_of(low: Lowering, op: Op, x: View) -> View:
+    """The positions of the elements of a vector in ascending order; equal ones keep theirs."""
+    out = low.allocate(x.shape, "int64")
+    low.add(Kernel("order", Order(x.dtype, 1, x.shape[0], 1), (x, out), location=op.location))
+    return out
 
 
 def _order(low: Lowering, op: Op, x: View, spec: Order) -> None:

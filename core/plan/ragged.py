@@ -18,7 +18,7 @@ from core.plan.lookups import Spread
 from core.plan.lowering import Lowering, lowers
 from core.plan.shapes import reshaped
 
-__all__ = ["before_the_end", "running_total", "taken"]
+__all__ = ["before_the_end", "check_lengths", "running_total", "taken"]
 
 
 @lowers("sequence_ids")
@@ -102,7 +102,7 @@ def lower_sequence_mask(low: Lowering, op: Op) -> None:
 
 
 def before_the_end(low: Lowering, lengths: Entry, width: int) -> Entry:
-    """A bool for each row of padded sequences, [n, width]: whether it is a row of its sequence."""
+    """Whether each row of padded sequences, [n, width], is no padding."""
     count = lengths.shape[0]
     return Maker(low)("less_than", positions((count, width), (0, 1)), reshaped(low, lengths, (count, 1)))
 
@@ -123,13 +123,20 @@ def _lengths(low: Lowering, name: str) -> Entry:
 def _ends(low: Lowering, op: Op, lengths: Entry, rows: int) -> View:
     """For each sequence the position after its last row; the lengths are checked."""
     of, count = Maker(low), lengths.shape[0]
-    zero, most = of.number(0, "int64"), of.number(rows, "int64")
-    fine = of("logical_and", of("greater_equal", lengths, zero), of("less_equal", lengths, most))
-    of.check(fine, "shape_mismatch", f"lengths must be from 0 to {rows}, the number of rows", op.location)
+    check_lengths(low, op, lengths, rows, f"lengths must be from 0 to {rows}, the number of rows")
     ends = running_total(low, op, lengths)
     last = replace(ends, shape=(), strides=(), offset=count - 1)
-    of.check(of("equal", last, most), "shape_mismatch", f"the lengths do not add up to {rows} rows", op.location)
+    complete = of("equal", last, of.number(rows, "int64"))
+    of.check(complete, "shape_mismatch", f"the lengths do not add up to {rows} rows", op.location)
     return ends
+
+
+def check_lengths(low: Lowering, op: Op, lengths: Entry, most: int, message: str) -> None:
+    """Append a check: each length is from 0 to `most`."""
+    of = Maker(low)
+    least, largest = of.number(0, "int64"), of.number(most, "int64")
+    fine = of("logical_and", of("greater_equal", lengths, least), of("less_equal", lengths, largest))
+    of.check(fine, "shape_mismatch", message, op.location)
 
 
 def running_total(low: Lowering, op: Op, x: Entry) -> View:

@@ -21,9 +21,10 @@ from core.ops.indexing.gather import cut
 from core.plan.compose import Maker
 from core.plan.data import PRODUCT_BLOCK, Gather, Gemm, Kernel, Limited, View
 from core.plan.entries import Entry, positions
-from core.plan.geometry import Scan, Selection, Tail
+from core.plan.geometry import Selection, Tail
 from core.plan.halves import narrowed, wide, widened
 from core.plan.lowering import LOWERINGS, Lowering
+from core.plan.ragged import running_total
 from core.plan.reduce import KINDS, reduced
 from core.plan.shapes import expanded, reshaped
 from core.plan.sizes import Size, bounded_outputs, in_blocks, is_open
@@ -717,7 +718,7 @@ def _merge_by_mask(low: Lowering, op: Op) -> None:
         length: Entry = size.length if size is not None else of.number(low.type(name).shape[0], "int64")
         message = "the rows are not as many as the mask asks for"
         of.check(of("equal", count, length), "shape_mismatch", message, op.location)
-        before = of("maximum", of("sub", _running(low, op, ones), of.number(1, "int64")), of.number(0, "int64"))
+        before = of("maximum", of("sub", running_total(low, op, ones), of.number(1, "int64")), of.number(0, "int64"))
         at = of("minimum", before, of.number(low.type(name).shape[0] - 1, "int64"))
         rows = low.allocate(out.shape, out.dtype)
         _rows_at(low, op, low.dense(low.entry(name)), low.dense(at), rows)
@@ -725,10 +726,3 @@ def _merge_by_mask(low: Lowering, op: Op) -> None:
     column = reshaped(low, flags, (out.shape[0], *(1 for _ in out.shape[1:])))
     low.define(op.outputs[0], of.where(column, *made))
     clear_integers(low, op)
-
-
-def _running(low: Lowering, op: Op, ones: Entry) -> View:
-    given = low.dense(ones)
-    out = low.allocate(given.shape, "int64")
-    low.add(Kernel("scan", Scan("sum", "int64", 1, given.shape[0], 1), (given, out), location=op.location))
-    return out

@@ -69,15 +69,13 @@ def bounded_outputs(op: Op, types: Mapping[str, Type]) -> tuple[TensorType, ...]
             return None
         given.append(type)
     first = given[0] if given else None
-    if first is not None and op.type == "nonzero":
-        count = math.prod(first.shape)
-        return (TensorType((in_blocks(count), first.rank), "int64"),) if count else None
-    found_in = _found_in(op, given)
-    if found_in is not None:
-        where = TensorType((in_blocks(math.prod(found_in)),), "int64")
-        if op.type == "unique_positions":
-            return (where, TensorType(found_in, "int64"), where) if 0 not in found_in else None
-        return (where,) if 0 not in found_in else None
+    elements = _searched(op, given)
+    if elements is not None:
+        if 0 in elements:
+            return None
+        most = in_blocks(math.prod(elements))
+        where = TensorType((most, len(elements)) if op.type == "nonzero" else (most,), "int64")
+        return (where, TensorType(elements, "int64"), where) if op.type == "unique_positions" else (where,)
     if first is not None and op.type == "split_by_mask":
         part = TensorType((in_blocks(first.shape[0]), *first.shape[1:]), first.dtype)
         return (part, part) if first.shape[0] else None
@@ -101,11 +99,10 @@ def bounded_outputs(op: Op, types: Mapping[str, Type]) -> tuple[TensorType, ...]
     return tuple(sizes)
 
 
-def _found_in(op: Op, given: Sequence[TensorType | None]) -> tuple[int, ...] | None:
-    """The shape of the elements of which `op` finds some, if it finds any. given: the types of its operands."""
-    first = given[0] if given else None
-    if first is None:
-        return None
-    if op.type == "unpadded_positions":
-        return given[1].shape[:2] if given[1] is not None else None
-    return first.shape if op.type in ("active_rows", "unique_positions") else None
+def _searched(op: Op, given: Sequence[TensorType | None]) -> tuple[int, ...] | None:
+    """The shape of the elements among which `op` finds some; None for other ops. given: the types of its operands."""
+    if op.type == "unpadded_positions" and given[1] is not None:
+        return given[1].shape[:2]
+    if op.type in ("active_rows", "nonzero", "unique_positions") and given[0] is not None:
+        return given[0].shape
+    return None

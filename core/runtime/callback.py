@@ -45,7 +45,7 @@ class Callback:
             given = len(op.block.params)
             made = list(zip(arrays[given:], sizes[given:], strict=True))
             _clear(made)
-            if self._control[ERROR] or self._control[STOP]:  # a check failed, or a kernel was cut short
+            if self._control[ERROR] or self._control[STOP]:  # operands are wrong: a check or a kernel ended early
                 return
             cut = [x if n is None else x[: int(n)] for x, n in zip(arrays[:given], sizes[:given], strict=True)]
             with one_blas_thread():  # the other cores belong to the pool of the step
@@ -71,8 +71,9 @@ class Callback:
 
 
 def _clear(made: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> None:
-    """Make the results of open sizes empty: the rest of a run that fails reads their lengths. Beyond them integers are
-    0, a valid position (`core.plan.sizes`).
+    """Make the results of open sizes empty, because the rest of a run that fails reads their lengths.
+
+    Integers beyond a length are 0, a valid position (`core.plan.sizes`).
     """
     for target, size in made:
         if size is not None:

@@ -1,4 +1,4 @@
-"""Ops that find positions, as many as only the run tells, are machine code together with what reads their results."""
+"""Ops that find positions compile to machine code, and so do the ops that read these positions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.laws.test_random_programs import second_order
 from tests.programs import Sketch
 
 SIZES = [(1, 1), (3, 4), (5, 20), (40, 13)]
-"""Sequences and their largest length; the positions of the last one are more than a block of a product."""
+"""Numbers of sequences, and their largest length. The last case has more positions than a block of a product."""
 
 
 def unpadded(s: Sketch, n: int, width: int, rng: np.random.Generator) -> str:
@@ -31,7 +31,7 @@ def unpadded(s: Sketch, n: int, width: int, rng: np.random.Generator) -> str:
 
 
 def shrunk(s: Sketch, n: int, width: int, rng: np.random.Generator) -> str:
-    """A step of a recurrence for the sequences that are longer; `lengths` descend."""
+    """A step of a recurrence for the sequences that have it; `lengths` descend."""
     x = s.feed("x", rng.standard_normal((n, 3)))
     h = s.op("matmul", x, s.param("w", rng.standard_normal((3, 4))))
     step = s.feed("step", np.array(width // 2), "int64")
@@ -111,7 +111,7 @@ def test_distinct_elements_are_found_as_numpy_finds_them(values, dtype):
     s.op("reduce_sum", rows, out="loss")
     executable = compile_gradient(read(s.document), GradientQuery(loss="loss"), fetch=("first", "counts"))
 
-    assert not plan_parts(executable.interpreter.block, CPU_TARGET).refused
+    assert not plan_block(executable.interpreter.block, CPU_TARGET).interpreted
     both(executable.interpreter.block, [s.values[v.name] for v in executable.inputs])
     outputs = executable.compiled().step(s.values)
     wide = given.astype("float64") if dtype in HALVES else given
