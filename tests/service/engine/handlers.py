@@ -108,8 +108,10 @@ def gated(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarra
 
     def compile() -> str:
         gate = Path(args["gate"])
-        while not gate.exists():
-            poll()  # as real compilations do: others take their turns, and an abandoned one ends
+        opened = False
+        while not opened:
+            opened = gate.exists()
+            poll()  # as real compilations do. Last: a compilation abandoned before its gate opened never reads it
             time.sleep(0.001)
         said = gate.read_text()
         gate.unlink()
