@@ -11,6 +11,7 @@ import scipy
 from bench.peers.device import on_gpu
 from bench.workload import OPTIMIZERS, Workload
 from bench.workloads import mlp
+from core.codegen.machine import use_compiler_process
 from core.compiler.compile import Executable, GradientQuery, Optimizer, compile_training
 from core.compiler.trainer import Trainer
 from core.wire import read
@@ -19,6 +20,7 @@ __all__ = ["Training", "planned", "start", "versions"]
 
 
 def start(threads: int) -> None:
+    use_compiler_process(threads).start()  # as the worker of a session does
     Training(mlp("warm", 2, (3, 4))).run(1)
 
 
