@@ -184,6 +184,11 @@ def _params(launch: Launch) -> str:
 SHORT = 20_000
 """Characters up to which the text of a function, times its calls, is inline in all of them."""
 
+CROWDED, LONG = 100_000, 8_000
+"""In a kernel of more than CROWDED characters, with its functions inline, products (functions of more than LONG
+characters, with barriers of the block) stay calls: registers do not suffice for several of them and the values around
+them, as in the body of a loop."""
+
 
 def _inlined(text: str, kernels: Collection[str]) -> str:
     """The text with functions inline that are short or called once, and those of launches; the others stay calls.
@@ -191,15 +196,27 @@ def _inlined(text: str, kernels: Collection[str]) -> str:
     A call costs some registers, but inline at each call LLVM and the assembler would compile the same code again and
     again: minutes for a step with some hundred products.
     """
+    pattern = re.compile(r"^define (?:internal )?([^\n]*?@(\w+)\([^\n]*)#0 \{(.*?^\}$)", re.MULTILINE | re.DOTALL)
+    bodies = {found[2]: found[3] for found in pattern.finditer(text)}
     calls = Counter(re.findall(r"call void @(\w+)\(", text))
+    apart = {name for kernel in kernels for name in _products_in_crowded(kernel, bodies)}
 
     def marked(found: re.Match[str]) -> str:
         head, name, body = found.groups()
-        inline = name in kernels or calls[name] <= 1 or calls[name] * len(body) <= SHORT
+        inline = name in kernels or (name not in apart and (calls[name] <= 1 or calls[name] * len(body) <= SHORT))
         return f"define internal {head}#{1 if inline else 0} {{{body}"
 
-    pattern = r"^define (?:internal )?([^\n]*?@(\w+)\([^\n]*)#0 \{(.*?^\}$)"
-    return re.sub(pattern, marked, text, flags=re.MULTILINE | re.DOTALL)
+    return pattern.sub(marked, text)
+
+
+def _products_in_crowded(kernel: str, bodies: Mapping[str, str]) -> list[str]:
+    """The products of a kernel that is too long with its functions inline. bodies: the text of each function."""
+    reached = [kernel]
+    for name in reached:  # the list grows during the loop
+        reached += [each for each in re.findall(r"call void @(\w+)\(", bodies[name]) if each in bodies]
+    if sum(len(bodies[name]) for name in reached) <= CROWDED:
+        return []
+    return [name for name in reached if len(bodies[name]) > LONG and "@dev_block_barrier(" in bodies[name]]
 
 
 PTX_INPUT = 2

@@ -6,14 +6,22 @@ import threading
 from collections.abc import Collection
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import Column, Connection, Engine, MetaData, PrimaryKeyConstraint, String, Table, insert, inspect, text
 
 from service.store.tables import metadata
 
-__all__ = ["UnknownSchema", "differing_table", "revisions", "upgrade"]
+__all__ = ["UnknownSchema", "differing_table", "migrate", "revisions", "upgrade"]
 
 SCRIPTS = Path(__file__).parent / "migrations"
 LOCK = 0x62706173  # of PostgreSQL, so that two services that start do not both create the tables
+
+VERSION = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+"""The table in which alembic keeps the schema version, as alembic itself creates it."""
 
 _alone = threading.Lock()  # alembic keeps the context of a migration in its module
 
@@ -36,8 +44,10 @@ def upgrade(engine: Engine) -> None:
         known = revisions()
         if found is not None and found not in known:
             raise UnknownSchema(f"has schema version {found}, but this version of Backpass reads up to {known[-1]}")
-        if found != known[-1]:
-            _migrate(connection)
+        if found is None:
+            _create(connection, known[-1])
+        elif found != known[-1]:
+            migrate(connection)
         if (differing := differing_table(connection)) is not None:
             name, columns = differing
             raise UnknownSchema(f"has a table {name} with the columns {', '.join(sorted(columns)) or '(none)'}")
@@ -48,9 +58,16 @@ def revisions() -> list[str]:
     return sorted(path.name[1:5] for path in (SCRIPTS / "versions").glob("v[0-9][0-9][0-9][0-9]_*.py"))
 
 
-def _migrate(connection: Connection) -> None:
-    """Bring the tables to the last schema version."""
-    from alembic import command  # imported here: a service with current tables starts without alembic
+def _create(connection: Connection, version: str) -> None:
+    """Create the tables of the last schema version, which migrations of an empty database would make too."""
+    metadata.create_all(connection)
+    VERSION.create(connection, checkfirst=True)
+    connection.execute(insert(VERSION).values(version_num=version))
+
+
+def migrate(connection: Connection) -> None:
+    """Bring the tables to the last schema version, whatever version they have."""
+    from alembic import command  # imported here: a service with new or current tables starts without alembic
     from alembic.config import Config
 
     config = Config()

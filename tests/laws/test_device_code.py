@@ -30,7 +30,7 @@ PARTS = 8
 APART = Rules(launch=0.0, block_bandwidth=1.0, block_flops=1.0)
 """Each instruction in a launch of its own on all blocks."""
 
-SAVED = 32
+SAVED = 40
 """Bytes of registers of its caller that a called function may save. It does so once a call, which is no spill, but
 nvJitLink reports it as one."""
 

@@ -16,11 +16,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, create_engine, select, text
 
 from service.store.errors import StoreDamaged
 from service.store.first_version import OLD_FILE
-from service.store.migrate import SCRIPTS, revisions
+from service.store.migrate import SCRIPTS, migrate, revisions, upgrade
 from service.store.program_text import program_id
 from service.store.programs import ProgramStore
 from service.store.sqlite_file import FILE
@@ -50,10 +50,12 @@ def test_the_names_of_the_files_are_the_schema_versions_of_alembic():
     assert revisions() == [each.revision for each in ScriptDirectory.from_config(config).walk_revisions()][::-1]
 
 
-def test_a_store_with_current_tables_opens_without_alembic(tmp_path):
-    first = Store(tmp_path)
-    first.open_now()
-    first.close_now()
+@pytest.mark.parametrize("new", [True, False])
+def test_a_store_with_new_or_current_tables_opens_without_alembic(tmp_path, new):
+    if not new:
+        first = Store(tmp_path)
+        first.open_now()
+        first.close_now()
     opened = "import sys; from pathlib import Path; from service.store.store import Store; "
     opened += f"Store(Path({str(tmp_path)!r})).open_now(); print('alembic' in sys.modules)"
 
@@ -62,9 +64,24 @@ def test_a_store_with_current_tables_opens_without_alembic(tmp_path):
     assert done.stdout == "False\n", done.stderr
 
 
-def test_the_migrations_make_the_tables_of_this_version(store):
+def test_the_migrations_make_the_tables_of_a_new_store(tmp_path):
     """If this fails after a change of service/store/tables.py, the change needs a migration."""
+    engines = {name: create_engine(f"sqlite:///{tmp_path / name}") for name in ("migrated", "new")}
+    with engines["migrated"].begin() as connection:
+        migrate(connection)
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    upgrade(engines["new"])
 
+    statements = []
+    for engine in engines.values():
+        with engine.connect() as connection:
+            statements.append(sorted(map(tuple, connection.execute(text("SELECT type, name, sql FROM sqlite_master")))))
+            statements.append(connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all())
+        engine.dispose()
+    assert statements[:2] == statements[2:]
+
+
+def test_the_tables_of_a_new_store_are_those_of_this_version(store):
     def differences(connection: Connection) -> list[Any]:
         return compare_metadata(MigrationContext.configure(connection), metadata)
 
