@@ -14,7 +14,7 @@ from core.ops.elementwise.logic import greater_than, logical_and, where
 from core.ops.elementwise.math import cos, exp, sin, sqrt, tanh
 from core.ops.indexing.gather import shifted_view, slice_
 from core.ops.linalg.matmul import matmul
-from core.ops.nn.softmax_loss import softmax
+from core.ops.nn.softmax_loss import of_nothing, softmax
 from core.ops.reduction.sums import inverse_count, reduce_max, reduce_sum, sum_
 from core.ops.shape.concat_split import concat, split
 from core.ops.shape.creation import full_like
@@ -70,7 +70,7 @@ def scaled_dot_product_attention(
     masked = scores if mask is None else where(mask, scores, full_like(scores, value=least))
     if masked.shape[-1] == 0:
         return matmul(masked, value)
-    top = stop_gradient(reduce_max(masked, axes=last, keepdims=True))
+    top = stop_gradient(reduce_max(masked, axes=last, keepdims=True, empty=of_nothing(masked.shape[-1])))
     top = maximum(top, full_like(top, value=least))  # a finite maximum, because a row of -inf minus -inf would be NaN
     weight = exp(masked - top)
     if mask is not None:

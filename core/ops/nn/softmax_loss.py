@@ -15,10 +15,10 @@ from core.ops.common.types import axis_of
 from core.ops.elementwise.arithmetic import assign, cast, stop_gradient
 from core.ops.elementwise.logic import equal, greater_than, logical_not, where
 from core.ops.elementwise.math import clip, exp, log, softplus, square
-from core.ops.reduction.sums import reduce_max, reduce_mean, reduce_sum
+from core.ops.reduction.sums import Empty, reduce_max, reduce_mean, reduce_sum
 from core.ops.shape.creation import fill_zeros_like, full_like
 
-__all__ = ["Reduction", "reduced"]
+__all__ = ["Reduction", "of_nothing", "reduced"]
 
 Reduction = Literal["none", "mean", "sum"]
 
@@ -37,9 +37,14 @@ def _np_softmax(x, axis=-1):
     return e / e.sum(axis, keepdims=True)
 
 
+def of_nothing(size: int) -> Empty:
+    """What the maximum over an axis of a softmax is where it is empty, which only the run tells if the size is open."""
+    return "identity" if size < 0 else "error"
+
+
 def _shifted(x, axis):
     """x minus its maximum along `axis`. This leaves softmax unchanged and keeps exp from overflowing."""
-    top = reduce_max(stop_gradient(x), axes=(axis,), keepdims=True)
+    top = reduce_max(stop_gradient(x), axes=(axis,), keepdims=True, empty=of_nothing(x.shape[axis]))
     return x - top
 
 

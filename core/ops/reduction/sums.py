@@ -150,13 +150,32 @@ mean.example(lambda: [Example((X,), (X.mean(),)), Example((CUBE,), (CUBE.mean(),
 
 
 Tie = Literal["even", "first", "all"]
+Empty = Literal["error", "identity"]
 
 
-def _extreme(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bool, tie: str) -> TensorType:
-    return _not_empty(x, axes=axes, keepdims=keepdims)
+def _extreme(x: TensorType, *, axes: tuple[int, ...] | None, keepdims: bool, tie: str, empty: str) -> TensorType:
+    return (_not_empty if empty == "error" else reduced_number)(x, axes=axes, keepdims=keepdims)
 
 
-def _extreme_vjp(ct, out, x, *, axes, keepdims, tie):
+def _identity(dtype, sign):
+    """The number that changes no maximum (sign -1) or no minimum (sign 1) of numbers of `dtype`."""
+    if dtype.kind == "b":
+        return sign > 0
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).max if sign > 0 else np.iinfo(dtype).min
+    return sign * np.inf
+
+
+def _extreme_of(xp, reduce, x, axes, keepdims, sign):
+    """`reduce` of x; sign: of the infinity that a reduction of no elements gives, 0 if it is an error."""
+    if not sign or all(x.shape[i] for i in axes_of(axes, x.ndim)):
+        return reduce(x, axis=axes, keepdims=keepdims)
+    over = axes_of(axes, x.ndim)
+    shape = [1 if i in over else n for i, n in enumerate(x.shape) if keepdims or i not in over]
+    return xp.full(shape, _identity(x.dtype, sign), dtype=x.dtype)
+
+
+def _extreme_vjp(ct, out, x, *, axes, keepdims, tie, empty):
     back = {"axes": axes, "keepdims": keepdims}
     # a NaN compares unequal to out, but it is the element that was selected
     selected = logical_or(equal(x, restored(out, x, **back)), isnan(x))
@@ -169,13 +188,17 @@ def _extreme_vjp(ct, out, x, *, axes, keepdims, tie):
 
 
 @op
-def reduce_max(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False, tie: Tie = "even"):
+def reduce_max(
+    xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False, tie: Tie = "even", empty: Empty = "error"
+):
     """Maximum over `axes`: ``max(x[0], x[1], ...)``.
 
     - `tie`: gradient of tied elements. `even`: they share it evenly. `first`: the first in row-major order gets it.
       `all`: each gets all of it.
+    - `empty`: the maximum of no elements. `error`: there is none. `identity`: the least number of the dtype, which is
+      -inf for a float.
     """
-    return xp.max(x, axis=axes, keepdims=keepdims)
+    return _extreme_of(xp, xp.max, x, axes, keepdims, -1 if empty == "identity" else 0)
 
 
 reduce_max.infer(_extreme)
@@ -183,27 +206,35 @@ reduce_max.vjp(_extreme_vjp)
 
 
 @op
-def reduce_min(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False, tie: Tie = "even"):
-    """Minimum over `axes`: ``min(x[0], x[1], ...)``. `tie` works as in `reduce_max`."""
-    return xp.min(x, axis=axes, keepdims=keepdims)
+def reduce_min(
+    xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False, tie: Tie = "even", empty: Empty = "error"
+):
+    """Minimum over `axes`: ``min(x[0], x[1], ...)``. `tie` works as in `reduce_max`.
+
+    - `empty`: the minimum of no elements. `error`: there is none. `identity`: the largest number of the dtype, which is
+      inf for a float.
+    """
+    return _extreme_of(xp, xp.min, x, axes, keepdims, 1 if empty == "identity" else 0)
 
 
 reduce_min.infer(_extreme)
 reduce_min.vjp(_extreme_vjp)
 
 
-def _extreme_examples(f):
+def _extreme_examples(f, identity):
     return [
         Example((X,), (f(X),)),
         Example((X,), (f(X, 1),), {"axes": (1,), "tie": "first"}),
         Example((CUBE,), (f(CUBE, (0, 2), keepdims=True),), {"axes": (0, -1), "keepdims": True, "tie": "first"}),
         Example((CUBE,), (f(CUBE, 1),), {"axes": (1,), "tie": "all"}),
         Example((CUBE[:0],), (CUBE[:0, 0],), {"axes": (1,)}),
-    ]
+        Example((CUBE[:0],), (np.full((1, *CUBE.shape[1:]), identity),),
+                {"axes": (0,), "keepdims": True, "empty": "identity"}),
+    ]  # fmt: skip
 
 
-reduce_max.example(lambda: _extreme_examples(np.max))
-reduce_min.example(lambda: _extreme_examples(np.min))
+reduce_max.example(lambda: _extreme_examples(np.max, -np.inf))
+reduce_min.example(lambda: _extreme_examples(np.min, np.inf))
 
 
 @op(no_gradient="its result is bool")

@@ -80,8 +80,18 @@ def normalised(s: Sketch, rows: int, rng: np.random.Generator) -> str:
     return s.op("reduce_sum", s.op("mul", shares, s.op("reduce_sum", s.op("tanh", h), axes=[0], keepdims=True)))
 
 
+def pooled(s: Sketch, rows: int, rng: np.random.Generator) -> str:
+    """The chosen rows, weighted by a softmax over their number. Without any, their sum is 0."""
+    x, w = s.feed("x", rng.standard_normal((rows, 3))), s.param("w", rng.standard_normal((3, 3)))
+    at = s.op("reshape", s.op("nonzero", "mask"), shape=[-1])
+    h = s.op("gather", s.op("matmul", x, w), at)
+    of_all = s.op("reduce_sum", s.op("mul", s.op("softmax", h, axis=0), h), axes=[0])
+    entropy = s.op("mul", s.op("log_softmax", h, axis=0), s.op("tanh", h))
+    return s.op("add", s.op("reduce_sum", s.op("square", of_all)), s.op("reduce_sum", entropy))
+
+
 PROGRAMS: list[Callable[[Sketch, int, np.random.Generator], str]] = [
-    selected, mined, routed, in_two_parts, normalised,
+    selected, mined, routed, in_two_parts, normalised, pooled,
 ]  # fmt: skip
 
 
@@ -110,6 +120,32 @@ def test_a_step_on_chosen_rows_is_machine_code_and_equals_the_reference_executor
             assert not plan_parts(block, CPU_TARGET).refused
             assert not plan_block(block, CPU_TARGET).interpreted
             both(block, [s.values[v.name] for v in executable.inputs])
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_softmax_over_no_chosen_rows_is_empty_and_its_gradient_is_zero(compiled):
+    s = sketch(pooled, 5, np.zeros(5, bool))
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss"), fetch=["loss"])
+
+    found = (executable.compiled() if compiled else executable).step(s.values)
+
+    assert found.fetched["loss"] == 0
+    np.testing.assert_array_equal(found.gradients["w"], np.zeros((3, 3)))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_to_no_keys_of_an_open_number_is_zero_as_to_none_of_a_known_number(masked):
+    s = Sketch()
+    s.param("q", np.ones((2, 3)))
+    for name in ("k", "v"):
+        s.feed(name, np.ones((0, 3)), shape=[-1, 3])
+    more = [s.feed("mask", np.ones((2, 0), bool), "bool", shape=[2, -1])] if masked else []
+    s.op("reduce_sum", s.op("scaled_dot_product_attention", "q", "k", "v", *more), out="loss")
+
+    found = compile_gradient(read(s.document), GradientQuery(loss="loss"), fetch=["loss"]).step(s.values)
+
+    assert found.fetched["loss"] == 0
+    np.testing.assert_array_equal(found.gradients["q"], np.zeros((2, 3)))
 
 
 def test_code_does_not_depend_on_what_an_array_holds_beyond_its_length():

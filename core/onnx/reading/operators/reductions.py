@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-
-import numpy as np
 
 from core.onnx.reading.node import Node
 from core.onnx.reading.registry import converter
 from core.onnx.reading.values import Tensor
-from core.ops.common.types import as_dtype
 
 Rule = Callable[[Node, Tensor, dict[str, object]], Tensor]
 
@@ -56,37 +52,22 @@ def _logsumexp(node: Node, x: Tensor, how: dict[str, object]) -> Tensor:
     return node.cast(node.emit("logsumexp", node.cast(x, "float64"), **how), x.dtype)
 
 
-def _extreme(op: str, of_bools: str, lowest: bool) -> Rule:
+def _extreme(op: str, of_bools: str) -> Rule:
     def rule(node: Node, x: Tensor, how: dict[str, object]) -> Tensor:
         if x.dtype == "bool":
             result: Tensor = node.emit(of_bools, x, **how)
             return result
-        return _empty(node, x, how, lowest) or node.emit(op, x, **how)
+        return node.emit(op, x, empty="identity", **how)
 
     return rule
-
-
-def _empty(node: Node, x: Tensor, how: dict[str, object], lowest: bool) -> Tensor | None:
-    """The extreme of an empty set, as ONNX defines it; None if the set is not empty."""
-    axes = how["axes"]
-    over = range(x.rank) if axes is None else axes
-    assert isinstance(over, list | range)
-    if all(x.shape[i] != 0 for i in over):
-        return None
-    shape = [1 if i in over else n for i, n in enumerate(x.shape) if how["keepdims"] or i not in over]
-    if -1 in shape:
-        raise node.refuse("the reduction of an empty axis needs known sizes")
-    limit = np.iinfo(x.dtype) if not x.is_float else None
-    value = (-math.inf if lowest else math.inf) if limit is None else limit.min if lowest else limit.max
-    return node.draft.constant(np.full(shape, value, as_dtype(x.dtype)))
 
 
 _RULES: dict[str, Rule] = {
     "ReduceSum": _sum,
     "ReduceMean": _mean,
     "ReduceProd": _emit("reduce_prod"),
-    "ReduceMax": _extreme("reduce_max", "reduce_any", lowest=True),
-    "ReduceMin": _extreme("reduce_min", "reduce_all", lowest=False),
+    "ReduceMax": _extreme("reduce_max", "reduce_any"),
+    "ReduceMin": _extreme("reduce_min", "reduce_all"),
     "ReduceL1": lambda node, x, how: _sum(node, node.emit("abs", x), how),
     "ReduceL2": _norm,
     "ReduceLogSum": _log,

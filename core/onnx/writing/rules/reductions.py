@@ -40,12 +40,12 @@ def reduce_prod(w, x, *, axes, keepdims):
 
 
 @writes("reduce_max")
-def reduce_max(w, x, *, axes, keepdims, tie):
+def reduce_max(w, x, *, axes, keepdims, tie, empty):
     return w.reduce("ReduceMax", x, axes, keepdims)
 
 
 @writes("reduce_min")
-def reduce_min(w, x, *, axes, keepdims, tie):
+def reduce_min(w, x, *, axes, keepdims, tie, empty):
     return w.reduce("ReduceMin", x, axes, keepdims)
 
 
