@@ -16,6 +16,7 @@ from core.codegen.step import write_step
 from core.codegen.threads import thread_count, thread_symbols
 from core.codegen.timer import Timer
 from core.plan import Plan, arrange
+from core.plan.side_by_side import stretches
 from core.plan.target import Target
 from core.runtime.region import NativeRegion
 
@@ -60,6 +61,8 @@ CPU = CpuBackend()
 
 def write_plan(plan: Plan, timer: Timer | None = None) -> tuple[Module, int]:
     """The code of a plan as LLVM IR, and the arena bytes that it needs."""
-    arena = arrange(plan)
-    module = write_step(plan, arena, thread_count(), timer)
+    threads = thread_count()
+    beside = stretches(plan.body.instructions, threads) if timer is None else []
+    arena = arrange(plan, beside)
+    module = write_step(plan, arena, threads, timer, beside)
     return module, arena.size + module.scratch

@@ -24,6 +24,7 @@ from core.plan.data import Gather, Gemm, Kernel, RowKernel, Rows, ScatterAdd, Vi
 
 __all__ = [
     "batch_task",
+    "choice_task",
     "combine_partials",
     "indexed_chunks",
     "kernel_chunks",
@@ -231,6 +232,20 @@ def range_task(module: Module, name: str, addresses: int, check: int, units: int
         return f
 
     return module.function(("range", name, chunks, check), "task", make)
+
+
+def choice_task(module: Module, names: list[str], arguments: int) -> str:
+    """A task whose chunk i runs function ``names[i](arguments...)``. Its context: the arguments."""
+
+    def make(task: str) -> Function:
+        f = _task(task)
+        given = ", ".join(map(str, [_context(f, i) for i in range(arguments)]))
+        for number, name in enumerate(names):
+            with f.when(f.compare("icmp eq", f.param("chunk"), I64(number))):
+                f.do(f"call void @{name}({given})")
+        return f
+
+    return module.function(("choice", *names), "task", make)
 
 
 def partial_bytes(view: View) -> int:

@@ -6,7 +6,7 @@ the step shares with its caller (`CONTROL`), the table of the stacks, and the ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
@@ -37,6 +37,7 @@ from core.plan.data import (
     Interpreted,
     Kernel,
     Limited,
+    Root,
     RowKernel,
     Rows,
     ScatterAdd,
@@ -46,6 +47,7 @@ from core.plan.data import (
 from core.plan.flow import Branch, Loop
 from core.plan.growing import ArrayWork
 from core.plan.plan import Plan
+from core.plan.side_by_side import Stretch
 from core.plan.striped import Striped
 from core.plan.work import work_of
 from core.runtime.control_words import CONTROL, STOPPED
@@ -55,14 +57,19 @@ __all__ = ["Step", "write_step"]
 FILL_BYTES = 1 << 28
 """Bytes that are set to zero between two reads of the stop word."""
 
+CONTROL_FLOW = (Loop, Branch, ArrayWork)
+
 OUTLINED_KERNELS = 64
 """Kernels in one function of long straight code: LLVM's time for a function grows with the square of its length."""
 
 
-def write_step(plan: Plan, arena: ArenaMap, threads: int = 1, timer: Timer | None = None) -> Module:
+def write_step(
+    plan: Plan, arena: ArenaMap, threads: int = 1, timer: Timer | None = None, side_by_side: Iterable[Stretch] = ()
+) -> Module:
     """The module with the function `step` of `plan`, whose long kernels run on `threads` threads.
 
-    timer: writes a clock around each kernel; `step` then has one more parameter, the table of times.
+    timer:        writes a clock around each kernel; `step` then has one more parameter, the table of times.
+    side_by_side: stretches of the body whose branches run side by side; `arena` must be arranged for them.
 
     The module also has ``enter(arguments)``: it takes the address of all arguments of `step` in a row, runs `step`,
     returns the error word and resets it to 0. One argument makes the call from Python cheaper.
@@ -71,7 +78,7 @@ def write_step(plan: Plan, arena: ArenaMap, threads: int = 1, timer: Timer | Non
     params = ["given", "arena", "control", "stacks", *(["times"] if timer is not None else [])]
     f = Function("step", [(name, "ptr") for name in params], noalias=False)
     writer = Step(module, f, plan, arena, threads, timer)
-    writer.sequence(plan.body)
+    writer.body(side_by_side)
     writer.finish()
     module.functions += [f, _enter(params)]
     if plan.stacks:
@@ -95,6 +102,23 @@ class Step(StepWriter):
 
     _exit: str | None = None
     _nesting = 0
+    _scratch = 0
+    """Bytes of scratch memory that belong to other threads."""
+
+    def body(self, side_by_side: Iterable[Stretch]) -> None:
+        """Write the body of the plan, with the branches of some stretches side by side."""
+        instructions, at, spent = self.plan.body.instructions, 0, 0
+        for stretch in side_by_side:
+            self.sequence(Sequence(instructions[at : stretch.first]))
+            done = [work_of(each) for each in instructions[at : stretch.end] if not isinstance(each, CONTROL_FLOW)]
+            spent += sum(work.flops + work.nbytes for work in done)
+            if is_long(spent):
+                self.poll()
+                spent = 0
+            self.beside([[instructions[i] for i in share] for share in stretch.shares])
+            self.straight([instructions[i] for i in stretch.after])
+            at = stretch.end
+        self.sequence(Sequence(instructions[at:]))
 
     def sequence(self, body: Sequence) -> None:
         """Write all instructions of `body`. The code reads the stop word after every stretch of long work."""
@@ -103,7 +127,7 @@ class Step(StepWriter):
         many = len(body.instructions) > 2 * OUTLINED_KERNELS
         for each in body.instructions:
             poll()
-            if isinstance(each, Loop | Branch | ArrayWork):
+            if isinstance(each, CONTROL_FLOW):
                 self.straight(waiting)
                 self.instruction(each)
                 continue
@@ -127,23 +151,42 @@ class Step(StepWriter):
         waiting.clear()
 
     def outlined(self, waiting: list[Instruction]) -> None:
-        """Write the waiting instructions to a separate function.
+        """Write the waiting instructions to a separate function, and a call of it."""
+        name, arguments = self._apart(waiting, self._addresses(waiting))
+        self.f.do(f"call void @{name}({', '.join(map(str, arguments))})")
 
-        Its parameters are those of `step`, and addresses known only here.
+    def beside(self, shares: list[list[Instruction]]) -> None:
+        """Write a task whose chunks are the instructions of one thread each, and a call that runs all of them."""
+        roots = self._addresses([each for share in shares for each in share])
+        threads, self.threads = self.threads, 1
+        parts = []
+        for share in shares:
+            parts.append(self._apart(list(share), roots))
+            self._scratch += max((kernels.scratch_bytes(each) for each in share if isinstance(each, Kernel)), default=0)
+        self.threads, self._scratch = threads, 0
+        task = parallel.choice_task(self.module, [name for name, _ in parts], len(parts[0][1]))
+        parallel.run(self.module, self.f, task, parts[0][1], len(parts))
+
+    def _addresses(self, instructions: list[Instruction]) -> dict[Root, IRValue]:
+        """The roots of some instructions whose addresses are known only in this function."""
+        touched = dict.fromkeys(root for each in instructions for root in (*each.reads(), *each.writes()))
+        return {root: self.roots[root] for root in touched if root in self.roots and root != self.plan.error.root}
+
+    def _apart(self, waiting: list[Instruction], known: dict[Root, IRValue]) -> tuple[str, list[IRValue]]:
+        """Write the waiting instructions to a separate function; its name and the arguments of a call.
+
+        Its parameters are those of `step`, and the addresses of `known`.
         """
         outer, roots = self.f, self.roots
-        error = self.plan.error.root
-        used = dict.fromkeys(root for each in waiting for root in (*each.reads(), *each.writes()) if root in roots)
-        used.pop(error, None)
-        arguments = [*outer.params, *(roots[root] for root in used)]
-        names = [p.name.removeprefix("%") for p in outer.params] + [f"root{i}" for i in range(len(used))]
+        own = outer.params[: len(self.arguments)]
+        names = [p.name.removeprefix("%") for p in own] + [f"root{i}" for i in range(len(known))]
         name = f"group{len(self.module.functions)}"
         self.f = f = Function(name, [(each, "ptr") for each in names], noalias=False)
-        self.roots = dict(zip(used, f.params[len(outer.params) :], strict=True)) | {error: f.param("control")}
+        self.roots = dict(zip(known, f.params[len(own) :], strict=True)) | {self.plan.error.root: f.param("control")}
         self.straight(waiting)
         self.module.functions.append(f)
         self.f, self.roots = outer, roots
-        outer.do(f"call void @{name}({', '.join(map(str, arguments))})")
+        return name, [*own, *known.values()]
 
     def poll(self) -> None:
         """Leave the step if the stop word is set."""
@@ -423,8 +466,8 @@ class Step(StepWriter):
         self.module.polls |= is_long(kernels.work(each))
         chunks = parallel.kernel_chunks(each, self.threads)
         if room:
-            addresses.append(self.f.at(self.f.param("arena"), I64(self.arena.size), "uint8"))
-            self.module.scratch = max(self.module.scratch, chunks * room)
+            addresses.append(self.f.at(self.f.param("arena"), I64(self.arena.size + self._scratch), "uint8"))
+            self.module.scratch = max(self.module.scratch, self._scratch + chunks * room)
         if chunks > 1:
             task = parallel.kernel_task(self.module, name, each, chunks)
             parallel.run(self.module, self.f, task, addresses, chunks)

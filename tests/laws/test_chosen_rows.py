@@ -4,6 +4,7 @@ only its arrays, and has the same bits on every run, whatever an earlier run lef
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,8 @@ from core.codegen.backend import CpuBackend
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import Executable, GradientQuery, compile_gradient
 from core.ir.errors import ExecutionError
-from core.plan import data, linear, rows_at, sized, sizes
+from core.plan import data, linear, rows_at, side_by_side, sized, sizes
+from core.plan.side_by_side import Limits
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
@@ -45,6 +47,7 @@ def rare_forms(monkeypatch):
     monkeypatch.setattr(parallel, "LONG", 1)
     monkeypatch.setattr(parallel, "LONG_PRODUCT", 1)
     monkeypatch.setattr(rows_at, "LEAST", 2)
+    monkeypatch.setattr(side_by_side, "LIMITS", Limits(longest=1e18, heavy=0.0, gain=-math.inf))
     for module in (data, sizes, sized, linear, step):
         monkeypatch.setattr(module, "PRODUCT_BLOCK", BLOCK)
 

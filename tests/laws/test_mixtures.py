@@ -5,6 +5,7 @@ otherwise.
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import optimize
 from core.ir import Block
 from core.ops.common.types import as_dtype
-from core.plan import gathered_products, moments, rows_at
+from core.plan import gathered_products, moments, rows_at, side_by_side
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
@@ -70,6 +71,8 @@ def rare_forms(draw: random.Random, monkeypatch: pytest.MonkeyPatch) -> CpuBacke
             squares, channels=1, squares=1, products=1e9, vectors=rare.choice((8, 99)), block=rare.choice((1, 32)),
             elements=rare.choice((1, 2**12, 2**16)), terms=rare.choice((1, 256)),
         )  # fmt: skip
+    many = side_by_side.Limits(longest=1e18, heavy=0.0, gain=-math.inf)
+    monkeypatch.setattr(side_by_side, "LIMITS", rare.choice((many, many, side_by_side.LIMITS)))
     backend = CpuBackend()
     backend.target = replace(CPU_TARGET, stripes=limits, winograd=squares)  # type: ignore[misc]
     return backend

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,18 @@ from service.ipc.shared_memory import SharedMemoryReader
 pytestmark = pytest.mark.anyio
 
 MIB = 2**17  # int64 elements in 1 MiB
+
+
+@pytest.fixture(scope="module", params=[pytest.param("asyncio", marks=pytest.mark.slow), "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    return "asyncio", {"use_uvloop": request.param == "uvloop"}
+
+
+@pytest.fixture(scope="module")
+async def shared_pool(open_pool) -> AsyncIterator[EmbeddedPool]:
+    """One pool for the calls that change nothing for the others."""
+    async with open_pool() as opened:
+        yield opened
 
 
 class Parts(list[tuple[int, np.ndarray]]):
@@ -42,37 +55,37 @@ def check(parts: Parts, sizes: list[int]) -> None:
     [[], [0], [3, 0, 7], [100] * 500, [1, MIB, 1, 2 * MIB, 1], [MIB // 2] * 40, [20 * MIB, 1, 150 * MIB, 1, 3]],
     ids=["nothing", "empty", "small", "many", "growing", "files", "huge"],
 )
-async def test_parts_arrive_complete_and_in_order_before_the_answer(pool: EmbeddedPool, sizes):
+async def test_parts_arrive_complete_and_in_order_before_the_answer(shared_pool: EmbeddedPool, sizes):
     for _ in range(2):  # the second call reuses the shared-memory files of the first
         parts = Parts()
-        reply = await pool.call("count", {"sizes": sizes}, deadline=60, on_part=parts)
+        reply = await shared_pool.call("count", {"sizes": sizes}, deadline=60, on_part=parts)
 
         check(parts, sizes)
         assert reply.result == {"said": len(sizes)}
         np.testing.assert_array_equal(reply.tensors["last"], np.arange(5))
-    assert (await pool.call("echo", {}, {"x": np.ones(3)}, deadline=5)).tensors["x"].tolist() == [1, 1, 1]
+    assert (await shared_pool.call("echo", {}, {"x": np.ones(3)}, deadline=5)).tensors["x"].tolist() == [1, 1, 1]
 
 
-async def test_parts_of_simultaneous_calls_do_not_mix(pool: EmbeddedPool):
+async def test_parts_of_simultaneous_calls_do_not_mix(shared_pool: EmbeddedPool):
     sizes = [[10 + k] * 200 for k in range(4)]
     parts = [Parts() for _ in sizes]
 
-    calls = (pool.call("count", {"sizes": s}, deadline=30, on_part=h) for s, h in zip(sizes, parts, strict=True))
+    calls = (shared_pool.call("count", {"sizes": s}, deadline=30, on_part=h) for s, h in zip(sizes, parts, strict=True))
     await asyncio.gather(*calls)
 
     for each, size in zip(parts, sizes, strict=True):
         check(each, size)
 
 
-async def test_a_call_without_callback_drops_its_parts(pool: EmbeddedPool):
-    assert (await pool.call("count", {"sizes": [5, 2 * MIB]}, deadline=30)).result == {"said": 2}
+async def test_a_call_without_callback_drops_its_parts(shared_pool: EmbeddedPool):
+    assert (await shared_pool.call("count", {"sizes": [5, 2 * MIB]}, deadline=30)).result == {"said": 2}
 
 
-async def test_parts_of_a_failing_call_arrive(pool: EmbeddedPool):
+async def test_parts_of_a_failing_call_arrive(shared_pool: EmbeddedPool):
     parts = Parts()
 
     with pytest.raises(RemoteError) as error:
-        await pool.call("count", {"sizes": [4, 5], "end": "fail"}, deadline=30, on_part=parts)
+        await shared_pool.call("count", {"sizes": [4, 5], "end": "fail"}, deadline=30, on_part=parts)
 
     assert error.value.code == "too_many_trips"
     check(parts, [4, 5])

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.paths import ROOT
 from tests.service.conftest import Served
 
-SECONDS = 600 if os.environ.get("BACKPASS_TEST_PROGRAMS") else 30
+SECONDS = 600 if os.environ.get("BACKPASS_TEST_PROGRAMS") else 15
 """`make test-all` runs twenty times as long."""
 
 CHECKS = "problem_documents,content_type_conformance,response_schema_conformance"
