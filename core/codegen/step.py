@@ -115,6 +115,7 @@ class Step(StepWriter):
             if is_long(spent):
                 self.poll()
                 spent = 0
+            self.straight([instructions[i] for i in stretch.ahead])
             self.beside([[instructions[i] for i in share] for share in stretch.shares])
             self.straight([instructions[i] for i in stretch.after])
             at = stretch.end

@@ -20,6 +20,7 @@ The plan, as data:
     systems       specs of factorisations, eigenvalues and triangular systems
     merge_specs   specs of the kernels that merge rows by their numbers
     lookups       specs of the kernels that walk tables: rows of sequences, sorted vectors, boxes, scores of labels
+    side_by_side  stretches of small instructions whose branches run side by side
     arena         the arena map: offsets of arrays, from the instructions that first write and last read them
     work          operations and bytes of an instruction, for profiles
 

@@ -8,12 +8,16 @@ that go on to the layers before.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from core.ir.stop import poll
 from core.ops.common.types import as_dtype
-from core.plan.data import Gemm, Instruction, Kernel, Root, Rows, View
+from core.plan.data import Gemm, Instruction, Interpreted, Kernel, Limited, Root, Rows, View
+from core.plan.flow import Branch, Loop
+from core.plan.growing import ArrayWork
+from core.plan.striped import Striped
 from core.plan.work import work_of
 
 __all__ = ["Limits", "Stretch", "stretches"]
@@ -25,34 +29,39 @@ class Limits:
 
     longest: of one instruction; a longer one is divided among the threads itself.
     heavy:   an instruction that joins two branches of this time runs after both.
-    gain:    the least time that a stretch must save.
+    gain:    the least time that a stretch must save. A thread that sleeps needs as long to wake.
     window:  most instructions of a stretch.
-    starts:  most places at which the search for stretches begins.
+    starts:  most places at which a stretch may begin: those behind which most branches begin.
     """
 
     longest: float = 20_000.0
     heavy: float = 2_000.0
-    gain: float = 4_000.0
+    gain: float = 25_000.0
     window: int = 200
-    starts: int = 300
+    starts: int = 32
 
 
 LIMITS = Limits()
 
-FORK_NS = 1_500.0
-"""What a fork costs, with the way of the data between caches."""
+BARRIERS = (Loop, Branch, ArrayWork, Interpreted, Limited, Striped)
+"""Instructions that a stretch does not contain."""
+
+FORK_NS, CROSSING_NS = 2_000.0, 800.0
+"""What a fork costs, and what an instruction costs more whose operands come from the caches of another core."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """Instructions from position `first` to before `end`.
 
+    ahead:  the positions that run first, on one thread, such as lookups at positions that the program is given.
     shares: the positions that each thread runs, in their order.
-    after:  the positions that run after all of these, on one thread: what joins branches.
+    after:  the positions that run last, on one thread: what joins branches.
     """
 
     first: int
     end: int
+    ahead: tuple[int, ...]
     shares: tuple[tuple[int, ...], ...]
     after: tuple[int, ...]
 
@@ -61,18 +70,19 @@ class Stretch:
 class _Place:
     """The elements that an instruction touches in one root.
 
-    axes: (size, stride in elements) of each axis; None: anything in the root.
+    view, axes: where it begins, and (size, stride in elements) of each axis; None: anything in the root.
     """
 
-    view: View
+    root: Root
     written: bool
+    view: View | None = None
     axes: Sequence[tuple[int, int]] | None = None
     _span: tuple[int, list[tuple[int, int]]] | None = None
 
     def span(self) -> tuple[int, list[tuple[int, int]]]:
         """The first byte, and (size, stride in bytes) of each axis that moves, the largest stride first."""
         if self._span is None:
-            assert self.axes is not None, "a place of known axes"
+            assert self.view is not None and self.axes is not None, "a place of known axes"
             size = as_dtype(self.view.dtype).itemsize
             moving = [(n, stride * size) for n, stride in self.axes if n > 1 and stride]
             low = self.view.offset * size + sum((n - 1) * stride for n, stride in moving if stride < 0)
@@ -86,15 +96,17 @@ def stretches(instructions: Sequence[Instruction], threads: int) -> list[Stretch
     if threads < 2:
         return []
     limits = LIMITS
-    times = [_time(each) if _is_plain(each) else math.inf for each in instructions]
+    times = [math.inf if isinstance(each, BARRIERS) else _time(each) for each in instructions]
+    if sum(each for each in times if each <= limits.longest) * (1 - 1 / threads) < limits.gain:
+        return []
+    plain = [_is_plain(each) for each in instructions]
     before = _conflicts(instructions, times, limits)
-    starts = {
-        max(conflicts, default=-1) + 1 for i, conflicts in enumerate(before) if max(conflicts, default=-1) < i - 1
-    }
+    needs = [max(conflicts, default=-1) for conflicts in before]
+    starts = Counter(need + 1 for i, need in enumerate(needs) if need < i - 1)
     found = []
-    for start in sorted(starts)[: limits.starts]:
+    for start, _ in starts.most_common(limits.starts):
         poll()
-        stretch, gain = _from(start, times, before, threads, limits)
+        stretch, gain = _from(start, times, plain, before, threads, limits)
         if stretch is not None:
             found.append((gain, stretch))
     chosen: list[Stretch] = []
@@ -105,17 +117,23 @@ def stretches(instructions: Sequence[Instruction], threads: int) -> list[Stretch
 
 
 def _from(
-    start: int, times: list[float], before: list[list[int]], threads: int, limits: Limits
+    start: int, times: list[float], plain: list[bool], before: list[list[int]], threads: int, limits: Limits
 ) -> tuple[Stretch | None, float]:
     """The stretch that begins at `start`, and the time it saves; None if that is too little."""
     branch: dict[int, int] = {}  # position -> the number of its branch
     members: dict[int, list[int]] = {}
     spent: dict[int, float] = {}
+    ahead: set[int] = set()
     after: set[int] = set()
+    ordered = False  # whether an instruction that may report an error runs last; the later ones then do, too
     for at in range(start, min(start + limits.window, len(times))):
         if times[at] > limits.longest:
             break
-        needed = [i for i in before[at] if i >= start]
+        needed = [i for i in before[at] if i >= start and i not in ahead]
+        if not plain[at]:
+            ordered = ordered or bool(needed)
+            (after if ordered else ahead).add(at)
+            continue
         joined = {branch[i] for i in needed if i not in after}
         if not after.isdisjoint(needed) or sum(spent[each] >= limits.heavy for each in joined) > 1:
             after.add(at)
@@ -133,18 +151,17 @@ def _from(
     for own in sorted(members, key=lambda each: (-spent[each], each)):
         least = loads.index(min(loads))
         shares[least] += members[own]
-        loads[least] += spent[own]
-    gain = sum(loads) - max(loads, default=0.0) - FORK_NS
+        loads[least] += spent[own] + CROSSING_NS * len(members[own])
+    gain = sum(spent.values()) - max(loads, default=0.0) - FORK_NS
     if not branch or gain < limits.gain:
         return None, 0.0
     end = max(branch) + 1
-    return Stretch(
-        start, end, tuple(tuple(sorted(each)) for each in shares), tuple(sorted(i for i in after if i < end))
-    ), gain
+    aside = (tuple(sorted(i for i in each if i < end)) for each in (ahead, after))
+    return Stretch(start, end, next(aside), tuple(tuple(sorted(each)) for each in shares), next(aside)), gain
 
 
 def _is_plain(each: Instruction) -> bool:
-    """Whether an instruction can run beside others: it reports no error, and its sums need no memory of threads."""
+    """Whether an instruction can run beside others: it reports no error, and needs no memory for sums of threads."""
     if isinstance(each, Rows):
         return not each.kernel.merged and all(i.kind != "check" for i in each.kernel.code)
     if isinstance(each, Gemm):
@@ -167,14 +184,14 @@ def _conflicts(instructions: Sequence[Instruction], times: list[float], limits: 
         own: dict[int, None] = {}
         places = list(_places(each)) if times[at] <= limits.longest else []
         for place in places:
-            there = touched.setdefault(place.view.root, [])
+            there = touched.setdefault(place.root, [])
             while there and there[0][0] <= at - limits.window:
                 there.pop(0)
             for i, other in there:
                 if i not in own and (place.written or other.written) and not _apart(place, other):
                     own[i] = None
         for place in places:
-            touched[place.view.root].append((at, place))
+            touched[place.root].append((at, place))
         found.append(list(own))
     return found
 
@@ -185,15 +202,15 @@ def _places(each: Instruction) -> Iterator[_Place]:
         sizes = (*each.kernel.outer, each.kernel.inner)
         for i, (view, operand) in enumerate(zip(each.views, each.kernel.operands, strict=True)):
             axes = None if i in anywhere else list(zip(sizes, (*operand.outer, operand.inner), strict=True))
-            yield _Place(view, operand.written, axes)
+            yield _Place(view.root, operand.written, view, axes)
     elif isinstance(each, Gemm):
         for view, written in ((each.a, False), (each.b, False), (each.c, True)):
-            yield _Place(view, written, list(zip(view.shape, view.strides, strict=True)))
+            yield _Place(view.root, written, view, list(zip(view.shape, view.strides, strict=True)))
         if each.then is not None:
             yield from _places(each.then)
-    elif isinstance(each, Kernel):
-        written = len(each.views) - each.written
-        yield from (_Place(view, i >= written) for i, view in enumerate(each.views))
+    else:
+        changed = set(each.writes())
+        yield from (_Place(root, root in changed) for root in changed.union(each.reads()))
 
 
 def _apart(some: _Place, other: _Place) -> bool:

@@ -20,7 +20,7 @@ from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
 from core.plan import arrange, plan_block, side_by_side
 from core.plan.arena import ArenaMap
-from core.plan.data import Gemm, Instruction, Kernel, Root, Rows, View
+from core.plan.data import Gemm, Instruction, Root, Rows, View
 from core.plan.partition import plan_parts
 from core.plan.side_by_side import Limits, Stretch, _apart, _Place, stretches
 from core.runtime.native import native_interpreter
@@ -83,13 +83,9 @@ def touched(each: Instruction, arena: ArenaMap) -> tuple[Bytes, Bytes]:
             more = touched(each.then, arena)
             everything |= more[0]
             written |= more[1]
-    elif isinstance(each, Kernel):
-        for i, view in enumerate(each.views):
-            whole = replace(view, offset=0)
-            axes = [(view.root.nbytes // as_dtype(view.dtype).itemsize, 1)]
-            add(whole, axes, i >= len(each.views) - each.written)
     else:
-        raise TypeError(each)
+        for root in {*each.reads(), *each.writes()}:
+            add(View(root, "bool", (), ()), [(root.nbytes, 1)], root in {*each.writes()})
     return everything, written
 
 
@@ -102,10 +98,12 @@ def check(block: Block, threads: int) -> list[Stretch]:
         arena = arrange(plan, chosen)
         for stretch in chosen:
             owner = {at: number for number, share in enumerate(stretch.shares) for at in share}
-            assert sorted([*owner, *stretch.after]) == list(range(stretch.first, stretch.end))
+            assert sorted([*stretch.ahead, *owner, *stretch.after]) == list(range(stretch.first, stretch.end))
+            apart = [at for at in (*stretch.ahead, *stretch.after) if not isinstance(instructions[at], Rows | Gemm)]
+            assert apart == sorted(apart), "checks keep their order"
             memory = {at: touched(instructions[at], arena) for at in range(stretch.first, stretch.end)}
             for i, j in combinations(memory, 2):
-                in_order = j in stretch.after or (i in owner and owner[i] == owner.get(j))
+                in_order = i in stretch.ahead or j in stretch.after or (i in owner and owner[i] == owner.get(j))
                 if not in_order:
                     assert memory[i][1].isdisjoint(memory[j][0])
                     assert memory[j][1].isdisjoint(memory[i][0])
@@ -179,7 +177,7 @@ def test_places_that_count_as_apart_have_no_byte_in_common():
         for dtype in rng.choice(["float32", "bool", "float64"], 2):
             axes = [(int(rng.integers(1, 5)), int(rng.choice([-6, -2, 0, 1, 2, 3, 6, 8, 12]))) for _ in range(3)]
             view = View(root, str(dtype), (), (), int(rng.integers(100, 140)))
-            places.append(_Place(view, True, axes))
+            places.append(_Place(root, True, view, axes))
             found.append(set(elements(view, axes)))
         if _apart(*places):
             apart += 1
