@@ -110,8 +110,7 @@ class Step(StepWriter):
         instructions, at, spent = self.plan.body.instructions, 0, 0
         for stretch in side_by_side:
             self.sequence(Sequence(instructions[at : stretch.first]))
-            done = [work_of(each) for each in instructions[at : stretch.end] if not isinstance(each, CONTROL_FLOW)]
-            spent += sum(work.flops + work.nbytes for work in done)
+            spent += sum(map(self.spent, instructions[at : stretch.end]))
             if is_long(spent):
                 self.poll()
                 spent = 0
@@ -136,12 +135,19 @@ class Step(StepWriter):
                 self.straight(waiting)
                 self.poll()
                 spent = 0
-            work = work_of(each)
-            spent += work.flops + work.nbytes
+            spent += self.spent(each)
             waiting.append(each)
             if many and len(waiting) == OUTLINED_KERNELS:
                 self.outlined(waiting)
         self.straight(waiting)
+
+    def spent(self, each: Instruction) -> int:
+        """The work of an instruction between two reads of the stop word; loops read it themselves."""
+        poll()
+        if isinstance(each, CONTROL_FLOW):
+            return 0
+        work = work_of(each)
+        return work.flops + work.nbytes
 
     def straight(self, waiting: list[Instruction]) -> None:
         """Write the waiting instructions, which have no control flow."""

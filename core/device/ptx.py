@@ -184,10 +184,9 @@ def _params(launch: Launch) -> str:
 SHORT = 20_000
 """Characters up to which the text of a function, times its calls, is inline in all of them."""
 
-CROWDED, LONG = 100_000, 8_000
-"""In a kernel of more than CROWDED characters, with its functions inline, products (functions of more than LONG
-characters, with barriers of the block) stay calls: registers do not suffice for several of them and the values around
-them, as in the body of a loop."""
+CROWDED, SEVERAL = 100_000, 4
+"""In a kernel of more than CROWDED characters, with its functions inline, SEVERAL products or more stay calls: there are
+not enough registers for all of them and the values around them, as in the body of a loop."""
 
 
 def _inlined(text: str, kernels: Collection[str]) -> str:
@@ -209,14 +208,15 @@ def _inlined(text: str, kernels: Collection[str]) -> str:
     return pattern.sub(marked, text)
 
 
-def _products_in_crowded(kernel: str, bodies: Mapping[str, str]) -> list[str]:
+def _products_in_crowded(kernel: str, bodies: Mapping[str, str]) -> set[str]:
     """The products of a kernel that is too long with its functions inline. bodies: the text of each function."""
     reached = [kernel]
     for name in reached:  # the list grows during the loop
         reached += [each for each in re.findall(r"call void @(\w+)\(", bodies[name]) if each in bodies]
     if sum(len(bodies[name]) for name in reached) <= CROWDED:
-        return []
-    return [name for name in reached if len(bodies[name]) > LONG and "@dev_block_barrier(" in bodies[name]]
+        return set()
+    products = {name for name in reached if name.startswith("product")}
+    return products if len(products) >= SEVERAL else set()
 
 
 PTX_INPUT = 2

@@ -96,7 +96,7 @@ def stretches(instructions: Sequence[Instruction], threads: int) -> list[Stretch
     if threads < 2:
         return []
     limits = LIMITS
-    times = [math.inf if isinstance(each, BARRIERS) else _time(each) for each in instructions]
+    times = [_time(each) for each in instructions]
     if sum(each for each in times if each <= limits.longest) * (1 - 1 / threads) < limits.gain:
         return []
     plain = [_is_plain(each) for each in instructions]
@@ -105,7 +105,6 @@ def stretches(instructions: Sequence[Instruction], threads: int) -> list[Stretch
     starts = Counter(need + 1 for i, need in enumerate(needs) if need < i - 1)
     found = []
     for start, _ in starts.most_common(limits.starts):
-        poll()
         stretch, gain = _from(start, times, plain, before, threads, limits)
         if stretch is not None:
             found.append((gain, stretch))
@@ -127,6 +126,7 @@ def _from(
     after: set[int] = set()
     ordered = False  # whether an instruction that may report an error runs last; the later ones then do, too
     for at in range(start, min(start + limits.window, len(times))):
+        poll()
         if times[at] > limits.longest:
             break
         needed = [i for i in before[at] if i >= start and i not in ahead]
@@ -171,6 +171,9 @@ def _is_plain(each: Instruction) -> bool:
 
 
 def _time(each: Instruction) -> float:
+    poll()
+    if isinstance(each, BARRIERS):
+        return math.inf
     work = work_of(each)
     return 100.0 + work.flops / (4 if isinstance(each, Rows) else 40) + work.nbytes / 20
 

@@ -34,7 +34,7 @@ SAVED = 40
 """Bytes of registers of its caller that a called function may save. It does so once a call, which is no spill, but
 nvJitLink reports it as one."""
 
-QUICK = ("mlp_small", "branch", "elementwise")
+QUICK = ("mlp_small", "branch", "elementwise", "rnn_while_10")
 
 
 def codes_of(block: Block, label: str, rules: Rules = RULES) -> Iterator[tuple[str, DeviceCode]]:
