@@ -185,8 +185,8 @@ SHORT = 20_000
 """Characters up to which the text of a function, times its calls, is inline in all of them."""
 
 CROWDED, SEVERAL = 100_000, 4
-"""In a kernel of more than CROWDED characters, with its functions inline, SEVERAL products or more stay calls: there are
-not enough registers for all of them and the values around them, as in the body of a loop."""
+"""In a kernel of more than CROWDED characters, with its functions inline, SEVERAL products or more stay calls: there
+are not enough registers for all of them and the values around them, as in the body of a loop."""
 
 
 def _inlined(text: str, kernels: Collection[str]) -> str:
