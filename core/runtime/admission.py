@@ -18,15 +18,15 @@ def admission_peak(interpreter: Interpreter) -> Memory:
     """The peak of one run, not counting its arguments: temporary arrays of kernels and arenas included."""
     block = interpreter.block
     types: dict[str, Type] = {**block.types}
-    for call in interpreter.calls:
-        if call.op.type == NATIVE:  # its results of open sizes are parts of arrays of the largest size
-            given = call.op.attrs["region"].plan.results
-            types |= {n: TensorType(v.shape, v.dtype) for n, v in zip(call.op.outputs, given, strict=False)}
-    parts = Block(block.params, tuple(call.op for call in interpreter.calls), block.results, types)
+    for op in interpreter.ops:
+        if op.type == NATIVE:  # its results of open sizes are parts of arrays of the largest size
+            given = op.attrs["region"].plan.results
+            types |= {n: TensorType(v.shape, v.dtype) for n, v in zip(op.outputs, given, strict=False)}
+    parts = Block(block.params, interpreter.ops, block.results, types)
     found = lives(parts, TRIPS, scratch=True)
-    for i, call in enumerate(interpreter.calls):
-        if call.op.type == NATIVE:
-            region = call.op.attrs["region"]
+    for i, op in enumerate(interpreter.ops):
+        if op.type == NATIVE:
+            region = op.attrs["region"]
             found.inside[i] = region.arena_bytes + max(
                 [0, *(_interpreted_bytes(each.block) for each in region.plan.interpreted)]
             )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from core.ir import Block, Op
 from core.passes.row_bounds import bound_rows
 from core.plan.partition import plan_parts
 from core.runtime.backend import Backend
-from core.runtime.reference import NATIVE, Interpreter, interpreter_of, largest_array
+from core.runtime.reference import NATIVE, Interpreter, largest_array
 
 __all__ = ["native_interpreter"]
 
@@ -29,7 +27,7 @@ def native_interpreter(block: Block, backend: Backend, timed: bool = False) -> I
         else:
             attrs, own = {"region": backend.compile(part, timed)}, part.block
             ops.append(Op(NATIVE, own.params, own.results, attrs, own.ops[0].location))
-    parts = interpreter_of(Block(block.params, tuple(ops), block.results, block.types))
+    parts = Block(block.params, tuple(ops), block.results, block.types)
     alone = len(ops) == 1 and ops[0].type == NATIVE and (ops[0].inputs, ops[0].outputs) == (block.params, block.results)
     region = ops[0].attrs["region"] if alone else None
-    return replace(parts, block=block, largest=largest_array(block), region=region, picks=picks)
+    return Interpreter(block, largest_array(block), region, picks, parts)

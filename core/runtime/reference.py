@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from types import ModuleType
 from typing import Any
 
@@ -56,7 +56,7 @@ class OpCall:
     keeps: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Interpreter:
     """A block with its kernels chosen. Call it with a run and arrays; it returns the results, in order.
 
@@ -65,13 +65,24 @@ class Interpreter:
     largest: bytes of the largest array whose size is known, inner blocks included.
     region:  the compiled region that is the whole block, if there is one.
     picks:   the results, if they are not those of the block in their order (see `core.passes.row_bounds`).
+    parts:   the same block in regions and single ops, which run instead of its own ops.
     """
 
     block: Block
-    calls: tuple[OpCall, ...]
     largest: int
     region: Region | None = None
     picks: tuple[Pick, ...] | None = None
+    parts: Block | None = None
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """What runs: regions and single ops."""
+        return (self.parts or self.block).ops
+
+    @cached_property
+    def calls(self) -> tuple[OpCall, ...]:
+        """The ops, ready to call. They are made for the first run: a block that becomes machine code needs none."""
+        return _calls_of(self.parts or self.block)
 
     def __call__(
         self, run: Run, *args: Any, watch: Mapping[str, Callable[[Any], None]] | None = None
@@ -177,8 +188,11 @@ def _notify(watch: Mapping[str, Callable[[Any], None]], names: Iterable[str], en
 
 def interpreter_of(block: Block) -> Interpreter:
     """An interpreter of `block`, whose composites must be expanded. Inner blocks become interpreters too."""
+    return Interpreter(block, largest_array(block))
+
+
+def _calls_of(block: Block) -> tuple[OpCall, ...]:
     calls: list[OpCall] = []
-    inner: list[int] = []
     needed = {*block.results, HOLE}
     for op in reversed(block.ops):
         poll()
@@ -190,7 +204,6 @@ def interpreter_of(block: Block) -> Interpreter:
             continue
         spec = lookup(op.type)
         attrs = {k: interpreter_of(v) if isinstance(v, Block) else v for k, v in op.attrs.items()}
-        inner += [v.largest for v in attrs.values() if isinstance(v, Interpreter)]
         call = partial(spec.body, **attrs)
         if spec.reports:
             call = partial(_reporting, op, call)
@@ -200,7 +213,7 @@ def interpreter_of(block: Block) -> Interpreter:
         keeps = spec.kind != "control" and any(isinstance(block.types[n], StackType) for n in op.outputs)
         needs = 0 if spec.kind == "control" else _needs(op, block)
         calls.append(OpCall(op, call, op.inputs, tuple(dead), takes_run, grows, seconds, needs, keeps))
-    return Interpreter(block, tuple(reversed(calls)), max([_largest_result(block), *inner]))
+    return tuple(reversed(calls))
 
 
 def largest_array(block: Block) -> int:

@@ -421,7 +421,7 @@ def _timed(compile: Callable[[], Executable]) -> tuple[Executable, float]:
 def _reading_only(executable: Executable) -> Executable:
     """`executable` without its unread inputs: an accuracy needs no dropout key, and logits need no labels."""
     block = executable.interpreter.block
-    read = set(block.results).union(*(each.inputs for each in executable.interpreter.calls))
+    read = set(block.results).union(*(each.inputs for each in executable.interpreter.ops))
     kept = [i for i, name in enumerate(block.params) if name in read]
     narrowed = replace(block, params=tuple(block.params[i] for i in kept))
     interpreter = replace(executable.interpreter, block=narrowed)

@@ -43,7 +43,9 @@ def watched(executable: Executable, ran: list[tuple[str, ...]]) -> Executable:
         return replace(each, call=partial(call))
 
     calls = tuple(noted(each) for each in executable.interpreter.calls)
-    return replace(executable, interpreter=replace(executable.interpreter, calls=calls))
+    interpreter = replace(executable.interpreter)
+    vars(interpreter)["calls"] = calls  # in place of those that the property makes
+    return replace(executable, interpreter=interpreter)
 
 
 def told(program: Any, query: GradientQuery, values: Any) -> list[tuple[str, int]]:
