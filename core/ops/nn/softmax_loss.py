@@ -38,7 +38,7 @@ def _np_softmax(x, axis=-1):
 
 
 def of_nothing(size: int) -> Empty:
-    """What the maximum over an axis of a softmax is where it is empty, which only the run tells if the size is open."""
+    """The attribute `empty` of the maximum that a softmax subtracts: an axis of open size (-1) may turn out empty."""
     return "identity" if size < 0 else "error"
 
 
