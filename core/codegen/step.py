@@ -126,7 +126,6 @@ class Step(StepWriter):
         waiting: list[Instruction] = []
         many = len(body.instructions) > 2 * OUTLINED_KERNELS
         for each in body.instructions:
-            poll()
             if isinstance(each, CONTROL_FLOW):
                 self.straight(waiting)
                 self.instruction(each)

@@ -209,7 +209,10 @@ def _inlined(text: str, kernels: Collection[str]) -> str:
 
 
 def _products_in_crowded(kernel: str, bodies: Mapping[str, str]) -> set[str]:
-    """The products of a kernel that is too long with its functions inline. bodies: the text of each function."""
+    """The products of a kernel that is too long with its functions inline; their names begin with "product".
+
+    bodies: the text of each function.
+    """
     reached = [kernel]
     for name in reached:  # the list grows during the loop
         reached += [each for each in re.findall(r"call void @(\w+)\(", bodies[name]) if each in bodies]

@@ -1,8 +1,7 @@
 """Stretches of small instructions that threads run side by side, because their branches do not read each other.
 
-An instruction that takes a few microseconds gains nothing from several threads, but branches of a net that consist of
-such instructions do: towers, the two directions of a bidirectional net, the gradients of weights beside the gradients
-that go on to the layers before.
+An instruction that takes a few microseconds gains nothing from several threads. Branches that consist of such
+instructions do: the towers or heads of a net, and the gradients of weights beside the gradients of the layers before.
 """
 
 from __future__ import annotations
@@ -161,7 +160,7 @@ def _from(
 
 
 def _is_plain(each: Instruction) -> bool:
-    """Whether an instruction can run beside others: it reports no error, and needs no memory for sums of threads."""
+    """Whether an instruction may run beside others: it reports no error, and shares no memory for partial sums."""
     if isinstance(each, Rows):
         return not each.kernel.merged and all(i.kind != "check" for i in each.kernel.code)
     if isinstance(each, Gemm):
@@ -202,6 +201,7 @@ def _conflicts(instructions: Sequence[Instruction], times: list[float], limits: 
 def _places(each: Instruction) -> Iterator[_Place]:
     if isinstance(each, Rows):
         anywhere = {i.operand for i in each.kernel.code if i.kind in ("lookup", "accumulate")}
+        anywhere |= {n for rows in each.kernel.merged for n in (rows.x, rows.order, rows.starts)}
         sizes = (*each.kernel.outer, each.kernel.inner)
         for i, (view, operand) in enumerate(zip(each.views, each.kernel.operands, strict=True)):
             axes = None if i in anywhere else list(zip(sizes, (*operand.outer, operand.inner), strict=True))

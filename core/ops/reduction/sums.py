@@ -166,11 +166,11 @@ def _identity(dtype, sign):
     return sign * np.inf
 
 
-def _extreme_of(xp, reduce, x, axes, keepdims, sign):
-    """`reduce` of x; sign: of the infinity that a reduction of no elements gives, 0 if it is an error."""
-    if not sign or all(x.shape[i] for i in axes_of(axes, x.ndim)):
-        return reduce(x, axis=axes, keepdims=keepdims)
+def _extreme_of(xp, reduce, x, axes, keepdims, empty, sign):
+    """`reduce` of x; sign: of the infinity that is its identity."""
     over = axes_of(axes, x.ndim)
+    if empty == "error" or all(x.shape[i] for i in over):
+        return reduce(x, axis=axes, keepdims=keepdims)
     shape = [1 if i in over else n for i, n in enumerate(x.shape) if keepdims or i not in over]
     return xp.full(shape, _identity(x.dtype, sign), dtype=x.dtype)
 
@@ -198,7 +198,7 @@ def reduce_max(
     - `empty`: the maximum of no elements. `error`: there is none. `identity`: the least number of the dtype, which is
       -inf for a float.
     """
-    return _extreme_of(xp, xp.max, x, axes, keepdims, -1 if empty == "identity" else 0)
+    return _extreme_of(xp, xp.max, x, axes, keepdims, empty, -1)
 
 
 reduce_max.infer(_extreme)
@@ -214,7 +214,7 @@ def reduce_min(
     - `empty`: the minimum of no elements. `error`: there is none. `identity`: the largest number of the dtype, which is
       inf for a float.
     """
-    return _extreme_of(xp, xp.min, x, axes, keepdims, 1 if empty == "identity" else 0)
+    return _extreme_of(xp, xp.min, x, axes, keepdims, empty, 1)
 
 
 reduce_min.infer(_extreme)

@@ -20,9 +20,9 @@ from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
 from core.plan import arrange, plan_block, side_by_side
 from core.plan.arena import ArenaMap
-from core.plan.data import Gemm, Instruction, Root, Rows, View
+from core.plan.data import Gemm, Instr, Instruction, MergedOperand, Operand, Root, RowKernel, Rows, View
 from core.plan.partition import plan_parts
-from core.plan.side_by_side import Limits, Stretch, _apart, _Place, stretches
+from core.plan.side_by_side import Limits, Stretch, _apart, _conflicts, _Place, stretches
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
@@ -71,6 +71,7 @@ def touched(each: Instruction, arena: ArenaMap) -> tuple[Bytes, Bytes]:
     if isinstance(each, Rows):
         kernel = each.kernel
         whole = {i.operand for i in kernel.code if i.kind == "lookup"}
+        whole |= {n for each in kernel.merged for n in (each.x, each.order, each.starts)}
         for i, (view, operand) in enumerate(zip(each.views, kernel.operands, strict=True)):
             axes = list(zip((*kernel.outer, kernel.inner), (*operand.outer, operand.inner), strict=True))
             if i in whole:
@@ -90,7 +91,7 @@ def touched(each: Instruction, arena: ArenaMap) -> tuple[Bytes, Bytes]:
 
 
 def check(block: Block, threads: int) -> list[Stretch]:
-    """What runs beside an instruction of a stretch, or before it out of order, touches nothing that it writes."""
+    """Two instructions that run at the same time, or not in the order of the plan, share no byte that one writes."""
     found = []
     for plan in plan_parts(block, CPU_TARGET).regions:
         instructions = plan.body.instructions
@@ -166,6 +167,26 @@ def test_no_instruction_touches_what_another_one_writes_beside_it(part, monkeypa
         several += sum(len(each.shares) > 1 for each in check(optimize(vjp(block, wrt)), 2 + seed % 2))
 
     assert several > 10
+
+
+def test_a_kernel_that_merges_rows_waits_for_any_writer_of_them():
+    """The strides of such an operand do not describe what the kernel reads."""
+    x, out = Root(8 * 16, "arena", "x"), Root(2 * 16, "arena", "out")
+    order, starts = (View(Root(32, "arena", name), "int32", (8,), (1,)) for name in ("order", "starts"))
+    row = Operand("float32", (4,), 1)
+    copy = (Instr("load", "float32", True, operand=0), Instr("store", full=True, args=(0,), operand=1))
+    given = View(Root(64, "given", "y"), "float32", (4, 4), (4, 1))
+    last = Rows(RowKernel((4,), 4, (row, replace(row, written=True)), copy), (given, View(x, "float32", (), (), 16)))
+    operands = (
+        replace(row, outer=(0,)),
+        replace(row, written=True),
+        Operand("int32", (0,), 0),
+        Operand("int32", (1,), 0),
+    )
+    merged = RowKernel((2,), 4, operands, copy, (MergedOperand(0, 2, 3, 8),))
+    merging = Rows(merged, (View(x, "float32", (), ()), View(out, "float32", (), ()), order, starts))
+
+    assert _conflicts([last, merging], [1.0, 1.0], Limits()) == [[], [0]]
 
 
 def test_places_that_count_as_apart_have_no_byte_in_common():

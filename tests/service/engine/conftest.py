@@ -41,3 +41,10 @@ def open_pool() -> Pool:
 async def pool(open_pool: Pool) -> AsyncIterator[EmbeddedPool]:
     async with open_pool() as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+async def shared_pool(open_pool: Pool) -> AsyncIterator[EmbeddedPool]:
+    """One pool for the calls of a module that change nothing for the others. The module has its own `anyio_backend`."""
+    async with open_pool() as opened:
+        yield opened

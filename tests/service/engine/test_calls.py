@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import ml_dtypes
 import numpy as np
@@ -20,10 +19,8 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 
 @pytest.fixture(scope="module")
-async def pool(open_pool) -> AsyncIterator[EmbeddedPool]:
-    """One pool for the calls that change nothing for the others."""
-    async with open_pool() as opened:
-        yield opened
+def pool(shared_pool: EmbeddedPool) -> EmbeddedPool:
+    return shared_pool
 
 
 async def test_arguments_and_tensors_of_every_dtype_come_back(pool: EmbeddedPool):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,6 @@ MIB = 2**17  # int64 elements in 1 MiB
 @pytest.fixture(scope="module", params=[pytest.param("asyncio", marks=pytest.mark.slow), "uvloop"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": request.param == "uvloop"}
-
-
-@pytest.fixture(scope="module")
-async def shared_pool(open_pool) -> AsyncIterator[EmbeddedPool]:
-    """One pool for the calls that change nothing for the others."""
-    async with open_pool() as opened:
-        yield opened
 
 
 class Parts(list[tuple[int, np.ndarray]]):
