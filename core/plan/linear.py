@@ -68,15 +68,32 @@ def lower_matmul(low: Lowering, op: Op) -> None:
     if row:
         c = replace(c, shape=(*c.shape[:-1], 1, *c.shape[-1:]), strides=(*c.strides[:-1], 0, *c.strides[-1:]))
     if len(b.shape) == 2 and len(a.shape) > 2:
-        rows = a.shape[:-1]
-        m = math.prod(rows)
-        flat, flat_c = reshaped_view(a, (m, a.shape[-1])), reshaped_view(c, (m, c.shape[-1]))
-        if flat and flat_c:
-            a, c = matrix(low, flat), flat_c  # rows with gaps between them may not be the rows of a matrix
+        a, c = _rows_merged(low, a, b, c)
     if half:
         a, b = _paired(low, a, b)
     _gemm(low, op, a, b, c, accumulates)
     low.define(op.outputs[0], narrowed(low, out, type) if half else out)
+
+
+def _rows_merged(low: Lowering, a: View, b: View, c: View) -> tuple[View, View]:
+    """a [batch..., m, k] and c [batch..., m, n], with as many axes of the batch as possible as further rows.
+
+    A copy of a much smaller `a` makes all of them rows: then elementwise work on the result becomes an epilogue.
+    """
+    for first in range(len(a.shape) - 2):
+        before, rows = a.shape[:first], math.prod(a.shape[first:-1])
+        longer, longer_c = (reshaped_view(v, (*before, rows, v.shape[-1])) for v in (a, c))
+        if longer_c and longer is None and _pays_copy(low, a, b, longer_c):
+            longer = reshaped_view(low.dense(a), (rows, a.shape[-1]))
+        if longer and longer_c:
+            return matrix(low, longer), longer_c  # rows with gaps between them may not be the rows of a matrix
+    return a, c
+
+
+def _pays_copy(low: Lowering, a: View, b: View, c: View) -> bool:
+    """Whether a row-major copy of `a` takes less time than a pass over the result c [m, n], which it saves."""
+    small = 2 * math.prod(a.shape) <= math.prod(c.shape)
+    return small and len(c.shape) == 2 and low.target.products.takes_epilogue(Gemm(a, b, c))
 
 
 def _turned_destination(low: Lowering, op: Op, a: View) -> View | None:
