@@ -11,10 +11,11 @@ from core.analysis.records import record_bytes
 from core.compiler.backends import CHOSEN
 from core.cost.memory import lives
 from core.ir import Block, Op, TensorType, Type, inner_blocks
+from core.ir.aligned import LINE
 from core.ops.common.types import byte_size
 from core.passes.row_bounds import bound_rows
 from core.plan.partition import SHARES, plan_parts
-from core.runtime.memory import LINE, keeps_result
+from core.runtime.memory import keeps_result
 from core.runtime.reference import NATIVE
 
 __all__ = ["machine_code"]

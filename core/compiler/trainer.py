@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from core.compiler.compile import Executable, Outputs
+from core.ir.aligned import aligned_copy
 from core.runtime.bound_step import KEPT, bind_step
 from core.runtime.run import Run, RunLimits
 from core.runtime.sparse_rows import RowArray
@@ -30,7 +31,8 @@ class Trainer:
     def __init__(self, executable: Executable, values: Mapping[str, Any], seed: int = 0) -> None:
         self.steps = 0
         self._executable, self._seed = executable, seed
-        self._values = {name: np.array(value) for name, value in {**executable.initial_state(), **values}.items()}
+        first = {**executable.initial_state(), **values}
+        self._values = {name: aligned_copy(np.asarray(value)) for name, value in first.items()}
         self._run = Run(np, RunLimits())
         self._bound = bind_step(executable, self._values)
         self._last = Outputs()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from core.ir import TensorType, Variable
+from core.ir.aligned import aligned_empty
 from core.ir.errors import ProgramError
 from core.ir.patterns import first_match, matches
 from core.ir.slot_roles import Role
@@ -155,7 +156,7 @@ def _drawn(name: str, type: TensorType, numbers: Callable[[int], np.ndarray]) ->
 
     Raises ProgramError (bad_initializer) for numbers that are not finite in the dtype.
     """
-    found = np.empty(math.prod(type.shape), as_dtype(type.dtype))
+    found = aligned_empty((math.prod(type.shape),), as_dtype(type.dtype))
     for start in range(0, found.size, PIECE):
         poll()
         piece = found[start : start + PIECE]

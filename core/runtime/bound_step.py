@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from core.ir import Variable
+from core.ir.aligned import aligned_empty, aligned_zeros
 from core.ops.common.types import as_dtype
 from core.passes.row_bounds import Pick
 from core.runtime.backend import Backend, Region
@@ -55,7 +56,7 @@ class BoundStep:
                 continue
             read = where.get(result.name)
             if read is None:
-                second[i] = np.empty_like(first[i])
+                second[i] = aligned_empty(results[at].shape, results[at].dtype)
             else:
                 second[read], second[i] = first[i], first[read]
         self._tables = [_Table(each, results, executable.backend) for each in updated_tables(executable)]
@@ -251,7 +252,7 @@ def _side_by_side(
     found = []
     for dtype, indices in places.items():
         sizes = [-(-results[i].size // LINE) * LINE for i in indices]  # padded with zeros to whole cache lines
-        flat = np.zeros(sum(sizes), dtype)
+        flat = aligned_zeros((sum(sizes),), dtype)
         start = 0
         for i, size in zip(indices, sizes, strict=True):
             shape = results[i].shape

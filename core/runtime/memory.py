@@ -20,12 +20,10 @@ from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 
+from core.ir.aligned import LINE, aligned_empty, array_in, bytes_for
 from core.ir.errors import ExecutionError, InternalError
 
-__all__ = ["LINE", "Arena", "Arenas", "ResultPools", "Stacks", "free_idle", "idle_bytes", "keeps_result"]
-
-LINE = 64
-"""Bytes of a cache line. Arenas start at the begin of a line; their allocations are longer by a line."""
+__all__ = ["Arena", "Arenas", "ResultPools", "Stacks", "free_idle", "idle_bytes", "keeps_result"]
 
 LENT = 1 << 20
 """Fewest bytes of an arena that is shared. Finding a shared arena would take longer than a small step."""
@@ -42,8 +40,8 @@ class Arena:
     def __init__(self, size: int) -> None:
         self.size = size
         self.is_lent = False
-        self._memory = np.empty(size + LINE, np.uint8)
-        self.address = -(-self._memory.ctypes.data // LINE) * LINE
+        self._memory = aligned_empty((size,), np.dtype(np.uint8))
+        self.address = self._memory.ctypes.data
 
 
 class Arenas:
@@ -129,7 +127,7 @@ class _ResultPool:
         self.most = 0
         self._shape, self._dtype = shape, dtype
         self._large = keeps_result(math.prod(shape) * dtype.itemsize)
-        self._kept: list[np.ndarray] = []
+        self._kept: list[np.ndarray] = []  # memory of arrays, as bytes
         self._lock = threading.Lock()
 
     def array(self) -> np.ndarray:
@@ -137,12 +135,16 @@ class _ResultPool:
             return np.empty(self._shape, self._dtype)
         with self._lock:
             for i in range(len(self._kept)):
-                if sys.getrefcount(self._kept[i]) == 2:  # the list and the argument of getrefcount
-                    return self._kept[i]
-            fresh = np.empty(self._shape, self._dtype)
+                if self._is_unused(i):
+                    return array_in(self._kept[i], self._shape, self._dtype)
+            memory = np.empty(bytes_for(self._shape, self._dtype), np.uint8)
             if len(self._kept) < self.most:
-                self._kept.append(fresh)
-            return fresh
+                self._kept.append(memory)
+            return array_in(memory, self._shape, self._dtype)
+
+    def _is_unused(self, i: int) -> bool:
+        """Whether no array lies in this memory. All of them refer to it, since it owns its bytes."""
+        return sys.getrefcount(self._kept[i]) == 2  # the list and the argument of getrefcount
 
     @property
     def nbytes(self) -> int:
@@ -154,8 +156,8 @@ class _ResultPool:
         if not self._kept:
             return 0
         with self._lock:
-            unused = [i for i in range(len(self._kept)) if sys.getrefcount(self._kept[i]) == 2]
-            found = sum(self._kept[i].nbytes for i in unused)
+            unused = [i for i in range(len(self._kept)) if self._is_unused(i)]
+            found = len(unused) * self.nbytes
             if free:
                 for i in reversed(unused):
                     del self._kept[i]

@@ -21,6 +21,7 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 
+from core.ir.aligned import aligned_copy
 from service.ipc.messages import Tensor
 
 __all__ = ["INLINE_BYTES", "KEEP_BYTES", "Placed", "SharedMemoryReader", "SharedMemoryWriter", "extent"]
@@ -169,7 +170,7 @@ class SharedMemoryReader:
         arrays = {}
         for tensor in tensors:
             # a copy, because a live view would prevent the map from closing
-            arrays[tensor.name] = _view(self._map, size, tensor).copy()
+            arrays[tensor.name] = aligned_copy(_view(self._map, size, tensor))
         return arrays
 
     def trim(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from core.ir.aligned import aligned_empty
 from core.ir.errors import ExecutionError
 from service.objects import Objects, Written
 from service.objects.tensor_file import CHUNK, DamagedFile, Entry, chunks, read_entries
@@ -103,7 +104,7 @@ class CheckpointFile:
                 if names is not None and name not in names:
                     self._skip(file, end - begin, digest)
                     continue
-                array = np.empty(math.prod(shape), dtype)
+                array = aligned_empty((math.prod(shape),), dtype)
                 self._fill(file, array.view(np.uint8).data, digest)
                 assert end - begin == array.nbytes, "read_entries has checked it"
                 found[name] = array.reshape(shape)

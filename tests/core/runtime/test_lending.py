@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from bench.workloads import mlp
-from core.compiler.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training
+from core.compiler.trainer import Trainer
+from core.ir.aligned import LINE
 from core.runtime import memory
 from core.runtime.memory import Arena, Arenas
 from core.wire import read
@@ -63,6 +65,32 @@ def test_results_of_a_step_do_not_change_while_other_steps_run():
         for found, wanted in held:
             for name in wanted:
                 np.testing.assert_allclose(found[name], wanted[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_view_of_a_result_keeps_its_memory():
+    executable, workload = next(models())
+    native = executable.compiled()
+    values = {**workload.feeds, **workload.parameters}
+    view = next(iter(native.step(values).gradients.values()))[1:]
+    before = view.copy()
+
+    doubled = {name: 2 * value for name, value in workload.parameters.items()}
+    for _ in range(3):
+        native.step(workload.feeds | doubled)
+
+    np.testing.assert_array_equal(view, before)
+
+
+def test_parameters_between_steps_and_their_gradients_start_at_cache_lines():
+    _, workload = next(models())
+    training = compile_training(read(workload.program), GradientQuery(loss="loss"), Optimizer("sgd", {})).compiled()
+    trainer = Trainer(training, workload.parameters)
+    for _ in range(3):
+        trainer.step(workload.feeds)
+        last = trainer._last
+        large = [*last.parameters.values(), *last.gradients.values()]
+        assert len(large) == 8
+        assert not any(each.ctypes.data % LINE for each in large)
 
 
 def test_steps_with_equal_results_share_the_memory_kept_for_them():
@@ -122,6 +150,6 @@ def test_an_arena_is_lent_to_one_step_at_a_time():
 def test_an_arena_starts_at_a_cache_line_and_has_the_requested_size():
     for size in (1, 63, 64, 1000):
         arena = Arena(size)
-        assert arena.address % memory.LINE == 0
-        assert arena._memory.ctypes.data <= arena.address
-        assert arena.address + size <= arena._memory.ctypes.data + arena._memory.size
+        assert arena.address % LINE == 0
+        assert arena._memory.ctypes.data == arena.address
+        assert arena._memory.nbytes == size
