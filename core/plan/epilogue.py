@@ -14,6 +14,7 @@ from itertools import groupby
 
 from core.ir.stop import poll
 from core.plan.data import Gemm, Instr, Instruction, Operand, Root, Rows, View
+from core.plan.shapes import reshaped_view
 from core.plan.target import ProductRules
 
 __all__ = ["fuse_epilogues", "picked"]
@@ -172,13 +173,15 @@ def picked(rows: Rows, numbers: Sequence[int]) -> Rows:
 def _along(rows: Rows, c: View) -> Rows | None:
     """`rows` over the rows and columns of the matrix c; None unless its domain is exactly the elements of c."""
     kernel = rows.kernel
-    columns = [[*o.outer, o.inner] for o in kernel.operands]
-    cut = _cut([*kernel.outer, kernel.inner], columns, *c.shape)
-    if cut is None:
+    sizes = (*kernel.outer, kernel.inner)
+    if math.prod(sizes) != math.prod(c.shape):
         return None
-    operands = tuple(
-        Operand(o.dtype, (down,), along, o.written) for o, (down, along) in zip(kernel.operands, cut, strict=True)
-    )
+    operands: list[Operand] = []
+    for view, operand in zip(rows.views, kernel.operands, strict=True):
+        cut = reshaped_view(replace(view, shape=sizes, strides=(*operand.outer, operand.inner)), c.shape)
+        if cut is None:
+            return None
+        operands.append(replace(operand, outer=cut.strides[:1], inner=cut.strides[1]))
     for instr in kernel.code:
         if instr.operand < 0:
             continue
@@ -194,30 +197,4 @@ def _along(rows: Rows, c: View) -> Rows | None:
             return None  # any other sum spans more than one tile
         if instr.kind == "store" and (0 in operand.outer or operand.inner == 0):
             return None
-    return replace(rows, kernel=replace(kernel, outer=(c.shape[0],), inner=c.shape[1], operands=operands))
-
-
-def _cut(sizes: list[int], arrays: list[list[int]], rows: int, columns: int) -> list[tuple[int, int]] | None:
-    """The strides of each array along the rows and columns of a matrix; None if an array has no such strides."""
-    if math.prod(sizes) != rows * columns:
-        return None
-    inner, at = sizes[-1], len(sizes) - 1
-    while inner < columns and at > 0:  # merge the last axes until they make a row
-        if not all(a[at - 1] == a[at] * sizes[at] for a in arrays):
-            return None
-        at -= 1
-        inner *= sizes[at]
-    if inner % columns:
-        return None
-    along = [a[-1] for a in arrays]
-    height = inner // columns
-    down = [s * columns if height > 1 else 0 for s in along]
-    for i in range(at - 1, -1, -1):  # merge the other axes into one axis of rows
-        if sizes[i] == 1:
-            continue
-        if height == 1:
-            down = [a[i] for a in arrays]
-        elif any(a[i] != d * height for a, d in zip(arrays, down, strict=True)):
-            return None
-        height *= sizes[i]
-    return list(zip(down, along, strict=True))
+    return replace(rows, kernel=replace(kernel, outer=(c.shape[0],), inner=c.shape[1], operands=tuple(operands)))
