@@ -2,7 +2,8 @@
 
 * An arena holds intermediate arrays. Large arenas are shared: a worker may hold hundreds of compiled steps and runs one
   at a time, so all steps together take one arena, as large as the largest step needs.
-* Results are fresh arrays. The memory of a large result is used again when nothing refers to it any more.
+* Results are fresh arrays. The memory of a large result is used again when nothing refers to it any more. Large results
+  start at a cache line, as arenas do.
 * Stacks hold the values that loops record. They stay with their step, so that only its first runs allocate.
 """
 
