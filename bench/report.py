@@ -47,7 +47,8 @@ STEPS = """\
 
 Loss, gradients of all parameters and an update, in float32, on the same numbers: the workloads of
 [bench/workloads.py](../bench/workloads.py) and [bench/classes](../bench/classes), each in the idiom of its framework
-([bench/peers](../bench/peers)). A `-` means that a workload is not written for a framework, or refused by its compiler.
+([bench/peers](../bench/peers)). A `-` means that a workload is not written for a framework, refused by its compiler, or
+left out because torch.compile takes more than a minute for it.
 The update is SGD, in `adam_small` Adam. All agreed about the loss and the update of every parameter before the
 measurement. Each runs in a separate process. They took turns: {rounds} rounds of as many steps as fit in some
 milliseconds, after as many steps that were not timed. Numbers are milliseconds per step, medians over the rounds. The

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core.ir.aligned import LINE
 from service.engine import EmbeddedPool, NoCapacity, RemoteError, WorkerLost
 from service.ipc.shared_memory import SharedMemoryReader
 
@@ -40,6 +41,7 @@ def check(parts: Parts, sizes: list[int]) -> None:
     for (i, array), size in zip(parts, sizes, strict=True):
         assert array.shape == (size,)
         assert (array == i).all()
+        assert size < MIB or array.ctypes.data % LINE == 0, "machine code reads it in place"
 
 
 @pytest.mark.parametrize(
