@@ -86,8 +86,8 @@ def _op_count(op: Op) -> int:
 def _peak_bytes(step: Block, parts: list[Op], trips: int) -> int:
     """Peak bytes of the results of `parts`."""
     found = lives(Block(step.params, tuple(parts), step.results, step.types), trips)
-    for part in parts:
-        for name in part.outputs:
-            if part.type == NATIVE and keeps_result(byte_size(step.types[name])):
-                found.deaths[found.array[name]] = len(parts)
+    made = [name for part in parts if part.type == NATIVE for name in part.outputs]
+    for array in {found.array[name] for name in made if keeps_result(byte_size(step.types[name]))}:
+        found.deaths[array] = len(parts)
+        found.sizes[array] += LINE  # its memory is longer by a line, because it starts anywhere
     return found.peak()[0]

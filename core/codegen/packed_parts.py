@@ -26,12 +26,10 @@ from core.codegen.rows import row_function, rows_poll
 from core.codegen.tile import tile
 from core.codegen.transpose import transposed_square
 from core.codegen.vector_slices import VectorSlice, mask, move, slices_of, store_lanes
+from core.ir.aligned import LINE
 from core.plan.data import Instr
 
 __all__ = ["packed_gemm_function"]
-
-LINE = 64
-"""Bytes of a cache line."""
 
 
 def packed_gemm_function(module: Module, name: str, p: PackedGemm) -> Function:

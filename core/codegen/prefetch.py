@@ -6,12 +6,10 @@ The processor cannot guess where they are, and looks ahead one or two rows only.
 from __future__ import annotations
 
 from core.codegen.llvm import I64, Function, IRValue, itemsize, storage_type
+from core.ir.aligned import LINE
 from core.plan.data import Instr, RowKernel, contiguous
 
-__all__ = ["LINE", "MOST_BYTES", "ahead", "fetch", "fetch_lookups"]
-
-LINE = 64
-"""Bytes of a cache line."""
+__all__ = ["MOST_BYTES", "ahead", "fetch", "fetch_lookups"]
 
 MOST_BYTES = 1024
 """Longest row that is fetched ahead: the processor finds the rest of a longer one by itself."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 from core.codegen.draws import DRAWS
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.operands import Operands
-from core.codegen.prefetch import LINE, fetch
+from core.codegen.prefetch import fetch
 from core.codegen.scalar import apply
 from core.codegen.transpose import transposed_square
 from core.codegen.turned_rows import across
 from core.codegen.vector_slices import mask
+from core.ir.aligned import LINE
 from core.plan.data import Instr, Operand, RowKernel
 
 __all__ = ["Squares", "rows_in_squares"]

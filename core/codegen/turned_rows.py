@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal, storage_type
 from core.codegen.operands import Operands
-from core.codegen.prefetch import LINE, fetch
+from core.codegen.prefetch import fetch
 from core.codegen.transpose import transposed_square
+from core.ir.aligned import LINE
 from core.ir.precision import HALVES
 from core.plan.data import Operand, RowKernel
 

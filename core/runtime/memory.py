@@ -149,8 +149,9 @@ class _ResultPool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one array."""
-        return math.prod(self._shape) * self._dtype.itemsize
+        """Bytes of the memory of one array."""
+        size = bytes_for(self._shape, self._dtype)
+        return size if self._large else size - LINE
 
     def idle(self, free: bool = False) -> int:
         """Bytes of the kept arrays that nothing else refers to. free: give them up."""
