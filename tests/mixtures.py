@@ -31,13 +31,14 @@ class Mixture:
     pool:   states; kept: further results.
     depth:  of loops around this block.
     scored: whether states are compared with rows of tables, too.
-    rare, last: draws of forms that were added later, so that the mixtures of old seeds keep their shapes.
+    rare, last, newest: draws of forms that were added later, so that the mixtures of old seeds keep their shapes.
     """
 
     def __init__(self, draw: random.Random, dtype: str, scored: bool = False) -> None:
         self.draw, self.dtype, self.scored = draw, dtype, scored
         self.rare = random.Random(str(draw.getstate()[1][:4]))
         self.last = random.Random(f"{draw.getstate()[1][:4]} last")
+        self.newest = random.Random(f"{draw.getstate()[1][:4]} newest")
         self.rng = np.random.default_rng(draw.getrandbits(32))
         self.batch, self.time = draw.choice((1, 2, 2, 3)), draw.choice((1, 2, 5, 11, 19, 33))
         self.width = draw.choice((3, 4, 16, 17, 18, 20, 35, 36) if scored else (2, 4, 6, 16, 17, 18, 24, 34))
@@ -316,7 +317,7 @@ class Mixture:
         """A loop over time whose body mixes further statements; sequences may have lengths."""
         inner = Mixture.__new__(Mixture)
         inner.draw, inner.rare, inner.dtype, inner.rng = self.draw, self.rare, self.dtype, self.rng
-        inner.last = self.last
+        inner.last, inner.newest = self.last, self.newest
         inner.scored = self.scored
         inner.batch, inner.time, inner.width, inner.depth = self.batch, 1, self.width, self.depth + 1
         inner.b, inner.values, inner.pool, inner.kept = BlockBuilder(), [], [], []
@@ -431,6 +432,21 @@ class Mixture:
         found = found * self.given(*found.shape[1:], scale=1.0)
         self.add(self.emit("irfft", found, n=size, axis=axis, norm="ortho"))
 
+    def mixed_channels(self) -> None:
+        """Two products over the channels of an image, which are not its last axis in memory."""
+        pick, (n, t, d) = self.newest, self.shape
+        x = pick.choice(self.pool[-4:])
+        channels = pick.choice([c for c in (1, 2, 3, 4, 6, 8) if d % c == 0])
+        image = self.emit("reshape", x, shape=(n, channels, t, d // channels))
+        order = pick.choice(((0, 2, 3, 1), (0, 2, 3, 1), (2, 0, 3, 1), (2, 3, 0, 1), (3, 2, 0, 1)))
+        wide = pick.choice((1, 3, 2 * channels, 64, 70))
+        h = self.emit("matmul", self.emit("transpose", image, axes=order), self.given(channels, wide))
+        h = self.emit(pick.choice(("relu", "tanh", "gelu")), h + self.given(wide) if pick.random() < 0.5 else h)
+        out = self.emit("matmul", h, self.given(wide, channels))
+        back = tuple(order.index(i) for i in range(4))
+        out = self.emit("reshape", self.emit("transpose", out, axes=back), shape=self.shape)
+        self.pool.append(self.emit("tanh", out) if pick.random() < 0.5 else x + out)
+
     def elementwise(self) -> None:
         x, y = self.one(), self.one()
         self.add(
@@ -461,6 +477,8 @@ class Mixture:
             self.windowed()
         if self.last.random() < 0.1:
             self.filtered()
+        if self.newest.random() < 0.12:
+            self.mixed_channels()
 
 
 def mixture(seed: int, dtype: str, statements: int, scored: bool = False) -> tuple[Block, list[np.ndarray], list[str]]:

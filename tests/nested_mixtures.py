@@ -27,7 +27,7 @@ class NestedMixture(Mixture):
         """A mixture for a block inside of this one, without statements."""
         inner = NestedMixture.__new__(NestedMixture)
         inner.draw, inner.rare, inner.dtype, inner.rng = self.draw, self.rare, self.dtype, self.rng
-        inner.last = self.last
+        inner.last, inner.newest = self.last, self.newest
         inner.batch, inner.time, inner.width, inner.depth = self.batch, self.time, self.width, self.depth + 1
         inner.scored = self.scored
         inner.b, inner.values, inner.wrt, inner.pool, inner.kept = BlockBuilder(), [], [], [], []

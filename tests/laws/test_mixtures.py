@@ -39,8 +39,9 @@ SCORED = (0, 3, 11, 24)
 NESTED = (3, 6, 7, 8, 20)
 """7: a loop adds up products of several trips whose operands are rows of stripes."""
 
-QUICK = (3, 14, 25, 112, 3031, 6015, 6034)
-"""112: products of bfloat16 pairs in stripes of one row. 3031: the variance of long rows. 6015, 6034: windows and
+QUICK = (3, 14, 25, 112, 238, 324, 3031, 6015, 6034)
+"""112: products of bfloat16 pairs in stripes of one row. 238, 324: channels that are not the last axis in memory, some
+as rows, and all of them in a copy. 3031: the variance of long rows. 6015, 6034: windows and
 frequencies."""
 
 
