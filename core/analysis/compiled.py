@@ -89,5 +89,5 @@ def _peak_bytes(step: Block, parts: list[Op], trips: int) -> int:
     made = [name for part in parts if part.type == NATIVE for name in part.outputs]
     for array in {found.array[name] for name in made if keeps_result(byte_size(step.types[name]))}:
         found.deaths[array] = len(parts)
-        found.sizes[array] += LINE  # its memory is longer by a line, because it starts anywhere
+        found.sizes[array] += LINE  # `array_in` needs a line more than the array has
     return found.peak()[0]

@@ -33,10 +33,13 @@ def aligned_copy(array: np.ndarray) -> np.ndarray:
 
 
 def bytes_for(shape: tuple[int, ...], dtype: np.dtype) -> int:
-    """The bytes of memory that hold such an array at a cache line, wherever they start."""
+    """The bytes that `array_in` needs, wherever they start."""
     return math.prod(shape) * dtype.itemsize + LINE
 
 
 def array_in(memory: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """The array at the first cache line of `memory`, bytes that `bytes_for` counts. It and its views refer to them."""
+    """An array at the first cache line of `memory`, which has `bytes_for` bytes.
+
+    The array and each of its views hold a reference to `memory`.
+    """
     return np.ndarray(shape, dtype, buffer=memory, offset=-memory.ctypes.data % LINE)

@@ -76,9 +76,9 @@ def lower_matmul(low: Lowering, op: Op) -> None:
 
 
 def _rows_merged(low: Lowering, a: View, b: View, c: View) -> tuple[View, View]:
-    """a [batch..., m, k] and c [batch..., m, n], with as many axes of the batch as possible as further rows.
+    """`a` [batch..., m, k] and `c` [batch..., m, n] after axes of the batch became rows: as many as strides allow.
 
-    A copy of a much smaller `a` makes all of them rows: then elementwise work on the result becomes an epilogue.
+    If `a` is much smaller than `c`, a copy of `a` makes all axes rows. The product can then have an epilogue.
     """
     for first in range(len(a.shape) - 2):
         before, rows = a.shape[:first], math.prod(a.shape[first:-1])
@@ -91,7 +91,7 @@ def _rows_merged(low: Lowering, a: View, b: View, c: View) -> tuple[View, View]:
 
 
 def _pays_copy(low: Lowering, a: View, b: View, c: View) -> bool:
-    """Whether a row-major copy of `a` takes less time than a pass over the result c [m, n], which it saves."""
+    """Whether a row-major copy of `a` takes less time than the pass over c [m, n] that an epilogue saves."""
     small = 2 * math.prod(a.shape) <= math.prod(c.shape)
     return small and len(c.shape) == 2 and low.target.products.takes_epilogue(Gemm(a, b, c))
 

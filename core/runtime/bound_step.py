@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from core.ir import Variable
-from core.ir.aligned import aligned_empty, aligned_zeros
+from core.ir.aligned import LINE, aligned_empty, aligned_zeros
 from core.ops.common.types import as_dtype
 from core.passes.row_bounds import Pick
 from core.runtime.backend import Backend, Region
@@ -24,9 +24,6 @@ from core.runtime.sparse_rows import RowArray
 __all__ = ["KEPT", "BoundStep", "UpdatedTable", "bind_step", "picks_of", "updated_tables"]
 
 SUMMED = (np.dtype("float32"), np.dtype("float64"))
-
-LINE = 16
-"""Elements of a float32 array in a cache line."""
 
 KEPT = ("parameters", "optimizer_state", "states")
 """The results of a step that are inputs of the next step."""
@@ -251,7 +248,8 @@ def _side_by_side(
             places.setdefault(results[i].dtype, {})[i] = None
     found = []
     for dtype, indices in places.items():
-        sizes = [-(-results[i].size // LINE) * LINE for i in indices]  # padded with zeros to whole cache lines
+        line = LINE // dtype.itemsize
+        sizes = [-(-results[i].size // line) * line for i in indices]  # padded with zeros to whole cache lines
         flat = aligned_zeros((sum(sizes),), dtype)
         start = 0
         for i, size in zip(indices, sizes, strict=True):

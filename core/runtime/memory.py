@@ -144,7 +144,7 @@ class _ResultPool:
             return array_in(memory, self._shape, self._dtype)
 
     def _is_unused(self, i: int) -> bool:
-        """Whether no array lies in this memory. All of them refer to it, since it owns its bytes."""
+        """Whether no array uses the kept memory `i`. Each array in it, and each view, holds a reference to it."""
         return sys.getrefcount(self._kept[i]) == 2  # the list and the argument of getrefcount
 
     @property

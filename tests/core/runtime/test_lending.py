@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 import tracemalloc
 
@@ -13,6 +14,7 @@ from bench.workloads import mlp
 from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training
 from core.compiler.trainer import Trainer
 from core.ir.aligned import LINE
+from core.ops.common.types import as_dtype
 from core.runtime import memory
 from core.runtime.memory import Arena, Arenas
 from core.wire import read
@@ -81,12 +83,15 @@ def test_a_view_of_a_result_keeps_its_memory():
     np.testing.assert_array_equal(view, before)
 
 
-def test_parameters_between_steps_and_their_gradients_start_at_cache_lines():
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_parameters_between_steps_and_their_gradients_start_at_cache_lines(dtype):
     _, workload = next(models())
-    training = compile_training(read(workload.program), GradientQuery(loss="loss"), Optimizer("sgd", {})).compiled()
-    trainer = Trainer(training, workload.parameters)
+    program = read(json.loads(json.dumps(workload.program).replace("float32", dtype)))
+    cast = lambda values: {n: v.astype(as_dtype(dtype)) if v.dtype == np.float32 else v for n, v in values.items()}
+    training = compile_training(program, GradientQuery(loss="loss"), Optimizer("sgd", {})).compiled()
+    trainer = Trainer(training, cast(workload.parameters))
     for _ in range(3):
-        trainer.step(workload.feeds)
+        trainer.step(cast(workload.feeds))
         last = trainer._last
         large = [*last.parameters.values(), *last.gradients.values()]
         assert len(large) == 8
