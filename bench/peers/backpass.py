@@ -54,6 +54,8 @@ class Training:
         self._names = list(workload.parameters)
 
     def run(self, steps: int) -> float:
+        if on_gpu():
+            return float(self._trainer.run(steps))
         for _ in range(steps):
             loss = self._trainer.step(self._feeds)
         return float(loss)

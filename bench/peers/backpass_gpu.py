@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -40,17 +39,20 @@ class GpuTrainer:
         assert bound is not None, "no part of the step is machine code"
         self._bound: Any = bound
         self._bound.put_tables(self._values)
-        self._run = Run(xp, RunLimits())
+        self._xp = xp
         self._steps = 0
         self._last: Any = None
 
-    def step(self, _: Mapping[str, Any] | None = None) -> Any:
+    def step(self) -> Any:
         """Run one step with the feeds of the workload."""
-        self._run.ops_left = self._run.limits.max_ops
+        return self.run(1)
+
+    def run(self, steps: int) -> Any:
+        """Run steps with the feeds of the workload, as a call of a session that fits to stored data does."""
         assert self._bound.takes(self._feeds)
-        self._last = self._bound.step(self._run, 0, self._steps)
-        self._bound.keep()
-        self._steps += 1
+        runs = (Run(self._xp, RunLimits()) for _ in range(steps))
+        for out in self._bound.steps(runs, 0, self._steps):
+            self._last, self._steps = out, self._steps + 1
         return self._last.loss
 
     def values(self) -> dict[str, np.ndarray]:

@@ -1,27 +1,33 @@
-"""The arenas of a GPU: one allocation that all regions share, since one of them runs at a time."""
+"""The arenas of a GPU: one allocation that all regions share, since their runs are on one stream."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 
-from core.device.driver import Driver, Memory
+from core.device.driver import Driver, Memory, Stream
 from core.runtime.run import Run
 
 __all__ = ["SharedArena"]
 
 
 class SharedArena:
-    """One arena, as large as the largest that was ever asked for.
+    """One arena, as large as the largest that was ever asked for, and the stream of all runs.
 
-    The lock of its `lent` is also what makes regions run one after the other.
+    The lock of its `lent` is also what keeps the launches of a run together.
     """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._memory: Memory | None = None
         self._lock = threading.Lock()
+
+    @cached_property
+    def stream(self) -> Stream:
+        """The stream of all work that uses the arena."""
+        return self._driver.stream()
 
     @property
     def nbytes(self) -> int:
@@ -44,15 +50,22 @@ class SharedArena:
 
     @contextmanager
     def lent(self, nbytes: int) -> Iterator[Memory]:
-        """At least `nbytes` bytes for exclusive use inside the context. Raises DeviceFull."""
+        """At least `nbytes` bytes for the work that is given to the stream inside the context. Raises DeviceFull."""
         with self._lock:
             if self._memory is None or self._memory.nbytes < nbytes:
-                self._memory = None  # freed first: both may not fit at once
+                self._free()  # first: both may not fit at once
                 self._memory = self._driver.allocate(max(nbytes, 1))
             yield self._memory
 
     def free_idle(self) -> None:
         """Free the arena, unless it is lent."""
         if self._lock.acquire(blocking=False):
+            try:
+                self._free()
+            finally:
+                self._lock.release()
+
+    def _free(self) -> None:
+        if self._memory is not None:
+            self.stream.synchronize()  # runs that were given before may use it
             self._memory = None
-            self._lock.release()

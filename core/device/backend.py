@@ -19,12 +19,13 @@ from core.device.gpu import DEVICE_TARGET
 from core.device.launches import DeviceCode
 from core.device.ptx import has_linker, linker_version, ptx_of
 from core.device.ptx import machine_code_of as assembled
-from core.device.region import DeviceRegion
+from core.device.region import DeviceRegion, WordCopier, reports, word_count
 from core.device.row_writer import row_writer_code
 from core.device.rules import RULES, Rules
 from core.device.spread import SPREAD
 from core.device.step import write_device_step, write_timed_step
 from core.device.threads import BLOCK
+from core.device.words import rounded, word_copier_code
 from core.ir.errors import ExecutionError
 from core.plan.plan import Plan
 from core.plan.target import Target
@@ -64,6 +65,7 @@ class DeviceBackend:
         self.rules = rules or replace(RULES, library=driver.multiplies)
         self.arena = SharedArena(driver)
         self._row_writers: dict[int, Callable[[int, int, int, int], None]] = {}
+        self._word_copiers: dict[int, WordCopier] = {}
         self._regions: weakref.WeakSet[DeviceRegion] = weakref.WeakSet()
         self._make = make or machine_code_of
         self._blocks, self._block = blocks or driver.properties.processors, block
@@ -79,6 +81,15 @@ class DeviceBackend:
             (function,), (launch,) = self.driver.load(self._machine_code(code), code.launches), code.launches
             self._row_writers[row_bytes] = lambda *addresses: self.driver.current().launch(function, launch, addresses)
         return self._row_writers[row_bytes]
+
+    def word_copier(self, count: int) -> WordCopier:
+        """What copies `count` words, or some more. Raises ExecutionError (compiler_failed), DeviceFault."""
+        count = rounded(count)
+        if count not in self._word_copiers:
+            code = word_copier_code(count)
+            (function,), (launch,) = self.driver.load(self._machine_code(code), code.launches), code.launches
+            self._word_copiers[count] = lambda stream, *addresses: stream.launch(function, launch, addresses * 2)
+        return self._word_copiers[count]
 
     def arena_bytes(self, plan: Plan) -> int:
         """See `Backend.arena_bytes`."""
@@ -99,7 +110,8 @@ class DeviceBackend:
                     f"{launch.kernel} needs {launch.grid} blocks at once, but this GPU runs {function.most_blocks}",
                     "compiler_failed",
                 )
-        region = DeviceRegion(plan, code, functions, self.driver, self.arena, parts)
+        copier = self.word_copier(word_count(plan)) if reports(plan) else None
+        region = DeviceRegion(plan, code, functions, self.driver, self.arena, copier, parts)
         self._regions.add(region)
         return region
 

@@ -3,13 +3,17 @@
 Feeds are written to pinned memory, from where one copy takes them all to the GPU. Results leave through `send`: their
 copies run on a stream of their own while the next step computes, since two steps in a row share no result.
 
+In `steps`, a step begins before the one before has ended, if there are three sets of arrays: of three steps in a row,
+the last one writes to the values that the first one has read, and begins when that has succeeded.
+
 A step writes new rows of a table to arrays of its own; `keep` writes them into the table, of which there is one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,10 +21,11 @@ import numpy as np
 
 from core.device.driver import DeviceFault, Event, Memory
 from core.device.leaving import Leaving, host_array, send
-from core.device.region import DeviceArrays, DeviceRegion
+from core.device.region import DeviceRegion, DeviceRun
+from core.device.words import DeviceArrays
 from core.ops.common.types import as_dtype
 from core.plan.data import bytes_of
-from core.runtime.bound_step import KEPT, picks_of, updated_tables
+from core.runtime.bound_step import KEPT, one_by_one, picks_of, updated_tables
 from core.runtime.executable import Executable, Outputs, checked, key_of
 from core.runtime.memory_limit import MemoryLimit
 from core.runtime.run import Run
@@ -51,7 +56,7 @@ class _Fed:
 
 @dataclass(slots=True)
 class _Turn:
-    """One of the two sets of arrays that steps use in turn.
+    """One of the sets of arrays that steps use in turn.
 
     pinned, device: the feeds. places: number of each feed -> its array in pinned memory.
     written: the feeds that the host wrote, and that a copy must take to the GPU.
@@ -72,11 +77,23 @@ class _Turn:
     counted: list[tuple[int, int, int]] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Begun:
+    """A step that has begun. number: since the first one of its series."""
+
+    of: DeviceRun
+    turn: _Turn
+    number_of_turn: int
+    number: int
+    run: Run
+
+
 class DeviceBoundStep:
     """See `core.runtime.bound_step.BoundStep`, whose methods these are. Runs one step at a time."""
 
-    def __init__(self, executable: Executable, region: DeviceRegion, values: Mapping[str, Any]) -> None:
+    def __init__(self, executable: Executable, region: DeviceRegion, values: Mapping[str, Any], sets: int = 3) -> None:
         """values: all inputs but feeds, by name; arrays of the GPU, which are overwritten from now on.
+        sets: of arrays, 2 or 3.
 
         Raises ProgramError (feed_shape, feed_dtype), DeviceFull, DeviceFault.
         """
@@ -95,17 +112,21 @@ class DeviceBoundStep:
         fed = {each.number for each in self._fed}
         count, places = len(inputs), [i for i, _ in picks_of(executable)]
         first = [None if i in fed else self._own(v, values[v.name]) for i, v in enumerate(inputs)] + region.results()
-        swapped = _swapped(executable)
-        second = first[:count] + region.results(set(range(len(first) - count)) - {places[i] for _, i in swapped})
-        for read, i in swapped:
-            written = count + places[i]
-            second[read], second[written] = first[written], first[read]
+        swapped = [(read, count + places[i]) for read, i in _swapped(executable)]
+        turns = [first]
+        for last in range(sets - 2, -1, -1):
+            own = set(range(len(first) - count)) - (set() if last else {i - count for _, i in swapped})
+            turns.append(turns[-1][:count] + region.results(own))
+            for read, written in swapped:
+                turns[-1][read] = turns[-2][written]
+                if not last:
+                    turns[-1][written] = first[read]
         self._tables = updated_tables(executable)
         self._table_arrays = {each.name: first[each.number] for each in self._tables}
         views = {each.name: region.plan.results[each.values] for each in self._tables}
         self._writers = {n: executable.backend.row_writer(bytes_of(v.shape[1:], v.dtype)) for n, v in views.items()}
         self._has_rows = any(each.table is not None for each in executable.layout)
-        self._turns = [self._make_turn(arrays) for arrays in (first, second)]
+        self._turns = [self._make_turn(arrays) for arrays in turns]
         self._turn = 0
         self._last = self._turns[0]
         self._out = self._last.outputs
@@ -144,34 +165,104 @@ class DeviceBoundStep:
         step. Raises ExecutionError, DeviceFault.
         """
         turn, stream = self._turns[self._turn], self._region.stream
+        stream.wait(self._driver.current().record())  # the feeds, and ops that read arrays of an earlier step
+        self._end(self._begin(turn, run, seed, step), turn)
+        return self._told(run)
+
+    def steps(
+        self, runs: Iterable[Run], seed: int, first: int, bind: Callable[[int], None] | None = None
+    ) -> Generator[Outputs, None, None]:
+        """See `BoundStep.steps`. A step begins before the one before has ended, unless that must be kept first.
+
+        Whoever computes with outputs by ops of the array module must have waited for them before asking for more.
+        Raises ExecutionError, DeviceFault.
+        """
+        if len(self._turns) < 3 or self._tables:
+            return one_by_one(self, runs, seed, first, bind)
+        return self._overlapped(runs, seed, first, bind)
+
+    def _overlapped(
+        self, runs: Iterable[Run], seed: int, first: int, bind: Callable[[int], None] | None
+    ) -> Generator[Outputs, None, None]:
+        """The steps of `steps`. `_turn` is that of the step that takes feeds and begins next."""
+        fed, begun = self._taken, list[_Begun]()
+        self._region.stream.wait(self._driver.current().record())
+
+        def begin(number: int, run: Run) -> None:
+            turn = self._turns[self._turn]
+            if bind is not None:
+                bind(number)
+            elif number and number < len(self._turns):
+                self._take(fed)
+            begun.append(_Begun(self._begin(turn, run, seed, first + number), turn, self._turn, number, run))
+            self._advance()
+
+        def end() -> Outputs:
+            """Wait for the step that began first; those behind it run again if it has."""
+            one = begun[0]
+            self._end(one.of, one.turn)
+            if one.of.repeated:
+                for each in begun[1:]:
+                    each.of.wait()
+                    each.of = self._begin(each.turn, each.run, seed, first + each.number)
+            return self._told(one.run)
+
+        try:
+            for number, run in enumerate(runs):
+                begin(number, run)
+                if len(begun) > 1:
+                    yield end()
+                    begun.pop(0)
+            if begun:
+                yield end()
+                begun.pop(0)
+        finally:
+            if begun:  # the first of them has failed, or nobody keeps it
+                for each in begun:
+                    each.of.wait()
+                self._turn = begun[0].number_of_turn
+
+    def keep(self) -> None:
+        """Make the results of the last step the values of the next one."""
+        self._advance()
+        results, address = self._last.results, self._driver.address
+        for each in self._tables:
+            table = address(self._table_arrays[each.name])
+            self._writers[each.name](table, *(address(results[i]) for i in (each.rows, each.values, each.count)))
+
+    def _advance(self) -> None:
+        self._turn = (self._turn + 1) % len(self._turns)
+
+    def _begin(self, turn: _Turn, run: Run, seed: int, step: int) -> DeviceRun:
+        """Begin a step on the arrays of this turn, whose feeds were taken."""
+        stream = self._region.stream
         if turn.left is not None:  # the copies of its results may still run
             stream.wait(turn.left)
+            turn.left = None
         for each in self._keys:
             self._put(turn, each, key_of(seed, step))
         for start, end in _spans(turn.written):
             stream.copy(turn.device.address + start, turn.pinned.address + start, end - start)
         del turn.written[len(turn.written) - len(self._keys) :]  # a step that runs again has the same feeds
         try:
-            self._region.run(turn.given, run, turn.counted)
+            return self._region.begin(turn.given, run, turn.counted)
         except DeviceFault:
             raise
         except BaseException:
             stream.synchronize()  # the feeds may be written again
             raise
+
+    def _end(self, begun: DeviceRun, turn: _Turn) -> None:
+        begun.end()
         if self._has_rows:  # only now their number is known
             turn.outputs = self._outputs(turn.results, turn.counts)
         self._last, self._out = turn, turn.outputs
-        if run.messages:
-            return replace(turn.outputs, messages=tuple(run.messages), unsaid=run.unsaid)
-        return turn.outputs
 
-    def keep(self) -> None:
-        """Make the results of the last step the values of the next one."""
-        self._turn = 1 - self._turn
-        results, address = self._last.results, self._driver.address
-        for each in self._tables:
-            table = address(self._table_arrays[each.name])
-            self._writers[each.name](table, *(address(results[i]) for i in (each.rows, each.values, each.count)))
+    def _told(self, run: Run) -> Outputs:
+        """The outputs of the last step with its messages."""
+        if run.messages:
+            return replace(self._out, messages=tuple(run.messages), unsaid=run.unsaid)
+        return self._out
 
     def send(self, results: Mapping[str, Any]) -> Leaving:
         """Copy some results of the last step to the host while the next step runs.
@@ -259,7 +350,7 @@ def bind_region(
     executable: Executable, values: Mapping[str, Any], memory: MemoryLimit | None = None
 ) -> DeviceBoundStep | None:
     """`executable` bound to its parameters and states; None unless it is a single region, or if the GPU has no memory
-    for two sets of its results.
+    for two sets of its results. There are three if there is memory for them, and a use.
 
     values: all inputs but feeds, by name: arrays of the GPU, which are overwritten from now on.
     Raises ProgramError (feed_shape, feed_dtype), DeviceFault.
@@ -272,14 +363,13 @@ def bind_region(
     kept = {i for i, each in zip(places, executable.layout, strict=True) if each.place in KEPT}
     if any(places.count(i) > 1 for i in kept):
         return None
-    if memory is not None:
-        needed = _bytes(executable, region)
-        if needed > memory.available(needed):
-            return None
-    try:
-        return DeviceBoundStep(executable, region, values)
-    except MemoryError:
-        return None
+    for sets in (2,) if updated_tables(executable) else (3, 2):
+        needed = _bytes(executable, region, sets)
+        if memory is not None and needed > memory.available(needed):
+            continue
+        with suppress(MemoryError):
+            return DeviceBoundStep(executable, region, values, sets)
+    return None
 
 
 def _spans(fed: Sequence[_Fed]) -> list[tuple[int, int]]:
@@ -316,11 +406,11 @@ def _swapped(executable: Executable) -> list[tuple[int, int]]:
     return [(where[each.name], i) for i, each in whole if each.name in where]
 
 
-def _bytes(executable: Executable, region: DeviceRegion) -> int:
-    """Bytes that a bound step allocates: two sets of results and feeds, of which one takes the place of the inputs."""
+def _bytes(executable: Executable, region: DeviceRegion, sets: int) -> int:
+    """Bytes that a bound step allocates: sets of results and feeds, of which one takes the place of the inputs."""
     places = [i for i, _ in picks_of(executable)]
     swapped = {places[i] for _, i in _swapped(executable)}
     views = list(enumerate(region.plan.results))
-    results = sum(bytes_of(view.shape, view.dtype) * (1 if i in swapped else 2) for i, view in views)
+    results = sum(bytes_of(view.shape, view.dtype) * (sets - 1 if i in swapped else sets) for i, view in views)
     fed = [v.type for v in executable.inputs if v.role in ("feed", "key")]
-    return results + 2 * sum(bytes_of(each.shape, each.dtype) for each in fed)
+    return results + sets * sum(bytes_of(each.shape, each.dtype) for each in fed)

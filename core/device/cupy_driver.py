@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib import import_module
 from types import ModuleType
@@ -128,17 +127,32 @@ class CupyDriver:
             with self._faults(loads=loads):
                 return action()
 
-    @contextmanager
-    def _faults(self, nbytes: int = 0, loads: bool = False) -> Iterator[None]:
+    def _faults(self, nbytes: int = 0, loads: bool = False) -> _Faults:
         """Errors of CUDA as those of `core.device.driver`. loads: whether a refusal may be that of a module."""
-        try:
-            yield
-        except self.xp.cuda.memory.OutOfMemoryError as error:
-            raise DeviceFull(nbytes) from error
-        except (self._runtime.CUDARuntimeError, self._api.CUDADriverError) as error:
+        return _Faults(self, nbytes, loads)
+
+
+class _Faults:
+    """See `CupyDriver._faults`: a context. A step enters several, and those of `contextlib` take a microsecond more."""
+
+    __slots__ = ("_driver", "_loads", "_nbytes")
+
+    def __init__(self, driver: CupyDriver, nbytes: int, loads: bool) -> None:
+        self._driver, self._nbytes, self._loads = driver, nbytes, loads
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        driver = self._driver
+        if error is None:
+            return
+        if isinstance(error, driver.xp.cuda.memory.OutOfMemoryError):
+            raise DeviceFull(self._nbytes) from error
+        if isinstance(error, (driver._runtime.CUDARuntimeError, driver._api.CUDADriverError)):
             if error.status == NO_MEMORY:
-                raise DeviceFull(nbytes) from error
-            if loads:
+                raise DeviceFull(self._nbytes) from error
+            if self._loads:
                 raise ExecutionError(f"the GPU's driver refuses the code: {error}", "compiler_failed") from error
             raise DeviceFault(f"the GPU failed: {error}") from error
 
@@ -189,11 +203,11 @@ class _CupyStream:
     def multiply(self, product: Multiplication, addresses: Sequence[int]) -> None:
         self._driver.products.run(product, addresses, self.cupy.ptr)
 
-    def record(self, timed: bool = False) -> _CupyEvent:
+    def record(self, timed: bool = False, again: _CupyEvent | None = None) -> _CupyEvent:
         with self._driver._faults():
-            event = self._driver.xp.cuda.Event(disable_timing=not timed)
-            event.record(self.cupy)
-        return _CupyEvent(self._driver, event)
+            found = again or _CupyEvent(self._driver, self._driver.xp.cuda.Event(disable_timing=not timed))
+            found.cupy.record(self.cupy)
+        return found
 
     def wait(self, event: _CupyEvent) -> None:
         with self._driver._faults():

@@ -89,8 +89,8 @@ class Stream(Protocol):
     def multiply(self, product: Multiplication, addresses: Sequence[int]) -> None:
         """Compute a product. addresses: of its `places`. Raises ExecutionError (compiler_failed), DeviceFull."""
 
-    def record(self, timed: bool = False) -> Event:
-        """This moment. timed: the GPU notes its time."""
+    def record(self, timed: bool = False, again: Any = None) -> Event:
+        """This moment. timed: the GPU notes its time. again: an event to use again, which nobody waits for any more."""
 
     def wait(self, event: Any) -> None:
         """Work that is given from now on waits for `event`."""

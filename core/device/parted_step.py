@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from core.device.driver import Driver
 from core.device.leaving import Leaving, send
 from core.ir.recursion import headroom
 from core.ops.common.types import as_dtype
-from core.runtime.bound_step import KEPT
+from core.runtime.bound_step import KEPT, one_by_one
 from core.runtime.executable import Executable, Outputs, checked, key_of
 from core.runtime.reference import NATIVE
 from core.runtime.run import Run
@@ -67,6 +67,12 @@ class PartedStep:
             results = executable.machine(run, *args)
         self._out = executable.outputs([self._own(each) for each in results], run)
         return self._out
+
+    def steps(
+        self, runs: Iterable[Run], seed: int, first: int, bind: Callable[[int], None] | None = None
+    ) -> Generator[Outputs, None, None]:
+        """See `BoundStep.steps`."""
+        return one_by_one(self, runs, seed, first, bind)
 
     def keep(self) -> None:
         """Make the results of the last step the values of the next one."""

@@ -1,35 +1,36 @@
 """A compiled block on a GPU, and the host's part of its runs.
 
-A run copies its words to the GPU, launches the kernels, copies the words back, and waits. The first run does so call by
-call; then the same calls are captured once, and later runs launch them as one graph. The addresses of arrays and stacks
-are words, so they may change from run to run. Only a new arena needs a new graph, and so do other operands of a product
-that the library computes.
+A run has its words on the GPU, launches the kernels, and copies the words back, which tell whether it failed. The first
+run does so call by call; then the same calls are captured once, and later runs launch them as one graph. The addresses
+of arrays and stacks are words, so they may change from run to run. Only a new arena needs a new graph, and so do other
+operands of a product that the library computes.
+
+`begin` returns at once, and `DeviceRun.end` waits, so that the next run may begin before that. All runs of a backend
+are on one stream, one after the other, and share the arena.
 """
 
 from __future__ import annotations
 
-import ctypes
 import threading
-from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
-
 from core.device.arena import SharedArena
-from core.device.driver import DeviceFull, Driver, Event, Graph, Memory
+from core.device.driver import DeviceFull, Driver, Event, Memory
 from core.device.flow import CONTROL_WORDS, STOP_AT, TOO_SMALL
 from core.device.launches import DeviceCode, Launch
-from core.device.leaving import host_array
 from core.device.multiplication import Multiplication
 from core.device.step import Timed
 from core.device.tiles import VECTOR_BYTES
+from core.device.words import WORD, DeviceArrays, Words
 from core.ir.errors import ExecutionError, InternalError, Location
 from core.ops.common.types import as_dtype
-from core.plan.data import bytes_of
+from core.plan.data import Instruction, bytes_of
+from core.plan.flow import Branch, Loop
 from core.plan.plan import Plan
 from core.runtime.control_words import CONTROL, ERROR, OPS_LEFT, STOP, STOPPED
 from core.runtime.reference import Interpreter, interpreter_of
@@ -37,80 +38,31 @@ from core.runtime.region import recorder
 from core.runtime.run import Run
 from core.runtime.stop import watched
 
-__all__ = ["DeviceArrays", "DeviceRegion"]
+__all__ = ["DeviceRegion", "DeviceRun", "WordCopier", "reports", "word_count"]
 
 MAX_TRIPS = CONTROL.index("max_trips")
-WORD = 8
 
 MOST_GRAPHS = 4
-"""Graphs of a region at a time: a bound step has two sets of addresses, calls with arrays of their own any number."""
+"""Graphs of the same arrays at a time."""
+
+WordCopier = Callable[[Any, int, int], None]
+"""``(stream, target, source)``: copies the words of a run."""
 
 
-class DeviceArrays:
-    """The arrays of a region's next runs; they stay alive as long as they are bound. See `BoundArrays`."""
-
-    __slots__ = ("_driver", "addresses", "arrays", "words")
-
-    def __init__(self, driver: Driver, arrays: Sequence[Any]) -> None:
-        self._driver = driver
-        self.arrays = list(arrays)
-        self.addresses = [0 if each is None else driver.address(each) for each in arrays]
-        self.words = np.array(self.addresses, "int64")  # as a run sends them
-
-    def put(self, i: int, array: Any) -> None:
-        """Replace array `i`."""
-        if array is not self.arrays[i]:
-            self.arrays[i] = array
-            self._set(i, self._driver.address(array))
-
-    def put_address(self, i: int, address: int) -> None:
-        """Replace array `i` by memory that the caller keeps alive."""
-        self.arrays[i] = None
-        self._set(i, address)
-
-    def drop(self, i: int) -> None:
-        """Release array `i`; another one must be put there before the next run."""
-        self.put_address(i, 0)
-
-    def _set(self, i: int, address: int) -> None:
-        if address != self.addresses[i]:
-            self.addresses[i] = self.words[i] = address
+def word_count(plan: Plan) -> int:
+    """The words of a run of this plan."""
+    return CONTROL_WORDS + len(plan.params) + len(plan.results) + 3 * len(plan.stacks)
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
-    """The words of a run: on the GPU, and in pinned memory as they are sent and as they come back.
-
-    In this order: the control words, the addresses of the arrays, and the table of stacks. stop: has the stop word at
-    the position that it has among the control words. of_sent, of_back, of_stop: what the host reads and writes there.
-    """
-
-    device: Memory
-    sent: Memory
-    back: Memory
-    stop: Memory
-    of_sent: np.ndarray
-    of_back: np.ndarray
-    of_stop: Any
-
-    @classmethod
-    def make(cls, driver: Driver, count: int) -> _Words:
-        """Raises DeviceFull, DeviceFault."""
-        nbytes = count * WORD
-        sent, back, stop = (driver.pinned(each) for each in (nbytes, nbytes, (STOP + 1) * WORD))
-        of_sent, of_back = (host_array(each.address, (count,), np.dtype("int64")) for each in (sent, back))
-        of_stop = (ctypes.c_int64 * (STOP + 1)).from_address(stop.address)
-        return cls(driver.allocate(nbytes), sent, back, stop, of_sent, of_back, of_stop)
-
-    @property
-    def stop_at(self) -> int:
-        """The address of the stop word."""
-        return self.stop.address + STOP * WORD
+def reports(plan: Plan) -> bool:
+    """Whether a run may fail, or changes its words: only then they come back."""
+    return len(plan.checks) > 1 or _has_loops(plan.body.instructions)
 
 
 class DeviceRegion:
     """See `core.runtime.backend.Region`. Its arrays are those of the driver's array module.
 
+    copy_words: for a plan that `reports`.
     timed: the instructions of each work of the code, whose times runs with `times` measure; empty for no times.
     launched: how often the kernels ran. captured: how often a graph was made. Tests read them.
     """
@@ -122,6 +74,7 @@ class DeviceRegion:
         functions: Sequence[Any],
         driver: Driver,
         arena: SharedArena,
+        copy_words: WordCopier | None = None,
         timed: Timed = (),
     ) -> None:
         self.plan, self.code, self.driver, self._timed = plan, code, driver, timed
@@ -129,13 +82,16 @@ class DeviceRegion:
         self._functions, self._products = list(functions), code.products
         self._arena = arena
         self._arrays = len(plan.params) + len(plan.results)
+        self._count = word_count(plan)
         self._first_sizes = [plan.target.stack_bytes(each.slot_bytes) for each in plan.stacks]
         self._stack_sizes = self._first_sizes
         self._stacks: list[Memory] = []
-        self._words: _Words | None = None
-        self._stream = driver.stream()
-        self._graphs: dict[tuple[int, ...], Graph | None] = {}
+        self._reports, self._has_loops = reports(plan), _has_loops(plan.body.instructions)
+        self._copy_words = copy_words
+        self._stream = arena.stream
         self._lock = threading.Lock()
+        self._called: DeviceArrays | None = None
+        self._calls = threading.Lock()
         self._reference: Interpreter | None = None
         self._shapes = [view.shape for view in plan.params]
 
@@ -146,7 +102,7 @@ class DeviceRegion:
     @property
     def own_bytes(self) -> int:
         """The arena is shared with all other regions."""
-        return self._word_count * WORD
+        return self._count * WORD
 
     @property
     def stack_bytes(self) -> int:
@@ -160,8 +116,10 @@ class DeviceRegion:
     def free_idle(self) -> None:
         """Free the stacks, unless a run uses them. The next run begins with small ones."""
         if self._lock.acquire(blocking=False):
-            self._stacks, self._stack_sizes = [], self._first_sizes
-            self._lock.release()
+            try:
+                self._free_stacks()
+            finally:
+                self._lock.release()
 
     @property
     def stream(self) -> Any:
@@ -177,7 +135,15 @@ class DeviceRegion:
         nbytes = sum(bytes_of(view.shape, view.dtype) for view in self.plan.results)
         run.require(nbytes, "the results of the step")
         results = self.results()
-        self.run(self.bind([*arrays, *results]), run)
+        with self._calls:
+            if self._called is None:
+                self._called = self.bind([*arrays, *results])
+            else:
+                self._called.set_all([*arrays, *results])
+            try:
+                self.run(self._called, run)
+            finally:
+                self._called.arrays.clear()  # their memory belongs to the caller
         for result, length in self.plan.cuts:
             results[result] = results[result][: int(results[length])]
         return tuple(results[: len(results) - len(self.plan.cuts)])
@@ -207,77 +173,108 @@ class DeviceRegion:
         leaving: (target, source, bytes) of copies of results to pinned memory, which have ended too.
         Raises ExecutionError, DeviceFault.
         """
+        self._stream.wait(self.driver.current().record())
+        self.begin(arrays, run, leaving).end()
+
+    def begin(self, arrays: DeviceArrays, run: Run, leaving: Sequence[tuple[int, int, int]] = ()) -> DeviceRun:
+        """Give a run to the stream, behind the runs that were given before. See `run`.
+
+        The arrays must not change before it has ended.
+        """
+        begun = DeviceRun(self, arrays, run, leaving)
         with self._lock:
-            self._stream.wait(self.driver.current().record())
-            while True:
-                run.poll()
-                try:
-                    error, wanted = self._run_once(arrays, run, leaving)
-                except DeviceFull as full:
-                    self._stacks, self._stack_sizes = [], self._first_sizes  # a later run may need less
-                    raise run.refusal(full.nbytes, self.driver.free_bytes(), "the step") from full
-                if error != TOO_SMALL:
-                    break
-                self._grow(run, wanted)
-        if error == STOPPED:
-            run.poll()
-            raise ExecutionError("the run was canceled", "canceled")
-        if error:
-            check = self.plan.checks[error]
-            raise ExecutionError(check.message, check.code, location=check.location)
+            self._give(begun)
+        return begun
 
     # --- one run -------------------------------------------------------------------------------------------------
 
-    def _run_once(
-        self, arrays: DeviceArrays, run: Run, leaving: Sequence[tuple[int, int, int]]
-    ) -> tuple[int, list[int]]:
-        """The error word, and the bytes that each stack wanted. Raises DeviceFull."""
+    def _give(self, begun: DeviceRun) -> None:
+        """Give a run to the stream. Raises OutOfMemory."""
+        begun.run.poll()
+        try:
+            self._give_once(begun)
+        except DeviceFull as full:
+            self._free_stacks()  # a later run may need less
+            raise begun.run.refusal(full.nbytes, self.driver.free_bytes(), "the step") from full
+
+    def _give_once(self, begun: DeviceRun) -> None:
+        """Raises DeviceFull."""
+        arrays, run = begun.arrays, begun.run
         self._arena.make_room(self.arena_bytes, run)
-        words = self._make_words()
+        if arrays.words is None:
+            arrays.words = Words.make(self.driver, self._count)
         self._make_stacks(run)
-        sent, stop = words.of_sent, words.of_stop
-        stop[STOP] = 0
+        words, begun.events = arrays.words, [] if run.times is not None and self._timed else None
+        words.of_stop[STOP] = 0
+        if self._has_loops or arrays.changed or not words.valid:
+            self._fill(words, arrays, run)
+            if not self._has_loops:
+                self._stream.copy(words.device.address, words.sent.address, words.sent.nbytes)
+        arrays.changed, words.valid = False, False
+        with self._arena.lent(self.arena_bytes) as arena:
+            begun.watch()
+            self._launch(arrays, words, arena, begun.events)
+            for copy in begun.leaving:
+                self._stream.copy(*copy)
+            arrays.ended = self._stream.record(again=arrays.ended)
+
+    def _fill(self, words: Words, arrays: DeviceArrays, run: Run) -> None:
+        """Write the words that a run finds."""
+        sent = words.of_sent
         sent[:CONTROL_WORDS] = 0
         sent[MAX_TRIPS], sent[OPS_LEFT], sent[STOP_AT] = run.limits.max_trips, run.ops_left, words.stop_at
-        sent[CONTROL_WORDS : CONTROL_WORDS + self._arrays] = arrays.words
+        sent[CONTROL_WORDS : CONTROL_WORDS + self._arrays] = arrays.in_words
         if self._stacks:
             table = [word for each in self._stacks for word in (each.address, each.nbytes, 0)]
-            sent[CONTROL_WORDS + self._arrays :] = table
-        events: list[Event] | None = [] if run.times is not None and self._timed else None
-        with self._arena.lent(self.arena_bytes) as arena, self._watched(run, stop):
-            self._launch(words, arena, arrays.addresses, events)
-            for copy in leaving:
-                self._stream.copy(*copy)
-            self._stream.synchronize()
-        back = words.of_back
-        error = STOPPED if stop[STOP] and not back[ERROR] else int(back[ERROR])
+            sent[CONTROL_WORDS + self._arrays : self._count] = table
+
+    def _repeat(self, begun: DeviceRun, wanted: Sequence[int]) -> None:
+        """Run again with larger stacks. Raises ExecutionError (too_large), OutOfMemory."""
+        with self._lock:
+            self._grow(begun.run, wanted)
+            self._give(begun)
+
+    def _found(self, begun: DeviceRun) -> tuple[int, list[int]]:
+        """The error word of a run that has ended, and the bytes that each stack wanted."""
+        words, run = begun.arrays.words, begun.run
+        assert words is not None, "the run has begun"
+        if not self._reports:
+            error = 0
+        else:
+            error = int(words.of_back[ERROR])
+            if self._has_loops and words.of_stop[STOP] and not error:
+                error = STOPPED
+        words.valid = not error and not self._has_loops
         if error != TOO_SMALL:
-            run.ops_left = int(back[OPS_LEFT])
-            if run.times is not None and events is not None:
-                for part, spent in groupby(zip(self._timed, pairwise(events), strict=True), key=itemgetter(0)):
+            if self._has_loops:
+                run.ops_left = int(words.of_back[OPS_LEFT])
+            if run.times is not None and begun.events is not None:
+                spans = zip(self._timed, pairwise(begun.events), strict=True)
+                for part, spent in groupby(spans, key=itemgetter(0)):
                     seconds = sum(after.seconds_since(before) for _, (before, after) in spent)
                     run.times.add_together(part, seconds)  # two launches of one instruction are one call
-        return error, [int(word) for word in back[CONTROL_WORDS + self._arrays + 2 :: 3]]
+        return error, [int(word) for word in words.of_back[CONTROL_WORDS + self._arrays + 2 : self._count : 3]]
 
-    def _launch(self, words: _Words, arena: Memory, given: Sequence[int], events: list[Event] | None) -> None:
+    def _launch(self, arrays: DeviceArrays, words: Words, arena: Memory, events: list[Event] | None) -> None:
         """Give the work of a run to the stream: as a graph, from the second run at the same addresses on.
 
         A product of the library has its addresses in the graph; those that kernels use are words.
         events: receives the moments before, between and after the launches, which then are no graph.
         """
         self.launched += 1
-        products = [self._addresses(each, arena, given) for each in self._products]
+        graphs = arrays.graphs
+        products = [self._addresses(each, arena, arrays.addresses) for each in self._products]
         if events is not None:
             self._work(words, arena, products, events)
             return
         key = (arena.address, *(address for each in products for address in each))
-        if key not in self._graphs:  # the first run may load code, which a capture does not allow
-            while self._graphs and (len(self._graphs) >= MOST_GRAPHS or next(iter(self._graphs))[0] != arena.address):
-                del self._graphs[next(iter(self._graphs))]
-            self._graphs[key] = None
+        if key not in graphs:  # the first run may load code, which a capture does not allow
+            while graphs and (len(graphs) >= MOST_GRAPHS or next(iter(graphs))[0] != arena.address):
+                del graphs[next(iter(graphs))]
+            graphs[key] = None
             self._work(words, arena, products)
             return
-        graph = self._graphs[key]
+        graph = graphs[key]
         if graph is None:
             self._stream.begin_capture()
             try:
@@ -285,17 +282,17 @@ class DeviceRegion:
             finally:
                 graph = self._stream.end_capture()
             self.captured += 1
-            self._graphs[key] = graph
+            graphs[key] = graph
         graph.launch(self._stream)
 
     def _work(
-        self, words: _Words, arena: Memory, products: Sequence[Sequence[int]], events: list[Event] | None = None
+        self, words: Words, arena: Memory, products: Sequence[Sequence[int]], events: list[Event] | None = None
     ) -> None:
-        nbytes = words.sent.nbytes
         control = words.device.address
         given = control + CONTROL_WORDS * WORD
         stacks = given + self._arrays * WORD
-        self._stream.copy(control, words.sent.address, nbytes)
+        if self._has_loops:
+            self._copied(control, words.sent.address)
         functions, operands = iter(self._functions), iter(products)
         if events is not None:
             events.append(self._stream.record(timed=True))
@@ -306,36 +303,32 @@ class DeviceRegion:
                 self._stream.multiply(each, next(operands))
             if events is not None:
                 events.append(self._stream.record(timed=True))
-        self._stream.copy(words.back.address, control, nbytes)
+        if self._reports:
+            self._copied(words.back.address, control)
+
+    def _copied(self, target: int, source: int) -> None:
+        assert self._copy_words is not None, "the plan reports"
+        self._copy_words(self._stream, target, source)
 
     def _addresses(self, product: Multiplication, arena: Memory, given: Sequence[int]) -> list[int]:
         return [
             (arena.address if place.given is None else given[place.given]) + place.offset for place in product.places
         ]
 
-    def _watched(self, run: Run, stop: Any) -> AbstractContextManager[None]:
-        """Inside the context, the stop word is set as soon as the limits of the run are exceeded."""
-        if run.limits.deadline is None and run.limits.should_stop is None:
-            return nullcontext()
-        return watched(stop, run)
-
     # --- memory --------------------------------------------------------------------------------------------------
-
-    @property
-    def _word_count(self) -> int:
-        return CONTROL_WORDS + self._arrays + 3 * len(self.plan.stacks)
-
-    def _make_words(self) -> _Words:
-        if self._words is None:
-            self._words = _Words.make(self.driver, self._word_count)
-        return self._words
 
     def _make_stacks(self, run: Run) -> None:
         """Give each stack the room that `_stack_sizes` has. Nothing in a stack outlives a run."""
         if [each.nbytes for each in self._stacks] != self._stack_sizes:
-            self._stacks = []
+            self._free_stacks(self._stack_sizes)
             run.require(self.stack_bytes, "the record of the loop")
             self._stacks = [self.driver.allocate(size) for size in self._stack_sizes]
+
+    def _free_stacks(self, sizes: Sequence[int] | None = None) -> None:
+        """Free the stacks, when no run uses them. sizes: of the next ones; by default those of the first run."""
+        if self._stacks:
+            self._stream.synchronize()
+        self._stacks, self._stack_sizes = [], self._first_sizes if sizes is None else list(sizes)
 
     def _grow(self, run: Run, wanted: Sequence[int]) -> None:
         """Make the stacks larger that were too small. Raises ExecutionError (too_large)."""
@@ -363,3 +356,57 @@ class DeviceRegion:
         if self._reference is None:
             self._reference = interpreter_of(self.plan.block)
         return self._reference
+
+
+@dataclass(slots=True)
+class DeviceRun:
+    """A run that has begun. repeated: whether its end found that it must run again, with larger stacks.
+
+    leaving: see `DeviceRegion.run`. events: the moments between its launches, if it measures times.
+    """
+
+    region: DeviceRegion
+    arrays: DeviceArrays
+    run: Run
+    leaving: Sequence[tuple[int, int, int]] = ()
+    events: list[Event] | None = None
+    repeated: bool = False
+    _watch: ExitStack = field(default_factory=ExitStack)
+
+    def watch(self) -> None:
+        """From now on the stop word is set as soon as the limits of the run are exceeded, if anything reads it."""
+        limits, words = self.run.limits, self.arrays.words
+        if self.region._has_loops and words is not None and (limits.deadline, limits.should_stop) != (None, None):
+            self._watch.enter_context(watched(words.of_stop, self.run))
+
+    def end(self) -> None:
+        """Wait until the run has ended. Raises ExecutionError, DeviceFault."""
+        while True:
+            self.wait()
+            error, wanted = self.region._found(self)
+            if error != TOO_SMALL:
+                break
+            self.repeated = True
+            self.region._repeat(self, wanted)
+        if error == STOPPED:
+            self.run.poll()
+            raise ExecutionError("the run was canceled", "canceled")
+        if error:
+            check = self.region.plan.checks[error]
+            raise ExecutionError(check.message, check.code, location=check.location)
+
+    def wait(self) -> None:
+        """Wait until the GPU is done with the run, whether it failed or not. Raises DeviceFault."""
+        try:
+            if self.arrays.ended is not None:
+                self.arrays.ended.synchronize()
+        finally:
+            self._watch.close()
+
+
+def _has_loops(instructions: Iterable[Instruction]) -> bool:
+    return any(
+        isinstance(each, Loop)
+        or (isinstance(each, Branch) and _has_loops((*each.yes.instructions, *each.no.instructions)))
+        for each in instructions
+    )

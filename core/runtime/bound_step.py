@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from core.runtime.executable import Executable, Outputs, checked, key_of
 from core.runtime.run import Run
 from core.runtime.sparse_rows import RowArray
 
-__all__ = ["KEPT", "BoundStep", "UpdatedTable", "bind_step", "picks_of", "updated_tables"]
+__all__ = ["KEPT", "BoundStep", "UpdatedTable", "bind_step", "one_by_one", "picks_of", "updated_tables"]
 
 SUMMED = (np.dtype("float32"), np.dtype("float64"))
 
@@ -133,6 +133,16 @@ class BoundStep:
             return replace(outputs, messages=tuple(run.messages), unsaid=run.unsaid)
         return outputs
 
+    def steps(
+        self, runs: Iterable[Run], seed: int, first: int, bind: Callable[[int], None] | None = None
+    ) -> Generator[Outputs, None, None]:
+        """The outputs of a step for each run, numbered from `first` on. Asking for the next one keeps the last one.
+
+        bind: called with 0, 1, 2 and so on, gives a step its feeds; without it all steps have those that `takes` has
+        taken. Whoever asks for no more must close the iterator. Raises ExecutionError.
+        """
+        return one_by_one(self, runs, seed, first, bind)
+
     def keep(self) -> None:
         """Make the results of the last step the values of the next one."""
         self._turn = 1 - self._turn
@@ -167,6 +177,17 @@ class BoundStep:
     def _put(self, i: int, value: np.ndarray) -> None:
         for given, _ in self._turns:
             given.put(i, value)
+
+
+def one_by_one(
+    bound: Any, runs: Iterable[Run], seed: int, first: int, bind: Callable[[int], None] | None
+) -> Generator[Outputs, None, None]:
+    """The steps of `BoundStep.steps`, each of which begins when the one before has been kept."""
+    for number, run in enumerate(runs):
+        if bind is not None:
+            bind(number)
+        yield bound.step(run, seed, first + number)
+        bound.keep()
 
 
 class _Table:

@@ -8,6 +8,7 @@ if one fails or the deadline passes, the earlier ones stay, and the answer gives
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,13 +20,12 @@ from core.ir import TensorType
 from core.ir.errors import CoreError, ExecutionError, ProgramError
 from core.optim.rates import Rates
 from core.runtime.bound_step import BoundStep
-from core.runtime.run import Run
 from core.runtime.sparse_rows import RowArray
 from service.worker.computed import AccumulatedStep, Computed, one_step, steps_for
 from service.worker.last_step import last_step
 from service.worker.memory import require
 from service.worker.programs import Prepared
-from service.worker.running import judged, limits_of, message_of, wanted, with_global
+from service.worker.running import judged, limits_of, message_of, runs, wanted, with_global
 from service.worker.session import Arrays, WorkerSession
 from service.worker.state import WorkerState
 from service.worker.warnings import zero_warnings
@@ -149,19 +149,17 @@ def _run_bound(
     """Steps from batch `start` on, which is bound already, on arrays that stay bound."""
     again = session.last_step
     assert again is not None and again.bound is not None, "serves was true"
-    bound, limits, out = again.bound, limits_of(state), None
-    bind = bound.series(batches.split)
-    seed, before, steps = session.seed, session.steps, session.steps
+    bound, out, before = again.bound, None, session.steps
+    series = bound.series(batches.split)
+    found = bound.steps(runs(state, len(batches) - start), session.seed, before, lambda i: series(start + i))
+    steps = before
     only_values = args["returned"] == "none"
     try:
-        for i in range(start, len(batches)):
-            state.stop.check()
-            bind(i)
-            new = bound.step(Run(state.xp, limits), seed, steps)
-            finite = bound.has_finite_gradients() if only_values else None
-            answers.add(new, again.compiled, finite, None if isinstance(bound, BoundStep) else bound.send)
-            bound.keep()
-            out, steps = new, steps + 1
+        with closing(found):
+            for new in found:
+                finite = bound.has_finite_gradients() if only_values else None
+                answers.add(new, again.compiled, finite, None if isinstance(bound, BoundStep) else bound.send)
+                out, steps = new, steps + 1
     finally:
         bound.drop_feeds()
         if out is not None:

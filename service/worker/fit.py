@@ -12,12 +12,12 @@ seed, holdout; see `Sampling`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 
 from core.ir.errors import CoreError
-from core.runtime.run import Run
 from service.sampling import Sampling
 from service.worker.batches import Batches
 from service.worker.columns import Feed, feed_of, stored
@@ -25,7 +25,7 @@ from service.worker.computed import Steps, one_step, steps_for
 from service.worker.curves import Curves, scalar
 from service.worker.last_step import last_step
 from service.worker.programs import Prepared
-from service.worker.running import limits_of, message_of, run
+from service.worker.running import message_of, run, runs
 from service.worker.session import WorkerSession, session_of
 from service.worker.state import WorkerState
 from service.worker.warnings import zero_warnings
@@ -193,19 +193,17 @@ class _Steps:
         """Steps from batch `start` on, which is bound already, on arrays that stay bound."""
         session, state, again = self._session, self._state, self._session.last_step
         assert again is not None and again.bound is not None, "serves was true"
-        bound, limits, out = again.bound, limits_of(state), None
-        bind = bound.series(block.split)
-        seed, before, steps = session.seed, session.steps, session.steps
+        bound, out, before = again.bound, None, session.steps
+        series = bound.series(block.split)
+        found = bound.steps(runs(state, len(block) - start), session.seed, before, lambda i: series(start + i))
+        steps = before
         try:
-            for i in range(start, len(block)):
-                state.stop.check()
-                bind(i)
-                new = bound.step(Run(state.xp, limits), seed, steps)
-                self.curves.add(new)
-                if new.messages:
-                    self._say(new)
-                bound.keep()
-                out, steps = new, steps + 1
+            with closing(found):
+                for new in found:
+                    self.curves.add(new)
+                    if new.messages:
+                        self._say(new)
+                    out, steps = new, steps + 1
         finally:
             bound.drop_feeds()
             if out is not None:

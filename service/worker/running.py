@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from core.analysis.profile import profile_of
 from core.compiler.compile import Executable, GradientQuery, Outputs
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.stop import poll
-from core.runtime.run import Message, RunLimits
+from core.runtime.run import Message, Run, RunLimits
 from core.runtime.sparse_rows import RowArray
 from core.runtime.times import Times
 from service.worker.given import check_inputs
@@ -29,6 +29,7 @@ __all__ = [
     "message_of",
     "query_from",
     "run",
+    "runs",
     "streamed_gradients",
     "times_of",
     "wanted",
@@ -70,6 +71,14 @@ def limits_of(state: WorkerState) -> RunLimits:
         most_inside=MOST_INSIDE if state.device == "cpu" else None,
         memory=state.memory,
     )
+
+
+def runs(state: WorkerState, count: int) -> Iterator[Run]:
+    """A run for each of `count` steps. Raises ExecutionError as soon as the call must stop."""
+    limits = limits_of(state)
+    for _ in range(count):
+        state.stop.check()
+        yield Run(state.xp, limits)
 
 
 def run(

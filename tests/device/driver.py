@@ -234,7 +234,7 @@ class _Stream:
     def multiply(self, product: Multiplication, addresses: Sequence[int]) -> None:
         self.driver.products.run(product, addresses, id(self))
 
-    def record(self, timed: bool = False) -> _Event:
+    def record(self, timed: bool = False, again: _Event | None = None) -> _Event:
         self.driver.check()
         assert self._recorded is None, "an event of a stream that is captured"
         event = _Event(self, self.given)
