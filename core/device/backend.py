@@ -21,7 +21,7 @@ from core.device.ptx import has_linker, linker_version, ptx_of
 from core.device.ptx import machine_code_of as assembled
 from core.device.region import DeviceRegion, WordCopier, reports, word_count
 from core.device.row_writer import row_writer_code
-from core.device.rules import RULES, Rules
+from core.device.rules import RULES, Rules, cluster_of
 from core.device.spread import SPREAD
 from core.device.step import write_device_step, write_timed_step
 from core.device.threads import BLOCK
@@ -32,7 +32,7 @@ from core.plan.target import Target
 
 __all__ = ["DeviceBackend", "key_of", "machine_code_of"]
 
-GENERATOR = 2
+GENERATOR = 3
 """Version of the machine code. Increase it when the code changes but the text of its step does not: the functions
 `dev_*`, the entry, or the way to PTX.
 """
@@ -62,7 +62,9 @@ class DeviceBackend:
         rules: Rules | None = None,
     ) -> None:
         self.driver, self.disk = driver, disk
-        self.rules = rules or replace(RULES, library=driver.multiplies)
+        self.rules = rules or replace(
+            RULES, library=driver.multiplies, cluster=cluster_of(driver.properties.architecture)
+        )
         self.arena = SharedArena(driver)
         self._row_writers: dict[int, Callable[[int, int, int, int], None]] = {}
         self._word_copiers: dict[int, WordCopier] = {}
@@ -157,6 +159,6 @@ def key_of(code: DeviceCode, architecture: str, driver: int) -> str:
 
     driver: its version, since some of it is PTX that only certain drivers take.
     """
-    entries = [(each.kernel, each.block) for each in code.launches]
+    entries = [(each.kernel, each.block, each.cluster) for each in code.launches]
     compiler = [GENERATOR, PASSES, llvmlite.__version__, llvm.llvm_version_info, linker_version(), driver]
     return hashlib.sha256(repr([*compiler, architecture, entries, code.text]).encode()).hexdigest()

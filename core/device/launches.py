@@ -27,6 +27,7 @@ class Launch:
     kernel:      the name of its function in the text.
     shared:      bytes of shared memory that each block needs.
     cooperative: whether blocks wait for each other, so that all must be resident at once.
+    cluster:     the blocks, if they wait for each other as one cluster; else 1.
     numbers:     further arguments of the kernel, int64 each.
     """
 
@@ -36,11 +37,12 @@ class Launch:
     shared: int = 0
     cooperative: bool = False
     numbers: tuple[int, ...] = ()
+    cluster: int = 1
 
     @property
     def entry(self) -> str:
         """The name of its entry in PTX and machine code."""
-        return f"run_{self.kernel}"
+        return f"run_{self.kernel}" + (f"_on_{self.cluster}" if self.cluster > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from core.codegen.cpus import prepare_targets
 from core.codegen.machine import optimize
 from core.device.launches import PARAMETERS, DeviceCode, Launch
 from core.device.parts import parted
+from core.device.rules import cluster_of
 from core.device.threads import WARP
-from core.ir.errors import ExecutionError
+from core.ir.errors import ExecutionError, InternalError
 
 __all__ = ["Cubin", "cubin_of", "has_linker", "linker_version", "machine_code_of", "ptx_of"]
 
@@ -65,6 +66,7 @@ define internal i32 @dev_exchange(i32 %value, i32 %distance, i32 %place) #1 {{
 }}
 
 define internal void @dev_barrier(i32 %place) #1 {{
+{clusters}
   call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)
   %thread = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
   %blocks = call i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
@@ -101,7 +103,25 @@ attributes #1 = {{ nounwind alwaysinline }}
 
 At a barrier of the launch one thread of each block waits until all blocks have arrived; the last one opens the next
 round. All blocks must run at once (a cooperative launch). The count begins anew in each round: a count that goes on
-would overflow after some 100,000 steps, in the middle of a round.
+would overflow after some 100,000 steps, in the middle of a round. The blocks of a cluster have a barrier of their own.
+"""
+
+CLUSTERS = """
+  %cluster = call i32 @llvm.nvvm.read.ptx.sreg.cluster.nctaid.x()
+  %is_cluster = icmp ugt i32 %cluster, 1
+  br i1 %is_cluster, label %together, label %apart
+together:
+  call void @llvm.nvvm.barrier.cluster.arrive.aligned()
+  call void @llvm.nvvm.barrier.cluster.wait.aligned()
+  br label %done
+apart:
+"""
+"""The beginning of `dev_barrier` where a launch of the text is a cluster."""
+
+CLUSTER_DECLARATIONS = """
+declare i32 @llvm.nvvm.read.ptx.sreg.cluster.nctaid.x()
+declare void @llvm.nvvm.barrier.cluster.arrive.aligned()
+declare void @llvm.nvvm.barrier.cluster.wait.aligned()
 """
 
 MMA = """
@@ -142,7 +162,7 @@ define ptx_kernel void @{entry}({params}) #{number} {{
   call void @{kernel}({params})
   ret void
 }}
-attributes #{number} = {{ nounwind "nvvm.maxntid"="{block}" }}
+attributes #{number} = {{ nounwind "nvvm.maxntid"="{block}"{cluster} }}
 """
 FIRST_ATTRIBUTES = 10
 """The number of the attributes of the first entry; those of the text and of the prelude have smaller numbers."""
@@ -152,15 +172,20 @@ def ptx_of(code: DeviceCode, architecture: str = "sm_80") -> str:
     """The PTX of a step; its kernels are the `entry` of each launch. Raises ExecutionError (compiler_failed)."""
     declared = "\n".join(line for line in code.text.split("\n") if not re.match(r"declare .*? @dev_", line))
     declared = _inlined(declared, {each.kernel for each in code.launches})
-    kernels = {each.kernel: each for each in code.launches}.values()
+    launches = {each.entry: each for each in code.launches}.values()
+    has_clusters = any(each.cluster > 1 for each in launches)
+    if has_clusters and cluster_of(architecture) == 1:
+        raise InternalError(f"{architecture} has no clusters")
     entries = [
         ENTRY.format(
-            entry=each.entry, kernel=each.kernel, block=each.block, number=FIRST_ATTRIBUTES + i, params=_params(each)
+            entry=each.entry, kernel=each.kernel, block=each.block, number=FIRST_ATTRIBUTES + i, params=_params(each),
+            cluster=f' "nvvm.cluster_dim"="{each.cluster}"' if each.cluster > 1 else "",
         )
-        for i, each in enumerate(kernels)
-    ]
+        for i, each in enumerate(launches)
+    ]  # fmt: skip
     kinds = sorted(set(re.findall(r"@dev_mma_(\w+)\(", code.text)))
-    prelude = PRELUDE.format(last=WARP - 1) + "".join(map(_mma, kinds))
+    prelude = PRELUDE.format(last=WARP - 1, clusters=CLUSTERS if has_clusters else "") + "".join(map(_mma, kinds))
+    prelude += CLUSTER_DECLARATIONS if has_clusters else ""
     prepare_targets()
     machine = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(cpu=architecture, opt=3)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["RULES", "Rules"]
+__all__ = ["RULES", "Rules", "cluster_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,9 @@ class Rules:
 
     launch:        seconds from the end of a kernel to the start of the next one in a graph.
     grid_barrier:  seconds of a barrier of all blocks.
+    cluster_barrier: seconds of a barrier of the blocks of a cluster.
     block_barrier: seconds of a barrier of one block.
+    cluster:       blocks of a cluster, which wait for each other much faster than all blocks do; 1 if there are none.
     bandwidth, block_bandwidth: bytes per second of the device, and of one block that works alone.
     flops, block_flops:         operations per second, likewise.
     trips:         of a loop whose number of trips only the run tells.
@@ -24,7 +26,9 @@ class Rules:
 
     launch: float = 2.0e-6
     grid_barrier: float = 1.25e-6
+    cluster_barrier: float = 3.0e-7
     block_barrier: float = 2.5e-8
+    cluster: int = 1
     bandwidth: float = 3.0e12
     block_bandwidth: float = 1.2e10
     flops: float = 5e13
@@ -36,3 +40,14 @@ class Rules:
 
 
 RULES = Rules()
+
+CLUSTER = 8
+"""Blocks of a cluster that every GPU with clusters has."""
+
+FIRST_WITH_CLUSTERS = 90
+"""The number of the first architecture with clusters."""
+
+
+def cluster_of(architecture: str) -> int:
+    """Blocks of a cluster on an architecture, such as "sm_90"."""
+    return CLUSTER if int(architecture.removeprefix("sm_")) >= FIRST_WITH_CLUSTERS else 1

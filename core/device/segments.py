@@ -1,9 +1,10 @@
 """The segments of a step: which instructions share a launch, and on how many blocks it runs.
 
-A barrier of one block takes a hundredth of the time between two launches, and a barrier of all blocks more than half of
-that time. So short instructions, loops and branches run together; an instruction that takes longer on one block than
-its own launch on all blocks has a launch of its own, whose registers are its own too. Those that run together run on
-one block or on all, and a launch ends where the other number of blocks is faster by more than a launch takes.
+A barrier of one block takes a hundredth of the time between two launches, one of a cluster of blocks some tenths, and a
+barrier of all blocks more than half of that time. So short instructions, loops and branches run together; an
+instruction that takes longer on one block, or on a cluster, than its own launch on all blocks has a launch of its own,
+whose registers are its own too. Those that run together run on one block, on a cluster or on all blocks, and a launch
+ends where another number of blocks is faster by more than a launch takes.
 """
 
 from __future__ import annotations
@@ -142,15 +143,21 @@ def _is_alone(each: Instruction, blocks: int, rules: Rules) -> bool:
     """Whether an instruction is faster in a launch of its own on all blocks than on one block."""
     if isinstance(each, Loop | Branch) or blocks == 1:
         return False
-    return _seconds(each, 1, rules) > _seconds(each, blocks, rules) + rules.launch
+    few = min(_seconds(each, scope, rules) for scope in _scopes(blocks, rules)[:-1])
+    return few > _seconds(each, blocks, rules) + rules.launch
+
+
+def _scopes(blocks: int, rules: Rules) -> list[int]:
+    """The numbers of blocks that a launch may have, if several instructions share it."""
+    return sorted({1, min(rules.cluster, blocks), blocks})
 
 
 def _together(units: Iterable[tuple[Instruction, ...]], blocks: int, rules: Rules) -> list[Segment]:
-    """Launches for units that follow each other, each on one block or on all, in the least time together.
+    """Launches for units that follow each other, each on some number of blocks, in the least time together.
 
     units: instructions that no launch separates.
     """
-    scopes = (1,) if blocks == 1 else (1, blocks)
+    scopes = _scopes(blocks, rules)
     units = list(units)
     least = dict.fromkeys(scopes, 0.0)
     befores: list[dict[int, int]] = []  # for each unit and scope, the scope of the unit before it
@@ -181,7 +188,9 @@ def _took(each: Instruction, blocks: int, rules: Rules) -> float:
 
 
 def _barrier(blocks: int, rules: Rules) -> float:
-    return rules.block_barrier if blocks == 1 else rules.grid_barrier
+    if blocks == 1:
+        return rules.block_barrier
+    return rules.cluster_barrier if blocks <= rules.cluster else rules.grid_barrier
 
 
 def _seconds(each: Instruction, blocks: int, rules: Rules) -> float:

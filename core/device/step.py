@@ -162,7 +162,9 @@ class DeviceStep(Step):
             self.module.functions += [f, _entry(self, name)]
         else:
             name, numbers = share_kernel(self.module, f)
-        return Launch(name, blocks, self.block, self.launch.shared_bytes, self.launch.meets and blocks > 1, numbers)
+        meets = self.launch.meets and blocks > 1
+        cluster = blocks if meets and blocks <= self.rules.cluster else 1
+        return Launch(name, blocks, self.block, self.launch.shared_bytes, meets and cluster == 1, numbers, cluster)
 
     def _library_call(self, product: Gemm, then: Biased | None = None) -> Multiplication | None:
         """A product as a call of the library; None if that does not take it."""
