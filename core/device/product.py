@@ -23,7 +23,10 @@ from core.plan.data import Gemm, View
 __all__ = ["ProductPlan", "ProductWriter", "product_kernel", "product_plan"]
 
 DEPTH = 16
-"""Steps along k whose operands lie in shared memory at a time."""
+"""Terms of the sums whose operands lie in shared memory at a time, if the tiles are large."""
+
+DEEP = 64
+"""Most of them, if tiles are small: their threads wait for memory longer than they multiply."""
 
 SHARED_BYTES = 48 * 1024
 """Shared memory that every block can have."""
@@ -36,18 +39,24 @@ MOST_PARTS = 64
 
 @dataclass(slots=True)
 class Registers:
-    """The results of the threads of a block, `side` rows and columns of each thread, in registers."""
+    """The results of the threads of a block, `side` rows and columns of each thread, in registers.
+
+    depth: terms whose operands lie in shared memory at a time.
+    """
 
     threads: Threads
     side: int
     dtype: str
+    depth: int = DEPTH
     _sums: dict[tuple[int, int], IRValue] = field(default_factory=dict)
     rounds = False
 
     @staticmethod
     def options(each: Gemm, threads: Threads) -> Iterator[Registers]:
+        terms = -(-each.a.shape[-1] // DEPTH) * DEPTH
         for side in (8, 4, 2, 1):
-            yield Registers(threads, side, each.c.dtype)
+            most = min(DEEP, DEPTH * 8 // side) * 4 // itemsize(each.c.dtype)
+            yield Registers(threads, side, each.c.dtype, max(DEPTH, min(most, terms)))
 
     @property
     def _across(self) -> tuple[int, int]:
@@ -69,18 +78,14 @@ class Registers:
         return self._across[1] * self.side
 
     @property
-    def depth(self) -> int:
-        return DEPTH
-
-    @property
     def cost(self) -> float:
         """Time of a result, compared with that of the largest side: a small one reads more of shared memory."""
         return 0.5 + 0.5 * 8 / self.side
 
     def tiles(self, each: Gemm) -> tuple[Tile, Tile]:
         gap = VECTOR_BYTES // itemsize(self.dtype)
-        first = Tile(each.a, -2, -1, self.rows, DEPTH, self.rows + gap, by_term=True)
-        return first, Tile(each.b, -1, -2, self.columns, DEPTH, self.columns + gap, by_term=True)
+        first = Tile(each.a, -2, -1, self.rows, self.depth, self.rows + gap, by_term=True)
+        return first, Tile(each.b, -1, -2, self.columns, self.depth, self.columns + gap, by_term=True)
 
     def start(self, f: Function) -> None:
         for i in range(self.side):
@@ -92,7 +97,7 @@ class Registers:
     def multiply(self, f: Function, local: IRValue, tiles: tuple[Tile, Tile], copies: tuple[IRValue, IRValue]) -> None:
         """Add the products of the terms in shared memory."""
         places = self._places(f, local)
-        with f.loop(I64(0), I64(DEPTH)) as term:
+        with f.loop(I64(0), I64(self.depth)) as term:
             lines = [
                 [load_vector(f, tile.address(f, copy, at, term), self.dtype, self.lanes) for at in own]
                 for tile, copy, own in zip(tiles, copies, places, strict=True)
