@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from core.autodiff.adjoint import vjp
 from core.codegen.cpu_target import CPU_TARGET
-from core.compiler.compile import optimize
+from core.compiler.compile import GradientQuery, compile_gradient, optimize
 from core.device.gpu import DEVICE_TARGET
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import plan_block
 from core.plan.data import Gemm, Rows
+from core.plan.flow import Loop
 from core.plan.target import Target
+from core.wire import read
+from tests.device.emulator import EmulatedBackend, compiler
+from tests.device.test_emulated_programs import agree
+from tests.programs import Sketch
 
 HALVES = ("float16", "bfloat16")
 TURNS = [(False, False), (True, False), (False, True), (True, True)]
@@ -81,14 +87,34 @@ def test_an_einsum_that_computes_more_than_one_product_rounds_its_result_alone(e
     assert {each.c.dtype for each in products(block, DEVICE_TARGET)} <= {"float32"}
 
 
+def sums_in_a_loop(dtype: str, equation: str = "") -> Sketch:
+    """A state of a loop to which each trip adds a product."""
+    rng = np.random.default_rng(1)
+    s = Sketch()
+    x = s.feed("x", rng.standard_normal((5, 24, 16)), dtype)
+    w = s.param("w", rng.standard_normal((16, 8)), dtype)
+    total = s.const(0.0, [24, 8], dtype, out="total")
+    t = s.const(0, dtype="int64", out="t")
+    with s.repeat(5):
+        now = s.op("gather", x, t)
+        made = s.op("einsum", [now, w], equation=equation) if equation else s.op("matmul", now, w)
+        s.op("add", total, made, out="total")
+        s.op("increment", t, step=1, out="t")
+    s.op("reduce_sum", s.op("square", total), out="loss")
+    return s
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
 @pytest.mark.parametrize("dtype", HALVES)
-def test_a_16_bit_product_is_not_added_to_a_16_bit_state(dtype):
-    b = BlockBuilder()
-    x, y = (b.param(TensorType((16, 16), dtype)) for _ in range(2))
-    once = b.emit("matmul", x, y)
-    block = optimize(b.build([b.emit("sum", once, b.emit("matmul", y, x), b.emit("matmul", x, x))]))
+@pytest.mark.parametrize("equation", ["", "ij,jk->ik"])
+def test_a_16_bit_product_is_rounded_before_a_loop_adds_it_to_a_16_bit_state(dtype, equation):
+    s = sums_in_a_loop(dtype, equation)
+    executable = compile_gradient(read({"blocks": s.blocks}), GradientQuery(loss="loss"))
+    block, values = executable.interpreter.block, [s.values[v.name] for v in executable.inputs]
+    loop = next(each for each in plan_block(block, DEVICE_TARGET).body.instructions if isinstance(each, Loop))
 
-    found = products(block, DEVICE_TARGET)
+    found = [each for each in loop.body.instructions if isinstance(each, Gemm)]
+    found += [each.many for each in (*loop.ahead, *loop.hoisted)]
 
-    assert len(found) == 3
-    assert not any(each.accumulate for each in found)
+    assert [(each.c.dtype, each.accumulate) for each in found] == [(dtype, False)]
+    agree(block, values, [EmulatedBackend(2, 64)], {"bfloat16": 0.01, "float16": 0.002}[dtype])
