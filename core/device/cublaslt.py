@@ -17,6 +17,7 @@ import numpy as np
 from core.device.driver import DeviceFault, Driver, Memory
 from core.device.multiplication import RESULTS, Matrix, Multiplication, Place
 from core.ir.errors import ExecutionError
+from core.ir.precision import HALVES
 from core.ops.common.types import as_dtype
 
 __all__ = ["CublasLt", "check_products", "load_cublaslt", "workspace_bytes"]
@@ -25,7 +26,7 @@ TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 """cudaDataType."""
 
 COMPUTE_FLOAT32, COMPUTE_TF32, COMPUTE_FLOAT64 = 68, 77, 70
-"""cublasComputeType_t. Products of 16-bit numbers are float32 numbers."""
+"""cublasComputeType_t. Sums of products of 16-bit numbers are float32 numbers."""
 
 TURN_LEFT, TURN_RIGHT, EPILOGUE, BIAS = 3, 4, 7, 8
 """cublasLtMatmulDescAttributes_t."""
@@ -202,32 +203,43 @@ class CublasLt:
 
 
 def check_products(products: CublasLt, driver: Driver) -> None:
-    """Compute products with known results. All numbers are small whole ones, which each dtype has exactly.
+    """Compute products with known results: whole numbers that each dtype has exactly, with sums that 16 bits round.
 
     Raises RuntimeError for a wrong result; ExecutionError (compiler_failed), DeviceFull, DeviceFault.
     """
+    for dtype, results in RESULTS.items():
+        for result in results:
+            for turned, biased in ((False, False), (True, result not in HALVES and dtype == result)):
+                if not _is_right(driver, dtype, result, turned, biased):
+                    raise RuntimeError(f"cuBLASLt computes wrong {result} products of {dtype} numbers")
+
+
+def _is_right(driver: Driver, dtype: str, result: str, turned: bool, biased: bool) -> bool:
+    """Whether one product is right. turned: the right operand of the library."""
     xp, stream = driver.xp, driver.current()
-    bits = lambda numbers: numbers.view("uint16") if numbers.dtype.itemsize == 2 else numbers  # cupy has no bfloat16
-    for dtype, result in RESULTS.items():
-        x, y, bias = (_whole_numbers(shape) for shape in ((ROWS, TERMS), (TERMS, COLUMNS), (COLUMNS,)))
-        for turned, biased in ((False, False), (True, dtype == result)):
-            right = Matrix(
-                Place(0, 0), *((ROWS, TERMS) if turned else (TERMS, ROWS)), ROWS if turned else TERMS, 0, turned
-            )
-            left, out = (Matrix(Place(0, 0), COLUMNS, count, COLUMNS, 0, False) for count in (TERMS, ROWS))
-            product = Multiplication(dtype, result, left, right, out, bias=Place(0, 0) if biased else None)
-            operands = [y.astype(as_dtype(dtype)), (x.T if turned else x).astype(as_dtype(dtype), order="C")]
-            arrays = [xp.asarray(bits(each)) for each in operands]
-            arrays += [xp.zeros((ROWS, COLUMNS), result), *([xp.asarray(bias.astype(result))] if biased else [])]
-            stream.multiply(product, [driver.address(each) for each in arrays])
-            stream.synchronize()
-            if xp.abs(arrays[2] - xp.asarray((x @ y + bias * biased).astype(result))).sum():
-                raise RuntimeError(f"cuBLASLt computes wrong products of {dtype} numbers")
+    x, y = _whole_numbers((ROWS, TERMS), 127), _whole_numbers((TERMS, COLUMNS), 30)
+    bias = _whole_numbers((COLUMNS,), 3)
+    shape = (ROWS, TERMS) if turned else (TERMS, ROWS)
+    right = Matrix(Place(0, 0), *shape, shape[0], 0, turned)
+    left, out = (Matrix(Place(0, 0), COLUMNS, count, COLUMNS, 0, False) for count in (TERMS, ROWS))
+    product = Multiplication(dtype, result, left, right, out, bias=Place(0, 0) if biased else None)
+    given = [y.astype(as_dtype(dtype)), (x.T if turned else x).astype(as_dtype(dtype), order="C")]
+    given += [np.zeros((ROWS, COLUMNS), as_dtype(result)), *([bias.astype(as_dtype(result))] if biased else [])]
+    arrays = [xp.asarray(_bits(each)) for each in given]
+    stream.multiply(product, [driver.address(each) for each in arrays])
+    stream.synchronize()
+    wanted = xp.asarray(_bits((x @ y + bias * biased).astype(np.float32).astype(as_dtype(result))))
+    return not bool((arrays[2] != wanted).any())
 
 
-def _whole_numbers(shape: tuple[int, ...]) -> np.ndarray:
-    """Numbers from -3 to 3."""
-    return (np.arange(math.prod(shape)) * 5 % 7 - 3).reshape(shape)
+def _bits(numbers: np.ndarray) -> np.ndarray:
+    """16-bit floats as their bits: cupy has no bfloat16."""
+    return numbers.view(np.uint16) if numbers.dtype.itemsize == 2 else numbers
+
+
+def _whole_numbers(shape: tuple[int, ...], most: int) -> np.ndarray:
+    """Numbers from -most to most."""
+    return (np.arange(math.prod(shape)) * 5 % (2 * most + 1) - most).reshape(shape)
 
 
 def workspace_bytes(architecture: str) -> int:

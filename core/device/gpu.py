@@ -44,10 +44,11 @@ DEVICE_TARGET = replace(
         stores_result=lambda product: True,
         transposes=lambda rows, columns: False,  # a product reads any strides through shared memory
         transposes_invariant=False,
-        pairs=lambda dtype, rows, columns, terms: True,  # tensor cores
+        pairs=lambda dtype, rows, columns, terms: True,
         takes_pairs=lambda a, b: True,
         in_passes=False,
         terms=256,
+        rounds=True,  # tensor cores multiply 16-bit numbers as they are
     ),
     convolutions=replace(CPU_TARGET.convolutions, patches=True),
     pools=replace(CPU_TARGET.pools, gathers=True),

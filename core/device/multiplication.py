@@ -12,12 +12,18 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from core.codegen.llvm import itemsize
+from core.ir.precision import HALVES
 from core.plan.data import Gemm, Instruction, Rows, View
 
 __all__ = ["RESULTS", "Biased", "Matrix", "Multiplication", "Place", "biased", "multiplication_of", "place_in"]
 
-RESULTS = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
-"""The dtype of a product of operands of each dtype. An instruction behind a product rounds to 16 bits."""
+RESULTS = {
+    "float16": ("float16", "float32"),
+    "bfloat16": ("bfloat16", "float32"),
+    "float32": ("float32",),
+    "float64": ("float64",),
+}
+"""The dtypes that products of operands of each dtype may have. 16-bit results are rounded once, from float32 sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ def multiplication_of(
     place: of the first element of an array; None if the host cannot know it.
     """
     dtype = each.a.dtype
-    if each.b.dtype != dtype or RESULTS.get(dtype) != each.c.dtype:
+    if each.b.dtype != dtype or each.c.dtype not in RESULTS.get(dtype, ()):
         return None
     results = each.c if then is None else then.out
     batch = results.shape[:-2]
@@ -96,12 +102,16 @@ def multiplication_of(
     bias = None if then is None else place(then.bias)
     if then is not None and bias is None:
         return None
-    return Multiplication(dtype, each.c.dtype, left, right, out, count, each.accumulate, bias, tf32)
+    rounds = tf32 and dtype == "float32"
+    return Multiplication(dtype, each.c.dtype, left, right, out, count, each.accumulate, bias, rounds)
 
 
 def biased(each: Gemm, then: Instruction) -> Biased | None:
-    """`then` as the sum of a product [m, n] and a row of n numbers, and nothing else; None if it is no such sum."""
-    if not isinstance(then, Rows) or each.accumulate or len(each.c.shape) != 2:
+    """`then` as the sum of a product [m, n] and a row of n numbers, and nothing else; None if it is no such sum.
+
+    A product in 16 bits is rounded before a bias is added to it.
+    """
+    if not isinstance(then, Rows) or each.accumulate or len(each.c.shape) != 2 or each.c.dtype in HALVES:
         return None
     kernel, (m, n) = then.kernel, each.c.shape
     kinds = [(instr.kind, instr.op, instr.full) for instr in kernel.code]

@@ -139,7 +139,12 @@ class ProductPlan:
 
     def scratch(self, each: Gemm) -> int:
         """Bytes of scratch memory."""
-        return self.parts * math.prod(each.c.shape) * itemsize(each.c.dtype) if self.parts > 1 else 0
+        return self.parts * math.prod(each.c.shape) * itemsize(_sums_dtype(each)) if self.parts > 1 else 0
+
+
+def _sums_dtype(each: Gemm) -> str:
+    """The dtype of sums before they are rounded to the dtype of the result."""
+    return "float32" if each.c.dtype in HALVES else each.c.dtype
 
 
 def product_plan(each: Gemm, threads: Threads, tf32: bool) -> ProductPlan:
@@ -188,6 +193,8 @@ class ProductWriter:
         self.f, self.each, self.threads = f, each, threads
         self.form, self.parts = plan.form, plan.parts
         (self.m, self.k), self.n = each.a.shape[-2:], each.b.shape[-1]
+        adds = each.accumulate or self.k > self.longest
+        assert not (adds and each.c.dtype in HALVES), "sums in 16 bits would be rounded often"
         number = threads.number(f)
         self.local = f.op(f"urem {number}, {threads.block}", "int64")
         self.block = f.op(f"udiv {number}, {threads.block}", "int64")
@@ -285,6 +292,7 @@ class ProductWriter:
         """Store the results of this thread, or add them to what is there if `adds`. view: c, or its parts."""
         f, dtype = self.f, view.dtype
         for row, column, value in self.form.results(f, self.local):
+            value = f.convert(value, dtype)
             row, column = f.binary("add", places[0], row), f.binary("add", places[1], column)
             below = f.compare("icmp slt", row, self.ends[0])
             lanes = value.lanes
@@ -317,17 +325,17 @@ class ProductWriter:
         """The parts of all sums in scratch memory."""
         shape = (self.parts, *self.each.c.shape)
         strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-        return View(self.each.c.root, self.each.c.dtype, shape, tuple(strides))
+        return View(self.each.c.root, _sums_dtype(self.each), shape, tuple(strides))
 
     def _add_parts(self) -> None:
         """Add the parts of each sum in their order."""
-        f, c = self.f, self.each.c
+        f, c, dtype = self.f, self.each.c, _sums_dtype(self.each)
         size = math.prod(c.shape)
         with f.loop(self.threads.number(f), I64(size), self.threads.total) as at:
-            place = f.at(f.param("scratch"), at, c.dtype)
-            total = f.load(place, c.dtype)
+            place = f.at(f.param("scratch"), at, dtype)
+            total = f.load(place, dtype)
             for part in range(1, self.parts):
-                more = f.load(f.at(place, I64(part * size), c.dtype), c.dtype)
+                more = f.load(f.at(place, I64(part * size), dtype), dtype)
                 total = f.binary("fadd" if total.is_float else "add", total, more)
             *batch, row, column = split(f, at, c.shape)
             offset, stored = self.result(batch, row, column)
@@ -335,4 +343,4 @@ class ProductWriter:
                 here = f.at(self.matrix("c", c, batch), offset, c.dtype)
                 if self.each.accumulate:
                     total = f.binary("fadd" if total.is_float else "add", f.load(here, c.dtype), total)
-                f.store(total, here)
+                f.store(f.convert(total, c.dtype), here)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from core.codegen import halves
 from core.codegen.llvm import I64, Function, IRValue, itemsize, storage_type
 from core.device.threads import Threads, flat_offset, split
 from core.ir.precision import HALVES
@@ -45,6 +46,8 @@ def load_vector(f: Function, address: IRValue, dtype: str, lanes: int) -> IRValu
 
 def store_vector(f: Function, value: IRValue, address: IRValue) -> None:
     """Numbers to an address that is a multiple of their bytes."""
+    if value.dtype in HALVES:
+        value = halves.narrowed(f, IRValue(value.name, "float32", value.lanes), value.dtype)
     f.do(f"store {value}, {address}, align {value.lanes * itemsize(value.dtype)}")
 
 

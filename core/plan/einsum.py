@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from core.ir import Op, TensorType
 from core.ir.errors import InternalError
+from core.ir.precision import is_half
 from core.ops.linalg.einsum import terms_of
 from core.plan.compose import Maker
 from core.plan.data import Root, View, contiguous, is_matrix
 from core.plan.entries import Entry
+from core.plan.halves import lower_wide
 from core.plan.linear import matrix, product
 from core.plan.lowering import Lowering, lowers
 from core.plan.reduce import reduced
@@ -39,6 +41,11 @@ def lower_einsum(low: Lowering, op: Op) -> None:
     if not type.is_float:
         raise Unsupported(f"einsum of {type.dtype}")
     letters, result, _ = terms_of(op.attrs["equation"], tuple(len(low.type(n).shape) for n in op.inputs))
+    if is_half(type):
+        if not (low.target.products.rounds and _is_product(letters, result)):
+            lower_wide(low, op, lower_einsum)
+            return
+        low.stand_alone(op.outputs[0])
     name, order = op.outputs[0], tuple(range(len(result)))
     turned = sole_transposition(low, op)
     if turned is not None and any(term.endswith(result[turned[1][-1]]) for term in letters):
@@ -59,6 +66,14 @@ def lower_einsum(low: Lowering, op: Op) -> None:
     else:
         found = _product(low, op, terms[0], terms[1], result, sizes, name).entry
     low.define(op.outputs[0], transposed(found, inverse(order)))
+
+
+def _is_product(letters: Sequence[str], result: str) -> bool:
+    """Whether an einsum is one product of matrices, or a batch of them, so that only its sums are rounded."""
+    if len(letters) != 2:
+        return False
+    x, y = map(set, letters)
+    return bool(x & y - {*result}) and x ^ y <= {*result} and bool(x ^ y)
 
 
 def _distinct(low: Lowering, entry: Entry, letters: str, sizes: dict[str, int]) -> Term:

@@ -47,9 +47,14 @@ def lower_wide(low: Lowering, op: Op, lowering: Callable[[Lowering, Op], None]) 
 
 
 def widened(low: Lowering, entry: Entry) -> Entry:
-    """`entry` in float32. An array is copied once, before all loops that do not change it."""
-    if isinstance(entry, View):
-        return low.hoist_invariant(entry, _copied) if low.outer and entry.root not in low.own else _copied(low, entry)
+    """`entry` in float32. An array is copied once, before all loops that do not change it.
+
+    Where products store 16-bit floats, an array may be their result, and is widened where it is read.
+    """
+    if isinstance(entry, View) and low.outer and entry.root not in low.own:
+        return low.hoist_invariant(entry, _copied)
+    if isinstance(entry, View) and not low.target.products.rounds:
+        return _copied(low, entry)
     if isinstance(entry, Uniform):
         return replace(entry, number=as_dtype(entry.dtype).type(entry.number), dtype=WIDE)
     return low.apply("cast", {"dtype": WIDE}, [entry], [entry.dtype], TensorType(entry.shape, WIDE))

@@ -27,7 +27,7 @@ def lower_matmul(low: Lowering, op: Op) -> None:
     type = low.type(op.outputs[0])
     if not x.is_float:
         raise Unsupported(f"matmul of {x.dtype}")
-    half = is_half(x)
+    half = is_half(x) and not low.target.products.rounds  # its sums need memory of their own
     if half and not _as_pairs(low, op):
         lower_wide(low, op, lower_matmul)
         return
@@ -57,8 +57,9 @@ def lower_matmul(low: Lowering, op: Op) -> None:
             b = low.hoist_invariant(b, _transposed_copy) if rules.transposes_invariant else b
         elif rules.transposes(math.prod(a.shape[:-1]), b.shape[-1]):
             b = _transposed_copy(low, b)
-    if half:
+    if is_half(x):
         low.stand_alone(op.outputs[0])
+    if half:
         out, accumulates = low.allocate(type.shape, "float32"), False
     else:
         out, accumulates = (turned, False) if turned else low.product_destination(op.outputs[0])

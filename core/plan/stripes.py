@@ -18,10 +18,24 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
+from core.ir.errors import Location
+from core.ir.precision import HALVES
 from core.ir.stop import poll
 from core.ops.common.types import as_dtype
 from core.plan.column_windows import ColumnWindows
-from core.plan.data import Gemm, Instruction, Interpreted, Operand, Root, Rows, View, contiguous
+from core.plan.data import (
+    Gemm,
+    Instr,
+    Instruction,
+    Interpreted,
+    Operand,
+    Root,
+    RowKernel,
+    Rows,
+    View,
+    bytes_of,
+    contiguous,
+)
 from core.plan.flow import Branch, Loop
 from core.plan.growing import ArrayWork
 from core.plan.striped import Domain, Striped, StripedProduct, canonical_rows
@@ -406,10 +420,10 @@ class _Chain:
         """Whether stripes of `body` save the memory of the result of a product."""
         return any(isinstance(each, StripedProduct) and self._is_inside(each.product.c.root, stored) for each in body)
 
-    def _group(self, body: list[Rows | StripedProduct], stored: set[Root]) -> Striped | None:
-        """The instruction of a stage; None if nothing is left of it."""
+    def _group(self, body: list[Rows | StripedProduct], stored: set[Root]) -> tuple[Instruction, ...]:
+        """The instruction of a stage, and those that round its sums; nothing if nothing is left of it."""
         if not body:
-            return None
+            return ()
         domain = self.domain
         written = {root for member in body for root in _instruction(member).writes()}
         inside = frozenset(root for root in written if self._is_inside(root, stored))
@@ -420,11 +434,42 @@ class _Chain:
             roots = {r: Root(r.nbytes // domain.rows * height, "arena", r.name) for r in inside}
             body, inside = [_renamed(each, roots) for each in body], frozenset(roots.values())
         location = _instruction(body[0]).location
-        return Striped(domain, tuple(body), inside, height, self.shared, location=location)
+        body, roundings = _with_wide_sums(body)
+        return (Striped(domain, tuple(body), inside, height, self.shared, location=location), *roundings)
 
     def _is_inside(self, root: Root, stored: set[Root]) -> bool:
         """Whether only one stage touches a root: an array of the chain that is not stored, or is computed again."""
         return (root in self.wide and root not in stored) or root not in self.touching
+
+
+def _with_wide_sums(body: list[Rows | StripedProduct]) -> tuple[list[Rows | StripedProduct], list[Rows]]:
+    """`body` with sums in float32 where its stripes add to a 16-bit result, and the kernels that round these sums."""
+    made: list[Rows | StripedProduct] = []
+    roundings: list[Rows] = []
+    for each in body:
+        if isinstance(each, StripedProduct) and each.axis == "k" and each.product.c.dtype in HALVES:
+            c = each.product.c
+            root = Root(bytes_of(c.shape, "float32"), "arena", c.root.name)
+            sums = View(root, "float32", c.shape, contiguous(c.shape))
+            roundings.append(_rounding(sums, c, each.product.location))
+            each = replace(each, product=replace(each.product, c=sums))
+        made.append(each)
+    return made, roundings
+
+
+def _rounding(sums: View, out: View, location: Location | None) -> Rows:
+    """The kernel that writes `sums`, rounded, to `out`."""
+    *outer, inner = sorted(range(len(out.shape)), key=lambda i: -out.strides[i])
+    operands = tuple(
+        Operand(v.dtype, tuple(v.strides[i] for i in outer), v.strides[inner], written=v is out) for v in (sums, out)
+    )
+    code = (
+        Instr("load", sums.dtype, True, operand=0),
+        Instr("apply", out.dtype, True, (0,), "cast", (("dtype", out.dtype),)),
+        Instr("store", out.dtype, True, (1,), operand=1),
+    )
+    kernel = RowKernel(tuple(out.shape[i] for i in outer), out.shape[inner], operands, code)
+    return Rows(kernel, (sums, out), ("cast",), location=location)
 
 
 def _instruction(member: Rows | StripedProduct) -> Rows | Gemm:
@@ -438,7 +483,7 @@ def _reduces(member: Rows | StripedProduct) -> bool:
 def _cuts_pairs(body: Iterable[Rows | StripedProduct]) -> bool:
     """Whether the stripes cut the terms of a product that reads pairs of 16-bit numbers."""
     products = (each for each in body if isinstance(each, StripedProduct))
-    return any(each.axis == "k" and each.product.a.dtype != each.product.c.dtype for each in products)
+    return any(each.axis == "k" and each.product.a.dtype in HALVES for each in products)
 
 
 def _height(rows: int, most: int, unit: int) -> int:
@@ -537,7 +582,7 @@ def _renamed(member: Rows | StripedProduct, names: dict[Root, Root]) -> Rows | S
 def _in_order(
     instructions: tuple[Instruction, ...],
     edges: list[list[_Edge]],
-    groups: list[tuple[list[int], Striped | None]],
+    groups: list[tuple[list[int], tuple[Instruction, ...]]],
     sources: Sequence[set[int]],
 ) -> tuple[Instruction, ...]:
     """All instructions with each group in place of its members, otherwise in the order they had where possible.
@@ -545,7 +590,7 @@ def _in_order(
     sources: for each group, further instructions that it must follow.
     """
     home = {at: members[0] for members, _ in groups for at in members}
-    made = {members[0]: striped for members, striped in groups}
+    made = {members[0]: instead for members, instead in groups}
     before: dict[int, set[int]] = {}
     for at, needed in enumerate(edges):
         node = home.get(at, at)
@@ -565,9 +610,7 @@ def _in_order(
     while ready:
         node = heappop(ready)
         done += 1
-        each = made[node] if node in made else instructions[node]
-        if each is not None:
-            found.append(each)
+        found += made[node] if node in made else (instructions[node],)
         for following in after[node]:
             left[following] -= 1
             if not left[following]:

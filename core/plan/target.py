@@ -60,6 +60,8 @@ class ProductRules:
     pairs:                whether the generator multiplies 16-bit matrices [m, k] and [k, n] as they are, two numbers
                           along k at a time: (dtype, m, n, k). Others are widened to float32.
     takes_pairs:          whether it can do so with matrices of these strides.
+    rounds:               whether the generator multiplies 16-bit matrices of any size and layout, and rounds each sum
+                          where it stores it. Then `pairs` and `takes_pairs` do not matter.
     in_passes:            whether a batch of products of gathered matrices and vectors is a pass over the gathered rows.
     terms:                fewest terms of a sum, or rows of a result, of the products that a loop makes for several
                           trips at once.
@@ -73,6 +75,7 @@ class ProductRules:
     takes_pairs: Callable[[View, View], bool]
     in_passes: bool
     terms: int
+    rounds: bool = False
 
 
 @dataclass(frozen=True, slots=True)

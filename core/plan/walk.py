@@ -31,7 +31,6 @@ WIDE = frozenset(
         "cumprod",
         "cumsum",
         "dft",
-        "einsum",
         "is_last",
         "linear_scan",
         "logcumsumexp",

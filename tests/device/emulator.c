@@ -143,6 +143,14 @@ static double f16_of(uint32_t word, int which) {
   return bits >> 15 ? -x : x;
 }
 
+/* The NaN that a GPU computes: all its bits are set. */
+static float nan_of_gpu(void) {
+  int32_t bits = 0x7FFFFFFF;
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
 static Four mma(const int32_t *own, Four sums, int32_t place, int numbers, Number number) {
   int t = gpu.current, first = t - t % gpu.block % WARP, lane = t - first, g = lane / 4;
   int32_t(*words)[6] = (int32_t(*)[6])gpu.fragments + (gpu.warp[warp_of(t)].rounds & 1) * gpu.threads;
@@ -154,7 +162,7 @@ static Four mma(const int32_t *own, Four sums, int32_t place, int numbers, Numbe
     for (int k = 0; k < 8; k++)
       for (int i = 0; i < numbers; i++)
         sum += number(words[first + row % 8 * 4 + k % 4][row / 8 + k / 4 * 2], i) * number(words[first + column * 4 + k % 4][4 + k / 4], i);
-    sums[c] = (float)sum;
+    sums[c] = sum == sum ? (float)sum : nan_of_gpu();
   }
   return sums;
 }

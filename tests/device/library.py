@@ -16,6 +16,9 @@ __all__ = ["EmulatedCublasLt"]
 
 DTYPES = {0: np.float32, 1: np.float64, 2: np.float16, 14: ml_dtypes.bfloat16}
 SCALES = {68: 0, 77: 0, 70: 1}
+RESULTS = {68: {0: (0,), 2: (0, 2), 14: (0, 14)}, 77: {0: (0,)}, 70: {1: (1,)}}
+"""Types of results, for each type of a computation and of operands. A bias has the type of the result."""
+
 SIZES = {
     "MatmulDesc": {3: 4, 4: 4, 7: 4, 8: 8},
     "MatrixLayout": {5: 4, 6: 8},
@@ -40,6 +43,7 @@ class EmulatedCublasLt:
     is_capturing: during which no algorithm can be searched.
     refuses:      whether no algorithm is found.
     error:        added to all results.
+    cuts:         whether results of 16 bits are rounded to zero.
     """
 
     give: Callable[[int, Callable[[], None]], None]
@@ -47,6 +51,7 @@ class EmulatedCublasLt:
     is_capturing: Callable[[], bool]
     refuses: bool = False
     error: float = 0.0
+    cuts: bool = False
     products: int = 0
     searches: int = 0
     made: dict[int, _Described] = field(default_factory=dict)
@@ -94,6 +99,11 @@ class EmulatedCublasLt:
         assert settings[3] == 2, "parts of sums are added in the type of the computation"
         assert all(settings[each] in (2, 4, 8, 16, 32, 64, 128, 256) for each in (5, 6, 7, 8))
         self.searches += 1
+        compute, _ = self._of("MatmulDesc", product).given
+        types = [self._of("MatrixLayout", each).given[0] for each in (left, right, old, out)]
+        assert types[0] == types[1]
+        assert types[2] == types[3]
+        assert types[2] in RESULTS[compute].get(types[0], ()), "the library has no product with these types"
         if self.refuses:
             return 15
         bias = self._of("MatmulDesc", product).attributes.get(8, 16)
@@ -132,7 +142,12 @@ class EmulatedCublasLt:
                 dtype = np.dtype(DTYPES[layouts[2].given[0]])
                 self.check(settings[8], z.shape[-2] * dtype.itemsize)
                 sums = sums + _numbers(settings[8], z.shape[-2], dtype).astype(wide)[:, None]
-            z[...] = (sums + self.error + (old_weight * z.astype(wide) if old_weight else 0)).astype(z.dtype)
+            sums = sums + self.error + (old_weight * z.astype(wide) if old_weight else 0)
+            sums = sums.astype(np.float64 if scale else np.float32)
+            if self.cuts and z.dtype.itemsize == 2:
+                bits = {"float16": 13, "bfloat16": 16}[z.dtype.name]
+                sums = (sums.view(np.uint32) >> bits << bits).view(np.float32)
+            z[...] = sums.astype(z.dtype)  # rounded once
 
         self.give(stream.value, work)
         return 0

@@ -47,6 +47,7 @@ STEPS = {
     "masked_attention": lambda: Workload("masked_attention", *masked_attention(2, 17, 8, 2)),
     "graph_net": lambda: Workload("graph_net", *graph_net(nodes=70, edges=150, width=9, classes=3)),
     "mlp_bf16": lambda: mixed("mlp_bf16", mlp("", 37, (19, 40, 10))),
+    "transformer_bf16": lambda: mixed("transformer_bf16", transformer(1, 2, 17, 8, 2, 33, 19)),
 }
 QUICK = ("mlp", "branch")
 

@@ -12,7 +12,7 @@ from core.device import cublaslt
 from core.device.backend import DeviceBackend
 from core.device.cublaslt import check_products
 from core.device.gpu import DEVICE_TARGET
-from core.device.multiplication import Multiplication
+from core.device.multiplication import RESULTS, Multiplication
 from core.device.rules import RULES
 from core.device.step import write_device_step
 from core.ir import TensorType
@@ -70,8 +70,18 @@ def test_the_library_computes_products_of_any_layout(dtype, turns, x, y):
     wide = left.astype(np.float64) @ right.astype(np.float64)
     bound = UNITS[dtype] * (np.abs(left).astype(np.float64) @ np.abs(right).astype(np.float64))
     assert np.all(np.abs(found.astype(np.float64) - wide) <= bound)
+    if dtype not in ("float32", "float64"):  # rounded once, by the library
+        assert np.array_equal(found, wide.astype(np.float32).astype(DTYPES[dtype]))
     assert np.array_equal(found, -negative)
     assert driver.library.products == len(region.code.products) == 2
+    assert {each.result for each in region.code.products} == {dtype}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_tf32_is_asked_for_products_of_float32_numbers_only(dtype):
+    code = write_device_step(plan_block(layer(dtype), DEVICE_TARGET), 2, 64, replace(ALL, tf32=True))
+
+    assert [each.tf32 for each in code.products] == [dtype == "float32"] * 2
 
 
 def layer(dtype="float32", size=12):
@@ -203,14 +213,24 @@ def test_a_product_that_the_library_refuses_is_refused_when_the_step_is_compiled
     assert caught.value.code == "compiler_failed"
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_library_with_wrong_results_is_found_out(dtype, monkeypatch):
-    monkeypatch.setattr(cublaslt, "RESULTS", {dtype: cublaslt.RESULTS[dtype]})
+@pytest.mark.parametrize(("dtype", "result"), [(one, each) for one, results in RESULTS.items() for each in results])
+def test_a_library_with_wrong_results_is_found_out(dtype, result, monkeypatch):
+    monkeypatch.setattr(cublaslt, "RESULTS", {dtype: (result,)})
     driver = EmulatedDriver(multiplies=True)
     check_products(driver.products, driver)
     driver.library.error = 1.0
 
-    with pytest.raises(RuntimeError, match=f"wrong products of {dtype} numbers"):
+    with pytest.raises(RuntimeError, match=f"wrong {result} products of {dtype} numbers"):
+        check_products(driver.products, driver)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_library_that_cuts_off_bits_of_its_results_is_found_out(dtype, monkeypatch):
+    monkeypatch.setattr(cublaslt, "RESULTS", {dtype: (dtype,)})
+    driver = EmulatedDriver(multiplies=True)
+    driver.library.cuts = True
+
+    with pytest.raises(RuntimeError, match=f"wrong {dtype} products of {dtype} numbers"):
         check_products(driver.products, driver)
 
 

@@ -10,6 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from core.autodiff.adjoint import vjp
+from core.compiler.compile import optimize
 from core.device.gpu import DEVICE_TARGET
 from core.device.rules import Rules
 from core.device.step import write_device_step
@@ -90,6 +92,99 @@ def test_a_product_of_any_layout_is_that_of_float64_numbers(dtype, turns):
         blocks, block = ((1, 64), (3, 128), (2, 96))[seed % 3]
         backend = EmulatedBackend(blocks, block, seed=seed, rules=APART)
         check(product(x, y, dtype, turns), values, turns, backend, 0.0)
+
+
+GRADIENTS = [((33, 40), (40, 18)), ((3, 17, 20), (20, 18)), ((3, 17, 20), (3, 20, 16)), ((2, 1, 5, 8), (3, 8, 4))]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("turns", TURNS, ids=["nn", "tn", "nt", "tt"])
+@pytest.mark.parametrize(("x", "y"), GRADIENTS)
+def test_gradients_of_16_bit_products_are_float32_sums_that_are_rounded_once(x, y, dtype, turns):
+    x, y = (s[:-2] + s[:-3:-1] if turn else s for s, turn in zip((x, y), turns, strict=True))
+    block = product(x, y, dtype, turns)
+    rng = np.random.default_rng(5)
+    values = [numbers(rng, block.types[n].shape, dtype) for n in (*block.params, *block.results)]
+    backend = EmulatedBackend(3, 64, seed=5, rules=APART)
+
+    _, of_x, of_y = native_interpreter(optimize(vjp(block, list(block.params))), backend)(Run(), *values)
+
+    a, b = (turned(v, turn) for v, turn in zip(values[:2], turns, strict=True))
+    ct = values[2].astype(np.float64)
+    for gradient, turn, left, right in (
+        (of_x, turns[0], ct, np.swapaxes(b, -1, -2)),
+        (of_y, turns[1], np.swapaxes(a, -1, -2), ct),
+    ):
+        shape = turned(gradient, turn).shape
+        exact, sizes = summed_to(left @ right, shape), summed_to(np.abs(left) @ np.abs(right), shape)
+        bound = 200 * EPSILONS["float32"] * sizes + EPSILONS[dtype] * np.abs(exact)
+        if shape not in ((left @ right).shape, shape[-2:]):  # a sum of several products that are rounded
+            bound = bound + EPSILONS[dtype] * sizes
+        assert np.all(np.abs(turned(gradient, turn) - exact) <= 1.1 * bound + SMALLEST[dtype])
+
+
+def summed_to(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """`x` summed over the batches that `shape` does not have."""
+    x = x.sum(axis=tuple(range(x.ndim - len(shape))))
+    return x.sum(axis=tuple(i for i, n in enumerate(shape) if n < x.shape[i]), keepdims=True)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "equation",
+    [
+        "bij,bik->jk", "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "ij,kj->ki", "ij,j->i", "i,i->", "i,j->ij", "ii,ij->j",
+        "ij,jk,kl->il", "ij,jk->k",
+    ],
+)  # fmt: skip
+def test_an_einsum_of_16_bit_numbers_is_rounded_once(equation, dtype):
+    sizes = dict(zip("bijkqhdl", (2, 7, 12, 9, 11, 3, 8, 5), strict=True))
+    terms = equation.split("->")[0].split(",")
+    b = BlockBuilder()
+    operands = [b.param(TensorType(tuple(sizes[c] for c in term), dtype)) for term in terms]
+    block = b.build([b.emit("einsum", *operands, equation=equation)])
+    rng = np.random.default_rng(6)
+    values = [numbers(rng, each.shape, dtype) for each in block.param_types]
+
+    (found,) = native_interpreter(block, EmulatedBackend(2, 64, seed=6, rules=APART))(Run(), *values)
+
+    wide = [v.astype(np.float64) for v in values]
+    exact, most = np.einsum(equation, *wide), np.einsum(equation, *map(np.abs, wide))
+    bound = 200 * EPSILONS["float32"] * most + EPSILONS[dtype] * np.abs(exact)
+    assert np.all(np.abs(found.astype(np.float64) - exact) <= 1.1 * bound + SMALLEST[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_16_bit_product_is_stored_as_transposed_heads(dtype):
+    b = BlockBuilder()
+    x, y = b.param(TensorType((2, 3, 17, 20), dtype)), b.param(TensorType((2, 3, 20, 8), dtype))
+    block = b.build([b.emit("transpose", b.emit("matmul", x, y), axes=(0, 2, 1, 3))])
+    rng = np.random.default_rng(7)
+    values = [numbers(rng, each.shape, dtype) for each in block.param_types]
+
+    (found,) = native_interpreter(block, EmulatedBackend(2, 64, seed=7, rules=APART))(Run(), *values)
+
+    x, y = (v.astype(np.float64) for v in values)
+    exact, most = (np.transpose(v, (0, 2, 1, 3)) for v in (x @ y, np.abs(x) @ np.abs(y)))
+    bound = 20 * EPSILONS["float32"] * most + EPSILONS[dtype] * np.abs(exact)
+    assert np.all(np.abs(found.astype(np.float64) - exact) <= 1.1 * bound + SMALLEST[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_number_that_is_not_finite_reaches_its_row_of_a_16_bit_product_alone(dtype):
+    rng = np.random.default_rng(8)
+    values = [numbers(rng, (20, 50), dtype), numbers(rng, (50, 32), dtype)]
+    values[0].view(np.uint16)[3, 5] = 0x7FFF
+    values[0][4, 6] = np.inf
+    block = product((20, 50), (50, 32), dtype, (False, False))
+
+    (found,) = native_interpreter(block, EmulatedBackend(2, 64, rules=APART))(Run(), *values)
+
+    assert np.isnan(found[3].astype(np.float32)).all()
+    assert np.isinf(found[4].astype(np.float32)).all()
+    assert np.isfinite(np.delete(found.astype(np.float32), [3, 4], axis=0)).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

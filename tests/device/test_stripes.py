@@ -24,6 +24,7 @@ from core.runtime.run import Run
 from tests.core.codegen.test_stripes import B, H, L, S, _logits, block_of, plain
 from tests.device.emulator import EmulatedBackend, compiler
 from tests.device.test_emulated import SCOPES, agree
+from tests.device.test_emulated_programs import agree as agree_in_parts
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
 
@@ -53,6 +54,19 @@ def test_attention_and_its_gradients_agree_with_the_reference_executor(name):
     block, values = striped_block(name, "float32", target())
 
     agree(block, values, EmulatedBackend(target=target(), seed=3, rules=SCOPES[1 + len(name) % 2]))
+
+
+@pytest.mark.parametrize("name", ["plain", "transposed_key", "from_the_right"])
+@pytest.mark.parametrize(("dtype", "part"), [("bfloat16", 0.02), ("float16", 0.0025)])
+def test_attention_in_16_bits_adds_up_its_stripes_in_float32(name, dtype, part):
+    found = target(1)
+    block, values = striped_block(name, dtype, found)
+    striped = [i for i in plan_block(block, found).body.instructions if isinstance(i, Striped)]
+    backends = [EmulatedBackend(3, 64, target=found, seed=seed, rules=SCOPES[1]) for seed in (1, 2)]
+
+    agree_in_parts(block, values, backends, part)
+
+    assert {product.c.dtype for each in striped for product in each.sums} == {"float32"}
 
 
 @pytest.mark.sampled(3)
