@@ -21,7 +21,7 @@ from core.device.ptx import has_linker, linker_version, ptx_of
 from core.device.ptx import machine_code_of as assembled
 from core.device.region import DeviceRegion, WordCopier, reports, word_count
 from core.device.row_writer import row_writer_code
-from core.device.rules import RULES, Rules, cluster_of
+from core.device.rules import Rules, rules_of
 from core.device.spread import SPREAD
 from core.device.step import write_device_step, write_timed_step
 from core.device.threads import BLOCK
@@ -62,9 +62,7 @@ class DeviceBackend:
         rules: Rules | None = None,
     ) -> None:
         self.driver, self.disk = driver, disk
-        self.rules = rules or replace(
-            RULES, library=driver.multiplies, cluster=cluster_of(driver.properties.architecture)
-        )
+        self.rules = rules or replace(rules_of(driver.properties.architecture), library=driver.multiplies)
         self.arena = SharedArena(driver)
         self._row_writers: dict[int, Callable[[int, int, int, int], None]] = {}
         self._word_copiers: dict[int, WordCopier] = {}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-__all__ = ["RULES", "Rules", "cluster_of"]
+__all__ = ["RULES", "Rules", "cluster_of", "rules_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +51,8 @@ FIRST_WITH_CLUSTERS = 90
 def cluster_of(architecture: str) -> int:
     """Blocks of a cluster on an architecture, such as "sm_90"."""
     return CLUSTER if int(architecture.removeprefix("sm_")) >= FIRST_WITH_CLUSTERS else 1
+
+
+def rules_of(architecture: str) -> Rules:
+    """The rules for a GPU of this architecture."""
+    return replace(RULES, cluster=cluster_of(architecture))

@@ -162,7 +162,7 @@ def _together(units: Iterable[tuple[Instruction, ...]], blocks: int, rules: Rule
     least = dict.fromkeys(scopes, 0.0)
     befores: list[dict[int, int]] = []  # for each unit and scope, the scope of the unit before it
     for unit in units:
-        before = {scope: min(scopes, key=lambda s, to=scope: least[s] + rules.launch * (s != to)) for scope in scopes}
+        before = {to: min((least[scope] + rules.launch * (scope != to), scope) for scope in scopes)[1] for to in scopes}
         took = {scope: sum(_took(each, scope, rules) for each in unit) for scope in scopes}
         least = {s: least[before[s]] + rules.launch * (before[s] != s) + took[s] for s in scopes}
         befores.append(before)

@@ -42,8 +42,11 @@ SCOPES = (
     Rules(),
     Rules(launch=0.0, block_bandwidth=1.0, block_flops=1.0),
     Rules(launch=1e30, grid_barrier=0.0, block_bandwidth=1.0, block_flops=1.0),
+    Rules(launch=1e30, grid_barrier=1e30, block_bandwidth=1.0, block_flops=1.0, cluster=2),
 )
-"""Small work on one block; each instruction outside of loops in a launch of its own; one launch of all blocks."""
+"""Small work on one block; each instruction outside of loops in a launch of its own; one launch of all blocks; one of
+two blocks.
+"""
 
 SHARE = 48
 """Of the first examples of ops, one of so many is not slow."""
@@ -94,7 +97,7 @@ def orders(name: str, i: int, dtype: str) -> Iterator[tuple[Block, list[Any]]]:
 def test_an_op_and_its_gradients_agree_with_the_reference_executor(name, i, dtype):
     seed = zlib.crc32(f"{name} {i}".encode())
     for block, values in orders(name, i, dtype):
-        agree(block, values, EmulatedBackend(seed=seed, rules=SCOPES[seed % 3]))
+        agree(block, values, EmulatedBackend(seed=seed, rules=SCOPES[seed % len(SCOPES)]))
 
 
 def random_steps(document: Any, seed: int, width: int, dtype: str) -> Iterator[tuple[Block, list[Any], Rules]]:
@@ -147,7 +150,7 @@ def training_step() -> tuple[Block, list[np.ndarray]]:
     return executable.interpreter.block, [s.values[each.name] for each in executable.inputs]
 
 
-@pytest.mark.parametrize(("blocks", "block", "rules"), [(1, 128, SCOPES[0]), (3, 64, SCOPES[1]), (3, 64, SCOPES[2])])
+@pytest.mark.parametrize(("blocks", "block", "rules"), [(1, 128, SCOPES[0]), *((3, 64, each) for each in SCOPES[1:])])
 def test_a_step_agrees_in_any_launch_and_repeats_to_the_bit_in_any_order_of_threads(blocks, block, rules):
     step, values = training_step()
     wanted = interpreter_of(step)(Run(), *values)

@@ -10,13 +10,14 @@ import pytest
 
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.device.gpu import DEVICE_TARGET
-from core.device.ptx import cubin_of, has_linker, ptx_of
+from core.device.ptx import cubin_of, has_linker, machine_code_of, ptx_of
 from core.device.rows import in_order
-from core.device.rules import Rules
+from core.device.rules import RULES, Rules
 from core.device.segments import segments_of
 from core.device.step import write_device_step
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
+from core.ir.errors import InternalError
 from core.ir.precision import HALVES
 from core.plan import Plan, plan_block
 from core.plan.data import Rows
@@ -74,13 +75,45 @@ def test_loops_that_share_a_stack_share_a_launch():
     assert len(holding) == 1
 
 
+@pytest.mark.parametrize("cluster", [1, 2, 4, 8])
 @pytest.mark.parametrize("rules", [APART, replace(APART, launch=1e30, grid_barrier=0.0)])
-def test_a_launch_is_cooperative_exactly_if_its_blocks_wait_for_each_other(rules):
+def test_a_launch_is_cooperative_or_a_cluster_exactly_if_its_blocks_wait_for_each_other(rules, cluster):
     for plan in (chain(64), recording()):
-        code = write_device_step(plan, 4, 64, rules)
+        code = write_device_step(plan, 4, 64, replace(rules, cluster=cluster))
 
         for each in code.launches:
-            assert each.cooperative == (each.grid > 1 and "@dev_barrier(" in reached(code.text, each.kernel))
+            waits = each.grid > 1 and "@dev_barrier(" in reached(code.text, each.kernel)
+            assert (each.cooperative, each.cluster > 1) == (
+                waits and each.grid > cluster,
+                waits and each.grid <= cluster,
+            )
+            assert each.cluster in (1, each.grid)
+
+
+def test_a_loop_runs_on_the_scope_whose_barriers_and_work_take_least_time():
+    plan = recording()
+    slow = replace(RULES, block_bandwidth=1e6, block_flops=1e6, bandwidth=1e12, flops=1e12)
+    for rules, wanted in (
+        (replace(slow, cluster=2, cluster_barrier=0.0, grid_barrier=1.0), 2),
+        (replace(slow, cluster=2, cluster_barrier=1e-9, grid_barrier=1e-9), 4),
+        (replace(slow, cluster=2, cluster_barrier=1.0, grid_barrier=1.0), 1),
+        (replace(slow, cluster=1, cluster_barrier=0.0, grid_barrier=1.0), 1),
+    ):
+        found = [each for each in segments_of(plan, 4, rules) if any(isinstance(i, Loop) for i in each.instructions)]
+        assert [each.blocks for each in found] == [wanted]
+
+
+@pytest.mark.skipif(not has_linker(), reason="no nvJitLink")
+def test_the_blocks_of_a_cluster_have_a_barrier_of_their_own_where_there_are_clusters():
+    code = write_device_step(recording(), 4, 64, replace(APART, launch=1e30, grid_barrier=1e30, cluster=4))
+    assert [each.cluster for each in code.launches] == [4]
+
+    ptx = ptx_of(code, "sm_90")
+
+    assert ".reqnctapercluster 4" in ptx and "barrier.cluster.wait" in ptx
+    assert machine_code_of(code, "sm_90").code.startswith(b"\x7fELF")
+    with pytest.raises(InternalError, match="sm_80 has no clusters"):
+        ptx_of(code, "sm_80")
 
 
 def reached(text: str, name: str) -> str:

@@ -18,7 +18,7 @@ from hypothesis import seed as seeded
 
 from core.autodiff.adjoint import vjp
 from core.compiler.compile import optimize
-from core.device.rules import Rules
+from core.device.rules import Rules, cluster_of
 from core.ir import Block
 from core.ir.errors import ExecutionError
 from core.ops.common.types import as_dtype
@@ -137,7 +137,8 @@ def compared(rig: Rig, block: Block, values: list[Any], scope: Rules, allowed: f
     Differences are parts of the largest wanted number, or of 1 if that is smaller. An error must be that of the
     reference executor.
     """
-    backend = rig.backend(replace(scope, library=rig.driver.multiplies))
+    cluster = min(scope.cluster, cluster_of(rig.driver.properties.architecture))
+    backend = rig.backend(replace(scope, library=rig.driver.multiplies, cluster=cluster))
     run = lambda: Run(rig.driver.xp)
     with np.errstate(all="ignore"):
         try:

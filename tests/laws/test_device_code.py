@@ -14,7 +14,7 @@ from core.compiler.compile import GradientQuery, Optimizer, compile_training, op
 from core.device.gpu import DEVICE_TARGET
 from core.device.launches import DeviceCode
 from core.device.ptx import has_linker, machine_code_of
-from core.device.rules import RULES, Rules
+from core.device.rules import RULES, Rules, rules_of
 from core.device.step import write_device_step
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
@@ -82,15 +82,15 @@ def test_a_kernel_that_spills_is_found():
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_the_gradient_of_an_op_becomes_machine_code_that_spills_nothing(part):
-    check_ops(part, "sm_90", ("float32",), True, RULES)
+    check_ops(part, "sm_90", ("float32",), True, rules_of("sm_90"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rules", [RULES, APART], ids=["together", "apart"])
+@pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.parametrize("part", range(PARTS))
-def test_an_op_becomes_machine_code_of_every_architecture(part, architecture, rules):
-    check_ops(part, architecture, ("float32", "float64"), False, rules)
+def test_an_op_becomes_machine_code_of_every_architecture(part, architecture, apart):
+    check_ops(part, architecture, ("float32", "float64"), False, APART if apart else rules_of(architecture))
 
 
 def steps() -> Iterator[object]:
@@ -110,5 +110,5 @@ def test_a_step_of_the_bench_becomes_machine_code_that_spills_nothing(name, arch
         gives_gradients=False,
         shapes={name: value.shape for name, value in workload.feeds.items()},
     )
-    for label, code in codes_of(executable.interpreter.block, name):
+    for label, code in codes_of(executable.interpreter.block, name, rules_of(architecture)):
         assert not check(code, architecture), label
