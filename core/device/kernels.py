@@ -10,6 +10,7 @@ from core.codegen.llvm import Function
 from core.codegen.module import Module
 from core.device.convolution import convolution_kernel, convolution_scratch
 from core.device.fourier import fourier_kernel, fourier_scratch
+from core.device.merging import merge_kernel
 from core.device.pooling import POOLING, pooling_kernel
 from core.device.row_order import order_kernel, order_scratch, takes_order
 from core.device.rules import Rules
@@ -25,7 +26,8 @@ CONVOLUTIONS = frozenset(PATCHED.values())
 
 def has_kernel(each: Kernel) -> bool:
     """Whether a device has a generator of its own for a kind of kernel."""
-    return each.kind in CONVOLUTIONS or each.kind in POOLING or each.kind == "fourier" or takes_order(each)
+    own = each.kind in CONVOLUTIONS or each.kind in POOLING or each.kind in ("fourier", "merge_rows")
+    return own or takes_order(each)
 
 
 def device_kernel(module: Module, name: str, each: Kernel, threads: Threads, rules: Rules) -> Function:
@@ -34,6 +36,8 @@ def device_kernel(module: Module, name: str, each: Kernel, threads: Threads, rul
         return fourier_kernel(module, name, each, threads)
     if each.kind in POOLING:
         return pooling_kernel(name, each, threads)
+    if each.kind == "merge_rows":
+        return merge_kernel(name, each, threads)
     if takes_order(each):
         return order_kernel(name, each, threads)
     return small_convolution(name, each, threads) if is_small(each) else convolution_kernel(name, each, threads, rules)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from core.device.fourier import fourier_units
+from core.device.merging import merge_units
 from core.device.row_sums import finishing_blocks
 from core.device.row_teams import added_up, row_units, sums_room
 from core.device.segments import Segment
@@ -33,6 +34,8 @@ def blocks_of(each: Segment, launch: Threads) -> int:
         units = math.prod(one.out.shape)
     elif isinstance(one, Kernel) and one.kind == "fourier":
         units = fourier_units(one.spec, launch.on(each.blocks)) * launch.block
+    elif isinstance(one, Kernel) and one.kind == "merge_rows":
+        units = merge_units(one)
     elif isinstance(one, Rows):
         most = max(MOST_SUMS, sums_room(one, launch.on(each.blocks)))
         while spread > 1 and sums_room(one, launch.on(each.blocks * spread)) > most:

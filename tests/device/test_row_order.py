@@ -14,6 +14,7 @@ from core.device.threads import Threads
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
+from core.ops.common.types import as_dtype
 from core.plan.data import Kernel
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
@@ -59,6 +60,26 @@ def test_an_order_agrees_with_the_reference_executor_on_one_block_and_on_several
         assert all(map(takes_order, orders(block, backend)))
         for f, w in zip(native_interpreter(block, backend)(Run(), *values), wanted, strict=True):
             np.testing.assert_array_equal(f, w)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int32"])
+@pytest.mark.parametrize("inner", [1, 3, 100])
+def test_merged_rows_have_the_bits_of_sums_in_the_order_of_the_ids(inner, dtype):
+    rng, count = np.random.default_rng(inner), 200
+    ids = rng.integers(-SIZE, SIZE, count)
+    x = (rng.standard_normal((count, inner)) * 8).astype(as_dtype(dtype))
+    table, b = np.zeros((SIZE, inner), x.dtype), BlockBuilder()
+    given = [b.param(TensorType(each.shape, each.dtype.name)) for each in (x, ids, table)]
+    block = b.build(list(b.emit("merge_rows_padded", *given, padding_idx=None)))
+    sums = np.zeros((SIZE, inner), "float32" if dtype == "bfloat16" else x.dtype)
+    for one, id in zip(x, ids, strict=True):
+        sums[id] += one.astype(sums.dtype)
+
+    for blocks, rules in ((1, Rules()), (3, WIDE)):
+        rows, found, n = native_interpreter(block, EmulatedBackend(blocks, 64, rules=rules))(Run(), x, ids, table)
+        assert sorted(rows[: int(n)]) == sorted(set((ids % SIZE).tolist()))
+        for row, sum in zip(rows[: int(n)], found[: int(n)], strict=True):
+            assert sum.tobytes() == sums[row].astype(x.dtype).tobytes()
 
 
 def test_an_order_that_leaves_out_all_ids_has_no_rows():
