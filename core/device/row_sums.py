@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from core.codegen.llvm import I64, IRValue, itemsize, literal
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from core.device.rows import RowWriter
 
 __all__ = ["Sums", "finishing_blocks"]
+
+SUMS_AT_ONCE = 8
+"""Sums of teams that a thread loads at once: it waits once for all of them."""
 
 SECTOR = 8
 """Neighbouring elements that threads of a block read at least, if there are as many: 32 bytes of float32."""
@@ -194,45 +198,58 @@ class Sums:
 
     def finish_apart(self) -> None:
         """Add up the sums of all teams in a launch of its own: threads of one block have the teams of an element."""
+        f, launch = self.f, self.writer.threads  # each sum has blocks of its own, if there are enough
+        ends = list(accumulate(finishing_blocks(self.size(n), teams, launch) for n, teams in self.teams.items()))
+        with f.loop(block_number(f, launch), I64(ends[-1]), launch.blocks) as unit:
+            for n, start, end in zip(self.teams, (0, *ends), ends, strict=False):
+                inside = f.compare("icmp sge", unit, I64(start)), f.compare("icmp slt", unit, I64(end))
+                with f.when(f.binary("and", *inside)):
+                    self._finish_elements(n, f.binary("sub", unit, I64(start)))
+
+    def _finish_elements(self, number: int, unit: IRValue) -> None:
+        """The threads of a block add up what all teams have for some neighbouring elements of one sum."""
         f, launch = self.f, self.writer.threads
-        team = one_block(launch)
-        here, block = team.number(f), block_number(f, launch)
-        for n, teams in self.teams.items():
-            instr, size = self.writer.code[n], self.size(n)
-            width = _neighbours(size, teams, launch)
-            parts = 1
-            while 2 * parts * width <= launch.block:
-                parts *= 2
-            room = team.shared(f, launch.block * itemsize(instr.dtype))
-            own = f.at(room, here, instr.dtype)
-            part, column = f.op(f"udiv {here}, {width}", "int64"), f.op(f"urem {here}, {width}", "int64")
-            with f.loop(block, I64(-(-size // width)), launch.blocks) as unit:
-                i = f.binary("add", f.op(f"mul nsw {unit}, {width}", "int64"), column)
-                nearest = f.intrinsic("smin", i, I64(size - 1))
-                f.store(self._total(n, identity(instr.op, instr.dtype), nearest, part, parts), own)
-                half = parts // 2
-                while half:
-                    team.barrier(f)
-                    with f.when(f.compare("icmp slt", part, I64(half))):
-                        other = f.load(f.at(own, I64(half * width), instr.dtype), instr.dtype)
-                        f.store(combine(f, instr.op, f.load(own, instr.dtype), other), own)
-                    half //= 2
-                first = f.compare("icmp eq", part, I64(0))
-                with f.when(f.binary("and", first, f.compare("icmp slt", i, I64(size)))):
-                    result = f.at(f.param(f"p{instr.operand}"), i, instr.dtype)
-                    before = identity(instr.op, instr.dtype) if self.writer.fresh else f.load(result, instr.dtype)
-                    f.store(combine(f, instr.op, before, f.load(own, instr.dtype)), result)
-                team.barrier(f)  # the shared memory is used again
+        instr, size, team = self.writer.code[number], self.size(number), one_block(launch)
+        here, width = team.number(f), _neighbours(size, self.teams[number], launch)
+        parts = 1
+        while 2 * parts * width <= launch.block:
+            parts *= 2
+        own = f.at(team.shared(f, launch.block * itemsize(instr.dtype)), here, instr.dtype)
+        part, column = f.op(f"udiv {here}, {width}", "int64"), f.op(f"urem {here}, {width}", "int64")
+        i = f.binary("add", f.op(f"mul nsw {unit}, {width}", "int64"), column)
+        nearest = f.intrinsic("smin", i, I64(size - 1))
+        f.store(self._total(number, identity(instr.op, instr.dtype), nearest, part, parts), own)
+        half = parts // 2
+        while half:
+            team.barrier(f)
+            with f.when(f.compare("icmp slt", part, I64(half))):
+                other = f.load(f.at(own, I64(half * width), instr.dtype), instr.dtype)
+                f.store(combine(f, instr.op, f.load(own, instr.dtype), other), own)
+            half //= 2
+        first = f.compare("icmp eq", part, I64(0))
+        with f.when(f.binary("and", first, f.compare("icmp slt", i, I64(size)))):
+            result = f.at(f.param(f"p{instr.operand}"), i, instr.dtype)
+            before = identity(instr.op, instr.dtype) if self.writer.fresh else f.load(result, instr.dtype)
+            f.store(combine(f, instr.op, before, f.load(own, instr.dtype)), result)
+        team.barrier(f)  # the shared memory is used again
 
     def _total(
         self, number: int, before: IRValue, i: IRValue, first: IRValue, step: int, teams: int | None = None
     ) -> IRValue:
         """`before` and what teams have for element `i`: from `first` on, each `step`-th one of `teams`."""
         f, instr = self.f, self.writer.code[number]
+        teams, size, nothing = teams or self.teams[number], self.size(number), identity(instr.op, instr.dtype)
         total = f.slot(instr.dtype)
         f.write(before, total)
-        with f.loop(first, I64(self.teams[number] if teams is None else teams), step) as team:
-            at = f.binary("add", f.op(f"mul nsw {team}, {self.size(number)}", "int64"), i)
-            more = f.load(f.at(self.rooms[number], at, instr.dtype), instr.dtype)
-            f.write(combine(f, instr.op, f.read(total, instr.dtype), more), total)
+        together = max(1, min(SUMS_AT_ONCE, -(-teams // step)))
+        with f.loop(first, I64(teams), step * together) as team:
+            found = []
+            for k in range(together):  # all loads first
+                one = f.binary("add", team, I64(k * step)) if k else team
+                nearest = f.intrinsic("smin", one, I64(teams - 1)) if k else one
+                at = f.binary("add", f.op(f"mul nsw {nearest}, {size}", "int64"), i)
+                more = f.load(f.at(self.rooms[number], at, instr.dtype), instr.dtype)
+                found.append(f.select(f.compare("icmp slt", one, I64(teams)), more, nothing) if k else more)
+            for more in found:
+                f.write(combine(f, instr.op, f.read(total, instr.dtype), more), total)
         return f.read(total, instr.dtype)

@@ -11,7 +11,7 @@ from core.compiler.compile import optimize
 from core.device.column_sums import column_sums
 from core.device.gpu import DEVICE_TARGET
 from core.device.row_sums import finishing_blocks
-from core.device.row_teams import LONG, columns_of, parts_of, row_groups, teams_of, width_of
+from core.device.row_teams import LONG, added_up, columns_of, parts_of, row_groups, teams_of, width_of
 from core.device.rules import Rules
 from core.device.step import write_device_step
 from core.device.threads import Threads
@@ -216,6 +216,18 @@ def test_a_launch_that_adds_up_has_a_thread_for_each_few_teams(size, teams):
     assert blocks <= -(-size // 8) or size < 8
     assert blocks * threads.block >= min(size, threads.total)
     assert blocks * threads.block <= max(size * teams, 2 * size, threads.block)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1250, 800), (300, 64), (700, 3000)])
+def test_each_sum_has_blocks_of_its_own_in_the_launch_that_adds_up(rows, width):
+    block = columns((rows, width), (0,), "float32")
+    (each,), (plan,) = row_kernels(block), plan_parts(block, DEVICE_TARGET).regions
+
+    first, last = write_device_step(plan, 132, 256, WIDE).launches
+
+    ((_, teams), (_, others)) = added_up(each, Threads(first.grid, 256)).items()
+    assert teams == others
+    assert last.grid == 2 * finishing_blocks(width, teams, Threads(first.grid, 256))
 
 
 def test_one_block_has_sums_in_one_stage():
