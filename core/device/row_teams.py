@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from core.codegen.llvm import itemsize
 from core.device.column_sums import column_sums, is_own, reduced_axes
 from core.device.threads import WARP, OneBlock, Threads
-from core.plan.data import Rows
+from core.plan.data import Root, Rows
 
 __all__ = [
     "RowGroups",
     "added_up",
+    "at_once",
     "columns_of",
+    "early_loads",
     "groups_of",
+    "most_columns",
     "parts_of",
     "room_of",
     "row_groups",
@@ -36,9 +40,20 @@ REDUCTION = 8
 LONG = 2048
 """Elements of a row from which on a block has the row, if there are fewer rows than warps."""
 
+MOST_COLUMNS, FEW_COLUMNS = 16, 4
+"""Most elements of a row for which a thread has registers of their own, and the number that all kernels may have."""
 
-MOST_COLUMNS = 4
-"""Elements of a row for which a thread has registers of their own."""
+MOST_KEPT = 48
+"""Elements of arrays and sums that a thread has in registers, if it has more than FEW_COLUMNS elements of a row."""
+
+AT_ONCE = 4
+"""Most elements or rows whose loads a thread starts together, where it goes from one to the next."""
+
+LOADS_AT_ONCE = 16
+"""Loads that a thread starts together in such a loop, about."""
+
+MOST_TEXT = 200
+"""Instructions that a thread has for several elements written one after the other: they make compilation longer."""
 
 FEWEST_GROUPS = 64
 """Groups of rows from which on a team for each group is faster than a copy of all sums for each team."""
@@ -113,7 +128,37 @@ def groups_of(each: Rows, threads: Threads, part: bool) -> RowGroups | None:
 def columns_of(each: Rows, width: int) -> int:
     """Elements of a row that each thread of a team has in registers; 0 if they are too many."""
     columns = -(-each.kernel.inner // width)
-    return columns if width > 1 and columns <= MOST_COLUMNS else 0
+    return columns if width > 1 and columns <= most_columns(each) else 0
+
+
+def most_columns(each: Rows) -> int:
+    """Most elements of a row that a thread may have in registers."""
+    kernel, columns = each.kernel, MOST_COLUMNS
+    along = [i for i in kernel.code if i.full]
+    kept = sum(i.kind == "load" or (i.kind == "accumulate" and kernel.operands[i.operand].inner > 0) for i in along)
+    while columns > FEW_COLUMNS and (columns * kept > MOST_KEPT or columns * len(along) > MOST_TEXT):
+        columns //= 2
+    return columns
+
+
+def at_once(each: Rows, numbers: Iterable[int], trips: int) -> int:
+    """Elements whose loads a thread starts together in a loop of `trips` trips over the instructions `numbers`."""
+    code = [each.kernel.code[n] for n in numbers]
+    loads = sum(i.kind == "load" for i in code)
+    count = min(AT_ONCE, trips, LOADS_AT_ONCE // max(loads, 1), MOST_TEXT // max(len(code), 1))
+    return max(1, count) if loads else 1
+
+
+def early_loads(each: Rows, numbers: Iterable[int]) -> list[int]:
+    """The loads among the instructions `numbers` that may run before the others: of memory not written before them."""
+    code, found = each.kernel.code, []
+    written: set[Root] = set()
+    for n in numbers:
+        if code[n].kind == "load" and each.views[code[n].operand].root not in written:
+            found.append(n)
+        elif code[n].kind in ("store", "accumulate"):
+            written.add(each.views[code[n].operand].root)
+    return found
 
 
 def width_of(each: Rows, threads: Threads) -> int:
@@ -126,7 +171,7 @@ def width_of(each: Rows, threads: Threads) -> int:
     if any(i.kind == "accumulate" and not is_own(kernel, i) for i in kernel.code):
         # A thread alone would have sums of its own for all columns. Those of a warp may need too many registers.
         has_columns = any(i.kind == "accumulate" and kernel.operands[i.operand].inner for i in kernel.code)
-        return threads.block if has_columns and WARP < -(-kernel.inner // MOST_COLUMNS) <= threads.block else WARP
+        return threads.block if has_columns and WARP < -(-kernel.inner // most_columns(each)) <= threads.block else WARP
     alone = -(-kernel.rows // threads.total) * kernel.inner
     together = -(-kernel.rows // threads.warps) * (-(-kernel.inner // WARP) + REDUCTION)
     return 1 if alone < together else WARP
