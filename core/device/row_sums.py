@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from core.codegen.llvm import I64, IRValue, itemsize, literal
 from core.codegen.reductions import combine, identity
-from core.device.row_teams import parts_of, room_of
-from core.device.threads import Threads, block_number, flat_offset, one_block, split
+from core.device.row_teams import parts_of, pools, room_of
+from core.device.threads import WARP, Threads, block_number, flat_offset, one_block, split
 
 if TYPE_CHECKING:
     from core.device.rows import RowWriter
@@ -57,6 +57,7 @@ class Sums:
         for n, count in teams.items():
             self.rooms[n] = self.f.at(self.f.param("scratch"), I64(at), "uint8")
             at += room_of(writer.each, n, count)
+        self.pools = {n: at for n, at in pools(writer.each, writer.threads, writer.part).items() if n in teams}
         self.own: dict[int, IRValue] = {}
         self.slots: dict[int, list[IRValue]] = {}
 
@@ -127,15 +128,53 @@ class Sums:
                 f.store(combine(f, instr.op, before, value), here)
 
     def end(self, team: IRValue, lane: IRValue) -> None:
-        """Write what this team has in registers."""
+        """Write what this team has in registers: to shared memory, if the warps of a block add up theirs (`pool`)."""
         f = self.f
         for n in self.teams:
-            instr = self.writer.code[n]
-            start = f.op(f"mul nsw {team}, {self.size(n)}", "int64")
+            instr, room, number = self.writer.code[n], self.rooms[n], team
+            if n in self.pools:
+                room, number = self._pool(n), f.op(f"urem {team}, {self._warps}", "int64")
+            start = f.op(f"mul nsw {number}, {self.size(n)}", "int64")
             for column, value in self._elements(n, lane):
                 operand = self.writer.kernel.operands[instr.operand]
                 at = f.binary("add", start, flat_offset(f, [column], [operand.inner]))
-                f.store(value, f.at(self.rooms[n], at, instr.dtype))
+                f.store(value, f.at(room, at, instr.dtype))
+
+    @property
+    def _warps(self) -> int:
+        return self.writer.threads.block // WARP
+
+    def _pool(self, number: int) -> IRValue:
+        """The shared memory where the warps of this block have what they add up."""
+        nbytes = self._warps * self.size(number) * itemsize(self.writer.code[number].dtype)
+        room = self.writer.threads.shared(self.f, self.pools[number] + nbytes)
+        return self.f.at(room, I64(self.pools[number]), "uint8")
+
+    def pool(self, teams: int) -> None:
+        """Add up what the warps of this block have. All threads of the block call it. teams: warps that have rows."""
+        if not self.pools:
+            return
+        f, launch, warps = self.f, self.writer.threads, self._warps
+        block, team = block_number(f, launch), one_block(launch)
+        team.barrier(f)
+        here = f.binary("sub", I64(teams), f.op(f"mul nsw {block}, {warps}", "int64"))
+        with f.when(f.compare("icmp sgt", here, I64(0))):
+            for n in self.pools:
+                instr, size, room = self.writer.code[n], self.size(n), self._pool(n)
+                last = f.binary("sub", here, I64(1))
+                with f.loop(team.number(f), I64(size), launch.block) as i:
+                    found = []
+                    for warp in range(warps):  # all loads first
+                        nearest = f.intrinsic("smin", I64(warp), last)
+                        at = f.binary("add", f.op(f"mul nsw {nearest}, {size}", "int64"), i)
+                        found.append(f.load(f.at(room, at, instr.dtype), instr.dtype))
+                    total = found[0]
+                    for warp, more in enumerate(found[1:], 1):
+                        has = f.compare("icmp slt", I64(warp), here)
+                        total = f.select(has, combine(f, instr.op, total, more), total)
+                    at = f.binary("add", f.op(f"mul nsw {block}, {size}", "int64"), i)
+                    f.store(total, f.at(self.rooms[n], at, instr.dtype))
+        team.barrier(f)  # the shared memory is used again
 
     def _elements(self, number: int, lane: IRValue) -> Iterator[tuple[IRValue, IRValue]]:
         """The column and the value of each element of a sum in registers, where this thread has one to write."""

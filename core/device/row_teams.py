@@ -20,6 +20,7 @@ __all__ = [
     "groups_of",
     "most_columns",
     "parts_of",
+    "pools",
     "room_of",
     "row_groups",
     "row_units",
@@ -54,6 +55,9 @@ LOADS_AT_ONCE = 16
 
 MOST_TEXT = 200
 """Instructions that a thread has for several elements written one after the other: they make compilation longer."""
+
+MOST_POOLED = 1 << 15
+"""Bytes of shared memory for the sums that the warps of a block add up."""
 
 FEWEST_GROUPS = 64
 """Groups of rows from which on a team for each group is faster than a copy of all sums for each team."""
@@ -106,9 +110,33 @@ def added_up(each: Rows, threads: Threads, part: bool = False) -> dict[int, int]
     if columns is not None:  # several warps may have columns of one row
         teams = {n: columns.parts if kernel.operands[kernel.code[n].operand].inner else columns.warps for n in sums}
         return {n: count for n, count in teams.items() if count > 1}
+    groups, teams, pooled = groups_of(each, threads, part), teams_of(each, threads, part), pools(each, threads, part)
+    shared = [n for n in sums if not is_own(kernel, kernel.code[n]) and (groups is None or n not in groups.sums)]
+    return {n: -(-teams // (threads.block // WARP)) if n in pooled else teams for n in shared}
+
+
+def pools(each: Rows, threads: Threads, part: bool = False) -> dict[int, int]:
+    """The sums that the warps of a block add up in shared memory, so that a block leaves one: where each begins there.
+
+    They are those that a warp has in registers.
+    """
+    kernel, warps, found, at = each.kernel, threads.block // WARP, {}, 0
+    if part or isinstance(threads, OneBlock) or width_of(each, threads) != WARP:
+        return {}
+    if column_sums(each, threads) is not None:
+        return {}
     groups = groups_of(each, threads, part)
-    shared = [n for n in sums if not is_own(kernel, kernel.code[n])]
-    return {n: teams_of(each, threads, part) for n in shared if groups is None or n not in groups.sums}
+    for n, i in enumerate(kernel.code):
+        if i.kind != "accumulate" or is_own(kernel, i) or (groups is not None and n in groups.sums):
+            continue
+        operand, view = kernel.operands[i.operand], each.views[i.operand]
+        elsewhere = any(size > 1 and step for size, step in zip(kernel.outer, operand.outer, strict=True))
+        nbytes = warps * math.prod(view.shape) * itemsize(view.dtype)
+        if elsewhere or (operand.inner and not columns_of(each, WARP)) or at + nbytes > MOST_POOLED:
+            continue
+        found[n] = at
+        at += -(-nbytes // 16) * 16
+    return found
 
 
 def row_units(each: Rows, threads: Threads) -> int:

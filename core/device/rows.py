@@ -203,6 +203,7 @@ class RowWriter:
                     self._begin_row(row)
                     self._sweep(sums, member)
             sums.end(number, member)
+        sums.pool(teams)
         if sums.teams and not self.apart:
             threads.barrier(f)
             sums.finish()

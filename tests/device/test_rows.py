@@ -18,6 +18,7 @@ from core.device.row_teams import (
     columns_of,
     most_columns,
     parts_of,
+    pools,
     row_groups,
     teams_of,
     width_of,
@@ -260,6 +261,20 @@ def test_a_launch_that_adds_up_has_a_thread_for_each_few_teams(size, teams):
     assert blocks <= -(-size // 8) or size < 8
     assert blocks * threads.block >= min(size, threads.total)
     assert blocks * threads.block <= max(size * teams, 2 * size, threads.block)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("blocks", [1, 3, 40])
+@pytest.mark.parametrize("rows", [2, 3, 4, 5, 31, 90])
+@pytest.mark.parametrize("width", [7, 33, 128])
+def test_the_warps_of_a_block_leave_one_sum_and_agree_with_the_reference_executor(rows, width, blocks):
+    for dtype in DTYPES[blocks]:
+        block = softmax_sums(rows, width, dtype)
+        (each,), threads = row_kernels(block), Threads(blocks, 64)
+        assert set(pools(each, threads)) == set(added_up(each, threads))
+        assert set(added_up(each, threads).values()) == {min(blocks, -(-rows // 2))}
+
+        check(block, (rows, width), dtype, blocks)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1250, 800), (300, 64), (700, 3000)])
