@@ -57,7 +57,7 @@ class Sums:
         for n, count in teams.items():
             self.rooms[n] = self.f.at(self.f.param("scratch"), I64(at), "uint8")
             at += room_of(writer.each, n, count)
-        self.pools = {n: at for n, at in pools(writer.each, writer.threads, writer.part).items() if n in teams}
+        self.pools = pools(writer.each, writer.threads, writer.part)
         self.own: dict[int, IRValue] = {}
         self.slots: dict[int, list[IRValue]] = {}
 
@@ -88,12 +88,14 @@ class Sums:
         if instr.kind != "accumulate" or not (self.writer.columns_each or self.is_total(number)):
             return False
         steps = zip(kernel.outer, kernel.operands[instr.operand].outer, strict=True)
-        return number in self.in_place or (number in self.teams and all(n == 1 or not s for n, s in steps))
+        if number in self.in_place or number in self.pools:
+            return True
+        return number in self.teams and all(n == 1 or not s for n, s in steps)
 
     def start(self, team: IRValue, lane: IRValue) -> None:
         """Start the sums of this team."""
         f = self.f
-        for n in self.teams:
+        for n in sorted({*self.teams, *self.pools}):
             if self.stays(n):
                 self._clear(n)
                 continue
@@ -130,10 +132,12 @@ class Sums:
     def end(self, team: IRValue, lane: IRValue) -> None:
         """Write what this team has in registers: to shared memory, if the warps of a block add up theirs (`pool`)."""
         f = self.f
-        for n in self.teams:
-            instr, room, number = self.writer.code[n], self.rooms[n], team
+        for n in sorted({*self.teams, *self.pools}):
+            instr, number = self.writer.code[n], team
             if n in self.pools:
                 room, number = self._pool(n), f.op(f"urem {team}, {self._warps}", "int64")
+            else:
+                room = self.rooms[n]
             start = f.op(f"mul nsw {number}, {self.size(n)}", "int64")
             for column, value in self._elements(n, lane):
                 operand = self.writer.kernel.operands[instr.operand]
@@ -172,8 +176,11 @@ class Sums:
                     for warp, more in enumerate(found[1:], 1):
                         has = f.compare("icmp slt", I64(warp), here)
                         total = f.select(has, combine(f, instr.op, total, more), total)
-                    at = f.binary("add", f.op(f"mul nsw {block}, {size}", "int64"), i)
-                    f.store(total, f.at(self.rooms[n], at, instr.dtype))
+                    if n in self.teams:
+                        at = f.binary("add", f.op(f"mul nsw {block}, {size}", "int64"), i)
+                        f.store(total, f.at(self.rooms[n], at, instr.dtype))
+                    else:
+                        self._put_result(n, i, total)
         team.barrier(f)  # the shared memory is used again
 
     def _elements(self, number: int, lane: IRValue) -> Iterator[tuple[IRValue, IRValue]]:
@@ -267,10 +274,15 @@ class Sums:
             half //= 2
         first = f.compare("icmp eq", part, I64(0))
         with f.when(f.binary("and", first, f.compare("icmp slt", i, I64(size)))):
-            result = f.at(f.param(f"p{instr.operand}"), i, instr.dtype)
-            before = identity(instr.op, instr.dtype) if self.writer.fresh else f.load(result, instr.dtype)
-            f.store(combine(f, instr.op, before, f.load(own, instr.dtype)), result)
+            self._put_result(number, i, f.load(own, instr.dtype))
         team.barrier(f)  # the shared memory is used again
+
+    def _put_result(self, number: int, i: IRValue, total: IRValue) -> None:
+        """Write the sum of all rows for element `i`."""
+        f, instr = self.f, self.writer.code[number]
+        result = f.at(f.param(f"p{instr.operand}"), i, instr.dtype)
+        before = identity(instr.op, instr.dtype) if self.writer.fresh else f.load(result, instr.dtype)
+        f.store(combine(f, instr.op, before, total), result)
 
     def _total(
         self, number: int, before: IRValue, i: IRValue, first: IRValue, step: int, teams: int | None = None

@@ -110,15 +110,16 @@ def added_up(each: Rows, threads: Threads, part: bool = False) -> dict[int, int]
     if columns is not None:  # several warps may have columns of one row
         teams = {n: columns.parts if kernel.operands[kernel.code[n].operand].inner else columns.warps for n in sums}
         return {n: count for n, count in teams.items() if count > 1}
-    groups, teams, pooled = groups_of(each, threads, part), teams_of(each, threads, part), pools(each, threads, part)
+    groups, count, pooled = groups_of(each, threads, part), teams_of(each, threads, part), pools(each, threads, part)
+    blocks = -(-count // (threads.block // WARP))
     shared = [n for n in sums if not is_own(kernel, kernel.code[n]) and (groups is None or n not in groups.sums)]
-    return {n: -(-teams // (threads.block // WARP)) if n in pooled else teams for n in shared}
+    return {n: blocks if n in pooled else count for n in shared if n not in pooled or blocks > 1}
 
 
 def pools(each: Rows, threads: Threads, part: bool = False) -> dict[int, int]:
     """The sums that the warps of a block add up in shared memory, so that a block leaves one: where each begins there.
 
-    They are those that a warp has in registers.
+    They are those that a warp has in registers. If one block has all rows, it writes the results.
     """
     kernel, warps, found, at = each.kernel, threads.block // WARP, {}, 0
     if part or isinstance(threads, OneBlock) or width_of(each, threads) != WARP:

@@ -271,8 +271,8 @@ def test_the_warps_of_a_block_leave_one_sum_and_agree_with_the_reference_executo
     for dtype in DTYPES[blocks]:
         block = softmax_sums(rows, width, dtype)
         (each,), threads = row_kernels(block), Threads(blocks, 64)
-        assert set(pools(each, threads)) == set(added_up(each, threads))
-        assert set(added_up(each, threads).values()) == {min(blocks, -(-rows // 2))}
+        leaving = min(blocks, -(-rows // 2))
+        assert added_up(each, threads) == (dict.fromkeys(pools(each, threads), leaving) if leaving > 1 else {})
 
         check(block, (rows, width), dtype, blocks)
 
