@@ -10,10 +10,10 @@ Between two instructions of which one depends on the other all threads meet at a
 barriers, `launches` the form that generator and host agree on, `segments` which instructions share a launch, `step` and
 `flow` the step with its loops, `rows`, `product`, `stripes`, `systems`, `indexed`, `scatter` and `kernels` the kernels,
 the last with those of `convolution`, `small_convolution`, `pooling`, `fourier` and `row_order`; `row_teams`, `row_sums`
-and `column_sums` parts of row kernels, `tiles`, `patch_tiles` and `tensor_cores` parts of products, `ranks` the sort of
-scatters and row orders, `spread` the blocks of a launch, `row_writer` a kernel of its own behind a step,
-`multiplication` large products as calls of cuBLASLt (`cublaslt`), `sharing` the kernels that several launches share,
-`ptx` the way to PTX and cubins, and `parts` the parts in which a step goes there.
+and `column_sums` parts of row kernels, `row_waits` how long these wait, `tiles`, `patch_tiles` and `tensor_cores` parts
+of products, `ranks` the sort of scatters and row orders, `spread` the blocks of a launch, `row_writer` a kernel of its
+own behind a step, `multiplication` large products as calls of cuBLASLt (`cublaslt`), `sharing` the kernels that several
+launches share, `ptx` the way to PTX and cubins, and `parts` the parts in which a step goes there.
 
 The host's part: `backend` compiles plans and keeps machine code on disk, `region` runs them, `arena` has the memory
 that regions share. `bind` keeps the values of a training step on the GPU: `bound_step` those of a step that is one

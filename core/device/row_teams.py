@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from core.codegen.llvm import itemsize
 from core.device.column_sums import column_sums, is_own, reduced_axes
 from core.device.threads import WARP, OneBlock, Threads
-from core.plan.data import Rows
+from core.plan.data import Root, Rows
 
 __all__ = [
     "RowGroups",
     "added_up",
+    "at_once",
     "columns_of",
+    "early_loads",
     "groups_of",
+    "most_columns",
     "parts_of",
+    "pools",
     "room_of",
     "row_groups",
     "row_units",
@@ -36,9 +41,23 @@ REDUCTION = 8
 LONG = 2048
 """Elements of a row from which on a block has the row, if there are fewer rows than warps."""
 
+MOST_COLUMNS, FEW_COLUMNS = 16, 4
+"""Most elements of a row for which a thread has registers of their own, and the number that all kernels may have."""
 
-MOST_COLUMNS = 4
-"""Elements of a row for which a thread has registers of their own."""
+MOST_KEPT = 48
+"""Elements of arrays and sums that a thread has in registers, if it has more than FEW_COLUMNS elements of a row."""
+
+AT_ONCE = 4
+"""Most elements or rows whose loads a thread starts together, where it goes from one to the next."""
+
+LOADS_AT_ONCE = 16
+"""Loads that a thread starts together in such a loop, about."""
+
+MOST_TEXT = 200
+"""Instructions that a thread has for several elements written one after the other: they make compilation longer."""
+
+MOST_POOLED = 1 << 15
+"""Bytes of shared memory for the sums that the warps of a block add up."""
 
 FEWEST_GROUPS = 64
 """Groups of rows from which on a team for each group is faster than a copy of all sums for each team."""
@@ -91,9 +110,34 @@ def added_up(each: Rows, threads: Threads, part: bool = False) -> dict[int, int]
     if columns is not None:  # several warps may have columns of one row
         teams = {n: columns.parts if kernel.operands[kernel.code[n].operand].inner else columns.warps for n in sums}
         return {n: count for n, count in teams.items() if count > 1}
+    groups, count, pooled = groups_of(each, threads, part), teams_of(each, threads, part), pools(each, threads, part)
+    blocks = -(-count // (threads.block // WARP))
+    shared = [n for n in sums if not is_own(kernel, kernel.code[n]) and (groups is None or n not in groups.sums)]
+    return {n: blocks if n in pooled else count for n in shared if n not in pooled or blocks > 1}
+
+
+def pools(each: Rows, threads: Threads, part: bool = False) -> dict[int, int]:
+    """The sums that the warps of a block add up in shared memory, so that a block leaves one: where each begins there.
+
+    They are those that a warp has in registers. If one block has all rows, it writes the results.
+    """
+    kernel, warps, found, at = each.kernel, threads.block // WARP, {}, 0
+    if part or isinstance(threads, OneBlock) or width_of(each, threads) != WARP:
+        return {}
+    if column_sums(each, threads) is not None:
+        return {}
     groups = groups_of(each, threads, part)
-    shared = [n for n in sums if not is_own(kernel, kernel.code[n])]
-    return {n: teams_of(each, threads, part) for n in shared if groups is None or n not in groups.sums}
+    for n, i in enumerate(kernel.code):
+        if i.kind != "accumulate" or is_own(kernel, i) or (groups is not None and n in groups.sums):
+            continue
+        operand, view = kernel.operands[i.operand], each.views[i.operand]
+        elsewhere = any(size > 1 and step for size, step in zip(kernel.outer, operand.outer, strict=True))
+        nbytes = warps * math.prod(view.shape) * itemsize(view.dtype)
+        if elsewhere or (operand.inner and not columns_of(each, WARP)) or at + nbytes > MOST_POOLED:
+            continue
+        found[n] = at
+        at += -(-nbytes // 16) * 16
+    return found
 
 
 def row_units(each: Rows, threads: Threads) -> int:
@@ -113,7 +157,37 @@ def groups_of(each: Rows, threads: Threads, part: bool) -> RowGroups | None:
 def columns_of(each: Rows, width: int) -> int:
     """Elements of a row that each thread of a team has in registers; 0 if they are too many."""
     columns = -(-each.kernel.inner // width)
-    return columns if width > 1 and columns <= MOST_COLUMNS else 0
+    return columns if width > 1 and columns <= most_columns(each) else 0
+
+
+def most_columns(each: Rows) -> int:
+    """Most elements of a row that a thread may have in registers."""
+    kernel, columns = each.kernel, MOST_COLUMNS
+    along = [i for i in kernel.code if i.full]
+    kept = sum(i.kind == "load" or (i.kind == "accumulate" and kernel.operands[i.operand].inner > 0) for i in along)
+    while columns > FEW_COLUMNS and (columns * kept > MOST_KEPT or columns * len(along) > MOST_TEXT):
+        columns //= 2
+    return columns
+
+
+def at_once(each: Rows, numbers: Iterable[int], trips: int) -> int:
+    """Elements whose loads a thread starts together in a loop of `trips` trips over the instructions `numbers`."""
+    code = [each.kernel.code[n] for n in numbers]
+    loads = sum(i.kind == "load" for i in code)
+    count = min(AT_ONCE, trips, LOADS_AT_ONCE // max(loads, 1), MOST_TEXT // max(len(code), 1))
+    return max(1, count) if loads else 1
+
+
+def early_loads(each: Rows, numbers: Iterable[int]) -> list[int]:
+    """The loads among the instructions `numbers` that may run before the others: of memory not written before them."""
+    code, found = each.kernel.code, []
+    written: set[Root] = set()
+    for n in numbers:
+        if code[n].kind == "load" and each.views[code[n].operand].root not in written:
+            found.append(n)
+        elif code[n].kind in ("store", "accumulate"):
+            written.add(each.views[code[n].operand].root)
+    return found
 
 
 def width_of(each: Rows, threads: Threads) -> int:
@@ -126,7 +200,7 @@ def width_of(each: Rows, threads: Threads) -> int:
     if any(i.kind == "accumulate" and not is_own(kernel, i) for i in kernel.code):
         # A thread alone would have sums of its own for all columns. Those of a warp may need too many registers.
         has_columns = any(i.kind == "accumulate" and kernel.operands[i.operand].inner for i in kernel.code)
-        return threads.block if has_columns and WARP < -(-kernel.inner // MOST_COLUMNS) <= threads.block else WARP
+        return threads.block if has_columns and WARP < -(-kernel.inner // most_columns(each)) <= threads.block else WARP
     alone = -(-kernel.rows // threads.total) * kernel.inner
     together = -(-kernel.rows // threads.warps) * (-(-kernel.inner // WARP) + REDUCTION)
     return 1 if alone < together else WARP

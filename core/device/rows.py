@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from core.codegen.checks import fail
 from core.codegen.draws import DRAWS
@@ -20,9 +21,9 @@ from core.codegen.scalar import apply
 from core.codegen.sweeps import sweeps
 from core.device.column_sums import ColumnSums, column_sums
 from core.device.row_sums import Sums
-from core.device.row_teams import RowGroups, added_up, columns_of, groups_of, teams_of, width_of
+from core.device.row_teams import RowGroups, added_up, at_once, columns_of, early_loads, groups_of, teams_of, width_of
 from core.device.systems import Block
-from core.device.threads import WARP, Threads, block_number, flat_offset, split
+from core.device.threads import WARP, Threads, block_number, flat_offset, in_bundles, split
 from core.plan.data import Instr, RowKernel, Rows
 
 __all__ = ["RowWriter", "form_of", "in_order", "row_kernel", "sums_kernel"]
@@ -89,6 +90,17 @@ def in_order(each: Rows, numbers: Iterable[int]) -> list[int]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One element. row, flat: see `RowWriter`. leads: whether its thread speaks for the row. values: known ones."""
+
+    row: list[IRValue]
+    flat: IRValue
+    column: IRValue
+    leads: IRValue
+    values: dict[int, IRValue]
+
+
 class RowWriter:
     """Writes one row kernel.
 
@@ -136,13 +148,36 @@ class RowWriter:
         if self.part:
             start = f.binary("add", start, f.op(f"mul nsw {self.first}, {kernel.inner}", "int64"))
             end = f.op(f"mul nsw {self.end}, {kernel.inner}", "int64")
-        with f.loop(start, end, self.threads.total) as at:
-            row, column = split(f, at, (kernel.rows, kernel.inner))
-            self._begin_row(row)
-            self.values = {}
-            leads = f.compare("icmp eq", column, I64(0))
-            for n in in_order(self.each, range(len(self.code))):
-                self._one(n, self.values, column, leads)
+
+        def write(positions: list[IRValue]) -> None:
+            places = []
+            for at in positions:
+                row, column = split(f, at, (kernel.rows, kernel.inner))
+                self._begin_row(row)
+                places.append(self._place(column))
+            for place in self._loaded(places):
+                for n in in_order(self.each, range(len(self.code))):
+                    if n not in self.values:
+                        self._one(n, self.values, place.column, place.leads)
+
+        size, total = kernel.rows * kernel.inner, self.threads.total
+        count = 1 if self.part else at_once(self.each, range(len(self.code)), -(-size // total))
+        in_bundles(f, start, end, total, count, write, size % (total * count) == 0)
+
+    def _place(self, column: IRValue) -> _Place:
+        """The element of the present row at `column`."""
+        return _Place(self.row, self.flat, column, self.f.compare("icmp eq", column, I64(0)), {})
+
+    def _loaded(self, places: list[_Place]) -> Iterator[_Place]:
+        """Each place as the present one, with values of its own: what can be loaded for all of them before."""
+        early = early_loads(self.each, range(len(self.code))) if len(places) > 1 else []
+        for place in places:
+            self.row, self.flat, self.values = place.row, place.flat, place.values
+            for n in early:
+                self._one(n, self.values, place.column, place.leads)
+        for place in places:
+            self.row, self.flat, self.values = place.row, place.flat, place.values
+            yield place
 
     def _by_teams(self) -> None:
         f, threads = self.f, self.threads
@@ -168,6 +203,7 @@ class RowWriter:
                     self._begin_row(row)
                     self._sweep(sums, member)
             sums.end(number, member)
+        sums.pool(teams)
         if sums.teams and not self.apart:
             threads.barrier(f)
             sums.finish()
@@ -214,18 +250,28 @@ class RowWriter:
             *kept, column = split(f, here, (*(outer[axis] for axis in sums.kept), kernel.inner))
             for n in columnwise:
                 f.write(identity(self.code[n].op, self.code[n].dtype), slots[n])
-            leads = f.compare("icmp eq", column, I64(0))
-            with f.loop(part, I64(sums.rows), sums.parts) as number:
-                reduced = split(f, number, tuple(outer[axis] for axis in sums.reduced))
-                found = {**dict(zip(sums.kept, kept, strict=True)), **dict(zip(sums.reduced, reduced, strict=True))}
-                self.row = [found[axis] for axis in range(len(outer))]
-                self.values = {}
-                for n in in_order(self.each, range(len(self.code))):
-                    if n in slots:
-                        value = combine(f, self.code[n].op, f.read(slots[n], self.code[n].dtype), self._argument(n, {}))
-                        f.write(value, slots[n])
-                    else:
-                        self._one(n, self.values, column, leads)
+            kept_places = dict(zip(sums.kept, kept, strict=True))
+
+            def write(
+                numbers: list[IRValue], column: IRValue = column, kept: Mapping[int, IRValue] = kept_places
+            ) -> None:
+                places = []
+                for number in numbers:
+                    reduced = split(f, number, tuple(outer[axis] for axis in sums.reduced))
+                    found = {**kept, **dict(zip(sums.reduced, reduced, strict=True))}
+                    self.row = [found[axis] for axis in range(len(outer))]
+                    places.append(self._place(column))
+                for place in self._loaded(places):
+                    for n in in_order(self.each, range(len(self.code))):
+                        if n in slots:
+                            sofar = f.read(slots[n], self.code[n].dtype)
+                            f.write(combine(f, self.code[n].op, sofar, self._argument(n, {})), slots[n])
+                        elif n not in self.values:
+                            self._one(n, self.values, column, place.leads)
+
+            count = at_once(self.each, range(len(self.code)), -(-sums.rows // sums.parts))
+            whole = sums.rows % (sums.parts * count) == 0
+            in_bundles(f, part, I64(sums.rows), sums.parts, count, write, whole)
             for n in columnwise:
                 rooms.put(n, part, column, f.read(slots[n], self.code[n].dtype))
         for n in totals:
@@ -269,14 +315,19 @@ class RowWriter:
             totals = {n: f.slot(code[n].dtype) for n in sweep.along if self._is_total(n, sums)}
             for n, slot in totals.items():
                 f.write(identity(code[n].op, code[n].dtype), slot)
+            early = early_loads(self.each, sweep.along)
+            for place, made in enumerate(mades) if self.columns_each > 1 else ():
+                if self._is_whole(place):
+                    with self.column(place, lane) as column:
+                        for n in early:
+                            if n not in made:
+                                self._one(n, made, column, leads)
             for place, made in enumerate(mades) if sweep.along else ():
                 with self.column(place, lane) as column:
-                    whole = (place + 1) * self.width <= self.kernel.inner  # all threads have it, and may keep values
-                    self._along(sweep.along, made if whole else {}, sums, totals, column, place, leads)
+                    made = made if self._is_whole(place) else {}  # if all threads have it, they may keep values
+                    self._along(sweep.along, made, sums, totals, column, place, leads)
             if sweep.along and not mades:
-                start = f.binary("add", self.columns[0], lane) if self.window else lane
-                with f.loop(start, self.columns[1], self.width) as column:
-                    self._along(sweep.along, {}, sums, totals, column, 0, leads)
+                self._along_loop(sweep.along, sums, totals, lane, leads)
             for n, slot in totals.items():
                 total = self.reduced(code[n].op, f.read(slot, code[n].dtype))
                 if code[n].kind == "reduce":
@@ -284,6 +335,29 @@ class RowWriter:
                 else:
                     with f.when(leads):
                         sums.add(n, I64(0), total)
+
+    def _is_whole(self, place: int) -> bool:
+        """Whether all threads of a team have the column `place` of their columns."""
+        return (place + 1) * self.width <= self.kernel.inner
+
+    def _along_loop(
+        self, along: tuple[int, ...], sums: Sums, totals: Mapping[int, IRValue], lane: IRValue, leads: IRValue
+    ) -> None:
+        """The instructions along a row at all columns of a thread, a few at a time."""
+        f = self.f
+
+        def write(columns: list[IRValue]) -> None:
+            mades: list[dict[int, IRValue]] = [{} for _ in columns]
+            for made, column in zip(mades, columns, strict=True) if len(columns) > 1 else ():
+                for n in early_loads(self.each, along):
+                    self._one(n, made, column, leads)
+            for made, column in zip(mades, columns, strict=True):
+                self._along(along, made, sums, totals, column, 0, leads)
+
+        start = f.binary("add", self.columns[0], lane) if self.window else lane
+        count = 1 if self.part else at_once(self.each, along, self.kernel.inner // self.width)
+        whole = not self.window and self.kernel.inner % (self.width * count) == 0
+        in_bundles(f, start, self.columns[1], self.width, count, write, whole)
 
     def _is_total(self, number: int, sums: Sums) -> bool:
         """Whether a team reduces the elements of each row to one number."""
@@ -294,7 +368,7 @@ class RowWriter:
         """The column `place` of those of this thread, which has it inside the context, or nothing."""
         f = self.f
         column = f.binary("add", lane, I64(place * self.width)) if place else lane
-        if (place + 1) * self.width <= self.kernel.inner:
+        if self._is_whole(place):
             yield column
         else:
             with f.when(f.compare("icmp slt", column, I64(self.kernel.inner))):

@@ -18,6 +18,8 @@ class Rules:
     cluster:       blocks of a cluster, which wait for each other much faster than all blocks do; 1 if there are none.
     bandwidth, block_bandwidth: bytes per second of the device, and of one block that works alone.
     flops, block_flops:         operations per second, likewise.
+    load_wait:     seconds until a load of memory has its value.
+    row_wait:      seconds that a team takes for a short row which it reduces: a load, the reductions, the rest.
     trips:         of a loop whose number of trips only the run tells.
     product_flops: operations from which on a product is a segment of the kind "product".
     library:       whether such a product is a call of cuBLASLt, if that takes its arrays.
@@ -33,6 +35,8 @@ class Rules:
     block_bandwidth: float = 1.2e10
     flops: float = 5e13
     block_flops: float = 1.2e11
+    load_wait: float = 4.5e-7
+    row_wait: float = 7.0e-7
     trips: int = 10
     product_flops: int = 10**8
     library: bool = False

@@ -18,6 +18,7 @@ from typing import Literal
 from core.device.fourier import fourier_units, fourier_waits
 from core.device.multiplication import biased
 from core.device.row_teams import sums_room
+from core.device.row_waits import row_waits
 from core.device.rules import Rules
 from core.device.stripes import stripe_units
 from core.device.systems import SYSTEMS, system_units, system_waits
@@ -212,10 +213,11 @@ def _seconds(each: Instruction, blocks: int, rules: Rules) -> float:
         units = fourier_units(each.spec, Threads(blocks, BLOCK))
         busy = min(blocks, units)
         waiting = -(-units // busy) * fourier_waits(each.spec) * rules.block_barrier
-    nbytes = work.nbytes
+    nbytes, latency = work.nbytes, 0.0
     if isinstance(each, Rows):
+        latency = row_waits(each, Threads(blocks, BLOCK), rules)
         moved = 2 * sums_room(each, Threads(blocks, BLOCK))  # what teams have is written, and read again
         nbytes, waiting = nbytes + moved, 2 * _barrier(blocks, rules) if moved else 0.0
     flops = min(rules.flops, busy * rules.block_flops)
     bandwidth = min(rules.bandwidth, busy * rules.block_bandwidth)
-    return max(work.flops / flops, nbytes / bandwidth) + waiting
+    return max(work.flops / flops, nbytes / bandwidth, latency) + waiting

@@ -48,4 +48,4 @@ def blocks_to_add_up(each: Rows, first: Threads) -> int:
     """The blocks that add up what the teams of a row kernel have, which ran on the threads of `first`."""
     sizes = [math.prod(view.shape) for view in each.views]
     sums = added_up(each, first).items()
-    return max(finishing_blocks(sizes[each.kernel.code[n].operand], teams, first) for n, teams in sums)
+    return sum(finishing_blocks(sizes[each.kernel.code[n].operand], teams, first) for n, teams in sums)

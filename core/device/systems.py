@@ -46,17 +46,16 @@ class Block:
 
     def combined(self, op: str, value: IRValue) -> IRValue:
         """The reduction of the values of all threads, in each of them."""
-        f, dtype, total = self.f, value.dtype, self.f.slot(value.dtype)
+        f, dtype, total = self.f, value.dtype, identity(op, value.dtype)
         one = self.team.reduce_warp(f, op, value)
         room = self.team.shared(f, self.warps * itemsize(dtype))
         with f.when(f.compare("icmp eq", self.lane, I64(0))):
             f.store(one, f.at(room, self.warp, dtype))
         self.meet()
-        f.write(identity(op, dtype), total)
-        with f.loop(I64(0), I64(self.warps)) as warp:
-            f.write(combine(f, op, f.read(total, dtype), f.load(f.at(room, warp, dtype), dtype)), total)
+        for each in [f.load(f.at(room, I64(warp), dtype), dtype) for warp in range(self.warps)]:  # all loads first
+            total = combine(f, op, total, each)
         self.meet()
-        return f.read(total, dtype)
+        return total
 
 
 def system_kernel(name: str, each: Kernel, launch: Threads) -> Function:

@@ -7,7 +7,7 @@ a number, its place in the text, so that the emulator sees threads that meet at 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -23,6 +23,7 @@ __all__ = [
     "Threads",
     "block_number",
     "flat_offset",
+    "in_bundles",
     "one_block",
     "rolled",
     "split",
@@ -209,6 +210,29 @@ def rolled(f: Function, start: IRValue, end: IRValue, step: int = 1) -> Iterator
     assert f.lines[-2].startswith("  br label"), "the jump to the head of the loop, and the label behind it"
     f.lines[-2] += ", !llvm.loop !0"
     f.declarations.add('!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}')
+
+
+def in_bundles(
+    f: Function, start: IRValue, end: IRValue, step: int, count: int, write: Callable[[list[IRValue]], None],
+    whole: bool = False,
+) -> None:  # fmt: skip
+    """A loop from `start` to `end` by `step`, of which `write` has `count` positions at a time, at the end one each.
+
+    whole: whether there is nothing left at the end.
+    """
+    if count < 2:
+        with f.loop(start, end, step) as at:
+            write([at])
+        return
+    rest = f.slot("int64")
+    f.write(start, rest)
+    with f.loop(start, f.binary("sub", end, I64((count - 1) * step)), count * step) as at:
+        write([f.binary("add", at, I64(k * step)) if k else at for k in range(count)])
+        f.write(f.binary("add", at, I64(count * step)), rest)
+    if whole:
+        return
+    with rolled(f, f.read(rest, "int64"), end, step) as at:
+        write([at])
 
 
 def flat_offset(f: Function, index: Sequence[IRValue], strides: Sequence[int]) -> IRValue:

@@ -11,7 +11,19 @@ from core.compiler.compile import optimize
 from core.device.column_sums import column_sums
 from core.device.gpu import DEVICE_TARGET
 from core.device.row_sums import finishing_blocks
-from core.device.row_teams import LONG, columns_of, parts_of, row_groups, teams_of, width_of
+from core.device.row_teams import (
+    AT_ONCE,
+    LONG,
+    added_up,
+    columns_of,
+    most_columns,
+    parts_of,
+    pools,
+    row_groups,
+    teams_of,
+    width_of,
+)
+from core.device.rows import row_kernel
 from core.device.rules import Rules
 from core.device.step import write_device_step
 from core.device.threads import Threads
@@ -194,9 +206,42 @@ def test_the_threads_of_a_team_have_sums_of_few_columns_in_registers(rows, colum
         block = softmax_sums(rows, columns, dtype)
         (each,) = row_kernels(block)
         width = width_of(each, Threads(blocks, 64))
-        assert (width, columns_of(each, width) > 0) == (64 if 128 < columns <= 256 else 32, columns <= 256)
+        most = most_columns(each)
+        assert width == (64 if 32 * most < columns <= 64 * most else 32)
+        assert (columns_of(each, width) > 0) == (columns <= width * most)
 
         check(block, (rows, columns), dtype, blocks)
+
+
+def scaled(shape: tuple[int, ...]) -> Block:
+    """Squares of an array and the differences to it."""
+    b = BlockBuilder()
+    x = b.param(TensorType(shape, "float64"))
+    y = b.emit("square", x)
+    return optimize(b.build([y, b.emit("sub", y, x)]))
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("shape", [(1,), (64,), (65,), (128,), (255,), (256,), (257,), (513,), (1000,), (23, 41)])
+def test_a_thread_loads_several_elements_at_once_and_computes_the_bits_of_the_cpu(shape, blocks):
+    block = scaled(shape)
+    x = np.random.default_rng(1).standard_normal(shape)
+
+    found = native_interpreter(block, EmulatedBackend(blocks, 64))(Run(), x)
+
+    for one, want in zip(found, (np.square(x), np.square(x) - x), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), want)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2000, 4), (500, 64), (500, 128), (500, 256), (500, 512), (500, 4096)])
+def test_a_thread_loads_several_elements_of_a_row_before_it_uses_the_first(rows, columns):
+    (each,), threads = row_kernels(softmax(rows, columns, "float32")), Threads(4, 256)
+    count = columns_of(each, width_of(each, threads)) or AT_ONCE
+
+    text = row_kernel("rows", each, threads).text()
+
+    first = text.split(" fcmp ")[0]
+    assert first.count("load float, ptr %v") == count
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1250, 800), (20_000, 300), (64, 100_000)])
@@ -216,6 +261,32 @@ def test_a_launch_that_adds_up_has_a_thread_for_each_few_teams(size, teams):
     assert blocks <= -(-size // 8) or size < 8
     assert blocks * threads.block >= min(size, threads.total)
     assert blocks * threads.block <= max(size * teams, 2 * size, threads.block)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("blocks", [1, 3, 40])
+@pytest.mark.parametrize("rows", [2, 3, 4, 5, 31, 90])
+@pytest.mark.parametrize("width", [7, 33, 128])
+def test_the_warps_of_a_block_leave_one_sum_and_agree_with_the_reference_executor(rows, width, blocks):
+    for dtype in DTYPES[blocks]:
+        block = softmax_sums(rows, width, dtype)
+        (each,), threads = row_kernels(block), Threads(blocks, 64)
+        leaving = min(blocks, -(-rows // 2))
+        assert added_up(each, threads) == (dict.fromkeys(pools(each, threads), leaving) if leaving > 1 else {})
+
+        check(block, (rows, width), dtype, blocks)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1250, 800), (300, 64), (700, 3000)])
+def test_each_sum_has_blocks_of_its_own_in_the_launch_that_adds_up(rows, width):
+    block = columns((rows, width), (0,), "float32")
+    (each,), (plan,) = row_kernels(block), plan_parts(block, DEVICE_TARGET).regions
+
+    first, last = write_device_step(plan, 132, 256, WIDE).launches
+
+    ((_, teams), (_, others)) = added_up(each, Threads(first.grid, 256)).items()
+    assert teams == others
+    assert last.grid == 2 * finishing_blocks(width, teams, Threads(first.grid, 256))
 
 
 def test_one_block_has_sums_in_one_stage():

@@ -8,13 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from core.compiler.compile import GradientQuery, compile_gradient
+from core.compiler.compile import GradientQuery, compile_gradient, optimize
 from core.device.gpu import DEVICE_TARGET
 from core.device.ptx import cubin_of, has_linker, machine_code_of, ptx_of
+from core.device.row_waits import row_waits
 from core.device.rows import in_order
 from core.device.rules import RULES, Rules
 from core.device.segments import segments_of
 from core.device.step import write_device_step
+from core.device.threads import Threads
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import InternalError
@@ -63,6 +65,46 @@ def test_segments_hold_all_instructions_in_order(rules):
         found = segments_of(plan, 4, rules)
 
         assert tuple(one for each in found for one in each.instructions) == plan.body.instructions
+
+
+def loss(rows: int, columns: int) -> Plan:
+    """The sum of the normalised numbers of all rows, each over the maximum of its row."""
+    b = BlockBuilder()
+    x = b.param(TensorType((rows, columns), "float32"))
+    return plan_block(optimize(b.build([b.emit("reduce_sum", b.emit("logsumexp", x, axes=(1,)))])), DEVICE_TARGET)
+
+
+@pytest.mark.parametrize("columns", [10, 64, 300])
+def test_many_rows_that_one_block_reduces_one_after_the_other_are_spread_over_all_blocks(columns):
+    few, many = segments_of(loss(16, columns), 132, Rules()), segments_of(loss(1024, columns), 132, Rules())
+
+    assert {each.blocks for each in few} == {1}
+    assert many[0].blocks == 132
+    assert segments_of(loss(1024, columns), 132, Rules(row_wait=0.0, load_wait=0.0)) != many or columns > 10
+
+
+@pytest.mark.parametrize("columns", [3, 10, 64, 300, 5000])
+def test_the_waits_of_a_row_kernel_grow_with_its_rows_and_shrink_with_its_threads(columns):
+    for make in (loss, lambda rows, columns: chain_of_rows(rows, columns)):
+        waits = {
+            (rows, blocks): sum(row_waits(each, Threads(blocks, 256), Rules()) for each in rows_of(make(rows, columns)))
+            for rows in (1, 100, 10_000)
+            for blocks in (1, 12, 144)
+        }
+        for (rows, blocks), seconds in waits.items():
+            assert seconds > 0
+            assert seconds <= waits.get((100 * rows, blocks), seconds)
+            assert seconds <= waits.get((rows, blocks // 12), seconds)
+
+
+def chain_of_rows(rows: int, columns: int) -> Plan:
+    """An elementwise kernel."""
+    b = BlockBuilder()
+    return plan_block(b.build([b.emit("exp", b.param(TensorType((rows, columns), "float32")))]), DEVICE_TARGET)
+
+
+def rows_of(plan: Plan) -> list[Rows]:
+    return [each for each in plan.body.instructions if isinstance(each, Rows)]
 
 
 def test_loops_that_share_a_stack_share_a_launch():

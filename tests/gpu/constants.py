@@ -11,13 +11,13 @@ from core.device.launches import DeviceCode, Launch
 from core.device.ptx import ptx_of
 from tests.gpu.rig import Rig, Say
 
-__all__ = ["constants"]
+__all__ = ["constants", "meeting"]
 
 TEXT = """
 declare void @dev_barrier(i32)
 declare void @dev_block_barrier(i32)
 
-define void @meet(ptr %given, ptr %arena, ptr %control, ptr %stacks) {
+define void @meet(ptr %given, ptr %arena, ptr %control, ptr %stacks) #0 {
 entry:
   %count = load i64, ptr %given
   br label %head
@@ -32,7 +32,13 @@ trip:
 end:
   ret void
 }
+attributes #0 = { nounwind }
 """
+
+
+def meeting(barrier: str, blocks: int, block: int, cooperative: bool) -> DeviceCode:
+    """A launch whose threads call the function `barrier` as often as a word of memory says."""
+    return DeviceCode(TEXT.replace("BARRIER", barrier), (Launch("meet", blocks, block, cooperative=cooperative),), 0)
 
 
 class _Kernel:
@@ -40,8 +46,8 @@ class _Kernel:
 
     def __init__(self, rig: Rig, barrier: str, blocks: int, cooperative: bool) -> None:
         driver = rig.driver
-        self.launch = Launch("meet", blocks, rig.block, cooperative=cooperative)
-        code = DeviceCode(TEXT.replace("BARRIER", barrier), (self.launch,), 0)
+        code = meeting(barrier, blocks, rig.block, cooperative)
+        (self.launch,) = code.launches
         architecture = driver.properties.architecture
         made = rig.make(code, architecture) if rig.make else ptx_of(code, architecture).encode() + b"\0"
         (self.function,) = driver.load(made, (self.launch,))

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cupy", reason="the stand-in is made from the installed cupy")
+from core.device.ptx import ptx_of
 from tests.device.emulator import compiler
 from tests.device.test_emulated import SCOPES, training_step
 from tests.gpu import program
-from tests.gpu.constants import constants
+from tests.gpu.constants import constants, meeting
 from tests.gpu.faults import cancel, kill, out_of_memory
 from tests.gpu.parallel import units
 from tests.gpu.rig import emulated, real
@@ -46,6 +47,14 @@ def test_a_check_passes_on_the_emulated_device(check):
     lines = list(check(emulated()))
 
     assert lines and all(each["ok"] for each in lines), lines
+
+
+@pytest.mark.parametrize("barrier", ["dev_barrier", "dev_block_barrier"])
+def test_the_kernel_that_measures_barriers_becomes_ptx(barrier):
+    """The emulated device compiles the text itself, so that no other test calls `ptx_of` for it."""
+    ptx = ptx_of(meeting(barrier, 4, 64, cooperative=True))
+
+    assert ".entry run_meet(" in ptx and "bar" in ptx.split(".entry run_meet(")[1]
 
 
 def test_units_of_all_kinds_pass_on_the_emulated_device_in_processes_of_their_own():
