@@ -177,23 +177,26 @@ class DeviceBoundStep:
         Whoever computes with outputs by ops of the array module must have waited for them before asking for more.
         Raises ExecutionError, DeviceFault.
         """
-        if len(self._turns) < 3 or self._tables:
-            return one_by_one(self, runs, seed, first, bind)
-        return self._overlapped(runs, seed, first, bind)
+        fed, turns = self._taken, len(self._turns)
+
+        def again(number: int) -> None:
+            if 0 < number < turns:  # each turn takes the feeds once
+                self._take(fed)
+
+        if turns < 3 or self._tables:
+            return one_by_one(self, runs, seed, first, bind or again)
+        return self._overlapped(runs, seed, first, bind or again)
 
     def _overlapped(
-        self, runs: Iterable[Run], seed: int, first: int, bind: Callable[[int], None] | None
+        self, runs: Iterable[Run], seed: int, first: int, bind: Callable[[int], None]
     ) -> Generator[Outputs, None, None]:
         """The steps of `steps`. `_turn` is that of the step that takes feeds and begins next."""
-        fed, begun = self._taken, list[_Begun]()
+        begun: list[_Begun] = []
         self._region.stream.wait(self._driver.current().record())
 
         def begin(number: int, run: Run) -> None:
             turn = self._turns[self._turn]
-            if bind is not None:
-                bind(number)
-            elif number and number < len(self._turns):
-                self._take(fed)
+            bind(number)
             begun.append(_Begun(self._begin(turn, run, seed, first + number), turn, self._turn, number, run))
             self._advance()
 

@@ -28,8 +28,8 @@ class Rules:
 
     launch: float = 2.0e-6
     grid_barrier: float = 1.25e-6
-    cluster_barrier: float = 3.0e-7
-    block_barrier: float = 2.5e-8
+    cluster_barrier: float = 9.0e-7
+    block_barrier: float = 5.0e-8
     cluster: int = 1
     bandwidth: float = 3.0e12
     block_bandwidth: float = 1.2e10

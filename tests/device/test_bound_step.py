@@ -214,11 +214,12 @@ def test_a_step_begins_before_the_one_before_has_ended():
     assert events == ["begin", *["begin", "end"] * 4, "end"]
 
 
-def test_steps_without_feeds_of_their_own_have_those_that_were_taken():
+@pytest.mark.parametrize("sets", [2, 3])
+def test_steps_without_feeds_of_their_own_have_those_that_were_taken(sets):
     executable, held, feeds = training(EmulatedDriver())
     given = feeds()
     wanted = [each.loss for each in reference_steps(executable, held, [given] * 7)]
-    bound = bind_device_step(executable, {n: v.copy() for n, v in held.items()})
+    bound = DeviceBoundStep(executable, executable.machine.region, {n: v.copy() for n, v in held.items()}, sets)
     assert bound.takes(given)
 
     found = [np.array(out.loss) for out in bound.steps((Run() for _ in range(7)), 7, 0)]
