@@ -46,7 +46,7 @@ def device_kernel(module: Module, name: str, each: Kernel, threads: Threads, rul
 def device_scratch(each: Kernel, threads: Threads, rules: Rules) -> int:
     """Bytes of scratch memory of a kernel; 0 for kinds without a generator of their own."""
     if takes_order(each):
-        return order_scratch(each.spec)
+        return order_scratch(each.spec, threads)
     if each.kind == "fourier":
         return fourier_scratch(each.spec, threads)
     if each.kind not in CONVOLUTIONS:

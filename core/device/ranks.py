@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.device.threads import WARP, Threads
 
-__all__ = ["LAST_KEY", "Ranks", "padded"]
+__all__ = ["LAST_KEY", "Ranks", "is_short", "padded"]
 
 VECTOR = 4
 """Keys of one load."""
+
+MOST_COMPARED = 512
+"""Comparisons of a thread, above which keys are not compared with all others."""
 
 LAST_KEY = 2**31 - 1
 """The key that fills an array up. It is larger than all others."""
@@ -22,17 +25,30 @@ def padded(count: int) -> int:
     return -(-count // (VECTOR * WARP)) * VECTOR * WARP
 
 
+def _lanes(threads: Threads, count: int) -> int:
+    """Threads that share the comparisons of a key, if there are enough."""
+    lanes = 1
+    while lanes < WARP and 2 * lanes * count <= threads.total:
+        lanes *= 2
+    return lanes
+
+
+def is_short(count: int, threads: Threads) -> bool:
+    """Whether comparing each key with all others is faster than sorting them in several steps."""
+    lanes = _lanes(threads, count)
+    return -(-count * lanes // threads.total) * count <= MOST_COMPARED * lanes
+
+
 class Ranks:
     """Writes ranks of `count` keys, int32 numbers of less than LAST_KEY, in all threads of a launch.
 
     The array of keys has `padded(count)` elements at an address that vectors can be read from.
     """
 
-    def __init__(self, f: Function, threads: Threads, count: int) -> None:
+    def __init__(self, f: Function, threads: Threads, count: int, lanes: int = 1) -> None:
+        """lanes: fewest threads that share a key, a power of two."""
         self.f, self.threads, self.count = f, threads, count
-        self.lanes = 1
-        while self.lanes < WARP and 2 * self.lanes * count <= threads.total:
-            self.lanes *= 2
+        self.lanes = max(lanes, _lanes(threads, count))
         number = threads.number(f)
         self.lane = f.op(f"and {number}, {self.lanes - 1}", "int64")
         self.group = f.op(f"udiv {number}, {self.lanes}", "int64")
@@ -53,32 +69,17 @@ class Ranks:
 
     def before(self, keys: IRValue, i: IRValue, key: IRValue) -> IRValue:
         """How many keys come before key `i`: smaller ones, and equal ones with a smaller number. key: int32."""
-        f = self.f
-
-        def one(other: IRValue, number: IRValue) -> IRValue:
-            limit = f.binary("add", key, f.convert(f.compare("icmp slt", number, i), "int32"))
-            return f.convert(f.compare("icmp slt", other, limit), "int32")
-
-        return self._sum(keys, padded(self.count), one)
-
-    def sum_before(self, numbers: IRValue, i: IRValue) -> IRValue:
-        """The sum of the elements before element `i` of an array like the keys."""
-        f = self.f
-        end = f.op(f"and {f.binary('add', i, I64(VECTOR - 1))}, {-VECTOR}", "int64")
-        zero = literal(0, "int32")
-        return self._sum(numbers, end, lambda each, number: f.select(f.compare("icmp slt", number, i), each, zero))
-
-    def _sum(self, keys: IRValue, end: IRValue | int, value: Callable[[IRValue, IRValue], IRValue]) -> IRValue:
         f, total = self.f, self.f.slot("int32")
         f.write(literal(0, "int32"), total)
         start = f.op(f"mul nsw {self.lane}, {VECTOR}", "int64")
-        with f.loop(start, I64(end) if isinstance(end, int) else end, VECTOR * self.lanes) as first:
+        with f.loop(start, I64(padded(self.count)), VECTOR * self.lanes) as first:
             address = f.at(keys, first, "int32")
             several = f.op(f"load <{VECTOR} x i32>, {address}, align {4 * VECTOR}", "int32", VECTOR)
             found = f.read(total, "int32")
             for k in range(VECTOR):
                 one = f.op(f"extractelement {several}, i64 {k}", "int32")
-                number = f.binary("add", first, I64(k))
-                found = f.binary("add", found, value(one, number))
+                earlier = f.compare("icmp slt", f.binary("add", first, I64(k)), i)
+                limit = f.binary("add", key, f.convert(earlier, "int32"))
+                found = f.binary("add", found, f.convert(f.compare("icmp slt", one, limit), "int32"))
             f.write(found, total)
         return f.convert(self.threads.reduce_lanes(f, "sum", f.read(total, "int32"), self.lanes), "int64")

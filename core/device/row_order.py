@@ -1,10 +1,13 @@
-"""The order of ids by their rows (`core.plan.merge_specs`) on many threads, which compare all ids with each other."""
+"""The order of ids by their rows (`core.plan.merge_specs`) on many threads."""
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue, literal
-from core.device.ranks import LAST_KEY, Ranks, padded
+from core.device.buckets import Buckets, PrefixSums, buckets_room, padded_sums
+from core.device.ranks import LAST_KEY, Ranks, is_short, padded
 from core.device.threads import Threads
 from core.plan.data import Kernel
 from core.plan.merge_specs import RowOrder
@@ -14,19 +17,17 @@ __all__ = ["ROW_ORDERS", "order_kernel", "order_scratch", "takes_order"]
 ROW_ORDERS = {"row_order": ("ids",), "kept_row_order": ("ids", "kept")}
 """Kind of kernel -> its operands."""
 
-MOST = 1 << 18
-"""Ids up to which comparison is faster than a sort by one thread."""
-
 WORD = "int32"
 
 
 def takes_order(each: Kernel) -> bool:
-    return each.kind in ROW_ORDERS and each.spec.count <= MOST and each.spec.size < LAST_KEY
+    return each.kind in ROW_ORDERS and each.spec.size < LAST_KEY
 
 
-def order_scratch(spec: RowOrder) -> int:
+def order_scratch(spec: RowOrder, threads: Threads) -> int:
     """Bytes: keys, sorted keys, and marks of the first of equal ones; the number of ids that have a row."""
-    return 4 * (3 * padded(spec.count) + 4)
+    buckets = 0 if is_short(spec.count, threads) else buckets_room(spec.count, spec.size, threads)
+    return 4 * (2 * padded(spec.count) + padded_sums(spec.count + 1) + padded_sums(threads.warps) + 4 + buckets)
 
 
 def order_kernel(name: str, each: Kernel, threads: Threads) -> Function:
@@ -42,13 +43,17 @@ class _Writer:
 
     def __init__(self, f: Function, spec: RowOrder, threads: Threads) -> None:
         self.f, self.spec, self.threads = f, spec, threads
-        self.room = padded(spec.count)
-        self.keys, self.ordered, self.firsts, self.total = (
-            f.at(f.param("scratch"), I64(self.room * i), WORD) for i in range(4)
+        self.room, marks, warps = padded(spec.count), padded_sums(spec.count + 1), padded_sums(threads.warps)
+        sizes = (self.room, self.room, marks, warps, 4)
+        self.keys, self.ordered, self.firsts, sums, self.total, rest = (
+            f.at(f.param("scratch"), I64(at), WORD) for at in accumulate(sizes, initial=0)
         )
+        self.numbers = PrefixSums(f, threads, self.firsts, spec.count + 1, sums)
+        buckets = None if is_short(spec.count, threads) else Buckets(f, threads, self.keys, spec.count, spec.size, rest)
+        self.buckets = buckets
 
     def write(self) -> None:
-        for part in (self._read, self._sort, self._mark, self._number, self._fill):
+        for part in (self._read, self._sort, self._mark, self.numbers.write, self._number, self._fill):
             if part != self._read:
                 self.threads.barrier(self.f)
             part()
@@ -75,46 +80,61 @@ class _Writer:
             f.store(literal(LAST_KEY, WORD), f.at(self.ordered, i, WORD))
         with self.threads.alone(f):
             f.store(literal(0, WORD), self.total)
+        if self.buckets is not None:
+            self.buckets.clear()
 
     def _sort(self) -> None:
         f = self.f
-        self.ranks = Ranks(f, self.threads, self.spec.count)
-        with self.ranks.each() as (i, leads):
+
+        def put(i: IRValue, key: IRValue, place: IRValue) -> None:
+            key = f.convert(key, WORD)
+            f.store(key, f.at(self.ordered, place, WORD))
+            with f.when(self._has_row(key)):
+                f.store(f.convert(i, WORD), f.at(f.param("order"), place, WORD))
+
+        if self.buckets is not None:
+            self.buckets.sort(put)
+            return
+        ranks = Ranks(f, self.threads, self.spec.count)
+        with ranks.each() as (i, leads):
             key = f.load(f.at(self.keys, i, WORD), WORD)
-            place = self.ranks.before(self.keys, i, key)
+            place = ranks.before(self.keys, i, key)
             with f.when(leads):
-                f.store(key, f.at(self.ordered, place, WORD))
-                with f.when(self._has_row(key)):
-                    f.store(f.convert(i, WORD), f.at(f.param("order"), place, WORD))
+                put(i, key, place)
 
     def _mark(self) -> None:
         """Mark the first one of equal keys, and find how many have a row."""
         f = self.f
-        with f.loop(self.threads.number(f), I64(self.room), self.threads.total) as i:
-            before, key, after = (f.load(f.at(self.ordered, self._within(i, step), WORD), WORD) for step in (-1, 0, 1))
-            edge = f.compare("icmp eq", i, I64(0))
-            first = f.binary("or", edge, f.compare("icmp ne", before, key))
-            has_row = self._has_row(key)
-            f.store(f.convert(f.binary("and", first, has_row), WORD), f.at(self.firsts, i, WORD))
+        with f.loop(self.threads.number(f), I64(self.numbers.room), self.threads.total) as i:
+            key, first = self._first(i)
+            f.store(f.convert(first, WORD), f.at(self.firsts, i, WORD))
+            after = f.load(f.at(self.ordered, self._within(f.binary("add", i, I64(1))), WORD), WORD)
             edge = f.compare("icmp eq", i, I64(self.room - 1))
             last = f.binary("or", edge, self._not(self._has_row(after)))
-            with f.when(f.binary("and", has_row, last)):
+            with f.when(f.binary("and", self._has_row(key), last)):
                 f.store(f.convert(f.binary("add", i, I64(1)), WORD), self.total)
 
     def _number(self) -> None:
         """Number the rows, and write where each begins. The number behind all keys is that of the rows."""
         f, count = self.f, self.spec.count
-        with self.ranks.each(count + 1) as (i, leads):
-            number = self.ranks.sum_before(self.firsts, i)
-            ends = f.compare("icmp eq", i, I64(count))
-            with f.when(f.binary("and", leads, ends)):
+        with f.loop(self.threads.number(f), I64(count + 1), self.threads.total) as i:
+            number = f.convert(f.load(f.at(self.firsts, i, WORD), WORD), "int64")
+            with f.when(f.compare("icmp eq", i, I64(count))):
                 f.store(number, f.param("count"))
-            at = f.select(ends, I64(0), i)
-            first = f.compare("icmp ne", f.load(f.at(self.firsts, at, WORD), WORD), literal(0, WORD))
-            with f.when(f.binary("and", f.binary("and", leads, self._not(ends)), first)):
-                row = f.convert(f.load(f.at(self.ordered, at, WORD), WORD), "int64")
-                f.store(row, f.at(f.param("rows"), number, "int64"))
+            key, first = self._first(i)
+            with f.when(first):
+                f.store(f.convert(key, "int64"), f.at(f.param("rows"), number, "int64"))
                 f.store(f.convert(i, WORD), f.at(f.param("starts"), number, WORD))
+
+    def _first(self, i: IRValue) -> tuple[IRValue, IRValue]:
+        """Key number `i` in order, and whether it is the first one of its row. Behind all keys there is none."""
+        f = self.f
+        before, key = (
+            f.load(f.at(self.ordered, self._within(f.binary("add", i, I64(step))), WORD), WORD) for step in (-1, 0)
+        )
+        differs = f.binary("or", f.compare("icmp eq", i, I64(0)), f.compare("icmp ne", before, key))
+        exists = f.binary("and", f.compare("icmp slt", i, I64(self.spec.count)), self._has_row(key))
+        return key, f.binary("and", exists, differs)
 
     def _fill(self) -> None:
         """The rows behind the last one are 0, and have no ids."""
@@ -132,7 +152,6 @@ class _Writer:
     def _not(self, value: IRValue) -> IRValue:
         return self.f.binary("xor", value, literal(True, "bool"))
 
-    def _within(self, i: IRValue, step: int) -> IRValue:
-        """The number `step` further, or the nearest one there is."""
-        at = self.f.intrinsic("smax", self.f.binary("add", i, I64(step)), I64(0))
-        return self.f.intrinsic("smin", at, I64(self.room - 1))
+    def _within(self, at: IRValue) -> IRValue:
+        """The place `at`, or the nearest one there is."""
+        return self.f.intrinsic("smin", self.f.intrinsic("smax", at, I64(0)), I64(self.room - 1))

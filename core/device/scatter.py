@@ -3,7 +3,8 @@
 That thread must know its rows. If there are few rows, or few results, it looks through the whole index; if there are
 more threads than results, several threads look through a part each, and one thread combines their results. Then the
 bits depend on the number of threads, but not on their order. Otherwise the threads sort the positions of the index
-first. The sort keeps the order of equal keys, so a thread adds its rows in the order of the index in any launch.
+first: by comparing all of them, or by buckets. The sort keeps the order of equal keys, so a thread adds its rows in the
+order of the index in any launch.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 from core.codegen.gather_scatter import checked
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.reductions import combine, identity
+from core.device.buckets import Buckets, buckets_room, shift_of
 from core.device.patch_tiles import digits, total
-from core.device.ranks import LAST_KEY, Ranks, padded
-from core.device.threads import WARP, Threads, split
+from core.device.ranks import LAST_KEY, Ranks, is_short, padded
+from core.device.threads import Threads, split
 from core.plan.data import ScatterAdd
 
 __all__ = ["scatter_kernel", "scatter_scratch"]
@@ -24,69 +26,55 @@ __all__ = ["scatter_kernel", "scatter_scratch"]
 FEW = 32
 """Rows, or results of a column, up to which each thread looks through the index."""
 
-MOST_COMPARED = 1 << 14
-"""Comparisons of a thread, above which keys are sorted by their digits."""
-
 SPARSE = 8
 """Results for each row of x from which on those without rows are filled first."""
-
-BITS = 4
-"""Bits of one digit of a key."""
-
-CHUNK = 16
-"""Least keys whose digits one thread counts."""
-
-SUMS = 512
-"""Threads that add up the counts of digits."""
 
 WORD = "int32"
 
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """Where the arrays of a sort begin in scratch memory, in words. chunks: threads that count digits; 0 for none.
+    """Where the arrays of a sort begin in scratch memory, in words.
 
-    keys, order: two copies of each, of `width` words. counts: of each digit in each chunk. sums: of parts of them.
-    starts:      the first position of each result among the sorted keys, and the end.
+    buckets: words of a sort by buckets; 0 if keys are compared with all others.
+    The keys come first. sorted: the sorted keys. order: their positions in the index. rest: what the buckets need.
+    starts: the first position of each result among the sorted keys, and the end.
     """
 
     count: int
     size: int
-    chunks: int
+    buckets: int
 
     @property
-    def width(self) -> int:
-        return self.count if self.chunks else padded(self.count)
+    def sorted(self) -> int:
+        return padded(self.count)
 
     @property
     def order(self) -> int:
-        return 2 * self.width
+        return 2 * padded(self.count)
+
+    @property
+    def rest(self) -> int:
+        return 3 * padded(self.count)
+
+    @property
+    def has_starts(self) -> bool:
+        """Whether each bucket is a result, so that the sort finds where it starts."""
+        return self.buckets > 0 and not shift_of(self.count, self.size)
 
     @property
     def starts(self) -> int:
-        return 4 * self.width
-
-    @property
-    def counts(self) -> int:
-        return self.starts + (0 if self.is_sparse else self.size + 1)
-
-    @property
-    def sums(self) -> int:
-        return self.counts + (self.chunks << BITS)
+        return self.rest if self.has_starts else self.rest + self.buckets
 
     @property
     def nbytes(self) -> int:
-        return 4 * (self.sums + (SUMS if self.chunks else 0))
+        own = 0 if self.is_sparse or self.has_starts else self.size + 1
+        return 4 * (self.rest + self.buckets + own)
 
     @property
     def is_sparse(self) -> bool:
         """Whether most results have no rows."""
         return self.size >= SPARSE * self.count
-
-    @property
-    def passes(self) -> int:
-        """Digits of a key; 0 if keys are compared with each other."""
-        return -(-max((self.size - 1).bit_length(), 1) // BITS) if self.chunks else 0
 
 
 def _room(each: ScatterAdd, threads: Threads) -> _Room | None:
@@ -94,8 +82,7 @@ def _room(each: ScatterAdd, threads: Threads) -> _Room | None:
     count, size = each.index.shape[0], each.out.shape[1]
     if min(count, size) <= FEW:
         return None
-    compared = max(count, WARP) * -(-count // threads.total)
-    return _Room(count, size, 0 if compared <= MOST_COMPARED else min(threads.total, -(-count // CHUNK)))
+    return _Room(count, size, 0 if is_short(count, threads) else buckets_room(count, size, threads))
 
 
 def _parts(each: ScatterAdd, threads: Threads) -> int:
@@ -128,11 +115,12 @@ def scatter_kernel(name: str, each: ScatterAdd, threads: Threads) -> Function:
         if room.is_sparse:
             with f.loop(threads.number(f), I64(math.prod(each.out.shape)), threads.total) as flat:
                 f.store(identity(each.op, each.x.dtype), f.at(f.param("out"), flat, each.x.dtype))
-        (sort.by_digits if room.passes else sort.by_comparison)()
+        sort.sort()
         if room.is_sparse:
             _reduce_named(f, each, threads, sort)
         else:
-            sort.find_starts()
+            if not room.has_starts:
+                sort.find_starts()
             _reduce(f, each, threads, sort)
     return f
 
@@ -188,7 +176,7 @@ def _reduce(f: Function, each: ScatterAdd, threads: Threads, sort: _Sort) -> Non
         f.write(identity(each.op, each.x.dtype), result)
         first, end = (sort.word(sort.room.starts, total(f, [row], start=more)) for more in (0, 1))
         with f.loop(first, end) as k:
-            _combine(f, each, result, o, sort.word(sort.room.order + sort.sorted, k), j)
+            _combine(f, each, result, o, sort.word(sort.room.order, k), j)
         f.store(f.read(result, each.x.dtype), f.at(f.param("out"), flat, each.x.dtype))
 
 
@@ -198,8 +186,8 @@ def _reduce_named(f: Function, each: ScatterAdd, threads: Threads, sort: _Sort) 
     count, room, dtype = sort.room.count, sort.room, each.x.dtype
     with f.loop(threads.number(f), I64(outer * count * inner), threads.total) as number:
         o, first, j = digits(f, number, (outer, count, inner))
-        key = sort.word(sort.sorted, first)
-        before = sort.word(sort.sorted, f.intrinsic("smax", f.binary("sub", first, I64(1)), I64(0)))
+        key = sort.word(room.sorted, first)
+        before = sort.word(room.sorted, f.intrinsic("smax", f.binary("sub", first, I64(1)), I64(0)))
         leads = f.binary("or", f.compare("icmp eq", first, I64(0)), f.compare("icmp ne", before, key))
         with f.when(leads):
             result, at = f.slot(dtype), f.slot("int64")
@@ -210,10 +198,10 @@ def _reduce_named(f: Function, each: ScatterAdd, threads: Threads, sort: _Sort) 
             f.begin(head)
             k = f.read(at, "int64")
             inside = f.compare("icmp slt", k, I64(count))
-            same = f.compare("icmp eq", sort.word(sort.sorted, f.select(inside, k, I64(0))), key)
+            same = f.compare("icmp eq", sort.word(room.sorted, f.select(inside, k, I64(0))), key)
             f.branch(f.binary("and", inside, same), body, after)
             f.begin(body)
-            _combine(f, each, result, o, sort.word(room.order + sort.sorted, k), j)
+            _combine(f, each, result, o, sort.word(room.order, k), j)
             f.write(f.binary("add", k, I64(1)), at)
             f.jump(head)
             f.begin(after)
@@ -221,114 +209,55 @@ def _reduce_named(f: Function, each: ScatterAdd, threads: Threads, sort: _Sort) 
 
 
 class _Sort:
-    """Sorts the positions of an index.
-
-    sorted: words from the first copy of the keys, or of their order, to the sorted one.
-    """
+    """Sorts the positions of an index."""
 
     def __init__(self, f: Function, each: ScatterAdd, threads: Threads, room: _Room) -> None:
         self.f, self.each, self.threads, self.room = f, each, threads, room
         self.scratch = f.param("scratch")
-        self.sorted = room.width if room.passes % 2 or not room.passes else 0
+        rest = f.at(self.scratch, I64(room.rest), WORD)
+        self.buckets = Buckets(f, threads, self.scratch, room.count, room.size, rest) if room.buckets else None
 
-    def place(self, start: int | IRValue, at: IRValue) -> IRValue:
+    def place(self, start: int, at: IRValue) -> IRValue:
         """The address of word `at` of the array that begins at `start`."""
-        first = I64(start) if isinstance(start, int) else start
-        return self.f.at(self.scratch, total(self.f, [first, at]), WORD)
+        return self.f.at(self.scratch, total(self.f, [I64(start), at]), WORD)
 
-    def word(self, start: int | IRValue, at: IRValue) -> IRValue:
+    def word(self, start: int, at: IRValue) -> IRValue:
         return self.f.convert(self.f.load(self.place(start, at), WORD), "int64")
 
-    def put(self, value: IRValue, start: int | IRValue, at: IRValue) -> None:
+    def put(self, value: IRValue, start: int, at: IRValue) -> None:
         self.f.store(self.f.convert(value, WORD), self.place(start, at))
 
     def read_keys(self) -> None:
-        """Copy the index, counted from the front, and the positions."""
+        """Copy the index, counted from the front."""
         f, index = self.f, self.each.index
         with f.loop(self.threads.number(f), I64(self.room.count), self.threads.total) as i:
             self.put(checked(f, f.at(f.param("index"), i, index.dtype), index.dtype, self.room.size), 0, i)
-            self.put(i, self.room.order, i)
-        if not self.room.passes:
+        if self.buckets is not None:
+            self.buckets.clear()
+        else:
             behind = f.binary("add", self.threads.number(f), I64(self.room.count))
-            with f.loop(behind, I64(self.room.width), self.threads.total) as i:
+            with f.loop(behind, I64(padded(self.room.count)), self.threads.total) as i:
                 f.store(literal(LAST_KEY, WORD), self.place(0, i))
         self.threads.barrier(f)
 
-    def by_comparison(self) -> None:
-        """The position of a key is the number of those before it: smaller ones, and equal ones that come earlier."""
+    def sort(self) -> None:
+        """Write the keys and their positions in order; equal keys in the order of the index."""
         f, room = self.f, self.room
-        ranks = Ranks(f, self.threads, room.count)
-        with ranks.each() as (i, leads):
-            key = f.load(self.place(0, i), WORD)
-            at = ranks.before(self.scratch, i, key)
-            with f.when(leads):
-                f.store(key, self.place(room.width, at))
-                self.put(i, room.order + room.width, at)
+
+        def put(i: IRValue, key: IRValue, at: IRValue) -> None:
+            self.put(key, room.sorted, at)
+            self.put(i, room.order, at)
+
+        if self.buckets is not None:
+            self.buckets.sort(put)
+        else:
+            ranks = Ranks(f, self.threads, room.count)
+            with ranks.each() as (i, leads):
+                key = f.load(self.place(0, i), WORD)
+                at = ranks.before(self.scratch, i, key)
+                with f.when(leads):
+                    put(i, key, at)
         self.threads.barrier(f)
-
-    def by_digits(self) -> None:
-        """One pass for each digit, from the last one: count the digits of each chunk, then move its keys in order."""
-        f, room, threads = self.f, self.room, self.threads
-        length = -(-room.count // room.chunks)
-        number = threads.number(f)
-        with f.loop(I64(0), I64(room.passes)) as turn:
-            shift = f.op(f"mul nsw {turn}, {BITS}", "int64")
-            odd = f.op(f"and {turn}, 1", "int64")
-            source = f.op(f"mul nsw {odd}, {room.width}", "int64")
-            target = f.binary("sub", I64(room.width), source)
-
-            def digit(key: IRValue, shift: IRValue = shift) -> IRValue:
-                return f.op(f"and {f.binary('lshr', key, shift)}, {(1 << BITS) - 1}", "int64")
-
-            def counter(which: IRValue) -> IRValue:
-                return total(f, [which, number], [room.chunks, 1])
-
-            first = f.op(f"mul nsw {number}, {length}", "int64")
-            end = f.intrinsic("smin", f.binary("add", first, I64(length)), I64(room.count))
-            owns = f.compare("icmp slt", number, I64(room.chunks))
-            with f.when(owns):
-                with f.loop(I64(0), I64(1 << BITS)) as which:
-                    self.put(I64(0), room.counts, counter(which))
-                with f.loop(first, end) as i:
-                    at = counter(digit(self.word(source, i)))
-                    self.put(total(f, [self.word(room.counts, at)], start=1), room.counts, at)
-            threads.barrier(f)
-            self._add_counts()
-            with f.when(owns), f.loop(first, end) as i:
-                key = self.word(source, i)
-                at = counter(digit(key))
-                to = self.word(room.counts, at)
-                self.put(total(f, [to], start=1), room.counts, at)
-                self.put(key, target, to)
-                old = self.word(total(f, [source], start=room.order), i)
-                self.put(old, total(f, [target], start=room.order), to)
-            threads.barrier(f)
-
-    def _add_counts(self) -> None:
-        """Replace each count by the sum of those before it."""
-        f, room, threads = self.f, self.room, self.threads
-        words = room.chunks << BITS
-        adders = min(SUMS, threads.total, words)
-        length = -(-words // adders)
-        number, running = threads.number(f), f.slot("int64")
-        adds = f.compare("icmp slt", number, I64(adders))
-        first = f.op(f"mul nsw {number}, {length}", "int64")
-        end = f.intrinsic("smin", f.binary("add", first, I64(length)), I64(words))
-        with f.when(adds):
-            f.write(I64(0), running)
-            with f.loop(first, end) as i:
-                f.write(f.binary("add", f.read(running, "int64"), self.word(room.counts, i)), running)
-            self.put(f.read(running, "int64"), room.sums, number)
-        threads.barrier(f)
-        with f.when(adds):
-            f.write(I64(0), running)
-            with f.loop(I64(0), number) as i:
-                f.write(f.binary("add", f.read(running, "int64"), self.word(room.sums, i)), running)
-            with f.loop(first, end) as i:
-                before, count = f.read(running, "int64"), self.word(room.counts, i)
-                self.put(before, room.counts, i)
-                f.write(f.binary("add", before, count), running)
-        threads.barrier(f)
 
     def find_starts(self) -> None:
         """The number of keys below each result, by halving."""
@@ -342,7 +271,7 @@ class _Sort:
                 middle = f.op(f"lshr i64 {f.binary('add', a, b).name}, 1", "int64")
                 open = f.compare("icmp slt", a, b)
                 inside = f.select(open, middle, I64(0))
-                less = f.binary("and", open, f.compare("icmp slt", self.word(self.sorted, inside), key))
+                less = f.binary("and", open, f.compare("icmp slt", self.word(room.sorted, inside), key))
                 f.write(f.select(less, total(f, [middle], start=1), a), low)
                 f.write(f.select(f.binary("and", open, f.op(f"xor {less}, true", "bool")), middle, b), high)
             self.put(f.read(low, "int64"), room.starts, key)

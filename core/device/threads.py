@@ -108,7 +108,7 @@ class Threads:
         """
         distance = lanes // 2
         while distance:
-            value = combine(f, op, value, self._exchanged(f, value, distance))
+            value = combine(f, op, value, self.exchanged(f, value, distance))
             distance //= 2
         return value
 
@@ -128,7 +128,7 @@ class Threads:
         with f.when(self.is_first(f)):
             yield
 
-    def _exchanged(self, f: Function, value: IRValue, distance: int) -> IRValue:
+    def exchanged(self, f: Function, value: IRValue, distance: int) -> IRValue:
         """The value of the thread of the warp whose number differs in the bit `distance`."""
         f.declarations.add(DECLARATIONS["exchange"])
 

@@ -37,10 +37,11 @@ typedef struct {
   uint32_t warp, block, launch;
 } Moment;
 
-/* What is known of one byte: its last write, and the last reads of two threads; lines: where they stand. */
+/* What is known of one byte: its last write, and the last reads of two threads; lines: where they stand. added: whether
+ * the write was an atomic addition; several: whether other threads have added as well since all have met. */
 typedef struct {
   uintptr_t byte;
-  int writer, readers[2], line, lines[2];
+  int writer, readers[2], line, lines[2], added, several;
   Moment written, read[2];
 } Record;
 
@@ -220,11 +221,16 @@ static void check_aligned(void *address, int32_t alignment, int32_t place) {
   leave(STOPPED);
 }
 
+/* Whether the last write of a byte is over for the current thread. */
+static int is_written(const Record *r) {
+  return r->writer == NOBODY || (is_over(r->writer, &r->written) && !(r->several && r->written.launch == now().launch));
+}
+
 void dev_reads(void *address, int32_t bytes, int32_t alignment, int32_t place) {
   check_aligned(address, alignment, place);
   for (int i = 0; gpu.watches && i < bytes; i++) {
     Record *r = record_of((uintptr_t)address + i);
-    if (r->writer != NOBODY && !is_over(r->writer, &r->written)) race("a read of what another thread writes", r->writer, r->line, place);
+    if (!is_written(r)) race("a read of what another thread writes", r->writer, r->line, place);
     int which = r->readers[0] == NOBODY || r->readers[0] == gpu.current || is_over(r->readers[0], &r->read[0]) ? 0 : 1;
     r->readers[which] = gpu.current;
     r->read[which] = now();
@@ -232,11 +238,14 @@ void dev_reads(void *address, int32_t bytes, int32_t alignment, int32_t place) {
   }
 }
 
-void dev_writes(void *address, int32_t bytes, int32_t alignment, int32_t place) {
+static void writes(void *address, int32_t bytes, int32_t alignment, int32_t place, int adds) {
   check_aligned(address, alignment, place);
   for (int i = 0; gpu.watches && i < bytes; i++) {
     Record *r = record_of((uintptr_t)address + i);
-    if (r->writer != NOBODY && !is_over(r->writer, &r->written)) race("two threads write", r->writer, r->line, place);
+    int present = !is_written(r);
+    if (present && !(adds && r->added)) race("two threads write", r->writer, r->line, place);
+    r->several = present;
+    r->added = adds;
     for (int k = 0; k < 2; k++)
       if (r->readers[k] != NOBODY && !is_over(r->readers[k], &r->read[k])) race("a write of what another thread reads", r->readers[k], r->lines[k], place);
     r->writer = gpu.current;
@@ -245,6 +254,9 @@ void dev_writes(void *address, int32_t bytes, int32_t alignment, int32_t place) 
     r->readers[0] = r->readers[1] = NOBODY;
   }
 }
+
+void dev_writes(void *address, int32_t bytes, int32_t alignment, int32_t place) { writes(address, bytes, alignment, place, 0); }
+void dev_adds(void *address, int32_t bytes, int32_t alignment, int32_t place) { writes(address, bytes, alignment, place, 1); }
 
 static void run_step(void) {
   gpu.step(gpu.arguments[0], gpu.arguments[1], gpu.arguments[2], gpu.arguments[3]);

@@ -35,13 +35,14 @@ from core.runtime.run import Run
 __all__ = ["Emulated", "EmulatedBackend", "EmulatorFault", "compiler"]
 
 FUNCTIONS = (
-    "thread", "barrier", "block_barrier", "warp_barrier", "exchange", "shared", "reads", "writes",
+    "thread", "barrier", "block_barrier", "warp_barrier", "exchange", "shared", "adds", "reads", "writes",
     "mma_tf32", "mma_f16", "mma_bf16",
 )  # fmt: skip
 FLOATS = {"float": 4, "double": 8, "half": 2, "ptr": 8}
 ACCESS = re.compile(
     r"^  (?:%\S+ = )?(load|store) (?!volatile)(?:atomic )?(\w+|<\d+ x \w+>)(?: \S+)?, (ptr %[\w.]+), align (\d+)$"
 )
+ADDITION = re.compile(r"^  %\S+ = atomicrmw add (ptr %[\w.]+), i32 \S+ ")
 ALIGNMENT = 256
 
 
@@ -98,6 +99,9 @@ def _watched(line: str, number: int) -> Iterator[str]:
             nbytes = (FLOATS.get(one[-1]) or int(one[-1][1:]) // 8) * (int(one[0]) if len(one) == 2 else 1)
             name = "reads" if kind == "load" else "writes"
             yield f"  call void @dev_{name}({address}, i32 {nbytes}, i32 {alignment}, i32 {number})"
+    added = ADDITION.match(line)
+    if added:
+        yield f"  call void @dev_adds({added[1]}, i32 4, i32 4, i32 {number})"
     yield line
 
 
@@ -110,7 +114,7 @@ class Emulated:
         text = code.text
         if watches:
             text = watched(text) + "".join(
-                f"\ndeclare void @dev_{n}(ptr, i32, i32, i32)\n" for n in ("reads", "writes")
+                f"\ndeclare void @dev_{n}(ptr, i32, i32, i32)\n" for n in ("adds", "reads", "writes")
             )
         text += "".join(_start(i, each) for i, each in enumerate(code.launches))
         module = llvm.parse_assembly(text)

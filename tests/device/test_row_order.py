@@ -7,11 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.device.ranks import Ranks, padded
-from core.device.row_order import MOST, takes_order
+from core.codegen.llvm import Function
+from core.codegen.module import Module
+from core.device import ranks
+from core.device.buckets import PrefixSums, padded_sums, shift_of
+from core.device.launches import PARAMETERS, DeviceCode, Launch
+from core.device.ranks import Ranks, is_short, padded
+from core.device.row_order import takes_order
 from core.device.rules import Rules
 from core.device.threads import Threads
 from core.ir import Block, TensorType
+from core.ir.aligned import aligned_copy, aligned_empty
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.ops.common.types import as_dtype
@@ -19,7 +25,7 @@ from core.plan.data import Kernel
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
-from tests.device.emulator import EmulatedBackend, compiler
+from tests.device.emulator import Emulated, EmulatedBackend, compiler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
 
@@ -46,11 +52,17 @@ def orders(block: Block, backend: EmulatedBackend) -> list[Kernel]:
     return [each for each in region.plan.body.instructions if isinstance(each, Kernel) and "row_order" in each.kind]
 
 
+@pytest.fixture(params=["compared", "in buckets"])
+def form(request, monkeypatch):
+    """Both ways to sort, for all sizes."""
+    monkeypatch.setattr(ranks, "MOST_COMPARED", 0 if request.param == "in buckets" else 1 << 20)
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("padding", [None, 0, SIZE - 1])
 @pytest.mark.parametrize(("count", "dtype"), [(1, "int64"), (7, "int32"), (128, "int64"), (300, "int32")])
-def test_an_order_agrees_with_the_reference_executor_on_one_block_and_on_several(count, dtype, padding, kept):
+def test_an_order_agrees_with_the_reference_executor_on_one_block_and_on_several(form, count, dtype, padding, kept):
     block = merged(count, dtype, padding, kept)
     values: list[Any] = drawn(count, count, dtype, kept)
     wanted = interpreter_of(block)(Run(), *values)
@@ -82,7 +94,7 @@ def test_merged_rows_have_the_bits_of_sums_in_the_order_of_the_ids(inner, dtype)
             assert sum.tobytes() == sums[row].astype(x.dtype).tobytes()
 
 
-def test_an_order_that_leaves_out_all_ids_has_no_rows():
+def test_an_order_that_leaves_out_all_ids_has_no_rows(form):
     block = merged(5, "int64", None, True)
     values = drawn(1, 5, "int64", True)
     values[-1][:] = False
@@ -93,7 +105,7 @@ def test_an_order_that_leaves_out_all_ids_has_no_rows():
     assert int(count) == 0 and not np.asarray(rows).any() and not np.asarray(sums).any()
 
 
-def test_an_id_out_of_range_is_an_error():
+def test_an_id_out_of_range_is_an_error(form):
     block = merged(5, "int64", None, False)
     values = drawn(1, 5, "int64", False)
     values[1][3] = SIZE
@@ -104,9 +116,37 @@ def test_an_id_out_of_range_is_an_error():
 
 
 def test_threads_share_the_comparisons_of_a_key_as_far_as_there_are_enough():
-    from core.codegen.llvm import Function
+    counts, threads = (10, 1056, 2048, 10240, 1 << 18), Threads(132, 256)
+    lanes = {count: Ranks(Function("f", []), threads, count).lanes for count in counts}
 
-    lanes = {count: Ranks(Function("f", []), Threads(132, 256), count).lanes for count in (10, 1056, 2048, 10240, MOST)}
-
-    assert lanes == {10: 32, 1056: 32, 2048: 16, 10240: 2, MOST: 1}
+    assert lanes == {10: 32, 1056: 32, 2048: 16, 10240: 2, 1 << 18: 1}
+    assert Ranks(Function("f", []), threads, 10240, 8).lanes == 8
     assert (padded(1), padded(128), padded(129)) == (128, 128, 256)
+    assert [is_short(count, threads) for count in counts] == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 100, 10**6, 2**31 - 2])
+@pytest.mark.parametrize("count", [1, 2, 50, 1000])
+def test_there_are_at_most_twice_as_many_buckets_as_keys(count, size):
+    shift = shift_of(count, size)
+
+    assert (size >> shift) + 1 <= 2 * count
+    assert not shift or (size >> (shift - 1)) + 1 > 2 * count
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("count", [1, 127, 128, 129, 5000, 40000])
+def test_prefix_sums_are_those_of_numpy(count, blocks):
+    words = np.random.default_rng(count).integers(0, 9, padded_sums(count), dtype="int32")
+    words[count:] = 0
+    threads = Threads(blocks, 64)
+    f = Function("sums", [(name, "ptr") for name in PARAMETERS], noalias=False)
+    PrefixSums(f, threads, f.param("given"), count, f.param("arena")).write()
+    module = Module()
+    module.functions.append(f)
+    code = DeviceCode(module.text(), (Launch("sums", blocks, 64),), 0)
+    found, room = aligned_copy(words), aligned_empty((padded_sums(threads.warps),), np.dtype("int32"))
+
+    Emulated(code, watches=True).run([found.ctypes.data, room.ctypes.data, 0, 0], seed=1)
+
+    assert np.array_equal(found[:count], np.cumsum(words[:count]) - words[:count])

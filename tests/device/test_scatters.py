@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from core.codegen.backend import CPU
-from core.device import scatter
+from core.device import ranks, scatter
 from core.device.gpu import DEVICE_TARGET
 from core.device.ptx import cubin_of, has_linker, ptx_of
 from core.device.step import write_device_step
@@ -50,11 +50,11 @@ def block_of(op: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], count: in
     return block
 
 
-@pytest.fixture(params=["looked through", "compared", "by digits"])
+@pytest.fixture(params=["looked through", "compared", "in buckets"])
 def form(request, monkeypatch):
     """Every way to find the rows of a result, for all sizes."""
     monkeypatch.setattr(scatter, "FEW", 1 << 20 if request.param == "looked through" else 0)
-    monkeypatch.setattr(scatter, "MOST_COMPARED", 0 if request.param == "by digits" else 1 << 20)
+    monkeypatch.setattr(ranks, "MOST_COMPARED", 0 if request.param == "in buckets" else 1 << 20)
 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 1), (7, 40), (150, 9), (200, 70), (130, 300), (9, 200), (40, 900)])
@@ -127,9 +127,11 @@ def test_an_index_out_of_range_is_an_error(form, wrong):
 
 
 def test_the_sizes_of_a_launch_and_the_order_of_threads_change_no_bits(monkeypatch):
-    monkeypatch.setattr(scatter, "MOST_COMPARED", 4000)  # the smaller launches sort by digits, the larger one compares
+    monkeypatch.setattr(ranks, "MOST_COMPARED", 4000)  # the smaller launches sort in buckets, the larger one compares
     block, values = scattering(600, 90, 2)
-    backends = [EmulatedBackend(*each, rules=APART, seed=i) for i, each in enumerate([(1, 32), (2, 32), (4, 64)])]
+    launches = [(1, 32), (2, 32), (4, 64)]
+    assert [ranks.is_short(600, Threads(*each)) for each in launches] == [False, False, True]
+    backends = [EmulatedBackend(*each, rules=APART, seed=i) for i, each in enumerate(launches)]
 
     found = [native_interpreter(block, each)(Run(), *values)[0].tobytes() for each in backends]
 
@@ -144,9 +146,9 @@ def zeros(nbytes: int) -> np.ndarray:
 
 @pytest.mark.parametrize("most", [0, 1 << 20])
 def test_a_barrier_of_a_sort_that_is_taken_out_is_a_race(most, monkeypatch):
-    monkeypatch.setattr(scatter, "MOST_COMPARED", most)
+    monkeypatch.setattr(ranks, "MOST_COMPARED", most)
     monkeypatch.setattr(emulator, "_aligned", zeros)  # a position that is read too early is then one of the array
-    block, values = scattering(90, 70)
+    block, values = scattering(90, 170)
     code = write_device_step(plan_block(block, DEVICE_TARGET), 1, 64, APART)
     barriers = [m.span() for m in re.finditer(r"  call void @dev_barrier\(i32 \d+\)", code.text)]
     assert len(barriers) == (3 if most else 6)
