@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from core.codegen import flow
 from core.codegen.llvm import I64, Function, IRValue
 from core.plan.data import Root
-from core.plan.flow import Elements, Growing, Loop, Recording, State
+from core.plan.flow import Ahead, Elements, Growing, Hoisted, Loop, Recording, State
 from core.runtime.control_words import CONTROL, STOPPED
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def write_loop(step: DeviceStep, each: Loop) -> None:
         f.write(buffers[0], now[state])
         f.write(buffers[-1], following[state])
         _copy(step, buffers[0], step.address(state.initial), state.nbytes)
+    _place_all(step, each)
     done = f.slot("int64")
     f.write(I64(0), done)
     length = None
@@ -80,7 +81,7 @@ def write_loop(step: DeviceStep, each: Loop) -> None:
     told = f.load(_go_word(step, parity), "int64")
     fine = f.binary("and", go, f.compare("icmp eq", told, I64(0)))
     within = _within_limits(step, each, flow._trips_before(f, each, trip, now), fine)
-    step.reads_anything()
+    step.reads(state.now for state in each.states)
     f.branch(f.binary("and", fine, within), body, after)
     f.begin(body)
     with threads.alone(f):
@@ -99,18 +100,18 @@ def write_loop(step: DeviceStep, each: Loop) -> None:
     for hoisted in each.hoisted:
         flow._open_buffers(step, hoisted, flow._slot_of(f, hoisted, trip, each.reverse))
     for ahead, there in zip(each.ahead, made, strict=True):
-        step.meet()  # it reads the position that the trip before has written
-        flow._ahead(step, ahead, trip, there)
-        step.reads_anything()
+        with step.sometimes():
+            flow._ahead(step, ahead, trip, there)
+        step.reads((ahead.index.root,))
     slots = {}
     for recording, element in growing:
         slots[recording] = _slot(step, recording, starts[recording], at, length)
         if isinstance(element, Root):
             step.roots[element] = slots[recording]
-    step.sequence(each.body)
+    step.instructions(each.body)
     for hoisted in each.hoisted:
-        step.meet()
-        flow._many(step, each, hoisted, trip, at)
+        with step.sometimes():
+            flow._many(step, each, hoisted, trip, at)
     for recording, element in growing:
         if isinstance(element, Recording):
             start, count = step.recordings[element]
@@ -145,6 +146,29 @@ def write_loop(step: DeviceStep, each: Loop) -> None:
     step.meet()
     for state in each.states:
         _copy(step, step.address(state.final), step.roots[state.now], state.nbytes)
+
+
+def _place_all(step: DeviceStep, each: Loop) -> None:
+    """Tell the step which memory the roots have whose addresses change from trip to trip.
+
+    The two buffers of a state, and the slots of different stacks, are memory that nothing else has inside the loop.
+    """
+    for state in each.states:
+        for root in (state.now, state.following):
+            step.put_place(root, {("state", id(root), id(root) + 1)})
+    for stack, element in (*each.over, *each.records):
+        if not isinstance(element, Root):
+            continue
+        if isinstance(stack, Recording):
+            number = step.plan.stacks.index(stack.stack)
+            step.put_place(element, {("stack", number, number + 1)})
+        elif isinstance(stack, Elements):
+            step.put_place(element, step.places((stack.view.root,)))
+    products: list[Hoisted | Ahead] = [*each.hoisted, *each.ahead]
+    for root, buffer in (pair for product in products for pair in product.kept):
+        step.put_place(root, step.places((buffer,)))
+    for ahead in each.ahead:
+        step.put_place(ahead.row, step.places((ahead.rows.root,)))
 
 
 def _go_word(step: DeviceStep, number: IRValue) -> IRValue:

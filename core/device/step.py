@@ -7,7 +7,8 @@ control words, the table of stacks (see `core.codegen.step`), and the numbers of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from core.codegen import kernels, parallel
@@ -115,6 +116,7 @@ class DeviceStep(Step):
         self.launch = Threads(1, block)
         self.counts_ops = False
         self._waiting = _Waiting()
+        self._placed: dict[Root, set[tuple[str, int, int]]] = {}
         self._needs: dict[str, tuple[int, bool]] = {}
 
     def segment(self, number: int, each: Segment) -> list[tuple[Launch | Multiplication, tuple[Instruction, ...]]]:
@@ -236,6 +238,23 @@ class DeviceStep(Step):
         """All threads have just met."""
         self._waiting = _Waiting()
 
+    @contextmanager
+    def sometimes(self) -> Iterator[None]:
+        """The code that is written inside runs in some trips only, so that threads may not have met behind it."""
+        before = self._waiting
+        self._waiting = _Waiting(set(before.read), set(before.written))
+        yield
+        self._waiting.read |= before.read
+        self._waiting.written |= before.written
+
+    def reads(self, roots: Iterable[Root]) -> None:
+        """The code has just read memory of these roots: a later write to it waits."""
+        self._waiting.read |= self.places(roots)
+
+    def put_place(self, root: Root, place: set[tuple[str, int, int]]) -> None:
+        """Note where the memory of a root is, whose address only the run tells."""
+        self._placed[root] = place
+
     def reads_anything(self) -> None:
         """The code has just read memory of any place: a later write waits for it."""
         self._waiting.read.add(ANYWHERE)
@@ -277,7 +296,9 @@ class DeviceStep(Step):
         return isinstance(each, Striped)
 
     def places(self, roots: Iterable[Root]) -> set[tuple[str, int, int]]:
-        """(space, start, end) of memory. Arrays of the caller never overlap; an address that only the run tells may."""
+        """(space, start, end) of memory. Arrays of the caller never overlap; an address that only the run tells may,
+        unless a loop has noted where it is.
+        """
         found = set()
         for root in roots:
             if root.place == "constant" or root is self.plan.error.root:
@@ -288,7 +309,7 @@ class DeviceStep(Step):
             elif root in self.given and root not in self.roots:
                 found.add(("given", self.given[root], self.given[root] + 1))
             else:
-                found.add(ANYWHERE)
+                found |= self._placed.get(root, {ANYWHERE})
         return found
 
     def function(self, key: tuple[object, ...], hint: str, make: Callable[[str], Function]) -> str:
