@@ -20,31 +20,42 @@ __all__ = ["TensorCores"]
 STEP = 8
 """Words of a row that one instruction multiplies."""
 
-WORDS = 16
-"""Words of a row in shared memory at a time."""
+WORDS, MOST_WORDS = 16, 32
+"""Words of a row in shared memory at a time, and most of them if tiles are small: their threads wait longer for memory
+than they multiply.
+"""
 
-PITCH = WORDS + 4
-"""Words from row to row: then the lanes of a warp read from different banks."""
+GAP = 4
+"""Words between two rows: then the lanes of a warp read from different banks."""
 
 KINDS = {"float32": "tf32", "float16": "f16", "bfloat16": "bf16"}
 
 SIDES = ((4, 4), (2, 4), (2, 2), (1, 1))
 """Products of 16 x 8 results of a warp, below and beside each other."""
 
+SMALL = 4
+"""Most such products of a small tile."""
+
 
 @dataclass(slots=True)
 class TensorCores:
-    """The results of the threads of a block, `side` products of 16 x 8 for each warp, in registers."""
+    """The results of the threads of a block, `side` products of 16 x 8 for each warp, in registers.
+
+    words: of a row in shared memory at a time.
+    """
 
     threads: Threads
     side: tuple[int, int]
     dtype: str
+    words: int = WORDS
     _sums: dict[tuple[int, int], IRValue] = field(default_factory=dict)
 
     @staticmethod
     def options(each: Gemm, threads: Threads) -> Iterator[TensorCores]:
+        given = each.a.shape[-1] * itemsize(each.a.dtype) // 4
         for side in SIDES:
-            yield TensorCores(threads, side, each.a.dtype)
+            is_deep = side[0] * side[1] <= SMALL and given > WORDS
+            yield TensorCores(threads, side, each.a.dtype, MOST_WORDS if is_deep else WORDS)
 
     @property
     def _warps(self) -> tuple[int, int]:
@@ -64,7 +75,7 @@ class TensorCores:
 
     @property
     def depth(self) -> int:
-        return WORDS * 4 // itemsize(self.dtype)
+        return self.words * 4 // itemsize(self.dtype)
 
     @property
     def cost(self) -> float:
@@ -73,7 +84,7 @@ class TensorCores:
         return 0.1 + 0.9 * (1 / (2 * down) + 1 / right) / (1 / 8 + 1 / 4)
 
     def tiles(self, each: Gemm) -> tuple[Tile, Tile]:
-        pitch = PITCH * 4 // itemsize(self.dtype)
+        pitch = (self.words + GAP) * 4 // itemsize(self.dtype)
         first = Tile(each.a, -2, -1, self.rows, self.depth, pitch, by_term=False)
         return first, Tile(each.b, -1, -2, self.columns, self.depth, pitch, by_term=False)
 
@@ -99,7 +110,7 @@ class TensorCores:
             here = tiles[which].address(f, copies[which], row, f.binary("add", term, I64(at * numbers)))
             return load_vector(f, here, "int32", 1)
 
-        for step in range(0, WORDS, STEP):
+        for step in range(0, self.words, STEP):
             rows = [f.binary("add", down, f.binary("add", g, I64(8 * i))) for i in range(2 * self.side[0])]
             columns = [f.binary("add", right, f.binary("add", g, I64(8 * j))) for j in range(self.side[1])]
             firsts = [

@@ -9,6 +9,7 @@ from typing import Any
 
 from core.device.launches import DeviceCode, Launch
 from core.device.ptx import ptx_of
+from core.device.rules import cluster_of
 from tests.gpu.rig import Rig, Say
 
 __all__ = ["constants", "meeting"]
@@ -36,17 +37,18 @@ attributes #0 = { nounwind }
 """
 
 
-def meeting(barrier: str, blocks: int, block: int, cooperative: bool) -> DeviceCode:
+def meeting(barrier: str, blocks: int, block: int, cooperative: bool, cluster: int = 1) -> DeviceCode:
     """A launch whose threads call the function `barrier` as often as a word of memory says."""
-    return DeviceCode(TEXT.replace("BARRIER", barrier), (Launch("meet", blocks, block, cooperative=cooperative),), 0)
+    launch = Launch("meet", blocks, block, cooperative=cooperative, cluster=cluster)
+    return DeviceCode(TEXT.replace("BARRIER", barrier), (launch,), 0)
 
 
 class _Kernel:
-    """A kernel that meets as often as its word says. blocks: of the launch."""
+    """A kernel that meets as often as its word says. blocks: of the launch; cluster: whether they are one."""
 
-    def __init__(self, rig: Rig, barrier: str, blocks: int, cooperative: bool) -> None:
+    def __init__(self, rig: Rig, barrier: str, blocks: int, cooperative: bool, cluster: int) -> None:
         driver = rig.driver
-        code = meeting(barrier, blocks, rig.block, cooperative)
+        code = meeting(barrier, blocks, rig.block, cooperative, cluster)
         (self.launch,) = code.launches
         architecture = driver.properties.architecture
         made = rig.make(code, architecture) if rig.make else ptx_of(code, architecture).encode() + b"\0"
@@ -74,9 +76,15 @@ class _Kernel:
 def constants(rig: Rig) -> Say:
     """Each cost is the difference between twice the work and once the work, so that fixed costs are not in it."""
     n, processors = rig.launches, rig.blocks or rig.driver.properties.processors
-    kinds = (("one block", 1, False), ("all blocks", processors, False), ("all blocks, cooperative", processors, True))
-    for name, blocks, cooperative in kinds:
-        kernel = _Kernel(rig, "dev_barrier", blocks, cooperative)
+    cluster = cluster_of(rig.driver.properties.architecture)
+    kinds = [
+        ("one block", 1, False, 1),
+        *([("a cluster", cluster, False, cluster)] if cluster > 1 else []),
+        ("all blocks", processors, False, 1),
+        ("all blocks, cooperative", processors, True, 1),
+    ]
+    for name, blocks, cooperative, together in kinds:
+        kernel = _Kernel(rig, "dev_barrier", blocks, cooperative, together)
         yield _line(f"launch, {name}", lambda times, k=kernel: k.run(0, times), n)
         yield _line(f"barrier, {name}", lambda times, k=kernel: k.run(times), n)
         kernel.set(0)
