@@ -68,6 +68,7 @@ def write_loop(step: DeviceStep, each: Loop) -> None:
     with threads.alone(f):
         _tell(step, I64(0))
     threads.barrier(f)
+    step.forget()
 
     head, body, after = f.label("asked"), f.label("trip"), f.label("ended")
     f.jump(head)

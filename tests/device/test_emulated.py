@@ -24,6 +24,7 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.plan import plan_block
+from core.plan.flow import Loop
 from core.plan.partition import plan_parts
 from core.runtime.native import native_interpreter
 from core.runtime.reference import execute, interpreter_of
@@ -183,6 +184,48 @@ def test_a_barrier_that_is_taken_out_is_a_race():
             assert "a race" in str(fault)
             reported += 1
     assert reported >= 0.6 * len(barriers)
+
+
+def recurrent(trips: int) -> tuple[Block, list[np.ndarray]]:
+    """The gradient of a recurrent network: products with rows of an input, states that change places, records."""
+    rng = np.random.default_rng(0)
+    s = Sketch()
+    x = s.feed("x", rng.standard_normal((trips, 3, 4)))
+    w, u = s.param("w", rng.standard_normal((4, 5))), s.param("u", rng.standard_normal((5, 5)) / 3)
+    s.param("h", rng.standard_normal((3, 5)))
+    with s.repeat(trips):
+        now = s.op("gather", x, "i1", axis=0)
+        s.op("tanh", s.op("add", s.op("matmul", now, w), s.op("matmul", "h", u)), out="h")
+    s.total(s.op("square", "h"))
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss"))
+    return executable.interpreter.block, [s.values[each.name] for each in executable.inputs]
+
+
+def test_loops_wait_where_dependence_demands_it_and_seldom_elsewhere():
+    block, values = recurrent(20)
+    plan = plan_block(block, DEVICE_TARGET)
+    wanted = interpreter_of(block)(Run(), *values)
+    code = write_device_step(plan, 1, 64)
+    barriers = [m.span() for m in re.finditer(r"  call void @dev_barrier\(i32 \d+\)", code.text)]
+    assert sum(isinstance(each, Loop) for each in plan.body.instructions) == 2
+
+    found = {"right": 0, "wrong": 0, "reported": 0}
+    for start, end in barriers:
+        backend = EmulatedBackend(blocks=1)
+        native = native_interpreter(block, backend)
+        (region,) = backend.compiled
+        region.emulated = Emulated(replace(code, text=code.text[:start] + code.text[end:]), watches=True)
+        try:
+            results = native(Run(), *values)
+        except (EmulatorFault, ExecutionError):
+            found["reported"] += 1
+        else:
+            same_bits = all(np.allclose(one, want) for one, want in zip(results, wanted, strict=True))
+            found["right" if same_bits else "wrong"] += 1
+
+    assert found["wrong"] == 0
+    assert found["reported"] >= 7  # two in each trip, before the loops, and behind the last one
+    assert len(barriers) <= 20  # with those between and behind products for several trips
 
 
 def test_an_index_out_of_range_and_too_many_trips_have_the_errors_of_the_reference_executor():
