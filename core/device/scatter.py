@@ -18,10 +18,11 @@ from core.codegen.reductions import combine, identity
 from core.device.buckets import Buckets, buckets_room, shift_of
 from core.device.patch_tiles import digits, total
 from core.device.ranks import LAST_KEY, Ranks, is_short, padded
-from core.device.threads import Threads, split
+from core.device.row_teams import AT_ONCE
+from core.device.threads import Threads, in_bundles, split
 from core.plan.data import ScatterAdd
 
-__all__ = ["scatter_kernel", "scatter_scratch"]
+__all__ = ["reduce_kernel", "reducing_units", "scatter_kernel", "scatter_scratch", "sorts"]
 
 FEW = 32
 """Rows, or results of a column, up to which each thread looks through the index."""
@@ -102,27 +103,45 @@ def scatter_scratch(each: ScatterAdd, threads: Threads) -> int:
     return parts * math.prod(each.out.shape) * itemsize(each.x.dtype) if parts > 1 else 0
 
 
-def scatter_kernel(name: str, each: ScatterAdd, threads: Threads) -> Function:
-    """``name(x, index, out, [rows,] scratch, error, check)`` for all threads. scratch: `scatter_scratch` bytes."""
-    names = ["x", "index", "out", *(["rows"] if each.rows is not None else []), "scratch", "error"]
-    f = Function(name, [*((n, "ptr") for n in names), ("check", "int64")], noalias=False)
-    room = _room(each, threads)
+def sorts(each: ScatterAdd, threads: Threads) -> bool:
+    """Whether threads of a launch sort the positions of the index before they reduce rows."""
+    return _room(each, threads) is not None
+
+
+def reducing_units(each: ScatterAdd) -> int:
+    """Threads that have something to reduce, once the positions are sorted."""
+    outer, size, inner = each.out.shape
+    return outer * min(size, each.index.shape[0] if size >= SPARSE * each.index.shape[0] else size) * inner
+
+
+def scatter_kernel(name: str, each: ScatterAdd, threads: Threads, apart: bool = False) -> Function:
+    """``name(x, index, out, [rows,] scratch, error, check)`` for all threads. scratch: `scatter_scratch` bytes.
+
+    apart: whether `reduce_kernel` reduces the rows, whose positions are sorted here.
+    """
+    f, room = _function(name, each), _room(each, threads)
     if room is None:
         _look_through(f, each, threads)
-    else:
-        sort = _Sort(f, each, threads, room)
-        sort.read_keys()
-        if room.is_sparse:
-            with f.loop(threads.number(f), I64(math.prod(each.out.shape)), threads.total) as flat:
-                f.store(identity(each.op, each.x.dtype), f.at(f.param("out"), flat, each.x.dtype))
-        sort.sort()
-        if room.is_sparse:
-            _reduce_named(f, each, threads, sort)
-        else:
-            if not room.has_starts:
-                sort.find_starts()
-            _reduce(f, each, threads, sort)
+        return f
+    sort = _Sort(f, each, threads, room)
+    sort.write()
+    if not apart:
+        threads.barrier(f)
+        _reduce_sorted(f, each, threads, sort)
     return f
+
+
+def reduce_kernel(name: str, each: ScatterAdd, threads: Threads, first: Threads) -> Function:
+    """``name(x, index, out, [rows,] scratch, error, check)``: reduce rows whose positions the launch `first` sorted."""
+    f, room = _function(name, each), _room(each, first)
+    assert room is not None, "the launch has sorted"
+    _reduce_sorted(f, each, threads, _Sorted(f, room))
+    return f
+
+
+def _function(name: str, each: ScatterAdd) -> Function:
+    names = ["x", "index", "out", *(["rows"] if each.rows is not None else []), "scratch", "error"]
+    return Function(name, [*((n, "ptr") for n in names), ("check", "int64")], noalias=False)
 
 
 def _look_through(f: Function, each: ScatterAdd, threads: Threads) -> None:
@@ -137,7 +156,7 @@ def _look_through(f: Function, each: ScatterAdd, threads: Threads) -> None:
         with f.loop(part, I64(each.index.shape[0]), parts) as i:
             at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
             with f.when(f.compare("icmp eq", at, row)):
-                _combine(f, each, result, o, i, j)
+                _combine(f, each, result, _element(f, each, o, i, j))
         f.store(f.read(result, dtype), f.at(target, number, dtype))
     if parts == 1:
         return
@@ -159,15 +178,23 @@ def _row(f: Function, each: ScatterAdd, i: IRValue) -> IRValue:
     return checked(f, place, each.rows.dtype, each.x.shape[1], I64(each.rows_check))
 
 
-def _combine(f: Function, each: ScatterAdd, result: IRValue, o: IRValue, i: IRValue, j: IRValue) -> None:
-    """Combine the element of x for position `i` of the index with the result in a slot."""
-    dtype, (_, given, inner) = each.x.dtype, each.x.shape
+def _element(f: Function, each: ScatterAdd, o: IRValue, i: IRValue, j: IRValue) -> IRValue:
+    """The element of x for position `i` of the index."""
+    _, given, inner = each.x.shape
     offset = total(f, [o, _row(f, each, i), j], [given * inner, inner, 1])
-    more = f.load(f.at(f.param("x"), offset, dtype), dtype)
-    f.write(combine(f, each.op, f.read(result, dtype), more), result)
+    return f.load(f.at(f.param("x"), offset, each.x.dtype), each.x.dtype)
 
 
-def _reduce(f: Function, each: ScatterAdd, threads: Threads, sort: _Sort) -> None:
+def _combine(f: Function, each: ScatterAdd, result: IRValue, more: IRValue) -> None:
+    """Combine an element of x with the result in a slot."""
+    f.write(combine(f, each.op, f.read(result, each.x.dtype), more), result)
+
+
+def _reduce_sorted(f: Function, each: ScatterAdd, threads: Threads, sort: _Sorted) -> None:
+    (_reduce_named if sort.room.is_sparse else _reduce)(f, each, threads, sort)
+
+
+def _reduce(f: Function, each: ScatterAdd, threads: Threads, sort: _Sorted) -> None:
     """Reduce the rows of each result, which follow each other."""
     outer, size, inner = each.out.shape
     with f.loop(threads.number(f), I64(math.prod(each.out.shape)), threads.total) as flat:
@@ -175,12 +202,17 @@ def _reduce(f: Function, each: ScatterAdd, threads: Threads, sort: _Sort) -> Non
         result = f.slot(each.x.dtype)
         f.write(identity(each.op, each.x.dtype), result)
         first, end = (sort.word(sort.room.starts, total(f, [row], start=more)) for more in (0, 1))
-        with f.loop(first, end) as k:
-            _combine(f, each, result, o, sort.word(sort.room.order, k), j)
+
+        def write(places: list[IRValue], o: IRValue = o, j: IRValue = j, result: IRValue = result) -> None:
+            positions = [sort.word(sort.room.order, k) for k in places]  # all loads first
+            for more in [_element(f, each, o, i, j) for i in positions]:
+                _combine(f, each, result, more)
+
+        in_bundles(f, first, end, 1, AT_ONCE, write)
         f.store(f.read(result, each.x.dtype), f.at(f.param("out"), flat, each.x.dtype))
 
 
-def _reduce_named(f: Function, each: ScatterAdd, threads: Threads, sort: _Sort) -> None:
+def _reduce_named(f: Function, each: ScatterAdd, threads: Threads, sort: _Sorted) -> None:
     """Reduce the rows of each result that has some: the thread of the first of equal keys goes through all of them."""
     outer, size, inner = each.out.shape
     count, room, dtype = sort.room.count, sort.room, each.x.dtype
@@ -201,21 +233,19 @@ def _reduce_named(f: Function, each: ScatterAdd, threads: Threads, sort: _Sort) 
             same = f.compare("icmp eq", sort.word(room.sorted, f.select(inside, k, I64(0))), key)
             f.branch(f.binary("and", inside, same), body, after)
             f.begin(body)
-            _combine(f, each, result, o, sort.word(room.order, k), j)
+            _combine(f, each, result, _element(f, each, o, sort.word(room.order, k), j))
             f.write(f.binary("add", k, I64(1)), at)
             f.jump(head)
             f.begin(after)
             f.store(f.read(result, dtype), f.at(f.param("out"), total(f, [o, key, j], [size * inner, inner, 1]), dtype))
 
 
-class _Sort:
-    """Sorts the positions of an index."""
+class _Sorted:
+    """The words of a sort in scratch memory."""
 
-    def __init__(self, f: Function, each: ScatterAdd, threads: Threads, room: _Room) -> None:
-        self.f, self.each, self.threads, self.room = f, each, threads, room
+    def __init__(self, f: Function, room: _Room) -> None:
+        self.f, self.room = f, room
         self.scratch = f.param("scratch")
-        rest = f.at(self.scratch, I64(room.rest), WORD)
-        self.buckets = Buckets(f, threads, self.scratch, room.count, room.size, rest) if room.buckets else None
 
     def place(self, start: int, at: IRValue) -> IRValue:
         """The address of word `at` of the array that begins at `start`."""
@@ -226,6 +256,28 @@ class _Sort:
 
     def put(self, value: IRValue, start: int, at: IRValue) -> None:
         self.f.store(self.f.convert(value, WORD), self.place(start, at))
+
+
+class _Sort(_Sorted):
+    """Sorts the positions of an index."""
+
+    def __init__(self, f: Function, each: ScatterAdd, threads: Threads, room: _Room) -> None:
+        super().__init__(f, room)
+        self.each, self.threads = each, threads
+        rest = f.at(self.scratch, I64(room.rest), WORD)
+        self.buckets = Buckets(f, threads, self.scratch, room.count, room.size, rest) if room.buckets else None
+
+    def write(self) -> None:
+        """All steps. The caller waits behind them."""
+        f, each, threads, room = self.f, self.each, self.threads, self.room
+        self.read_keys()
+        if room.is_sparse:
+            with f.loop(threads.number(f), I64(math.prod(each.out.shape)), threads.total) as flat:
+                f.store(identity(each.op, each.x.dtype), f.at(f.param("out"), flat, each.x.dtype))
+        self.sort()
+        if not room.is_sparse and not room.has_starts:
+            threads.barrier(f)
+            self.find_starts()
 
     def read_keys(self) -> None:
         """Copy the index, counted from the front."""
@@ -257,7 +309,6 @@ class _Sort:
                 at = ranks.before(self.scratch, i, key)
                 with f.when(leads):
                     put(i, key, at)
-        self.threads.barrier(f)
 
     def find_starts(self) -> None:
         """The number of keys below each result, by halving."""
@@ -275,4 +326,3 @@ class _Sort:
                 f.write(f.select(less, total(f, [middle], start=1), a), low)
                 f.write(f.select(f.binary("and", open, f.op(f"xor {less}, true", "bool")), middle, b), high)
             self.put(f.read(low, "int64"), room.starts, key)
-        self.threads.barrier(f)

@@ -12,11 +12,12 @@ from core.device.fourier import fourier_units
 from core.device.merging import merge_units
 from core.device.row_sums import finishing_blocks
 from core.device.row_teams import added_up, row_units, sums_room
+from core.device.scatter import reducing_units
 from core.device.segments import Segment
 from core.device.threads import Threads
-from core.plan.data import Gather, Kernel, Rows
+from core.plan.data import Gather, Kernel, Rows, ScatterAdd
 
-__all__ = ["SPREAD", "blocks_of", "blocks_to_add_up"]
+__all__ = ["SPREAD", "blocks_of", "blocks_to_add_up", "blocks_to_reduce"]
 
 SPREAD = 8
 """Blocks for each processor in a launch of which no thread waits for others. All 2,048 threads of a processor."""
@@ -49,3 +50,8 @@ def blocks_to_add_up(each: Rows, first: Threads) -> int:
     sizes = [math.prod(view.shape) for view in each.views]
     sums = added_up(each, first).items()
     return sum(finishing_blocks(sizes[each.kernel.code[n].operand], teams, first) for n, teams in sums)
+
+
+def blocks_to_reduce(each: ScatterAdd, first: Threads) -> int:
+    """The blocks that reduce the rows of a scatter, whose positions were sorted on the threads of `first`."""
+    return max(1, min(SPREAD * first.blocks, -(-reducing_units(each) // first.block)))

@@ -69,6 +69,21 @@ def test_results_have_the_bits_of_the_cpu(form, count, size, monkeypatch):
     assert found.tobytes() == wanted.tobytes()
 
 
+@pytest.mark.parametrize("size", [400, 1500])
+def test_rows_are_reduced_on_more_blocks_than_have_sorted_them(size):
+    """More threads would sort in another way, and elsewhere in scratch memory."""
+    count, backend = 500, EmulatedBackend(2, 64, rules=APART)
+    block, values = scattering(count, size, 9)
+
+    (found,) = native_interpreter(block, backend)(Run(), *values)
+
+    sort, reduce = backend.compiled[0].emulated.code.launches
+    assert sort.grid < reduce.grid and not reduce.cooperative
+    assert not ranks.is_short(count, Threads(sort.grid, 64)) and ranks.is_short(count, Threads(reduce.grid, 64))
+    (wanted,) = native_interpreter(block, CPU)(Run(), *values)
+    assert found.tobytes() == wanted.tobytes()
+
+
 @pytest.mark.parametrize(("count", "size"), [(500, 2), (70, 3), (64, 1)])
 @pytest.mark.parametrize("op", ["scatter_add_like", "segment_max"])
 def test_several_threads_look_for_the_rows_of_few_results(op, count, size):
