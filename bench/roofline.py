@@ -74,7 +74,7 @@ H200 = Device(
     processors=132,
     node=1.3e-6,
     grid_barrier=1.25e-6,
-    block_barrier=0.025e-6,
+    block_barrier=0.05e-6,
     op=15e-6,
 )
 """Rates: NVIDIA H200 Tensor Core GPU datasheet (float64 and float32 without tensor cores; TF32 without sparsity, half
