@@ -13,11 +13,13 @@ barriers, `launches` the form that generator and host agree on, `segments` which
 the last with those of `convolution`, `small_convolution`, `pooling`, `fourier`, `row_order` and `merging`; `row_teams`,
 `row_sums` and `column_sums` parts of row kernels, `row_waits` how long these wait, `tiles`, `patch_tiles` and
 `tensor_cores` parts of products, `ranks` and `buckets` the sort of scatters and row orders, `spread` the blocks of a
-launch, `row_writer` a kernel of its own behind a step, `multiplication` large products as calls of cuBLASLt (`cublaslt`), `sharing` the kernels that several
-launches share, `ptx` the way to PTX and cubins, and `parts` the parts in which a step goes there.
+launch, `row_writer` a kernel of its own behind a step, `multiplication` large products as calls of cuBLASLt
+(`cublaslt`), `sharing` the kernels that several launches share, `ptx` the way to PTX and cubins, and `parts` the parts
+in which a step goes there.
 
 The host's part: `backend` compiles plans and keeps machine code on disk, `region` runs them, `words` has the arrays of
-a run and what it and the host tell each other, `arena` the memory and the stream that regions share. `bind` keeps the values of a training step on the GPU: `bound_step` those of a step that is one
-region, `parted_step` those of a step of several regions. `leaving` has results on their way to the host. They call the
-GPU through `driver`, which `cupy_driver` implements.
+a run and what it and the host tell each other, `arena` the memory and the stream that regions share. `bind` keeps the
+values of a training step on the GPU: `bound_step` those of a step that is one region, `parted_step` those of a step of
+several regions. `leaving` has results on their way to the host. They call the GPU through `driver`, which `cupy_driver`
+implements.
 """
