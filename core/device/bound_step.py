@@ -35,6 +35,9 @@ __all__ = ["DeviceBoundStep", "bind_region"]
 
 COUNT = np.dtype("int64")
 
+MOST_AHEAD = 1 << 28
+"""Bytes of a third set of arrays. A step that writes more takes so long that it does not matter when it begins."""
+
 GAP = 4096
 """Bytes between two feeds that are copied with them: more would take longer than a copy of its own."""
 
@@ -366,7 +369,8 @@ def bind_region(
     kept = {i for i, each in zip(places, executable.layout, strict=True) if each.place in KEPT}
     if any(places.count(i) > 1 for i in kept):
         return None
-    for sets in (2,) if updated_tables(executable) else (3, 2):
+    more = _bytes(executable, region, 3) - _bytes(executable, region, 2)
+    for sets in (2,) if updated_tables(executable) or more > MOST_AHEAD else (3, 2):
         needed = _bytes(executable, region, sets)
         if memory is not None and needed > memory.available(needed):
             continue

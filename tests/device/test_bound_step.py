@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from core.compiler.compile import GradientQuery, Optimizer, compile_training
+from core.device import bound_step
 from core.device.bind import bind_device_step
 from core.device.bound_step import GAP, DeviceBoundStep, _bytes, _Fed, _spans
 from core.ir.errors import ExecutionError
@@ -226,6 +227,15 @@ def test_steps_without_feeds_of_their_own_have_those_that_were_taken(sets):
 
     for one, want in zip(found, wanted, strict=True):
         same(one, want)
+
+
+def test_a_step_of_large_arrays_has_two_sets_of_them(monkeypatch):
+    executable, held, _ = training(EmulatedDriver())
+    more = _bytes(executable, executable.machine.region, 3) - _bytes(executable, executable.machine.region, 2)
+
+    for most, sets in ((more - 1, 2), (more, 3)):
+        monkeypatch.setattr(bound_step, "MOST_AHEAD", most)
+        assert len(bind_device_step(executable, {n: v.copy() for n, v in held.items()})._turns) == sets
 
 
 def test_a_third_set_of_arrays_needs_memory():
