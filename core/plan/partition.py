@@ -49,7 +49,7 @@ def plan_parts(block: Block, target: Target) -> PlannedParts:
     while True:
         again = False
         planned: list[Plan | Op] = []
-        for part in _parts_of(block, frozenset(refused)):
+        for part in _parts_of(block, frozenset(refused), target):
             if isinstance(part, Op):
                 planned.append(part)
                 continue
@@ -79,13 +79,23 @@ def plan_parts(block: Block, target: Target) -> PlannedParts:
             return PlannedParts(tuple(planned), refused)
 
 
-def _parts_of(block: Block, refused: frozenset[int]) -> Iterator[Block | Op]:
-    """The regions of `block` and the ops between them, in the order they run. refused: positions of those ops."""
+def _parts_of(block: Block, refused: frozenset[int], target: Target) -> Iterator[Block | Op]:
+    """The regions of `block` and the ops between them, in the order they run. refused: positions of those ops.
+
+    A region of all ops takes all parameters, those too that no op reads: then it is a step by itself.
+    """
     for part in partition(block, refused):
         if isinstance(part, Block) and len(part.ops) == len(block.ops):  # the whole block: keep its order of parameters
-            yield block if set(part.params) == set(block.params) and _distinct(block.results) else part
+            unread = set(block.params) - set(part.params)
+            fits = all(_is_known(block.types[n], target) for n in unread) and _distinct(block.results)
+            yield block if fits else part
         else:
             yield part
+
+
+def _is_known(type: Type, target: Target) -> bool:
+    """Whether a region can take an array of this type, which it does not read."""
+    return isinstance(type, TensorType) and type.is_static and not is_open(type) and type.dtype in target.dtypes
 
 
 def partition(block: Block, refused: frozenset[int]) -> Iterator[Block | Op]:

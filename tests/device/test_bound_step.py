@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import closing
 from dataclasses import replace
 from types import ModuleType
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from core.compiler.compile import GradientQuery, Optimizer, compile_training
 from core.device import bound_step
@@ -19,8 +21,10 @@ from core.runtime.run import Run, RunLimits
 from core.wire import read
 from tests.device.driver import EmulatedDriver
 from tests.device.emulator import compiler
+from tests.device.test_emulated import DRAWN
 from tests.device.test_region import backend_of
-from tests.laws.test_native import same
+from tests.laws.test_native import like, same, values_like
+from tests.laws.test_random_programs import EXAMPLES
 from tests.programs import Sketch
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
@@ -200,6 +204,71 @@ def test_steps_in_a_row_equal_single_ones_with_stacks_that_grow_errors_and_an_en
 
     for one, loss in zip([*found, *more[:2], *rest], wanted, strict=True):
         same(one["loss"], loss)
+
+
+def check_series(document, seed, width, dtype):
+    """Calls of many steps, some of which end early or fail, have the bits of single steps."""
+    draw, values = random.Random(seed), values_like(seed, dtype, width)
+    optimizer = draw.choice([("sgd", {"learning_rate": 0.1}), ("momentum", RATE), ("adam", RATE)])
+    program = read(like(document, dtype, width))
+    shapes = {v.name: np.shape(values[v.name]) for v in program.feeds}
+    executable = compile_training(program, GradientQuery(loss="loss"), Optimizer(*optimizer), shapes=shapes)
+    held = {**executable.initial_state(), **{v.name: values[v.name] for v in program.parameters}}
+    names = [v.name for v in executable.inputs if v.role == "feed"]
+    given = [{n: values[n] * draw.choice((0, 1, 1, 2)) for n in names} for _ in range(draw.randint(3, 9))]
+    given = [{n: np.asarray(v, values[n].dtype) for n, v in each.items()} for each in given]
+
+    def bound(sets):
+        compiled = executable.on(backend_of(EmulatedDriver(draw.randrange(100)))).compiled()
+        machine = compiled.machine
+        if machine is None or machine.region is None or machine.region.plan.cuts:
+            return None
+        return DeviceBoundStep(compiled, machine.region, {n: np.array(v) for n, v in held.items()}, sets)
+
+    one, many = bound(2), bound(draw.choice((2, 3, 3)))
+    if one is None:
+        return
+    wanted, kept = [], []
+    for feeds in given:
+        assert one.takes(feeds)
+        try:
+            out = one.step(Run(), 7, len(kept))
+        except ExecutionError as refused:
+            wanted.append(refused.code)
+        else:
+            kept.append(None)
+            wanted.append([np.asarray(v).tobytes() for v in (out.loss, *out.parameters.values())])
+            one.keep()
+
+    found, at, steps = [], 0, 0
+    while at < len(given):
+        end = draw.randint(at + 1, len(given))
+        stop = draw.randint(1, 4)  # the last step of a call that ends early is not kept, and runs again
+        series = many.steps((Run() for _ in range(at, end)), 7, steps, lambda i, at=at: many.takes(given[at + i]))
+        try:
+            with closing(series):
+                for number, out in enumerate(series, 1):
+                    if number == stop and draw.random() < 0.3:
+                        break
+                    found.append([np.asarray(v).tobytes() for v in (out.loss, *out.parameters.values())])
+                    at, steps = at + 1, steps + 1
+        except ExecutionError as refused:
+            found.append(refused.code)
+            at += 1
+    assert found == wanted
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(**DRAWN)
+def test_calls_of_many_steps_of_a_random_program_have_the_bits_of_single_steps(document, seed, width, dtype):
+    check_series(document, seed, width, dtype)
+
+
+@pytest.mark.slow
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(**DRAWN)
+def test_calls_of_many_steps_of_many_random_programs_have_the_bits_of_single_steps(document, seed, width, dtype):
+    check_series(document, seed, width, dtype)
 
 
 def test_a_step_begins_before_the_one_before_has_ended():
