@@ -1,4 +1,4 @@
-"""A step that does not read all its feeds is one region of all inputs, so that it is bound to the arrays of a session."""
+"""A step that does not read all of its feeds is one region of all inputs, and so it is bound to arrays."""
 
 from __future__ import annotations
 
