@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import ModuleType
 
@@ -14,18 +14,18 @@ import llvmlite.binding as llvm
 from core.codegen.cache import DiskCache
 from core.codegen.machine import PASSES
 from core.device.arena import SharedArena
-from core.device.driver import Driver
+from core.device.driver import Driver, Stream
 from core.device.gpu import DEVICE_TARGET
 from core.device.launches import DeviceCode
 from core.device.ptx import has_linker, linker_version, ptx_of
 from core.device.ptx import machine_code_of as assembled
-from core.device.region import DeviceRegion, WordCopier, reports, word_count
+from core.device.region import DeviceRegion, WordCopier
 from core.device.row_writer import row_writer_code
 from core.device.rules import Rules, rules_of
 from core.device.spread import SPREAD
 from core.device.step import write_device_step, write_timed_step
 from core.device.threads import BLOCK
-from core.device.words import rounded, word_copier_code
+from core.device.words import reports, rounded, word_copier_code, word_count
 from core.ir.errors import ExecutionError
 from core.plan.plan import Plan
 from core.plan.target import Target
@@ -77,19 +77,22 @@ class DeviceBackend:
     def row_writer(self, row_bytes: int) -> Callable[[int, int, int, int], None]:
         """See `Backend.row_writer`. Raises ExecutionError (compiler_failed), DeviceFault."""
         if row_bytes not in self._row_writers:
-            code = row_writer_code(row_bytes, self._blocks * SPREAD, self._block)
-            (function,), (launch,) = self.driver.load(self._machine_code(code), code.launches), code.launches
-            self._row_writers[row_bytes] = lambda *addresses: self.driver.current().launch(function, launch, addresses)
+            launched = self._launched(row_writer_code(row_bytes, self._blocks * SPREAD, self._block))
+            self._row_writers[row_bytes] = lambda *addresses: launched(self.driver.current(), addresses)
         return self._row_writers[row_bytes]
 
     def word_copier(self, count: int) -> WordCopier:
         """What copies `count` words, or some more. Raises ExecutionError (compiler_failed), DeviceFault."""
         count = rounded(count)
         if count not in self._word_copiers:
-            code = word_copier_code(count)
-            (function,), (launch,) = self.driver.load(self._machine_code(code), code.launches), code.launches
-            self._word_copiers[count] = lambda stream, *addresses: stream.launch(function, launch, addresses * 2)
+            launched = self._launched(word_copier_code(count))
+            self._word_copiers[count] = lambda stream, *addresses: launched(stream, addresses * 2)
         return self._word_copiers[count]
+
+    def _launched(self, code: DeviceCode) -> Callable[[Stream, Sequence[int]], None]:
+        """A function that launches the one kernel of `code` on a stream. Raises as `compile`."""
+        (function,), (launch,) = self.driver.load(self._machine_code(code), code.launches), code.launches
+        return lambda stream, addresses: stream.launch(function, launch, addresses)
 
     def arena_bytes(self, plan: Plan) -> int:
         """See `Backend.arena_bytes`."""

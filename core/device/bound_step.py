@@ -63,6 +63,7 @@ class _Turn:
 
     pinned, device: the feeds. places: number of each feed -> its array in pinned memory.
     written: the feeds that the host wrote, and that a copy must take to the GPU.
+    follows: whether it has just taken an array of the GPU: its next step runs behind the array module's work on that.
     left: the end of the last copy of its results to the host.
     counts: numbers of rows in pinned memory (`room`), by their positions among the results; counted: copies of them.
     """
@@ -74,6 +75,7 @@ class _Turn:
     device: Memory
     places: dict[int, np.ndarray]
     written: list[_Fed] = field(default_factory=list)
+    follows: bool = False
     left: Event | None = None
     room: Memory | None = None
     counts: dict[int, np.ndarray] = field(default_factory=dict)
@@ -168,7 +170,7 @@ class DeviceBoundStep:
         step. Raises ExecutionError, DeviceFault.
         """
         turn, stream = self._turns[self._turn], self._region.stream
-        stream.wait(self._driver.current().record())  # the feeds, and ops that read arrays of an earlier step
+        stream.wait(self._driver.current().record())  # ops may still read arrays of an earlier step
         self._end(self._begin(turn, run, seed, step), turn)
         return self._told(run)
 
@@ -242,6 +244,9 @@ class DeviceBoundStep:
     def _begin(self, turn: _Turn, run: Run, seed: int, step: int) -> DeviceRun:
         """Begin a step on the arrays of this turn, whose feeds were taken."""
         stream = self._region.stream
+        if turn.follows:
+            stream.wait(self._driver.current().record())
+            turn.follows = False
         if turn.left is not None:  # the copies of its results may still run
             stream.wait(turn.left)
             turn.left = None
@@ -312,6 +317,7 @@ class DeviceBoundStep:
         self._taken = dict(feeds)
         turn = self._turns[self._turn]
         turn.written.clear()
+        turn.follows = False
         for name, each in self._feeds.items():
             self._put(turn, each, feeds[name])
 
@@ -350,6 +356,7 @@ class DeviceBoundStep:
             turn.written.append(each)
         else:
             turn.given.put(each.number, self._region.readable(value))
+            turn.follows = True
 
 
 def bind_region(

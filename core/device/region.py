@@ -12,7 +12,7 @@ are on one stream, one after the other, and share the arena.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
@@ -26,11 +26,10 @@ from core.device.launches import DeviceCode, Launch
 from core.device.multiplication import Multiplication
 from core.device.step import Timed
 from core.device.tiles import VECTOR_BYTES
-from core.device.words import WORD, DeviceArrays, Words
+from core.device.words import WORD, DeviceArrays, Words, has_loops, reports, word_count
 from core.ir.errors import ExecutionError, InternalError, Location
 from core.ops.common.types import as_dtype
-from core.plan.data import Instruction, bytes_of
-from core.plan.flow import Branch, Loop
+from core.plan.data import bytes_of
 from core.plan.plan import Plan
 from core.runtime.control_words import CONTROL, ERROR, OPS_LEFT, STOP, STOPPED
 from core.runtime.reference import Interpreter, interpreter_of
@@ -38,7 +37,7 @@ from core.runtime.region import recorder
 from core.runtime.run import Run
 from core.runtime.stop import watched
 
-__all__ = ["DeviceRegion", "DeviceRun", "WordCopier", "reports", "word_count"]
+__all__ = ["DeviceRegion", "DeviceRun", "WordCopier"]
 
 MAX_TRIPS = CONTROL.index("max_trips")
 
@@ -47,16 +46,6 @@ MOST_GRAPHS = 4
 
 WordCopier = Callable[[Any, int, int], None]
 """``(stream, target, source)``: copies the words of a run."""
-
-
-def word_count(plan: Plan) -> int:
-    """The words of a run of this plan."""
-    return CONTROL_WORDS + len(plan.params) + len(plan.results) + 3 * len(plan.stacks)
-
-
-def reports(plan: Plan) -> bool:
-    """Whether a run may fail, or changes its words: only then they come back."""
-    return len(plan.checks) > 1 or _has_loops(plan.body.instructions)
 
 
 class DeviceRegion:
@@ -86,7 +75,7 @@ class DeviceRegion:
         self._first_sizes = [plan.target.stack_bytes(each.slot_bytes) for each in plan.stacks]
         self._stack_sizes = self._first_sizes
         self._stacks: list[Memory] = []
-        self._reports, self._has_loops = reports(plan), _has_loops(plan.body.instructions)
+        self._reports, self._has_loops = reports(plan), has_loops(plan)
         self._copy_words = copy_words
         self._stream = arena.stream
         self._lock = threading.Lock()
@@ -402,11 +391,3 @@ class DeviceRun:
                 self.arrays.ended.synchronize()
         finally:
             self._watch.close()
-
-
-def _has_loops(instructions: Iterable[Instruction]) -> bool:
-    return any(
-        isinstance(each, Loop)
-        or (isinstance(each, Branch) and _has_loops((*each.yes.instructions, *each.no.instructions)))
-        for each in instructions
-    )

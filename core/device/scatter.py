@@ -75,7 +75,11 @@ class _Room:
     @property
     def is_sparse(self) -> bool:
         """Whether most results have no rows."""
-        return self.size >= SPARSE * self.count
+        return _is_sparse(self.count, self.size)
+
+
+def _is_sparse(count: int, size: int) -> bool:
+    return size >= SPARSE * count
 
 
 def _room(each: ScatterAdd, threads: Threads) -> _Room | None:
@@ -110,8 +114,8 @@ def sorts(each: ScatterAdd, threads: Threads) -> bool:
 
 def reducing_units(each: ScatterAdd) -> int:
     """Threads that have something to reduce, once the positions are sorted."""
-    outer, size, inner = each.out.shape
-    return outer * min(size, each.index.shape[0] if size >= SPARSE * each.index.shape[0] else size) * inner
+    (outer, size, inner), count = each.out.shape, each.index.shape[0]
+    return outer * (count if _is_sparse(count, size) else size) * inner
 
 
 def scatter_kernel(name: str, each: ScatterAdd, threads: Threads, apart: bool = False) -> Function:

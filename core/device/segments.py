@@ -30,7 +30,7 @@ from core.plan.plan import Plan
 from core.plan.striped import Striped
 from core.plan.work import work_of
 
-__all__ = ["Segment", "segments_of", "separated"]
+__all__ = ["Segment", "flat", "segments_of", "separated"]
 
 Kind = Literal["together", "wide", "product"]
 
@@ -58,7 +58,7 @@ def segments_of(plan: Plan, blocks: int, rules: Rules) -> tuple[Segment, ...]:
         waiting.clear()
 
     bound = _bound(plan.body)
-    readers = Counter(root for each in _flat(plan.body.instructions) for root in each.reads()) if rules.library else {}
+    readers = Counter(root for each in flat(plan.body.instructions) for root in each.reads()) if rules.library else {}
     taken = False
     for i, each in enumerate(plan.body.instructions):
         poll()
@@ -121,7 +121,7 @@ def _bound(body: Sequence) -> frozenset[int]:
 
 def _stacks(instructions: Iterable[Instruction]) -> Iterator[Stack]:
     """The stacks that loops in `instructions` record and read."""
-    for each in _flat(instructions):
+    for each in flat(instructions):
         if isinstance(each, Loop):
             for one, other in (*each.over, *each.records):
                 for recording in (one, other):
@@ -130,14 +130,14 @@ def _stacks(instructions: Iterable[Instruction]) -> Iterator[Stack]:
                         yield from recording.inside
 
 
-def _flat(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
+def flat(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
     """All instructions, those inside of loops and branches too. A product that a loop hoists stands for its trips."""
     for each in instructions:
         yield each
         if isinstance(each, Loop):
-            yield from _flat(each.body.instructions)
+            yield from flat(each.body.instructions)
         elif isinstance(each, Branch):
-            yield from _flat((*each.yes.instructions, *each.no.instructions))
+            yield from flat((*each.yes.instructions, *each.no.instructions))
 
 
 def _is_alone(each: Instruction, blocks: int, rules: Rules) -> bool:

@@ -17,19 +17,38 @@ from core.codegen.cpus import generating_for
 from core.codegen.llvm import I64, Function
 from core.codegen.module import Module
 from core.device.driver import Driver, Event, Graph, Memory
+from core.device.flow import CONTROL_WORDS
 from core.device.gpu import GPU
 from core.device.launches import PARAMETERS, DeviceCode, Launch
 from core.device.leaving import host_array
+from core.device.segments import flat
 from core.device.threads import BLOCK, Threads
+from core.plan.flow import Loop
+from core.plan.plan import Plan
 from core.runtime.control_words import STOP
 
-__all__ = ["WORD", "DeviceArrays", "Words", "rounded", "word_copier_code"]
+__all__ = ["WORD", "DeviceArrays", "Words", "has_loops", "reports", "rounded", "word_copier_code", "word_count"]
 
 WORD = 8
 """Bytes of a word."""
 
 TOGETHER = 64
 """Words are copied in multiples of this number, so that few kernels serve all steps."""
+
+
+def word_count(plan: Plan) -> int:
+    """The words of a run of this plan."""
+    return CONTROL_WORDS + len(plan.params) + len(plan.results) + 3 * len(plan.stacks)
+
+
+def has_loops(plan: Plan) -> bool:
+    """Whether a run reads the stop word, and counts ops."""
+    return any(isinstance(each, Loop) for each in flat(plan.body.instructions))
+
+
+def reports(plan: Plan) -> bool:
+    """Whether a run may fail, or changes its words: only then they come back."""
+    return len(plan.checks) > 1 or has_loops(plan)
 
 
 def rounded(count: int) -> int:

@@ -153,3 +153,29 @@ def test_a_step_with_a_result_of_an_open_size_keeps_its_values_on_the_gpu(driver
         bound.keep()
         same(to_host(out.fetched["chosen"]), wanted[number][0].fetched["chosen"])
         same(to_host(out.parameters["w"]), wanted[number][1]["w"])
+
+
+def test_each_step_whose_feeds_lie_on_the_gpu_runs_behind_the_work_that_made_them(driver):
+    """An element of stacked feeds may need a copy, which the array module makes on its own stream."""
+    rng, s = np.random.default_rng(1), Sketch()
+    x, w = s.feed("x", rng.standard_normal((3, 5))), s.param("w", rng.standard_normal((5, 2)))
+    s.total(s.op("square", s.op("matmul", x, w)))
+    optimizer = Optimizer("sgd", {"learning_rate": 0.1})
+    executable = compile_training(read(s.document), GradientQuery(loss="loss"), optimizer)
+    compiled, held = executable.on(backend_on(driver)).compiled(), {"w": np.array(s.values["w"])}
+    stacked = rng.standard_normal((4, 3, 5))
+    wanted = [out.loss for out, _ in reference_steps(compiled, held, [{"x": each} for each in stacked])]
+    bound = bind_device_step(compiled, {"w": driver.xp.asarray(held["w"])})
+    events, stream = [], compiled.machine.region.stream
+    wait, begin = stream.wait, compiled.machine.region.begin
+    stream.wait = lambda event: (events.append("wait"), wait(event))
+    compiled.machine.region.begin = lambda *what: (events.append("begin"), begin(*what))[1]
+    on_gpu = driver.xp.asarray(stacked)
+    assert bound.takes({"x": on_gpu[0, ...]})
+
+    series = bound.series({"x": on_gpu})
+    found = [to_host(out.loss).copy() for out in bound.steps((Run(driver.xp) for _ in stacked), 7, 0, series)]
+
+    for one, want in zip(found, wanted, strict=True):
+        same(one, want)
+    assert "".join(each[0] for each in events) == "w" + "wb" * 4

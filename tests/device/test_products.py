@@ -101,7 +101,7 @@ GRADIENTS = [((33, 40), (40, 18)), ((3, 17, 20), (20, 18)), ((3, 17, 20), (3, 20
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("turns", TURNS, ids=["nn", "tn", "nt", "tt"])
 @pytest.mark.parametrize(("x", "y"), GRADIENTS)
-def test_gradients_of_16_bit_products_are_float32_sums_that_are_rounded_once(x, y, dtype, turns):
+def test_gradients_of_16_bit_products_round_each_float32_sum_once(x, y, dtype, turns):
     x, y = (s[:-2] + s[:-3:-1] if turn else s for s, turn in zip((x, y), turns, strict=True))
     block = product(x, y, dtype, turns)
     rng = np.random.default_rng(5)
@@ -173,7 +173,7 @@ def test_a_16_bit_product_is_stored_as_transposed_heads(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_number_that_is_not_finite_reaches_its_row_of_a_16_bit_product_alone(dtype):
+def test_nan_and_infinity_spread_only_along_their_row_of_a_16_bit_product(dtype):
     rng = np.random.default_rng(8)
     values = [numbers(rng, (20, 50), dtype), numbers(rng, (50, 32), dtype)]
     values[0].view(np.uint16)[3, 5] = 0x7FFF
