@@ -18,6 +18,7 @@ from core.device.bound_step import GAP, DeviceBoundStep, _bytes, _Fed, _spans
 from core.ir.errors import ExecutionError
 from core.runtime.bound_step import KEPT, bind_step
 from core.runtime.run import Run, RunLimits
+from core.runtime.sparse_rows import RowArray
 from core.wire import read
 from tests.device.driver import EmulatedDriver
 from tests.device.emulator import compiler
@@ -206,6 +207,12 @@ def test_steps_in_a_row_equal_single_ones_with_stacks_that_grow_errors_and_an_en
         same(one["loss"], loss)
 
 
+def bits_of(out):
+    """The loss and the new parameters of a step; of a table its new rows."""
+    values = [(v.rows, v.values) if isinstance(v, RowArray) else (v,) for v in (out.loss, *out.parameters.values())]
+    return [np.asarray(each).tobytes() for parts in values for each in parts]
+
+
 def check_series(document, seed, width, dtype):
     """Calls of many steps, some of which end early or fail, have the bits of single steps."""
     draw, values = random.Random(seed), values_like(seed, dtype, width)
@@ -237,7 +244,7 @@ def check_series(document, seed, width, dtype):
             wanted.append(refused.code)
         else:
             kept.append(None)
-            wanted.append([np.asarray(v).tobytes() for v in (out.loss, *out.parameters.values())])
+            wanted.append(bits_of(out))
             one.keep()
 
     found, at, steps = [], 0, 0
@@ -250,7 +257,7 @@ def check_series(document, seed, width, dtype):
                 for number, out in enumerate(series, 1):
                     if number == stop and draw.random() < 0.3:
                         break
-                    found.append([np.asarray(v).tobytes() for v in (out.loss, *out.parameters.values())])
+                    found.append(bits_of(out))
                     at, steps = at + 1, steps + 1
         except ExecutionError as refused:
             found.append(refused.code)
