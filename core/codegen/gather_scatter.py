@@ -5,6 +5,8 @@ The code never uses an index out of range: it writes the number of the check to 
 
 from __future__ import annotations
 
+import functools
+
 from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.machine import lanes
@@ -14,7 +16,7 @@ from core.codegen.reductions import combine
 from core.codegen.vector_slices import unravel
 from core.plan.data import Gather, ScatterAdd
 
-__all__ = ["checked", "gather_function", "gather_work", "indexed_units", "scatter_function"]
+__all__ = ["all_checked", "checked", "gather_function", "gather_work", "indexed_units", "scatter_function"]
 
 ROW = 40
 """The work of finding one row in memory, in operations."""
@@ -115,12 +117,18 @@ def _count(each: Gather | ScatterAdd) -> int:
 
 def checked(f: Function, address: IRValue, dtype: str, size: int, check: IRValue | None = None) -> IRValue:
     """The index at `address`, counted from the front. Out of range it is 0, and the check fails."""
-    raw = f.convert(f.load(address, dtype), "int64")
-    wrapped = f.select(f.compare("icmp slt", raw, I64(0)), f.op(f"add {raw}, {size}", "int64"), raw)
-    fine = f.compare("icmp ult", wrapped, I64(size))
-    with f.when(f.op(f"xor {fine}, true", "bool")):
+    return all_checked(f, [f.load(address, dtype)], size, check)[0]
+
+
+def all_checked(f: Function, found: list[IRValue], size: int, check: IRValue | None = None) -> list[IRValue]:
+    """Indices counted from the front. If one is out of range, the check fails, and that one is 0."""
+    raws = [f.convert(each, "int64") for each in found]
+    wrapped = [f.select(f.compare("icmp slt", raw, I64(0)), f.op(f"add {raw}, {size}", "int64"), raw) for raw in raws]
+    fine = [f.compare("icmp ult", each, I64(size)) for each in wrapped]
+    together = functools.reduce(lambda one, other: f.binary("and", one, other), fine)
+    with f.when(f.op(f"xor {together}, true", "bool")):
         fail(f, f.param("error"), check or f.param("check"))
-    return f.select(fine, wrapped, literal(0, "int64"))
+    return [f.select(one, each, literal(0, "int64")) for one, each in zip(fine, wrapped, strict=True)]
 
 
 def _slab(f: Function, base: IRValue, outer: IRValue, size: int, at: IRValue, inner: int, dtype: str) -> IRValue:

@@ -137,13 +137,23 @@ class PrefixSums:
 class Buckets:
     """Writes the sort of `count` keys, from 0 to `size`, in all threads of a launch.
 
-    keys: int32. scratch: `buckets_room` words, where vectors can be read from.
+    keys: int32. scratch: `buckets_room` words, where vectors can be read from. starts: an array for the place of the
+    first key of each bucket, and for the number of keys; by default a part of scratch.
     """
 
-    def __init__(self, f: Function, threads: Threads, keys: IRValue, count: int, size: int, scratch: IRValue) -> None:
+    def __init__(
+        self,
+        f: Function,
+        threads: Threads,
+        keys: IRValue,
+        count: int,
+        size: int,
+        scratch: IRValue,
+        starts: IRValue | None = None,
+    ) -> None:
         self.f, self.threads, self.keys, self.count = f, threads, keys, count
         self.shift, self.buckets = shift_of(count, size), _buckets(count, size)
-        self.starts, room = scratch, padded_sums(self.buckets + 1)
+        self.starts, room = starts or scratch, padded_sums(self.buckets + 1)
         sums = f.at(scratch, I64(room), WORD)
         self.arrivals = f.at(sums, I64(padded_sums(threads.warps)), WORD)
         self.members = f.at(self.arrivals, I64(count), WORD)

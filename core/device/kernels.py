@@ -10,6 +10,8 @@ from core.codegen.llvm import Function
 from core.codegen.module import Module
 from core.device.convolution import convolution_kernel, convolution_scratch
 from core.device.fourier import fourier_kernel, fourier_scratch
+from core.device.index_orders import INDEX_ORDER, NO_ROWS
+from core.device.index_sort import index_order_kernel, index_order_scratch, no_rows_kernel
 from core.device.merging import merge_kernel
 from core.device.pooling import POOLING, pooling_kernel
 from core.device.row_order import order_kernel, order_scratch, takes_order
@@ -19,15 +21,22 @@ from core.device.threads import Threads
 from core.plan.data import Kernel
 from core.plan.patches import PATCHED
 
-__all__ = ["device_kernel", "device_scratch", "has_kernel"]
+__all__ = ["device_kernel", "device_scratch", "has_kernel", "sorts"]
 
 CONVOLUTIONS = frozenset(PATCHED.values())
+
+OWN = frozenset({"fourier", "merge_rows", INDEX_ORDER, NO_ROWS})
 
 
 def has_kernel(each: Kernel) -> bool:
     """Whether a device has a generator of its own for a kind of kernel."""
-    own = each.kind in CONVOLUTIONS or each.kind in POOLING or each.kind in ("fourier", "merge_rows")
+    own = each.kind in CONVOLUTIONS or each.kind in POOLING or each.kind in OWN
     return own or takes_order(each)
+
+
+def sorts(each: Kernel) -> bool:
+    """Whether a kernel sorts ids, or the positions of an index."""
+    return each.kind == INDEX_ORDER or takes_order(each)
 
 
 def device_kernel(module: Module, name: str, each: Kernel, threads: Threads, rules: Rules) -> Function:
@@ -38,6 +47,10 @@ def device_kernel(module: Module, name: str, each: Kernel, threads: Threads, rul
         return pooling_kernel(name, each, threads)
     if each.kind == "merge_rows":
         return merge_kernel(name, each, threads)
+    if each.kind == INDEX_ORDER:
+        return index_order_kernel(name, each, threads)
+    if each.kind == NO_ROWS:
+        return no_rows_kernel(name, each, threads)
     if takes_order(each):
         return order_kernel(name, each, threads)
     return small_convolution(name, each, threads) if is_small(each) else convolution_kernel(name, each, threads, rules)
@@ -47,6 +60,8 @@ def device_scratch(each: Kernel, threads: Threads, rules: Rules) -> int:
     """Bytes of scratch memory of a kernel; 0 for kinds without a generator of their own."""
     if takes_order(each):
         return order_scratch(each.spec, threads)
+    if each.kind == INDEX_ORDER:
+        return index_order_scratch(each.spec, threads)
     if each.kind == "fourier":
         return fourier_scratch(each.spec, threads)
     if each.kind not in CONVOLUTIONS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from core.device.fourier import fourier_units
+from core.device.index_orders import NO_ROWS
 from core.device.merging import merge_units
 from core.device.row_sums import finishing_blocks
 from core.device.row_teams import added_up, row_units, sums_room
@@ -17,7 +18,7 @@ from core.device.segments import Segment
 from core.device.threads import Threads
 from core.plan.data import Gather, Kernel, Rows, ScatterAdd
 
-__all__ = ["SPREAD", "blocks_of", "blocks_to_add_up", "blocks_to_reduce"]
+__all__ = ["SPREAD", "blocks_of", "blocks_to_add_up"]
 
 SPREAD = 8
 """Blocks for each processor in a launch of which no thread waits for others. All 2,048 threads of a processor."""
@@ -35,6 +36,10 @@ def blocks_of(each: Segment, launch: Threads) -> int:
         units = math.prod(one.out.shape)
     elif isinstance(one, Kernel) and one.kind == "fourier":
         units = fourier_units(one.spec, launch.on(each.blocks)) * launch.block
+    elif isinstance(one, ScatterAdd):
+        units = reducing_units(one)
+    elif isinstance(one, Kernel) and one.kind == NO_ROWS:
+        units = math.prod(one.views[0].shape)
     elif isinstance(one, Kernel) and one.kind == "merge_rows":
         units = merge_units(one)
     elif isinstance(one, Rows):
@@ -50,8 +55,3 @@ def blocks_to_add_up(each: Rows, first: Threads) -> int:
     sizes = [math.prod(view.shape) for view in each.views]
     sums = added_up(each, first).items()
     return sum(finishing_blocks(sizes[each.kernel.code[n].operand], teams, first) for n, teams in sums)
-
-
-def blocks_to_reduce(each: ScatterAdd, first: Threads) -> int:
-    """The blocks that reduce the rows of a scatter, whose positions were sorted on the threads of `first`."""
-    return max(1, min(SPREAD * first.blocks, -(-reducing_units(each) // first.block)))

@@ -20,6 +20,7 @@ from core.codegen.reductions import identity
 from core.codegen.step import Step
 from core.device.flow import write_loop
 from core.device.gpu import GPU
+from core.device.index_orders import with_orders
 from core.device.indexed import gather_kernel
 from core.device.kernels import device_kernel, device_scratch, has_kernel
 from core.device.launches import PARAMETERS, DeviceCode, Launch
@@ -28,10 +29,10 @@ from core.device.product import product_kernel, product_plan
 from core.device.row_teams import sums_room
 from core.device.rows import form_of, row_kernel, sums_kernel
 from core.device.rules import RULES, Rules
-from core.device.scatter import reduce_kernel, scatter_kernel, scatter_scratch, sorts
+from core.device.scatter import scatter_kernel, scatter_scratch, scatter_views
 from core.device.segments import Segment, segments_of, separated
 from core.device.sharing import share_kernel
-from core.device.spread import blocks_of, blocks_to_add_up, blocks_to_reduce
+from core.device.spread import blocks_of, blocks_to_add_up
 from core.device.stripes import write_striped
 from core.device.systems import SYSTEMS, system_kernel
 from core.device.threads import Threads
@@ -73,6 +74,7 @@ ANYWHERE = ("any", 0, 0)
 
 def write_device_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES) -> DeviceCode:
     """The step of a plan as launches of at most `blocks` blocks, of `block` threads each."""
+    plan = replace(plan, body=with_orders(plan.body))
     return _written(plan, segments_of(plan, blocks, rules), block, rules)[0]
 
 
@@ -81,6 +83,7 @@ def write_timed_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES) 
 
     Its results have the bits of those of `write_device_step`.
     """
+    plan = replace(plan, body=with_orders(plan.body))
     return _written(plan, separated(plan, segments_of(plan, blocks, rules)), block, rules)
 
 
@@ -134,9 +137,7 @@ class DeviceStep(Step):
         return [(alone, (product,)), *(self._launches(number, rest) if after else ())]
 
     def _launches(self, number: int, each: Segment) -> list[tuple[Launch | Multiplication, tuple[Instruction, ...]]]:
-        """Write one launch, or two: the second one adds up what the teams of a row kernel have, or what a scatter has
-        sorted.
-        """
+        """Write one launch, or two: the second one adds up what the teams of a row kernel have."""
         name, (one, *more) = f"step{number}", each.instructions or (None,)
         blocks = blocks_of(each, self.launch)
         first = self.launch.on(blocks)
@@ -147,12 +148,6 @@ class DeviceStep(Step):
             launches = [
                 self._launch(name, blocks, lambda: self.rows(rows, apart=True)),
                 self._launch(f"{name}_sums", last, lambda: self._add_up(rows, first)),
-            ]
-        elif alone and isinstance(one, ScatterAdd) and sorts(one, first):
-            scatter = one
-            launches = [
-                self._launch(name, blocks, lambda: self.scatter(scatter, apart=True)),
-                self._launch(f"{name}_reduce", blocks_to_reduce(scatter, first), lambda: self._reduce(scatter, first)),
             ]
         else:
             loops = any(isinstance(one, Loop | Branch) for one in each.instructions)
@@ -414,21 +409,17 @@ class DeviceStep(Step):
         end = I64(math.prod(each.out.shape)) if end is None else end
         self._call(name, views, [self.base(self.plan.error.root), I64(each.check), end])
 
-    def scatter(self, each: ScatterAdd, apart: bool = False) -> None:
-        """apart: as in `scatter_kernel`."""
-        key = ("scatter", apart, *_form_of_scatter(each))
-        name = self.function(key, "scatter", lambda name: scatter_kernel(name, each, self.launch, apart))
-        self._call_scatter(name, each, self.launch)
-
-    def _reduce(self, each: ScatterAdd, first: Threads) -> None:
-        """Reduce the rows of a scatter, whose positions were sorted on the threads of the launch `first`."""
-        key = ("reduce", first.blocks, *_form_of_scatter(each))
-        name = self.function(key, "reduce", lambda name: reduce_kernel(name, each, self.launch, first))
-        self._call_scatter(name, each, first)
-
-    def _call_scatter(self, name: str, each: ScatterAdd, first: Threads) -> None:
-        views = (each.x, each.index, each.out, *([each.rows] if each.rows is not None else []))
-        scratch = self.scratch(scatter_scratch(each, first))
+    def scatter(self, each: ScatterAdd) -> None:
+        views = scatter_views(each)
+        key = (
+            "scatter",
+            each.op,
+            each.order is None,
+            each.rows_check,
+            *((v.shape, v.dtype, v.root.place, v.offset) for v in views),
+        )
+        name = self.function(key, "scatter", lambda name: scatter_kernel(name, each, self.launch))
+        scratch = self.scratch(scatter_scratch(each, self.launch))
         self._call(name, views, [scratch, self.base(self.plan.error.root), I64(each.check)])
 
     def kernel(self, each: Kernel) -> None:
@@ -488,11 +479,6 @@ def _entry(step: DeviceStep, name: str) -> Function:
         with step.launch.alone(f):
             f.store(f.read(left, "int64"), word)
     return f
-
-
-def _form_of_scatter(each: ScatterAdd) -> tuple[object, ...]:
-    views = (each.x, each.index, each.out, *([each.rows] if each.rows is not None else []))
-    return each.op, each.rows_check, *((v.shape, v.dtype) for v in views)
 
 
 def _elements(each: Rows) -> int:

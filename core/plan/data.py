@@ -290,14 +290,18 @@ class ScatterAdd(Indexed):
     op:   "sum", or another reduction, which begins with its identity.
     rows: positions of the rows of x: ``x[o, rows[i], :]`` is added; None adds them in order.
     rows_check: number of the check of `rows`.
+    order: the order of the index, which then is not read, and its bounds (`core.device.index_orders`). If most results
+           have no rows, `out` is filled already.
     """
 
     op: str = "sum"
     rows: View | None = None
     rows_check: int = 0
+    order: tuple[View, View] | None = None
 
     def reads(self) -> Iterator[Root]:
-        yield from (self.x.root, self.index.root)
+        yield self.x.root
+        yield from (self.index.root,) if self.order is None else (each.root for each in self.order)
         if self.rows is not None:
             yield self.rows.root
 

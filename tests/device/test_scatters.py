@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from core.codegen.backend import CPU
-from core.device import ranks, scatter
+from core.device import index_orders, ranks, scatter
 from core.device.gpu import DEVICE_TARGET
 from core.device.ptx import cubin_of, has_linker, ptx_of
 from core.device.step import write_device_step
@@ -17,7 +17,8 @@ from core.device.threads import Threads
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import plan_block
-from core.plan.data import ScatterAdd
+from core.plan.data import Kernel, ScatterAdd, Sequence
+from core.plan.flow import Loop
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.device import emulator
@@ -53,7 +54,7 @@ def block_of(op: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], count: in
 @pytest.fixture(params=["looked through", "compared", "in buckets"])
 def form(request, monkeypatch):
     """Every way to find the rows of a result, for all sizes."""
-    monkeypatch.setattr(scatter, "FEW", 1 << 20 if request.param == "looked through" else 0)
+    monkeypatch.setattr(index_orders, "FEW", 1 << 20 if request.param == "looked through" else 0)
     monkeypatch.setattr(ranks, "MOST_COMPARED", 0 if request.param == "in buckets" else 1 << 20)
 
 
@@ -82,6 +83,70 @@ def test_rows_are_reduced_on_more_blocks_than_have_sorted_them(size):
     assert not ranks.is_short(count, Threads(sort.grid, 64)) and ranks.is_short(count, Threads(reduce.grid, 64))
     (wanted,) = native_interpreter(block, CPU)(Run(), *values)
     assert found.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("size", [90, 400, 1500])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_threads_that_reduce_several_elements_agree_with_the_cpu(form, size, dtype, monkeypatch):
+    monkeypatch.setattr(scatter, "MANY", 0)
+    monkeypatch.setattr(scatter, "_parts", lambda each, threads: 1)
+    block, values = scattering(100, size, 12, dtype=dtype)
+
+    (found,) = native_interpreter(block, EmulatedBackend(2, 64, rules=APART))(Run(), *values)
+
+    (wanted,) = native_interpreter(block, CPU)(Run(), *values)
+    assert found.tobytes() == wanted.tobytes()
+
+
+def summed(*indices: str) -> tuple[Block, list[np.ndarray]]:
+    """Rows scattered by each of these indices, one sum after the other; operands for it."""
+    b, rng = BlockBuilder(), np.random.default_rng(5)
+    x, like = b.param(TensorType((100, 3), "float32")), b.param(TensorType((40, 3), "float32"))
+    names = {each: b.param(TensorType((100,), "int64")) for each in dict.fromkeys(indices)}
+    block = b.build([b.emit("scatter_add_like", x, names[each], like) for each in indices])
+    return block, [
+        rng.standard_normal((100, 3)).astype("float32"),
+        np.zeros((40, 3), "float32"),
+        *(rng.integers(0, 40, 100) for _ in names),
+    ]
+
+
+def sorts_of(body: Sequence) -> list[Kernel]:
+    return [each for each in body.instructions if isinstance(each, Kernel) and each.kind == index_orders.INDEX_ORDER]
+
+
+@pytest.mark.parametrize("wrong", [None, 40])
+def test_scatters_with_the_same_index_share_its_order(wrong):
+    block, values = summed("a", "b", "a", "b", "b")
+    plan = plan_block(block, DEVICE_TARGET)
+    values[3][7] = values[3][7] if wrong is None else wrong
+
+    assert len(sorts_of(index_orders.with_orders(plan.body))) == 2
+    agree(block, values, EmulatedBackend(2, 64, rules=APART))
+    agree(block, values, EmulatedBackend(2, 64))
+
+
+def test_an_index_that_was_overwritten_is_sorted_again():
+    block, _ = summed("a", "b", "a")
+    one, other, last = plan_block(block, DEVICE_TARGET).body.instructions
+    overwrites = Kernel("any", None, (other.index, one.index))
+
+    ordered = index_orders.with_orders(Sequence((one, overwrites, last)))
+
+    assert len(sorts_of(ordered)) == 2
+    assert len(sorts_of(index_orders.with_orders(Sequence((one, last))))) == 1
+
+
+def test_a_loop_sorts_the_index_of_each_trip():
+    """A scatter behind a loop that has overwritten its index sorts it again, too."""
+    block, _ = summed("a", "a")
+    one, last = plan_block(block, DEVICE_TARGET).body.instructions
+    inner = Loop(Sequence((one,)), (), False, (), (), False, 1, (0, 0), outside=(one.index.root,))
+
+    _, loop, *rest = index_orders.with_orders(Sequence((one, inner, last))).instructions[1:]
+
+    assert len(sorts_of(loop.body)) == 1
+    assert len(sorts_of(Sequence(tuple(rest)))) == 1
 
 
 @pytest.mark.parametrize(("count", "size"), [(500, 2), (70, 3), (64, 1)])

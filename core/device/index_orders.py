@@ -1,0 +1,102 @@
+"""Scatters by a sorted index: the sort is an instruction of its own, which scatters with the same index share.
+
+Graph networks sum the edges of each node in every layer, forward and backward, with the same ids.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from core.device.buckets import padded_sums
+from core.ir.stop import poll
+from core.plan.data import Instruction, Kernel, Root, ScatterAdd, Sequence, View
+from core.plan.flow import Branch, Loop
+
+__all__ = ["INDEX_ORDER", "NO_ROWS", "IndexOrder", "NoRows", "is_sparse", "with_orders"]
+
+FEW = 32
+"""Rows, or results of a column, up to which each thread looks through the index."""
+
+SPARSE = 8
+"""Results for each row of x from which on those without rows are filled first."""
+
+INDEX_ORDER = "index_order"
+"""The kind of a kernel ``(index, order, bounds)``; see `IndexOrder`."""
+
+NO_ROWS = "no_rows"
+"""The kind of a kernel ``(out)``; see `NoRows`."""
+
+WORD = "int32"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOrder:
+    """The order of `count` positions of an index by the rows that they name, of `size`; equal ones keep their order.
+
+    order:  the positions in that order.
+    bounds: if most rows are named nowhere (`is_sparse`), the rows in that order; else where each row starts in it, and
+            the end.
+    dtype:  of the index, which counts from the end of the rows if it is negative.
+    """
+
+    dtype: str
+    count: int
+    size: int
+
+    @property
+    def bounds(self) -> int:
+        """Words of `bounds`. Prefix sums, which may make the starts in place, need some more."""
+        return self.count if is_sparse(self.count, self.size) else padded_sums(self.size + 2)
+
+
+@dataclass(frozen=True, slots=True)
+class NoRows:
+    """The result of a reduction of no rows, in `count` elements."""
+
+    dtype: str
+    op: str
+    count: int
+
+
+def is_sparse(count: int, size: int) -> bool:
+    """Whether most results of a scatter have no rows."""
+    return size >= SPARSE * count
+
+
+def with_orders(body: Sequence) -> Sequence:
+    """`body` with a sort before each scatter that needs one, unless an earlier one has sorted the same index."""
+    return Sequence(tuple(_ordered(body)))
+
+
+def _ordered(body: Sequence) -> Iterator[Instruction]:
+    known: dict[tuple[Root, int, IndexOrder], tuple[View, View]] = {}
+    for each in body.instructions:
+        poll()
+        if isinstance(each, ScatterAdd) and _sorts(each):
+            index = each.index
+            spec = IndexOrder(index.dtype, index.shape[0], each.out.shape[1])
+            key = (index.root, index.offset, spec)
+            if key not in known:
+                known[key] = _words(spec.count), _words(spec.bounds)
+                yield Kernel(INDEX_ORDER, spec, (index, *known[key]), 2, each.check, location=each.location)
+            if is_sparse(spec.count, spec.size):
+                none = NoRows(each.x.dtype, each.op, math.prod(each.out.shape))
+                yield Kernel(NO_ROWS, none, (each.out,), location=each.location)
+            each = replace(each, order=known[key])
+        elif isinstance(each, Loop):
+            each = replace(each, body=with_orders(each.body))
+        elif isinstance(each, Branch):
+            each = replace(each, yes=with_orders(each.yes), no=with_orders(each.no))
+        yield each
+        touched = {*each.writes(), *(each.outside if isinstance(each, Loop | Branch) else ())}
+        known = {key: order for key, order in known.items() if key[0] not in touched}
+
+
+def _sorts(each: ScatterAdd) -> bool:
+    return min(each.index.shape[0], each.out.shape[1]) > FEW
+
+
+def _words(count: int) -> View:
+    return View(Root(4 * count), WORD, (count,), (1,), 0)

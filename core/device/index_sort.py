@@ -1,0 +1,131 @@
+"""The order of an index by the rows that it names (`core.device.index_orders`) on many threads.
+
+Few positions are sorted by comparing all of them, others by buckets. Both keep the order of equal ones.
+"""
+
+from __future__ import annotations
+
+import math
+
+from core.codegen.gather_scatter import checked
+from core.codegen.llvm import I64, Function, IRValue, literal
+from core.codegen.reductions import identity
+from core.device.buckets import Buckets, buckets_room, shift_of
+from core.device.index_orders import IndexOrder, is_sparse
+from core.device.patch_tiles import total
+from core.device.ranks import LAST_KEY, Ranks, is_short, padded
+from core.device.threads import Threads
+from core.plan.data import Kernel
+
+__all__ = ["index_order_kernel", "index_order_scratch", "no_rows_kernel"]
+
+WORD = "int32"
+
+
+def index_order_scratch(spec: IndexOrder, threads: Threads) -> int:
+    """Bytes: the keys as they come and, if they are searched, as they are sorted; what buckets need."""
+    return 4 * (padded(spec.count) * (2 if _searches(spec, threads) else 1) + _buckets_room(spec, threads))
+
+
+def _buckets_room(spec: IndexOrder, threads: Threads) -> int:
+    """Words of a sort by buckets; 0 if keys are compared with all others."""
+    return 0 if is_short(spec.count, threads) else buckets_room(spec.count, spec.size, threads)
+
+
+def _searches(spec: IndexOrder, threads: Threads) -> bool:
+    """Whether the starts of rows are searched among the sorted keys. If each bucket is a row, the sort has them."""
+    by_rows = not is_short(spec.count, threads) and not shift_of(spec.count, spec.size)
+    return not is_sparse(spec.count, spec.size) and not by_rows
+
+
+def index_order_kernel(name: str, each: Kernel, threads: Threads) -> Function:
+    """``name(index, order, bounds, scratch, error, check)`` for all threads."""
+    names = ("index", "order", "bounds", "scratch", "error")
+    f = Function(name, [*((n, "ptr") for n in names), ("check", "int64")], noalias=False)
+    _Sort(f, each.spec, threads).write()
+    return f
+
+
+def no_rows_kernel(name: str, each: Kernel, threads: Threads) -> Function:
+    """``name(out, scratch, error, check)`` for all threads."""
+    f = Function(name, [("out", "ptr"), ("scratch", "ptr"), ("error", "ptr"), ("check", "int64")], noalias=False)
+    dtype, op = each.spec.dtype, each.spec.op
+    with f.loop(threads.number(f), I64(math.prod(each.views[0].shape)), threads.total) as at:
+        f.store(identity(op, dtype), f.at(f.param("out"), at, dtype))
+    return f
+
+
+class _Sort:
+    """Sorts the positions of an index. Keys are the rows that they name."""
+
+    def __init__(self, f: Function, spec: IndexOrder, threads: Threads) -> None:
+        self.f, self.spec, self.threads = f, spec, threads
+        self.keys, self.searches = f.param("scratch"), _searches(spec, threads)
+        own = padded(spec.count)
+        self.sorted = f.at(self.keys, I64(own), WORD) if self.searches else f.param("bounds")
+        rest = f.at(self.keys, I64(2 * own if self.searches else own), WORD)
+        starts = None if self.searches or is_sparse(spec.count, spec.size) else f.param("bounds")
+        by_buckets = _buckets_room(spec, threads) > 0
+        self.starts_known = starts is not None
+        self.buckets = Buckets(f, threads, self.keys, spec.count, spec.size, rest, starts) if by_buckets else None
+
+    def write(self) -> None:
+        self._read_keys()
+        self.threads.barrier(self.f)
+        self._sort()
+        if self.searches:
+            self.threads.barrier(self.f)
+            self._find_starts()
+
+    def _read_keys(self) -> None:
+        """Copy the index, counted from the front."""
+        f, spec = self.f, self.spec
+        with f.loop(self.threads.number(f), I64(spec.count), self.threads.total) as i:
+            key = checked(f, f.at(f.param("index"), i, spec.dtype), spec.dtype, spec.size)
+            self._put(key, self.keys, i)
+        if self.buckets is not None:
+            self.buckets.clear()
+        else:
+            behind = f.binary("add", self.threads.number(f), I64(spec.count))
+            with f.loop(behind, I64(padded(spec.count)), self.threads.total) as i:
+                f.store(literal(LAST_KEY, WORD), f.at(self.keys, i, WORD))
+
+    def _sort(self) -> None:
+        """Write the positions, and the keys that are needed, in order; equal keys in the order of the index."""
+        f = self.f
+
+        def put(i: IRValue, key: IRValue, at: IRValue) -> None:
+            if not self.starts_known:
+                self._put(key, self.sorted, at)
+            self._put(i, f.param("order"), at)
+
+        if self.buckets is not None:
+            self.buckets.sort(put)
+            return
+        ranks = Ranks(f, self.threads, self.spec.count)
+        with ranks.each() as (i, leads):
+            key = f.load(f.at(self.keys, i, WORD), WORD)
+            at = ranks.before(self.keys, i, key)
+            with f.when(leads):
+                put(i, key, at)
+
+    def _find_starts(self) -> None:
+        """The number of keys below each row, by halving."""
+        f, spec = self.f, self.spec
+        with f.loop(self.threads.number(f), I64(spec.size + 1), self.threads.total) as key:
+            low, high = f.slot("int64"), f.slot("int64")
+            f.write(I64(0), low)
+            f.write(I64(spec.count), high)
+            with f.loop(I64(0), I64(spec.count.bit_length())):
+                a, b = f.read(low, "int64"), f.read(high, "int64")
+                middle = f.op(f"lshr i64 {f.binary('add', a, b).name}, 1", "int64")
+                open = f.compare("icmp slt", a, b)
+                inside = f.select(open, middle, I64(0))
+                its = f.convert(f.load(f.at(self.sorted, inside, WORD), WORD), "int64")
+                less = f.binary("and", open, f.compare("icmp slt", its, key))
+                f.write(f.select(less, total(f, [middle], start=1), a), low)
+                f.write(f.select(f.binary("and", open, f.op(f"xor {less}, true", "bool")), middle, b), high)
+            self._put(f.read(low, "int64"), f.param("bounds"), key)
+
+    def _put(self, value: IRValue, array: IRValue, at: IRValue) -> None:
+        self.f.store(self.f.convert(value, WORD), self.f.at(array, at, WORD))
