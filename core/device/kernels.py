@@ -6,6 +6,8 @@ those of `core.codegen`, whose units the threads share (`core.device.step`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from core.codegen.llvm import Function
 from core.codegen.module import Module
 from core.device.convolution import convolution_kernel, convolution_scratch
@@ -18,6 +20,7 @@ from core.device.row_order import order_kernel, order_scratch, takes_order
 from core.device.rules import Rules
 from core.device.small_convolution import is_small, small_convolution, small_scratch
 from core.device.threads import Threads
+from core.device.transposition import transposition_kernel
 from core.plan.data import Kernel
 from core.plan.patches import PATCHED
 
@@ -25,12 +28,17 @@ __all__ = ["device_kernel", "device_scratch", "has_kernel", "sorts"]
 
 CONVOLUTIONS = frozenset(PATCHED.values())
 
-OWN = frozenset({"fourier", "merge_rows", INDEX_ORDER, NO_ROWS})
+GENERATORS: dict[str, Callable[[str, Kernel, Threads], Function]] = {
+    "merge_rows": merge_kernel,
+    "turn": transposition_kernel,
+    INDEX_ORDER: index_order_kernel,
+    NO_ROWS: no_rows_kernel,
+}
 
 
 def has_kernel(each: Kernel) -> bool:
     """Whether a device has a generator of its own for a kind of kernel."""
-    own = each.kind in CONVOLUTIONS or each.kind in POOLING or each.kind in OWN
+    own = each.kind in CONVOLUTIONS or each.kind in POOLING or each.kind in ("fourier", *GENERATORS)
     return own or takes_order(each)
 
 
@@ -45,12 +53,8 @@ def device_kernel(module: Module, name: str, each: Kernel, threads: Threads, rul
         return fourier_kernel(module, name, each, threads)
     if each.kind in POOLING:
         return pooling_kernel(name, each, threads)
-    if each.kind == "merge_rows":
-        return merge_kernel(name, each, threads)
-    if each.kind == INDEX_ORDER:
-        return index_order_kernel(name, each, threads)
-    if each.kind == NO_ROWS:
-        return no_rows_kernel(name, each, threads)
+    if each.kind in GENERATORS:
+        return GENERATORS[each.kind](name, each, threads)
     if takes_order(each):
         return order_kernel(name, each, threads)
     return small_convolution(name, each, threads) if is_small(each) else convolution_kernel(name, each, threads, rules)

@@ -16,6 +16,7 @@ from core.device.row_teams import added_up, row_units, sums_room
 from core.device.scatter import reducing_units
 from core.device.segments import Segment
 from core.device.threads import Threads
+from core.device.transposition import transposition_units
 from core.plan.data import Gather, Kernel, Rows, ScatterAdd
 
 __all__ = ["SPREAD", "blocks_of", "blocks_to_add_up"]
@@ -40,6 +41,8 @@ def blocks_of(each: Segment, launch: Threads) -> int:
         units = reducing_units(one)
     elif isinstance(one, Kernel) and one.kind == NO_ROWS:
         units = math.prod(one.views[0].shape)
+    elif isinstance(one, Kernel) and one.kind == "turn":
+        units = transposition_units(one.spec) * launch.block
     elif isinstance(one, Kernel) and one.kind == "merge_rows":
         units = merge_units(one)
     elif isinstance(one, Rows):

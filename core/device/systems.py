@@ -16,7 +16,7 @@ from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.reductions import combine, identity
 from core.codegen.vector_slices import move
-from core.device.threads import WARP, Threads, block_number, one_block
+from core.device.threads import WARP, Threads, block_number, in_bundles, one_block
 from core.plan.systems import Cholesky, Elimination, Triangle
 
 if TYPE_CHECKING:
@@ -24,11 +24,23 @@ if TYPE_CHECKING:
 
 __all__ = ["SYSTEMS", "Block", "system_kernel", "system_units", "system_waits"]
 
-COLUMNS = 32
-"""Right-hand sides of a system that a block solves at a time."""
+COLUMNS = (8, 32)
+"""Right-hand sides of a system that a block solves at a time: few if all blocks then work at the same time."""
+
+UNITS = 128
+"""Blocks that surely work at the same time."""
+
+TOGETHER = 4
+"""Rows of a solution from which a thread subtracts products together."""
 
 PANEL = 16
 """Columns of a panel, or rows of a solution, whose numbers a thread has in registers."""
+
+TILE = 256
+"""Rows of a panel in shared memory."""
+
+ROWS_BYTES = 16
+"""Bytes of the numbers of one column, from which a warp subtracts products together."""
 
 
 class Block:
@@ -71,14 +83,22 @@ def system_kernel(name: str, each: Kernel, launch: Threads) -> Function:
 
 def system_units(each: Kernel) -> int:
     """How many blocks can work at a time: on a matrix, or some columns of its right-hand side, each."""
-    groups = -(-each.spec.k // COLUMNS) if isinstance(each.spec, Triangle) else 1
+    groups = -(-each.spec.k // _columns(each.spec)) if isinstance(each.spec, Triangle) else 1
     return each.spec.batch * groups
+
+
+def _columns(spec: Triangle) -> int:
+    """Right-hand sides of a system that a block solves at a time."""
+    few, most = COLUMNS
+    return few if spec.batch * -(-spec.k // few) <= UNITS else most
 
 
 def system_waits(each: Kernel) -> int:
     """Barriers of a block for one unit: most of them once for each row, or for each panel."""
     panels = -(-each.spec.n // PANEL)
-    return {"cholesky": 3 * each.spec.n + panels, "eliminate": 7 * each.spec.n + 2 * panels}.get(each.kind, 2 * panels)
+    return {"cholesky": 8 * panels + 3 * each.spec.n, "eliminate": 7 * each.spec.n + 2 * panels}.get(
+        each.kind, 2 * panels
+    )
 
 
 def _minus_product(f: Function, value: IRValue, a: IRValue, b: IRValue) -> IRValue:
@@ -89,41 +109,168 @@ def _minus_product(f: Function, value: IRValue, a: IRValue, b: IRValue) -> IRVal
 
 
 def _cholesky(block: Block, spec: Cholesky, matrix: IRValue) -> None:
-    """``(x, out)``: the columns one after another, each subtracted from those to its right."""
-    f, n, dtype = block.f, spec.n, spec.dtype
-    x, out = move(f, f.param("x"), dtype, (matrix, spec.x[0])), move(f, f.param("out"), dtype, (matrix, n * n))
-    at = lambda row, column: move(f, out, dtype, (row, n), (column, 1))
-    with f.loop(block.warp, I64(n), block.warps) as row, f.loop(block.lane, I64(n), WARP) as column:
-        lower = f.compare("icmp sle", column, row)
-        place = f.select(lower, column, row)  # the upper triangle of x is not read
-        value = f.load(move(f, x, dtype, (row, spec.x[1]), (place, spec.x[2])), dtype)
-        f.store(f.select(lower, value, literal(0, dtype)), at(row, column))
-    block.meet()
-    with f.loop(I64(0), I64(n), PANEL) as first:
-        end = f.intrinsic("smin", f.binary("add", first, I64(PANEL)), I64(n))
-        with f.loop(first, end) as j:
-            pivot = f.load(at(j, j), dtype)
+    """``(x, out)``: see `_Factor`."""
+    _Factor(block, spec, matrix).write()
+
+
+class _Factor:
+    """Writes a Cholesky factor, a panel of columns after the other.
+
+    One warp factors the square of the panel on the diagonal: a thread has a row of it. Then a thread has a row of the
+    panel below, and all threads subtract its products from the columns to its right, some rows of a warp at a time.
+    What they share is in shared memory: the square by columns, and rows of the panel, `TILE` of them.
+    """
+
+    def __init__(self, block: Block, spec: Cholesky, matrix: IRValue) -> None:
+        self.block, self.spec, self.f, self.n, self.dtype = block, spec, block.f, spec.n, spec.dtype
+        f, n, dtype = block.f, spec.n, spec.dtype
+        self.x = move(f, f.param("x"), dtype, (matrix, spec.x[0]))
+        self.out = move(f, f.param("out"), dtype, (matrix, n * n))
+        self.square = block.team.shared(f, (PANEL * PANEL + TILE * (PANEL + 1)) * itemsize(dtype))
+        self.tile = f.at(self.square, I64(PANEL * PANEL), dtype)
+
+    def at(self, row: IRValue, column: IRValue) -> IRValue:
+        return move(self.f, self.out, self.dtype, (row, self.n), (column, 1))
+
+    def of_square(self, row: int | IRValue, column: int) -> IRValue:
+        row = I64(row) if isinstance(row, int) else row
+        return self.f.at(self.square, self._plus(row, column * PANEL), self.dtype)
+
+    def of_tile(self, row: IRValue, column: IRValue | int) -> IRValue:
+        """Rows begin in different banks of shared memory."""
+        column = I64(column) if isinstance(column, int) else column
+        return move(self.f, self.tile, self.dtype, (row, PANEL + 1), (column, 1))
+
+    def write(self) -> None:
+        block, f, n = self.block, self.f, self.n
+        self._copy()
+        block.meet()
+        with f.loop(I64(0), I64(n), PANEL) as first:
+            end = f.intrinsic("smin", self._plus(first, PANEL), I64(n))
+            with f.when(f.compare("icmp eq", block.warp, I64(0))):
+                self._factor_square(first, end)
+            block.meet()
+            with f.loop(end, I64(n), TILE) as start:
+                self._load_tile(first, start)
+                block.meet()
+                self._solve_tile(start)
+                block.meet()
+                self._store_tile(first, start)
+                block.meet()
+            rows = f.binary("sub", I64(n), end)
+            tiles = f.op(f"udiv {self._plus(rows, TILE - 1)}, {TILE}", "int64")
+            with f.loop(I64(0), tiles) as number:  # the last one first, which is there
+                back = f.binary("sub", tiles, self._plus(number, 1))
+                start = f.binary("add", end, f.op(f"mul nsw {back}, {TILE}", "int64"))
+                with f.when(f.compare("icmp sgt", number, I64(0))):
+                    block.meet()
+                    self._load_tile(first, start)
+                    block.meet()
+                self._subtract_tile(first, start)
+            block.meet()
+
+    def _plus(self, value: IRValue, more: int) -> IRValue:
+        return self.f.binary("add", value, I64(more)) if more else value
+
+    def _copy(self) -> None:
+        """The lower triangle; the other one of x is not read, and the result has zeros there."""
+        block, f, dtype = self.block, self.f, self.dtype
+        with f.loop(block.warp, I64(self.n), block.warps) as row, f.loop(block.lane, I64(self.n), WARP) as column:
+            lower = f.compare("icmp sle", column, row)
+            place = f.select(lower, column, row)
+            steps = (row, self.spec.x[1]), (place, self.spec.x[2])
+            value = f.load(move(f, self.x, dtype, *steps), dtype)
+            f.store(f.select(lower, value, literal(0, dtype)), self.at(row, column))
+
+    def _factor_square(self, first: IRValue, end: IRValue) -> None:
+        """A thread has a row, with the numbers behind the diagonal for the sake of equal code. Behind the last row of
+        the matrix there are rows of the identity."""
+        block, f, dtype = self.block, self.f, self.dtype
+        own = f.op(f"and {block.lane}, {PANEL - 1}", "int64")
+        row = f.binary("add", first, own)
+        exists = f.compare("icmp slt", row, end)
+        values = []
+        for k in range(PANEL):
+            lower = f.binary("and", exists, f.compare("icmp sge", own, I64(k)))
+            given = f.load(self.at(f.select(lower, row, first), f.select(lower, self._plus(first, k), first)), dtype)
+            other = f.select(f.compare("icmp eq", own, I64(k)), literal(1, dtype), literal(0, dtype))
+            values.append(f.select(lower, given, other))
+        wrong = literal(False, "bool")
+        for j in range(PANEL):
+            with f.when(f.compare("icmp eq", block.lane, I64(j))):
+                f.store(values[j], self.of_square(j, j))
+            block.team.warp_barrier(f)
+            pivot = f.load(self.of_square(j, j), dtype)
+            wrong = f.binary("or", wrong, f.op(f"xor {f.compare('fcmp ogt', pivot, literal(0, dtype))}, true", "bool"))
             root = f.intrinsic("sqrt", pivot)
-            block.meet()
-            after = f.binary("add", j, I64(1))
-            with f.when(block.first):
-                f.store(root, at(j, j))
-                positive = f.compare("fcmp ogt", pivot, literal(0, dtype))
-                with f.when(f.op(f"xor {positive}, true", "bool")):
-                    fail(f, f.param("error"), f.param("check"))
-            with f.loop(f.binary("add", after, block.number), I64(n), block.total) as row:
-                f.store(f.binary("fdiv", f.load(at(row, j), dtype), root), at(row, j))
-            block.meet()
-            with (
-                _of_panel(block, first, after, end, n) as (row, column),
-                f.when(f.compare("icmp sle", column, row)),
-            ):
-                place, product = at(row, column), (f.load(at(row, j), dtype), f.load(at(column, j), dtype))
-                f.store(_minus_product(f, f.load(place, dtype), *product), place)
-            block.meet()
-        _subtract_panel(
-            block, dtype, n, first, end, at, lambda k, column: at(column, k), lambda row: f.binary("add", row, I64(1))
-        )
+            values[j] = f.select(f.compare("icmp eq", own, I64(j)), root, f.binary("fdiv", values[j], root))
+            block.team.warp_barrier(f)
+            with f.when(f.compare("icmp slt", block.lane, I64(PANEL))):
+                f.store(values[j], self.of_square(own, j))
+            block.team.warp_barrier(f)
+            for k in range(j + 1, PANEL):
+                values[k] = _minus_product(f, values[k], values[j], f.load(self.of_square(k, j), dtype))
+        with f.when(f.binary("and", wrong, f.compare("icmp eq", block.lane, I64(0)))):
+            fail(f, f.param("error"), f.param("check"))
+        with f.when(f.binary("and", exists, f.compare("icmp slt", block.lane, I64(PANEL)))):
+            for k in range(PANEL):
+                with f.when(f.compare("icmp sge", own, I64(k))):
+                    f.store(values[k], self.at(row, self._plus(first, k)))
+
+    @contextmanager
+    def _each_of_tile(self, first: IRValue, start: IRValue) -> Iterator[tuple[IRValue, IRValue]]:
+        """(address in the matrix, address in the tile) of the numbers of the panel from row `start` on."""
+        block, f = self.block, self.f
+        column = f.op(f"urem {block.number}, {PANEL}", "int64")
+        above = f.op(f"udiv {block.number}, {PANEL}", "int64")
+        count = f.intrinsic("smin", f.binary("sub", I64(self.n), start), I64(TILE))
+        with f.loop(above, count, block.total // PANEL) as row:
+            yield self.at(f.binary("add", start, row), f.binary("add", first, column)), self.of_tile(row, column)
+
+    def _load_tile(self, first: IRValue, start: IRValue) -> None:
+        with self._each_of_tile(first, start) as (there, here):
+            self.f.store(self.f.load(there, self.dtype), here)
+
+    def _store_tile(self, first: IRValue, start: IRValue) -> None:
+        with self._each_of_tile(first, start) as (there, here):
+            self.f.store(self.f.load(here, self.dtype), there)
+
+    def _solve_tile(self, start: IRValue) -> None:
+        """Only whole panels have rows below them."""
+        block, f, dtype = self.block, self.f, self.dtype
+        count = f.intrinsic("smin", f.binary("sub", I64(self.n), start), I64(TILE))
+        with f.loop(block.number, count, block.total) as row:
+            values = [f.load(self.of_tile(row, k), dtype) for k in range(PANEL)]
+            for j in range(PANEL):
+                values[j] = f.binary("fdiv", values[j], f.load(self.of_square(j, j), dtype))
+                for k in range(j + 1, PANEL):
+                    values[k] = _minus_product(f, values[k], values[j], f.load(self.of_square(k, j), dtype))
+            for k, value in enumerate(values):
+                f.store(value, self.of_tile(row, k))
+
+    def _subtract_tile(self, first: IRValue, start: IRValue) -> None:
+        """Subtract products from the columns whose rows of the panel are in the tile."""
+        block, f, dtype, last = self.block, self.f, self.dtype, I64(self.n - 1)
+        together = ROWS_BYTES // itemsize(dtype)
+        own = f.binary("add", start, f.op(f"mul nsw {block.warp}, {together}", "int64"))
+        with f.loop(own, I64(self.n), block.warps * together) as top:
+            rows = [self._plus(top, r) for r in range(together)]
+            exist = [f.compare("icmp slt", row, I64(self.n)) for row in rows]
+            read = [f.select(one, row, top) for one, row in zip(exist, rows, strict=True)]  # not those of other warps
+            factors = [[f.load(self.at(row, self._plus(first, k)), dtype) for k in range(PANEL)] for row in read]
+            right = self._plus(f.intrinsic("smin", self._plus(start, TILE - 1), f.intrinsic("smin", rows[-1], last)), 1)
+            with f.loop(f.binary("add", start, block.lane), right, WARP) as column:
+                inside = [
+                    f.binary("and", one, f.compare("icmp sle", column, r)) for one, r in zip(exist, rows, strict=True)
+                ]
+                values = [f.load(self.at(row, column), dtype) for row in read]
+                place = f.binary("sub", column, start)
+                others = [f.load(self.of_tile(place, k), dtype) for k in range(PANEL)]
+                for each, value, row, writes in zip(factors, values, rows, inside, strict=True):
+                    for factor, other in zip(each, others, strict=True):
+                        value = _minus_product(f, value, factor, other)
+                    with f.when(writes):
+                        f.store(value, self.at(row, column))
 
 
 @contextmanager
@@ -138,22 +285,20 @@ def _of_panel(block: Block, first: IRValue, after: IRValue, end: IRValue, n: int
 
 
 def _subtract_panel(
-    block: Block, dtype: str, n: int, first: IRValue, end: IRValue,
-    at: Callable[[IRValue, IRValue], IRValue], right: Callable[[IRValue, IRValue], IRValue],
-    end_of: Callable[[IRValue], IRValue],
-) -> None:  # fmt: skip
-    """Subtract the products of a whole panel from what follows its rows and columns, up to `end_of` a row.
+    block: Block, dtype: str, n: int, first: IRValue, end: IRValue, at: Callable[[IRValue, IRValue], IRValue]
+) -> None:
+    """Subtract the products of a whole panel from what follows its rows and columns.
 
-    at: the address of a row and a column. right: that of the other factor of a column of the panel and a later column.
+    at: the address of a row and a column.
     """
     f = block.f
     panel = [f.binary("add", first, I64(k)) for k in range(PANEL)]
     with f.loop(f.binary("add", end, block.warp), I64(n), block.warps) as row:
         factors = [f.load(at(row, k), dtype) for k in panel]
-        with f.loop(f.binary("add", end, block.lane), end_of(row), WARP) as column:
+        with f.loop(f.binary("add", end, block.lane), I64(n), WARP) as column:
             value = f.load(at(row, column), dtype)
             for k, factor in zip(panel, factors, strict=True):
-                value = _minus_product(f, value, factor, f.load(right(k, column), dtype))
+                value = _minus_product(f, value, factor, f.load(at(k, column), dtype))
             f.store(value, at(row, column))
     block.meet()
 
@@ -209,7 +354,7 @@ def _eliminate(block: Block, spec: Elimination, matrix: IRValue) -> None:
                 known.append(value)
                 f.store(value, at(row, column))
         block.meet()
-        _subtract_panel(block, dtype, n, first, end, at, at, lambda row: I64(n))
+        _subtract_panel(block, dtype, n, first, end, at)
     with f.when(block.first):
         f.store(f.read(sign, dtype), f.at(f.param("sign"), matrix, dtype))
 
@@ -246,12 +391,13 @@ def _substitute(block: Block, spec: Triangle, unit: IRValue) -> None:
     its number of the diagonal at the end.
     """
     f, n, k, dtype = block.f, spec.n, spec.k, spec.dtype
-    groups = -(-k // COLUMNS)
-    width = min(COLUMNS, 1 << (k - 1).bit_length())
+    most = _columns(spec)
+    groups = -(-k // most)
+    width = min(most, 1 << (k - 1).bit_length())
     matrix = f.op(f"udiv {unit}, {groups}", "int64")
     group = f.op(f"urem {unit}, {groups}", "int64")
     own, down = f.op(f"urem {block.number}, {width}", "int64"), f.op(f"udiv {block.number}, {width}", "int64")
-    column, rows = f.binary("add", f.op(f"mul nsw {group}, {COLUMNS}", "int64"), own), block.total // width
+    column, rows = f.binary("add", f.op(f"mul nsw {group}, {most}", "int64"), own), block.total // width
     inside = f.compare("icmp slt", column, I64(k))
     t = lambda i, j: f.load(move(f, f.param("t"), dtype, (matrix, spec.t[0]), (i, spec.t[1]), (j, spec.t[2])), dtype)
     ordered = lambda i: f.load(move(f, f.param("order"), "int64", (matrix, spec.order), (i, 1)), "int64")
@@ -291,12 +437,17 @@ def _substitute(block: Block, spec: Triangle, unit: IRValue) -> None:
         with f.when(inside):
             solved = [divided(f.load(at(i), dtype), i) for i in panel]
             start = f.binary("add", f.binary("add", first, I64(PANEL)), down)
-            with f.loop(start, I64(n), rows) as number:
-                row = row_of(number)
-                value = f.load(at(row), dtype)
+
+            def subtract(numbers: list[IRValue], panel: list[IRValue] = panel, solved: list[IRValue] = solved) -> None:
+                later = [row_of(number) for number in numbers]
+                values = [f.load(at(row), dtype) for row in later]  # all loads first
                 for i, known in zip(panel, solved, strict=True):
-                    value = _minus_product(f, value, t(row, i), known)
-                f.store(value, at(row))
+                    factors = [t(row, i) for row in later]
+                    values = [_minus_product(f, v, factor, known) for v, factor in zip(values, factors, strict=True)]
+                for row, value in zip(later, values, strict=True):
+                    f.store(value, at(row))
+
+            in_bundles(f, start, I64(n), rows, TOGETHER, subtract)
         block.meet()
     if not spec.unit:
         with f.when(inside), f.loop(down, I64(n), rows) as i:

@@ -12,10 +12,12 @@ import pytest
 
 from core.autodiff.adjoint import vjp
 from core.compiler.compile import optimize
-from core.device import step
+from core.device import step, systems
 from core.device.gpu import DEVICE_TARGET
+from core.device.ptx import cubin_of, has_linker, ptx_of
 from core.device.rules import Rules
 from core.device.segments import segments_of
+from core.device.step import write_device_step
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
@@ -27,6 +29,7 @@ from tests.core.codegen.stepwise import block_of
 from tests.core.codegen.test_systems import close, definite, noise
 from tests.device.emulator import EmulatedBackend, compiler
 from tests.device.test_emulated import SCOPES, agree
+from tests.device.test_products import APART
 from tests.device.test_stripes import launches_of_many_sizes
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
@@ -60,9 +63,29 @@ def test_a_cholesky_factor_times_its_transpose_is_the_matrix(n, dtype):
     close(wide @ wide.swapaxes(1, 2), x, dtype, n)
 
 
+@pytest.mark.parametrize(("n", "dtype"), [(70, "float32"), (83, "float64")])
+def test_a_matrix_with_more_rows_than_a_tile_has_a_cholesky_factor(n, dtype, monkeypatch):
+    monkeypatch.setattr(systems, "TILE", 20)
+
+    test_a_cholesky_factor_times_its_transpose_is_the_matrix(n, dtype)
+
+
+@pytest.mark.skipif(not has_linker(), reason="no nvJitLink")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_large_factor_needs_no_memory_for_registers(dtype):
+    block = planned(block_of("cholesky_factor", np.zeros((300, 300), dtype)), "cholesky")
+    code = write_device_step(plan_block(block, DEVICE_TARGET), 132, 256, APART)
+
+    assert cubin_of(ptx_of(code, "sm_90"), "sm_90").spilled == 0
+    assert max(each.shared for each in code.launches) <= 48 << 10
+
+
 @pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("units", [0, 128])
 @pytest.mark.parametrize(("n", "k", "unit"), [(1, 1, False), (9, 3, True), (16, 5, False), (37, 70, False)])
-def test_the_solution_of_a_triangular_system_fulfils_it(n, k, unit, upper):
+def test_the_solution_of_a_triangular_system_fulfils_it(n, k, unit, units, upper, monkeypatch):
+    """A block solves few columns, or many."""
+    monkeypatch.setattr(systems, "UNITS", units)
     x = noise("float64", n, n) / n + np.eye(n)
     part = np.triu(x, unit) if upper else np.tril(x, -unit)
     ignored = np.where((np.triu if upper else np.tril)(np.ones((n, n)), (1 if upper else -1) * unit) > 0, 0, np.nan)
