@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 
 from core.device.driver import Driver, Memory, Stream
@@ -16,13 +14,13 @@ __all__ = ["SharedArena"]
 class SharedArena:
     """One arena, as large as the largest that was ever asked for, and the stream of all runs.
 
-    The lock of its `lent` is also what keeps the launches of a run together.
+    lock: whoever gives work to the stream holds it, which also keeps the launches of a run together.
     """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._memory: Memory | None = None
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     @cached_property
     def stream(self) -> Stream:
@@ -37,10 +35,10 @@ class SharedArena:
     @property
     def idle_bytes(self) -> int:
         """Bytes that `free_idle` would free."""
-        return 0 if self._lock.locked() else self.nbytes
+        return 0 if self.lock.locked() else self.nbytes
 
     def make_room(self, nbytes: int, run: Run) -> None:
-        """Check that `lent` may allocate what it lacks for `nbytes` bytes. Raises OutOfMemory.
+        """Check that `at_least` may allocate what it lacks for `nbytes` bytes. Raises OutOfMemory.
 
         An arena that is too small is freed, since both of them may not fit at once.
         """
@@ -48,22 +46,20 @@ class SharedArena:
             self.free_idle()
             run.require(nbytes, "the step")
 
-    @contextmanager
-    def lent(self, nbytes: int) -> Iterator[Memory]:
-        """At least `nbytes` bytes for the work that is given to the stream inside the context. Raises DeviceFull."""
-        with self._lock:
-            if self._memory is None or self._memory.nbytes < nbytes:
-                self._free()  # first: both may not fit at once
-                self._memory = self._driver.allocate(max(nbytes, 1))
-            yield self._memory
+    def at_least(self, nbytes: int) -> Memory:
+        """An arena of at least `nbytes` bytes, for who holds the lock. Raises DeviceFull."""
+        if self._memory is None or self._memory.nbytes < nbytes:
+            self._free()  # first: both may not fit at once
+            self._memory = self._driver.allocate(max(nbytes, 1))
+        return self._memory
 
     def free_idle(self) -> None:
-        """Free the arena, unless it is lent."""
-        if self._lock.acquire(blocking=False):
+        """Free the arena, unless work is given."""
+        if self.lock.acquire(blocking=False):
             try:
                 self._free()
             finally:
-                self._lock.release()
+                self.lock.release()
 
     def _free(self) -> None:
         if self._memory is not None:

@@ -252,9 +252,10 @@ class DeviceBoundStep:
             turn.left = None
         for each in self._keys:
             self._put(turn, each, key_of(seed, step))
-        for start, end in _spans(turn.written):
-            stream.copy(turn.device.address + start, turn.pinned.address + start, end - start)
-        del turn.written[len(turn.written) - len(self._keys) :]  # a step that runs again has the same feeds
+        if turn.written:
+            for start, end in _spans(turn.written):
+                stream.copy(turn.device.address + start, turn.pinned.address + start, end - start)
+            del turn.written[len(turn.written) - len(self._keys) :]  # a step that runs again has the same feeds
         try:
             return self._region.begin(turn.given, run, turn.counted)
         except DeviceFault:

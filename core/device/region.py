@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any
@@ -76,6 +76,7 @@ class DeviceRegion:
         self._stack_sizes = self._first_sizes
         self._stacks: list[Memory] = []
         self._reports, self._has_loops = reports(plan), has_loops(plan)
+        self._first_want = CONTROL_WORDS + self._arrays + 2
         self._copy_words = copy_words
         self._stream = arena.stream
         self._lock = threading.Lock()
@@ -188,11 +189,12 @@ class DeviceRegion:
 
     def _give_once(self, begun: DeviceRun) -> None:
         """Raises DeviceFull."""
-        arrays, run = begun.arrays, begun.run
-        self._arena.make_room(self.arena_bytes, run)
+        arrays, run, nbytes = begun.arrays, begun.run, self.code.arena_bytes
+        self._arena.make_room(nbytes, run)
         if arrays.words is None:
             arrays.words = Words.make(self.driver, self._count)
-        self._make_stacks(run)
+        if self._stack_sizes:
+            self._make_stacks(run)
         words, begun.events = arrays.words, [] if run.times is not None and self._timed else None
         words.of_stop[STOP] = 0
         if self._has_loops or arrays.changed or not words.valid:
@@ -200,9 +202,10 @@ class DeviceRegion:
             if not self._has_loops:
                 self._stream.copy(words.device.address, words.sent.address, words.sent.nbytes)
         arrays.changed, words.valid = False, False
-        with self._arena.lent(self.arena_bytes) as arena:
-            begun.watch()
-            self._launch(arrays, words, arena, begun.events)
+        with self._arena.lock:
+            if self._has_loops:
+                begun.watch()
+            self._launch(arrays, words, self._arena.at_least(nbytes), begun.events)
             for copy in begun.leaving:
                 self._stream.copy(*copy)
             arrays.ended = self._stream.record(again=arrays.ended)
@@ -225,11 +228,9 @@ class DeviceRegion:
 
     def _found(self, begun: DeviceRun) -> tuple[int, list[int]]:
         """The error word of a run that has ended, and the bytes that each stack wanted."""
-        words, run = begun.arrays.words, begun.run
+        words, run, error = begun.arrays.words, begun.run, 0
         assert words is not None, "the run has begun"
-        if not self._reports:
-            error = 0
-        else:
+        if self._reports:
             error = int(words.of_back[ERROR])
             if self._has_loops and words.of_stop[STOP] and not error:
                 error = STOPPED
@@ -242,7 +243,7 @@ class DeviceRegion:
                 for part, spent in groupby(spans, key=itemgetter(0)):
                     seconds = sum(after.seconds_since(before) for _, (before, after) in spent)
                     run.times.add_together(part, seconds)  # two launches of one instruction are one call
-        return error, [int(word) for word in words.of_back[CONTROL_WORDS + self._arrays + 2 : self._count : 3]]
+        return error, words.of_back[self._first_want : self._count : 3].tolist() if self._stack_sizes else []
 
     def _launch(self, arrays: DeviceArrays, words: Words, arena: Memory, events: list[Event] | None) -> None:
         """Give the work of a run to the stream: as a graph, from the second run at the same addresses on.
@@ -251,8 +252,8 @@ class DeviceRegion:
         events: receives the moments before, between and after the launches, which then are no graph.
         """
         self.launched += 1
-        graphs = arrays.graphs
-        products = [self._addresses(each, arena, arrays.addresses) for each in self._products]
+        graphs, addresses = arrays.graphs, arrays.addresses
+        products = [self._addresses(each, arena, addresses) for each in self._products]
         if events is not None:
             self._work(words, arena, products, events)
             return
@@ -360,12 +361,13 @@ class DeviceRun:
     leaving: Sequence[tuple[int, int, int]] = ()
     events: list[Event] | None = None
     repeated: bool = False
-    _watch: ExitStack = field(default_factory=ExitStack)
+    _watch: ExitStack | None = None
 
     def watch(self) -> None:
-        """From now on the stop word is set as soon as the limits of the run are exceeded, if anything reads it."""
+        """From now on the stop word, which the code reads, is set as soon as the limits of the run are exceeded."""
         limits, words = self.run.limits, self.arrays.words
-        if self.region._has_loops and words is not None and (limits.deadline, limits.should_stop) != (None, None):
+        if words is not None and (limits.deadline, limits.should_stop) != (None, None):
+            self._watch = ExitStack()
             self._watch.enter_context(watched(words.of_stop, self.run))
 
     def end(self) -> None:
@@ -390,4 +392,5 @@ class DeviceRun:
             if self.arrays.ended is not None:
                 self.arrays.ended.synchronize()
         finally:
-            self._watch.close()
+            if self._watch is not None:
+                self._watch.close()
