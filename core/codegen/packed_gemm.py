@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from core.codegen.cpus import cpu
 from core.codegen.llvm import itemsize
 from core.codegen.machine import lanes
-from core.codegen.tile import tile_of
+from core.codegen.tile import most_vectors, tile_of
 from core.ir.errors import InternalError
 from core.plan.data import Gemm, RowKernel, View
 
@@ -15,6 +16,7 @@ __all__ = [
     "PackedGemm",
     "has_blocks",
     "is_packed",
+    "most_steps",
     "packed_gemm_of",
     "packs",
     "sums_bytes",
@@ -22,7 +24,10 @@ __all__ = [
 ]
 
 DEPTH = 512
-"""Most steps along k in one block, whose sums are then added to the result: so much of a panel stays in the cache."""
+"""Most steps along k in one block, whose sums are then added to the result."""
+
+PANEL_BYTES = 2**16
+"""Most bytes of a panel in such a block: each tile of rows reads them again, from the second cache."""
 
 PARTS = 16
 """Panels of all bands that a result should have, so that threads share the work evenly."""
@@ -146,7 +151,7 @@ class PackedGemm:
     @property
     def depth(self) -> int:
         """Steps along k in one block: whole vectors, and the same number in all blocks but the last."""
-        blocks = math.ceil(self.k / DEPTH)
+        blocks = math.ceil(self.k / most_steps())
         return min(self.k, math.ceil(self.k / blocks / 16) * 16)
 
 
@@ -167,7 +172,12 @@ def packs(each: Gemm) -> bool:
 def has_blocks(each: Gemm) -> bool:
     """Whether the sums of this product are added up in several blocks along k: they are stored in between."""
     terms = each.a.shape[-1] // 2 if each.a.dtype == "bfloat16" else each.a.shape[-1]
-    return terms > DEPTH
+    return terms > most_steps()
+
+
+def most_steps() -> int:
+    """Most steps along k in one block."""
+    return min(DEPTH, PANEL_BYTES // (most_vectors() * cpu().vector_bytes))
 
 
 def packed_gemm_of(each: Gemm, threads: int = 1) -> PackedGemm | None:

@@ -8,24 +8,30 @@ from core.codegen.cpus import cpu
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.vector_slices import mask
 
-__all__ = ["dot_pairs", "tile", "tile_of"]
+__all__ = ["dot_pairs", "most_vectors", "tile", "tile_of"]
 
 
-SUMS = 12
-"""Sums that a tile should have: an addition waits for the one before it, while two others start in each cycle."""
+SUMS = {16: 12, 32: 20}
+"""Sums that a tile should have, by the number of registers: an addition waits for the one before it, while two others
+start in each cycle, and with more sums each number of the operands is used more often."""
+
+
+def most_vectors() -> int:
+    """Vectors in a row of a tile, if the result has as many."""
+    return 4 if cpu().registers == 32 else 2
 
 
 def tile_of(m: int, n: int, width: int) -> tuple[int, int]:
     """The rows of a tile and the vectors of one row: as many as the registers hold next to the operands."""
     registers = cpu().registers
     vectors = -(-n // width)
-    wide = min(vectors, 4 if registers == 32 else 2)
+    wide = min(vectors, most_vectors())
     if vectors % wide and vectors % 3 == 0 and registers == 32:
         wide = 3
     most = min((registers - wide - 2) // wide, 12, m)
     tiles = -(-m // most)
     for rows in range(most, most * 2 // 3 - 1, -1):
-        if m % rows == 0 and (rows == most or rows * wide >= SUMS):
+        if m % rows == 0 and (rows == most or rows * wide >= SUMS[registers]):
             return rows, wide  # all tiles have the same height: one function body less to compile
     return -(-m // tiles), wide  # tiles of nearly equal height
 
