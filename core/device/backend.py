@@ -16,14 +16,15 @@ from core.codegen.machine import PASSES
 from core.device.arena import SharedArena
 from core.device.driver import Driver, Stream
 from core.device.gpu import DEVICE_TARGET
-from core.device.launches import DeviceCode
+from core.device.launches import PARAMETERS, DeviceCode
 from core.device.ptx import has_linker, linker_version, ptx_of
 from core.device.ptx import machine_code_of as assembled
 from core.device.region import DeviceRegion, WordCopier
-from core.device.row_writer import row_writer_code
+from core.device.row_writer import row_updater_code, row_writer_code
 from core.device.rules import Rules, rules_of
 from core.device.spread import SPREAD
 from core.device.step import write_device_step, write_timed_step
+from core.device.table_updates import RowUpdater
 from core.device.threads import BLOCK
 from core.device.words import reports, rounded, word_copier_code, word_count
 from core.ir.errors import ExecutionError
@@ -65,6 +66,7 @@ class DeviceBackend:
         self.rules = rules or replace(rules_of(driver.properties.architecture), library=driver.multiplies)
         self.arena = SharedArena(driver)
         self._row_writers: dict[int, Callable[[int, int, int, int], None]] = {}
+        self._row_updaters: dict[int, RowUpdater] = {}
         self._word_copiers: dict[int, WordCopier] = {}
         self._regions: weakref.WeakSet[DeviceRegion] = weakref.WeakSet()
         self._make = make or machine_code_of
@@ -80,6 +82,13 @@ class DeviceBackend:
             launched = self._launched(row_writer_code(row_bytes, self._blocks * SPREAD, self._block))
             self._row_writers[row_bytes] = lambda *addresses: launched(self.driver.current(), addresses)
         return self._row_writers[row_bytes]
+
+    def row_updater(self, row_bytes: int) -> RowUpdater:
+        """See `core.device.row_writer.row_updater_code`. Raises ExecutionError (compiler_failed), DeviceFault."""
+        if row_bytes not in self._row_updaters:
+            launched = self._launched(row_updater_code(row_bytes, self._blocks * SPREAD, self._block))
+            self._row_updaters[row_bytes] = lambda stream, words: launched(stream, [words] * len(PARAMETERS))
+        return self._row_updaters[row_bytes]
 
     def word_copier(self, count: int) -> WordCopier:
         """What copies `count` words, or some more. Raises ExecutionError (compiler_failed), DeviceFault."""

@@ -6,7 +6,8 @@ copies run on a stream of their own while the next step computes, since two step
 In `steps`, a step begins before the one before has ended, if there are three sets of arrays: of three steps in a row,
 the last one writes to the values that the first one has read, and begins when that has succeeded.
 
-A step writes new rows of a table to arrays of its own; `keep` writes them into the table, of which there is one.
+A step writes new rows of a table to arrays of its own; `keep` writes them into the table, of which there is one. Where
+steps begin early, that is work of their stream (`core.device.table_updates`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from typing import Any
 
 import numpy as np
 
+from core.device.backend import DeviceBackend
 from core.device.driver import DeviceFault, Event, Memory
 from core.device.leaving import Leaving, host_array, send
 from core.device.region import DeviceRegion, DeviceRun
-from core.device.words import DeviceArrays
+from core.device.table_updates import TableUpdates, UpdatedRows
+from core.device.words import DeviceArrays, has_loops
 from core.ops.common.types import as_dtype
 from core.plan.data import bytes_of
 from core.runtime.bound_step import KEPT, one_by_one, picks_of, updated_tables
@@ -132,6 +135,9 @@ class DeviceBoundStep:
         self._writers = {n: executable.backend.row_writer(bytes_of(v.shape[1:], v.dtype)) for n, v in views.items()}
         self._has_rows = any(each.table is not None for each in executable.layout)
         self._turns = [self._make_turn(arrays) for arrays in turns]
+        self._updates: TableUpdates | None = None
+        if self._tables and sets == 3 and not has_loops(region.plan):  # runs with loops may be repeated
+            self._updates = TableUpdates(driver, region.stream, [self._rows_of(turn) for turn in self._turns])
         self._turn = 0
         self._last = self._turns[0]
         self._out = self._last.outputs
@@ -179,6 +185,8 @@ class DeviceBoundStep:
     ) -> Generator[Outputs, None, None]:
         """See `BoundStep.steps`. A step begins before the one before has ended, unless that must be kept first.
 
+        With tables and loops it must: a run whose stacks grow is repeated, and the rows would be updated twice.
+
         Whoever computes with outputs by ops of the array module must have waited for them before asking for more.
         Raises ExecutionError, DeviceFault.
         """
@@ -188,7 +196,7 @@ class DeviceBoundStep:
             if 0 < number < turns:  # each turn takes the feeds once
                 self._take(fed)
 
-        if turns < 3 or self._tables:
+        if turns < 3 or (self._tables and self._updates is None):
             return one_by_one(self, runs, seed, first, bind or again)
         return self._overlapped(runs, seed, first, bind or again)
 
@@ -197,12 +205,18 @@ class DeviceBoundStep:
     ) -> Generator[Outputs, None, None]:
         """The steps of `steps`. `_turn` is that of the step that takes feeds and begins next."""
         begun: list[_Begun] = []
+        updates, address, tables = self._updates, self._driver.address, {}
         self._region.stream.wait(self._driver.current().record())
+        if updates is not None:
+            tables = {name: address(table) for name, table in self._table_arrays.items()}
+            updates.begin(self._turn)
 
         def begin(number: int, run: Run) -> None:
             turn = self._turns[self._turn]
             bind(number)
             begun.append(_Begun(self._begin(turn, run, seed, first + number), turn, self._turn, number, run))
+            if updates is not None:
+                updates.give(self._turn, tables, turn.given.error_at)
             self._advance()
 
         def end() -> Outputs:
@@ -229,6 +243,9 @@ class DeviceBoundStep:
                 for each in begun:
                     each.of.wait()
                 self._turn = begun[0].number_of_turn
+            if updates is not None:
+                self._region.stream.synchronize()
+                updates.undo([each.number_of_turn for each in begun], tables)
 
     def keep(self) -> None:
         """Make the results of the last step the values of the next one."""
@@ -340,6 +357,17 @@ class DeviceBoundStep:
             turn.counted.append((at, self._driver.address(results[end]), COUNT.itemsize))
         return turn
 
+    def _rows_of(self, turn: _Turn) -> list[UpdatedRows]:
+        """The new rows that steps of this turn leave."""
+        backend, address, found = self._executable.backend, self._driver.address, []
+        assert isinstance(backend, DeviceBackend), "the backend of the region"
+        for each in self._tables:
+            rows, values, count = (turn.results[i] for i in (each.rows, each.values, each.count))
+            row_bytes = bytes_of(values.shape[1:], str(values.dtype))
+            places = (address(rows), address(values), address(count), values.nbytes)
+            found.append(UpdatedRows(each.name, *places, backend.row_updater(row_bytes), self._writers[each.name]))
+        return found
+
     def _outputs(self, results: Sequence[Any], counts: Mapping[int, np.ndarray]) -> Outputs:
         """The results by their meaning. counts: the numbers of rows, which the step has copied to the host."""
         picks = picks_of(self._executable)
@@ -378,7 +406,8 @@ def bind_region(
     if any(places.count(i) > 1 for i in kept):
         return None
     more = _bytes(executable, region, 3) - _bytes(executable, region, 2)
-    for sets in (2,) if updated_tables(executable) or more > MOST_AHEAD else (3, 2):
+    waits = updated_tables(executable) and has_loops(region.plan)  # as `DeviceBoundStep.steps` says
+    for sets in (2,) if waits or more > MOST_AHEAD else (3, 2):
         needed = _bytes(executable, region, sets)
         if memory is not None and needed > memory.available(needed):
             continue
@@ -428,4 +457,7 @@ def _bytes(executable: Executable, region: DeviceRegion, sets: int) -> int:
     views = list(enumerate(region.plan.results))
     results = sum(bytes_of(view.shape, view.dtype) * (sets - 1 if i in swapped else sets) for i, view in views)
     fed = [v.type for v in executable.inputs if v.role in ("feed", "key")]
+    if sets == 3:
+        tables = [region.plan.results[each.values] for each in updated_tables(executable)]
+        results += sets * sum(bytes_of(view.shape, view.dtype) for view in tables)  # the old rows are saved
     return results + sets * sum(bytes_of(each.shape, each.dtype) for each in fed)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from contextlib import closing
+
 import numpy as np
 import pytest
 
@@ -119,6 +122,48 @@ def test_steps_keep_their_tables_on_the_gpu_and_write_rows_in_place(driver, prin
         same(found["w"], want.gradients["w"])
         same(found["table"], before)
         before = values["table"]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+@pytest.mark.parametrize("seed", range(4))
+def test_steps_in_a_row_write_the_rows_of_those_that_are_kept_and_of_no_others(optimizer, seed):
+    """Some ids are out of range, and some calls end before the last step, when the next one has begun already."""
+    draw, events = random.Random(seed), []
+    with installed() as cupy:
+        driver = EmulatedDriver(seed=seed, xp=cupy)
+        executable, held, feeds = training(driver, False, optimizer)
+        given = [feeds() for _ in range(12)]
+        wanted = [values for _, values in reference_steps(executable, held, given)]
+        on_gpu = {name: driver.xp.asarray(value) for name, value in held.items()}
+        bound = bind_device_step(executable, dict(on_gpu))
+        assert bound.put_tables(on_gpu)
+        tables = [name for name, value in wanted[0].items() if value.shape[:1] == (ROWS,)]
+        begin = executable.machine.region.begin
+        executable.machine.region.begin = lambda *what: (events.append("begin"), begin(*what))[1]
+
+        done, ahead = 0, 0
+        while done < len(given):
+            some = given[done : done + draw.randint(1, 5)]
+            wrong = draw.choice([None, None, *range(len(some))])
+            stop = draw.choice([None, *range(1, len(some) + 1)])  # the step of this number is not kept
+            bad = [{**each, "ids": each["ids"] + ROWS * (i == wrong)} for i, each in enumerate(some)]
+            series = bound.steps((Run(driver.xp) for _ in some), 7, done, lambda i, bad=bad: bound.takes(bad[i]))
+            kept = 0
+            events.clear()
+            try:
+                with closing(series):
+                    for number, _ in enumerate(series, 1):
+                        if number == stop:
+                            break
+                        kept += 1
+            except ExecutionError as error:
+                assert (error.code, kept) == ("index_out_of_range", wrong)
+            ahead += len(events) > kept + 1
+            done += kept
+            for name in tables:
+                same(on_gpu[name].get(), wanted[done - 1][name] if done else held[name])
+
+    assert ahead, "a step that began early was taken back"
 
 
 def test_a_step_is_not_bound_to_a_table_of_the_host(driver):
