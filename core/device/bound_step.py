@@ -209,14 +209,13 @@ class DeviceBoundStep:
         self._region.stream.wait(self._driver.current().record())
         if updates is not None:
             tables = {name: address(table) for name, table in self._table_arrays.items()}
-            updates.begin(self._turn)
 
         def begin(number: int, run: Run) -> None:
             turn = self._turns[self._turn]
             bind(number)
             begun.append(_Begun(self._begin(turn, run, seed, first + number), turn, self._turn, number, run))
             if updates is not None:
-                updates.give(self._turn, tables, turn.given.error_at)
+                updates.give(self._turn, tables)
             self._advance()
 
         def end() -> Outputs:

@@ -18,7 +18,7 @@ WORDS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 """Bytes -> dtype in which a row is copied."""
 
 
-OPERANDS = ("table", "rows", "values", "count", "saved", "error", "before", "done")
+OPERANDS = ("table", "rows", "values", "count", "saved")
 """The operands of `row_updater_code`."""
 
 
@@ -32,21 +32,15 @@ def row_writer_code(row_bytes: int, blocks: int, block: int) -> DeviceCode:
 
 
 def row_updater_code(row_bytes: int, blocks: int, block: int) -> DeviceCode:
-    """``update_rows(words, ...)``: `write_rows` behind a step, and what can take it back, as one launch.
+    """``update_rows(words, ...)``: `write_rows`, before which the old rows are saved, as one launch.
 
-    words: the addresses of `OPERANDS`. The other three parameters are not used. If the word at `error` is 0, and the
-    one at `before` is not, the old rows are saved, the new ones are written, and `done` becomes 1; else it becomes 0.
+    words: the addresses of `OPERANDS`. The other three parameters are not used.
     """
     threads = Threads(blocks, block)
     with generating_for(GPU):
         f = Function("update_rows", [(n, "ptr") for n in ("words", *PARAMETERS[1:])], noalias=False)
         given = {n: f.load(f.at(f.param("words"), I64(i), "ptr"), "ptr") for i, n in enumerate(OPERANDS)}
-        fine = f.compare("icmp eq", f.load(given["error"], "int64"), I64(0))
-        fine = f.binary("and", fine, f.compare("icmp ne", f.load(given["before"], "int64"), I64(0)))
-        with f.when(f.compare("icmp eq", threads.number(f), I64(0))):
-            f.store(f.convert(fine, "int64"), given["done"])
-        with f.when(fine):
-            _write_rows(f, threads, row_bytes, given.__getitem__, saves=True)
+        _write_rows(f, threads, row_bytes, given.__getitem__, saves=True)
         return _code(f, threads)
 
 

@@ -25,7 +25,7 @@ from core.device.segments import flat
 from core.device.threads import BLOCK, Threads
 from core.plan.flow import Loop
 from core.plan.plan import Plan
-from core.runtime.control_words import ERROR, STOP
+from core.runtime.control_words import STOP
 
 __all__ = ["WORD", "DeviceArrays", "Words", "has_loops", "reports", "rounded", "word_copier_code", "word_count"]
 
@@ -121,12 +121,6 @@ class DeviceArrays:
         self.graphs: dict[tuple[int, ...], Graph | None] = {}
         self.ended: Event | None = None
         self.set_all(arrays)
-
-    @property
-    def error_at(self) -> int:
-        """The address of the error word of a run that has begun."""
-        assert self.words is not None, "a run has begun"
-        return self.words.device.address + ERROR * WORD
 
     def set_all(self, arrays: Sequence[Any]) -> None:
         """Replace all arrays."""
