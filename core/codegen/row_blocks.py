@@ -22,7 +22,7 @@ from core.codegen.vector_slices import WIDEST, interleaved, load_phases, load_st
 from core.ir.precision import HALVES
 from core.plan.data import Instr, Operand, RowKernel
 
-__all__ = ["RowBlock", "rows_together"]
+__all__ = ["RowBlock", "block_sizes", "rows_together"]
 
 LONGEST = 12
 """Most elements of a row: each has a vector of its own, and more than there are registers would wait in memory."""
@@ -60,6 +60,14 @@ def rows_together(kernel: RowKernel) -> int:
     return 1 if scattered and not any(i.op in EXPENSIVE for i in code) else rows
 
 
+def block_sizes(kernel: RowKernel) -> list[int]:
+    """Rows in a block, and in a smaller one if the last axis leaves enough of them for one."""
+    together = rows_together(kernel)
+    rest = kernel.outer[-1] % together
+    smaller = 1 << rest.bit_length() - 1 if rest else 1
+    return [together, smaller] if smaller >= max(2, together // 4) else [together]
+
+
 def _is_total(kernel: RowKernel, instr: Instr) -> bool:
     """Whether an instruction adds one number for each row to a sum over all rows."""
     operand = kernel.operands[instr.operand]
@@ -80,12 +88,12 @@ def _is_near(operand: Operand, inner: int) -> bool:
 class RowBlock:
     """Writes the rows of a block, after `operands` has entered the first one.
 
+    rows:   in the block.
     single: vectors in a row that is computed alone, as (lanes, number): they decide the order of its reductions.
     """
 
-    def __init__(self, f: Function, kernel: RowKernel, operands: Operands, single: tuple[int, int]) -> None:
-        self.f, self.kernel, self.operands, self.single = f, kernel, operands, single
-        self.rows = rows_together(kernel)
+    def __init__(self, f: Function, kernel: RowKernel, operands: Operands, single: tuple[int, int], rows: int) -> None:
+        self.f, self.kernel, self.operands, self.single, self.rows = f, kernel, operands, single, rows
 
     def write(self, row: IRValue) -> None:
         """Every instruction once. The value of one that runs along the row has a vector for each position.

@@ -7,7 +7,7 @@ and one more for each reduction that later instructions need (`sweeps`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from core.codegen.cpus import cpu
@@ -18,7 +18,7 @@ from core.codegen.operands import Operands, RowSlice
 from core.codegen.polling import STOP_PARAM, is_long
 from core.codegen.prefetch import fetch_lookups
 from core.codegen.reductions import combine, identity, masked, reduce_lanes, repeated
-from core.codegen.row_blocks import RowBlock, rows_together
+from core.codegen.row_blocks import RowBlock, block_sizes, rows_together
 from core.codegen.scalar import apply
 from core.codegen.squares import Squares, rows_in_squares
 from core.codegen.sweeps import EXPENSIVE, STRAIGHT, Sweep, kept_values, sweeps
@@ -129,11 +129,13 @@ class _Writer:
         if self.kernel.merged:
             with f.loop(f.param("first"), f.param("end"), polls=True) as row:
                 alone(row)
-        elif straight and (together := rows_together(self.kernel)) > 1:
-            block = RowBlock(f, self.kernel, self.operands, (self.lanes, self.steps + bool(self.rest)))
-            self._in_blocks(together, block.write, alone)
+        elif straight and rows_together(self.kernel) > 1:
+            single = self.lanes, self.steps + bool(self.rest)
+            sizes = block_sizes(self.kernel)
+            blocks = {size: RowBlock(f, self.kernel, self.operands, single, size).write for size in sizes}
+            self._in_blocks(blocks, alone)
         elif not self.block and (together := rows_in_squares(self.kernel, self.lanes)) > 1:
-            self._in_blocks(together, self._squares, alone)
+            self._in_blocks({together: self._squares}, alone)
         elif not self.block and rows_turned(self.kernel, self.lanes):
             self._turned(alone)
         else:
@@ -155,19 +157,22 @@ class _Writer:
                 rows.use(number)
                 alone(f.binary("add", first, number))
 
-    def _in_blocks(self, together: int, block: Callable[[IRValue], None], alone: Callable[[IRValue], None]) -> None:
+    def _in_blocks(self, blocks: Mapping[int, Callable[[IRValue], None]], alone: Callable[[IRValue], None]) -> None:
         """Blocks of rows along the last outer axis, and the rows after the last block one by one.
 
-        block: writes the rows from this one on, which `operands` has entered. alone: writes one row.
+        blocks: sizes of blocks, the largest first; each writes the rows from this one on, which `operands` has entered.
+        alone: writes one row.
         """
         f = self.f
         with self._runs() as (start, stop):
-            whole = f.op(f"srem {f.binary('sub', stop, start)}, {together}", "int64")
-            whole = f.binary("sub", stop, whole)
-            with f.loop(start, whole, together, polls=True) as row:
-                self.operands.enter(row)
-                block(row)
-            with f.loop(whole, stop) as row:
+            for together, block in blocks.items():
+                rest = f.op(f"srem {f.binary('sub', stop, start)}, {together}", "int64")
+                whole = f.binary("sub", stop, rest)
+                with f.loop(start, whole, together, polls=True) as row:
+                    self.operands.enter(row)
+                    block(row)
+                start = whole
+            with f.loop(start, stop) as row:
                 alone(row)
 
     @contextmanager
