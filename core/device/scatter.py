@@ -59,8 +59,8 @@ def reducing_units(each: ScatterAdd) -> int:
 
 def lanes_of(each: ScatterAdd) -> int:
     """Elements that a thread reduces at once: several if there are enough threads then."""
-    lanes = vector_of(each.x, 2)
-    return lanes if vector_of(each.out, 2) == lanes and math.prod(each.out.shape) >= MANY * lanes else 1
+    lanes = vector_of(each.x, -1)
+    return lanes if vector_of(each.out, -1) == lanes and math.prod(each.out.shape) >= MANY * lanes else 1
 
 
 def scatter_kernel(name: str, each: ScatterAdd, threads: Threads) -> Function:

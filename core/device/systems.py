@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from core.codegen.checks import fail
@@ -36,11 +37,14 @@ TOGETHER = 4
 PANEL = 16
 """Columns of a panel, or rows of a solution, whose numbers a thread has in registers."""
 
-TILE = 256
-"""Rows of a panel in shared memory."""
+TILE_BYTES = 40_000
+"""Most bytes of the rows of a panel in shared memory: they are all of them unless a matrix is large."""
 
 ROWS_BYTES = 16
 """Bytes of the numbers of one column, from which a warp subtracts products together."""
+
+AHEAD = 2
+"""Columns of a thread whose numbers are loaded together."""
 
 
 class Block:
@@ -118,7 +122,10 @@ class _Factor:
 
     One warp factors the square of the panel on the diagonal: a thread has a row of it. Then a thread has a row of the
     panel below, and all threads subtract its products from the columns to its right, some rows of a warp at a time.
-    What they share is in shared memory: the square by columns, and rows of the panel, `TILE` of them.
+    What they share is in shared memory: the pivots, the inverses of the diagonal, the square by columns, and a tile of
+    rows of the panel.
+
+    rows: of a tile. whole: whether that is the panel.
     """
 
     def __init__(self, block: Block, spec: Cholesky, matrix: IRValue) -> None:
@@ -126,8 +133,12 @@ class _Factor:
         f, n, dtype = block.f, spec.n, spec.dtype
         self.x = move(f, f.param("x"), dtype, (matrix, spec.x[0]))
         self.out = move(f, f.param("out"), dtype, (matrix, n * n))
-        self.square = block.team.shared(f, (PANEL * PANEL + TILE * (PANEL + 1)) * itemsize(dtype))
-        self.tile = f.at(self.square, I64(PANEL * PANEL), dtype)
+        self.rows = min(-(-n // PANEL) * PANEL, TILE_BYTES // ((PANEL + 1) * itemsize(dtype)))
+        self.whole = n <= self.rows
+        sizes = (PANEL, PANEL, PANEL * PANEL, self.rows * (PANEL + 1))
+        shared = block.team.shared(f, sum(sizes) * itemsize(dtype))
+        starts = list(accumulate(sizes, initial=0))[: len(sizes)]
+        self.pivots, self.inverses, self.square, self.tile = (f.at(shared, I64(at), dtype) for at in starts)
 
     def at(self, row: IRValue, column: IRValue) -> IRValue:
         return move(self.f, self.out, self.dtype, (row, self.n), (column, 1))
@@ -150,7 +161,7 @@ class _Factor:
             with f.when(f.compare("icmp eq", block.warp, I64(0))):
                 self._factor_square(first, end)
             block.meet()
-            with f.loop(end, I64(n), TILE) as start:
+            with f.loop(end, I64(n), self.rows) as start:
                 self._load_tile(first, start)
                 block.meet()
                 self._solve_tile(start)
@@ -158,10 +169,10 @@ class _Factor:
                 self._store_tile(first, start)
                 block.meet()
             rows = f.binary("sub", I64(n), end)
-            tiles = f.op(f"udiv {self._plus(rows, TILE - 1)}, {TILE}", "int64")
+            tiles = f.op(f"udiv {self._plus(rows, self.rows - 1)}, {self.rows}", "int64")
             with f.loop(I64(0), tiles) as number:  # the last one first, which is there
                 back = f.binary("sub", tiles, self._plus(number, 1))
-                start = f.binary("add", end, f.op(f"mul nsw {back}, {TILE}", "int64"))
+                start = f.binary("add", end, f.op(f"mul nsw {back}, {self.rows}", "int64"))
                 with f.when(f.compare("icmp sgt", number, I64(0))):
                     block.meet()
                     self._load_tile(first, start)
@@ -195,24 +206,28 @@ class _Factor:
             given = f.load(self.at(f.select(lower, row, first), f.select(lower, self._plus(first, k), first)), dtype)
             other = f.select(f.compare("icmp eq", own, I64(k)), literal(1, dtype), literal(0, dtype))
             values.append(f.select(lower, given, other))
-        wrong = literal(False, "bool")
+        wrong, in_square = literal(False, "bool"), f.compare("icmp slt", block.lane, I64(PANEL))
         for j in range(PANEL):
+            here = [f.at(array, I64(j), dtype) for array in (self.pivots, self.inverses)]
             with f.when(f.compare("icmp eq", block.lane, I64(j))):
-                f.store(values[j], self.of_square(j, j))
+                f.store(values[j], here[0])
             block.team.warp_barrier(f)
-            pivot = f.load(self.of_square(j, j), dtype)
+            pivot = f.load(here[0], dtype)
             wrong = f.binary("or", wrong, f.op(f"xor {f.compare('fcmp ogt', pivot, literal(0, dtype))}, true", "bool"))
             root = f.intrinsic("sqrt", pivot)
-            values[j] = f.select(f.compare("icmp eq", own, I64(j)), root, f.binary("fdiv", values[j], root))
-            block.team.warp_barrier(f)
-            with f.when(f.compare("icmp slt", block.lane, I64(PANEL))):
+            inverse = f.binary("fdiv", literal(1, dtype), root)
+            is_pivot = f.compare("icmp eq", own, I64(j))
+            values[j] = f.select(is_pivot, root, f.binary("fmul", values[j], inverse))
+            with f.when(in_square):
                 f.store(values[j], self.of_square(own, j))
+                with f.when(is_pivot):
+                    f.store(inverse, here[1])
             block.team.warp_barrier(f)
             for k in range(j + 1, PANEL):
                 values[k] = _minus_product(f, values[k], values[j], f.load(self.of_square(k, j), dtype))
         with f.when(f.binary("and", wrong, f.compare("icmp eq", block.lane, I64(0)))):
             fail(f, f.param("error"), f.param("check"))
-        with f.when(f.binary("and", exists, f.compare("icmp slt", block.lane, I64(PANEL)))):
+        with f.when(f.binary("and", exists, in_square)):
             for k in range(PANEL):
                 with f.when(f.compare("icmp sge", own, I64(k))):
                     f.store(values[k], self.at(row, self._plus(first, k)))
@@ -223,7 +238,7 @@ class _Factor:
         block, f = self.block, self.f
         column = f.op(f"urem {block.number}, {PANEL}", "int64")
         above = f.op(f"udiv {block.number}, {PANEL}", "int64")
-        count = f.intrinsic("smin", f.binary("sub", I64(self.n), start), I64(TILE))
+        count = f.intrinsic("smin", f.binary("sub", I64(self.n), start), I64(self.rows))
         with f.loop(above, count, block.total // PANEL) as row:
             yield self.at(f.binary("add", start, row), f.binary("add", first, column)), self.of_tile(row, column)
 
@@ -238,11 +253,11 @@ class _Factor:
     def _solve_tile(self, start: IRValue) -> None:
         """Only whole panels have rows below them."""
         block, f, dtype = self.block, self.f, self.dtype
-        count = f.intrinsic("smin", f.binary("sub", I64(self.n), start), I64(TILE))
+        count = f.intrinsic("smin", f.binary("sub", I64(self.n), start), I64(self.rows))
         with f.loop(block.number, count, block.total) as row:
             values = [f.load(self.of_tile(row, k), dtype) for k in range(PANEL)]
             for j in range(PANEL):
-                values[j] = f.binary("fdiv", values[j], f.load(self.of_square(j, j), dtype))
+                values[j] = f.binary("fmul", values[j], f.load(f.at(self.inverses, I64(j), dtype), dtype))
                 for k in range(j + 1, PANEL):
                     values[k] = _minus_product(f, values[k], values[j], f.load(self.of_square(k, j), dtype))
             for k, value in enumerate(values):
@@ -257,20 +272,27 @@ class _Factor:
             rows = [self._plus(top, r) for r in range(together)]
             exist = [f.compare("icmp slt", row, I64(self.n)) for row in rows]
             read = [f.select(one, row, top) for one, row in zip(exist, rows, strict=True)]  # not those of other warps
-            factors = [[f.load(self.at(row, self._plus(first, k)), dtype) for k in range(PANEL)] for row in read]
-            right = self._plus(f.intrinsic("smin", self._plus(start, TILE - 1), f.intrinsic("smin", rows[-1], last)), 1)
-            with f.loop(f.binary("add", start, block.lane), right, WARP) as column:
-                inside = [
-                    f.binary("and", one, f.compare("icmp sle", column, r)) for one, r in zip(exist, rows, strict=True)
-                ]
-                values = [f.load(self.at(row, column), dtype) for row in read]
-                place = f.binary("sub", column, start)
-                others = [f.load(self.of_tile(place, k), dtype) for k in range(PANEL)]
-                for each, value, row, writes in zip(factors, values, rows, inside, strict=True):
-                    for factor, other in zip(each, others, strict=True):
-                        value = _minus_product(f, value, factor, other)
-                    with f.when(writes):
-                        f.store(value, self.at(row, column))
+            if self.whole:
+                inside = [f.binary("sub", row, start) for row in read]
+                factors = [[f.load(self.of_tile(row, k), dtype) for k in range(PANEL)] for row in inside]
+            else:
+                factors = [[f.load(self.at(row, self._plus(first, k)), dtype) for k in range(PANEL)] for row in read]
+            right = f.intrinsic("smin", self._plus(start, self.rows - 1), f.intrinsic("smin", rows[-1], last))
+
+            def subtract(
+                columns: list[IRValue], rows: Any = rows, exist: Any = exist, read: Any = read, factors: Any = factors
+            ) -> None:
+                values = [[f.load(self.at(row, column), dtype) for row in read] for column in columns]
+                places = [f.binary("sub", column, start) for column in columns]
+                others = [[f.load(self.of_tile(place, k), dtype) for k in range(PANEL)] for place in places]
+                for column, given, right in zip(columns, values, others, strict=True):
+                    for row, one, factor, value in zip(rows, exist, factors, given, strict=True):
+                        for a, b in zip(factor, right, strict=True):
+                            value = _minus_product(f, value, a, b)
+                        with f.when(f.binary("and", one, f.compare("icmp sle", column, row))):
+                            f.store(value, self.at(row, column))
+
+            in_bundles(f, f.binary("add", start, block.lane), self._plus(right, 1), WARP, AHEAD, subtract)
 
 
 @contextmanager
@@ -387,8 +409,8 @@ def _exchange(f: Function, one: IRValue, other: IRValue, dtype: str) -> None:
 def _substitute(block: Block, spec: Triangle, unit: IRValue) -> None:
     """``(t[, y][, order], out)``: each row of the solution is subtracted from those that follow.
 
-    A thread has one column of the right-hand side and some of its rows. The rows lie in the result, each divided by
-    its number of the diagonal at the end.
+    A thread has one column of the right-hand side and some of its rows, which lie in the result. One of the threads of
+    a column solves a panel of them, whose triangle is in shared memory.
     """
     f, n, k, dtype = block.f, spec.n, spec.k, spec.dtype
     most = _columns(spec)
@@ -419,23 +441,40 @@ def _substitute(block: Block, spec: Triangle, unit: IRValue) -> None:
         f.store(value, at(i))
     block.meet()
     row_of = lambda number: f.binary("sub", I64(n - 1), number) if spec.upper else number
-    divided = lambda value, i: value if spec.unit else f.binary("fdiv", value, t(i, i))
+    # Rows after the last one are read as the last one, and not written.
+    safe = lambda number: row_of(f.intrinsic("smin", number, I64(n - 1)))
+    square = block.team.shared(f, PANEL * PANEL * itemsize(dtype))
+    of_square = lambda row, column: f.load(f.at(square, I64(row * PANEL + column), dtype), dtype)
+
+    def read_square(first: IRValue) -> None:
+        """The triangle of a panel, with the inverses of its diagonal."""
+        with f.loop(block.number, I64(PANEL * PANEL), block.total) as at:
+            row, column = f.op(f"udiv {at}, {PANEL}", "int64"), f.op(f"urem {at}, {PANEL}", "int64")
+            with f.when(f.compare("icmp sle", column, row)):
+                value = t(safe(f.binary("add", first, row)), safe(f.binary("add", first, column)))
+                is_pivot = f.compare("icmp eq", row, column)
+                one = literal(1, dtype)
+                inverse = one if spec.unit else f.binary("fdiv", one, value)
+                f.store(f.select(is_pivot, inverse, value), f.at(square, at, dtype))
+
+    read_square(I64(0))
+    block.meet()
     with f.loop(I64(0), I64(n), PANEL) as first:
         numbers = [f.binary("add", first, I64(q)) for q in range(PANEL)]
-        # Rows after the last one are read as the last one, and not written.
-        panel = [row_of(f.intrinsic("smin", number, I64(n - 1))) for number in numbers]
+        panel = [safe(number) for number in numbers]
         with f.when(f.binary("and", inside, f.compare("icmp eq", down, I64(0)))):
             values = [f.load(at(i), dtype) for i in panel]
-            for q, i in enumerate(panel):
-                known = divided(values[q], i)
+            for q in range(PANEL):
+                values[q] = f.binary("fmul", values[q], of_square(q, q))
                 for later in range(q + 1, PANEL):
-                    values[later] = _minus_product(f, values[later], t(panel[later], i), known)
+                    values[later] = _minus_product(f, values[later], of_square(later, q), values[q])
             for number, i, value in zip(numbers, panel, values, strict=True):
                 with f.when(f.compare("icmp slt", number, I64(n))):
                     f.store(value, at(i))
         block.meet()
+        read_square(f.binary("add", first, I64(PANEL)))
         with f.when(inside):
-            solved = [divided(f.load(at(i), dtype), i) for i in panel]
+            solved = [f.load(at(i), dtype) for i in panel]
             start = f.binary("add", f.binary("add", first, I64(PANEL)), down)
 
             def subtract(numbers: list[IRValue], panel: list[IRValue] = panel, solved: list[IRValue] = solved) -> None:
@@ -449,9 +488,6 @@ def _substitute(block: Block, spec: Triangle, unit: IRValue) -> None:
 
             in_bundles(f, start, I64(n), rows, TOGETHER, subtract)
         block.meet()
-    if not spec.unit:
-        with f.when(inside), f.loop(down, I64(n), rows) as i:
-            f.store(f.binary("fdiv", f.load(at(i), dtype), t(i, i)), at(i))
 
 
 SYSTEMS: dict[str, tuple[tuple[str, ...], Callable[[Block, Any, IRValue], None]]] = {

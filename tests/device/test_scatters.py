@@ -91,6 +91,8 @@ def test_threads_that_reduce_several_elements_agree_with_the_cpu(form, size, dty
     monkeypatch.setattr(scatter, "MANY", 0)
     monkeypatch.setattr(scatter, "_parts", lambda each, threads: 1)
     block, values = scattering(100, size, 12, dtype=dtype)
+    (each,) = [i for i in plan_block(block, DEVICE_TARGET).body.instructions if isinstance(i, ScatterAdd)]
+    assert scatter.lanes_of(each) == 16 // np.dtype(dtype).itemsize
 
     (found,) = native_interpreter(block, EmulatedBackend(2, 64, rules=APART))(Run(), *values)
 

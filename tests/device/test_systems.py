@@ -65,15 +65,17 @@ def test_a_cholesky_factor_times_its_transpose_is_the_matrix(n, dtype):
 
 @pytest.mark.parametrize(("n", "dtype"), [(70, "float32"), (83, "float64")])
 def test_a_matrix_with_more_rows_than_a_tile_has_a_cholesky_factor(n, dtype, monkeypatch):
-    monkeypatch.setattr(systems, "TILE", 20)
+    monkeypatch.setattr(systems, "TILE_BYTES", 20 * 17 * np.dtype(dtype).itemsize)
 
     test_a_cholesky_factor_times_its_transpose_is_the_matrix(n, dtype)
 
 
 @pytest.mark.skipif(not has_linker(), reason="no nvJitLink")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_large_factor_needs_no_memory_for_registers(dtype):
-    block = planned(block_of("cholesky_factor", np.zeros((300, 300), dtype)), "cholesky")
+@pytest.mark.parametrize("op", ["cholesky_factor", "triangular_solve"])
+def test_large_matrices_need_no_memory_for_registers(op, dtype):
+    matrices = [np.zeros((300, 300), dtype)] * (1 if op == "cholesky_factor" else 2)
+    block = planned(block_of(op, *matrices), "cholesky" if op == "cholesky_factor" else "substitute")
     code = write_device_step(plan_block(block, DEVICE_TARGET), 132, 256, APART)
 
     assert cubin_of(ptx_of(code, "sm_90"), "sm_90").spilled == 0
