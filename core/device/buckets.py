@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.device.ranks import Ranks
-from core.device.threads import WARP, Threads
+from core.device.threads import WARP, Threads, in_bundles
 
 __all__ = ["Buckets", "PrefixSums", "buckets_room", "padded_sums", "shift_of"]
 
@@ -26,8 +26,13 @@ VECTOR = 4
 TOGETHER = VECTOR * WARP
 """Words that a warp adds up at once."""
 
-LANES = 8
-"""Threads that compare a key with those of its bucket, if there are not more threads than keys."""
+LANES = 2
+"""Threads that compare a key with those of its bucket, if there are not more threads than keys. A thread that has
+several keys waits for memory for each of them, so more threads for each key help only where buckets have many keys.
+"""
+
+AT_ONCE = 4
+"""Keys of a bucket that a thread loads together."""
 
 
 def padded_sums(count: int) -> int:
@@ -191,14 +196,18 @@ class Buckets:
             first, end = self.start(bucket), self.start(f.binary("add", bucket, I64(1)))
             earlier = f.slot(WORD)
             f.write(literal(0, WORD), earlier)
-            with f.loop(f.binary("add", first, ranks.lane), end, ranks.lanes) as at:
-                other = f.convert(f.load(f.at(self.members, at, WORD), WORD), "int64")
-                before = f.compare("icmp slt", other, i)
-                if self.shift:
-                    its = self._key(other)
-                    equal = f.binary("and", f.compare("icmp eq", its, key), before)
-                    before = f.binary("or", f.compare("icmp slt", its, key), equal)
-                f.write(f.binary("add", f.read(earlier, WORD), f.convert(before, WORD)), earlier)
+
+            def compare(places: list[IRValue], i: IRValue = i, key: IRValue = key, earlier: IRValue = earlier) -> None:
+                others = [f.convert(f.load(f.at(self.members, at, WORD), WORD), "int64") for at in places]
+                keys = [self._key(other) for other in others] if self.shift else [key] * len(others)
+                for other, its in zip(others, keys, strict=True):
+                    before = f.compare("icmp slt", other, i)
+                    if self.shift:
+                        equal = f.binary("and", f.compare("icmp eq", its, key), before)
+                        before = f.binary("or", f.compare("icmp slt", its, key), equal)
+                    f.write(f.binary("add", f.read(earlier, WORD), f.convert(before, WORD)), earlier)
+
+            in_bundles(f, f.binary("add", first, ranks.lane), end, ranks.lanes, AT_ONCE, compare)
             rank = f.convert(threads.reduce_lanes(f, "sum", f.read(earlier, WORD), ranks.lanes), "int64")
             with f.when(leads):
                 put(i, key, f.binary("add", first, rank))

@@ -46,7 +46,7 @@ DEVICE_TARGET = replace(
         transposes_invariant=False,
         pairs=lambda dtype, rows, columns, terms: True,
         takes_pairs=lambda a, b: True,
-        in_passes=False,
+        in_passes=True,
         terms=256,
         rounds=True,  # tensor cores multiply 16-bit numbers as they are
     ),

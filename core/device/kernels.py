@@ -24,7 +24,7 @@ from core.device.transposition import transposition_kernel
 from core.plan.data import Kernel
 from core.plan.patches import PATCHED
 
-__all__ = ["device_kernel", "device_scratch", "has_kernel", "sorts"]
+__all__ = ["device_kernel", "device_scratch", "has_kernel", "sort_waits"]
 
 CONVOLUTIONS = frozenset(PATCHED.values())
 
@@ -42,9 +42,11 @@ def has_kernel(each: Kernel) -> bool:
     return own or takes_order(each)
 
 
-def sorts(each: Kernel) -> bool:
-    """Whether a kernel sorts ids, or the positions of an index."""
-    return each.kind == INDEX_ORDER or takes_order(each)
+def sort_waits(each: Kernel) -> int:
+    """Barriers of a kernel that sorts ids, or the positions of an index; 0 for others."""
+    if each.kind == INDEX_ORDER:
+        return 5
+    return 10 if takes_order(each) else 0
 
 
 def device_kernel(module: Module, name: str, each: Kernel, threads: Threads, rules: Rules) -> Function:

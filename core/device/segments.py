@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Literal
 
 from core.device.fourier import fourier_units, fourier_waits
-from core.device.kernels import sorts
+from core.device.kernels import sort_waits
 from core.device.multiplication import biased
 from core.device.row_teams import sums_room
 from core.device.row_waits import row_waits
@@ -35,8 +35,8 @@ __all__ = ["Segment", "flat", "segments_of", "separated"]
 
 Kind = Literal["together", "wide", "product"]
 
-SORT_LOADS, SORT_WAITS = 16, 5
-"""Loads that follow each other for each key of a sort, and barriers inside of it."""
+SORT_LOADS = 8
+"""Loads that follow each other for each key of a sort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +218,9 @@ def _seconds(each: Instruction, blocks: int, rules: Rules) -> float:
         busy = min(blocks, units)
         waiting = -(-units // busy) * fourier_waits(each.spec) * rules.block_barrier
     nbytes, latency = work.nbytes, 0.0
-    if isinstance(each, Kernel) and sorts(each):
+    if isinstance(each, Kernel) and sort_waits(each):
         keys = -(-each.spec.count // (blocks * BLOCK))  # of a thread
-        latency, waiting = keys * SORT_LOADS * rules.load_wait, SORT_WAITS * _barrier(blocks, rules)
+        latency, waiting = keys * SORT_LOADS * rules.load_wait, sort_waits(each) * _barrier(blocks, rules)
     if isinstance(each, Rows):
         latency = row_waits(each, Threads(blocks, BLOCK), rules)
         moved = 2 * sums_room(each, Threads(blocks, BLOCK))  # what teams have is written, and read again
