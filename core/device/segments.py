@@ -35,7 +35,7 @@ __all__ = ["Segment", "flat", "segments_of", "separated"]
 
 Kind = Literal["together", "wide", "product"]
 
-SORT_LOADS = 8
+SORT_LOADS = 13
 """Loads that follow each other for each key of a sort."""
 
 
