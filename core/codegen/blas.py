@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 
+from core.codegen.denormals import vanishing
 from core.codegen.llvm import I64, Function, IRValue, element_type, literal
 from core.codegen.module import Module
 from core.codegen.polling import STOP_PARAM, product_polls
@@ -40,8 +41,10 @@ def address_of(routine: str) -> int:
     return int(pointer_of(capsule, name_of(capsule)))
 
 
-def function(module: Module, name: str, each: Gemm) -> Function:
+def function(module: Module, name: str, each: Gemm, vanishes: bool = False) -> Function:
     """``name(a, b, c[, stop], first, end)`` for rows `first` (included) to `end` (excluded) of the result.
+
+    vanishes: whether it takes denormal numbers for zero.
 
     A long product (`product_polls`) is many calls, each for some rows or some columns; `stop` is read between them.
     """
@@ -52,7 +55,7 @@ def function(module: Module, name: str, each: Gemm) -> Function:
     f.stop = f.param("stop") if polls else None
     rows = max(unit(each), PIECE // (2 * n * k)) if polls else m
     columns = max(COLUMNS, PIECE // (2 * min(rows, m) * k)) if polls else n
-    with f.loop(f.param("first"), f.param("end"), rows, polls=True) as first:
+    with vanishing(f), f.loop(f.param("first"), f.param("end"), rows, polls=True) as first:
         count = f.binary("sub", f.intrinsic("smin", f.binary("add", first, I64(rows)), f.param("end")), first)
         with f.loop(I64(0), I64(n), min(columns, n), polls=True) as column:
             wide = f.intrinsic("smin", f.binary("sub", I64(n), column), I64(columns))

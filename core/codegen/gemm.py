@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from core.codegen.denormals import vanishing
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import lanes
 from core.codegen.polling import STOP_PARAM, product_polls
@@ -23,7 +24,10 @@ DEPTH = 256
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One shape of product: c [m, n] = a [m, k] b [k, n]. Strides count elements; rows of b and c have no gaps."""
+    """One shape of product: c [m, n] = a [m, k] b [k, n]. Strides count elements; rows of b and c have no gaps.
+
+    vanishes: whether it takes denormal numbers for zero.
+    """
 
     m: int
     n: int
@@ -33,6 +37,7 @@ class Product:
     c: int
     dtype: str
     accumulate: bool
+    vanishes: bool = False
 
 
 def product_of(each: Gemm) -> Product | None:
@@ -55,6 +60,12 @@ def gemm_function(name: str, p: Product) -> Function:
     pointers = [("a", "ptr"), ("b", "ptr"), ("c", "ptr"), *([STOP_PARAM] if polls else [])]
     f = Function(name, [*pointers, ("first", "int64"), ("end", "int64")])
     f.stop = f.param("stop") if polls else None
+    with vanishing(f, p.vanishes):
+        _write(f, p)
+    return f
+
+
+def _write(f: Function, p: Product) -> None:
     width = lanes(p.dtype)
     while width // 2 >= p.n:
         width //= 2
@@ -72,7 +83,6 @@ def gemm_function(name: str, p: Product) -> Function:
                 _panel(f, p, k, start, step, width, rows)
         if whole < p.n:
             _panel(f, p, k, I64(whole), p.n - whole, width, rows)
-    return f
 
 
 def _clear(f: Function, p: Product, width: int) -> None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from core.codegen.denormals import vanishing
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import lanes
 from core.codegen.polling import STOP_PARAM, product_polls
@@ -35,7 +36,10 @@ DEPTH = 256
 
 @dataclass(frozen=True, slots=True)
 class Gemv:
-    """One shape of product: c [m, n] = a [m, k] b [k, n]. Strides count elements; rows of c have no gaps."""
+    """One shape of product: c [m, n] = a [m, k] b [k, n]. Strides count elements; rows of c have no gaps.
+
+    vanishes: whether it takes denormal numbers for zero.
+    """
 
     m: int
     n: int
@@ -45,6 +49,7 @@ class Gemv:
     c: int
     dtype: str
     accumulate: bool
+    vanishes: bool = False
 
     @property
     def dots(self) -> bool:
@@ -100,15 +105,16 @@ def gemv_function(name: str, p: Gemv) -> Function:
     pointers = [("a", "ptr"), ("b", "ptr"), ("c", "ptr"), *([STOP_PARAM] if polls else [])]
     f = Function(name, [*pointers, ("first", "int64"), ("end", "int64")])
     f.stop = f.param("stop") if polls else None
-    block = _dots if p.dots else _rows
-    whole, rest = divmod(p.n, p.columns)
-    if whole:
-        end = f.intrinsic("smin", f.param("end"), I64(whole)) if rest else f.param("end")
-        with f.loop(f.param("first"), end, polls=True) as part:
-            block(f, p, f.op(f"mul nsw {part}, {p.columns}", "int64"), p.columns)
-    if rest:
-        with f.when(f.compare("icmp sgt", f.param("end"), I64(whole))):
-            block(f, p, I64(whole * p.columns), rest)
+    with vanishing(f, p.vanishes):
+        block = _dots if p.dots else _rows
+        whole, rest = divmod(p.n, p.columns)
+        if whole:
+            end = f.intrinsic("smin", f.param("end"), I64(whole)) if rest else f.param("end")
+            with f.loop(f.param("first"), end, polls=True) as part:
+                block(f, p, f.op(f"mul nsw {part}, {p.columns}", "int64"), p.columns)
+        if rest:
+            with f.when(f.compare("icmp sgt", f.param("end"), I64(whole))):
+                block(f, p, I64(whole * p.columns), rest)
     return f
 
 

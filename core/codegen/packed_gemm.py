@@ -68,6 +68,7 @@ class PackedGemm:
     band:   rows that a band should have at least: each band packs the panels of b again.
     least:  panels that all bands together should have.
     shares: most panels of a part, so that there are parts for all threads.
+    vanishes: whether it takes denormal numbers for zero.
     """
 
     m: int
@@ -85,6 +86,7 @@ class PackedGemm:
     band: int = BAND
     least: int = PARTS
     shares: int = 1
+    vanishes: bool = False
 
     @property
     def tile(self) -> tuple[int, int]:

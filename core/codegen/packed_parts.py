@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from core.codegen.denormals import keeping, vanishing
 from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.machine import lanes
 from core.codegen.module import Module
@@ -42,9 +43,10 @@ def packed_gemm_function(module: Module, name: str, p: PackedGemm) -> Function:
     pointers = [*((x, "ptr") for x in ("a", "b", "c", *operands)), *([STOP_PARAM] if polls else [])]
     f = Function(name, [*pointers, ("first", "int64"), ("end", "int64")], noalias=not operands)
     f.stop = f.param("stop") if polls else None
-    part = _Part(module, f, p)
-    with f.loop(f.param("first"), f.param("end"), polls=True) as number:
-        part.write(number)
+    with vanishing(f, p.vanishes) as found:
+        part = _Part(module, f, p, found)
+        with f.loop(f.param("first"), f.param("end"), polls=True) as number:
+            part.write(number)
     return f
 
 
@@ -60,10 +62,11 @@ class _Part:
 
     packed, rows: memory for the panels of the group, and for the rows of a block, if they are packed.
     result:       memory for a tile of the result, if no more of it is ever stored.
+    found:        of `denormals.vanishing`; the epilogue keeps denormals.
     """
 
-    def __init__(self, module: Module, f: Function, p: PackedGemm) -> None:
-        self.module, self.f, self.p = module, f, p
+    def __init__(self, module: Module, f: Function, p: PackedGemm, found: IRValue | None) -> None:
+        self.module, self.f, self.p, self.found = module, f, p, found
         rows, columns = p.tile
         self.packed = scratch_memory(f, p.group * p.depth * columns, p.dtype)
         self.rows = scratch_memory(f, p.block * p.row_steps, p.dtype) if p.packs_rows else None
@@ -161,7 +164,8 @@ class _Panel:
             with f.when(last):
                 name, polls = self._then()
                 given = [*operands, *([f.stop] if polls else [])]
-                f.do(f"call void @{name}({', '.join(map(str, given))}, i64 0, i64 {rows})")
+                with keeping(f, self.part.found):
+                    f.do(f"call void @{name}({', '.join(map(str, given))}, i64 0, i64 {rows})")
 
     def _then(self) -> tuple[str, bool]:
         """The epilogue as a function for the rows of one tile, and whether that polls."""

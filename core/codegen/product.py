@@ -5,7 +5,7 @@ Packed panels (`packed_parts`), unpacked tiles (`gemm`), a few rows (`gemv`), or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from core.codegen import blas
 from core.codegen.gemm import gemm_function, product_of, rows_of
@@ -38,8 +38,10 @@ class ProductFunction:
     bands: int = 1
 
 
-def product_function(module: Module, each: Gemm, threads: int = 1) -> ProductFunction:
+def product_function(module: Module, each: Gemm, threads: int = 1, vanishes: bool = False) -> ProductFunction:
     """The function for a product, which `threads` share. Its parts are panels or blocks of columns, or rows.
+
+    vanishes: whether it takes denormal numbers for zero (`denormals`).
 
     Raises InternalError for matrices with gaps inside of rows and columns: a kernel would write to other memory.
     """
@@ -50,21 +52,24 @@ def product_function(module: Module, each: Gemm, threads: int = 1) -> ProductFun
     polls = product_polls(rows, n, k)
     packed = packed_gemm_of(each, threads)
     if packed is not None:
+        packed = replace(packed, vanishes=vanishes)
         name = module.function(packed, "packed", lambda name: packed_gemm_function(module, name, packed))
         return ProductFunction(name, packed.parts, 1, polls, packed.bands)
     if each.then is not None:
         raise InternalError(f"only a packed product has an epilogue, and a product into {each.c} is not packed")
     few = gemv_of(each)
     if few is not None:
+        few = replace(few, vanishes=vanishes)
         name = module.function(few, "gemv", lambda name: gemv_function(name, few))
         return ProductFunction(name, few.parts, 1, polls)
     product = product_of(each)
     if product is not None:
+        product = replace(product, vanishes=vanishes)
         name = module.function(product, "gemm", lambda name: gemm_function(name, product))
         return ProductFunction(name, rows, rows_of(product), polls)
     shape = (each.a.shape[-2:], each.b.shape[-1], *(v.strides[-2:] for v in (each.a, each.b, each.c)))
-    key = ("blas", shape, each.c.dtype, each.accumulate)
-    name = module.function(key, "blas", lambda name: blas.function(module, name, each))
+    key = ("blas", shape, each.c.dtype, each.accumulate, vanishes)
+    name = module.function(key, "blas", lambda name: blas.function(module, name, each, vanishes))
     return ProductFunction(name, rows, blas.unit(each), polls)
 
 

@@ -102,6 +102,7 @@ class Step(StepWriter):
 
     _exit: str | None = None
     _nesting = 0
+    loops = 0  # around the present instruction
     _scratch = 0
     """Bytes of scratch memory that belong to other threads."""
 
@@ -271,7 +272,9 @@ class Step(StepWriter):
 
     def _nest(self, each: Loop | Branch) -> None:
         if isinstance(each, Loop):
+            self.loops += 1
             write_loop(self, each)
+            self.loops -= 1
         else:
             write_branch(self, each)
 
@@ -380,7 +383,7 @@ class Step(StepWriter):
 
     def gemm(self, each: Gemm, addresses: list[IRValue] | None = None) -> None:
         """Write a product. addresses: of its matrices, if they are not those of its views."""
-        function = product_function(self.module, each, self.threads)
+        function = product_function(self.module, each, self.threads, self.loops > 0)
         if addresses is None:
             addresses = [self.address(v) for v in (each.a, each.b, each.c, *(each.then.views if each.then else ()))]
         sums = self.sums_of_bands(each, function.bands, addresses)
