@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from core.codegen import blas
 from core.codegen.backend import CPU
 from core.codegen.cpus import cpu
 from core.compiler.compile import compile_forward
@@ -18,8 +19,10 @@ SLOW = cpu().triple.startswith("x86_64")
 SMALL = 1e-40
 """A denormal float32."""
 
-SHAPES = {"packed": (70, 70, 70), "tiles": (9, 5, 20), "one row": (1, 40, 30), "many terms, one column": (9, 200, 1)}
-"""(rows, terms, columns) of a product of each kind."""
+SHAPES = {
+    "packed": (70, 70, 70), "tiles": (9, 5, 20), "BLAS": (9, 5, 21), "one row": (1, 40, 30), "one column": (9, 200, 1)
+}  # fmt: skip
+"""(rows, terms, columns) of a product of each kind. That of the BLAS has operands that are stored by columns."""
 
 LEFT = np.float32(1e-20)
 TINY = {"sums": (LEFT, np.float32(SMALL) / LEFT), "operands": (np.float32(SMALL), np.float32(1.0))}
@@ -27,18 +30,19 @@ TINY = {"sums": (LEFT, np.float32(SMALL) / LEFT), "operands": (np.float32(SMALL)
 
 
 def products(size: tuple[int, int, int], numbers: tuple[np.float32, np.float32], loops: bool) -> tuple[Sketch, str]:
-    """A product, half of it, and what a loop without a product makes of it."""
+    """A product, in a loop or not, and its name."""
     m, k, n = size
-    a, b = np.zeros((m, k)), np.zeros((k, n))
+    a, b, turned = np.zeros((m, k)), np.zeros((k, n)), size == SHAPES["BLAS"]
     a[:, 0], b[0] = numbers
     s = Sketch()
-    x, w = s.feed("x", a, dtype="float32"), s.param("w", b, dtype="float32")
+    x, w = (each.T if turned else each for each in (a, b))
+    x, w = s.feed("x", x, dtype="float32"), s.param("w", w, dtype="float32")
     s.const(0.0, [m, n], "float32", out="y")
     if loops:
         with s.repeat(2):
-            s.op("matmul", x, w, out="y")
+            s.op("matmul", x, w, out="y", transpose_x=turned, transpose_y=turned)
     else:
-        s.op("matmul", x, w, out="y")
+        s.op("matmul", x, w, out="y", transpose_x=turned, transpose_y=turned)
     return s, "y"
 
 
@@ -57,10 +61,14 @@ def keeps_denormals() -> bool:
 @pytest.mark.parametrize("loops", [False, True])
 @pytest.mark.parametrize("kind", SHAPES)
 @pytest.mark.parametrize("tiny", TINY)
-def test_products_in_loops_take_denormal_numbers_for_zero(tiny, kind, loops):
+def test_products_in_loops_take_denormal_numbers_for_zero(tiny, kind, loops, monkeypatch):
+    called = []
+    made = blas.function
+    monkeypatch.setattr(blas, "function", lambda *given: (called.append(given), made(*given))[1])
+
     found = computed(*products(SHAPES[kind], TINY[tiny], loops))
 
-    assert keeps_denormals()
+    assert keeps_denormals() and bool(called) == (kind == "BLAS")
     wanted = 0.0 if loops and SLOW else np.multiply(*TINY[tiny])
     np.testing.assert_array_equal(found, np.full(found.shape, wanted, "float32"))
 
