@@ -35,14 +35,21 @@ def products(size: tuple[int, int, int], numbers: tuple[np.float32, np.float32],
     a, b, turned = np.zeros((m, k)), np.zeros((k, n)), size == SHAPES["BLAS"]
     a[:, 0], b[0] = numbers
     s = Sketch()
-    x, w = (each.T if turned else each for each in (a, b))
-    x, w = s.feed("x", x, dtype="float32"), s.param("w", w, dtype="float32")
+    values = [np.stack([each.T if turned else each] * 2) for each in (a, b)]
+    x, w = (s.feed(name, value, dtype="float32") for name, value in zip("xw", values, strict=True))
     s.const(0.0, [m, n], "float32", out="y")
+    t = s.op("fill_constant", out="t", shape=[], value=0, dtype="int64")
+
+    def multiply() -> None:
+        now = [s.op("gather", each, t) for each in (x, w)]
+        s.op("matmul", *now, out="y", transpose_x=turned, transpose_y=turned)
+
     if loops:
         with s.repeat(2):
-            s.op("matmul", x, w, out="y", transpose_x=turned, transpose_y=turned)
+            multiply()
+            s.op("increment", t, out="t")  # each trip has matrices of its own
     else:
-        s.op("matmul", x, w, out="y", transpose_x=turned, transpose_y=turned)
+        multiply()
     return s, "y"
 
 
