@@ -9,13 +9,14 @@ block, of a cluster of blocks, or of all blocks.
 
 `gpu` has the GPU as a target, `rules` what is assumed about its speed, `threads` the numbers of threads and their
 barriers, `launches` the form that generator and host agree on, `segments` which instructions share a launch, `step` and
-`flow` the step with its loops, `rows`, `product`, `stripes`, `systems`, `indexed`, `scatter` and `kernels` the kernels,
-the last with those of `convolution`, `small_convolution`, `pooling`, `fourier`, `transposition`, `row_order`, `merging`
-and `index_sort`; `index_orders` the sorts that scatters share, `row_teams`, `row_sums` and `column_sums` parts of row
-kernels, `row_waits` how long these wait, `tiles`, `patch_tiles` and `tensor_cores` parts of products, `ranks` and
-`buckets` the sort of scatters and row orders, `spread` the blocks of a launch, `row_writer` kernels of their own behind
-a step, `multiplication` large products as calls of cuBLASLt (`cublaslt`), `sharing` the kernels that several launches
-share, `ptx` the way to PTX and cubins, and `parts` the parts in which a step goes there.
+`flow` the step with its loops, `rows`, `product`, `stripes`, `systems` (with `cholesky`, `elimination` and
+`substitution`), `indexed`, `scatter` and `kernels` the kernels, the last with those of `convolution`,
+`small_convolution`, `pooling`, `fourier`, `transposition`, `row_order`, `merging` and `index_sort`; `index_orders` the
+sorts that scatters share, `row_teams`, `row_sums` and `column_sums` parts of row kernels, `row_waits` how long these
+wait, `tiles`, `patch_tiles` and `tensor_cores` parts of products, `ranks` and `buckets` the sort of scatters and row
+orders, `spread` the blocks of a launch, `row_writer` kernels of their own behind a step, `multiplication` large
+products as calls of cuBLASLt (`cublaslt`), `sharing` the kernels that several launches share, `ptx` the way to PTX and
+cubins, and `parts` the parts in which a step goes there.
 
 The host's part: `backend` compiles plans and keeps machine code on disk, `region` runs them, `words` has the arrays of
 a run and what it and the host tell each other, `arena` the memory and the stream that regions share. `bind` keeps the

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from core.codegen.column_windows import columns_of
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.vector_slices import move
+from core.device.blocks import Block
 from core.device.product import ProductPlan, ProductWriter
-from core.device.systems import Block
 from core.device.threads import Threads, block_number, flat_offset, split
 from core.device.tiles import VECTOR_BYTES
 from core.plan.data import Gemm, Rows

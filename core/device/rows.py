@@ -19,10 +19,10 @@ from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.reductions import combine, identity, repeated
 from core.codegen.scalar import apply
 from core.codegen.sweeps import sweeps
+from core.device.blocks import Block
 from core.device.column_sums import ColumnSums, column_sums
 from core.device.row_sums import Sums
 from core.device.row_teams import RowGroups, added_up, at_once, columns_of, early_loads, groups_of, teams_of, width_of
-from core.device.systems import Block
 from core.device.threads import WARP, Threads, block_number, flat_offset, in_bundles, split
 from core.plan.data import Instr, RowKernel, Rows
 

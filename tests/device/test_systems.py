@@ -12,7 +12,7 @@ import pytest
 
 from core.autodiff.adjoint import vjp
 from core.compiler.compile import optimize
-from core.device import step, systems
+from core.device import cholesky, step, substitution
 from core.device.gpu import DEVICE_TARGET
 from core.device.ptx import cubin_of, has_linker, ptx_of
 from core.device.rules import Rules
@@ -65,7 +65,7 @@ def test_a_cholesky_factor_times_its_transpose_is_the_matrix(n, dtype):
 
 @pytest.mark.parametrize(("n", "dtype"), [(70, "float32"), (83, "float64")])
 def test_a_matrix_with_more_rows_than_a_tile_has_a_cholesky_factor(n, dtype, monkeypatch):
-    monkeypatch.setattr(systems, "TILE_BYTES", 20 * 17 * np.dtype(dtype).itemsize)
+    monkeypatch.setattr(cholesky, "TILE_BYTES", 20 * 17 * np.dtype(dtype).itemsize)
 
     test_a_cholesky_factor_times_its_transpose_is_the_matrix(n, dtype)
 
@@ -87,7 +87,7 @@ def test_large_matrices_need_no_memory_for_registers(op, dtype):
 @pytest.mark.parametrize(("n", "k", "unit"), [(1, 1, False), (9, 3, True), (16, 5, False), (37, 70, False)])
 def test_the_solution_of_a_triangular_system_fulfils_it(n, k, unit, units, upper, monkeypatch):
     """A block solves few columns, or many."""
-    monkeypatch.setattr(systems, "UNITS", units)
+    monkeypatch.setattr(substitution, "UNITS", units)
     x = noise("float64", n, n) / n + np.eye(n)
     part = np.triu(x, unit) if upper else np.tril(x, -unit)
     ignored = np.where((np.triu if upper else np.tril)(np.ones((n, n)), (1 if upper else -1) * unit) > 0, 0, np.nan)
