@@ -48,10 +48,14 @@ def passes(size: int) -> int:
 
 
 def lanes_for(dtype: str, length: int) -> int:
-    """The number of lanes with which a row of `length` takes the least time; the larger of equal ones."""
+    """The number of lanes with which a row of `length` takes the least time.
+
+    Of equal ones that with the fewest empty lanes, since a number that was stored under a mask cannot be loaded at
+    once; of these the largest.
+    """
     one = max(itemsize(dtype), 4 if dtype in HALVES else 1)
     widths = [w for w in (64, 32, 16) if w <= cpu().vector_bytes] or [one]
-    return min(widths, key=lambda w: (-(-length // (w // one)) * passes(w), -w)) // one
+    return min(widths, key=lambda w: (-(-length // (w // one)) * passes(w), -length % (w // one), -w)) // one
 
 
 def slices_of(length: int, lanes: int) -> list[VectorSlice]:
