@@ -12,8 +12,8 @@ __all__ = ["dot_pairs", "most_vectors", "tile", "tile_of"]
 
 
 SUMS = {16: 12, 32: 20}
-"""Sums that a tile should have, by the number of registers: an addition waits for the one before it, while two others
-start in each cycle, and with more sums each number of the operands is used more often."""
+"""Number of registers -> sums that a tile should have: an addition waits for the one before it, while two others start
+in each cycle. With more of them each number of the operands is used more often."""
 
 
 def most_vectors() -> int:
