@@ -16,7 +16,7 @@ from core.codegen.llvm import I64, Function, IRValue, literal
 from core.device.ranks import Ranks
 from core.device.threads import WARP, Threads, in_bundles
 
-__all__ = ["Buckets", "PrefixSums", "buckets_room", "padded_sums", "shift_of"]
+__all__ = ["Buckets", "PrefixSums", "buckets_room", "padded_sums", "shift_of", "write_sort"]
 
 WORD = "int32"
 
@@ -221,3 +221,22 @@ class Buckets:
 
     def _key(self, i: IRValue) -> IRValue:
         return self.f.convert(self.f.load(self.f.at(self.keys, i, WORD), WORD), "int64")
+
+
+def write_sort(
+    f: Function, threads: Threads, keys: IRValue, count: int, buckets: Buckets | None,
+    put: Callable[[IRValue, IRValue, IRValue], None],
+) -> None:  # fmt: skip
+    """Sort `count` keys, equal ones in the order of their numbers: by buckets, or by comparing each with all others.
+
+    keys: int32, `padded(count)` of them. put: see `Buckets.sort`.
+    """
+    if buckets is not None:
+        buckets.sort(put)
+        return
+    ranks = Ranks(f, threads, count)
+    with ranks.each() as (i, leads):
+        key = f.load(f.at(keys, i, WORD), WORD)
+        place = ranks.before(keys, i, key)
+        with f.when(leads):
+            put(i, key, place)

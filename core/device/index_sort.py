@@ -10,10 +10,10 @@ import math
 from core.codegen.gather_scatter import checked
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.reductions import identity
-from core.device.buckets import Buckets, buckets_room, shift_of
+from core.device.buckets import Buckets, buckets_room, shift_of, write_sort
 from core.device.index_orders import IndexOrder, is_sparse
 from core.device.patch_tiles import total
-from core.device.ranks import LAST_KEY, Ranks, is_short, padded
+from core.device.ranks import LAST_KEY, is_short, padded
 from core.device.threads import Threads
 from core.plan.data import Kernel
 
@@ -99,15 +99,7 @@ class _Sort:
                 self._put(key, self.sorted, at)
             self._put(i, f.param("order"), at)
 
-        if self.buckets is not None:
-            self.buckets.sort(put)
-            return
-        ranks = Ranks(f, self.threads, self.spec.count)
-        with ranks.each() as (i, leads):
-            key = f.load(f.at(self.keys, i, WORD), WORD)
-            at = ranks.before(self.keys, i, key)
-            with f.when(leads):
-                put(i, key, at)
+        write_sort(f, self.threads, self.keys, self.spec.count, self.buckets, put)
 
     def _find_starts(self) -> None:
         """The number of keys below each row, by halving."""

@@ -6,8 +6,8 @@ from itertools import accumulate
 
 from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue, literal
-from core.device.buckets import Buckets, PrefixSums, buckets_room, padded_sums
-from core.device.ranks import LAST_KEY, Ranks, is_short, padded
+from core.device.buckets import Buckets, PrefixSums, buckets_room, padded_sums, write_sort
+from core.device.ranks import LAST_KEY, is_short, padded
 from core.device.threads import Threads
 from core.plan.data import Kernel
 from core.plan.merge_specs import RowOrder
@@ -92,15 +92,7 @@ class _Writer:
             with f.when(self._has_row(key)):
                 f.store(f.convert(i, WORD), f.at(f.param("order"), place, WORD))
 
-        if self.buckets is not None:
-            self.buckets.sort(put)
-            return
-        ranks = Ranks(f, self.threads, self.spec.count)
-        with ranks.each() as (i, leads):
-            key = f.load(f.at(self.keys, i, WORD), WORD)
-            place = ranks.before(self.keys, i, key)
-            with f.when(leads):
-                put(i, key, place)
+        write_sort(f, self.threads, self.keys, self.spec.count, self.buckets, put)
 
     def _mark(self) -> None:
         """Mark the first one of equal keys, and find how many have a row."""
