@@ -1,7 +1,7 @@
 """Denormal numbers in products: an x86 CPU takes a hundred times as long for them as for others.
 
-They are what is left where gradients vanish: after many trips of a recurrent network nearly all numbers are denormal.
-So products in loops take them for zero, operands and sums alike. Everything else keeps them.
+Where the gradients of a recurrent network vanish, nearly all of its numbers are denormal after many trips. So products
+in loops take denormal operands and sums for zero. The code around them keeps denormal numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ZEROS = 1 << 15 | 1 << 6
 
 @contextmanager
 def vanishing(f: Function, wanted: bool) -> Iterator[IRValue | None]:
-    """Code that is written inside takes denormal numbers for zero, if that is wanted and the CPU is slow with them.
+    """Code written inside the context takes denormal numbers for zero, if `wanted` and the CPU is slow with them.
 
     Gives the slot of the control word that the function found, for `keeping`, or None.
     """
@@ -38,7 +38,7 @@ def vanishing(f: Function, wanted: bool) -> Iterator[IRValue | None]:
 
 @contextmanager
 def keeping(f: Function, found: IRValue | None) -> Iterator[None]:
-    """Code that is written inside keeps denormals again. found: of the `vanishing` around it."""
+    """Code written inside the context keeps denormal numbers again. found: from the `vanishing` around it."""
     if found is None:
         yield
         return

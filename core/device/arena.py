@@ -47,14 +47,14 @@ class SharedArena:
             run.require(nbytes, "the step")
 
     def at_least(self, nbytes: int) -> Memory:
-        """An arena of at least `nbytes` bytes, for who holds the lock. Raises DeviceFull."""
+        """An arena of at least `nbytes` bytes. The caller holds the lock. Raises DeviceFull."""
         if self._memory is None or self._memory.nbytes < nbytes:
             self._free()  # first: both may not fit at once
             self._memory = self._driver.allocate(max(nbytes, 1))
         return self._memory
 
     def free_idle(self) -> None:
-        """Free the arena, unless work is given."""
+        """Free the arena, unless a run holds the lock."""
         if self.lock.acquire(blocking=False):
             try:
                 self._free()

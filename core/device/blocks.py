@@ -1,4 +1,4 @@
-"""The threads of one block that work together on a matrix, and what their kernels have in common."""
+"""A block of threads that works on a matrix, and a function that its kernels share."""
 
 from __future__ import annotations
 

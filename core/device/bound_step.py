@@ -136,7 +136,7 @@ class DeviceBoundStep:
         self._has_rows = any(each.table is not None for each in executable.layout)
         self._turns = [self._make_turn(arrays) for arrays in turns]
         self._updates: TableUpdates | None = None
-        if self._tables and sets == 3 and not has_loops(region.plan):  # runs with loops may be repeated
+        if self._tables and sets == 3 and not _waits(executable, region):
             self._updates = TableUpdates(driver, region.stream, [self._rows_of(turn) for turn in self._turns])
         self._turn = 0
         self._last = self._turns[0]
@@ -184,8 +184,6 @@ class DeviceBoundStep:
         self, runs: Iterable[Run], seed: int, first: int, bind: Callable[[int], None] | None = None
     ) -> Generator[Outputs, None, None]:
         """See `BoundStep.steps`. A step begins before the one before has ended, unless that must be kept first.
-
-        With tables and loops it must: a run whose stacks grow is repeated, and the rows would be updated twice.
 
         Whoever computes with outputs by ops of the array module must have waited for them before asking for more.
         Raises ExecutionError, DeviceFault.
@@ -405,14 +403,21 @@ def bind_region(
     if any(places.count(i) > 1 for i in kept):
         return None
     more = _bytes(executable, region, 3) - _bytes(executable, region, 2)
-    waits = updated_tables(executable) and has_loops(region.plan)  # as `DeviceBoundStep.steps` says
-    for sets in (2,) if waits or more > MOST_AHEAD else (3, 2):
+    for sets in (2,) if _waits(executable, region) or more > MOST_AHEAD else (3, 2):
         needed = _bytes(executable, region, sets)
         if memory is not None and needed > memory.available(needed):
             continue
         with suppress(MemoryError):
             return DeviceBoundStep(executable, region, values, sets)
     return None
+
+
+def _waits(executable: Executable, region: DeviceRegion) -> bool:
+    """Whether a step must be kept before the next one begins.
+
+    A run whose stacks grow is repeated. With tables it would update their rows twice.
+    """
+    return bool(updated_tables(executable)) and has_loops(region.plan)
 
 
 def _spans(fed: Sequence[_Fed]) -> list[tuple[int, int]]:

@@ -32,7 +32,7 @@ def write_cholesky(block: Block, spec: Cholesky, matrix: IRValue) -> None:
 
 
 class _Factor:
-    """Writes a Cholesky factor, a panel of columns after the other.
+    """Writes a Cholesky factor, one panel of columns after the other.
 
     One warp factors the square of the panel on the diagonal: a thread has a row of it. Then a thread has a row of the
     panel below, and all threads subtract its products from the columns to its right, some rows of a warp at a time.
@@ -108,8 +108,10 @@ class _Factor:
             f.store(f.select(lower, value, literal(0, dtype)), self.at(row, column))
 
     def _factor_square(self, first: IRValue, end: IRValue) -> None:
-        """A thread has a row, with the numbers behind the diagonal for the sake of equal code. Behind the last row of
-        the matrix there are rows of the identity."""
+        """Each thread has one row, and computes the numbers right of the diagonal, too, so that all run the same code.
+
+        Rows of the identity stand for those behind the last row of the matrix.
+        """
         block, f, dtype = self.block, self.f, self.dtype
         own = f.op(f"and {block.lane}, {PANEL - 1}", "int64")
         row = f.binary("add", first, own)

@@ -5,7 +5,6 @@ Graph networks sum the edges of each node in every layer, forward and backward, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -14,7 +13,7 @@ from core.ir.stop import poll
 from core.plan.data import Instruction, Kernel, Root, ScatterAdd, Sequence, View
 from core.plan.flow import Branch, Loop
 
-__all__ = ["INDEX_ORDER", "NO_ROWS", "IndexOrder", "NoRows", "is_sparse", "with_orders"]
+__all__ = ["INDEX_ORDER", "NO_ROWS", "IndexOrder", "is_sparse", "with_orders"]
 
 FEW = 32
 """Rows, or results of a column, up to which each thread looks through the index."""
@@ -26,7 +25,7 @@ INDEX_ORDER = "index_order"
 """The kind of a kernel ``(index, order, bounds)``; see `IndexOrder`."""
 
 NO_ROWS = "no_rows"
-"""The kind of a kernel ``(out)``; see `NoRows`."""
+"""The kind of a kernel ``(out)`` that writes the result of a reduction of no rows. Its spec names the reduction."""
 
 WORD = "int32"
 
@@ -51,15 +50,6 @@ class IndexOrder:
         return self.count if is_sparse(self.count, self.size) else padded_sums(self.size + 2)
 
 
-@dataclass(frozen=True, slots=True)
-class NoRows:
-    """The result of a reduction of no rows, in `count` elements."""
-
-    dtype: str
-    op: str
-    count: int
-
-
 def is_sparse(count: int, size: int) -> bool:
     """Whether most results of a scatter have no rows."""
     return size >= SPARSE * count
@@ -82,8 +72,7 @@ def _ordered(body: Sequence) -> Iterator[Instruction]:
                 known[key] = _words(spec.count), _words(spec.bounds)
                 yield Kernel(INDEX_ORDER, spec, (index, *known[key]), 2, each.check, location=each.location)
             if is_sparse(spec.count, spec.size):
-                none = NoRows(each.x.dtype, each.op, math.prod(each.out.shape))
-                yield Kernel(NO_ROWS, none, (each.out,), location=each.location)
+                yield Kernel(NO_ROWS, each.op, (each.out,), location=each.location)
             each = replace(each, order=known[key])
         elif isinstance(each, Loop):
             each = replace(each, body=with_orders(each.body))

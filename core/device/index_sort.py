@@ -5,11 +5,8 @@ Few positions are sorted by comparing all of them, others by buckets. Both keep 
 
 from __future__ import annotations
 
-import math
-
 from core.codegen.gather_scatter import checked
 from core.codegen.llvm import I64, Function, IRValue, literal
-from core.codegen.reductions import identity
 from core.device.buckets import Buckets, buckets_room, shift_of, write_sort
 from core.device.index_orders import IndexOrder, is_sparse
 from core.device.patch_tiles import total
@@ -17,7 +14,7 @@ from core.device.ranks import LAST_KEY, is_short, padded
 from core.device.threads import Threads
 from core.plan.data import Kernel
 
-__all__ = ["index_order_kernel", "index_order_scratch", "no_rows_kernel"]
+__all__ = ["index_order_kernel", "index_order_scratch"]
 
 WORD = "int32"
 
@@ -43,15 +40,6 @@ def index_order_kernel(name: str, each: Kernel, threads: Threads) -> Function:
     names = ("index", "order", "bounds", "scratch", "error")
     f = Function(name, [*((n, "ptr") for n in names), ("check", "int64")], noalias=False)
     _Sort(f, each.spec, threads).write()
-    return f
-
-
-def no_rows_kernel(name: str, each: Kernel, threads: Threads) -> Function:
-    """``name(out, scratch, error, check)`` for all threads."""
-    f = Function(name, [("out", "ptr"), ("scratch", "ptr"), ("error", "ptr"), ("check", "int64")], noalias=False)
-    dtype, op = each.spec.dtype, each.spec.op
-    with f.loop(threads.number(f), I64(math.prod(each.views[0].shape)), threads.total) as at:
-        f.store(identity(op, dtype), f.at(f.param("out"), at, dtype))
     return f
 
 

@@ -13,7 +13,7 @@ from core.codegen.module import Module
 from core.device.convolution import convolution_kernel, convolution_scratch
 from core.device.fourier import fourier_kernel, fourier_scratch
 from core.device.index_orders import INDEX_ORDER, NO_ROWS
-from core.device.index_sort import index_order_kernel, index_order_scratch, no_rows_kernel
+from core.device.index_sort import index_order_kernel, index_order_scratch
 from core.device.merging import merge_kernel
 from core.device.pooling import POOLING, pooling_kernel
 from core.device.row_order import order_kernel, order_scratch, takes_order
@@ -32,13 +32,12 @@ GENERATORS: dict[str, Callable[[str, Kernel, Threads], Function]] = {
     "merge_rows": merge_kernel,
     "turn": transposition_kernel,
     INDEX_ORDER: index_order_kernel,
-    NO_ROWS: no_rows_kernel,
 }
 
 
 def has_kernel(each: Kernel) -> bool:
     """Whether a device has a generator of its own for a kind of kernel."""
-    own = each.kind in CONVOLUTIONS or each.kind in POOLING or each.kind in ("fourier", *GENERATORS)
+    own = each.kind in CONVOLUTIONS or each.kind in POOLING or each.kind in ("fourier", NO_ROWS, *GENERATORS)
     return own or takes_order(each)
 
 

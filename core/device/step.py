@@ -20,7 +20,7 @@ from core.codegen.reductions import identity
 from core.codegen.step import Step
 from core.device.flow import write_loop
 from core.device.gpu import GPU
-from core.device.index_orders import with_orders
+from core.device.index_orders import NO_ROWS, with_orders
 from core.device.indexed import gather_kernel
 from core.device.kernels import device_kernel, device_scratch, has_kernel
 from core.device.launches import PARAMETERS, DeviceCode, Launch
@@ -424,6 +424,10 @@ class DeviceStep(Step):
 
     def kernel(self, each: Kernel) -> None:
         """A kernel of `core.codegen`: its units are shared by as many threads as it has units and scratch memory."""
+        if each.kind == NO_ROWS:
+            (out,) = each.views
+            self.fill(out, identity(each.spec, out.dtype))
+            return
         if each.kind in SYSTEMS:
             key = ("block", each.kind, each.spec)
             name = self.function(key, each.kind, lambda name: system_kernel(name, each, self.launch))

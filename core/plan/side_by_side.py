@@ -160,7 +160,7 @@ def _from(
 
 
 def _is_plain(each: Instruction) -> bool:
-    """Whether an instruction may run beside others: it reports no error and shares no partial sums."""
+    """Whether an instruction may run beside others, since it reports no error and shares no partial sums."""
     if isinstance(each, Rows):
         return not each.kernel.merged and all(i.kind != "check" for i in each.kernel.code)
     if isinstance(each, Gemm):

@@ -126,7 +126,7 @@ def test_steps_keep_their_tables_on_the_gpu_and_write_rows_in_place(driver, prin
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
 @pytest.mark.parametrize("seed", range(4))
-def test_steps_in_a_row_write_the_rows_of_those_that_are_kept_and_of_no_others(optimizer, seed):
+def test_steps_in_a_row_write_the_rows_of_kept_steps_only(optimizer, seed):
     """Some ids are out of range, and some calls end before the last step, when the next one has begun already."""
     draw, events = random.Random(seed), []
     with installed() as cupy:

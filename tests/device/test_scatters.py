@@ -128,7 +128,7 @@ def test_scatters_with_the_same_index_share_its_order(wrong):
     agree(block, values, EmulatedBackend(2, 64))
 
 
-def test_an_index_that_was_overwritten_is_sorted_again():
+def test_a_scatter_sorts_an_overwritten_index_again():
     block, _ = summed("a", "b", "a")
     one, other, last = plan_block(block, DEVICE_TARGET).body.instructions
     overwrites = Kernel("any", None, (other.index, one.index))
