@@ -12,7 +12,7 @@ from core.codegen.denormals import vanishing
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import lanes
 from core.codegen.polling import STOP_PARAM, product_polls
-from core.codegen.tile import tile, tile_of
+from core.codegen.tile import STEPS, tile, tile_of
 from core.codegen.vector_slices import mask
 from core.plan.data import Gemm
 
@@ -128,7 +128,8 @@ def _tile(
     b = f.at(f.param("b"), start, dtype)
     c = f.at(f.at(f.param("c"), f.op(f"mul nsw {row}, {p.c}", "int64"), dtype), start, dtype)
 
-    for total, address, which in tile(f, dtype, (rows, columns), width, (k, end), (a, *p.a), (b, p.b), (c, p.c)):
+    size, even = (rows, columns), p.k % STEPS == 0
+    for total, address, which in tile(f, dtype, size, width, (k, end), (a, *p.a), (b, p.b), (c, p.c), even=even):
         if p.accumulate or blocked:
             total = f.binary("fadd", total, f.load(address, dtype, width, which))
         f.store(total, address, which)

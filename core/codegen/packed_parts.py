@@ -24,7 +24,7 @@ from core.codegen.packed_rows import pack_rows
 from core.codegen.polling import STOP_PARAM, product_polls
 from core.codegen.reductions import identity
 from core.codegen.rows import row_function, rows_poll
-from core.codegen.tile import tile
+from core.codegen.tile import STEPS, tile
 from core.codegen.transpose import transposed_square
 from core.codegen.vector_slices import VectorSlice, mask, move, slices_of, store_lanes
 from core.ir.aligned import LINE
@@ -148,7 +148,8 @@ class _Panel:
         last = f.compare("icmp eq", f.binary("add", k, count), I64(p.k))
         size, packed = (rows, self.columns), (self.packed, p.tile[1])
         stretches = self._fetcher(operands, rows) if operands else None
-        sums = tile(f, p.dtype, size, width, (I64(0), count), a, packed, c, stretches, p.pairs)
+        steps, even = (I64(0), count), p.k % STEPS == 0
+        sums = tile(f, p.dtype, size, width, steps, a, packed, c, stretches, p.pairs, even)
 
         def store(adds: bool) -> None:
             for total, address, which in sums:
@@ -214,7 +215,7 @@ class _Panel:
         assert kernel is not None
         f.declarations.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         lines = max(p.tile[1] * itemsize(p.dtype) // LINE, 1)
-        steps = max(p.depth // (rows * lines), 1)
+        steps = max(p.depth // (rows * lines) // STEPS, 1) * STEPS
 
         def fetch(k: IRValue) -> None:
             at = f.intrinsic("smin", f.op(f"udiv {k}, {steps}", "int64"), I64(rows * lines - 1))

@@ -8,12 +8,16 @@ from core.codegen.cpus import cpu
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.vector_slices import mask
 
-__all__ = ["dot_pairs", "most_vectors", "tile", "tile_of"]
+__all__ = ["STEPS", "dot_pairs", "most_vectors", "tile", "tile_of"]
 
 
 SUMS = {16: 12, 32: 20}
 """Number of registers -> sums that a tile should have: an addition waits for the one before it, while two others start
 in each cycle. With more of them each number of the operands is used more often."""
+
+STEPS = 2
+"""Steps along k that follow each other without a test of their number, if it is even. With more of them LLVM moves
+loads so far from their uses that registers run out."""
 
 
 def most_vectors() -> int:
@@ -48,7 +52,7 @@ def dot_pairs(f: Function, a: IRValue, b: IRValue, total: IRValue) -> IRValue:
 def tile(
     f: Function, dtype: str, size: tuple[int, int], width: int, steps: tuple[IRValue, IRValue],
     a: tuple[IRValue, int, int], b: tuple[IRValue, int], c: tuple[IRValue, int],
-    stretches: tuple[int, Callable[[IRValue], None]] | None = None, pairs: bool = False,
+    stretches: tuple[int, Callable[[IRValue], None]] | None = None, pairs: bool = False, even: bool = False,
 ) -> list[tuple[IRValue, IRValue, IRValue | None]]:  # fmt: skip
     """The sums over `steps` along k of a [rows, k] times b [k, columns]: (vector, address in c, mask) of each.
 
@@ -59,6 +63,7 @@ def tile(
     stretches: steps of a stretch along k, and a function that writes more instructions at the start of each.
     pairs:     whether an element of a and b, as long as a float32, is two bfloat16 numbers that follow each other
                along k.
+    even:      whether the number of steps is a multiple of `STEPS`, and that of a stretch, too.
     """
     rows, columns = size
     count = -(-columns // width)
@@ -69,25 +74,29 @@ def tile(
         for slot in each:
             f.write(zero, slot)
 
-    def step(k: IRValue) -> None:
-        b_row = f.at(b[0], f.op(f"mul nsw {k}, {b[1]}", "int64"), dtype)
+    def step(b_row: IRValue, a_here: IRValue) -> None:
         b_vectors = [f.load(f.at(b_row, I64(j * width), dtype), dtype, width, masks[j]) for j in range(count)]
-        a_here = f.at(a[0], f.op(f"mul nsw {k}, {a[2]}", "int64"), dtype)
         for i in range(rows):
             one = f.splat(f.load(f.at(a_here, I64(i * a[1]), dtype), dtype), width)
             for j in range(count):
                 total = f.read(sums[i][j], dtype, width)
                 f.write((dot_pairs if pairs else Function.fma)(f, one, b_vectors[j], total), sums[i][j])
 
+    def all_of(first: IRValue, end: IRValue) -> None:
+        together = STEPS if even else 1
+        with f.loop(first, end, together) as k:
+            b_row = f.at(b[0], f.op(f"mul nsw {k}, {b[1]}", "int64"), dtype)
+            a_here = f.at(a[0], f.op(f"mul nsw {k}, {a[2]}", "int64"), dtype)
+            for i in range(together):
+                step(f.at(b_row, I64(i * b[1]), dtype), f.at(a_here, I64(i * a[2]), dtype))
+
     if stretches is None:
-        with f.loop(*steps) as k:
-            step(k)
+        all_of(*steps)
     else:
         length, begin = stretches
         with f.loop(*steps, length) as first:
             begin(first)
-            with f.loop(first, f.intrinsic("smin", f.binary("add", first, I64(length)), steps[1])) as k:
-                step(k)
+            all_of(first, f.intrinsic("smin", f.binary("add", first, I64(length)), steps[1]))
     return [
         (f.read(sums[i][j], dtype, width), f.at(c[0], I64(i * c[1] + j * width), dtype), masks[j])
         for i in range(rows)
