@@ -367,9 +367,10 @@ class Function:
         self.do(f"br {condition}, label %{yes}, label %{no}")
 
     @contextmanager
-    def loop(self, start: IRValue, end: IRValue, step: int = 1, polls: bool = False) -> Iterator[IRValue]:
+    def loop(self, start: IRValue, end: IRValue, step: int | IRValue = 1, polls: bool = False) -> Iterator[IRValue]:
         """A loop that counts from `start` to `end` (excluded); the context's value is the counter.
 
+        step:  greater than 0.
         polls: the loop ends as soon as the word at `stop` is set, if the function has one.
         """
         head, body, latch, done = (self.label(h) for h in ("head", "body", "latch", "done"))
@@ -385,7 +386,7 @@ class Function:
         self.known = before_body
         self.jump(latch)
         self.begin(latch)
-        self.do(f"{following} = add nsw i64 {counter}, {step}")
+        self.do(f"{following} = add nsw i64 {counter}, {step.name if isinstance(step, IRValue) else step}")
         self.jump(head)
         self.begin(done)
 

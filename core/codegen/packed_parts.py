@@ -16,18 +16,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from core.codegen.denormals import keeping, vanishing
-from core.codegen.llvm import I64, Function, IRValue, itemsize
+from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.packed_gemm import PackedGemm, sums_bytes
 from core.codegen.packed_rows import pack_rows
+from core.codegen.packed_squares import PackedLines, pack_lines
+from core.codegen.packed_tile import Fetched, PackedTile, run_tile
 from core.codegen.polling import STOP_PARAM, product_polls
 from core.codegen.reductions import identity
 from core.codegen.rows import row_function, rows_poll
-from core.codegen.tile import STEPS, tile
-from core.codegen.transpose import transposed_square
+from core.codegen.tile import STEPS
 from core.codegen.vector_slices import VectorSlice, mask, move, slices_of, store_lanes
-from core.ir.aligned import LINE
 from core.plan.data import Instr
 
 __all__ = ["packed_gemm_function"]
@@ -87,7 +87,7 @@ class _Part:
                 return
             with f.loop(self.first, self.end, p.block, polls=True) as first:
                 end = f.intrinsic("smin", f.binary("add", first, I64(p.block)), self.end)
-                pack_rows(f, p, self.rows, (k, count), (first, end))
+                pack_rows(self.module, f, p, self.rows, (k, count), (first, end))
                 self._each_panel(lambda panel: panel.tiles(k, count, first, end))
 
     def _pack(self, k: IRValue, count: IRValue) -> None:
@@ -135,7 +135,7 @@ class _Panel:
                 self._tile(k, count, first, whole, rest)
 
     def _tile(self, k: IRValue, count: IRValue, first: IRValue, row: IRValue, rows: int) -> None:
-        f, p, width, packed_rows, result = self.f, self.p, lanes(self.p.dtype), self.part.rows, self.part.result
+        f, p, packed_rows, result = self.f, self.p, self.part.rows, self.part.result
         if packed_rows is None:
             a = (self._at("a", (row, p.a[0]), (k, p.a[1])), *p.a)
         else:
@@ -146,21 +146,16 @@ class _Panel:
             c = (self._at("c", (row, p.c), (self.start, 1)), p.c)
         operands = self._operands(row, c[0])
         last = f.compare("icmp eq", f.binary("add", k, count), I64(p.k))
-        size, packed = (rows, self.columns), (self.packed, p.tile[1])
-        stretches = self._fetcher(operands, rows) if operands else None
-        steps, even = (I64(0), count), p.k % STEPS == 0
-        sums = tile(f, p.dtype, size, width, steps, a, packed, c, stretches, p.pairs, even)
-
-        def store(adds: bool) -> None:
-            for total, address, which in sums:
-                if adds:
-                    total = f.binary("fadd", total, f.load(address, p.dtype, width, which))
-                f.store(total, address, which)
-
+        adds = literal(p.accumulate, "bool")
         if p.depth < p.k and not p.accumulate:
-            f.either(f.compare("icmp eq", k, I64(0)), lambda: store(False), lambda: store(True))
-        else:
-            store(p.accumulate)
+            adds = f.compare("icmp ne", k, I64(0))
+        fetched = self._fetched()
+        form = PackedTile(
+            rows, self.columns, a[1:], p.tile[1], p.dtype, p.pairs, p.k % STEPS == 0, tuple(fetched.values())
+        )
+        rows_apart = p.then.operands if p.then else ()
+        arrays = [(operands[i], rows_apart[i].outer[0]) for i in fetched]
+        run_tile(self.module, f, form, (a[0], self.packed), count, c, adds, arrays, p.depth)
         if p.then is not None:
             with f.when(last):
                 name, polls = self._then()
@@ -209,24 +204,13 @@ class _Panel:
             here = self.f.at(address, I64(piece.start), number.dtype)
             store_lanes(self.f, self.f.splat(number, width), here, piece.count)
 
-    def _fetcher(self, operands: list[IRValue], rows: int) -> tuple[int, Callable[[IRValue], None]]:
-        """Stretches of steps along k; each fetches a cache line of every array that the epilogue of a tile needs."""
-        f, p, kernel = self.f, self.p, self.p.then
-        assert kernel is not None
-        f.declarations.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        lines = max(p.tile[1] * itemsize(p.dtype) // LINE, 1)
-        steps = max(p.depth // (rows * lines) // STEPS, 1) * STEPS
-
-        def fetch(k: IRValue) -> None:
-            at = f.intrinsic("smin", f.op(f"udiv {k}, {steps}", "int64"), I64(rows * lines - 1))
-            row, line = f.op(f"udiv {at}, {lines}", "int64"), f.op(f"urem {at}, {lines}", "int64")
-            for i, (address, operand) in enumerate(zip(operands, kernel.operands, strict=True)):
-                if operand.inner != 1 or not operand.outer[0] or (i in p.own and self.part.result is not None):
-                    continue
-                here = move(f, address, operand.dtype, (row, operand.outer[0]), (line, p.tile[1] // lines))
-                f.do(f"call void @llvm.prefetch.p0({here}, i32 {int(operand.written)}, i32 3, i32 1)")
-
-        return steps, fetch
+    def _fetched(self) -> dict[int, Fetched]:
+        """The operands of the epilogue, by their numbers, whose rows under a tile lie in memory as rows."""
+        p, found = self.p, dict[int, Fetched]()
+        for i, each in enumerate(p.then.operands if p.then else ()):
+            if each.inner == 1 and each.outer[0] and not (i in p.own and self.part.result is not None):
+                found[i] = Fetched(each.dtype, each.written)
+        return found
 
     def pack_row(self, k: IRValue, step: IRValue) -> None:
         """Pack step `step` from `k`; b is stored by rows."""
@@ -252,35 +236,10 @@ class _Panel:
 
     def pack_columns(self, k: IRValue, count: IRValue) -> None:
         """Pack `count` steps from `k`; b is stored by columns."""
-        f, p, width = self.f, self.p, lanes(self.p.dtype)
-        b = self._at("b", (k, 1), (self.start, p.b[1]))
-        whole, rest = divmod(self.columns, width)
-        if whole:
-            with f.loop(I64(0), I64(whole * width), width) as start:
-                self._pack_columns(move(f, b, p.dtype, (start, p.b[1])), count, start, width)
-        if rest:
-            self._pack_columns(f.at(b, I64(whole * width * p.b[1]), p.dtype), count, I64(whole * width), rest)
-
-    def _pack_columns(self, source: IRValue, count: IRValue, start: IRValue, columns: int) -> None:
-        """Pack up to a vector of columns from `start`, which are rows in memory."""
-        f, p, width = self.f, self.p, lanes(self.p.dtype)
-        whole = f.binary("sub", count, f.op(f"srem {count}, {width}", "int64"))
-        if p.k >= width:
-            with f.loop(I64(0), whole, width) as step:
-                self._pack_square(source, step, width, start, columns)
-        if p.k % width:  # only the last block along k ends in less than a vector
-            with f.when(f.compare("icmp slt", whole, count)):
-                self._pack_square(source, whole, p.k % width, start, columns)
-
-    def _pack_square(self, source: IRValue, step: IRValue, steps: int, start: IRValue, columns: int) -> None:
-        """Pack one square: `columns` columns for `steps` steps."""
-        f, p, width = self.f, self.p, lanes(self.p.dtype)
-        here = f.at(source, step, p.dtype)
-        which = mask(steps, width)
-        read = [f.load(f.at(here, I64(i * p.b[1]), p.dtype), p.dtype, width, which) for i in range(columns)]
-        place = move(f, self.packed, p.dtype, (step, p.tile[1]), (start, 1))
-        for i, row in enumerate(transposed_square(f, read)[:steps]):
-            store_lanes(f, row, f.at(place, I64(i * p.tile[1]), p.dtype), columns)
+        p, width = self.p, lanes(self.p.dtype)
+        form = PackedLines(p.dtype, self.columns, p.tile[1], p.k >= width, p.k % width, spills=False)
+        source = self._at("b", (k, 1), (self.start, p.b[1]))
+        pack_lines(self.module, self.f, form, source, p.b[1], count, self.packed)
 
     def _at(self, name: str, *steps: tuple[IRValue, int]) -> IRValue:
         return move(self.f, self.f.param(name), self.p.dtype, *steps)

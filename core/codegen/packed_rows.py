@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.machine import lanes
+from core.codegen.module import Module
 from core.codegen.packed_gemm import PackedGemm
-from core.codegen.transpose import transposed_square
+from core.codegen.packed_squares import PackedLines, pack_lines
 from core.codegen.vector_slices import mask, move, slices_of
 
 __all__ = ["pack_rows"]
 
 
 def pack_rows(
-    f: Function, p: PackedGemm, packed: IRValue, steps: tuple[IRValue, IRValue], rows: tuple[IRValue, IRValue]
+    module: Module,
+    f: Function,
+    p: PackedGemm,
+    packed: IRValue,
+    steps: tuple[IRValue, IRValue],
+    rows: tuple[IRValue, IRValue],
 ) -> None:
     """Pack rows [first, end) of a for some steps along k: for each tile, the numbers of one step after those before.
 
@@ -24,11 +30,18 @@ def pack_rows(
     """
     (first, end), tall = rows, p.tile[0]
     whole = f.binary("sub", end, f.op(f"srem {f.binary('sub', end, first)}, {tall}", "int64"))
-    write, rest = _copied if p.a[0] == 1 else _transposed, p.m % tall
-    write(f, p, packed, steps, first, (first, whole), tall)
+    rest = p.m % tall
+
+    def write(rows: tuple[IRValue, IRValue], count: int) -> None:
+        if p.a[0] == 1:
+            _copied(f, p, packed, steps, first, rows, count)
+        else:
+            _transposed(module, f, p, packed, steps, first, rows, count)
+
+    write((first, whole), tall)
     if rest:
         with f.when(f.compare("icmp slt", whole, end)):
-            write(f, p, packed, steps, first, (whole, end), rest)
+            write((whole, end), rest)
 
 
 def _copied(
@@ -48,38 +61,15 @@ def _copied(
 
 
 def _transposed(
-    f: Function, p: PackedGemm, packed: IRValue, steps: tuple[IRValue, IRValue], first: IRValue,
+    module: Module, f: Function, p: PackedGemm, packed: IRValue, steps: tuple[IRValue, IRValue], first: IRValue,
     rows: tuple[IRValue, IRValue], count: int,
 ) -> None:  # fmt: skip
     """Pack tiles of `count` rows, which lie in memory as rows."""
     width = lanes(p.dtype)
-
-    def square(row: IRValue, step: IRValue, length: int) -> None:
-        source = move(f, f.param("a"), p.dtype, (row, p.a[0]), (steps[0], 1), (step, 1))
-        pieces = slices_of(count, width)
-        turned = [
-            transposed_square(
-                f,
-                [
-                    f.load(f.at(source, I64((piece.start + i) * p.a[0]), p.dtype), p.dtype, width, mask(length, width))
-                    for i in range(piece.count)
-                ],
-            )
-            for piece in pieces
-        ]
-        place = _place(f, p, packed, first, row, step)
-        for j in range(length):
-            for piece, vectors in zip(pieces, turned, strict=True):
-                f.store(vectors[j], f.at(place, I64(j * p.tile[0] + piece.start), p.dtype))
-
-    whole = f.binary("sub", steps[1], f.op(f"srem {steps[1]}, {width}", "int64"))
+    form = PackedLines(p.dtype, count, p.tile[0], p.k >= width, p.k % width, spills=True)
     with f.loop(*rows, p.tile[0]) as row:
-        if p.k >= width:
-            with f.loop(I64(0), whole, width) as step:
-                square(row, step, width)
-        if p.k % width:  # only the last block along k ends in less than a vector
-            with f.when(f.compare("icmp slt", whole, steps[1])):
-                square(row, whole, p.k % width)
+        source = move(f, f.param("a"), p.dtype, (row, p.a[0]), (steps[0], 1))
+        pack_lines(module, f, form, source, p.a[0], steps[1], _place(f, p, packed, first, row, I64(0)))
 
 
 def _place(f: Function, p: PackedGemm, packed: IRValue, first: IRValue, row: IRValue, step: IRValue) -> IRValue:

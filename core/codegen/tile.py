@@ -51,8 +51,8 @@ def dot_pairs(f: Function, a: IRValue, b: IRValue, total: IRValue) -> IRValue:
 
 def tile(
     f: Function, dtype: str, size: tuple[int, int], width: int, steps: tuple[IRValue, IRValue],
-    a: tuple[IRValue, int, int], b: tuple[IRValue, int], c: tuple[IRValue, int],
-    stretches: tuple[int, Callable[[IRValue], None]] | None = None, pairs: bool = False, even: bool = False,
+    a: tuple[IRValue, int, int], b: tuple[IRValue, int], c: tuple[IRValue, int | IRValue],
+    stretches: tuple[IRValue, Callable[[], None]] | None = None, pairs: bool = False, even: bool = False,
 ) -> list[tuple[IRValue, IRValue, IRValue | None]]:  # fmt: skip
     """The sums over `steps` along k of a [rows, k] times b [k, columns]: (vector, address in c, mask) of each.
 
@@ -95,10 +95,12 @@ def tile(
     else:
         length, begin = stretches
         with f.loop(*steps, length) as first:
-            begin(first)
-            all_of(first, f.intrinsic("smin", f.binary("add", first, I64(length)), steps[1]))
+            begin()
+            all_of(first, f.intrinsic("smin", f.binary("add", first, length), steps[1]))
+    apart = c[1] if isinstance(c[1], IRValue) else I64(c[1])
+    starts = [f.at(c[0], f.binary("mul", I64(i), apart), dtype) for i in range(rows)]
     return [
-        (f.read(sums[i][j], dtype, width), f.at(c[0], I64(i * c[1] + j * width), dtype), masks[j])
+        (f.read(sums[i][j], dtype, width), f.at(starts[i], I64(j * width), dtype), masks[j])
         for i in range(rows)
         for j in range(count)
     ]

@@ -100,3 +100,17 @@ def test_a_product_with_one_panel_has_a_part_for_each_thread():
     for part in range(function.parts):
         call(a.ctypes.data, b.ctypes.data, c.ctypes.data, part, part + 1)
     np.testing.assert_allclose(c, a.astype("float64") @ b, rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize(("turned_a", "turned_b"), list(itertools.product((False, True), repeat=2)))
+def test_products_of_other_sizes_share_the_functions_for_their_tiles_and_squares(turned_a, turned_b):
+    module = Module()
+    counts = []
+    for m, k, n in ((192, 256, 192), (384, 128, 960), (576, 1024, 384)):
+        a, b, c = (matrix(*each)[1] for each in (((m, k), "float32", turned_a), ((k, n), "float32", turned_b),
+                                                 ((m, n), "float32", False)))  # fmt: skip
+        before = len(module.functions)
+        product_function(module, Gemm(a, b, c))
+        counts.append(len(module.functions) - before)
+    assert counts[0] > 1
+    assert counts[1:] == [1, 1], "the function of the product itself"
