@@ -21,7 +21,7 @@ from core.codegen.reductions import combine, identity, masked, reduce_lanes, rep
 from core.codegen.row_blocks import RowBlock, block_sizes, rows_together
 from core.codegen.scalar import apply
 from core.codegen.squares import Squares, rows_in_squares
-from core.codegen.sweeps import EXPENSIVE, STRAIGHT, Sweep, kept_values, sweeps
+from core.codegen.sweeps import EXPENSIVE, STRAIGHT, STRAIGHT_ONCE, Sweep, kept_values, sweeps
 from core.codegen.turned_rows import TurnedRows, rows_turned
 from core.plan.data import Instr, RowKernel
 
@@ -102,7 +102,8 @@ class _Writer:
         f = self.f
         self.operands.open()
         vectors = self.steps + bool(self.rest)
-        straight = not self.block and (vectors == 1 or (vectors <= 16 and vectors * len(self.code) <= STRAIGHT))
+        most = STRAIGHT if self.kernel.outer or any(i.kind == "reduce" for i in self.code) else STRAIGHT_ONCE
+        straight = not self.block and (vectors == 1 or (vectors <= 16 and vectors * len(self.code) <= most))
         kept = () if straight else kept_values(self.code)
         for number in kept:
             slot = f.fresh("row")

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 
 from core.plan.data import Instr
 
-__all__ = ["EXPENSIVE", "STRAIGHT", "Sweep", "kept_values", "sweeps"]
+__all__ = ["EXPENSIVE", "STRAIGHT", "STRAIGHT_ONCE", "Sweep", "kept_values", "sweeps"]
 
 STRAIGHT = 1500
 """Most vector instructions of a row that is straight code."""
+
+STRAIGHT_ONCE = 300
+"""The same for a single row, such as an update of small parameters, if no sum needs its values again. Longer code would
+take more time to compile than it ever saves."""
 
 EXPENSIVE = frozenset(
     [
