@@ -45,10 +45,10 @@ class Cpu:
     scales: bool
     adds_words: bool = False
 
-    def target_machine(self) -> llvm.TargetMachine:
-        """LLVM's generator of code for this CPU."""
+    def target_machine(self, level: int = LEVEL) -> llvm.TargetMachine:
+        """LLVM's generator of code for this CPU. level: of its optimization, from 0 to 3."""
         target = llvm.Target.from_triple(self.triple)
-        return target.create_target_machine(cpu=self.name, features=self.features, opt=LEVEL, jit=True)
+        return target.create_target_machine(cpu=self.name, features=self.features, opt=level, jit=True)
 
 
 X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"

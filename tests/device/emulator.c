@@ -20,7 +20,7 @@ enum { BEGAN = 1, PARKED, STOPPED };
 typedef void (*Step)(void *, void *, void *, void *);
 
 typedef struct {
-  int state, started;
+  int state, started, block, warp;
   jmp_buf here;
   ucontext_t context;
   char *stack;
@@ -62,12 +62,17 @@ static struct {
   char report[200];
 } gpu;
 
+enum { TOGETHER = 256 }; /* neighbors whose records lie together: pages that nobody needs are never touched */
+
 static const size_t RECORDS = (size_t)1 << 22;
+
+static char **stacks; /* of earlier launches, for the next ones */
+static int stack_count;
 
 const char *gpu_report(void) { return gpu.report; }
 
-static int block_of(int thread) { return thread / gpu.block; }
-static int warp_of(int thread) { return block_of(thread) * gpu.warps_of_block + thread % gpu.block / WARP; }
+static int block_of(int thread) { return gpu.thread[thread].block; }
+static int warp_of(int thread) { return gpu.thread[thread].warp; }
 
 static void fail(const char *what, long one, long other) {
   if (!gpu.failed) snprintf(gpu.report, sizeof gpu.report, "%s (%ld, %ld)", what, one, other);
@@ -192,8 +197,8 @@ static int is_over(int thread, const Moment *moment) {
 }
 
 static Record *record_of(uintptr_t byte) {
-  size_t at = (byte * 0x9E3779B97F4A7C15ull) >> 42;
-  while (gpu.records[at].byte && gpu.records[at].byte != byte) at = (at + 1) % RECORDS;
+  size_t at = (byte / TOGETHER * 0x9E3779B97F4A7C15ull >> 50) * TOGETHER + byte % TOGETHER;
+  while (gpu.records[at].byte && gpu.records[at].byte != byte) at = (at + TOGETHER) % RECORDS;
   Record *found = &gpu.records[at];
   if (!found->byte) {
     if (++gpu.used > RECORDS / 4 * 3) {
@@ -319,8 +324,14 @@ int gpu_run(void *step, void **arguments, int blocks, int block, size_t shared_b
   memset(gpu.shared, 0x7f, blocks * shared_bytes + 64); /* no zeros by chance */
   gpu.launch.live = gpu.threads;
   if (watches) gpu.records = calloc(RECORDS, sizeof *gpu.records);
+  if (stack_count < gpu.threads) {
+    stacks = realloc(stacks, gpu.threads * sizeof *stacks);
+    while (stack_count < gpu.threads) stacks[stack_count++] = malloc(STACK_BYTES);
+  }
   for (int t = 0; t < gpu.threads; t++) {
-    gpu.thread[t].stack = malloc(STACK_BYTES);
+    gpu.thread[t].stack = stacks[t];
+    gpu.thread[t].block = t / block;
+    gpu.thread[t].warp = t / block * gpu.warps_of_block + t % block / WARP;
     gpu.warp[warp_of(t)].live++;
     gpu.of_block[block_of(t)].live++;
   }
@@ -336,7 +347,6 @@ int gpu_run(void *step, void **arguments, int blocks, int block, size_t shared_b
     for (int t = 0; t < gpu.threads; t++) left += gpu.thread[t].state != ENDED;
     if (left && !ran) fail("threads wait for ever for others", left, gpu.threads);
   }
-  for (int t = 0; t < gpu.threads; t++) free(gpu.thread[t].stack);
   free(gpu.thread), free(gpu.warp), free(gpu.of_block), free(gpu.exchanged), free(gpu.fragments), free(gpu.shared), free(gpu.records);
   free(order);
   return gpu.failed;

@@ -172,11 +172,11 @@ def test_a_barrier_that_is_taken_out_is_a_race():
     barriers = [m.span() for m in re.finditer(r"  call void @dev_barrier\(i32 \d+\)", code.text)]
     assert len(barriers) > 4
 
+    backend = EmulatedBackend(blocks=1)
+    native = native_interpreter(step, backend)
+    (region,) = backend.compiled
     reported = 0
     for start, end in barriers:
-        backend = EmulatedBackend(blocks=1)
-        native = native_interpreter(step, backend)
-        (region,) = backend.compiled
         region.emulated = Emulated(replace(code, text=code.text[:start] + code.text[end:]), watches=True)
         try:
             native(Run(), *values)
@@ -209,11 +209,11 @@ def test_loops_wait_where_dependence_demands_it_and_seldom_elsewhere():
     barriers = [m.span() for m in re.finditer(r"  call void @dev_barrier\(i32 \d+\)", code.text)]
     assert sum(isinstance(each, Loop) for each in plan.body.instructions) == 2
 
+    backend = EmulatedBackend(blocks=1)
+    native = native_interpreter(block, backend)
+    (region,) = backend.compiled
     found = {"right": 0, "wrong": 0, "reported": 0}
     for start, end in barriers:
-        backend = EmulatedBackend(blocks=1)
-        native = native_interpreter(block, backend)
-        (region,) = backend.compiled
         region.emulated = Emulated(replace(code, text=code.text[:start] + code.text[end:]), watches=True)
         try:
             results = native(Run(), *values)

@@ -233,10 +233,9 @@ def test_a_barrier_of_a_product_that_is_taken_out_is_a_race(dtype):
     barriers = [m.span() for m in re.finditer(r"  call void @dev_block_barrier\(i32 \d+\)", code.text)]
     assert barriers
 
+    native = native_interpreter(step, backend := EmulatedBackend(1, 64, rules=APART))
+    (region,) = backend.compiled
     for start, end in barriers:
-        backend = EmulatedBackend(1, 64, rules=APART)
-        native = native_interpreter(step, backend)
-        (region,) = backend.compiled
         region.emulated = Emulated(replace(code, text=code.text[:start] + code.text[end:]), watches=True)
         with pytest.raises(EmulatorFault, match="a race"):
             native(Run(), *values)

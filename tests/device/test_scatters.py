@@ -235,9 +235,9 @@ def test_a_barrier_of_a_sort_that_is_taken_out_is_a_race(most, monkeypatch):
     barriers = [m.span() for m in re.finditer(r"  call void @dev_barrier\(i32 \d+\)", code.text)]
     assert len(barriers) == (3 if most else 6)
 
+    native = native_interpreter(block, backend := EmulatedBackend(1, 64, rules=APART))
+    (region,) = backend.compiled
     for start, end in barriers:
-        native = native_interpreter(block, backend := EmulatedBackend(1, 64, rules=APART))
-        (region,) = backend.compiled
         region.emulated = Emulated(replace(code, text=code.text[:start] + code.text[end:]), watches=True)
         with pytest.raises(EmulatorFault, match="a race"):
             native(Run(), *values)
