@@ -265,7 +265,7 @@ def check_series(document, seed, width, dtype):
     assert found == wanted
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(**DRAWN)
 def test_calls_of_many_steps_of_a_random_program_have_the_bits_of_single_steps(document, seed, width, dtype):
     check_series(document, seed, width, dtype)

@@ -53,7 +53,7 @@ def check_case(of: Case, seed: int) -> None:
     agree(block, values_for(block, seed), EmulatedBackend(blocks, threads, seed=seed, rules=SCOPES[1 + seed % 2]))
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(of=convolutions(longest=14))
 def test_convolutions_and_their_adjoints_agree_with_the_reference_executor(of):
     check_case(of, random.Random(repr(of)).randrange(1 << 16))

@@ -51,7 +51,7 @@ def kinds(block: Block) -> set[str]:
 QUIET = list(HealthCheck)
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=QUIET, derandomize=True)
+@settings(max_examples=12, deadline=None, suppress_health_check=QUIET, derandomize=True)
 @given(case=pools(longest=14), seed=st.integers(0, 99))
 def test_pools_and_their_gradients_agree_with_the_reference_executor(emulated, case, seed):
     test_windows.check_pools(case, seed)

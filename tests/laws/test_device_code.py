@@ -79,7 +79,7 @@ def test_a_kernel_that_spills_is_found():
     assert check(replace(code, work=(replace(launch, block=1024),)), "sm_90")
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_the_gradient_of_an_op_becomes_machine_code_that_spills_nothing(part):
     check_ops(part, "sm_90", ("float32",), True, rules_of("sm_90"))

@@ -238,7 +238,7 @@ def test_invalid_budgets_are_refused(raw):
     assert error.value.code == "bad_query"
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=programs(), seed=st.integers(0, 2**16), both=st.booleans())
 def test_random_programs_at_their_smallest_peak_keep_their_gradients(document, seed, both):
     program, values = read(document), leaves(seed)

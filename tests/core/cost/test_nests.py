@@ -139,7 +139,7 @@ def test_each_loop_may_have_its_own_policy(policy):
     assert found == wanted
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=programs())
 def test_estimates_of_random_programs_equal_their_compiled_steps(document):
     for block in document["blocks"]:
