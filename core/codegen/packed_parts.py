@@ -149,13 +149,11 @@ class _Panel:
         adds = literal(p.accumulate, "bool")
         if p.depth < p.k and not p.accumulate:
             adds = f.compare("icmp ne", k, I64(0))
-        fetched = self._fetched()
-        form = PackedTile(
-            rows, self.columns, a[1:], p.tile[1], p.dtype, p.pairs, p.k % STEPS == 0, tuple(fetched.values())
-        )
-        rows_apart = p.then.operands if p.then else ()
-        arrays = [(operands[i], rows_apart[i].outer[0]) for i in fetched]
-        run_tile(self.module, f, form, (a[0], self.packed), count, c, adds, arrays, p.depth)
+        fetched = self._fetched(operands)
+        even, kinds = p.k % STEPS == 0, tuple(kind for kind, _ in fetched)
+        form = PackedTile(rows, self.columns, a[1:], p.tile[1], p.dtype, p.pairs, even, kinds)
+        places = [place for _, place in fetched]
+        run_tile(self.module, f, form, (a[0], self.packed), count, c, adds, places, p.depth)
         if p.then is not None:
             with f.when(last):
                 name, polls = self._then()
@@ -204,13 +202,15 @@ class _Panel:
             here = self.f.at(address, I64(piece.start), number.dtype)
             store_lanes(self.f, self.f.splat(number, width), here, piece.count)
 
-    def _fetched(self) -> dict[int, Fetched]:
-        """The operands of the epilogue, by their numbers, whose rows under a tile lie in memory as rows."""
-        p, found = self.p, dict[int, Fetched]()
-        for i, each in enumerate(p.then.operands if p.then else ()):
-            if each.inner == 1 and each.outer[0] and not (i in p.own and self.part.result is not None):
-                found[i] = Fetched(each.dtype, each.written)
-        return found
+    def _fetched(self, operands: list[IRValue]) -> list[tuple[Fetched, tuple[IRValue, int]]]:
+        """The operands of the epilogue that are fetched during a tile, with the address and the distance of their rows
+        under it: those that lie in memory as rows."""
+        p = self.p
+        return [
+            (Fetched(each.dtype, each.written), (address, each.outer[0]))
+            for i, (each, address) in enumerate(zip(p.then.operands if p.then else (), operands, strict=True))
+            if each.inner == 1 and each.outer[0] and not (i in p.own and self.part.result is not None)
+        ]
 
     def pack_row(self, k: IRValue, step: IRValue) -> None:
         """Pack step `step` from `k`; b is stored by rows."""
