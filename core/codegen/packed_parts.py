@@ -149,11 +149,8 @@ class _Panel:
         adds = literal(p.accumulate, "bool")
         if p.depth < p.k and not p.accumulate:
             adds = f.compare("icmp ne", k, I64(0))
-        fetched = self._fetched(operands)
-        even, kinds = p.k % STEPS == 0, tuple(kind for kind, _ in fetched)
-        form = PackedTile(rows, self.columns, a[1:], p.tile[1], p.dtype, p.pairs, even, kinds)
-        places = [place for _, place in fetched]
-        run_tile(self.module, f, form, (a[0], self.packed), count, c, adds, places, p.depth)
+        form = PackedTile(rows, self.columns, a[1:], p.tile[1], p.dtype, p.pairs, p.k % STEPS == 0)
+        run_tile(self.module, f, form, (a[0], self.packed), count, c, adds, self._fetched(operands), p.depth)
         if p.then is not None:
             with f.when(last):
                 name, polls = self._then()
@@ -202,12 +199,11 @@ class _Panel:
             here = self.f.at(address, I64(piece.start), number.dtype)
             store_lanes(self.f, self.f.splat(number, width), here, piece.count)
 
-    def _fetched(self, operands: list[IRValue]) -> list[tuple[Fetched, tuple[IRValue, int]]]:
-        """The operands of the epilogue that are fetched during a tile, with the address and the distance of their rows
-        under it: those that lie in memory as rows."""
+    def _fetched(self, operands: list[IRValue]) -> list[Fetched]:
+        """The operands of the epilogue that lie in memory as rows. operands: their addresses under the tile."""
         p = self.p
         return [
-            (Fetched(each.dtype, each.written), (address, each.outer[0]))
+            Fetched(address, each.dtype, each.outer[0])
             for i, (each, address) in enumerate(zip(p.then.operands if p.then else (), operands, strict=True))
             if each.inner == 1 and each.outer[0] and not (i in p.own and self.part.result is not None)
         ]

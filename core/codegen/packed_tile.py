@@ -13,7 +13,6 @@ from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.tile import STEPS, tile
-from core.codegen.vector_slices import move
 from core.ir.aligned import LINE
 
 __all__ = ["Fetched", "PackedTile", "run_tile"]
@@ -21,10 +20,20 @@ __all__ = ["Fetched", "PackedTile", "run_tile"]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """An array whose rows and columns under a tile are fetched while it is computed. written: whether for writing."""
+    """An array that the epilogue needs; what lies under a tile is fetched while the tile is computed.
 
+    address: of the first element under the tile.
+    apart:   elements from one row to the next.
+    """
+
+    address: IRValue
     dtype: str
-    written: bool
+    apart: int
+
+
+WORDS = 3
+"""Words of an array in the table of those that are fetched: address, bytes from one row to the next, and from one part
+of a row to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +44,6 @@ class PackedTile:
     b:       elements from one step along k to the next.
     pairs:   whether an element of a and b is a pair of bfloat16 numbers.
     even:    whether it takes an even number of steps.
-    fetched: the arrays that the epilogue reads or writes.
     """
 
     rows: int
@@ -45,7 +53,6 @@ class PackedTile:
     dtype: str
     pairs: bool
     even: bool
-    fetched: tuple[Fetched, ...]
 
     @property
     def lines(self) -> int:
@@ -55,37 +62,38 @@ class PackedTile:
 
 def run_tile(
     module: Module, f: Function, form: PackedTile, operands: tuple[IRValue, IRValue], count: IRValue,
-    c: tuple[IRValue, int], adds: IRValue, fetched: list[tuple[IRValue, int]], depth: int,
+    c: tuple[IRValue, int], adds: IRValue, fetched: list[Fetched], depth: int,
 ) -> None:  # fmt: skip
     """Write the sums of `count` steps along k to the result.
 
     operands: addresses of the rows of a and of the packed rows of b.
     c:        address of the result, elements from one of its rows to the next.
     adds:     whether the sums are added to it.
-    fetched:  for each array of the form the address of its first element, and elements from one row to the next.
     depth:    most steps that a tile takes; the fetches are spread over them.
     """
     name = module.function(form, "tile", lambda name: _function(name, form))
-    stretch = max(depth // (form.rows * form.lines) // STEPS, 1) * STEPS
-    given = [*operands, c[0], I64(c[1]), count, adds]
+    table, stretch = IRValue("null", "ptr"), count
     if fetched:
-        given += [I64(stretch), *(each for at, step in fetched for each in (at, I64(step)))]
+        stretch = I64(max(depth // (form.rows * form.lines) // STEPS, 1) * STEPS)
+        table = IRValue(f.fresh("fetched"), "ptr")
+        f.top.append(f"  {table.name} = alloca [{WORDS * len(fetched)} x i64], align 64")
+        for i, each in enumerate(fetched):
+            size = itemsize(each.dtype)
+            address = f.op(f"ptrtoint {each.address} to i64", "int64")
+            for j, word in enumerate((address, I64(each.apart * size), I64(form.b // form.lines * size))):
+                f.store(word, f.at(table, I64(WORDS * i + j), "int64"))
+    given = [*operands, c[0], I64(c[1]), count, adds, stretch, table, I64(len(fetched))]
     f.do(f"call void @{name}({', '.join(map(str, given))})")
 
 
 def _function(name: str, form: PackedTile) -> Function:
-    """``name(a, b, c, rows of c apart, steps, adds[, steps of a stretch, (array, rows apart)...])``."""
+    """``name(a, b, c, elements between rows of c, steps, adds, steps of a stretch, table, arrays in it)``."""
     params = [*((x, "ptr") for x in "abc"), ("step", "int64"), ("count", "int64"), ("adds", "bool")]
-    if form.fetched:
-        params.append(("stretch", "int64"))
-    for i in range(len(form.fetched)):
-        params += [(f"p{i}", "ptr"), (f"s{i}", "int64")]
-    f = Function(name, params, noalias=False)
+    f = Function(name, [*params, ("stretch", "int64"), ("table", "ptr"), ("number", "int64")], noalias=False)
     a, b, c = (f.param(x) for x in "abc")
-    stretches = (f.param("stretch"), _fetcher(f, form)) if form.fetched else None
     sums = tile(
         f, form.dtype, (form.rows, form.columns), lanes(form.dtype), (I64(0), f.param("count")), (a, *form.a),
-        (b, form.b), (c, f.param("step")), stretches, form.pairs, form.even,
+        (b, form.b), (c, f.param("step")), (f.param("stretch"), _fetcher(f, form)), form.pairs, form.even,
     )  # fmt: skip
 
     def store(adds: bool) -> None:
@@ -108,9 +116,11 @@ def _fetcher(f: Function, form: PackedTile) -> Callable[[], None]:
         at = f.read(done, "int64")
         f.write(f.intrinsic("smin", f.binary("add", at, I64(1)), I64(form.rows * form.lines - 1)), done)
         row, line = f.op(f"udiv {at}, {form.lines}", "int64"), f.op(f"urem {at}, {form.lines}", "int64")
-        for i, each in enumerate(form.fetched):
-            here = f.at(f.param(f"p{i}"), f.binary("mul", row, f.param(f"s{i}")), each.dtype)
-            here = move(f, here, each.dtype, (line, form.b // form.lines))
-            f.do(f"call void @llvm.prefetch.p0({here}, i32 {int(each.written)}, i32 3, i32 1)")
+        with f.loop(I64(0), f.param("number")) as i:
+            words = f.at(f.param("table"), f.op(f"mul nsw {i}, {WORDS}", "int64"), "int64")
+            address, down, along = (f.load(f.at(words, I64(j), "int64"), "int64") for j in range(WORDS))
+            here = f.op(f"inttoptr {address} to ptr", "ptr")
+            here = f.at(f.at(here, f.binary("mul", row, down), "uint8"), f.binary("mul", line, along), "uint8")
+            f.do(f"call void @llvm.prefetch.p0({here}, i32 0, i32 3, i32 1)")
 
     return fetch
