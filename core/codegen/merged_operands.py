@@ -1,14 +1,16 @@
 """Operands of a row kernel that are sums of rows (see `core.plan.merged_operands`).
 
-A sum of one row is that row, where it is. Other sums are made in a row of memory of the function's own.
+A sum of one row is that row, where it is. Other sums are made in a row of memory of the function's own, and so are all
+sums of rows that are in no memory.
 """
 
 from __future__ import annotations
 
 from core.codegen.llvm import I64, Function, IRValue, storage_type
-from core.codegen.merging import add_up, places_of
-from core.codegen.operands import Operands
-from core.plan.data import MergedOperand, RowKernel
+from core.codegen.merging import RowParts, add_up, places_of, stored_rows
+from core.codegen.operands import Operands, RowSlice
+from core.codegen.row_values import RowValues
+from core.plan.data import MadeRows, MergedOperand, RowKernel
 
 __all__ = ["MergedOperands"]
 
@@ -29,13 +31,43 @@ class MergedOperands:
         """Find the sums of row number `row`, or make them."""
         f, inner = self.f, self.kernel.inner
         for each, own in self.rows.items():
-            x, order, starts = (f.param(f"p{n}") for n in (each.x, each.order, each.starts))
+            order, starts = f.param(f"p{each.order}"), f.param(f"p{each.starts}")
             dtype = self.kernel.operands[each.x].dtype
             places = first, last = places_of(f, starts, row)
+            if each.made is not None:
+                add_up(f, dtype, inner, _made_rows(f, each.made), order, places, own)
+                self.operands.turned[each.x] = own
+                continue
+            x = f.param(f"p{each.x}")
             several = f.compare("icmp ne", f.binary("sub", last, first), I64(1))
             with f.when(several):
-                add_up(f, dtype, inner, x, order, places, own)
+                add_up(f, dtype, inner, stored_rows(f, x, dtype, inner), order, places, own)
             at = f.intrinsic("smin", first, I64(each.count - 1))  # the rows after the last sum have no places
             place = f.convert(f.load(f.at(order, at, "int32"), "int32"), "int64")
             alone = f.at(x, f.op(f"mul nsw {place}, {inner}", "int64"), dtype)
             self.operands.turned[each.x] = f.op(f"select {several}, {own}, {alone}", "ptr")
+
+
+def _made_rows(f: Function, made: MadeRows) -> RowParts:
+    """Rows that are computed where they are used."""
+    code = made.kernel.code
+
+    def rows(number: IRValue, slices: list[RowSlice]) -> list[IRValue]:
+        operands = Operands(f, made.kernel, slices[0].lanes, made.params)
+        operands.enter(number)
+        instructions = RowValues(f, made.kernel, operands)
+        found: list[dict[int, IRValue]] = [{} for _ in slices]
+        for n, instr in enumerate(code):
+            if not instr.full:
+                instructions.row(n)
+                continue
+            for each, values in zip(slices, found, strict=True):
+                instructions.full(n, each, values)
+        last = len(code) - 1
+        same = instructions.values.get(last)
+        return [
+            values[last] if same is None else f.splat(same, each.lanes)
+            for each, values in zip(slices, found, strict=True)
+        ]
+
+    return rows

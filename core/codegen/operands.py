@@ -50,12 +50,14 @@ class Operands:
     Call `open` before the first row, `enter` before each row, `leave` after each row, `close` after the last row.
     Instructions are given by their numbers in the kernel.
 
+    params: the parameter of `f` for each operand; None for those of the same numbers.
     turned: operands of which the elements of the present row are read elsewhere, side by side, at these addresses.
     summed: those among them that are sums, which begin at +0: a sum of -0 alone is +0.
     """
 
-    def __init__(self, f: Function, kernel: RowKernel, lanes: int) -> None:
+    def __init__(self, f: Function, kernel: RowKernel, lanes: int, params: Sequence[int] | None = None) -> None:
         self.f, self.kernel, self.lanes = f, kernel, lanes
+        self._arrays = [f.param(f"p{i}") for i in (range(len(kernel.operands)) if params is None else params)]
         self._vectors = -(-kernel.inner // lanes)
         self.turned: dict[int, IRValue] = {}
         self.summed: set[int] = set()
@@ -76,7 +78,7 @@ class Operands:
         """Add the sums over all rows to their arrays."""
         for number in self._whole:
             instr = self.kernel.code[number]
-            self._add(instr, self._total(number), self.f.param(f"p{instr.operand}"))
+            self._add(instr, self._total(number), self._arrays[instr.operand])
 
     def enter(self, row: IRValue) -> None:
         """Go to row `row`: compute its addresses and start its sums."""
@@ -90,7 +92,7 @@ class Operands:
                     continue
                 part = f.op(f"mul nsw {at}, {stride}", "int64")
                 offset = part if offset is None else f.op(f"add nsw {offset}, {part.name}", "int64")
-            base = f.param(f"p{i}")
+            base = self._arrays[i]
             self._bases.append(f.at(base, offset, operand.dtype) if offset else base)
         self._begin(self._of_rows, self._vectors)
         if self._held:
@@ -294,7 +296,7 @@ class Operands:
             f.declarations.add(f"declare i1 @llvm.vector.reduce.and.v{holds.lanes}i1(<{holds.lanes} x i1>)")
             holds = f.op(f"call i1 @llvm.vector.reduce.and.v{holds.lanes}i1({holds})", "bool")
         with f.when(f.op(f"xor {holds}, true", "bool")):
-            fail(f, f.param(f"p{instr.operand}"), I64(instr.value))
+            fail(f, self._arrays[instr.operand], I64(instr.value))
 
     def whole(self, op: str, value: IRValue, piece: RowSlice) -> IRValue:
         """A slice as a whole vector, with the identity of reduction `op` in the lanes that hold no element."""

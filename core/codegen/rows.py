@@ -12,18 +12,18 @@ from contextlib import contextmanager
 
 from core.codegen.cpus import cpu
 from core.codegen.draws import DRAWS
-from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
+from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.merged_operands import MergedOperands
 from core.codegen.operands import Operands, RowSlice
 from core.codegen.polling import STOP_PARAM, is_long
 from core.codegen.prefetch import fetch_lookups
-from core.codegen.reductions import combine, identity, masked, reduce_lanes, repeated
+from core.codegen.reductions import combine, identity, reduce_lanes
 from core.codegen.row_blocks import RowBlock, block_sizes, rows_together
-from core.codegen.scalar import apply
+from core.codegen.row_values import RowValues
 from core.codegen.squares import Squares, rows_in_squares
 from core.codegen.sweeps import EXPENSIVE, STRAIGHT, STRAIGHT_ONCE, Sweep, kept_values, sweeps
 from core.codegen.turned_rows import TurnedRows, rows_turned
-from core.plan.data import Instr, RowKernel
+from core.plan.data import RowKernel
 
 __all__ = ["row_cost", "row_function", "rows_poll", "window_function"]
 
@@ -66,9 +66,8 @@ def rows_poll(kernel: RowKernel) -> bool:
 
 def row_cost(kernel: RowKernel) -> int:
     """The work for one element of a row, in operations of one cycle or so."""
-    return sum(
-        10 if i.op in EXPENSIVE else 2 if i.kind in ("load", "lookup", "store") else 1 for i in kernel.code if i.full
-    )
+    code = [*kernel.code, *(instr for each in kernel.merged if each.made for instr in each.made.kernel.code)]
+    return sum(10 if i.op in EXPENSIVE else 2 if i.kind in ("load", "lookup", "store") else 1 for i in code if i.full)
 
 
 def _lanes(kernel: RowKernel) -> int:
@@ -83,9 +82,9 @@ def _lanes(kernel: RowKernel) -> int:
 class _Writer:
     """Writes one row kernel.
 
-    values:  the value of each instruction that is the same along the row.
-    scratch: a row of memory for each value that a later sweep reads again.
-    block:   columns of a block, if the function takes a range of columns; else 0.
+    instructions: writes them, one at a time.
+    scratch:      a row of memory for each value that a later sweep reads again.
+    block:        columns of a block, if the function takes a range of columns; else 0.
     """
 
     def __init__(self, f: Function, kernel: RowKernel, block: int = 0) -> None:
@@ -95,7 +94,7 @@ class _Writer:
             self.lanes //= 2
         self.steps, self.rest = divmod(kernel.inner, self.lanes)
         self.operands = Operands(f, kernel, self.lanes)
-        self.values: dict[int, IRValue] = {}
+        self.instructions = RowValues(f, kernel, self.operands)
         self.scratch: dict[int, IRValue] = {}
 
     def write(self) -> None:
@@ -116,7 +115,7 @@ class _Writer:
         merged = MergedOperands(f, self.kernel, self.operands, self.lanes)
 
         def alone(row: IRValue) -> None:
-            self.values.clear()
+            self.instructions.values.clear()
             self.operands.enter(row)
             fetch_lookups(f, self.kernel, row)
             merged.add_up(row)
@@ -206,12 +205,13 @@ class _Writer:
         made: list[dict[int, IRValue]] = [{} for _ in pieces]
         for number, instr in enumerate(self.code):
             if instr.kind == "reduce" and self.code[instr.args[0]].full:
-                self.values[number] = self._reduced(instr.op, [each[instr.args[0]] for each in made], pieces)
+                found = [each[instr.args[0]] for each in made]
+                self.instructions.values[number] = self._reduced(instr.op, found, pieces)
             elif instr.full:
                 for piece, each in zip(pieces, made, strict=True):
-                    self._full(number, piece, each)
+                    self.instructions.full(number, piece, each)
             else:
-                self._row(number)
+                self.instructions.row(number)
 
     def _reduced(self, op: str, values: list[IRValue], pieces: list[RowSlice]) -> IRValue:
         kept = [self.operands.whole(op, v, p) for v, p in zip(values, pieces, strict=True)]
@@ -239,7 +239,7 @@ class _Writer:
     def _sweep(self, sweep: Sweep) -> None:
         f, code = self.f, self.code
         for n in sweep.before:
-            self._row(n)
+            self.instructions.row(n)
         totals = {  # a total for each of the slices that are computed together: none waits for another one
             n: [f.slot(code[n].dtype, self.lanes) for _ in range(sweep.unroll)]
             for n in sweep.along
@@ -258,7 +258,7 @@ class _Writer:
             elif n in sweep.read:
                 made[n] = f.load(f.at(self.scratch[n], piece.start, instr.dtype), instr.dtype, piece.lanes)
             else:
-                self._full(n, piece, made)
+                self.instructions.full(n, piece, made)
                 if n in self.scratch:
                     f.store(made[n], f.at(self.scratch[n], piece.start, instr.dtype))
 
@@ -274,7 +274,7 @@ class _Writer:
             self._along(body, sweep.unroll)
         for n, slots in totals.items():
             parts = [f.read(slot, code[n].dtype, self.lanes) for slot in slots]
-            self.values[n] = reduce_lanes(f, code[n].op, self._paired(code[n].op, parts))
+            self.instructions.values[n] = reduce_lanes(f, code[n].op, self._paired(code[n].op, parts))
 
     def _along(self, body: Callable[..., None], unroll: int) -> None:
         """``body(*slices)`` for all slices of the row in order, `unroll` of them at a time."""
@@ -325,63 +325,3 @@ class _Writer:
             last = f.intrinsic("smin", f.binary("add", first, I64(most)), I64(end))
             with f.loop(first, last, step) as at:
                 yield at
-
-    # --- single instructions ---------------------------------------------------------------------------------------
-
-    def _row(self, number: int) -> None:
-        """Write an instruction whose value is the same along the row."""
-        f, instr, values = self.f, self.code[number], self.values
-        if instr.kind == "constant":
-            values[number] = literal(instr.value, instr.dtype)
-        elif instr.kind == "load":
-            values[number] = self.operands.get_one(number)
-        elif instr.kind == "lookup":
-            values[number] = self.operands.look_up_one(number, values[instr.args[0]])
-        elif instr.kind == "iota":
-            values[number] = self.operands.first_of(instr)
-        elif instr.kind == "apply":
-            values[number] = self._applied(instr, [values[a] for a in instr.args])
-        elif instr.kind == "reduce":
-            values[number] = repeated(f, instr.op, values[instr.args[0]], self.kernel.inner)
-        elif instr.kind == "store":
-            self.operands.put_one(number, values[instr.args[0]])
-        elif instr.kind == "accumulate":
-            value = values[instr.args[0]]
-            if instr.value:
-                value = repeated(f, instr.op, value, self.kernel.inner)
-            self.operands.accumulate_one(number, value)
-        elif instr.kind == "check":
-            self.operands.check(instr, values[instr.args[0]])
-
-    def _full(self, number: int, piece: RowSlice, made: dict[int, IRValue]) -> None:
-        """Write an instruction for a slice of the row. made: values of the slice; the new value is added to it."""
-        f, instr = self.f, self.code[number]
-        args = [made[a] if a in made else self.values[a] for a in instr.args]
-        if instr.kind == "load":
-            made[number] = self.operands.get(number, piece)
-        elif instr.kind == "lookup":
-            made[number] = self.operands.look_up(number, args[0], piece)
-        elif instr.kind == "iota":
-            made[number] = self.operands.positions(instr, piece)
-        elif instr.kind == "apply":
-            made[number] = f.splat(self._applied(instr, args), piece.lanes)
-        elif instr.kind == "store":
-            self.operands.put(number, f.splat(args[0], piece.lanes), piece)
-        elif instr.kind == "accumulate":
-            self.operands.accumulate(number, f.splat(args[0], piece.lanes), piece)
-        elif instr.kind == "check":
-            self.operands.check(instr, masked(f, "and", f.splat(args[0], piece.lanes), piece.mask))
-
-    def _applied(self, instr: Instr, args: list[IRValue]) -> IRValue:
-        attrs = dict(instr.attrs)
-        if instr.op in DRAWS:
-            return DRAWS[instr.op](self.f, attrs, args, self._pairs(instr))
-        return apply(self.f, instr.op, attrs, args)
-
-    def _pairs(self, instr: Instr) -> bool:
-        """Whether every slice of positions that `instr` takes is adjacent and begins at an even one."""
-        at = self.code[instr.args[0]]
-        if at.kind != "iota":
-            return False
-        strides = dict(at.attrs)
-        return strides["inner"] == 1 and at.value % 2 == 0 and not any(s % 2 for s in strides["outer"])

@@ -55,6 +55,7 @@ Fusion:
     gathered_products products of gathered matrices with vectors
     scattered         scatters that gather their rows themselves
     merged_operands   row kernels that add up rows of one number themselves
+    made_rows         rows that such a row kernel computes itself, too
     sole_readers      instructions whose work their only reader does: the part that these two rewrites share
     instruction_list  the instructions so far, and the fusion that an op joins
     epilogue          elementwise work on the result of a product moves into the product

@@ -24,6 +24,8 @@ __all__ = [
     "Interpreted",
     "Kernel",
     "Limited",
+    "MadeRows",
+    "MergedOperand",
     "Operand",
     "Place",
     "Root",
@@ -166,18 +168,33 @@ class Instr:
 
 
 @dataclass(frozen=True, slots=True)
+class MadeRows:
+    """How rows that reach no memory are computed.
+
+    kernel: one row for each of them, in order; its last instruction is the value of the row.
+    params: for each operand of `kernel` the number of an operand of the row kernel that uses the rows, of which only
+            the address counts.
+    """
+
+    kernel: RowKernel
+    params: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MergedOperand:
     """An operand of a row kernel whose rows are sums of the rows of an array [count, inner]: numbers of operands.
 
     x:             the array, of which only the address counts.
     order, starts: int32; row i is the sum of rows ``x[order[k]]``, k from ``starts[i]`` to ``starts[i + 1] - 1``.
     count:         elements of `order`.
+    made:          how the rows of x are computed, if x is not in memory.
     """
 
     x: int
     order: int
     starts: int
     count: int
+    made: MadeRows | None = None
 
 
 @dataclass(frozen=True, slots=True)

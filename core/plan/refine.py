@@ -14,6 +14,7 @@ from core.plan.data import Instruction, Root
 from core.plan.data import Sequence as Instructions
 from core.plan.epilogue import fuse_epilogues
 from core.plan.flow import Branch, Loop
+from core.plan.made_rows import make_in_merges
 from core.plan.merged_operands import merge_in_readers
 from core.plan.scattered import scatter_gathered
 from core.plan.stripes import in_stripes
@@ -33,7 +34,7 @@ def refined(
     found: Sequence[Instruction] = [_inside(each, target) for each in instructions]
     found = without_unread(scatter_gathered(found, kept), kept)
     found = fuse_epilogues(in_stripes(found, target.stripes, kept), target.products, kept)
-    return merge_in_readers(found, kept) if target.rows.merges else found
+    return make_in_merges(merge_in_readers(found, kept), kept) if target.rows.merges else found
 
 
 def _inside(each: Instruction, target: Target) -> Instruction:

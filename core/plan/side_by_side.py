@@ -201,7 +201,8 @@ def _conflicts(instructions: Sequence[Instruction], times: list[float], limits: 
 def _places(each: Instruction) -> Iterator[_Place]:
     if isinstance(each, Rows):
         anywhere = {i.operand for i in each.kernel.code if i.kind in ("lookup", "accumulate")}
-        anywhere |= {n for rows in each.kernel.merged for n in (rows.x, rows.order, rows.starts)}
+        for rows in each.kernel.merged:
+            anywhere.update((rows.x, rows.order, rows.starts), rows.made.params if rows.made else ())
         sizes = (*each.kernel.outer, each.kernel.inner)
         for i, (view, operand) in enumerate(zip(each.views, each.kernel.operands, strict=True)):
             axes = None if i in anywhere else list(zip(sizes, (*operand.outer, operand.inner), strict=True))

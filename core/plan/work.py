@@ -85,15 +85,18 @@ def _striped(each: Striped) -> Work:
 
 def _rows(each: Rows) -> Work:
     kernel = each.kernel
+    kernels = [kernel, *(rows.made.kernel for rows in kernel.merged if rows.made)]
     flops = sum(
-        kernel.rows * (kernel.inner if instr.full or instr.kind in ("reduce", "accumulate") else 1)
-        for instr in kernel.code
+        part.rows * (part.inner if instr.full or instr.kind in ("reduce", "accumulate") else 1)
+        for part in kernels
+        for instr in part.code
         if instr.kind in ("apply", "reduce", "accumulate") and instr.op not in FREE
     )
     nbytes = 0
-    for operand in kernel.operands:
-        rows = math.prod(size for size, stride in zip(kernel.outer, operand.outer, strict=True) if stride)
-        nbytes += rows * (kernel.inner if operand.inner else 1) * as_dtype(operand.dtype).itemsize
+    for part in kernels:
+        for operand in part.operands:
+            rows = math.prod(size for size, stride in zip(part.outer, operand.outer, strict=True) if stride)
+            nbytes += rows * (part.inner if operand.inner else 1) * as_dtype(operand.dtype).itemsize
     dtypes = [o.dtype for o in kernel.operands]
     dtype = next((d for d in dtypes if "float" in d), dtypes[0] if dtypes else "float32")
     return Work(f"rows {_by(kernel.outer, kernel.inner)}", flops, nbytes, dtype, each.ops)
