@@ -16,7 +16,7 @@ from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.operands import Operands
 from core.codegen.reductions import combine, identity, repeated
 from core.codegen.scalar import apply
-from core.codegen.sweeps import EXPENSIVE, STRAIGHT
+from core.codegen.sweeps import EXPENSIVE, UNROLLED
 from core.codegen.transpose import transposed_square
 from core.codegen.vector_slices import WIDEST, interleaved, load_phases, load_strided, mask
 from core.ir.precision import HALVES
@@ -45,7 +45,7 @@ def rows_together(kernel: RowKernel) -> int:
     if any(i.dtype in HALVES or i.op in DRAWS or not (i.kind in KINDS or _is_total(kernel, i)) for i in code):
         return 1
     reduced = any(i.kind == "reduce" and code[i.args[0]].full for i in code)
-    few = kernel.rows * kernel.inner < MANY or kernel.inner * len(code) > STRAIGHT
+    few = kernel.rows * kernel.inner < MANY or kernel.inner * len(code) > UNROLLED
     if kernel.inner > WIDEST and (few or not reduced):
         return 1
     rows = cpu().vector_bytes // max(

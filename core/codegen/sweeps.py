@@ -12,14 +12,17 @@ from dataclasses import dataclass
 
 from core.plan.data import Instr
 
-__all__ = ["EXPENSIVE", "STRAIGHT", "STRAIGHT_ONCE", "Sweep", "kept_values", "sweeps"]
+__all__ = ["EXPENSIVE", "STRAIGHT", "STRAIGHT_ONCE", "UNROLLED", "Sweep", "kept_values", "sweeps"]
 
-STRAIGHT = 1500
-"""Most vector instructions of a row that is straight code."""
+STRAIGHT = 450
+"""Most vector instructions of a row that is straight code. Longer code takes more time to compile, and its values are
+more than there are registers: it is no faster than sweeps."""
 
 STRAIGHT_ONCE = 300
-"""The same for a single row, such as an update of small parameters, if no sum needs its values again. Longer code would
-take more time to compile than it ever saves."""
+"""The same for a single row, such as an update of small parameters, if no sum needs its values again."""
+
+UNROLLED = 1500
+"""Most vector instructions of the slices of a long row, or of the rows of a block, that are computed together."""
 
 EXPENSIVE = frozenset(
     [
@@ -165,7 +168,7 @@ def _unroll(code: Sequence[Instr], along: Sequence[int], read: Collection[int], 
     wanted = 1 + max(ready.values(), default=0) // REACH
     if any(_is_total(code, code[n]) for n in along):  # each addition to a total waits for the one before
         wanted = MOST_UNROLLED
-    return max(1, min(wanted, MOST_UNROLLED, STRAIGHT // max(len(along), 1), pieces))
+    return max(1, min(wanted, MOST_UNROLLED, UNROLLED // max(len(along), 1), pieces))
 
 
 def _latency(instr: Instr) -> int:

@@ -207,8 +207,14 @@ class Fusion:
         return self._loads[key]
 
     def apply(self, op: str, attrs: Iterable[tuple[str, Any]], args: Sequence[int], dtype: str) -> int:
-        varies = frozenset[int]().union(*(self.drafts[a].varies for a in args))
-        return self._add(Draft(Instr("apply", dtype, args=tuple(args), op=op, attrs=tuple(attrs)), varies=varies))
+        """The value of elementwise op `op`. Ops with the same attributes and arguments share it."""
+        instr = Instr("apply", dtype, args=tuple(args), op=op, attrs=tuple(attrs))
+
+        def write() -> int:
+            varies = frozenset[int]().union(*(self.drafts[a].varies for a in args))
+            return self._add(Draft(instr, varies=varies))
+
+        return self.once(repr(instr), write)  # 0.0 equals -0.0 but is another attribute
 
     def reduce(self, op: str, arg: int, axes: frozenset[int], dtype: str) -> int:
         """A reduction over `axes`, the row, whose result the fusion can use (see `can_reduce`)."""

@@ -4,12 +4,15 @@ A value that a few cheap ops make from one array, and from arrays much smaller t
 compute again than to read, and it need not be written. Examples are a deviation from the mean, and the result of a
 normalisation that its adjoint reads. An array that the pass reads in any case counts as nothing: so the mask of a relu
 comes from the values that its batch normalisation reads again.
+
+Values that the first fusion has stored for others are arrays too. So are its small values, which are stored for this:
+the sums along the rows, of which a layer normalisation has two for each row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, replace
 
 from core.ops.common.types import as_dtype
 from core.plan.data import View
@@ -35,18 +38,16 @@ SMALL = 16
 class Repeated:
     """A value of a fusion that is complete, as work that any later fusion can do again.
 
-    member: the value. numbers: of the drafts that compute it, in order; the last one is its own.
+    member:  the value.
+    numbers: of the drafts that compute it, in order; the last one is its own.
+    arrays:  those among them whose values are read from memory.
+    stored:  stores a value of the fusion.
     """
 
-    def __init__(self, member: Member, numbers: Sequence[int]) -> None:
-        self.member, self.numbers = member, numbers
-
-    def views(self) -> Iterator[View]:
-        """The arrays that it reads, with their strides along the axes of the value."""
-        for n in self.numbers:
-            draft = self.member.fusion.drafts[n]
-            if draft.view is not None:
-                yield self._along(draft)
+    def __init__(
+        self, member: Member, numbers: Sequence[int], arrays: Set[int], stored: Callable[[Member], View]
+    ) -> None:
+        self.member, self.numbers, self.arrays, self.stored = member, numbers, arrays, stored
 
     def within(self, fusion: Fusion, axes: Axes) -> int:
         """The value along `axes` of the domain of `fusion`: its number there."""
@@ -58,18 +59,23 @@ class Repeated:
         for n in self.numbers:
             draft = drafts[n]
             instr = draft.instr
-            if draft.view is not None:
-                made[n] = fusion.load(self._along(draft), axes)
+            if n in self.arrays:
+                made[n] = fusion.load(self.array(n), axes)
             elif instr.kind == "constant":
                 made[n] = fusion.once(("number", instr.dtype, repr(instr.value)), _number(fusion, draft))
             else:
                 args = [made[a] for a in instr.args]
                 key = ("again", instr.op, instr.attrs, tuple(args), instr.dtype)
                 made[n] = fusion.once(key, _applied(fusion, draft, args))
-        fusion.ops.extend(drafts[n].instr.op for n in self.numbers if drafts[n].instr.kind == "apply")
+        again = (n for n in self.numbers if n not in self.arrays)
+        fusion.ops.extend(drafts[n].instr.op for n in again if drafts[n].instr.kind == "apply")
         return made[self.numbers[-1]]
 
-    def _along(self, draft: Draft) -> View:
+    def array(self, number: int) -> View:
+        """The array with the value `number`, with its strides along the axes of the member. It is stored if need be."""
+        draft = self.member.fusion.drafts[number]
+        if draft.instr.kind != "load":
+            return self.stored(replace(self.member, number=number, dtype=draft.instr.dtype))
         assert draft.view is not None
         strides = tuple(0 if a is None else draft.strides[a] for a in self.member.axes)
         return replace(draft.view, shape=self.member.shape, strides=strides)
@@ -89,11 +95,15 @@ def repeated_of(
     fusion: Fusion,
     axes: Axes,
     stays: Callable[[View], bool],
+    held: Callable[[Member], View | None],
+    stored: Callable[[Member], View],
     read_later: Callable[[Fusion, Sequence[int]], bool],
 ) -> Repeated | None:
     """`entry` as work to do again in `fusion`, along `axes` of its domain; None if reading it from memory is better.
 
     stays:      whether an array is in memory in any case, complete before `fusion` runs.
+    held:       the array that a value is stored in already; None for other values.
+    stored:     stores a value.
     read_later: whether elementwise work that is still to come reads one of some values of a fusion.
     """
     if not isinstance(entry, Member):
@@ -101,22 +111,25 @@ def repeated_of(
     source = entry.fusion
     if source.size is not None or fusion.size is not None:  # rows beyond a length that the run tells are unspecified
         return None
-    numbers = _computing(source, entry.number)
-    if numbers is None or not any(source.drafts[n].instr.kind == "apply" for n in numbers):
+    numbers, arrays = _Walk(entry, held).computing(entry.number)
+    if not arrays or entry.number in arrays:
         return None
-    found = Repeated(entry, numbers)
-    size = _elements(source, source.drafts[entry.number].varies)
+    found = Repeated(entry, numbers, arrays, stored)
     large: dict[object, int] = {}
-    for n in numbers:
+    for n in arrays:
         draft = source.drafts[n]
-        if draft.view is None:
-            continue
-        view = found._along(draft)
+        if draft.instr.kind == "load":
+            view = found.array(n)
+        else:
+            stored_in = held(replace(entry, number=n, dtype=draft.instr.dtype))
+            if stored_in is None:  # a small value, in memory of its own
+                continue
+            view = stored_in
         if not stays(view) or not fusion.can_load(fusion.strides(view, axes)):
             return None
-        if SMALL * _elements(source, draft.varies) > size:
+        if not _is_small(entry, n):
             nbytes = 0 if fusion.loads(view) else as_dtype(view.dtype).itemsize
-            large[view.root, view.offset, view.dtype, draft.strides] = nbytes
+            large[view.root, view.offset, view.dtype, view.strides] = nbytes
     if not large:
         return None
     cost = sum(large.values())
@@ -125,20 +138,48 @@ def repeated_of(
     return None
 
 
-def _computing(fusion: Fusion, number: int) -> tuple[int, ...] | None:
-    """The drafts that compute value `number` from arrays and constants; None if they are not few cheap ops."""
-    needed, waiting, ops = {number}, [number], 0
-    while waiting:
-        instr = fusion.drafts[waiting.pop()].instr
-        if instr.kind == "apply":
-            ops += ROUNDED if instr.dtype in ("float16", "bfloat16") else 1
-            if instr.op not in CHEAP or ops > MOST:
-                return None
-        elif instr.kind not in ("load", "constant"):
-            return None
-        waiting += [a for a in set(instr.args) if a not in needed]
-        needed.update(instr.args)
-    return tuple(sorted(needed))
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """The way from a value of a fusion back to arrays. held: as in `repeated_of`."""
+
+    member: Member
+    held: Callable[[Member], View | None]
+
+    def computing(self, number: int) -> tuple[tuple[int, ...], frozenset[int]]:
+        """The drafts that compute value `number`, and those of them that are arrays; none if there is no cheap way."""
+        drafts = self.member.fusion.drafts
+        needed, waiting, ops, arrays = {number}, [number], 0, set[int]()
+        while waiting:
+            n = waiting.pop()
+            instr = drafts[n].instr
+            if instr.kind == "load" or (n != number and self._may_be_array(n)):
+                arrays.add(n)
+                continue
+            if instr.kind == "apply":
+                ops += ROUNDED if instr.dtype in ("float16", "bfloat16") else 1
+                if instr.op not in CHEAP or ops > MOST:
+                    return (), frozenset()
+            elif instr.kind != "constant":
+                return (), frozenset()
+            waiting += [a for a in set(instr.args) if a not in needed]
+            needed.update(instr.args)
+        return tuple(sorted(needed)), frozenset(arrays)
+
+    def _may_be_array(self, n: int) -> bool:
+        """Whether a value that is no load is read from memory: it is there, or small."""
+        instr = self.member.fusion.drafts[n].instr
+        if instr.kind not in ("apply", "reduce", "lookup"):
+            return False
+        if self.held(replace(self.member, number=n, dtype=instr.dtype)) is not None:
+            return True
+        return instr.kind == "reduce" or (instr.op not in CHEAP and _is_small(self.member, n))
+
+
+def _is_small(member: Member, number: int) -> bool:
+    """Whether value `number` of the fusion of `member` has at most one element for `SMALL` of its own."""
+    fusion = member.fusion
+    own = _elements(fusion, fusion.drafts[member.number].varies)
+    return SMALL * _elements(fusion, fusion.drafts[number].varies) <= own
 
 
 def _elements(fusion: Fusion, axes: frozenset[int]) -> int:

@@ -194,7 +194,15 @@ class Storage:
             return None
         if (entry.fusion, entry.number, entry.axes) in self._homes:
             return None
-        return repeated_of(entry, fusion, axes, lambda view: self.instructions.keeps(view, fusion), self.read_later)
+        return repeated_of(
+            entry,
+            fusion,
+            axes,
+            lambda view: self.instructions.keeps(view, fusion),
+            lambda member: self._stored.get((member.fusion, member.number, member.axes, member.shape)),
+            self.stored,
+            self.read_later,
+        )
 
     def read_later(self, fusion: Fusion, numbers: Sequence[int]) -> bool:
         """Whether elementwise work that is still to come reads one of these values of `fusion`."""

@@ -48,12 +48,20 @@ class Model:
         assert isinstance(found, Value)
         return found
 
-    def agree(self, gradient: Value, *more: Value, kept: Value | None = None, padding: int | None = None) -> list[Rows]:
-        """Run the update, which also returns `more`, as machine code and op by op; its row kernels."""
-        given = [gradient, self.ids, self.table, *([] if kept is None else [kept])]
-        rows, sums, count = self.b.emit("merge_rows_padded", *given, padding_idx=padding)
+    def merged(self, gradient: Value, ids: Value, *kept: Value, padding: int | None = None) -> tuple[Value, ...]:
+        """The rows of the table that are looked up, the sums of their gradients, and how many they are."""
+        return self.b.emit("merge_rows_padded", gradient, ids, self.table, *kept, padding_idx=padding)
+
+    def agree(self, gradient: Value, *more: Value, **how: Value | int | None) -> list[Rows]:
+        """Run an update of the table by its gradient, with more results; its row kernels."""
+        kept = [how["kept"]] if how.get("kept") is not None else []
+        rows, sums, count = self.merged(gradient, self.ids, *kept, padding=how.get("padding"))
         new = self.emit("sub", self.emit("gather", self.table, rows, axis=0), self.emit("scale", sums, scale=0.5))
-        block = optimize(self.b.build([rows, count, new, *more]))
+        return self.agree_on(rows, count, new, *more)
+
+    def agree_on(self, *results: Value) -> list[Rows]:
+        """Run the block with these results as machine code and op by op; its row kernels."""
+        block = optimize(self.b.build(list(results)))
         both(block, self.arrays)
         native = native_interpreter(block, CPU)
         assert native.region is not None and not native.region.plan.interpreted
@@ -139,6 +147,32 @@ def test_rows_that_the_caller_wants_are_stored():
     gradient = m.emit("exp", m.looked_up)
 
     assert parts_of(m.agree(gradient, gradient)) == [[]]
+
+
+def test_rows_that_the_update_reads_elsewhere_are_stored():
+    m = Model((12,), 40, 32)
+    gradient = m.emit("exp", m.looked_up)
+    rows, sums, count = m.merged(gradient, m.ids)
+    new = m.emit("sub", m.emit("sub", m.emit("gather", m.table, rows, axis=0), sums), gradient)
+
+    assert parts_of(m.agree_on(rows, count, new)) == [[]]
+
+
+def test_rows_that_two_merges_add_up_are_stored():
+    m = Model((12,), 40, 32)
+    gradient = m.emit("exp", m.looked_up)
+    rows, sums, count = m.merged(gradient, m.ids)
+    _, more, _ = m.merged(gradient, m.given((12,), "int64", 0, 40))
+    new = m.emit("sub", m.emit("sub", m.emit("gather", m.table, rows, axis=0), sums), more)
+
+    assert parts_of(m.agree_on(rows, count, new)) == [[], []]
+
+
+def test_a_gradient_that_is_computed_by_columns_is_stored():
+    m = Model((32,), 9, 16)
+    by_columns = m.emit("exp", m.given((16, 32)))
+
+    assert parts_of(m.agree(m.emit("transpose", by_columns, axes=(1, 0)))) == [[]]
 
 
 def test_drawn_rows_are_read_from_memory():

@@ -28,12 +28,13 @@ def normalised(kind: str, dtype: str, residual: bool = False, shape: tuple[int, 
     """A normalisation, a relu, and an addition in between if `residual`."""
     b = BlockBuilder()
     x = b.param(TensorType(shape, dtype))
-    scale, bias = (b.param(TensorType((shape[1],), dtype)) for _ in range(2))
+    scale, bias = (b.param(TensorType((shape[-1 if kind == "layer_norm" else 1],), dtype)) for _ in range(2))
     if kind == "batch_norm":
         statistics = [b.emit("fill_constant", shape=(shape[1],), value=float(i), dtype=dtype) for i in (0, 1)]
         out, _, _ = b.emit("batch_norm", x, scale, bias, *statistics)
     else:
-        out = b.emit(kind, x, scale, bias, **({"groups": 2} if kind == "group_norm" else {}))
+        more = {"group_norm": {"groups": 2}, "layer_norm": {"begin_norm_axis": -1}}.get(kind, {})
+        out = b.emit(kind, x, scale, bias, **more)
     if residual:
         out = b.emit("add", out, b.param(TensorType(shape, dtype)))
     return b.build([b.emit("relu", out)])
@@ -57,7 +58,7 @@ def stored(block: Block, elements: int) -> int:
 
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("residual", [False, True])
-@pytest.mark.parametrize("kind", ["batch_norm", "instance_norm", "group_norm"])
+@pytest.mark.parametrize("kind", ["batch_norm", "instance_norm", "group_norm", "layer_norm"])
 def test_gradients_of_normalisations_equal_those_of_the_reference(kind, residual, order):
     block = normalised(kind, "float64", residual)
     for _ in range(order):
@@ -132,3 +133,58 @@ def test_a_mask_is_stored_if_its_operand_is_not_read_otherwise():
     args = arguments(block)
     (found,), (expected,) = native_interpreter(block, CPU)(Run(), *args), execute(block, args)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def after_a_sum(dtype: str, other: bool = False) -> Block:
+    """Layer normalisation of a sum that another product reads, too, as in a transformer.
+
+    other: the sum is scaled before it is normalised, and nothing else reads the scaled one.
+    """
+    b = BlockBuilder()
+    x, more, w, v = (b.param(TensorType(shape, dtype)) for shape in ((64, 96), (64, 96), (96, 96), (96, 96)))
+    scale, bias = (b.param(TensorType((96,), dtype)) for _ in range(2))
+    added = b.emit("add", x, more)
+    given = b.emit("softplus", added) if other else added
+    out = b.emit("layer_norm", given, scale, bias, begin_norm_axis=1)
+    return b.build([b.emit("add", b.emit("matmul", out, w), b.emit("matmul", added, v))])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("other", [False, True])
+def test_a_backward_pass_computes_a_layer_norm_again(other, dtype):
+    exact = optimize(vjp(after_a_sum("float64", other)))
+    block = optimize(vjp(after_a_sum(dtype, other)))
+    args = arguments(block, 3)
+
+    found = native_interpreter(block, CPU)(Run(), *args)
+
+    near = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 0.1}[dtype]
+    for one, wanted in zip(found, execute(exact, [a.astype("float64") for a in args]), strict=True):
+        allowed = near * np.abs(wanted).max()
+        np.testing.assert_allclose(np.asarray(one).astype("float64"), wanted, rtol=0, atol=allowed)
+
+
+def test_the_backward_pass_of_a_layer_norm_reads_its_operand_only():
+    """Of each row two sums are stored, and no deviations, nor what they are scaled to."""
+    kernels = [
+        each.kernel
+        for each in plan_block(optimize(vjp(after_a_sum("float32"))), CPU_TARGET).body.instructions
+        if isinstance(each, Rows)
+    ]
+    forward = next(each for each in kernels if any(i.op == "rsqrt" for i in each.code))
+
+    large = [i for i in forward.code if i.kind == "store" and i.full]
+    assert len(large) == 2  # the sum and the result, which products read
+
+
+def test_a_value_that_several_ops_compute_is_one_value_of_a_pass():
+    """Each of the two products widens its operand, which is stored once."""
+    b = BlockBuilder()
+    x, w, v = (b.param(TensorType(shape, "bfloat16")) for shape in ((64, 96), (96, 96), (96, 96)))
+    y = b.emit("tanh", x)
+    block = optimize(b.build([b.emit("matmul", y, w), b.emit("matmul", y, v)]))
+
+    kernels = [i.kernel for i in plan_block(block, CPU_TARGET).body.instructions if isinstance(i, Rows)]
+
+    (made,) = [each for each in kernels if any(i.op == "tanh" for i in each.code)]
+    assert [i.kind for i in made.code].count("store") == 1
