@@ -64,9 +64,7 @@ class Repeated:
             elif instr.kind == "constant":
                 made[n] = fusion.once(("number", instr.dtype, repr(instr.value)), _number(fusion, draft))
             else:
-                args = [made[a] for a in instr.args]
-                key = ("again", instr.op, instr.attrs, tuple(args), instr.dtype)
-                made[n] = fusion.once(key, _applied(fusion, draft, args))
+                made[n] = fusion.apply(instr.op, instr.attrs, [made[a] for a in instr.args], instr.dtype)
         again = (n for n in self.numbers if n not in self.arrays)
         fusion.ops.extend(drafts[n].instr.op for n in again if drafts[n].instr.kind == "apply")
         return made[self.numbers[-1]]
@@ -83,11 +81,6 @@ class Repeated:
 
 def _number(fusion: Fusion, draft: Draft) -> Callable[[], int]:
     return lambda: fusion.constant(draft.instr.value, draft.instr.dtype)
-
-
-def _applied(fusion: Fusion, draft: Draft, args: Sequence[int]) -> Callable[[], int]:
-    instr = draft.instr
-    return lambda: fusion.apply(instr.op, instr.attrs, args, instr.dtype)
 
 
 def repeated_of(
@@ -166,13 +159,13 @@ class _Walk:
         return tuple(sorted(needed)), frozenset(arrays)
 
     def _may_be_array(self, n: int) -> bool:
-        """Whether a value that is no load is read from memory: it is there, or small."""
+        """Whether a value that is no load is read from memory: it is there, or small and not cheap."""
         instr = self.member.fusion.drafts[n].instr
         if instr.kind not in ("apply", "reduce", "lookup"):
             return False
         if self.held(replace(self.member, number=n, dtype=instr.dtype)) is not None:
             return True
-        return instr.kind == "reduce" or (instr.op not in CHEAP and _is_small(self.member, n))
+        return _is_small(self.member, n) and (instr.kind == "reduce" or instr.op not in CHEAP)
 
 
 def _is_small(member: Member, number: int) -> bool:
