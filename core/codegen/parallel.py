@@ -159,7 +159,7 @@ def product_task(module: Module, function: ProductFunction, each: Gemm, chunks: 
         first, end = _share(f, f.param("chunk"), -(-parts // unit), chunks)
         first = f.op(f"mul nsw {first}, {unit}", "int64")
         end = f.intrinsic("smin", f.op(f"mul nsw {end}, {unit}", "int64"), I64(parts))
-        given = 3 + (len(each.then.views) if each.then else 0) + function.polls
+        given = len(each.arrays) + function.polls
         addresses = [_context(f, i) for i in range(given)]
         f.do(f"call void @{function.name}({', '.join(map(str, [*addresses, first, end]))})")
         return f
@@ -168,12 +168,12 @@ def product_task(module: Module, function: ProductFunction, each: Gemm, chunks: 
 
 
 def batch_task(module: Module, function: ProductFunction, each: Gemm, chunks: int) -> str:
-    """A task that computes a chunk of the products of a batch. Its context: the three arrays, the stop word."""
+    """A task that computes a chunk of the products of a batch. Its context: the arrays, the stop word."""
 
     def make(task: str) -> Function:
         f = _task(task)
-        given = [_context(f, i) for i in range(3)]
-        f.stop = _context(f, 3)
+        given = [_context(f, i) for i in range(len(each.arrays))]
+        f.stop = _context(f, len(given))
         batch = int(np.prod(each.c.shape[:-2], dtype=np.int64))
         with f.loop(*_share(f, f.param("chunk"), batch, chunks), polls=True) as number:
             moved = batch_addresses(f, each, given, number)
@@ -182,7 +182,7 @@ def batch_task(module: Module, function: ProductFunction, each: Gemm, chunks: in
             f.do(f"call void @{function.name}({', '.join(map(str, moved))}, i64 0, i64 {function.parts})")
         return f
 
-    strides = tuple(v.strides for v in (each.a, each.b, each.c))
+    strides = tuple(v.strides for v in each.arrays)
     return module.function(("batch", function.name, each.c.shape, strides, chunks), "task", make)
 
 

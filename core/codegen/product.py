@@ -74,13 +74,13 @@ def product_function(module: Module, each: Gemm, threads: int = 1, vanishes: boo
 
 
 def batch_addresses(f: Function, each: Gemm, addresses: list[IRValue], number: IRValue) -> list[IRValue]:
-    """The addresses of the matrices of product `number` of a batch."""
+    """The addresses of the arrays of product `number` of a batch."""
     index: list[IRValue] = []
     left = number
     for size in reversed(each.c.shape[:-2]):
         index.insert(0, f.op(f"urem {left}, {size}", "int64"))
         left = f.op(f"udiv {left}, {size}", "int64")
-    return [_moved(f, view, at, index) for view, at in zip((each.a, each.b, each.c), addresses, strict=True)]
+    return [_moved(f, view, at, index) for view, at in zip(each.arrays, addresses, strict=True)]
 
 
 def _moved(f: Function, view: View, at: IRValue, index: list[IRValue]) -> IRValue:

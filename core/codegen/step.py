@@ -385,7 +385,7 @@ class Step(StepWriter):
         """Write a product. addresses: of its matrices, if they are not those of its views."""
         function = product_function(self.module, each, self.threads, self.loops > 0)
         if addresses is None:
-            addresses = [self.address(v) for v in (each.a, each.b, each.c, *(each.then.views if each.then else ()))]
+            addresses = [self.address(v) for v in each.arrays]
         sums = self.sums_of_bands(each, function.bands, addresses)
         batch = int(np.prod(each.c.shape[:-2], dtype=np.int64))
         chunks = parallel.product_chunks(each, function, self.threads)

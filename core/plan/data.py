@@ -254,7 +254,8 @@ class Gemm(Instruction):
     """``c = a b``, or ``c += a b``: a [batch..., m, k], b [batch..., k, n], c [batch..., m, n].
 
     then: the epilogue: a kernel of m rows of n elements that runs on each element of c [m, n] as soon as it is
-          computed. It may visit elements in any order, and reduces along columns only.
+          computed. It may visit elements in any order, and reduces along columns only. In a batch it is the kernel
+          of each product and does not reduce; its views are arrays [batch..., m, n].
     kept: whether another instruction reads c; if not, c need not be stored.
     """
 
@@ -264,6 +265,11 @@ class Gemm(Instruction):
     accumulate: bool = False
     then: Rows | None = None
     kept: bool = True
+
+    @property
+    def arrays(self) -> tuple[View, ...]:
+        """The matrices, and the arrays of the epilogue."""
+        return (self.a, self.b, self.c, *(self.then.views if self.then else ()))
 
     def reads(self) -> Iterator[Root]:
         yield from (self.a.root, self.b.root)

@@ -17,7 +17,7 @@ from core.plan.data import Gemm, Instr, Instruction, Operand, Root, Rows, View
 from core.plan.shapes import reshaped_view
 from core.plan.target import ProductRules
 
-__all__ = ["fuse_epilogues", "picked"]
+__all__ = ["fuse_epilogues", "may_move", "picked", "without_memory"]
 
 TOGETHER = frozenset({"constant", "load", "apply", "store", "accumulate"})
 """Kinds of row-kernel instructions that need only their own element, and rows in no particular order."""
@@ -68,18 +68,18 @@ def fuse_epilogues(
         same = components[reader].whole
         near = {i for root in _roots(rows) for i in touching[root] if at < i < reader or components[i].whole == same}
         then = _along(rows, product.c)
-        if then is None or not _may_move(rows, product, [components[i].instruction for i in near - {reader}]):
+        if then is None or not may_move(rows, product, [components[i].instruction for i in near - {reader}]):
             continue
         for root in _roots(rows):
             touching[root] = touching[root] - {reader} | {at}
         components[reader].instruction = None
         needed = product.c.root.place != "arena" or product.c.root in kept or touching[product.c.root] != {at}
         made = replace(product, then=then, kept=needed)
-        component.instruction = made if needed or rules.stores_result(product) else _without_memory(made, then)
+        component.instruction = made if needed or rules.stores_result(product) else without_memory(made, then)
     return tuple(_joined(components, instructions))
 
 
-def _without_memory(product: Gemm, then: Rows) -> Gemm:
+def without_memory(product: Gemm, then: Rows) -> Gemm:
     """`product`, whose result is never stored."""
     own, none = product.c.root, Root(0, "none", product.c.root.name)
     views = tuple(replace(v, root=none) if v.root is own else v for v in then.views)
@@ -133,7 +133,7 @@ def _joined(components: Iterable[_Component], instructions: Sequence[Instruction
             yield picked(rows, sorted(n for component in left for n in component.numbers or ()))
 
 
-def _may_move(then: Rows, product: Gemm, between: Iterable[Instruction | None]) -> bool:
+def may_move(then: Rows, product: Gemm, between: Iterable[Instruction | None]) -> bool:
     """Whether `then` may run with the product, before the instructions `between` the two."""
     writes = set(then.writes())
     reads = {v.root for v, o in zip(then.views, then.kernel.operands, strict=True) if not o.written}

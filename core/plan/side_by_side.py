@@ -210,7 +210,10 @@ def _places(each: Instruction) -> Iterator[_Place]:
     elif isinstance(each, Gemm):
         for view, written in ((each.a, False), (each.b, False), (each.c, True)):
             yield _Place(view.root, written, view, list(zip(view.shape, view.strides, strict=True)))
-        if each.then is not None:
+        if each.then is not None and len(each.c.shape) > 2:
+            for view, operand in zip(each.then.views, each.then.kernel.operands, strict=True):
+                yield _Place(view.root, operand.written, view, list(zip(view.shape, view.strides, strict=True)))
+        elif each.then is not None:
             yield from _places(each.then)
     else:
         changed = set(each.writes())

@@ -189,6 +189,19 @@ def test_a_kernel_that_merges_rows_waits_for_any_writer_of_them():
     assert _conflicts([last, merging], [1.0, 1.0], Limits()) == [[], [0]]
 
 
+def test_a_kernel_waits_for_the_last_product_of_a_batch_whose_epilogue_writes_what_it_reads():
+    """The kernel of an epilogue has the rows of one product."""
+    shape, strides = (3, 4, 4), (16, 4, 1)
+    a, b, c, out, copied = (View(Root(192, "arena", n), "float32", shape, strides) for n in "abcde")
+    row = Operand("float32", (4,), 1)
+    code = (Instr("load", "float32", True, operand=0), Instr("store", full=True, args=(0,), operand=1))
+    kernel = RowKernel((4,), 4, (row, replace(row, written=True)), code)
+    batch = Gemm(a, b, c, then=Rows(kernel, (c, out)))
+    last = Rows(kernel, (replace(out, offset=32), copied))
+
+    assert _conflicts([batch, last], [1.0, 1.0], Limits()) == [[], [0]]
+
+
 def test_places_that_count_as_apart_have_no_byte_in_common():
     rng = np.random.default_rng(7)
     root = Root(10_000, "arena", "x")
