@@ -43,21 +43,42 @@ def make_in_merges(instructions: Sequence[Instruction], kept: Set[Root] = frozen
 
     kept: roots that instructions around these touch.
     """
-    left: list[Instruction | None] = [*instructions]
-    for at, each in enumerate(instructions):
-        if isinstance(each, Rows) and each.kernel.merged:
-            left[at] = _Merges(left, at, each, kept).made()
-    return tuple(each for each in left if each is not None)
+    readers = [(at, each) for at, each in enumerate(instructions) if isinstance(each, Rows) and each.kernel.merged]
+    if not readers:
+        return tuple(instructions)
+    places = _Places(instructions)
+    for at, reader in readers:
+        places.put(at, _Merges(places, at, reader, kept).made())
+    return tuple(each for each in places.instructions if each is not None)
+
+
+class _Places:
+    """Instructions by their positions, and the positions that touch each root."""
+
+    def __init__(self, instructions: Sequence[Instruction]) -> None:
+        self.instructions: list[Instruction | None] = [*instructions]
+        self.touching: dict[Root, set[int]] = {}
+        for at, each in enumerate(instructions):
+            for root in _roots(each):
+                self.touching.setdefault(root, set()).add(at)
+
+    def put(self, at: int, changed: Instruction | None) -> None:
+        """Replace the instruction at a position, or remove it."""
+        for root in _roots(self.instructions[at]):
+            self.touching[root].discard(at)
+        for root in _roots(changed):
+            self.touching[root].add(at)
+        self.instructions[at] = changed
 
 
 class _Merges:
-    """The merges inside of the row kernel `reader`, which is at position `at` of `instructions`.
+    """The merges inside of the row kernel `reader`, which is at position `at` of `places`.
 
     rows: for each of them a row kernel whose last instruction is the value of the rows; at first it only loads them.
     """
 
-    def __init__(self, instructions: list[Instruction | None], at: int, reader: Rows, kept: Set[Root]) -> None:
-        self.instructions, self.at, self.reader, self.kept = instructions, at, reader, kept
+    def __init__(self, places: _Places, at: int, reader: Rows, kept: Set[Root]) -> None:
+        self.places, self.at, self.reader, self.kept = places, at, reader, kept
         self.rows = [_stored(reader, each) for each in reader.kernel.merged]
         stored = {each.x for each in reader.kernel.merged}
         self.others = {view.root for n, view in enumerate(reader.views) if n not in stored}
@@ -97,7 +118,7 @@ class _Merges:
         at = self._writer(root)
         if at is None:
             return None
-        writer = self.instructions[at]
+        writer = self.places.instructions[at]
         assert isinstance(writer, Rows)
         part = _part(writer, root)
         if part is None or not self._may_move(part, at, writer):
@@ -109,7 +130,7 @@ class _Merges:
         results = {writer.views[i.operand].root for i in writer.kernel.code if i.kind in ("store", "accumulate")}
         if results != {root} and not _costs_little(part.kernel):
             return None
-        self.instructions[at] = part_that_writes(writer, others) if others else None
+        self.places.put(at, part_that_writes(writer, others) if others else None)
         return found
 
     def _writer(self, root: Root) -> int | None:
@@ -117,16 +138,16 @@ class _Merges:
         loads = [view.root for rows in self.rows for view in rows.views].count(root)
         if root.place != "arena" or root in self.kept or root in self.others or loads != 1:
             return None
-        touching = [i for i, each in enumerate(self.instructions) if i != self.at and root in _roots(each)]
+        touching = [*self.places.touching[root] - {self.at}]
         if len(touching) != 1 or touching[0] > self.at:
             return None
-        writer = self.instructions[touching[0]]
+        writer = self.places.instructions[touching[0]]
         return touching[0] if isinstance(writer, Rows) and not writer.kernel.merged else None
 
     def _may_move(self, part: Rows, at: int, writer: Rows) -> bool:
         """Whether all that `part` reads is still the same here."""
         read = {part.views[i.operand].root for i in part.kernel.code if i.kind in ("load", "lookup")}
-        between = (each for each in self.instructions[at + 1 : self.at] if each is not None)
+        between = (each for each in self.places.instructions[at + 1 : self.at] if each is not None)
         written = {root for each in (writer, *between, self.reader) for root in each.writes()}
         return read.isdisjoint(written)
 
