@@ -95,7 +95,7 @@ class HostMemory:
         self._trim()
         self._private, self._data = self._pages()
         allocated, self._free = self._allocated()
-        self._base = max(0, self._private - allocated)
+        self._base = self._private - allocated  # negative if memory is allocated that was never touched
         self._most = limit - limit // RESERVE
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,6 +59,21 @@ def test_memory_given_back_since_the_start_adds_nothing_to_the_capacity():
 
     assert host.used() < 4 * MIB
     assert host.available(host.capacity + MIB) <= host.capacity
+
+
+def test_memory_that_was_allocated_and_never_touched_before_the_start_is_not_used():
+    """More of it than the process has in memory."""
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    untouched = np.empty(resident + 300 * MIB, np.uint8)
+    host = HostMemory(LIMIT)
+
+    assert host.used() < 4 * MIB
+    array = np.ones(50 * MIB, np.uint8)
+    assert host.used() == pytest.approx(50 * MIB, abs=4 * MIB)
+    del untouched
+    assert host.used() == pytest.approx(50 * MIB, abs=4 * MIB)
+    del array
+    assert host.used() < 4 * MIB
 
 
 def test_a_fifth_of_the_limit_is_left_for_what_nothing_predicts():
