@@ -58,8 +58,7 @@ Fusion:
     made_rows         rows that such a row kernel computes itself, too
     sole_readers      instructions whose work their only reader does: the part that these two rewrites share
     instruction_list  the instructions so far, and the fusion that an op joins
-    epilogue          elementwise work on the result of a product moves into the product
-    batch_epilogues   the same for batches of products
+    epilogue          elementwise work on the result of a product, or of a batch of them, moves into the product
     hoist             one product for several trips of a loop
     early             ops on labels come before the pass over the logits that they select from
     unread            stores that nothing reads are dropped

@@ -255,7 +255,7 @@ class Gemm(Instruction):
 
     then: the epilogue: a kernel of m rows of n elements that runs on each element of c [m, n] as soon as it is
           computed. It may visit elements in any order, and reduces along columns only. In a batch it is the kernel
-          of each product and does not reduce; its views are arrays [batch..., m, n].
+          of each product and does not reduce. Its views have the shape of c, but for those of sums.
     kept: whether another instruction reads c; if not, c need not be stored.
     """
 

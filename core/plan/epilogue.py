@@ -17,7 +17,7 @@ from core.plan.data import Gemm, Instr, Instruction, Operand, Root, Rows, View
 from core.plan.shapes import reshaped_view
 from core.plan.target import ProductRules
 
-__all__ = ["fuse_epilogues", "may_move", "picked", "without_memory"]
+__all__ = ["fuse_epilogues", "picked", "roots_of"]
 
 TOGETHER = frozenset({"constant", "load", "apply", "store", "accumulate"})
 """Kinds of row-kernel instructions that need only their own element, and rows in no particular order."""
@@ -41,20 +41,20 @@ def fuse_epilogues(
 ) -> tuple[Instruction, ...]:
     """`instructions` with row kernels moved into the products whose result they read.
 
-    rules: of the target; it is asked about products that store a single matrix.
+    rules: of the target; it is asked about products, and about batches of them.
     kept:  roots that instructions around these touch.
     """
     results = {
         each.c.root
         for each in instructions
-        if isinstance(each, Gemm) and not each.accumulate and len(each.c.shape) == 2 and rules.takes_epilogue(each)
+        if isinstance(each, Gemm) and not each.accumulate and rules.takes_epilogue(each)
     }
     if not results:
         return tuple(instructions)
     components = [component for at, each in enumerate(instructions) for component in _components(each, at, results)]
     touching: dict[Root, set[int]] = {}  # the positions of the components that touch a root
     for at, component in enumerate(components):
-        for root in _roots(component.instruction):
+        for root in roots_of(component.instruction):
             touching.setdefault(root, set()).add(at)
     for at, component in enumerate(components):
         poll()
@@ -66,27 +66,27 @@ def fuse_epilogues(
         if not isinstance(rows, Rows) or any(i.kind not in TOGETHER for i in rows.kernel.code):
             continue
         same = components[reader].whole
-        near = {i for root in _roots(rows) for i in touching[root] if at < i < reader or components[i].whole == same}
+        near = {i for root in roots_of(rows) for i in touching[root] if at < i < reader or components[i].whole == same}
         then = _along(rows, product.c)
-        if then is None or not may_move(rows, product, [components[i].instruction for i in near - {reader}]):
+        if then is None or not _may_move(rows, product, [components[i].instruction for i in near - {reader}]):
             continue
-        for root in _roots(rows):
+        for root in roots_of(rows):
             touching[root] = touching[root] - {reader} | {at}
         components[reader].instruction = None
         needed = product.c.root.place != "arena" or product.c.root in kept or touching[product.c.root] != {at}
         made = replace(product, then=then, kept=needed)
-        component.instruction = made if needed or rules.stores_result(product) else without_memory(made, then)
+        component.instruction = made if needed or rules.stores_result(product) else _without_memory(made, then)
     return tuple(_joined(components, instructions))
 
 
-def without_memory(product: Gemm, then: Rows) -> Gemm:
+def _without_memory(product: Gemm, then: Rows) -> Gemm:
     """`product`, whose result is never stored."""
     own, none = product.c.root, Root(0, "none", product.c.root.name)
     views = tuple(replace(v, root=none) if v.root is own else v for v in then.views)
     return replace(product, c=replace(product.c, root=none), then=replace(then, views=views))
 
 
-def _roots(each: Instruction | None) -> set[Root]:
+def roots_of(each: Instruction | None) -> set[Root]:
     return set() if each is None else {*each.reads(), *each.writes()}
 
 
@@ -133,7 +133,7 @@ def _joined(components: Iterable[_Component], instructions: Sequence[Instruction
             yield picked(rows, sorted(n for component in left for n in component.numbers or ()))
 
 
-def may_move(then: Rows, product: Gemm, between: Iterable[Instruction | None]) -> bool:
+def _may_move(then: Rows, product: Gemm, between: Iterable[Instruction | None]) -> bool:
     """Whether `then` may run with the product, before the instructions `between` the two."""
     writes = set(then.writes())
     reads = {v.root for v, o in zip(then.views, then.kernel.operands, strict=True) if not o.written}
@@ -171,30 +171,35 @@ def picked(rows: Rows, numbers: Sequence[int]) -> Rows:
 
 
 def _along(rows: Rows, c: View) -> Rows | None:
-    """`rows` over the rows and columns of the matrix c; None unless its domain is exactly the elements of c."""
-    kernel = rows.kernel
-    sizes = (*kernel.outer, kernel.inner)
+    """`rows` as the epilogue of products into c [batch..., m, n]; None unless its domain is the elements of c."""
+    kernel, sizes = rows.kernel, (*rows.kernel.outer, rows.kernel.inner)
     if math.prod(sizes) != math.prod(c.shape):
         return None
-    operands: list[Operand] = []
+    views: list[View] = []
     for view, operand in zip(rows.views, kernel.operands, strict=True):
         cut = reshaped_view(replace(view, shape=sizes, strides=(*operand.outer, operand.inner)), c.shape)
         if cut is None:
             return None
-        operands.append(replace(operand, outer=cut.strides[:1], inner=cut.strides[1]))
+        views.append(replace(cut, dtype=operand.dtype))
     for instr in kernel.code:
         if instr.operand < 0:
             continue
-        operand, view = operands[instr.operand], rows.views[instr.operand]
-        if view.root is c.root and (view.offset, view.dtype, operand.outer, operand.inner) != (
-            c.offset,
-            c.dtype,
-            (c.strides[0],),
-            c.strides[1],
-        ):
+        view = views[instr.operand]
+        if view.root is c.root and (_steps(view), view.offset, view.dtype) != (_steps(c), c.offset, c.dtype):
             return None
-        if instr.kind == "accumulate" and (operand.outer != (0,) or operand.inner != 1 or not instr.full):
-            return None  # any other sum spans more than one tile
-        if instr.kind == "store" and (0 in operand.outer or operand.inner == 0):
+        if instr.kind == "accumulate" and (view.strides != (0, 1) or not instr.full):
+            return None  # any other sum spans more than one tile, or more than one product
+        if instr.kind == "store" and 0 in _steps(view):
             return None
-    return replace(rows, kernel=replace(kernel, outer=(c.shape[0],), inner=c.shape[1], operands=tuple(operands)))
+    operands = (
+        replace(operand, outer=view.strides[-2:-1], inner=view.strides[-1])
+        for operand, view in zip(kernel.operands, views, strict=True)
+    )
+    made = replace(kernel, outer=c.shape[-2:-1], inner=c.shape[-1], operands=tuple(operands))
+    sums = {instr.operand for instr in kernel.code if instr.kind == "accumulate"}
+    return replace(rows, kernel=made, views=tuple(rows.views[i] if i in sums else v for i, v in enumerate(views)))
+
+
+def _steps(view: View) -> tuple[int, ...]:
+    """Its strides, without those of axes of a single element."""
+    return tuple(step for n, step in zip(view.shape, view.strides, strict=True) if n > 1)

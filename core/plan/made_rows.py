@@ -14,6 +14,8 @@ from itertools import pairwise
 
 from core.ir.stop import poll
 from core.plan.data import Instr, Instruction, MadeRows, MergedOperand, Operand, Root, RowKernel, Rows, View
+from core.plan.epilogue import roots_of
+from core.plan.repeated import CHEAP
 from core.plan.shapes import reshaped_view
 from core.plan.unread import part_that_writes
 
@@ -22,14 +24,8 @@ __all__ = ["make_in_merges"]
 KINDS = frozenset(("apply", "constant", "iota", "load", "lookup"))
 """Instructions that need nothing but arrays and values at their own place."""
 
-CHEAP = frozenset(
-    (
-        "abs", "add", "cast", "equal", "greater_equal", "greater_than", "less_equal", "less_than", "logical_and",
-        "logical_not", "logical_or", "maximum", "minimum", "mul", "neg", "not_equal", "scale", "sign", "square", "sub",
-        "sum", "where",
-    )
-)  # fmt: skip
-"""Ops that may be computed twice."""
+TWICE = CHEAP.union(("equal", "logical_and", "logical_not", "logical_or", "not_equal", "sign"))
+"""Ops that may be computed twice. Lookups use some of them on their positions."""
 
 MOST_TWICE = 12
 """Most instructions along a row that are computed twice."""
@@ -59,14 +55,14 @@ class _Places:
         self.instructions: list[Instruction | None] = [*instructions]
         self.touching: dict[Root, set[int]] = {}
         for at, each in enumerate(instructions):
-            for root in _roots(each):
+            for root in roots_of(each):
                 self.touching.setdefault(root, set()).add(at)
 
     def put(self, at: int, changed: Instruction | None) -> None:
         """Replace the instruction at a position, or remove it."""
-        for root in _roots(self.instructions[at]):
+        for root in roots_of(self.instructions[at]):
             self.touching[root].discard(at)
-        for root in _roots(changed):
+        for root in roots_of(changed):
             self.touching[root].add(at)
         self.instructions[at] = changed
 
@@ -152,10 +148,6 @@ class _Merges:
         return read.isdisjoint(written)
 
 
-def _roots(each: Instruction | None) -> set[Root]:
-    return set() if each is None else {*each.reads(), *each.writes()}
-
-
 def _stored(reader: Rows, merge: MergedOperand) -> Rows:
     """The rows of an array in memory, as a row kernel."""
     dtype, inner = reader.kernel.operands[merge.x].dtype, reader.kernel.inner
@@ -176,7 +168,7 @@ def _part(writer: Rows, root: Root) -> Rows | None:
 
 
 def _costs_little(part: RowKernel) -> bool:
-    cheap = all(i.op in CHEAP for i in part.code if i.kind == "apply")
+    cheap = all(i.op in TWICE for i in part.code if i.kind == "apply")
     return cheap and sum(i.full for i in part.code) <= MOST_TWICE
 
 

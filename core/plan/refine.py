@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 from core.ir.stop import poll
-from core.plan.batch_epilogues import fuse_batch_epilogues
 from core.plan.data import Instruction, Root
 from core.plan.data import Sequence as Instructions
 from core.plan.epilogue import fuse_epilogues
@@ -34,8 +33,7 @@ def refined(
     """
     found: Sequence[Instruction] = [_inside(each, target) for each in instructions]
     found = without_unread(scatter_gathered(found, kept), kept)
-    found = fuse_batch_epilogues(in_stripes(found, target.stripes, kept), target.products, kept)
-    found = fuse_epilogues(found, target.products, kept)
+    found = fuse_epilogues(in_stripes(found, target.stripes, kept), target.products, kept)
     return make_in_merges(merge_in_readers(found, kept), kept) if target.rows.merges else found
 
 

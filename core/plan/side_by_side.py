@@ -200,9 +200,7 @@ def _conflicts(instructions: Sequence[Instruction], times: list[float], limits: 
 
 def _places(each: Instruction) -> Iterator[_Place]:
     if isinstance(each, Rows):
-        anywhere = {i.operand for i in each.kernel.code if i.kind in ("lookup", "accumulate")}
-        for rows in each.kernel.merged:
-            anywhere.update((rows.x, rows.order, rows.starts), rows.made.params if rows.made else ())
+        anywhere = _anywhere(each)
         sizes = (*each.kernel.outer, each.kernel.inner)
         for i, (view, operand) in enumerate(zip(each.views, each.kernel.operands, strict=True)):
             axes = None if i in anywhere else list(zip(sizes, (*operand.outer, operand.inner), strict=True))
@@ -210,14 +208,22 @@ def _places(each: Instruction) -> Iterator[_Place]:
     elif isinstance(each, Gemm):
         for view, written in ((each.a, False), (each.b, False), (each.c, True)):
             yield _Place(view.root, written, view, list(zip(view.shape, view.strides, strict=True)))
-        if each.then is not None and len(each.c.shape) > 2:
-            for view, operand in zip(each.then.views, each.then.kernel.operands, strict=True):
-                yield _Place(view.root, operand.written, view, list(zip(view.shape, view.strides, strict=True)))
-        elif each.then is not None:
-            yield from _places(each.then)
+        if each.then is not None:
+            anywhere = _anywhere(each.then)
+            for i, (view, operand) in enumerate(zip(each.then.views, each.then.kernel.operands, strict=True)):
+                axes = None if i in anywhere else list(zip(view.shape, view.strides, strict=True))
+                yield _Place(view.root, operand.written, view, axes)
     else:
         changed = set(each.writes())
         yield from (_Place(root, root in changed) for root in changed.union(each.reads()))
+
+
+def _anywhere(each: Rows) -> set[int]:
+    """The operands of a row kernel whose strides do not describe which elements it touches."""
+    found = {i.operand for i in each.kernel.code if i.kind in ("lookup", "accumulate")}
+    for rows in each.kernel.merged:
+        found.update((rows.x, rows.order, rows.starts), rows.made.params if rows.made else ())
+    return found
 
 
 def _apart(some: _Place, other: _Place) -> bool:

@@ -54,9 +54,8 @@ def work_of(each: Instruction) -> Work:
             return work
         own = _bytes(each.c) * sum(v.root is each.c.root for v in each.then.views)  # the epilogue reads it in registers
         more = _rows(each.then)
-        nbytes = _bytes(*each.then.views) if batch else more.nbytes
         flops += math.prod(batch) * more.flops
-        return replace(work, flops=flops, nbytes=work.nbytes + nbytes - own, ops=more.ops)
+        return replace(work, flops=flops, nbytes=work.nbytes + _bytes(*each.then.views) - own, ops=more.ops)
     if isinstance(each, Gather):
         return Work(f"gather {_by(each.out.shape)}", 0, 2 * _bytes(each.out) + _bytes(each.index), each.out.dtype)
     if isinstance(each, ScatterAdd):

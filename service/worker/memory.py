@@ -113,8 +113,8 @@ class HostMemory:
         """Private bytes in use beyond those of a fresh worker, memory that is allocated but untouched included."""
         allocated, free = self._allocated()
         private, _ = self._pages()
-        free = max(0, free - self._free)  # what was free at the start has been given back
-        grown = max(self._base + allocated, private - free) - self._private  # negative after memory has been given back
+        kept = max(0, free - self._free)  # `_trim` returned to the system what was free at the start
+        grown = max(self._base + allocated, private - kept) - self._private  # negative after memory has been given back
         return max(0, grown) + self.answers()
 
     def available(self, wanted: int, keep_idle: bool = False) -> int:

@@ -93,13 +93,13 @@ def test_a_gradient_that_only_a_merge_reads_is_computed_in_it(ids, size, width):
 
 
 @pytest.mark.parametrize("how", ["padding", "kept", "padding and kept"])
-def test_rows_that_are_left_out_are_not_added(how):
+def test_a_merge_leaves_out_ids_of_padding_and_ids_that_are_not_kept(how):
     m = Model((6, 5), 4, 20)
     kept = m.emit("greater_than", m.given((6, 5)), m.given((6, 5))) if "kept" in how else None
 
     kernels = m.agree(m.emit("exp", m.looked_up), kept=kept, padding=-1 if "padding" in how else None)
 
-    assert parts_of(kernels) == [["exp"]] or parts_of(kernels)[-1][-1] == "exp"
+    assert parts_of(kernels)[-1][-1] == "exp"
 
 
 def test_ids_outside_of_the_table_fail_with_their_location():
@@ -128,7 +128,7 @@ def test_work_on_work_moves_too_and_lookups_leave_no_copies():
 
     kernels = m.agree(m.emit("mul", weight, doubled), total)
 
-    assert sorted(parts_of(kernels)[-1])[-1] == "where" and "scale" in parts_of(kernels)[-1]
+    assert parts_of(kernels)[-1][-2:] == ["scale", "mul"]
     sizes = [view.root.nbytes for each in kernels for view in each.views if view.root.place == "arena"]
     assert max(sizes) < 64 * 6 * 32 * 4
 
@@ -168,7 +168,7 @@ def test_rows_that_two_merges_add_up_are_stored():
     assert parts_of(m.agree_on(rows, count, new)) == [[], []]
 
 
-def test_a_gradient_that_is_computed_by_columns_is_stored():
+def test_a_kernel_that_computes_a_gradient_by_columns_stores_it():
     m = Model((32,), 9, 16)
     by_columns = m.emit("exp", m.given((16, 32)))
 

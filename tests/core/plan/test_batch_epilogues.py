@@ -60,7 +60,7 @@ class Batch:
             else:
                 np.testing.assert_allclose(one, wanted, rtol=near, atol=near * max(np.abs(wanted).max(), 1))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(refine, "fuse_batch_epilogues", lambda instructions, *_: tuple(instructions))
+            patch.setattr(refine, "fuse_epilogues", lambda instructions, *_: tuple(instructions))
             apart = native_interpreter(block, CPU)(Run(), *self.arrays)
         for one, other in zip(found, apart, strict=True):
             np.testing.assert_array_equal(one, other)
@@ -142,7 +142,7 @@ def test_the_work_of_an_epilogue_counts_for_each_product():
     assert work.nbytes == 4 * (2 * 3 * 64 * 8 + 64 * 64 + 3 * 64 * 64)
 
 
-def test_a_result_that_is_read_in_another_order_too_is_stored_first():
+def test_a_batch_whose_reader_transposes_its_results_has_no_epilogue():
     t = Batch((3,), 64, 8, 64)
 
     (product,) = t.agree(t.b.emit("sub", t.product, t.b.emit("transpose", t.product, axes=(0, 2, 1))))

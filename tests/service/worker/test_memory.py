@@ -61,7 +61,7 @@ def test_memory_given_back_since_the_start_adds_nothing_to_the_capacity():
     assert host.available(host.capacity + MIB) <= host.capacity
 
 
-def test_memory_that_was_allocated_and_never_touched_before_the_start_is_not_used():
+def test_a_worker_does_not_count_memory_that_it_allocated_before_its_start_and_never_touched():
     """More of it than the process has in memory, whose heap has holes that were given back."""
     blocks = [np.ones(50_000, np.uint8) for _ in range(2000)]
     kept = blocks[::2]
