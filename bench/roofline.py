@@ -172,7 +172,7 @@ class _Walk:
         trips = each.length or self.trips
         total = self.tally(each.body, times * trips)
         total.barriers += times * (trips + 1)  # behind each trip, and before the first
-        for product in (*each.hoisted, *each.ahead):
+        for product in each.joint:
             many, rest = divmod(trips, product.trips)
             total.add(Tally([(work_of(product.many), times * many), (work_of(product.one), times * rest)]))
             total.barriers += times * many

@@ -417,7 +417,11 @@ class Chosen:
         state, row, out, last, every = (f"{n}{self.sketch.count}" for n in ("s", "e", "o", "l", "a"))
         with self.sketch.block() as body:
             mixed = self.op("matmul", self.op("unsqueeze", state, axes=[0]), self.weight(c, c))
-            self.op("tanh", self.op("add", self.op("squeeze", mixed, axes=[0]), row), out=state)
+            read = row
+            if self.draw.random() < 0.5:  # a product that several trips share
+                read = self.op("matmul", self.op("unsqueeze", row, axes=[0]), self.weight(c, c))
+                read = self.op("squeeze", read, axes=[0])
+            self.op("tanh", self.op("add", self.op("squeeze", mixed, axes=[0]), read), out=state)
             self.op("mul", state, row, out=out)
         attrs = {"sub_block": body, "states": [state], "elements": [row], "outputs": [out]}
         attrs["reverse"] = self.draw.random() < 0.4

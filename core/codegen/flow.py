@@ -11,7 +11,7 @@ from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.stack_memory import made_room
 from core.codegen.step_writer import StepWriter
 from core.codegen.tensor_arrays import held
-from core.plan.data import Gemm, Root, Sequence, Stack
+from core.plan.data import Gemm, Root, Sequence, Stack, View
 from core.plan.flow import Ahead, Branch, Elements, Growing, Hoisted, Loop, Recording, Source, State
 from core.runtime.control_words import STACK, STOPPED
 
@@ -85,7 +85,7 @@ def write_loop(step: StepWriter, each: Loop) -> None:
     for hoisted in each.hoisted:
         _open_buffers(step, hoisted, _slot_of(f, hoisted, trip, each.reverse))
     for ahead, there in zip(each.ahead, made, strict=True):
-        _ahead(step, ahead, trip, there)
+        _ahead(step, each, ahead, trip, there)
     slots = {}
     for recording, element in growing:
         slots[recording] = _new_slot(step, recording, starts[recording], at, length)
@@ -123,41 +123,69 @@ def write_loop(step: StepWriter, each: Loop) -> None:
         copy(f, step.address(state.final), step.roots[state.now], state.nbytes)
 
 
-def _ahead(step: StepWriter, ahead: Ahead, trip: IRValue, there: IRValue) -> None:
-    """Multiply rows of an array ahead: one product for several trips, while the array has that many rows left.
+def _ahead(step: StepWriter, each: Loop, ahead: Ahead, trip: IRValue, there: IRValue) -> None:
+    """Multiply rows ahead: one product for several trips, while so many rows are left.
 
     there: slot that holds whether the products of this trip were computed ahead.
     """
+    if ahead.source is None:
+        _elements_ahead(step, each, ahead, trip, there)
+    else:
+        _rows_ahead(step, ahead, ahead.source, trip, there)
+
+
+def _rows_ahead(step: StepWriter, ahead: Ahead, source: tuple[View, View], trip: IRValue, there: IRValue) -> None:
     f = step.f
-    _, size, _ = ahead.rows.shape
-    slot = f.binary("and", trip, I64(ahead.trips - 1))
-    index = f.load(step.address(ahead.index), "int64")
+    rows, row = source
+    size = rows.shape[1]
+    slot = f.binary("urem", trip, I64(ahead.trips))
+    index = f.load(step.address(row), "int64")
+
+    def product(gemm: Gemm, index: IRValue, slot: IRValue) -> None:
+        row = f.at(step.address(rows), f.binary("mul", index, I64(ahead.row.nbytes)), "uint8")
+        _row_product(step, ahead, gemm, row, slot)
+
     with f.when(f.compare("icmp eq", slot, I64(0))):
         enough = f.compare("icmp sle", index, I64(size - ahead.trips))
         some = f.binary("and", f.compare("icmp sge", index, I64(0)), enough)
         f.write(f.select(some, I64(1), I64(0)), there)
         with f.when(some):
-            _row_product(step, ahead, ahead.many, index, I64(0))
+            product(ahead.many, index, I64(0))
     with f.when(f.compare("icmp eq", f.read(there, "int64"), I64(0))):
         from_end = f.binary("add", index, I64(size))
         at = f.select(f.compare("icmp slt", index, I64(0)), from_end, index)
         inside = f.compare("icmp ult", at, I64(size))  # if not, the check in the body fails
-        _row_product(step, ahead, ahead.one, f.select(inside, at, I64(0)), slot)
+        product(ahead.one, f.select(inside, at, I64(0)), slot)
     _open_buffers(step, ahead, slot)
 
 
-def _row_product(step: StepWriter, ahead: Ahead, product: Gemm, index: IRValue, slot: IRValue) -> None:
+def _elements_ahead(step: StepWriter, each: Loop, ahead: Ahead, trip: IRValue, there: IRValue) -> None:
     f = step.f
+    stack = next(stack for stack, element in each.over if element is ahead.row)
+    here, length = step.roots[ahead.row], held(step, stack)[1]
+    slot = _slot_of(f, ahead, trip, each.reverse)
+    with f.when(f.compare("icmp eq", f.binary("urem", trip, I64(ahead.trips)), I64(0))):
+        some = f.compare("icmp sle", f.binary("add", trip, I64(ahead.trips)), length)
+        f.write(f.select(some, I64(1), I64(0)), there)
+        with f.when(some):
+            back = (ahead.trips - 1) * ahead.row.nbytes if each.reverse else 0
+            _row_product(step, ahead, ahead.many, f.at(here, I64(-back), "uint8"), I64(0))
+    with f.when(f.compare("icmp eq", f.read(there, "int64"), I64(0))):
+        _row_product(step, ahead, ahead.one, here, slot)
+    _open_buffers(step, ahead, slot)
+
+
+def _row_product(step: StepWriter, ahead: Ahead, product: Gemm, row: IRValue, slot: IRValue) -> None:
     outer = dict(step.roots)
-    step.roots[ahead.row] = f.at(step.address(ahead.rows), f.binary("mul", index, I64(ahead.row.nbytes)), "uint8")
+    step.roots[ahead.row] = row
     _open_buffers(step, ahead, slot)
     step.sequence(Sequence((product,)))
     step.roots = outer
 
 
-def _slot_of(f: Function, hoisted: Hoisted, trip: IRValue, reverse: bool) -> IRValue:
-    """The slot of a trip's operands in the buffers of a joint product, in the order of the stacks."""
-    slot = f.binary("and", trip, I64(hoisted.trips - 1))
+def _slot_of(f: Function, hoisted: Hoisted | Ahead, trip: IRValue, reverse: bool) -> IRValue:
+    """The slot of a trip in the buffers of a joint product, in the order of the stacks."""
+    slot = f.binary("urem", trip, I64(hoisted.trips))
     return f.binary("sub", I64(hoisted.trips - 1), slot) if reverse else slot
 
 
@@ -171,7 +199,7 @@ def _many(step: StepWriter, each: Loop, hoisted: Hoisted, trip: IRValue, at: IRV
     """After every `hoisted.trips` trips, compute their joint product."""
     f = step.f
     last = I64(hoisted.trips - 1)
-    with f.when(f.compare("icmp eq", f.binary("and", trip, last), last)):
+    with f.when(f.compare("icmp eq", f.binary("urem", trip, I64(hoisted.trips)), last)):
         outer = dict(step.roots)
         first = at if each.reverse else f.binary("sub", at, last)
         _open_operands(step, each, hoisted, first, I64(0))
@@ -182,7 +210,7 @@ def _many(step: StepWriter, each: Loop, hoisted: Hoisted, trip: IRValue, at: IRV
 def _rest(step: StepWriter, each: Loop, hoisted: Hoisted, trips: IRValue) -> None:
     """After the last trip, compute the products of the trips that a joint product did not cover."""
     f = step.f
-    rest = f.binary("and", trips, I64(hoisted.trips - 1))
+    rest = f.binary("urem", trips, I64(hoisted.trips))
     first, slot = f.binary("sub", trips, rest), I64(0)
     if each.reverse:
         first, slot = I64(0), f.binary("sub", I64(hoisted.trips), rest)
@@ -192,10 +220,10 @@ def _rest(step: StepWriter, each: Loop, hoisted: Hoisted, trips: IRValue) -> Non
 
 
 def _open_operands(step: StepWriter, each: Loop, hoisted: Hoisted, at: IRValue, slot: IRValue) -> None:
-    """Set the operands of a product: element `at` of a stack, or `slot` of a buffer."""
-    read = {v.root for v in (hoisted.one.a, hoisted.one.b)}
+    """Set the arrays of a product: element `at` of a stack, or `slot` of a buffer."""
+    touched = {v.root for v in hoisted.one.arrays}
     for stack, element in (*each.over, *each.records):
-        if element in read:
+        if element in touched:
             _open_element(step, stack, element, at)
     _open_buffers(step, hoisted, slot)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from core.codegen import flow
 from core.codegen.llvm import I64, Function, IRValue
 from core.plan.data import Root
-from core.plan.flow import Ahead, Elements, Growing, Hoisted, Loop, Recording, State
+from core.plan.flow import Elements, Growing, Loop, Recording, State
 from core.runtime.control_words import CONTROL, STOPPED
 
 if TYPE_CHECKING:
@@ -102,8 +102,8 @@ def write_loop(step: DeviceStep, each: Loop) -> None:
         flow._open_buffers(step, hoisted, flow._slot_of(f, hoisted, trip, each.reverse))
     for ahead, there in zip(each.ahead, made, strict=True):
         with step.sometimes():
-            flow._ahead(step, ahead, trip, there)
-        step.reads((ahead.index.root,))
+            flow._ahead(step, each, ahead, trip, there)
+        step.reads((ahead.row if ahead.source is None else ahead.source[1].root,))
     slots = {}
     for recording, element in growing:
         slots[recording] = _slot(step, recording, starts[recording], at, length)
@@ -165,11 +165,11 @@ def _place_all(step: DeviceStep, each: Loop) -> None:
             step.put_place(element, {("stack", number, number + 1)})
         elif isinstance(stack, Elements):
             step.put_place(element, step.places((stack.view.root,)))
-    products: list[Hoisted | Ahead] = [*each.hoisted, *each.ahead]
-    for root, buffer in (pair for product in products for pair in product.kept):
+    for root, buffer in (pair for product in each.joint for pair in product.kept):
         step.put_place(root, step.places((buffer,)))
     for ahead in each.ahead:
-        step.put_place(ahead.row, step.places((ahead.rows.root,)))
+        if ahead.source is not None:
+            step.put_place(ahead.row, step.places((ahead.source[0].root,)))
 
 
 def _go_word(step: DeviceStep, number: IRValue) -> IRValue:

@@ -58,6 +58,11 @@ class Loop(Instruction):
         """The number of trips if it is known, else None."""
         return next((stack.length for stack, _ in self.over), None)
 
+    @property
+    def joint(self) -> tuple[Hoisted | Ahead, ...]:
+        """The products that are computed every few trips."""
+        return (*self.hoisted, *self.ahead)
+
     def reads(self) -> Iterator[Root]:
         yield from (s.initial.root for s in self.states)
         yield from (e.view.root for e, _ in self.over if isinstance(e, Elements))
@@ -69,8 +74,7 @@ class Loop(Instruction):
             yield state.final.root
             yield from state.buffers
         yield from (e.view.root for e, _ in self.records if isinstance(e, Elements))
-        for kept in (*(each.kept for each in self.hoisted), *(each.kept for each in self.ahead)):
-            yield from (memory for _, memory in kept)
+        yield from (memory for each in self.joint for _, memory in each.kept)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,7 +185,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hoisted:
-    """A product that each trip adds to a state, computed for `trips` trips at once; the remaining trips one by one.
+    """A product that each trip adds to a state or records, computed for `trips` trips at once; the rest one by one.
 
     one, many: the product of one trip, and of `trips` trips whose operands are adjacent in memory.
     kept:      for each operand that a trip computes: its root in the body, and memory for `trips` of them.
@@ -197,14 +201,14 @@ class Hoisted:
 class Ahead:
     """A product of the next row of an array with an operand that no trip changes, computed for `trips` trips at once.
 
-    rows, index: the array [1, size, row], and the row of a trip: a scalar that grows by one from trip to trip.
-    row:         the root of the row.
-    one, many:   the product of one trip, and of `trips` trips, used if so many rows are left.
-    kept:        for the result: its root in the body, and memory for `trips` of them.
+    source:    the array [1, size, row], and the row of a trip: a scalar that grows by one from trip to trip. None if
+               the row is the element of a stack that the loop runs over.
+    row:       the root of the row.
+    one, many: the product of one trip, and of `trips` trips, used if so many rows are left.
+    kept:      for the result: its root in the body, and memory for `trips` of them.
     """
 
-    rows: View
-    index: View
+    source: tuple[View, View] | None
     row: Root
     one: Gemm
     many: Gemm

@@ -4,8 +4,10 @@ The gradient of a weight is the sum of a product over all trips. The operands of
 a loop records them or in memory that is allocated here. So the products of several trips are one product with a longer
 sum: long enough to run at full speed and to be shared by threads, with one pass over the result instead of many.
 
-The product of a weight with the next row of a sequence is computed for several rows ahead, as one product with more
-rows. The number of trips is unknown, so it takes a few rows and not all.
+A product with a weight whose result the loop only records is computed for several trips at once, too: it has more rows.
+
+The product of a weight with the next row of a sequence, or with the next element of a stack, is computed for several
+rows ahead. The number of trips may be unknown, so it takes a few rows and not all.
 """
 
 from __future__ import annotations
@@ -35,40 +37,52 @@ from core.plan.growing import ArrayOp
 __all__ = ["hoist_products", "hoist_rows"]
 
 
-def hoist_products(loop: Loop, terms: int) -> Loop:
-    """`loop` with products that it only adds to a state computed every few trips, if their operands allow it.
+def hoist_products(loop: Loop, own: Collection[Root], terms: int) -> Loop:
+    """`loop` with products that it only adds to a state, or only records, computed every few trips.
 
-    terms: fewest terms of a sum that are worth a pass over the result.
+    own:   arena roots that the body allocated.
+    terms: fewest terms of a sum, or rows of a result, that are worth a pass over the result or over a weight.
     """
-    sums = {s.now: s for s in loop.states if s.now is s.following}
+    sums = {s.now for s in loop.states if s.now is s.following}
     lasting = (*loop.over, *((s, e) for s, e in loop.records if isinstance(s, Elements)))  # a growing stack may move
     elements = {e for _, e in lasting if isinstance(e, Root)}
-    own = _computed(loop)
+    computed, changing = _computed(loop), _changing(loop, own)
+    recorded = _only_written(loop) & elements
     hoisted: dict[Gemm, Hoisted] = {}
     renamed: dict[Root, Root] = {}
     memories: dict[tuple[Root, int], Root] = {}
     for each in loop.body.instructions:
-        if not isinstance(each, Gemm) or not each.accumulate or each.c.root not in sums or len(each.c.shape) != 2:
+        if not isinstance(each, Gemm) or len(each.c.shape) != 2 or each.then is not None:
             continue
-        trips = _trips(each.a.shape[-1], terms)
-        a, b = _transposed(each.a), each.b
-        if trips < 2 or not all(_whole(v) and (v.root in elements or v.root in own) for v in (a, b)):
+        if each.accumulate and each.c.root in sums:
+            operands = [_transposed(each.a), each.b]
+        elif not each.accumulate and each.c.root in recorded and _whole(each.c) and each.b.root not in changing:
+            operands = [each.a]
+        else:
+            continue
+        trips = _trips(operands[0].shape[0], terms, loop.length)
+        if trips < 2 or not all(_whole(v) and (v.root in elements or v.root in computed) for v in operands):
             continue
         kept = []
-        for root in dict.fromkeys(v.root for v in (a, b) if v.root not in elements):
+        for root in dict.fromkeys(v.root for v in operands if v.root not in elements):
             element = renamed.setdefault(root, Root(root.nbytes, "element", root.name))
             memory = memories.setdefault((root, trips), Root(trips * root.nbytes, "arena", root.name))
             kept.append((element, memory))
-        one, many = (
-            replace(
-                each,
-                a=_transposed(_rows(a, renamed.get(a.root, a.root), n)),
-                b=_rows(b, renamed.get(b.root, b.root), n),
-            )
-            for n in (1, trips)
-        )
+        one, many = (_joined(each, renamed, n) for n in (1, trips))
         hoisted[each] = Hoisted(one, many, trips, tuple(kept))
     return replace(_without(loop, hoisted, renamed), hoisted=tuple(hoisted.values())) if hoisted else loop
+
+
+def _joined(each: Gemm, renamed: Mapping[Root, Root], count: int) -> Gemm:
+    """The product of `count` trips: its sums have the terms of all of them, or it has the rows of all of them."""
+    if each.accumulate:
+        a = _transposed(_rows(_transposed(each.a), renamed.get(each.a.root, each.a.root), count))
+        return replace(each, a=a, b=_rows(each.b, renamed.get(each.b.root, each.b.root), count))
+    return replace(
+        each,
+        a=_rows(each.a, renamed.get(each.a.root, each.a.root), count),
+        c=_rows(each.c, each.c.root, count),
+    )
 
 
 def hoist_rows(loop: Loop, counters: Collection[Root], own: Collection[Root], height: int) -> Loop:
@@ -77,28 +91,34 @@ def hoist_rows(loop: Loop, counters: Collection[Root], own: Collection[Root], he
     counters: int64 states that grow by one in each trip. own:      arena roots that the body allocated.
     height:   fewest rows that are worth a pass over the weight.
     """
-    changing = {*own, *(r for s in loop.states for r in (s.now, s.following)), *_elements(loop)}
+    changing = _changing(loop, own)
     taken = {
         i.out.root: i
         for i in loop.body.instructions
         if isinstance(i, Gather) and i.index.root in counters and i.x.shape[0] == 1 and i.x.root not in changing
     }
+    elements = {e for s, e in loop.over if isinstance(s, Elements) and isinstance(e, Root)} - _written(loop)
     computed = _computed(loop)
-    writers = Counter(r for i in loop.body.instructions for r in i.writes())
     ahead: dict[Gemm, Ahead] = {}
+    begun: set[Root] = set()
     for each in loop.body.instructions:
-        if not isinstance(each, Gemm) or each.accumulate or each.a.root not in taken or each.b.root in changing:
+        before = begun.copy()
+        begun.update(each.writes())
+        if not isinstance(each, Gemm) or each.accumulate or each.then is not None or each.b.root in changing:
             continue
-        trips = _trips(each.c.shape[0], height)
+        if each.a.root not in taken and each.a.root not in elements:
+            continue
+        trips = _trips(each.c.shape[0], height, loop.length)
         whole = len(each.c.shape) == 2 and _whole(each.a) and _whole(each.c)
-        if trips < 2 or not whole or each.c.root not in computed or writers[each.c.root] > 1:
+        if trips < 2 or not whole or each.c.root not in computed or each.c.root in before:
             continue
-        source = taken[each.a.root]
-        row = Root(each.a.root.nbytes, "element", each.a.root.name)
+        source = taken.get(each.a.root)
+        row = Root(each.a.root.nbytes, "element", each.a.root.name) if source else each.a.root
         element = Root(each.c.root.nbytes, "element", each.c.root.name)
         memory = Root(trips * element.nbytes, "arena", element.name)
         one, many = (replace(each, a=_rows(each.a, row, n), c=_rows(each.c, element, n)) for n in (1, trips))
-        ahead[each] = Ahead(source.x, source.index, row, one, many, trips, ((element, memory),))
+        at = (source.x, source.index) if source else None
+        ahead[each] = Ahead(at, row, one, many, trips, ((element, memory),))
     names = {each.c.root: made.kept[0][0] for each, made in ahead.items()}
     return replace(_without(loop, ahead, names), ahead=tuple(ahead.values())) if ahead else loop
 
@@ -120,20 +140,37 @@ def _elements(loop: Loop) -> Iterator[Root]:
     return (e for _, e in (*loop.over, *loop.records) if isinstance(e, Root))
 
 
+def _changing(loop: Loop, own: Collection[Root]) -> set[Root]:
+    """The roots that do not have the same content in all trips."""
+    return {*own, *(r for s in loop.states for r in (s.now, s.following)), *_elements(loop)}
+
+
+def _written(loop: Loop) -> set[Root]:
+    return {r for i in loop.body.instructions for r in i.writes()}
+
+
+def _only_written(loop: Loop) -> set[Root]:
+    """The roots that one instruction of the body writes, and that no other one touches."""
+    touched = Counter(r for i in loop.body.instructions for r in {*i.reads(), *i.writes()})
+    return {r for i in loop.body.instructions for r in i.writes() if touched[r] == 1}
+
+
 def _computed(loop: Loop) -> set[Root]:
     """The arena roots that every trip computes, and that no inner loop or branch touches."""
     inner = (i for i in loop.body.instructions if isinstance(i, Loop | Branch))
     shared = {r for i in inner for r in (*i.reads(), *i.writes())}
-    written = {r for i in loop.body.instructions for r in i.writes()}
-    return {r for r in written if r.place == "arena" and r not in shared}
+    return {r for r in _written(loop) if r.place == "arena" and r not in shared}
 
 
-def _trips(k: int, least: int) -> int:
-    """The number of trips, a power of two, whose products of `k` terms or rows have at least `least` together."""
-    trips = 1
-    while trips * k < least:
-        trips *= 2
-    return trips
+def _trips(k: int, least: int, length: int | None) -> int:
+    """The number of trips whose products of `k` terms or rows have at least `least` together, if there are so many.
+
+    length: the number of all trips, if it is known. Few are left then that a joint product does not cover.
+    """
+    fewest = -(-least // k)
+    if length is None:
+        return fewest
+    return length // max(length // fewest, 1)
 
 
 def _transposed(view: View) -> View:

@@ -85,7 +85,8 @@ def lower_loop(low: Lowering, op: Op) -> None:
     )
     counters = {s.now for s, i in zip(states, moving, strict=True) if _counts(inner, body.params[i], body.results[i])}
     terms = low.target.products.terms
-    low.add(hoist_rows(hoist_products(loop, terms), counters, inner.own, terms))
+    loop = hoist_rows(hoist_products(loop, inner.own, terms), counters, inner.own, terms)
+    low.add(loop)
     for i, state in zip(moving, states, strict=True):
         low.define(op.outputs[i], state.final)
     for i, array in grown.items():

@@ -42,6 +42,25 @@ def recurrent(trips: int, batch: int, dtype: str = "float64", first: int = 0, st
     return s
 
 
+def scanned(trips: int, batch: int, dtype: str = "float64", reverse: bool = False, reads: int = 2) -> Sketch:
+    """``h = tanh(x[t] w + h u)`` for all elements of the parameter x; the squares of the last and of all h, summed."""
+    states = 3
+    rng = np.random.default_rng(trips * 100 + batch)
+    s = Sketch()
+    x = s.param("x", rng.standard_normal((trips, batch, reads)), dtype)
+    w = s.param("w", 0.5 * rng.standard_normal((reads, states)), dtype)
+    u = s.param("u", 0.5 * rng.standard_normal((states, states)), dtype)
+    s.const(0.1, [batch, states], dtype, out="h")
+    with s.block() as body:
+        s.op("tanh", s.op("add", s.op("matmul", "e", w), s.op("matmul", "h", u)), out="h")
+        s.op("assign", "h", out="o")
+    slots = {"initial": ["h"], "sequences": [x]}, {"final": ["last"], "stacked": ["all"]}
+    s.construct("scan", *slots, sub_block=body, states=["h"], elements=["e"], outputs=["o"], reverse=reverse)
+    parts = [s.op("reduce_sum", s.op("square", each)) for each in ("last", "all")]
+    s.op("add", *parts, out="loss")
+    return s
+
+
 def gradient(s: Sketch) -> Block:
     return compile_gradient(read({"blocks": s.blocks}), GradientQuery(loss="loss")).interpreter.block
 
@@ -109,6 +128,50 @@ def test_only_rows_of_trips_are_computed_ahead_and_a_missing_row_is_an_error(fir
     s = recurrent(trips, DEPTH // 4, first=first, rows=8)  # four rows ahead
     executable = compile_gradient(read({"blocks": s.blocks}), GradientQuery(loss="loss"))
     assert ahead(executable.interpreter.block)
+    both(executable.interpreter.block, arguments(s, executable))
+
+
+@pytest.mark.parametrize("batch", [1, 32, DEPTH // 2])
+def test_products_with_the_elements_of_a_scan_and_their_gradients_take_several_trips(batch):
+    block = gradient(scanned(40, batch))
+    (before,) = ahead(block)
+    recorded = [each for each in hoisted(block) if not each.many.accumulate]
+
+    assert before.trips * batch >= min(DEPTH, 40 * batch)
+    assert [each.trips for each in recorded] == [before.trips]
+    assert len(hoisted(block)) == 3
+
+
+def test_few_trips_are_left_of_a_known_number():
+    for trips in range(2, 60):
+        (found,) = ahead(gradient(scanned(trips, DEPTH // 8)))
+        assert trips % found.trips < max(trips // 8, 1)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("trips", [1, 2, 3, 7, 8, 17, 35])
+@pytest.mark.parametrize("batch", [1, 32, DEPTH // 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_of_elements_equal_the_reference_executor(batch, trips, reverse, dtype):
+    s = scanned(trips, batch, dtype, reverse)
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss"))
+    both(executable.interpreter.block, arguments(s, executable))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("trips", [2, 9, 35])
+def test_products_of_elements_of_second_order_equal_the_reference_executor(trips, reverse):
+    s = scanned(trips, 32, reverse=reverse)
+    executable = second_order(read(s.document), inputs=("w", "u", "x"))
+    both(executable.interpreter.block, arguments(s, executable))
+
+
+def test_a_product_that_the_trip_reads_is_not_left_for_later_trips():
+    s = scanned(40, 32)
+    s.blocks[1]["ops"].insert(0, {"type": "square", "inputs": {"x": ["e"]}, "outputs": {"out": ["e"]}})
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss"))
+    assert all(each.many.accumulate for each in hoisted(executable.interpreter.block))
     both(executable.interpreter.block, arguments(s, executable))
 
 

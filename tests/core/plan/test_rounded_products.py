@@ -114,7 +114,7 @@ def test_a_16_bit_product_is_rounded_before_a_loop_adds_it_to_a_16_bit_state(dty
     loop = next(each for each in plan_block(block, DEVICE_TARGET).body.instructions if isinstance(each, Loop))
 
     found = [each for each in loop.body.instructions if isinstance(each, Gemm)]
-    found += [each.many for each in (*loop.ahead, *loop.hoisted)]
+    found += [each.many for each in loop.joint]
 
     assert [(each.c.dtype, each.accumulate) for each in found] == [(dtype, False)]
     agree(block, values, [EmulatedBackend(2, 64)], {"bfloat16": 0.01, "float16": 0.002}[dtype])
