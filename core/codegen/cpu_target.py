@@ -5,9 +5,10 @@ from __future__ import annotations
 from core.codegen import packed_gemm
 from core.codegen.channel_lanes import channel_panel
 from core.codegen.cpus import cpu
+from core.codegen.machine import lanes
 from core.codegen.scalar import NATIVE, refusal
 from core.codegen.vector_slices import lanes_for
-from core.plan.data import Gemm
+from core.plan.data import Gemm, bytes_of
 from core.plan.target import (
     ChannelLaneLimits,
     ConvolutionLimits,
@@ -22,20 +23,33 @@ from core.plan.target import (
 
 __all__ = ["CPU_TARGET"]
 
+PANELS = 2**17
+"""Fewest bytes of a weight that the products of a loop read in panels. Smaller ones stay in the nearer caches."""
+
 
 def _takes_epilogue(product: Gemm) -> bool:
     """A packed product ends with its tiles in registers, where more can be done with them."""
     return packed_gemm.packs(product)
 
 
-def _transposes(rows: int, columns: int) -> bool:
-    """From 16 rows on a transposed copy pays, unless the product packs its second operand, in either layout."""
-    return rows >= 16 and not packed_gemm.is_packed(rows, columns)
+def _transposes(rows: int, columns: int, terms: int) -> bool:
+    """From 16 rows on a transposed copy pays, unless the product packs its second operand."""
+    return rows >= 16 and not packed_gemm.packs_any(rows, columns, terms, by_columns=True)
 
 
 def _pairs(dtype: str, rows: int, columns: int, terms: int) -> bool:
     """A CPU with the instruction multiplies bfloat16 numbers twice as fast as float32 numbers."""
     return dtype == "bfloat16" and cpu().dots_bfloat16 and terms % 2 == 0 and packed_gemm.is_packed(rows, columns)
+
+
+def _panel(product: Gemm) -> int:
+    """Two vectors: a tile of two vectors has as many rows as the registers hold."""
+    width = 2 * lanes(product.c.dtype)
+    terms, columns = product.b.shape[-2:]
+    in_place = product.a.shape[-2] > 1 and product.then is None and product.a.dtype == product.c.dtype
+    large = bytes_of((terms, columns), product.b.dtype) >= PANELS and columns > width
+    one = len(product.b.shape) == 2 and product.c.strides[-1] == 1
+    return width if in_place and large and one and not packed_gemm.is_packed(product.a.shape[-2], columns) else 0
 
 
 CPU_TARGET = Target(
@@ -60,6 +74,7 @@ CPU_TARGET = Target(
         pairs=_pairs,
         takes_pairs=packed_gemm.takes_pairs,
         in_passes=True,
+        panel=_panel,
         terms=256,
     ),
     convolutions=ConvolutionLimits(

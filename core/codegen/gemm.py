@@ -2,6 +2,9 @@
 
 For each step along k a tile multiplies some vectors of a row of b by one number of each of its rows of a. Nothing is
 packed, so the elements of a row of b must be adjacent; other products go to the BLAS (see `blas`), which packs.
+
+A large b with long rows comes from far: some rows at a time are read side by side, panel by panel, so that the
+processor fetches each of them ahead. Threads then share the columns, so that only one of them reads each row.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from core.codegen.denormals import vanishing
-from core.codegen.llvm import I64, Function, IRValue, literal
+from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.machine import lanes
 from core.codegen.polling import STOP_PARAM, product_polls
 from core.codegen.tile import STEPS, tile, tile_of
@@ -20,6 +23,16 @@ __all__ = ["Product", "gemm_function", "product_of"]
 
 DEPTH = 256
 """Steps along k in one block, whose sums are then added to the result. Rows of b and lines of a fit in the cache."""
+
+FAR_DEPTH = 32
+"""The same for a b that comes from far: as many rows as a processor fetches ahead at the same time. Even."""
+
+FAR_ROW, FAR_BYTES = 2**11, 2**19
+"""Bytes of a row, and of all rows, from which on b comes from far."""
+
+
+Range = tuple[IRValue, IRValue]
+"""The first one, and the one after the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +52,46 @@ class Product:
     accumulate: bool
     vanishes: bool = False
 
+    @property
+    def far(self) -> bool:
+        """Whether b comes from far."""
+        row = self.b * itemsize(self.dtype)
+        return row >= FAR_ROW and row * self.k >= FAR_BYTES and self.n > self.panel
+
+    @property
+    def depth(self) -> int:
+        """Steps along k in one block."""
+        depth = FAR_DEPTH if self.far else DEPTH
+        return depth if self.k > 2 * depth else self.k
+
+    @property
+    def width(self) -> int:
+        """Lanes of a vector."""
+        width = lanes(self.dtype)
+        while width // 2 >= self.n:
+            width //= 2
+        return width
+
+    @property
+    def rows(self) -> int:
+        """Rows of a tile."""
+        return tile_of(self.m, self.n, self.width)[0]
+
+    @property
+    def panel(self) -> int:
+        """Columns of a tile."""
+        return tile_of(self.m, self.n, self.width)[1] * self.width
+
+    @property
+    def parts(self) -> int:
+        """All parts of the result: panels if b comes from far, else rows."""
+        return -(-self.n // self.panel) if self.far else self.m
+
+    @property
+    def unit(self) -> int:
+        """Parts in the smallest share of a thread: a panel, or the rows of a tile."""
+        return 1 if self.far else self.rows
+
 
 def product_of(each: Gemm) -> Product | None:
     """The shape of a product, or None if the BLAS must compute it."""
@@ -52,9 +105,9 @@ def product_of(each: Gemm) -> Product | None:
 
 
 def gemm_function(name: str, p: Product) -> Function:
-    """``name(a, b, c[, stop], first, end)`` for rows `first` to `end` of the result.
+    """``name(a, b, c[, stop], first, end)`` for parts `first` to `end` of the result.
 
-    `first` is a multiple of `rows_of(p)`. `stop` is there if the product is long (`product_polls`).
+    `first` is a multiple of `p.unit`. `stop` is there if the product is long (`product_polls`).
     """
     polls = product_polls(p.m, p.n, p.k)
     pointers = [("a", "ptr"), ("b", "ptr"), ("c", "ptr"), *([STOP_PARAM] if polls else [])]
@@ -66,70 +119,65 @@ def gemm_function(name: str, p: Product) -> Function:
 
 
 def _write(f: Function, p: Product) -> None:
-    width = lanes(p.dtype)
-    while width // 2 >= p.n:
-        width //= 2
-    rows, wide = tile_of(p.m, p.n, width)
-    blocked = p.k > 2 * DEPTH
-    if blocked and not p.accumulate:
-        _clear(f, p, width)
-    with f.loop(I64(0), I64(p.k), DEPTH if blocked else p.k, polls=True) as k:
-        step = wide * width
-        whole = p.n // step * step
-        if whole == step:
-            _panel(f, p, k, I64(0), step, width, rows)
-        elif whole:  # one loop over the panels of whole tiles keeps the text short
-            with f.loop(I64(0), I64(whole), step, polls=True) as start:
-                _panel(f, p, k, start, step, width, rows)
-        if whole < p.n:
-            _panel(f, p, k, I64(whole), p.n - whole, width, rows)
-
-
-def _clear(f: Function, p: Product, width: int) -> None:
-    """Write zeros to the rows of the result."""
-    with f.loop(f.param("first"), f.param("end")) as row:
-        c = f.at(f.param("c"), f.op(f"mul nsw {row}, {p.c}", "int64"), p.dtype)
-        for start in range(0, p.n, width):
-            zero = f.splat(literal(0, p.dtype), width)
-            which = mask(p.n - start, width) if width > 1 else None
-            f.store(zero, f.at(c, I64(start), p.dtype), which)
-
-
-def rows_of(p: Product) -> int:
-    """Rows of a tile. The rows of a thread's share should be a multiple of it."""
-    width = lanes(p.dtype)
-    while width // 2 >= p.n:
-        width //= 2
-    return tile_of(p.m, p.n, width)[0]
-
-
-def _panel(f: Function, p: Product, k: IRValue, start: IRValue, columns: int, width: int, rows: int) -> None:
-    """`columns` columns of the result from `start`, in all its rows. k: first step of the block."""
     first, end = f.param("first"), f.param("end")
+    rows, columns = (first, end), (I64(0), I64(p.n))
+    if p.far:
+        start, stop = (f.op(f"mul nsw {each}, {p.panel}", "int64") for each in (first, end))
+        rows, columns = (I64(0), I64(p.m)), (start, f.intrinsic("smin", stop, I64(p.n)))
+    if p.depth < p.k and not p.accumulate:
+        _clear(f, p, rows, columns)
+    with f.loop(I64(0), I64(p.k), p.depth, polls=True) as k:
+        whole = p.n // p.panel * p.panel
+        if whole == p.panel:
+            _panel(f, p, k, rows, I64(0), p.panel)
+        elif whole:  # one loop over the panels of whole tiles keeps the text short
+            last = f.intrinsic("smin", columns[1], I64(whole)) if p.far else I64(whole)
+            with f.loop(columns[0], last, p.panel, polls=True) as start:
+                _panel(f, p, k, rows, start, p.panel)
+        if whole < p.n and p.far:
+            with f.when(f.compare("icmp eq", columns[1], I64(p.n))):
+                _panel(f, p, k, rows, I64(whole), p.n - whole)
+        elif whole < p.n:
+            _panel(f, p, k, rows, I64(whole), p.n - whole)
+
+
+def _clear(f: Function, p: Product, rows: Range, columns: Range) -> None:
+    """Write zeros to these rows and columns of the result."""
+    with f.loop(*rows) as row:
+        c = f.at(f.param("c"), f.op(f"mul nsw {row}, {p.c}", "int64"), p.dtype)
+        zero = f.splat(literal(0, p.dtype), p.width)
+        left = p.n % p.width
+        with f.loop(columns[0], f.binary("sub", columns[1], I64(p.width - 1)), p.width) as column:
+            f.store(zero, f.at(c, column, p.dtype))
+        if left:
+            with f.when(f.compare("icmp eq", columns[1], I64(p.n))):
+                f.store(zero, f.at(c, I64(p.n - left), p.dtype), mask(left, p.width) if p.width > 1 else None)
+
+
+def _panel(f: Function, p: Product, k: IRValue, within: Range, start: IRValue, columns: int) -> None:
+    """`columns` columns of the result from `start`, in these rows. k: first step of the block."""
+    first, end = within
     height = f.binary("sub", end, first)
-    whole = f.binary("sub", height, f.op(f"srem {height}, {rows}", "int64"))
+    whole = f.binary("sub", height, f.op(f"srem {height}, {p.rows}", "int64"))
     middle = f.binary("add", first, whole)
-    with f.loop(first, middle, rows, polls=True) as row:
-        _tile(f, p, k, row, rows, start, columns, width)
-    if p.m % rows:  # only the last share of the result ends in less than a tile
+    with f.loop(first, middle, p.rows, polls=True) as row:
+        _tile(f, p, k, row, p.rows, start, columns)
+    if p.m % p.rows:  # only the last share of the result ends in less than a tile
         with f.when(f.compare("icmp slt", middle, end)):
-            _tile(f, p, k, middle, p.m % rows, start, columns, width)
+            _tile(f, p, k, middle, p.m % p.rows, start, columns)
 
 
-def _tile(
-    f: Function, p: Product, k: IRValue, row: IRValue, rows: int, start: IRValue, columns: int, width: int
-) -> None:
-    dtype = p.dtype
-    blocked = p.k > 2 * DEPTH
+def _tile(f: Function, p: Product, k: IRValue, row: IRValue, rows: int, start: IRValue, columns: int) -> None:
+    dtype, blocked = p.dtype, p.depth < p.k
     end: IRValue = I64(p.k)
     if blocked:
-        end = f.intrinsic("smin", f.binary("add", k, I64(DEPTH)), I64(p.k))
+        end = f.intrinsic("smin", f.binary("add", k, I64(p.depth)), I64(p.k))
     a = f.at(f.param("a"), f.op(f"mul nsw {row}, {p.a[0]}", "int64"), dtype)
     b = f.at(f.param("b"), start, dtype)
     c = f.at(f.at(f.param("c"), f.op(f"mul nsw {row}, {p.c}", "int64"), dtype), start, dtype)
 
     size, even = (rows, columns), p.k % STEPS == 0
-    for total, address, which in tile(f, dtype, size, width, (k, end), (a, *p.a), (b, p.b), (c, p.c), even=even):
+    for total, address, which in tile(f, dtype, size, p.width, (k, end), (a, *p.a), (b, p.b), (c, p.c), even=even):
         if p.accumulate or blocked:
-            total = f.binary("fadd", total, f.load(address, dtype, width, which))
+            total = f.binary("fadd", total, f.load(address, dtype, p.width, which))
         f.store(total, address, which)

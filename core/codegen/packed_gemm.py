@@ -19,6 +19,7 @@ __all__ = [
     "most_steps",
     "packed_gemm_of",
     "packs",
+    "packs_any",
     "sums_bytes",
     "takes_pairs",
 ]
@@ -41,6 +42,11 @@ ROWS_BYTES = 200_000
 SHARES = 8
 """Panels that a part should have, if there are enough for all threads: each part packs its rows of a again, and reads a
 short piece of each row of b.
+"""
+
+FEW_STEPS, LONG_ROW = 64, 2**11
+"""Steps along k up to which reading and writing the result takes most of the time; bytes of its rows from which on a
+few of them at a time are faster: the processor fetches each ahead.
 """
 
 USES = 4
@@ -142,6 +148,8 @@ class PackedGemm:
     def block(self) -> int:
         """Rows of a that are packed together: whole tiles."""
         rows = self.tile[0]
+        if self.k <= FEW_STEPS and self.n * itemsize(self.dtype) >= LONG_ROW:
+            return min(self.height, 2 * rows)
         tiles = max(1, ROWS_BYTES // (rows * self.depth * itemsize(self.dtype)))
         return min(self.height, tiles * rows)
 
@@ -161,14 +169,42 @@ PACKED = 64
 """Fewest rows and columns of a product whose second operand is copied panel by panel: each number is used often."""
 
 
+@dataclass(frozen=True, slots=True)
+class Far:
+    """When the second operand of a product with few rows is read from far: then one pass over it must suffice.
+
+    rows: fewest rows. columns: fewest columns. elements: fewest elements of the operand.
+    """
+
+    rows: int
+    columns: int
+    elements: int
+
+
+BY_ROWS = Far(rows=24, columns=512, elements=2**17)
+"""Panels of an operand with shorter rows are read fast enough in place."""
+
+BY_COLUMNS = Far(rows=16, columns=64, elements=2**16)
+"""Other products of such operands need a copy that is stored by rows."""
+
+
 def is_packed(rows: int, columns: int) -> bool:
-    """Whether a product of so many rows and columns copies its second operand, stored in any order."""
+    """Whether a product of so many rows and columns copies its second operand, whatever its size and order."""
     return min(rows, columns) >= PACKED
+
+
+def packs_any(rows: int, columns: int, terms: int, by_columns: bool) -> bool:
+    """Whether a product copies its second operand panel by panel, which is stored by columns or by rows."""
+    far = BY_COLUMNS if by_columns else BY_ROWS
+    few = rows >= far.rows and columns >= far.columns and terms * columns >= far.elements
+    return few or is_packed(rows, columns)
 
 
 def packs(each: Gemm) -> bool:
     """Whether the second operand of this product is copied panel by panel; only such products take an epilogue."""
-    return is_packed(*each.c.shape[-2:]) and each.c.strides[-1] == 1 and 1 in each.b.strides[-2:]
+    (rows, columns), terms = each.c.shape[-2:], each.b.shape[-2]
+    possible = each.c.strides[-1] == 1 and 1 in each.b.strides[-2:]
+    return possible and packs_any(rows, columns, terms, by_columns=each.b.strides[-1] != 1)
 
 
 def has_blocks(each: Gemm) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from core.codegen import blas
-from core.codegen.gemm import gemm_function, product_of, rows_of
+from core.codegen.gemm import gemm_function, product_of
 from core.codegen.gemv import gemv_function, gemv_of
 from core.codegen.llvm import Function, IRValue
 from core.codegen.module import Module
@@ -66,7 +66,7 @@ def product_function(module: Module, each: Gemm, threads: int = 1, vanishes: boo
     if product is not None:
         product = replace(product, vanishes=vanishes)
         name = module.function(product, "gemm", lambda name: gemm_function(name, product))
-        return ProductFunction(name, rows, rows_of(product), polls)
+        return ProductFunction(name, product.parts, product.unit, polls)
     shape = (each.a.shape[-2:], each.b.shape[-1], *(v.strides[-2:] for v in (each.a, each.b, each.c)))
     key = ("blas", shape, each.c.dtype, each.accumulate, vanishes)
     name = module.function(key, "blas", lambda name: blas.function(module, name, each, vanishes))

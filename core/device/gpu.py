@@ -42,11 +42,12 @@ DEVICE_TARGET = replace(
     products=ProductRules(
         takes_epilogue=lambda product: False,
         stores_result=lambda product: True,
-        transposes=lambda rows, columns: False,  # a product reads any strides through shared memory
+        transposes=lambda rows, columns, terms: False,  # a product reads any strides through shared memory
         transposes_invariant=False,
         pairs=lambda dtype, rows, columns, terms: True,
         takes_pairs=lambda a, b: True,
         in_passes=True,
+        panel=lambda product: 0,
         terms=256,
         rounds=True,  # tensor cores multiply 16-bit numbers as they are
     ),

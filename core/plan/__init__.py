@@ -60,6 +60,7 @@ Fusion:
     instruction_list  the instructions so far, and the fusion that an op joins
     epilogue          elementwise work on the result of a product, or of a batch of them, moves into the product
     hoist             one product for several trips of a loop
+    panels            weights that the products of a loop read in panels
     early             ops on labels come before the pass over the logits that they select from
     unread            stores that nothing reads are dropped
     refine            these rewrites for a whole plan, and for the bodies of its loops and branches
@@ -89,7 +90,9 @@ touch, and those that a loop records or carries, are stored in any case.
 A loop is an instruction that holds the instructions of one trip. Its states swap buffers. A recorded value goes to a
 stack that grows, or to an array if the number of trips is known, so that joining the elements copies nothing. A product
 that each trip adds to a state is added in place; if the operands of several trips are adjacent in memory, their
-products become one. The product of a weight with the next row of a sequence is computed for several rows ahead.
+products become one, and so do products that are only recorded. The product of a weight with the next row of a sequence
+or element of a stack is computed for several rows ahead. The other products of a loop read large weights in panels,
+which are copied before the loop.
 
 An op that reads no data is computed when the plan is made, or becomes a pattern: elements that are computed from their
 positions wherever they are read, such as a triangular mask. A random number depends on its position and the key alone,

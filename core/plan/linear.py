@@ -55,7 +55,7 @@ def lower_matmul(low: Lowering, op: Op) -> None:
         rules = low.target.products
         if low.outer is not None and b.root not in low.own:  # a weight that every trip reads
             b = low.hoist_invariant(b, _transposed_copy) if rules.transposes_invariant else b
-        elif rules.transposes(math.prod(a.shape[:-1]), b.shape[-1]):
+        elif rules.transposes(math.prod(a.shape[:-1]), b.shape[-1], b.shape[-2]):
             b = _transposed_copy(low, b)
     if is_half(x):
         low.stand_alone(op.outputs[0])

@@ -8,6 +8,7 @@ from core.plan.data import Root, Sequence, View, bytes_of, contiguous
 from core.plan.flow import Growing, Loop, Placed, State, outer_roots
 from core.plan.hoist import hoist_products, hoist_rows
 from core.plan.lowering import Lowering, lowers
+from core.plan.panels import with_panels
 from core.plan.sized import adopt
 from core.plan.stacks import captured, common_length, element_of, record, slot_of
 from core.plan.tensor_arrays import carry, change, element_type
@@ -86,7 +87,7 @@ def lower_loop(low: Lowering, op: Op) -> None:
     counters = {s.now for s, i in zip(states, moving, strict=True) if _counts(inner, body.params[i], body.results[i])}
     terms = low.target.products.terms
     loop = hoist_rows(hoist_products(loop, inner.own, terms), counters, inner.own, terms)
-    low.add(loop)
+    low.add(with_panels(low, loop, inner.own))
     for i, state in zip(moving, states, strict=True):
         low.define(op.outputs[i], state.final)
     for i, array in grown.items():

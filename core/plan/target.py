@@ -55,7 +55,7 @@ class ProductRules:
     takes_epilogue:       whether the generator can run elementwise work on the result of this product, tile by tile.
     stores_result:        whether it needs memory for the result of a product that only such work reads.
     transposes:           whether a second operand stored by columns is transposed before a product with so many rows
-                          and columns of the result.
+                          and columns of the result, and terms of each sum.
     transposes_invariant: whether such an operand is transposed once, before the loop, if no trip changes it.
     pairs:                whether the generator multiplies 16-bit matrices [m, k] and [k, n] as they are, two numbers
                           along k at a time: (dtype, m, n, k). Others are widened to float32.
@@ -63,17 +63,20 @@ class ProductRules:
     rounds:               whether the generator multiplies 16-bit matrices of any size and layout, and rounds each sum
                           where it stores it. Then `pairs` and `takes_pairs` do not matter.
     in_passes:            whether a batch of products of gathered matrices and vectors is a pass over the gathered rows.
+    panel:                the columns of a panel of the weight of this product, if it is in a loop and should read the
+                          weight in panels (see `panels`); else 0.
     terms:                fewest terms of a sum, or rows of a result, of the products that a loop makes for several
                           trips at once.
     """
 
     takes_epilogue: Callable[[Gemm], bool]
     stores_result: Callable[[Gemm], bool]
-    transposes: Callable[[int, int], bool]
+    transposes: Callable[[int, int, int], bool]
     transposes_invariant: bool
     pairs: Callable[[str, int, int, int], bool]
     takes_pairs: Callable[[View, View], bool]
     in_passes: bool
+    panel: Callable[[Gemm], int]
     terms: int
     rounds: bool = False
 

@@ -15,7 +15,7 @@ import pytest
 
 from core.autodiff.adjoint import vjp
 from core.codegen import backend as codegen_backend
-from core.codegen import packed_gemm, parallel, stripes
+from core.codegen import cpu_target, gemm, packed_gemm, parallel, stripes
 from core.codegen.backend import CpuBackend
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import optimize
@@ -55,6 +55,14 @@ def rare_forms(draw: random.Random, monkeypatch: pytest.MonkeyPatch) -> CpuBacke
     monkeypatch.setattr(packed_gemm, "GROUP_BYTES", packing.choice((1, 2**12, 2**20)))
     monkeypatch.setattr(packed_gemm, "ROWS_BYTES", packing.choice((1, 2**11, 200_000)))
     monkeypatch.setattr(packed_gemm, "USES", packing.choice((0, 4)))
+    any_size = packed_gemm.Far(1, 1, 1)
+    monkeypatch.setattr(packed_gemm, "BY_ROWS", packing.choice((any_size, packed_gemm.BY_ROWS)))
+    monkeypatch.setattr(packed_gemm, "BY_COLUMNS", packing.choice((any_size, packed_gemm.BY_COLUMNS)))
+    monkeypatch.setattr(packed_gemm, "LONG_ROW", packing.choice((1, 2**11)))
+    monkeypatch.setattr(gemm, "FAR_ROW", packing.choice((1, 1, 2**11)))
+    monkeypatch.setattr(gemm, "FAR_BYTES", 1)
+    monkeypatch.setattr(gemm, "FAR_DEPTH", packing.choice((2, 4, 32)))
+    monkeypatch.setattr(cpu_target, "PANELS", packing.choice((1, 1, 2**17)))
     monkeypatch.setattr(parallel, "LONG", draw.choice((1, 1, 10**5)))
     monkeypatch.setattr(parallel, "LONG_PRODUCT", draw.choice((1, 1, 10**6)))
     monkeypatch.setattr(stripes, "LONG", draw.choice((0, 10**6)))

@@ -20,6 +20,9 @@ PANELS = [(64, 64, 64), (65, 70, 67), (100, 513, 130), (71, 1030, 100), (300, 16
           (520, 20, 64), (256, 40, 256)]  # fmt: skip
 """m, k, n: whole and partial tiles, vectors and blocks of steps; one band and several."""
 
+FAR = [(2, 513, 1100), (8, 300, 640), (19, 260, 517), (23, 131, 1025), (40, 270, 530), (17, 1100, 66), (70, 20, 530)]
+"""m, k, n: few rows, and a second operand or a result that is much larger."""
+
 ROWS = [(1, 8, 64), (7, 600, 33), (63, 64, 65), (200, 17, 10), (5, 3, 1)]
 
 FEW = [(1, 1, 1), (1, 1, 2), (1, 40, 30), (1, 700, 300), (1, 3, 5), (3, 17, 13), (13, 20, 6), (1, 16400, 9),
@@ -38,7 +41,7 @@ def matrix(shape: tuple[int, int], dtype: str, by_columns: bool) -> tuple[np.nda
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("m", "k", "n"), PANELS + ROWS + FEW)
+@pytest.mark.parametrize(("m", "k", "n"), PANELS + FAR + ROWS + FEW)
 def test_a_product_computed_in_parts_equals_numpys(m, k, n, dtype):
     for turned_a, turned_b, adds in itertools.product((False, True), repeat=3):
         a, a_view = matrix((m, k), dtype, turned_a)
@@ -62,7 +65,7 @@ def test_a_product_computed_in_parts_equals_numpys(m, k, n, dtype):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("m", "k", "n"), [*PANELS, (300, 1100, 301)])
+@pytest.mark.parametrize(("m", "k", "n"), [*PANELS, (300, 1100, 301), (40, 270, 530), (70, 20, 530)])
 def test_groups_of_panels_blocks_of_rows_and_threads_change_no_bit(m, k, n, dtype, monkeypatch):
     for turned_a, turned_b in itertools.product((False, True), repeat=2):
         a, a_view = matrix((m, k), dtype, turned_a)
