@@ -128,7 +128,7 @@ def _write(f: Function, p: Product) -> None:
         _clear(f, p, rows, columns)
     with f.loop(I64(0), I64(p.k), p.depth, polls=True) as k:
         whole = p.n // p.panel * p.panel
-        if whole == p.panel:
+        if whole == p.panel and not p.far:
             _panel(f, p, k, rows, I64(0), p.panel)
         elif whole:  # one loop over the panels of whole tiles keeps the text short
             last = f.intrinsic("smin", columns[1], I64(whole)) if p.far else I64(whole)

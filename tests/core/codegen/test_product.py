@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 
-from core.codegen import packed_gemm
+from core.codegen import gemm, packed_gemm
 from core.codegen.machine import load
 from core.codegen.module import Module
 from core.codegen.product import product_function
@@ -37,6 +37,16 @@ def matrix(shape: tuple[int, int], dtype: str, by_columns: bool) -> tuple[np.nda
     found = inside.T if by_columns else inside
     size = found.itemsize
     return found, View(Root(0), dtype, shape, (found.strides[0] // size, found.strides[1] // size))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("m", "k", "n"), [*FAR, *ROWS, *FEW, (9, 37, 130), (21, 70, 65), (5, 9, 193)])
+def test_a_product_whose_second_operand_comes_from_far_equals_numpys(m, k, n, dtype, monkeypatch):
+    monkeypatch.setattr(gemm, "FAR_ROW", 1)
+    monkeypatch.setattr(gemm, "FAR_BYTES", 1)
+    monkeypatch.setattr(gemm, "FAR_DEPTH", 4)
+    test_a_product_computed_in_parts_equals_numpys(m, k, n, dtype)
 
 
 @pytest.mark.sampled(3)
