@@ -228,22 +228,42 @@ def power_of_two(k: Number) -> Number:
     return ((k + _bias(dtype)) << mantissa_bits(dtype)).as_float()
 
 
-def scale_by_power(x: Number, n: Number, k: Number) -> Number:
+def scale_by_power(x: Number, n: Number, k: Number, kept: Number | None = None) -> Number:
     """``x * 2 ** n`` rounded once, also to infinity and to denormals. |n| must be below twice the largest exponent.
 
     n, k: the same integer, as a float and as an integer.
+    kept: the lanes that are needed; the others are 0.
     """
     f, dtype, lanes = x.function, x.dtype, x.value.lanes
+    bits = np.dtype(dtype).itemsize * 8
+    if cpu().scales and lanes * bits in (128, 256, 512):
+        return _scaled_lanes(x, n, kept)
+    if kept is not None:
+        x = where(kept, x, 0.0)
     if cpu().scales:
-        bits = np.dtype(dtype).itemsize * 8
-        if lanes * bits in (128, 256, 512):
-            name = f"llvm.x86.avx512.mask.scalef.p{'s' if bits == 32 else 'd'}.{lanes * bits}"
-            mask, rounding = f"i{max(lanes, 8)}", ", i32" if lanes * bits == 512 else ""
-            f.declarations.add(f"declare {x.value.type} @{name}({', '.join([x.value.type] * 3)}, {mask}{rounding})")
-            given = f"{x.value}, {n.value}, {x.value}, {mask} -1{rounding + ' 4' if rounding else ''}"
-            return Number(f, f.op(f"call {x.value.type} @{name}({given})", dtype, lanes))
         suffix = f"f{bits}.i{bits}" if lanes == 1 else f"v{lanes}f{bits}.v{lanes}i{bits}"
         f.declarations.add(f"declare {x.value.type} @llvm.ldexp.{suffix}({x.value.type}, {k.value.type})")
         return Number(f, f.op(f"call {x.value.type} @llvm.ldexp.{suffix}({x.value}, {k.value})", dtype, lanes))
     half = k >> 1
     return x * power_of_two(half) * power_of_two(k - half)
+
+
+def _scaled_lanes(x: Number, n: Number, kept: Number | None) -> Number:
+    """``x * 2 ** n`` in the lanes of a vector register of AVX-512. The processor does no work for lanes without `kept`."""
+    f, dtype, lanes = x.function, x.dtype, x.value.lanes
+    bits = lanes * np.dtype(dtype).itemsize * 8
+    places = max(lanes, 8)
+    others, mask = x, "-1"
+    if kept is not None:
+        others = x.const(0.0)
+        mask = kept.value.name
+        if lanes < places:
+            order = ", ".join(f"i32 {min(i, lanes)}" for i in range(places))
+            both = f"<{lanes} x i1> {mask}, <{lanes} x i1> zeroinitializer"
+            mask = f.op(f"shufflevector {both}, <{places} x i32> <{order}>", "bool", places).name
+        mask = f.op(f"bitcast <{places} x i1> {mask} to i{places}", "int64").name
+    name = f"@llvm.x86.avx512.mask.scalef.p{'s' if dtype == 'float32' else 'd'}.{bits}"
+    rounding, current = (", i32", ", i32 4") if bits == 512 else ("", "")
+    f.declarations.add(f"declare {x.value.type} {name}({', '.join([x.value.type] * 3)}, i{places}{rounding})")
+    given = f"{x.value}, {n.value}, {others.value}, i{places} {mask}{current}"
+    return Number(f, f.op(f"call {x.value.type} {name}({given})", dtype, lanes))

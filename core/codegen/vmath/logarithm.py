@@ -11,12 +11,11 @@ import math
 import numpy as np
 
 from core.codegen.llvm import Function, IRValue
-from core.codegen.vmath.exponential import LN2, TINY, UNDERFLOW, exponential
+from core.codegen.vmath.exponential import LN2, TINY, UNDERFLOW, exponential, from_below
 from core.codegen.vmath.expression import (
     Number,
     fma,
     mantissa_bits,
-    maximum,
     polynomial,
     power_of_two,
     sqrt,
@@ -118,8 +117,8 @@ def logaddexp(f: Function, x: IRValue, y: IRValue) -> IRValue:
     most, least = where(first, a, b), where(first, b, a)
     # without the rounding error of the difference, results near 0 would lose digits
     difference, rest = two_sum(least, -most)
-    bounded = maximum(difference, UNDERFLOW[x.dtype])
-    e = exponential(bounded, where(bounded == difference, -rest, 0.0))
+    bounded, kept = from_below(difference, UNDERFLOW[x.dtype])
+    e = exponential(bounded, where(kept, -rest, 0.0), kept)
     # 1 + e lies between 1 and 2
     upper = e > math.sqrt(2.0) - 1.0
     soft = logarithm(where(upper, e.const(1.0), 0.0), where(upper, fma(e, 0.5, -0.5), e))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -410,3 +411,26 @@ def test_polygamma_of_every_order_agrees_with_hurwitz_zeta(order, dtype, monkeyp
         np.testing.assert_allclose(
             found, wanted.astype(dtype), rtol=1e-12 if dtype == "float64" else 3e-7, atol=10 * scale
         )
+
+
+UNDERFLOW = 0x10
+"""FE_UNDERFLOW of x86: the processor sets it where it took the slow way to a denormal number or to zero."""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="reads the flags of an x86 processor")
+@pytest.mark.parametrize(("dtype", "lanes"), [("float32", 4), ("float32", 8), ("float32", 16), ("float64", 8)])
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("exp", [-1e9]), ("exp", [-800.0]), ("exp2", [-1e9]), ("logaddexp", [1.0, -1e9])]
+)
+def test_the_exponential_of_a_hidden_score_takes_no_longer_than_others(name, arguments, dtype, lanes):
+    run = compiled(name, dtype, lanes)
+    arrays = [np.full(BLOCK, each) for each in arguments]
+    flags = ctypes.CDLL(None)
+
+    flags.feclearexcept(UNDERFLOW)
+    run(*arrays)
+
+    assert not flags.fetestexcept(UNDERFLOW)
+    if name != "logaddexp":
+        run(np.full(BLOCK, -90.1 if dtype == "float32" else -740.1) * (1.45 if name == "exp2" else 1.0))
+        assert flags.fetestexcept(UNDERFLOW)  # the flag tells
