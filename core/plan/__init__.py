@@ -40,6 +40,7 @@ From ops to instructions:
     ranges        positions that grow evenly: a gather at them is a view
     sizes, sized  arrays whose size only the run tells, in memory for the largest size
     found         lowerings of ops that find positions, whose number only the run tells
+    sized_slices  lowerings of slices whose starts and ends are data
     interpreted   an op that the reference executor runs, called from generated code
     partition     regions of generated code, and the single ops between them
 

@@ -31,6 +31,7 @@ from core.plan import (
     segments,
     selecting,
     shapes,
+    sized_slices,
     spectra,
     stacks,
 )
@@ -71,6 +72,7 @@ LOWERING = [  # importing these modules registers the lowerings
     segments,
     selecting,
     shapes,
+    sized_slices,
     spectra,
     stacks,
 ]

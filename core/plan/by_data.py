@@ -137,26 +137,40 @@ def _parts(
     names: starts, ends and steps. sizes, parts: the shapes of the whole array and of the slice.
     """
     of, found = Maker(low), []
-    number = lambda n: of.number(n, "int64")
     for i, axis in enumerate(op.attrs["axes"]):
         axis %= len(sizes)
-        size, length = sizes[axis], parts[axis]
-        start, end, step = (_element(low, low.entry(n), i) for n in names)
-        of.check(of("not_equal", step, number(0)), "division_by_zero", "a step must not be 0", op.location)
-        ahead = of("greater_than", step, number(0))
-        start, end = (of.where(of("less_than", v, number(0)), of.add(v, number(size)), v) for v in (start, end))
-        start = of("minimum", of("maximum", start, number(0)), of.where(ahead, number(size), number(size - 1)))
-        end = of("minimum", of("maximum", end, of.where(ahead, number(0), number(-1))), number(size))
-        count = of("maximum", of("neg", of("floor_div", of("sub", start, end), step)), number(0))
+        length = parts[axis]
+        start, step, count = slice_of(low, op, [element(low, low.entry(n), i) for n in names], sizes[axis])
         message = f"a slice has another size than {length}"
-        of.check(of("equal", count, number(length)), "shape_mismatch", message, op.location)
+        of.check(of("equal", count, of.number(length, "int64")), "shape_mismatch", message, op.location)
         at = of.add(start, of.mul(positions((length,)), step))
-        check = low.shared.check("index_out_of_range", f"a slice leaves its axis of size {size}", op.location)
-        found.append((axis, low.dense(at), check))
+        found.append((axis, low.dense(at), leaves_axis(low, op, sizes[axis])))
     return found
 
 
-def _element(low: Lowering, entry: Entry, i: int) -> Entry:
+def leaves_axis(low: Lowering, op: Op, size: int) -> int:
+    """The number of the check that a slice stays inside of its axis, which it always does."""
+    return low.shared.check("index_out_of_range", f"a slice leaves its axis of size {size}", op.location)
+
+
+def slice_of(low: Lowering, op: Op, given: list[Entry], size: int) -> tuple[Entry, Entry, Entry]:
+    """(the first position, the step, the number of positions) of a slice along an axis, all int64 scalars.
+
+    given: start, end and step as numpy takes them. size: of the axis.
+    """
+    of = Maker(low)
+    number = lambda n: of.number(n, "int64")
+    start, end, step = given
+    of.check(of("not_equal", step, number(0)), "division_by_zero", "a step must not be 0", op.location)
+    ahead = of("greater_than", step, number(0))
+    start, end = (of.where(of("less_than", v, number(0)), of.add(v, number(size)), v) for v in (start, end))
+    start = of("minimum", of("maximum", start, number(0)), of.where(ahead, number(size), number(size - 1)))
+    end = of("minimum", of("maximum", end, of.where(ahead, number(0), number(-1))), number(size))
+    count = of("maximum", of("neg", of("floor_div", of("sub", start, end), step)), number(0))
+    return start, step, count
+
+
+def element(low: Lowering, entry: Entry, i: int) -> Entry:
     """Element i of a vector."""
     if isinstance(entry, Uniform):
         return replace(entry, shape=())

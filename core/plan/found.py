@@ -15,7 +15,7 @@ from core.plan.movement import part_of
 from core.plan.ordered import order_of
 from core.plan.ragged import before_the_end, check_lengths, running_total, taken
 from core.plan.shapes import reshaped
-from core.plan.sized import masked, rule, selected, set_sizes
+from core.plan.sized import masked, of_known_sizes, rule, selected, set_sizes
 from core.plan.sizes import Size, in_blocks
 from core.plan.unsupported import Unsupported
 
@@ -25,15 +25,9 @@ INSIDE = "a position is out of range"
 """The message of checks that never fail."""
 
 
-def _of_known_sizes(low: Lowering, op: Op) -> None:
-    """Raises Unsupported if only the run tells a size of an operand."""
-    if any(low.sizes.get(n) for n in op.inputs):
-        raise Unsupported(f"{op.type} of sizes that only the run tells has no machine code")
-
-
 @rule("unpadded_positions")
 def _unpadded(low: Lowering, op: Op) -> None:
-    _of_known_sizes(low, op)
+    of_known_sizes(low, op, op.inputs)
     lengths = low.entry(op.inputs[0])
     n, width = low.type(op.inputs[1]).shape[:2]
     if lengths.shape[0] != n:  # an error of the run
@@ -47,7 +41,7 @@ def _unpadded(low: Lowering, op: Op) -> None:
 
 @rule("active_rows")
 def _active(low: Lowering, op: Op) -> None:
-    _of_known_sizes(low, op)
+    of_known_sizes(low, op, op.inputs)
     of, lengths = Maker(low), low.entry(op.inputs[0])
     step = reshaped(low, of.cast(low.entry(op.inputs[1]), "int64"), ())
     longer = of.cast(of("greater_than", lengths, step), "int64")
@@ -60,7 +54,7 @@ def _active(low: Lowering, op: Op) -> None:
 @rule("unique_positions")
 def _unique(low: Lowering, op: Op) -> None:
     """Equal elements are neighbours once sorted; the order is stable, so that the first of them is the first of all."""
-    _of_known_sizes(low, op)
+    of_known_sizes(low, op, op.inputs)
     type, of = low.type(op.inputs[0]), Maker(low)
     count = math.prod(type.shape)
     dtype = "int64" if not type.is_float else "float32" if is_half(type) else type.dtype

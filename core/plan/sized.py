@@ -7,7 +7,7 @@ size or check them, get it with neutral elements beyond its length.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -30,7 +30,18 @@ from core.plan.shapes import expanded, reshaped
 from core.plan.sizes import Size, bounded_outputs, in_blocks, is_open
 from core.plan.unsupported import Unsupported
 
-__all__ = ["adopt", "is_sized", "lower_sized", "masked", "new_size", "rule", "selected", "set_sizes"]
+__all__ = [
+    "adopt",
+    "is_sized",
+    "lower_sized",
+    "masked",
+    "new_size",
+    "of_known_sizes",
+    "rule",
+    "selected",
+    "set_sizes",
+    "whole",
+]
 
 Axes = dict[int, Size]
 """The open sizes of an array, by axis."""
@@ -46,6 +57,12 @@ def adopt(low: Lowering, inner: Lowering, name: str, param: str) -> None:
     """Give a parameter of an inner block the sizes of the outer variable."""
     if name in low.sizes:
         inner.types[param], inner.sizes[param] = low.types[name], low.sizes[name]
+
+
+def of_known_sizes(low: Lowering, op: Op, names: Iterable[str]) -> None:
+    """Raises Unsupported if only the run tells a size of one of these operands of `op`."""
+    if any(low.sizes.get(n) for n in names):
+        raise Unsupported(f"{op.type} of sizes that only the run tells has no machine code")
 
 
 def new_size(low: Lowering, bound: int) -> Size:

@@ -79,6 +79,10 @@ def bounded_outputs(op: Op, types: Mapping[str, Type]) -> tuple[TensorType, ...]
     if first is not None and op.type == "split_by_mask":
         part = TensorType((in_blocks(first.shape[0]), *first.shape[1:]), first.dtype)
         return (part, part) if first.shape[0] else None
+    if first is not None and op.type == "dynamic_slice":
+        return _part_of(first, types[op.outputs[0]])
+    if first is not None and op.type == "dynamic_slice_into" and given[1] is not None:
+        return (TensorType(given[1].shape, first.dtype),)
     spec = lookup(op.type)
     if spec.kind == "control":
         return None
@@ -97,6 +101,14 @@ def bounded_outputs(op: Op, types: Mapping[str, Type]) -> tuple[TensorType, ...]
             return None
         sizes.append(type)
     return tuple(sizes)
+
+
+def _part_of(whole: TensorType, declared: Type) -> tuple[TensorType, ...] | None:
+    """The type of a part of an array with its largest size along each axis where only the run tells it."""
+    if not isinstance(declared, TensorType) or 0 in whole.shape or 0 in declared.shape:
+        return None
+    sizes = zip(declared.shape, whole.shape, strict=True)
+    return (TensorType(tuple(in_blocks(n) if m == -1 else m for m, n in sizes), whole.dtype),)
 
 
 def _searched(op: Op, given: Sequence[TensorType | None]) -> tuple[int, ...] | None:

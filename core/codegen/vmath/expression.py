@@ -249,7 +249,7 @@ def scale_by_power(x: Number, n: Number, k: Number, kept: Number | None = None) 
 
 
 def _scaled_lanes(x: Number, n: Number, kept: Number | None) -> Number:
-    """``x * 2 ** n`` in the lanes of a vector register of AVX-512. The processor does no work for lanes without `kept`."""
+    """``x * 2 ** n`` in a vector register of AVX-512. The processor does no work for lanes that are not `kept`."""
     f, dtype, lanes = x.function, x.dtype, x.value.lanes
     bits = lanes * np.dtype(dtype).itemsize * 8
     places = max(lanes, 8)

@@ -90,8 +90,24 @@ def pooled(s: Sketch, rows: int, rng: np.random.Generator) -> str:
     return s.op("add", s.op("reduce_sum", s.op("square", of_all)), s.op("reduce_sum", entropy))
 
 
+def sliced(s: Sketch, rows: int, rng: np.random.Generator) -> str:
+    """Rows from a start to an end that are computed, every second one of them, and some backwards."""
+    x, w = s.feed("x", rng.standard_normal((rows, 3))), s.param("w", rng.standard_normal((3, 5)))
+    count = s.op("reshape", s.op("reduce_sum", s.op("cast", "mask", dtype="int64")), shape=[1])
+    zero = s.const(0, [1], "int64", out="zero")
+    h = s.op("matmul", x, w)
+    total = s.op("reduce_sum", s.op("square", h))
+    for step in (1, 2, -1, -3):
+        steps = s.const(step, [1], "int64", out=f"step{step}")
+        start, end = (zero, count) if step > 0 else (count, zero)
+        part = s.op("dynamic_slice", h, start, end, steps, axes=[0], shape=[-1, 5])
+        back = s.op("matmul", s.op("tanh", part), w, transpose_y=True)
+        total = s.op("add", total, s.op("reduce_sum", s.op("square", back)))
+    return total
+
+
 PROGRAMS: list[Callable[[Sketch, int, np.random.Generator], str]] = [
-    selected, mined, routed, in_two_parts, normalised, pooled,
+    selected, mined, routed, in_two_parts, normalised, pooled, sliced,
 ]  # fmt: skip
 
 
@@ -120,6 +136,20 @@ def test_a_step_on_chosen_rows_is_machine_code_and_equals_the_reference_executor
             assert not plan_parts(block, CPU_TARGET).refused
             assert not plan_block(block, CPU_TARGET).interpreted
             both(block, [s.values[v.name] for v in executable.inputs])
+
+
+@pytest.mark.parametrize(("start", "end", "step"), [(0, 2, 1), (2, 2, 1), (-1, -9, -2), (1, 99, 3)])
+def test_a_slice_of_two_axes_whose_ends_are_data_and_its_gradient_equal_the_reference_executor(start, end, step):
+    s, rng = Sketch(), np.random.default_rng(0)
+    x = s.param("x", rng.standard_normal((6, 7)))
+    places = [s.feed(n, [v, -v], "int64") for n, v in (("start", start), ("end", end), ("step", step))]
+    part = s.op("dynamic_slice", x, *places, axes=[1, 0], shape=[-1, -1])
+    s.op("reduce_sum", s.op("square", s.op("exp", part)), out="loss")
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss"))
+    block = executable.interpreter.block
+
+    assert not plan_parts(block, CPU_TARGET).refused
+    both(block, [s.values[v.name] for v in executable.inputs])
 
 
 @pytest.mark.parametrize("compiled", [False, True])
