@@ -44,9 +44,9 @@ SHARES = 8
 short piece of each row of b.
 """
 
-FEW_STEPS, LONG_ROW = 64, 2**11
+FEW_STEPS, LONG_ROW, FEW_ROWS = 64, 2**11, 12
 """Steps along k up to which reading and writing the result takes most of the time; bytes of its rows from which on a
-few of them at a time are faster: the processor fetches each ahead.
+few of them at a time are faster, in all arrays that an epilogue writes: the processor fetches each ahead.
 """
 
 USES = 4
@@ -149,7 +149,9 @@ class PackedGemm:
         """Rows of a that are packed together: whole tiles."""
         rows = self.tile[0]
         if self.k <= FEW_STEPS and self.n * itemsize(self.dtype) >= LONG_ROW:
-            return min(self.height, 2 * rows)
+            written = sum(each.written and each.inner == 1 for each in self.then.operands) if self.then else 0
+            tiles = max(1, FEW_ROWS // (rows * max(written, 1)))
+            return min(self.height, tiles * rows)
         tiles = max(1, ROWS_BYTES // (rows * self.depth * itemsize(self.dtype)))
         return min(self.height, tiles * rows)
 

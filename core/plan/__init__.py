@@ -62,7 +62,7 @@ Fusion:
     epilogue          elementwise work on the result of a product, or of a batch of them, moves into the product
     hoist             one product for several trips of a loop
     panels            weights that the products of a loop read in panels
-    early             ops on labels come before the pass over the logits that they select from
+    early             ops on single numbers, and on labels, come before the passes over arrays that need them
     unread            stores that nothing reads are dropped
     refine            these rewrites for a whole plan, and for the bodies of its loops and branches
     stripes           attention: a chain of products and row kernels for some rows of its matrices at a time

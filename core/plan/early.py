@@ -1,17 +1,20 @@
-"""The order in which the ops of a block are lowered: work on labels before the logits that the labels select from.
+"""The order in which the ops of a block are lowered: single numbers, then work on labels, then the rest.
 
 A loss over classes has ops that depend on the labels alone, such as the number of labels that count. They follow the
 softmax in the program. If they ran after it, its pass over the logits would end there, and the gradient would need
-another one.
+another one. So it is with numbers that are computed for an array, such as the factors of a step of Adam: a pass over
+the array cannot wait for them.
 """
 
 from __future__ import annotations
 
-from core.ir import HOLE, Block, Op, StackType
+import math
+
+from core.ir import HOLE, Block, Op, StackType, TensorType, Type
 from core.ir.registry import lookup
 from core.plan.data import bytes_of
 
-__all__ = ["labels_first"]
+__all__ = ["early_first"]
 
 MOST_BYTES = 1 << 20
 """Bytes of the largest array that is computed early: it lives longer."""
@@ -22,12 +25,43 @@ SUMS = frozenset({"reduce_sum", "squeeze", "unsqueeze", "reshape", "expand"})
 GIVING = frozenset({"cast", "fill_constant", "reshape", "slice", "squeeze", "unsqueeze"})
 """Ops on parameters of the block that may give labels; they come early if a label needs them."""
 
+NUMBERS = frozenset({"cast", "fill_constant", "increment", "reshape", "squeeze", "unsqueeze"})
+"""Ops on single numbers besides elementwise ones whose results are floats."""
+
 DEEPEST = 8
 """Most of these ops in sequence."""
 
 
-def labels_first(block: Block) -> list[tuple[int, Op]]:
-    """The ops of `block` with their positions; those that depend on labels alone come first."""
+def early_first(block: Block) -> list[tuple[int, Op]]:
+    """The ops of `block` with their positions; those that depend on single numbers, or on labels alone, come first."""
+    numbers = _of_numbers(block)
+    return [*numbers.items(), *((index, op) for index, op in _labels_first(block) if index not in numbers)]
+
+
+def _of_numbers(block: Block) -> dict[int, Op]:
+    """The elementwise ops on single numbers that depend on no array, by their positions.
+
+    An op that divides integers reports an error, whose place among the errors must stay; it is not among them.
+    """
+    known = {name for name in block.params if _is_number(block.types[name])}
+    found: dict[int, Op] = {}
+    for index, op in enumerate(block.ops):
+        if op.type not in NUMBERS and not lookup(op.type).elementwise:
+            continue
+        types = [block.types[name] for name in op.outputs]
+        safe = op.type in NUMBERS or all(isinstance(t, TensorType) and t.is_float for t in types)
+        if safe and all(map(_is_number, types)) and known.issuperset(op.inputs):
+            found[index] = op
+            known.update(op.outputs)
+    return found
+
+
+def _is_number(type: Type) -> bool:
+    return isinstance(type, TensorType) and type.is_static and math.prod(type.shape) == 1
+
+
+def _labels_first(block: Block) -> list[tuple[int, Op]]:
+    """The same, for those that depend on labels alone."""
     if not any(op.type == "class_index" for op in block.ops):
         return list(enumerate(block.ops))
     known = set(block.params)  # available without running any other op, or after ops that come first

@@ -7,7 +7,7 @@ from core.ir.precision import is_half
 from core.ir.registry import lookup
 from core.ir.stop import poll
 from core.plan.constants import lower_constant
-from core.plan.early import labels_first
+from core.plan.early import early_first
 from core.plan.empty import has_empty, lower_empty
 from core.plan.halves import lower_wide
 from core.plan.interpreted import interpret
@@ -52,7 +52,7 @@ WIDE = frozenset(
 
 def lower_ops(low: Lowering) -> None:
     """Lower every op of the block of `low`, in order. Raises Unsupported with the position of the op."""
-    for index, op in labels_first(low.block):
+    for index, op in early_first(low.block):
         poll()
         low.location = op.location
         try:
