@@ -224,7 +224,7 @@ def test_loops_wait_where_dependence_demands_it_and_seldom_elsewhere():
             found["right" if same_bits else "wrong"] += 1
 
     assert found["wrong"] == 0
-    assert found["reported"] >= 7  # two in each trip, before the loops, and behind the last one
+    assert found["reported"] >= 6  # in each trip, before the loops, and behind the last one
     assert len(barriers) <= 20  # with those between and behind products for several trips
 
 
