@@ -46,6 +46,9 @@ LONG = 400_000
 LONG_PRODUCT = 1_000_000
 """Fewest floating-point operations of a product that runs in parallel: some ten microseconds."""
 
+FEW = 4
+"""Rows or columns of a product up to which it takes as long as with so many: its larger operand is read once."""
+
 
 def row_chunks(kernel: RowKernel, threads: int) -> int:
     """The number of chunks of a row kernel."""
@@ -89,7 +92,7 @@ def product_chunks(each: Gemm, function: ProductFunction, threads: int) -> int:
     """The number of chunks of a product or of a batch of products."""
     batch = int(np.prod(each.c.shape[:-2], dtype=np.int64))
     (m, k), n = each.a.shape[-2:], each.b.shape[-1]
-    work = 2 * batch * m * n * k
+    work = 2 * batch * max(m, FEW) * max(n, FEW) * k
     if threads == 1 or work < LONG_PRODUCT:
         return 1
     if batch > 1:

@@ -11,6 +11,7 @@ import pytest
 from core.codegen import gemm, packed_gemm
 from core.codegen.machine import load
 from core.codegen.module import Module
+from core.codegen.parallel import product_chunks
 from core.codegen.product import product_function
 from core.plan.data import Gemm, Root, View
 
@@ -98,6 +99,14 @@ def test_groups_of_panels_blocks_of_rows_and_threads_change_no_bit(m, k, n, dtyp
         )
         for each in found[1:]:
             np.testing.assert_array_equal(each, found[0])
+
+
+@pytest.mark.parametrize(("m", "k", "n", "shared"), [(1, 256, 1024, True), (1, 256, 256, False), (1024, 256, 1, True)])
+def test_threads_share_a_large_operand_that_is_read_once(m, k, n, shared):
+    views = [matrix(shape, "float32", False)[1] for shape in ((m, k), (k, n), (m, n))]
+    product = Gemm(*views)
+    function = product_function(Module(), product, threads=2)
+    assert (product_chunks(product, function, threads=2) > 1) == shared
 
 
 def test_a_product_with_one_panel_has_a_part_for_each_thread():
