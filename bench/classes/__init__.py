@@ -4,8 +4,8 @@ A class is four modules: its programs (`convolution`), and its losses in PyTorch
 (`convolution_jax`) and TensorFlow (`convolution_tf`). bench/peers imports the last three, so that no process imports a
 framework that it does not measure.
 
-recurrence     loops over an open number of steps
-fusion         attention, large vocabularies, graphs, tables of words, many small updates
+recurrence     loops over an open number of steps, and large weights in them
+fusion         attention, large vocabularies, graphs, tables of words, many small updates, small batches
 convolution    residual, depthwise, transposed and dilated convolutions, with batch norm
 lattices       CTC and conditional random fields
 tables         sparse updates of large tables

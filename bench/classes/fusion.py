@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 import backpass_client as bp
 from bench.classes.made import Symbols, made, normal, ones, zeros
 from bench.workload import Arrays, Workload
 
-__all__ = ["WORKLOADS", "adam_small", "embed_norm", "gpt_block", "lm_head", "message_net"]
+__all__ = [
+    "WORKLOADS",
+    "adam_small",
+    "embed_norm",
+    "gpt_block",
+    "lm_head",
+    "message_net",
+    "padded_attention",
+    "small_batch",
+]
 
 
 def gpt_block(batch: int = 4, length: int = 256, width: int = 256, heads: int = 4) -> Workload:
@@ -134,10 +145,58 @@ def adam_small(layers: int = 50, batch: int = 32, width: int = 32) -> Workload:
     return made("adam_small", loss, feeds, parameters, optimizer="adam")
 
 
+def small_batch(batch: int = 32, inputs: int = 784, hidden: int = 1024, classes: int = 10) -> Workload:
+    """A perceptron of wide layers, trained with Adam on a small batch: its weights are most of what a step reads."""
+    rng = np.random.default_rng(25)
+    sizes = (inputs, hidden, hidden, classes)
+    feeds = {"x": normal(rng, batch, inputs), "y": rng.integers(0, classes, batch)}
+    parameters: Arrays = {}
+    for i, (m, n) in enumerate(pairwise(sizes)):
+        parameters |= {f"w{i}": normal(rng, m, n, scale=m**-0.5), f"b{i}": normal(rng, n, scale=0.1)}
+
+    def loss(p: Symbols, given: Symbols) -> bp.Symbol:
+        h = bp.relu(given["x"] @ p["w0"] + p["b0"])
+        h = bp.relu(h @ p["w1"] + p["b1"])
+        return bp.softmax_with_cross_entropy(h @ p["w2"] + p["b2"], given["y"], reduction="mean")
+
+    return made("small_batch", loss, feeds, parameters, optimizer="adam", tolerance=1e-2)
+
+
+def padded_attention(batch: int = 8, queries: int = 64, keys: int = 200, width: int = 128, heads: int = 4) -> Workload:
+    """Queries of four heads attend to shared keys and values, of which a mask hides the padding."""
+    rng = np.random.default_rng(26)
+    each = width // heads
+    lengths = rng.integers(keys // 2, keys + 1, batch)
+    feeds = {
+        "x": normal(rng, batch, queries, width),
+        "seen": normal(rng, batch, keys, width),
+        "mask": np.where(np.arange(keys) < lengths[:, None], 0.0, -1e9).astype("float32"),
+        "y": normal(rng, batch, queries, width),
+    }
+    parameters = {
+        "q": normal(rng, width, width, scale=width**-0.5),
+        "k": normal(rng, width, each, scale=width**-0.5),
+        "v": normal(rng, width, each, scale=width**-0.5),
+        "o": normal(rng, width, width, scale=width**-0.5),
+    }
+
+    def loss(p: Symbols, given: Symbols) -> bp.Symbol:
+        q = bp.transpose(bp.reshape(given["x"] @ p["q"], shape=[batch, queries, heads, each]), axes=[0, 2, 1, 3])
+        k, v = (bp.unsqueeze(given["seen"] @ p[name], axes=[1]) for name in "kv")
+        scores = bp.scale(bp.matmul(q, k, transpose_y=True), scale=each**-0.5)
+        attention = bp.softmax(scores + bp.unsqueeze(given["mask"], axes=[1, 2]))
+        mixed = bp.reshape(bp.transpose(attention @ v, axes=[0, 2, 1, 3]), shape=[batch, queries, width])
+        return bp.mse_loss(given["x"] + mixed @ p["o"], given["y"])
+
+    return made("padded_attention", loss, feeds, parameters)
+
+
 WORKLOADS = {
     "gpt_block": gpt_block,
     "lm_head": lm_head,
     "message_net": message_net,
     "embed_norm": embed_norm,
     "adam_small": adam_small,
+    "small_batch": small_batch,
+    "padded_attention": padded_attention,
 }

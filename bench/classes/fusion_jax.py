@@ -53,10 +53,28 @@ def adam_small(p: Any, feeds: Any) -> Any:
     return jnp.square(h - feeds["y"]).mean()
 
 
+def small_batch(p: Any, feeds: Any) -> Any:
+    h = jax.nn.relu(feeds["x"] @ p["w0"] + p["b0"])
+    h = jax.nn.relu(h @ p["w1"] + p["b1"])
+    return cross_entropy(h @ p["w2"] + p["b2"], feeds["y"])
+
+
+def padded_attention(p: Any, feeds: Any) -> Any:
+    x = feeds["x"]
+    batch, queries, width = x.shape
+    q = (x @ p["q"]).reshape(batch, queries, 4, width // 4)
+    k, v = (feeds["seen"] @ p[name] for name in "kv")
+    scores = jnp.einsum("bqhe,bke->bhqk", q, k) * (width // 4) ** -0.5 + feeds["mask"][:, None, None]
+    mixed = jnp.einsum("bhqk,bke->bqhe", jax.nn.softmax(scores), v).reshape(batch, queries, width)
+    return jnp.square(x + mixed @ p["o"] - feeds["y"]).mean()
+
+
 LOSSES = {
     "gpt_block": gpt_block,
     "lm_head": lm_head,
     "message_net": message_net,
     "embed_norm": embed_norm,
     "adam_small": adam_small,
+    "small_batch": small_batch,
+    "padded_attention": padded_attention,
 }

@@ -56,10 +56,28 @@ def adam_small(p: Any, feeds: Any) -> Any:
     return tf.reduce_mean(tf.square(h - feeds["y"]))
 
 
+def small_batch(p: Any, feeds: Any) -> Any:
+    h = tf.nn.relu(feeds["x"] @ p["w0"] + p["b0"])
+    h = tf.nn.relu(h @ p["w1"] + p["b1"])
+    return cross_entropy(h @ p["w2"] + p["b2"], feeds["y"])
+
+
+def padded_attention(p: Any, feeds: Any) -> Any:
+    x = feeds["x"]
+    batch, queries, width = x.shape
+    q = tf.transpose(tf.reshape(product(x, p["q"]), (batch, queries, 4, width // 4)), (0, 2, 1, 3))
+    k, v = (product(feeds["seen"], p[name])[:, None] for name in "kv")
+    scores = tf.matmul(q, k, transpose_b=True) * (width // 4) ** -0.5 + feeds["mask"][:, None, None]
+    mixed = tf.reshape(tf.transpose(tf.nn.softmax(scores) @ v, (0, 2, 1, 3)), (batch, queries, width))
+    return tf.reduce_mean(tf.square(x + product(mixed, p["o"]) - feeds["y"]))
+
+
 LOSSES = {
     "gpt_block": gpt_block,
     "lm_head": lm_head,
     "message_net": message_net,
     "embed_norm": embed_norm,
     "adam_small": adam_small,
+    "small_batch": small_batch,
+    "padded_attention": padded_attention,
 }

@@ -55,10 +55,29 @@ def adam_small(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
     return F.mse_loss(h, feeds["y"])
 
 
+def small_batch(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
+    h = torch.addmm(p["b0"], feeds["x"], p["w0"]).relu()
+    h = torch.addmm(p["b1"], h, p["w1"]).relu()
+    return F.cross_entropy(torch.addmm(p["b2"], h, p["w2"]), feeds["y"])
+
+
+def padded_attention(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
+    """By the fused kernel, with views of the shared keys and values for all heads."""
+    x, seen, mask = feeds["x"], feeds["seen"], feeds["mask"]
+    batch, queries, width = x.shape
+    q = (x @ p["q"]).view(batch, queries, 4, width // 4).transpose(1, 2)
+    k, v = ((seen @ p[name])[:, None].expand(-1, 4, -1, -1) for name in "kv")
+    hidden = mask[:, None, None].expand(-1, 4, queries, -1)
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=hidden)
+    return F.mse_loss(x + mixed.transpose(1, 2).reshape(batch, queries, width) @ p["o"], feeds["y"])
+
+
 LOSSES = {
     "gpt_block": gpt_block,
     "lm_head": lm_head,
     "message_net": message_net,
     "embed_norm": embed_norm,
     "adam_small": adam_small,
+    "small_batch": small_batch,
+    "padded_attention": padded_attention,
 }

@@ -8,7 +8,7 @@ import backpass_client as bp
 from bench.classes.made import Symbols, made, normal, zeros
 from bench.workload import Arrays, Workload
 
-__all__ = ["WORKLOADS", "lstm_lengths", "seq2seq"]
+__all__ = ["WORKLOADS", "language_model", "lstm_lengths", "seq2seq"]
 
 
 def lstm_lengths(steps: int = 50, batch: int = 32, inputs: int = 64, hidden: int = 128, classes: int = 10) -> Workload:
@@ -89,4 +89,37 @@ def seq2seq(steps: int = 30, batch: int = 32, vocabulary: int = 1000, inputs: in
     return made("seq2seq", loss, feeds, parameters, time)
 
 
-WORKLOADS = {"lstm_lengths": lstm_lengths, "seq2seq": seq2seq}
+def language_model(steps: int = 35, batch: int = 20, vocabulary: int = 2000, hidden: int = 256) -> Workload:
+    """Two layers of LSTM predict each next word; the weights are much larger than the states that they multiply."""
+    rng = np.random.default_rng(12)
+    words = lambda: rng.integers(0, vocabulary, (steps, batch))
+    feeds = {"x": words(), "y": words()}
+    parameters: Arrays = {
+        "words": normal(rng, vocabulary, hidden, scale=0.1),
+        "out": normal(rng, hidden, vocabulary, scale=hidden**-0.5),
+    }
+    for i in range(2):
+        parameters |= {
+            f"wx{i}": normal(rng, 4 * hidden, hidden, scale=hidden**-0.5),
+            f"wh{i}": normal(rng, 4 * hidden, hidden, scale=hidden**-0.5),
+            f"bx{i}": zeros(4 * hidden),
+            f"bh{i}": zeros(4 * hidden),
+        }
+
+    def loss(p: Symbols, given: Symbols) -> bp.Symbol:
+        seen = bp.embedding(p["words"], given["x"])
+        start = bp.fill_constant(shape=[batch, hidden], value=0.0, dtype="float32")
+        for i in range(2):
+            weights = [p[f"{name}{i}"] for name in ("wx", "wh", "bx", "bh")]
+
+            def step(before, x, weights=weights):
+                h, c = bp.lstm_cell(x, *before, *weights)
+                return (h, c), h
+
+            _, seen = bp.scan(step, (start, start), seen)
+        return bp.softmax_with_cross_entropy(seen @ p["out"], given["y"], reduction="mean")
+
+    return made("language_model", loss, feeds, parameters, {"x": {0: "time"}, "y": {0: "time"}})
+
+
+WORKLOADS = {"lstm_lengths": lstm_lengths, "seq2seq": seq2seq, "language_model": language_model}

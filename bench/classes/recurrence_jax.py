@@ -63,4 +63,21 @@ def seq2seq(p: Any, feeds: Any) -> Any:
     return cross_entropy(seen @ p["out"], feeds["following"])
 
 
-LOSSES = {"lstm_lengths": lstm_lengths, "seq2seq": seq2seq}
+def language_model(p: Any, feeds: Any) -> Any:
+    x = p["words"][feeds["x"]]
+    for i in range(2):
+        w = p[f"wh{i}"].T
+
+        def step(before: Any, x: Any, w: Any = w) -> Any:
+            h, c = before
+            gate, forget, new, out = jnp.split(x + h @ w, 4, 1)
+            c = jax.nn.sigmoid(forget) * c + jax.nn.sigmoid(gate) * jnp.tanh(new)
+            h = jax.nn.sigmoid(out) * jnp.tanh(c)
+            return (h, c), h
+
+        start = jnp.zeros((x.shape[1], w.shape[0]))
+        _, x = lax.scan(step, (start, start), x @ p[f"wx{i}"].T + p[f"bx{i}"] + p[f"bh{i}"])
+    return cross_entropy(x @ p["out"], feeds["y"])
+
+
+LOSSES = {"lstm_lengths": lstm_lengths, "seq2seq": seq2seq, "language_model": language_model}

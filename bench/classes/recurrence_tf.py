@@ -97,6 +97,37 @@ def seq2seq_loops(p: Any, feeds: Any) -> Any:
     return cross_entropy(product(seen, p["out"]), feeds["following"])
 
 
+def language_model(p: Any, feeds: Any) -> Any:
+    x = tf.nn.embedding_lookup(p["words"], feeds["x"])
+    for i in range(2):
+        w = tf.transpose(p[f"wh{i}"])
+        h = c = tf.zeros((x.shape[1], x.shape[2]))
+        states = []
+        for each in tf.unstack(product(x, tf.transpose(p[f"wx{i}"])) + (p[f"bx{i}"] + p[f"bh{i}"])):
+            h, c = lstm(each + h @ w, c)
+            states.append(h)
+        x = tf.stack(states)
+    return cross_entropy(product(x, p["out"]), feeds["y"])
+
+
+def language_model_loops(p: Any, feeds: Any) -> Any:
+    """As two loops, for XLA."""
+    x = tf.nn.embedding_lookup(p["words"], feeds["x"])
+    for i in range(2):
+        w = tf.transpose(p[f"wh{i}"])
+        start = tf.zeros((x.shape[1], x.shape[2]))
+        seen = product(x, tf.transpose(p[f"wx{i}"])) + (p[f"bx{i}"] + p[f"bh{i}"])
+        x, _ = tf.scan(lambda before, each, w=w: lstm(each + before[0] @ w, before[1]), seen, (start, start))
+    return cross_entropy(product(x, p["out"]), feeds["y"])
+
+
+def lstm(gates: Any, c: Any) -> Any:
+    """(the new state, the new cell) from the sums of all gates."""
+    gate, forget, new, out = tf.split(gates, 4, 1)
+    c = tf.sigmoid(forget) * c + tf.sigmoid(gate) * tf.tanh(new)
+    return tf.sigmoid(out) * tf.tanh(c), c
+
+
 def gru(x: Any, state: Any, h: Any) -> Any:
     """The new state from the products of all gates with the input and with the state."""
     (xr, xz, xn), (hr, hz, hn) = tf.split(x, 3, 1), tf.split(state, 3, 1)
@@ -105,6 +136,6 @@ def gru(x: Any, state: Any, h: Any) -> Any:
     return new + z * (h - new)
 
 
-LOSSES = {"lstm_lengths": lstm_lengths, "seq2seq": seq2seq}
-COMPILED = {"lstm_lengths": lstm_loop, "seq2seq": seq2seq_loops}
+LOSSES = {"lstm_lengths": lstm_lengths, "seq2seq": seq2seq, "language_model": language_model}
+COMPILED = {"lstm_lengths": lstm_loop, "seq2seq": seq2seq_loops, "language_model": language_model_loops}
 """Family of workloads -> its loss for XLA, where that is another one."""

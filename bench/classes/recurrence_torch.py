@@ -81,6 +81,34 @@ def _gru(x: torch.Tensor, state: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     return new + z * (h - new)
 
 
-LOSSES = {"lstm_lengths": lstm_lengths, "seq2seq": seq2seq}
-COMPILED = {"lstm_lengths": lstm_written, "seq2seq": seq2seq_written}
+def language_model(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
+    """The fused LSTM of two layers."""
+    x = F.embedding(feeds["x"], p["words"])
+    start = x.new_zeros(2, x.shape[1], x.shape[2])
+    weights = [p[f"{name}{i}"] for i in range(2) for name in ("wx", "wh", "bx", "bh")]
+    out, _, _ = torch.lstm(x, (start, start), weights, True, 2, 0.0, True, False, False)
+    return F.cross_entropy((out @ p["out"]).flatten(0, 1), feeds["y"].flatten())
+
+
+def language_model_written(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
+    """The cells step by step, for torch.compile, with the products of a layer's inputs for all steps at once."""
+    x = F.embedding(feeds["x"], p["words"])
+    for i in range(2):
+        h = c = x.new_zeros(x.shape[1], x.shape[2])
+        found = []
+        for each in F.linear(x, p[f"wx{i}"], p[f"bx{i}"] + p[f"bh{i}"]).unbind(0):
+            gate, forget, new, out = torch.addmm(each, h, p[f"wh{i}"].T).chunk(4, 1)
+            c = torch.sigmoid(forget) * c + torch.sigmoid(gate) * torch.tanh(new)
+            h = torch.sigmoid(out) * torch.tanh(c)
+            found.append(h)
+        x = torch.stack(found)
+    return F.cross_entropy((x @ p["out"]).flatten(0, 1), feeds["y"].flatten())
+
+
+LOSSES = {"lstm_lengths": lstm_lengths, "seq2seq": seq2seq, "language_model": language_model}
+COMPILED = {
+    "lstm_lengths": lstm_written,
+    "seq2seq": seq2seq_written,
+    "language_model": language_model_written,
+}
 """Family of workloads -> its loss for torch.compile, where that is another one."""
