@@ -49,10 +49,10 @@ Loss, gradients of all parameters and an update, in float32, on the same numbers
 [bench/workloads.py](../bench/workloads.py) and [bench/classes](../bench/classes), each in the idiom of its framework
 ([bench/peers](../bench/peers)). A `-` means that a workload is not written for a framework, refused by its compiler, or
 left out because torch.compile takes more than a minute for it.
-The update is SGD, in `adam_small` Adam. All agreed about the loss and the update of every parameter before the
-measurement. Each runs in a separate process. They took turns: {rounds} rounds of as many steps as fit in some
-milliseconds, after as many steps that were not timed. Numbers are milliseconds per step, medians over the rounds. The
-ratio is the time of Backpass to that of the fastest peer: below 1, Backpass is faster.
+The update is SGD, in `adam_small` and `small_batch` Adam. All agreed about the loss and the update of every
+parameter before the measurement. Each runs in a separate process. They took turns: {rounds} rounds of as many steps
+as fit in some milliseconds, after as many steps that were not timed. Numbers are milliseconds per step, medians over
+the rounds. The ratio is the time of Backpass to that of the fastest peer: below 1, Backpass is faster.
 
 Some peers know more in advance than Backpass: the number of trips of `rnn_while` and `branch` is a feed. Backpass,
 torch eager and tf.function run any number of trips with one compilation. torch.compile, jax.jit and XLA take the number
