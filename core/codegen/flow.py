@@ -11,7 +11,7 @@ from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.stack_memory import made_room
 from core.codegen.step_writer import StepWriter
 from core.codegen.tensor_arrays import held
-from core.plan.data import Gemm, Root, Sequence, Stack, View
+from core.plan.data import Gemm, Root, Sequence, Stack
 from core.plan.flow import Ahead, Branch, Elements, Growing, Hoisted, Loop, Recording, Source, State
 from core.runtime.control_words import STACK, STOPPED
 
@@ -128,51 +128,36 @@ def _ahead(step: StepWriter, each: Loop, ahead: Ahead, trip: IRValue, there: IRV
 
     there: slot that holds whether the products of this trip were computed ahead.
     """
-    if ahead.source is None:
-        _elements_ahead(step, each, ahead, trip, there)
-    else:
-        _rows_ahead(step, ahead, ahead.source, trip, there)
-
-
-def _rows_ahead(step: StepWriter, ahead: Ahead, source: tuple[View, View], trip: IRValue, there: IRValue) -> None:
     f = step.f
-    rows, row = source
-    size = rows.shape[1]
-    slot = f.binary("urem", trip, I64(ahead.trips))
-    index = f.load(step.address(row), "int64")
-
-    def product(gemm: Gemm, index: IRValue, slot: IRValue) -> None:
-        row = f.at(step.address(rows), f.binary("mul", index, I64(ahead.row.nbytes)), "uint8")
-        _row_product(step, ahead, gemm, row, slot)
-
-    with f.when(f.compare("icmp eq", slot, I64(0))):
-        enough = f.compare("icmp sle", index, I64(size - ahead.trips))
-        some = f.binary("and", f.compare("icmp sge", index, I64(0)), enough)
-        f.write(f.select(some, I64(1), I64(0)), there)
-        with f.when(some):
-            product(ahead.many, index, I64(0))
-    with f.when(f.compare("icmp eq", f.read(there, "int64"), I64(0))):
-        from_end = f.binary("add", index, I64(size))
-        at = f.select(f.compare("icmp slt", index, I64(0)), from_end, index)
-        inside = f.compare("icmp ult", at, I64(size))  # if not, the check in the body fails
-        product(ahead.one, f.select(inside, at, I64(0)), slot)
-    _open_buffers(step, ahead, slot)
-
-
-def _elements_ahead(step: StepWriter, each: Loop, ahead: Ahead, trip: IRValue, there: IRValue) -> None:
-    f = step.f
-    stack = next(stack for stack, element in each.over if element is ahead.row)
-    here, length = step.roots[ahead.row], held(step, stack)[1]
-    slot = _slot_of(f, ahead, trip, each.reverse)
+    backwards = each.reverse and ahead.source is None
+    slot = _slot_of(f, ahead, trip, backwards)
+    enough, row = _next_row(step, each, ahead, trip)
     with f.when(f.compare("icmp eq", f.binary("urem", trip, I64(ahead.trips)), I64(0))):
-        some = f.compare("icmp sle", f.binary("add", trip, I64(ahead.trips)), length)
-        f.write(f.select(some, I64(1), I64(0)), there)
-        with f.when(some):
-            back = (ahead.trips - 1) * ahead.row.nbytes if each.reverse else 0
-            _row_product(step, ahead, ahead.many, f.at(here, I64(-back), "uint8"), I64(0))
+        f.write(f.select(enough, I64(1), I64(0)), there)
+        with f.when(enough):
+            first = f.at(row, I64(-(ahead.trips - 1) * ahead.row.nbytes if backwards else 0), "uint8")
+            _row_product(step, ahead, ahead.many, first, I64(0))
     with f.when(f.compare("icmp eq", f.read(there, "int64"), I64(0))):
-        _row_product(step, ahead, ahead.one, here, slot)
+        _row_product(step, ahead, ahead.one, row, slot)
     _open_buffers(step, ahead, slot)
+
+
+def _next_row(step: StepWriter, each: Loop, ahead: Ahead, trip: IRValue) -> tuple[IRValue, IRValue]:
+    """(whether `ahead.trips` rows are left, the address of the row of this trip)."""
+    f = step.f
+    if ahead.source is None:
+        stack = next(stack for stack, element in each.over if element is ahead.row)
+        enough = f.compare("icmp sle", f.binary("add", trip, I64(ahead.trips)), held(step, stack)[1])
+        return enough, step.roots[ahead.row]
+    rows, number = ahead.source
+    size, index = rows.shape[1], f.load(step.address(number), "int64")
+    fits = f.compare("icmp sle", index, I64(size - ahead.trips))
+    from_end = f.binary("add", index, I64(size))
+    at = f.select(f.compare("icmp slt", index, I64(0)), from_end, index)
+    inside = f.compare("icmp ult", at, I64(size))  # if not, the check in the body fails
+    at = f.select(inside, at, I64(0))
+    row = f.at(step.address(rows), f.binary("mul", at, I64(ahead.row.nbytes)), "uint8")
+    return f.binary("and", f.compare("icmp sge", index, I64(0)), fits), row
 
 
 def _row_product(step: StepWriter, ahead: Ahead, product: Gemm, row: IRValue, slot: IRValue) -> None:

@@ -3,8 +3,9 @@
 For each step along k a tile multiplies some vectors of a row of b by one number of each of its rows of a. Nothing is
 packed, so the elements of a row of b must be adjacent; other products go to the BLAS (see `blas`), which packs.
 
-A large b with long rows comes from far: some rows at a time are read side by side, panel by panel, so that the
-processor fetches each of them ahead. Threads then share the columns, so that only one of them reads each row.
+A large b with long rows comes from far: from the last cache, or from memory. A product reads some of these rows side by
+side, panel by panel, so that the processor fetches each of them ahead. Threads share the columns of b, so that one
+thread reads each number.
 """
 
 from __future__ import annotations

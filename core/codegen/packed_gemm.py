@@ -173,9 +173,9 @@ PACKED = 64
 
 @dataclass(frozen=True, slots=True)
 class Far:
-    """When the second operand of a product with few rows is read from far: then one pass over it must suffice.
+    """Sizes from which on a product with few rows packs its second operand, which no near cache holds.
 
-    rows: fewest rows. columns: fewest columns. elements: fewest elements of the operand.
+    rows: of the product. columns: of the product. elements: of the operand.
     """
 
     rows: int
@@ -184,10 +184,10 @@ class Far:
 
 
 BY_ROWS = Far(rows=24, columns=512, elements=2**17)
-"""Panels of an operand with shorter rows are read fast enough in place."""
+"""For an operand stored by rows: a product reads shorter rows fast enough in place."""
 
 BY_COLUMNS = Far(rows=16, columns=64, elements=2**16)
-"""Other products of such operands need a copy that is stored by rows."""
+"""For an operand stored by columns: other products need a copy of it that is stored by rows."""
 
 
 def is_packed(rows: int, columns: int) -> bool:

@@ -40,13 +40,12 @@ From ops to instructions:
     ranges        positions that grow evenly: a gather at them is a view
     sizes, sized  arrays whose size only the run tells, in memory for the largest size
     found         lowerings of ops that find positions, whose number only the run tells
-    sized_slices  lowerings of slices whose starts and ends are data
     interpreted   an op that the reference executor runs, called from generated code
     partition     regions of generated code, and the single ops between them
 
 Lowerings, one family of ops in each file: shapes, movement, constants, draws, reduce, moments, selecting, ordered,
 scaling, linear, einsum, factors, spectra, fourier, convolution, windows, pooling, indexing, segments, merging, ragged,
-lattices, by_data, checked, loops, branches, stacks, tensor_arrays.
+lattices, by_data, dynamic_slices, checked, loops, branches, stacks, tensor_arrays.
 
 Fusion:
 

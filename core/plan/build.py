@@ -12,6 +12,7 @@ from core.plan import (
     constants,
     convolution,
     draws,
+    dynamic_slices,
     einsum,
     factors,
     found,
@@ -31,7 +32,6 @@ from core.plan import (
     segments,
     selecting,
     shapes,
-    sized_slices,
     spectra,
     stacks,
 )
@@ -53,6 +53,7 @@ LOWERING = [  # importing these modules registers the lowerings
     constants,
     convolution,
     draws,
+    dynamic_slices,
     einsum,
     factors,
     found,
@@ -72,7 +73,6 @@ LOWERING = [  # importing these modules registers the lowerings
     segments,
     selecting,
     shapes,
-    sized_slices,
     spectra,
     stacks,
 ]

@@ -6,13 +6,11 @@ import math
 from dataclasses import replace
 
 from core.ir import Op
-from core.ir.precision import is_half
 from core.plan.compose import Maker
-from core.plan.data import Gather, Kernel, ScatterAdd, View
+from core.plan.data import Kernel, View
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.geometry import Order, Scan
-from core.plan.halves import narrowed, widened
-from core.plan.indexing import flat, in_range, slabs
+from core.plan.indexing import in_range
 from core.plan.lookups import RegionBins, Search
 from core.plan.lowering import Lowering, lowers
 from core.plan.ragged import running_total, taken
@@ -94,88 +92,6 @@ def lower_bitcast(low: Lowering, op: Op) -> None:
         low.define(op.outputs[0], of.cast(x, "bool"))
     else:
         low.define(op.outputs[0], replace(low.stored(x), dtype=dtype))
-
-
-# --- parts of arrays -------------------------------------------------------------------------------------------
-
-
-@lowers("dynamic_slice")
-def lower_dynamic_slice(low: Lowering, op: Op) -> None:
-    """One axis after the other."""
-    x, out = low.type(op.inputs[0]), low.type(op.outputs[0])
-    view, shape = low.dense(low.entry(op.inputs[0])), x.shape
-    for axis, at, number in _parts(low, op, op.inputs[1:], x.shape, out.shape):
-        smaller = (*shape[:axis], out.shape[axis], *shape[axis + 1 :])
-        target = low.allocate(smaller, x.dtype)
-        given, made = slabs(view, shape, axis), slabs(target, smaller, axis)
-        low.add(Gather(given, flat(at), made, number, location=op.location))
-        view, shape = target, smaller
-    low.define(op.outputs[0], view)
-
-
-@lowers("dynamic_slice_into")
-def lower_dynamic_slice_into(low: Lowering, op: Op) -> None:
-    x, out = low.type(op.inputs[0]), low.type(op.outputs[0])
-    if out.dtype == "bool":
-        raise Unsupported("a sum of bools")
-    entry = low.entry(op.inputs[0])
-    view, shape = low.dense(widened(low, entry) if is_half(out) else entry), x.shape
-    for axis, at, number in reversed(_parts(low, op, op.inputs[2:], out.shape, x.shape)):
-        larger = (*shape[:axis], out.shape[axis], *shape[axis + 1 :])
-        target = low.allocate(larger, view.dtype)
-        given, made = slabs(view, shape, axis), slabs(target, larger, axis)
-        low.add(ScatterAdd(given, flat(at), made, number, location=op.location))
-        view, shape = target, larger
-    low.define(op.outputs[0], narrowed(low, view, out) if is_half(out) else view)
-
-
-def _parts(
-    low: Lowering, op: Op, names: tuple[str, ...], sizes: tuple[int, ...], parts: tuple[int, ...]
-) -> list[tuple[int, View, int]]:
-    """For each axis that is sliced: the axis, the positions, the number of the check of their range.
-
-    names: starts, ends and steps. sizes, parts: the shapes of the whole array and of the slice.
-    """
-    of, found = Maker(low), []
-    for i, axis in enumerate(op.attrs["axes"]):
-        axis %= len(sizes)
-        length = parts[axis]
-        start, step, count = slice_of(low, op, [element(low, low.entry(n), i) for n in names], sizes[axis])
-        message = f"a slice has another size than {length}"
-        of.check(of("equal", count, of.number(length, "int64")), "shape_mismatch", message, op.location)
-        at = of.add(start, of.mul(positions((length,)), step))
-        found.append((axis, low.dense(at), leaves_axis(low, op, sizes[axis])))
-    return found
-
-
-def leaves_axis(low: Lowering, op: Op, size: int) -> int:
-    """The number of the check that a slice stays inside of its axis, which it always does."""
-    return low.shared.check("index_out_of_range", f"a slice leaves its axis of size {size}", op.location)
-
-
-def slice_of(low: Lowering, op: Op, given: list[Entry], size: int) -> tuple[Entry, Entry, Entry]:
-    """(the first position, the step, the number of positions) of a slice along an axis, all int64 scalars.
-
-    given: start, end and step as numpy takes them. size: of the axis.
-    """
-    of = Maker(low)
-    number = lambda n: of.number(n, "int64")
-    start, end, step = given
-    of.check(of("not_equal", step, number(0)), "division_by_zero", "a step must not be 0", op.location)
-    ahead = of("greater_than", step, number(0))
-    start, end = (of.where(of("less_than", v, number(0)), of.add(v, number(size)), v) for v in (start, end))
-    start = of("minimum", of("maximum", start, number(0)), of.where(ahead, number(size), number(size - 1)))
-    end = of("minimum", of("maximum", end, of.where(ahead, number(0), number(-1))), number(size))
-    count = of("maximum", of("neg", of("floor_div", of("sub", start, end), step)), number(0))
-    return start, step, count
-
-
-def element(low: Lowering, entry: Entry, i: int) -> Entry:
-    """Element i of a vector."""
-    if isinstance(entry, Uniform):
-        return replace(entry, shape=())
-    view = low.stored(entry)
-    return replace(view, shape=(), strides=(), offset=view.offset + i * view.strides[0])
 
 
 # --- places in tables ------------------------------------------------------------------------------------------

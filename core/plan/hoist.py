@@ -73,16 +73,15 @@ def hoist_products(loop: Loop, own: Collection[Root], terms: int) -> Loop:
     return replace(_without(loop, hoisted, renamed), hoisted=tuple(hoisted.values())) if hoisted else loop
 
 
-def _joined(each: Gemm, renamed: Mapping[Root, Root], count: int) -> Gemm:
-    """The product of `count` trips: its sums have the terms of all of them, or it has the rows of all of them."""
+def _joined(each: Gemm, names: Mapping[Root, Root], count: int) -> Gemm:
+    """The product of `count` trips: its sums have the terms of all of them, or it has the rows of all of them.
+
+    names: its roots in the body -> those of the joint product, if they are others.
+    """
+    rows = lambda view: _rows(view, names.get(view.root, view.root), count)
     if each.accumulate:
-        a = _transposed(_rows(_transposed(each.a), renamed.get(each.a.root, each.a.root), count))
-        return replace(each, a=a, b=_rows(each.b, renamed.get(each.b.root, each.b.root), count))
-    return replace(
-        each,
-        a=_rows(each.a, renamed.get(each.a.root, each.a.root), count),
-        c=_rows(each.c, each.c.root, count),
-    )
+        return replace(each, a=_transposed(rows(_transposed(each.a))), b=rows(each.b))
+    return replace(each, a=rows(each.a), c=rows(each.c))
 
 
 def hoist_rows(loop: Loop, counters: Collection[Root], own: Collection[Root], height: int) -> Loop:
@@ -116,7 +115,7 @@ def hoist_rows(loop: Loop, counters: Collection[Root], own: Collection[Root], he
         row = Root(each.a.root.nbytes, "element", each.a.root.name) if source else each.a.root
         element = Root(each.c.root.nbytes, "element", each.c.root.name)
         memory = Root(trips * element.nbytes, "arena", element.name)
-        one, many = (replace(each, a=_rows(each.a, row, n), c=_rows(each.c, element, n)) for n in (1, trips))
+        one, many = (_joined(each, {each.a.root: row, each.c.root: element}, n) for n in (1, trips))
         at = (source.x, source.index) if source else None
         ahead[each] = Ahead(at, row, one, many, trips, ((element, memory),))
     names = {each.c.root: made.kept[0][0] for each, made in ahead.items()}

@@ -68,7 +68,7 @@ class Lowering(Storage):
     product_limit: the size of the rows of the product that is lowered, if only the run tells it.
     multiples: size -> the size that it is a multiple of, and the factor.
     selections: (mask, value) -> the positions at which the mask has that value, and their number.
-    slices: (start, end and step, which of the axes, size of the axis) -> the positions of a slice, and their number.
+    slices: (start, end and step, which of the axes, size of the axis, of the slice) -> its positions and their number.
     factored: variable -> its LU factors, as soon as an op has computed them (see `factors`).
     ahead:     variables whose values an earlier op computed (see `moments`).
     unneeded:  variables that nothing reads any more because of that.
@@ -94,7 +94,7 @@ class Lowering(Storage):
         self.product_limit: Size | None = None
         self.multiples: dict[Size, tuple[Size, int]] = {}
         self.selections: dict[tuple[str, bool], tuple[View, Size]] = {}
-        self.slices: dict[tuple[tuple[str, ...], int, int], tuple[View, Size]] = {}
+        self.slices: dict[tuple[tuple[str, ...], int, int, int], tuple[View, Size | None]] = {}
         self.row_orders: dict[Any, tuple[View, View, View, View]] = {}
         self.ahead: dict[str, Entry] = {}
         self.unneeded: set[str] = set()

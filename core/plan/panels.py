@@ -1,9 +1,9 @@
 """Weights in panels, for the products of loops.
 
-A product with few rows reads a weight in place, some columns at a time. These are far apart in memory: the processor
-does not fetch them ahead, and rows whose distance is a power of two displace each other in the nearest cache. So a
-weight that no trip changes is copied once, before the loop: each panel of columns then lies in one piece, and the
-product is a batch with one product for each panel.
+A product with few rows reads a weight in place, some columns at a time. The rows of these columns are far apart in
+memory: the processor does not fetch them ahead, and rows whose distance is a power of two displace each other in the
+nearest cache. So a weight that no trip changes is copied once, before the loop: each panel of columns then lies in one
+piece, and the product is a batch with one product for each panel.
 """
 
 from __future__ import annotations

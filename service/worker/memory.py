@@ -113,7 +113,7 @@ class HostMemory:
         """Private bytes in use beyond those of a fresh worker, memory that is allocated but untouched included."""
         allocated, free = self._allocated()
         private, _ = self._pages()
-        kept = max(0, free - self._free)  # `_trim` returned to the system what was free at the start
+        kept = max(0, free - self._free)  # `_trim` gave back the memory that was free at the start
         grown = max(self._base + allocated, private - kept) - self._private  # negative after memory has been given back
         return max(0, grown) + self.answers()
 

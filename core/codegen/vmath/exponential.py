@@ -148,10 +148,10 @@ def exponential(x: Number, low: Number | None = None, kept: Number | None = None
 
 
 def from_below(x: Number, least: float) -> tuple[Number, Number]:
-    """x, but at least `least`; and the lanes in which it is not less.
+    """(the larger of x and `least`, the lanes where x is not below `least`).
 
-    The results of the others round to 0. A CPU takes a hundred times as long to find that out, as for the exponential
-    of a score that a mask hides.
+    In the other lanes the result of the caller rounds to 0, and a CPU takes a hundred times as long for such a result:
+    the exponential of a score that a mask hides, for example.
     """
     less = x < least
     return maximum(x, least), where(less, less.const(False), less.const(True))

@@ -93,7 +93,7 @@ def test_a_gradient_that_only_a_merge_reads_is_computed_in_it(ids, size, width):
 
 
 @pytest.mark.parametrize("how", ["padding", "kept", "padding and kept"])
-def test_a_merge_leaves_out_ids_of_padding_and_ids_that_are_not_kept(how):
+def test_a_merge_leaves_out_padding_and_masked_ids(how):
     m = Model((6, 5), 4, 20)
     kept = m.emit("greater_than", m.given((6, 5)), m.given((6, 5))) if "kept" in how else None
 

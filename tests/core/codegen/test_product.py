@@ -102,7 +102,7 @@ def test_groups_of_panels_blocks_of_rows_and_threads_change_no_bit(m, k, n, dtyp
 
 
 @pytest.mark.parametrize(("m", "k", "n", "shared"), [(1, 256, 1024, True), (1, 256, 256, False), (1024, 256, 1, True)])
-def test_threads_share_a_large_operand_that_is_read_once(m, k, n, shared):
+def test_threads_share_a_large_product_of_one_row_or_column(m, k, n, shared):
     views = [matrix(shape, "float32", False)[1] for shape in ((m, k), (k, n), (m, n))]
     product = Gemm(*views)
     function = product_function(Module(), product, threads=2)

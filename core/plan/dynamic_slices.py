@@ -1,0 +1,117 @@
+"""Lowerings of slices whose starts, ends and steps are data; only the run may tell their sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from core.ir import Op, TensorType
+from core.ir.precision import is_half
+from core.plan.compose import Maker
+from core.plan.data import Gather, ScatterAdd, View
+from core.plan.entries import Entry, Uniform, positions
+from core.plan.halves import narrowed, widened
+from core.plan.indexing import flat, slabs
+from core.plan.lowering import Lowering, lowers
+from core.plan.sized import is_sized, masked, of_known_sizes, rule, set_sizes, whole
+from core.plan.sizes import Size, in_blocks
+from core.plan.unsupported import Unsupported
+
+__all__: list[str] = []
+
+
+@lowers("dynamic_slice")
+@rule("dynamic_slice")
+def lower_dynamic_slice(low: Lowering, op: Op) -> None:
+    """One axis after the other."""
+    of_known_sizes(low, op, op.inputs)
+    x, declared = low.type(op.inputs[0]), low.types[op.outputs[0]]
+    assert isinstance(declared, TensorType)
+    view, shape = low.dense(low.entry(op.inputs[0])), x.shape
+    sizes: dict[int, Size] = {}
+    for i, axis in enumerate(a % x.rank for a in op.attrs["axes"]):
+        at, size, check = _places(low, op, op.inputs[1:], i, x.shape[axis], declared.shape[axis])
+        if size is not None:
+            sizes[axis] = size
+        smaller = (*shape[:axis], at.shape[0], *shape[axis + 1 :])
+        target = low.allocate(smaller, x.dtype)
+        low.add(Gather(slabs(view, shape, axis), flat(at), slabs(target, smaller, axis), check, location=op.location))
+        view, shape = target, smaller
+    if is_sized(low, op):
+        set_sizes(low, op, [sizes])
+    low.define(op.outputs[0], view if x.is_float else masked(low, view, sizes, 0))
+
+
+@lowers("dynamic_slice_into")
+@rule("dynamic_slice_into")
+def lower_dynamic_slice_into(low: Lowering, op: Op) -> None:
+    """What lies beyond the length of x adds zeros to the first position."""
+    of_known_sizes(low, op, op.inputs[1:])
+    given = low.sizes.get(op.inputs[0], {})
+    x, out = low.type(op.inputs[0]), low.type(op.outputs[0])
+    if out.dtype == "bool":
+        raise Unsupported("a sum of bools")
+    entry = whole(low, op.inputs[0])
+    view, shape = low.dense(widened(low, entry) if is_half(out) else entry), x.shape
+    axes = [a % x.rank for a in op.attrs["axes"]]
+    if given.keys() - set(axes):
+        raise Unsupported("sizes that only the run can compare")
+    parts = [
+        _places(low, op, op.inputs[2:], i, out.shape[axis], -1 if axis in given else x.shape[axis])
+        for i, axis in enumerate(axes)
+    ]
+    for axis, (at, size, check) in reversed(list(zip(axes, parts, strict=True))):
+        if size is not None:
+            of, message = Maker(low), "the slice has another size than x"
+            of.check(of("equal", size.length, given[axis].length), "shape_mismatch", message, op.location)
+        larger = (*shape[:axis], out.shape[axis], *shape[axis + 1 :])
+        target = low.allocate(larger, view.dtype)
+        given_slabs, made = slabs(view, shape, axis), slabs(target, larger, axis)
+        low.add(ScatterAdd(given_slabs, flat(at), made, check, location=op.location))
+        view, shape = target, larger
+    if is_sized(low, op):
+        set_sizes(low, op, [{}])
+    low.define(op.outputs[0], narrowed(low, view, out) if is_half(out) else view)
+
+
+def _places(
+    low: Lowering, op: Op, names: tuple[str, ...], i: int, size: int, length: int
+) -> tuple[View, Size | None, int]:
+    """(the positions of a slice along an axis, their number if only the run tells it, the check of their range).
+
+    names: starts, ends and steps. i: of the axis among those that are sliced. size: of the axis. length: of the slice,
+    -1 if only the run tells it.
+    """
+    key = (names, i, size, length)
+    if key not in low.slices:  # slices with the same ends have the same size
+        low.slices[key] = _new_places(low, op, names, i, size, length)
+    check = low.shared.check("index_out_of_range", f"a slice leaves its axis of size {size}", op.location)
+    return *low.slices[key], check
+
+
+def _new_places(
+    low: Lowering, op: Op, names: tuple[str, ...], i: int, size: int, length: int
+) -> tuple[View, Size | None]:
+    of = Maker(low)
+    number = lambda n: of.number(n, "int64")
+    start, end, step = (_element(low, low.entry(n), i) for n in names)
+    of.check(of("not_equal", step, number(0)), "division_by_zero", "a step must not be 0", op.location)
+    ahead = of("greater_than", step, number(0))
+    start, end = (of.where(of("less_than", v, number(0)), of.add(v, number(size)), v) for v in (start, end))
+    start = of("minimum", of("maximum", start, number(0)), of.where(ahead, number(size), number(size - 1)))
+    end = of("minimum", of("maximum", end, of.where(ahead, number(0), number(-1))), number(size))
+    count = of("maximum", of("neg", of("floor_div", of("sub", start, end), step)), number(0))
+    if length != -1:
+        message = f"a slice has another size than {length}"
+        of.check(of("equal", count, number(length)), "shape_mismatch", message, op.location)
+        return low.dense(of.add(start, of.mul(positions((length,)), step))), None
+    open_size = Size(in_blocks(size), low.dense(count))
+    places = of.add(start, of.mul(positions((open_size.bound,)), step))
+    return low.dense(masked(low, places, {0: open_size}, 0)), open_size
+
+
+def _element(low: Lowering, entry: Entry, i: int) -> Entry:
+    """Element i of a vector."""
+    if isinstance(entry, Uniform):
+        return replace(entry, shape=())
+    view = low.stored(entry)
+    return replace(view, shape=(), strides=(), offset=view.offset + i * view.strides[0])
