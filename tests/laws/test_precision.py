@@ -200,6 +200,12 @@ LARGE: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
     ("a matrix of norm 1", "spectral_norm", (30 * spread((12, 60)), np.ones(12), np.ones(60)), {}),
     ("a cosine of long vectors", "cos_sim", (100 * ROWS, 100 * ROWS[::-1].copy()), {}),
     ("parameters that hardly move", "adam", (*(np.full(4, 1e-3),) * 2, *(np.full(4, 1e-3),) * 2, np.array(9)), {}),
+    (
+        "a mean that hardly moves",
+        "adam",
+        (np.ones(4), np.full(4, 8.0), *(np.zeros(4),) * 2, np.array(0)),
+        {"beta2": 0.999995, "learning_rate": 0.5},
+    ),
 ]
 
 

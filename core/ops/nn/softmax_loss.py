@@ -55,7 +55,7 @@ def softmax(x, *, axis: int = -1):
     if x.shape[at] == 0:
         return assign(x)
     e = exp(_shifted(x, at))
-    return e / reduce_sum(e, axes=(at,), keepdims=True)
+    return e * (1.0 / reduce_sum(e, axes=(at,), keepdims=True))  # a division for each row, not for each element
 
 
 @softmax.vjp

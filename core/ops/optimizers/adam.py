@@ -34,9 +34,14 @@ class Moments(AttrGroup):
 LAMB = Moments(epsilon=1e-6)
 
 
-def _left(beta: float, count, dtype: str):
-    """``1 - beta ** count``, computed in float64: a 16-bit float would round 0.999 to 1, and the result to 0."""
-    return cast(1.0 - pow_(full_like(count, value=beta), count), dtype=dtype)
+def _left(beta: float, count):
+    """``1 - beta ** count``; count is a float64, since a 16-bit float would round 0.999 to 1, and the result to 0."""
+    return 1.0 - pow_(full_like(count, value=beta), count)
+
+
+def _corrected(mean, beta: float, count):
+    """``mean / (1 - beta ** count)``, as a product: divisions of all elements would take most of the time of a step."""
+    return mean * cast(1.0 / _left(beta, count), dtype=mean.dtype)
 
 
 def _means(gradient, first, second, step, moments):
@@ -51,8 +56,8 @@ def _means(gradient, first, second, step, moments):
 def _adam(gradient, first, second, step, moments):
     """Adam's move before the learning rate multiplies it, then the new slots."""
     first, second, step, count = _means(gradient, first, second, step, moments)
-    mean, square = first / _left(moments.beta1, count, first.dtype), second / _left(moments.beta2, count, second.dtype)
-    return mean / (sqrt(square) + moments.epsilon), first, second, step
+    mean, mean_square = _corrected(first, moments.beta1, count), _corrected(second, moments.beta2, count)
+    return mean / (sqrt(mean_square) + moments.epsilon), first, second, step
 
 
 @optimizer
@@ -116,7 +121,7 @@ def adamax(
     step = increment(step)
     first = first * moments.beta1 + gradient * (1.0 - moments.beta1)
     largest = maximum(abs_(gradient), largest * moments.beta2 + moments.epsilon)
-    mean = first / _left(moments.beta1, cast(step, dtype="float64"), first.dtype)
+    mean = _corrected(first, moments.beta1, cast(step, dtype="float64"))
     return parameter - mean * learning_rate / largest, first, largest, step
 
 
@@ -138,11 +143,9 @@ def nadam(
     """
     gradient = penalties.added(parameter, gradient)
     first, second, step, count = _means(gradient, first, second, step, moments)
-    dtype = parameter.dtype
-    mean = first * moments.beta1 / _left(moments.beta1, count + 1.0, dtype) + gradient * (1.0 - moments.beta1) / _left(
-        moments.beta1, count, dtype
-    )
-    root = sqrt(second / _left(moments.beta2, count, dtype))
+    mean = _corrected(first * moments.beta1, moments.beta1, count + 1.0)
+    mean = mean + _corrected(gradient * (1.0 - moments.beta1), moments.beta1, count)
+    root = sqrt(_corrected(second, moments.beta2, count))
     return parameter - mean * learning_rate / (root + moments.epsilon), first, second, step
 
 
@@ -165,18 +168,17 @@ def radam(
     """
     gradient = penalties.added(parameter, gradient)
     first, second, step, count = _means(gradient, first, second, step, moments)
-    dtype = parameter.dtype
-    mean = first / _left(moments.beta1, count, dtype)
+    mean = _corrected(first, moments.beta1, count)
     top = 2.0 / (1.0 - moments.beta2) - 1.0
     move = mean
     if top > 5.0:  # r is never above top
-        left = _left(moments.beta2, count, "float64")
+        left = _left(moments.beta2, count)
         r = top - count * (1.0 - left) * 2.0 / left
         enough = greater_than(r, full_like(r, value=5.0))
         r = where(enough, r, full_like(r, value=6.0))
         rectified = sqrt((r - 4.0) * (r - 2.0) * (top / ((top - 4.0) * (top - 2.0))) / r)
-        root = sqrt(second / cast(left, dtype=dtype))
-        move = where(enough, mean * cast(rectified, dtype=dtype) / (root + moments.epsilon), mean)
+        root = sqrt(_corrected(second, moments.beta2, count))
+        move = where(enough, mean * cast(rectified, dtype=parameter.dtype) / (root + moments.epsilon), mean)
     return parameter - move * learning_rate, first, second, step
 
 
