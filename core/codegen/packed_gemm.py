@@ -49,8 +49,15 @@ FEW_STEPS, LONG_ROW, FEW_ROWS = 64, 2**11, 12
 few of them at a time are faster, in all arrays that an epilogue writes: the processor fetches each ahead.
 """
 
-USES = 4
-"""Fewest vectors of sums that a packed number of a is used for."""
+USES_BY_ROWS, USES_BY_COLUMNS = 32, 4
+"""Fewest vectors of sums that a packed number of a is used for, if a is stored by rows, which a tile can read in place
+from end to end, and if it is stored by columns.
+"""
+
+SPANS = 2**18
+"""Fewest bytes of an a stored by columns that the tiles of all panels step over, if its rows are packed: the nearest
+cache and the TLB keep the lines of a shorter way for the next tile.
+"""
 
 BAND = 128
 """Rows that a band should have at least, if there are parts enough for all threads."""
@@ -141,17 +148,24 @@ class PackedGemm:
     @property
     def packs_rows(self) -> bool:
         """Whether rows of a are packed too: if each of their numbers is used often enough."""
-        vectors = self.group * self.tile[1] // lanes(self.dtype)
-        return vectors >= USES and self.m > self.tile[0] and 1 in self.a
+        if self.m <= self.tile[0] or 1 not in self.a:
+            return False
+        uses = self.group * self.tile[1] // lanes(self.dtype)
+        if self.a[1] == 1:
+            return uses >= USES_BY_ROWS
+        span = self.depth * self.a[1] * itemsize(self.dtype)
+        return uses >= USES_BY_COLUMNS and self.group * span >= SPANS
 
     @property
     def block(self) -> int:
-        """Rows of a that are packed together: whole tiles."""
+        """Rows of a whose products with all panels of a group follow each other: whole tiles."""
         rows = self.tile[0]
         if self.k <= FEW_STEPS and self.n * itemsize(self.dtype) >= LONG_ROW:
             written = sum(each.written and each.inner == 1 for each in self.then.operands) if self.then else 0
             tiles = max(1, FEW_ROWS // (rows * max(written, 1)))
             return min(self.height, tiles * rows)
+        if not self.packs_rows:
+            return self.height
         tiles = max(1, ROWS_BYTES // (rows * self.depth * itemsize(self.dtype)))
         return min(self.height, tiles * rows)
 

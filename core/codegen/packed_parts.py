@@ -82,12 +82,10 @@ class _Part:
         with f.loop(I64(0), I64(p.k), p.depth, polls=True) as k:
             count = f.intrinsic("smin", f.binary("sub", I64(p.k), k), I64(p.depth))
             self._pack(k, count)
-            if self.rows is None:
-                self._each_panel(lambda panel: panel.tiles(k, count, self.first, self.end))
-                return
             with f.loop(self.first, self.end, p.block, polls=True) as first:
                 end = f.intrinsic("smin", f.binary("add", first, I64(p.block)), self.end)
-                pack_rows(self.module, f, p, self.rows, (k, count), (first, end))
+                if self.rows is not None:
+                    pack_rows(self.module, f, p, self.rows, (k, count), (first, end))
                 self._each_panel(lambda panel: panel.tiles(k, count, first, end))
 
     def _pack(self, k: IRValue, count: IRValue) -> None:

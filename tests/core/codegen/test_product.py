@@ -85,7 +85,8 @@ def test_groups_of_panels_blocks_of_rows_and_threads_change_no_bit(m, k, n, dtyp
         for group, rows, uses, threads in ((1, 1, 999, 1), (1, 1, 0, 1), (2**16, 2**14, 0, 1), (2**20, 2**18, 4, 3)):
             monkeypatch.setattr(packed_gemm, "GROUP_BYTES", group)
             monkeypatch.setattr(packed_gemm, "ROWS_BYTES", rows)
-            monkeypatch.setattr(packed_gemm, "USES", uses)
+            for name, least in (("USES_BY_ROWS", uses), ("USES_BY_COLUMNS", uses), ("SPANS", 0)):
+                monkeypatch.setattr(packed_gemm, name, least)
             c, c_view = matrix((m, n), dtype, False)
             module = Module()
             function = product_function(module, Gemm(a_view, b_view, c_view), threads)
@@ -128,7 +129,7 @@ def test_a_product_with_one_panel_has_a_part_for_each_thread():
 def test_products_of_other_sizes_share_the_functions_for_their_tiles_and_squares(turned_a, turned_b):
     module = Module()
     counts = []
-    for m, k, n in ((192, 256, 192), (384, 128, 960), (576, 1024, 384)):
+    for m, k, n in ((192, 256, 576), (384, 128, 960), (576, 1024, 768)):
         a, b, c = (matrix(*each)[1] for each in (((m, k), "float32", turned_a), ((k, n), "float32", turned_b),
                                                  ((m, n), "float32", False)))  # fmt: skip
         before = len(module.functions)
