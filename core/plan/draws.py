@@ -108,4 +108,4 @@ def drawn(low: Lowering, op: Op, shape: tuple[int, ...], dtype: str, first: int 
 
 def _has_key(op: Op) -> bool:
     """Whether the op has an input for the key: ops that take an array have it in front."""
-    return len(op.inputs) > (op.type.endswith("_like") or op.type == "bernoulli")
+    return len(op.inputs) > (op.type.endswith("_like") or op.type in ("bernoulli", "multinomial"))

@@ -323,7 +323,7 @@ def multinomial(xp, p, key=None, *, num_samples: Size = 1, replacement: bool = F
         raise ExecutionError("probabilities must be finite and not negative", "bad_probability")
     if usable < (min(num_samples, 1) if replacement else num_samples):
         raise ExecutionError(
-            f"cannot draw {num_samples} positions: a row has only {usable} with a probability above 0",
+            f"cannot draw {num_samples} positions: too few in a row have a probability above 0",
             "bad_probability",
         )
     shape = (*p.shape[:-1], num_samples)

@@ -1,0 +1,74 @@
+"""Positions drawn with given probabilities."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from core.ir import Op
+from core.plan.compose import Maker
+from core.plan.data import Kernel, View
+from core.plan.draws import drawn
+from core.plan.entries import Entry, Uniform, positions
+from core.plan.geometry import Order, Scan
+from core.plan.lowering import Lowering, lowers
+from core.plan.ragged import taken
+from core.plan.shapes import reshaped
+from core.plan.unsupported import Unsupported
+
+__all__: list[str] = []
+
+LAST = frozenset({1})
+
+
+@lowers("multinomial")
+def lower_multinomial(low: Lowering, op: Op) -> None:
+    of, p, count = Maker(low), low.entry(op.inputs[0]), op.attrs["num_samples"]
+    rows, n = math.prod(p.shape[:-1]), p.shape[-1]
+    if 0 in (rows, n, count):
+        raise Unsupported("no positions, or none to draw")
+    weights = of.cast(reshaped(low, p, (rows, n)), "float64")
+    zero = of.number(0.0)
+    fine = of("logical_and", of("greater_equal", weights, zero), of("isfinite", weights))
+    of.check(fine, "bad_probability", "probabilities must be finite and not negative", op.location)
+    possible = of("greater_than", weights, zero)
+    enough = of.number(1 if op.attrs["replacement"] else count, "int64")
+    usable = of.reduce("sum", of.cast(possible, "int64"), LAST)
+    message = f"cannot draw {count} positions: too few in a row have a probability above 0"
+    of.check(of("greater_equal", usable, enough), "bad_probability", message, op.location)
+    if op.attrs["replacement"]:
+        found = _inverted(low, op, weights, drawn(low, op, (rows, count), "float64"))
+    else:
+        found = _first(low, op, weights, possible, drawn(low, op, (rows, n), "float64"))
+    low.define(op.outputs[0], reshaped(low, found, low.type(op.outputs[0]).shape))
+
+
+def _inverted(low: Lowering, op: Op, weights: Entry, unit: Entry) -> Entry:
+    """The position of each number in [0, 1) of `unit` [rows, count] in the running sums of `weights` [rows, n]."""
+    of, (rows, n) = Maker(low), weights.shape
+    shares = low.dense(of("div", weights, of.reduce("max", weights, LAST)))
+    total = low.allocate((rows, n), "float64")
+    low.add(Kernel("scan", Scan("sum", "float64", rows, n, 1), (shares, total), location=op.location))
+    end = replace(total, shape=(rows, 1), strides=(n, 1), offset=total.offset + n - 1)
+    # rounding may give the end of the row, which lies in the share of no position
+    number = of("minimum", of.mul(unit, end), of.mul(end, of.number(1.0 - 2.0**-53)))
+    flat, row = replace(total, shape=(rows * n,), strides=(1,)), positions((rows, 1), (n, 0))
+    place: Entry = Uniform(0, "int64", unit.shape)  # the number of sums that are not above, from its highest bit on
+    for bit in reversed(range((n - 1).bit_length())):
+        further = of.add(place, of.number(2**bit, "int64"))
+        before = of("minimum", of("sub", further, of.number(1, "int64")), of.number(n - 1, "int64"))
+        sums = taken(low, op, flat, of.add(before, row), "a position is out of range")
+        place = of.where(of("less_equal", sums, number), further, place)
+    return place
+
+
+def _first(low: Lowering, op: Op, weights: Entry, possible: Entry, unit: Entry) -> View:
+    """The positions in each row with the largest logarithms of weights plus Gumbel noise, all different."""
+    of, (rows, n) = Maker(low), weights.shape
+    uniform = of("neg", of("log1p", of("neg", unit)))
+    noise = of("neg", of("log", of.add(uniform, of.number(2.0**-60))))
+    score = of.add(of("log", of.where(possible, weights, of.number(1.0))), noise)
+    falling = low.dense(of.where(possible, of("neg", score), of.number(math.inf)))
+    order = low.allocate((rows, n), "int64")
+    low.add(Kernel("order", Order("float64", rows, n, 1), (falling, order), location=op.location))
+    return replace(order, shape=(rows, op.attrs["num_samples"]))
