@@ -44,8 +44,8 @@ From ops to instructions:
     partition     regions of generated code, and the single ops between them
 
 Lowerings, one family of ops in each file: shapes, movement, constants, draws, sampling, reduce, moments, selecting,
-ordered, scaling, linear, einsum, factors, spectra, fourier, convolution, windows, pooling, indexing, segments, merging, ragged,
-lattices, by_data, dynamic_slices, checked, loops, branches, stacks, tensor_arrays.
+ordered, scaling, linear, einsum, factors, spectra, fourier, convolution, windows, pooling, indexing, segments,
+merging, ragged, lattices, by_data, dynamic_slices, checked, loops, branches, stacks, tensor_arrays.
 
 Fusion:
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from core.ir import Op
@@ -13,6 +14,7 @@ from core.plan.geometry import Order, Scan
 from core.plan.indexing import in_range
 from core.plan.lookups import RegionBins, Search
 from core.plan.lowering import Lowering, lowers
+from core.plan.ordered import order_of
 from core.plan.ragged import running_total, taken
 from core.plan.selecting import first_position
 from core.plan.shapes import reshaped, transposed
@@ -140,7 +142,7 @@ def lower_mode_position(low: Lowering, op: Op) -> None:
     others = [i for i in range(rank) if i != axis]
     size, count = x.shape[axis], math.prod(x.shape[i] for i in others)
     given = low.dense(reshaped(low, transposed(x, (*others, axis)), (count, size)))
-    number, row = (lambda n: of.number(n, "int64")), positions((count, 1), (size, 0))
+    row = positions((count, 1), (size, 0))
     last = frozenset({1})
     message = "a position is out of range"
 
@@ -150,20 +152,29 @@ def lower_mode_position(low: Lowering, op: Op) -> None:
     order = low.allocate((count, size), "int64")
     low.add(Kernel("order", Order(given.dtype, count, size, 1), (given, order), location=op.location))
     ordered = at(given, order)
-    begins = low.allocate((count, size), "int64")
-    low.copy(Uniform(0, "int64", ()), begins)
-    if size > 1:
-        before, after = (replace(ordered, shape=(count, size - 1), offset=ordered.offset + i) for i in (0, 1))
-        step = of.where(of("not_equal", after, before), positions((count, size - 1), (0, 1), 1), number(0))
-        low.copy(step, replace(begins, shape=(count, size - 1), offset=1))
-    start = low.allocate((count, size), "int64")
-    low.add(Kernel("scan", Scan("argmax", "int64", count, size, 1), (begins, start), location=op.location))
+    start = _starts(low, op, ordered, lambda before, after: of("not_equal", after, before))
     length = of("sub", positions((count, size), (0, 1)), start)
     longest = first_position(of, of("equal", length, of.reduce("max", length, last)), last)
     kept = tuple(x.shape[i] for i in others)
     found = reshaped(low, at(order, at(start, longest)), (*kept, 1))
     back = (*range(axis), rank - 1, *range(axis, rank - 1))
     low.define(op.outputs[0], reshaped(low, transposed(found, back), out.shape))
+
+
+def _starts(low: Lowering, op: Op, ordered: View, differ: Callable[[Entry, Entry], Entry]) -> View:
+    """For each element of ordered rows, the position in its row of the first element that equals it.
+
+    differ: whether an element differs from the one before it.
+    """
+    of, (count, size) = Maker(low), ordered.shape
+    begins, start = (low.allocate((count, size), "int64") for _ in range(2))
+    low.copy(Uniform(0, "int64", ()), begins)
+    if size > 1:
+        before, after = (replace(ordered, shape=(count, size - 1), offset=ordered.offset + i) for i in (0, 1))
+        step = of.where(differ(before, after), positions((count, size - 1), (0, 1), 1), of.number(0, "int64"))
+        low.copy(step, replace(begins, shape=(count, size - 1), offset=1))
+    low.add(Kernel("scan", Scan("argmax", "int64", count, size, 1), (begins, start), location=op.location))
+    return start
 
 
 @lowers("roi_positions")
@@ -224,3 +235,40 @@ def lower_accuracy(low: Lowering, op: Op) -> None:
     total = of.cast(of.reduce("sum", of.cast(right, "int64"), frozenset({0})), "float64")
     share = of.cast(of("div", total, of.number(float(rows))), x.dtype)
     low.define(op.outputs[0], reshaped(low, share, ()))
+
+
+@lowers("auc")
+def lower_auc(low: Lowering, op: Op) -> None:
+    """A pair of a positive and a negative row counts 2 if the positive one is above, and 1 if they tie.
+
+    All pairs together count as many as there are, plus the negative rows below each positive one, minus the positive
+    rows below each negative one.
+    """
+    of, (x, label) = Maker(low), (low.entry(n) for n in op.inputs)
+    out, rows = low.type(op.outputs[0]), x.shape[0]
+    if rows == 0:
+        raise Unsupported("no rows")
+    given = low.stored(x)
+    if len(x.shape) == 2:
+        given = replace(given, shape=(rows,), strides=given.strides[:1], offset=given.offset + given.strides[1])
+    score = low.dense(of.cast(given, "float64"))
+    positive = of.cast(of("not_equal", reshaped(low, label, (rows,)), of.number(0, label.dtype)), "int64")
+    order, message = order_of(low, op, score), "a position is out of range"
+    score, positive = (taken(low, op, each, order, message) for each in (score, positive))
+    negative = of("sub", of.number(1, "int64"), positive)
+    row = reshaped(low, score, (1, rows))
+
+    def differ(before: Entry, after: Entry) -> Entry:  # NaN is above all numbers
+        return of("logical_and", of("not_equal", before, after), of("logical_not", of("isnan", before)))
+
+    start = reshaped(low, _starts(low, op, low.dense(row), differ), (rows,))
+    negatives_below = of("sub", running_total(low, op, negative), negative)
+    negatives_below = taken(low, op, negatives_below, start, message)
+    positives_below = of("sub", start, negatives_below)
+    gain = of("sub", of.mul(positive, negatives_below), of.mul(negative, positives_below))
+    gain, up, down = (of.reduce("sum", each, frozenset({0})) for each in (gain, positive, negative))
+    pairs = of.mul(up, down)
+    some = of("greater_than", pairs, of.number(0, "int64"))
+    whole = of.cast(of.mul(of.number(2, "int64"), of.where(some, pairs, of.number(1, "int64"))), "float64")
+    share = of("div", of.cast(of.add(gain, pairs), "float64"), whole)
+    low.define(op.outputs[0], reshaped(low, of.cast(of.where(some, share, of.number(0.0)), out.dtype), ()))

@@ -171,3 +171,16 @@ def test_division_and_shifts_of_integers_for_all_operands(dtype):
 
     agree(divided, [x, y], [y, np.where(x == 0, 1, x).astype(dtype)], [x, np.where(y == 1, 0, y).astype(dtype)])
     agree(shifted, [x, (np.arange(37) % (bits + 3)).astype(dtype)], [x, y])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 500])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_areas_under_curves_of_scores_with_ties_and_of_labels_of_one_kind(rows, dtype):
+    rng = np.random.default_rng(rows)
+    types = {"x": TensorType((rows,), dtype), "y": TensorType((rows, 2), dtype), "k": TensorType((rows, 1), "int32")}
+    block = with_ops(types, ("auc", "xk", {}), ("auc", "yk", {}))
+    labels = [rng.integers(0, 2, (rows, 1)) * 3, np.zeros((rows, 1)), np.ones((rows, 1))]
+    scores = rng.integers(0, 9, (2, rows)).astype(dtype)
+    odd = np.where(rng.random((2, rows)) < 0.5, rng.choice([np.nan, np.inf, -np.inf], (2, rows)), scores).astype(dtype)
+
+    agree(block, *([x, np.stack([x, y], 1), k.astype("int32")] for x, y in (scores, odd) for k in labels))
