@@ -37,6 +37,15 @@ def _transposes(rows: int, columns: int, terms: int) -> bool:
     return rows >= 16 and not packed_gemm.packs_any(rows, columns, terms, by_columns=True)
 
 
+def _turns(rows: int, columns: int, terms: int) -> bool:
+    """A result of few columns leaves lanes empty, and its rows take numbers from lines that lie far apart."""
+    return (
+        terms >= 64
+        and rows >= max(16, 2 * columns)
+        and not packed_gemm.packs_any(rows, columns, terms, by_columns=False)
+    )
+
+
 def _pairs(dtype: str, rows: int, columns: int, terms: int) -> bool:
     """A CPU with the instruction multiplies bfloat16 numbers twice as fast as float32 numbers."""
     return dtype == "bfloat16" and cpu().dots_bfloat16 and terms % 2 == 0 and packed_gemm.is_packed(rows, columns)
@@ -71,6 +80,7 @@ CPU_TARGET = Target(
         stores_result=packed_gemm.has_blocks,
         transposes=_transposes,
         transposes_invariant=True,
+        turns=_turns,
         pairs=_pairs,
         takes_pairs=packed_gemm.takes_pairs,
         in_passes=True,

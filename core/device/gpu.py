@@ -44,6 +44,7 @@ DEVICE_TARGET = replace(
         stores_result=lambda product: True,
         transposes=lambda rows, columns, terms: False,  # a product reads any strides through shared memory
         transposes_invariant=False,
+        turns=lambda rows, columns, terms: False,
         pairs=lambda dtype, rows, columns, terms: True,
         takes_pairs=lambda a, b: True,
         in_passes=True,

@@ -47,6 +47,9 @@ def lower_matmul(low: Lowering, op: Op) -> None:
     elif op.attrs["transpose_y"]:
         b = _transposed(b)
     turned = _turned_destination(low, op, a) if len(a.shape) == len(b.shape) and not half else None
+    if turned is None and _is_turned(low, op, a, b):
+        made = low.allocate(type.shape[::-1], type.dtype)
+        turned = replace(made, shape=type.shape, strides=made.strides[::-1])
     by_columns = turned is not None and turned.strides[-1] != 1
     if by_columns:
         a, b = _transposed(b), _transposed(a)
@@ -115,6 +118,16 @@ def _turned_destination(low: Lowering, op: Op, a: View) -> View | None:
         return None
     made = low.destination(name)
     return replace(made, shape=shape, strides=tuple(made.strides[i] for i in back))
+
+
+def _is_turned(low: Lowering, op: Op, a: View, b: View) -> bool:
+    """Whether the product is that of the transposed operands, because long rows of its first operand are columns."""
+    if len(a.shape) > 2 or len(b.shape) > 2 or is_half(low.type(op.inputs[0])) or low.product_limit is not None:
+        return False
+    by_columns = a.strides[0] == 1 and a.strides[1] > 1 and b.strides[1] == 1
+    (rows, terms), columns = a.shape, b.shape[1]
+    sums = op.outputs[0] in low.destinations.sums
+    return by_columns and not sums and low.target.products.turns(rows, columns, terms)
 
 
 def _is_outer(low: Lowering, op: Op) -> bool:

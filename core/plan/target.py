@@ -57,6 +57,8 @@ class ProductRules:
     transposes:           whether a second operand stored by columns is transposed before a product with so many rows
                           and columns of the result, and terms of each sum.
     transposes_invariant: whether such an operand is transposed once, before the loop, if no trip changes it.
+    turns:                whether a first operand stored by columns is the second one of the product of the transposes,
+                          whose result is then stored by columns; arguments as of `transposes`.
     pairs:                whether the generator multiplies 16-bit matrices [m, k] and [k, n] as they are, two numbers
                           along k at a time: (dtype, m, n, k). Others are widened to float32.
     takes_pairs:          whether it can do so with matrices of these strides.
@@ -73,6 +75,7 @@ class ProductRules:
     stores_result: Callable[[Gemm], bool]
     transposes: Callable[[int, int, int], bool]
     transposes_invariant: bool
+    turns: Callable[[int, int, int], bool]
     pairs: Callable[[str, int, int, int], bool]
     takes_pairs: Callable[[View, View], bool]
     in_passes: bool

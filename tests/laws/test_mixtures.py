@@ -86,7 +86,9 @@ def rare_forms(draw: random.Random, monkeypatch: pytest.MonkeyPatch) -> CpuBacke
     many = side_by_side.Limits(longest=1e18, heavy=0.0, gain=-math.inf)
     monkeypatch.setattr(side_by_side, "LIMITS", rare.choice((many, many, side_by_side.LIMITS)))
     backend = CpuBackend()
-    backend.target = replace(CPU_TARGET, stripes=limits, winograd=squares)  # type: ignore[misc]
+    turns = rare.choice((CPU_TARGET.products.turns, lambda rows, columns, terms: True))
+    products = replace(CPU_TARGET.products, turns=turns)
+    backend.target = replace(CPU_TARGET, stripes=limits, winograd=squares, products=products)  # type: ignore[misc]
     return backend
 
 

@@ -96,3 +96,23 @@ def test_a_loop_that_carries_a_transposed_product_agrees(reads):
     block = b.build(found[:2])
 
     agree(block, operands(block))
+
+
+@pytest.mark.parametrize("reader", ["result", "elementwise", "product", "all"])
+@pytest.mark.parametrize("terms, rows, columns", [(64, 16, 8), (300, 40, 3), (70, 2049, 5), (2000, 33, 2)])
+def test_a_narrow_product_of_a_transposed_matrix_is_that_of_the_transposes(terms, rows, columns, reader):
+    b = BlockBuilder()
+    x, y = (b.param(TensorType((terms, n), "float64")) for n in (rows, columns))
+    found = b.emit("matmul", x, y, transpose_x=True)
+    results = {
+        "result": [found],
+        "elementwise": [b.emit("tanh", found)],
+        "product": [b.emit("matmul", x, b.emit("tanh", found))],
+    }
+    results["all"] = [each for one in results.values() for each in one]
+    block = optimize(b.build(results[reader]))
+    plan = plan_block(block, CPU_TARGET)
+
+    first = next(each for each in plan.body.instructions if isinstance(each, Gemm))
+    assert first.c.shape == (columns, rows)
+    agree(block, operands(block))
