@@ -25,11 +25,14 @@ __all__ = ["Product", "gemm_function", "product_of"]
 DEPTH = 256
 """Steps along k in one block, whose sums are then added to the result. Rows of b and lines of a fit in the cache."""
 
-FAR_DEPTH = 32
-"""The same for a b that comes from far: as many rows as a processor fetches ahead at the same time. Even."""
+FAR_DEPTH = 16
+"""The same for a b that comes from far: a processor fetches so many rows ahead at the same time. Even."""
 
 FAR_ROW, FAR_BYTES = 2**11, 2**19
 """Bytes of a row, and of all rows, from which on b comes from far."""
+
+FAR_RESULTS = 2**18
+"""Bytes of results to which all blocks along k are added before other columns of a far b are read."""
 
 
 Range = tuple[IRValue, IRValue]
@@ -58,6 +61,11 @@ class Product:
         """Whether b comes from far."""
         row = self.b * itemsize(self.dtype)
         return row >= FAR_ROW and row * self.k >= FAR_BYTES and self.n > self.panel
+
+    @property
+    def together(self) -> int:
+        """Panels of a far b that are read together, for all steps along k: their results stay in the second cache."""
+        return max(1, FAR_RESULTS // (self.m * self.panel * itemsize(self.dtype)))
 
     @property
     def depth(self) -> int:
@@ -121,10 +129,17 @@ def gemm_function(name: str, p: Product) -> Function:
 
 def _write(f: Function, p: Product) -> None:
     first, end = f.param("first"), f.param("end")
-    rows, columns = (first, end), (I64(0), I64(p.n))
-    if p.far:
-        start, stop = (f.op(f"mul nsw {each}, {p.panel}", "int64") for each in (first, end))
-        rows, columns = (I64(0), I64(p.m)), (start, f.intrinsic("smin", stop, I64(p.n)))
+    if not p.far:
+        _block(f, p, (first, end), (I64(0), I64(p.n)))
+        return
+    with f.loop(first, end, p.together, polls=True) as panel:
+        last = f.intrinsic("smin", f.binary("add", panel, I64(p.together)), end)
+        start, stop = (f.op(f"mul nsw {each}, {p.panel}", "int64") for each in (panel, last))
+        _block(f, p, (I64(0), I64(p.m)), (start, f.intrinsic("smin", stop, I64(p.n))))
+
+
+def _block(f: Function, p: Product, rows: Range, columns: Range) -> None:
+    """Write these rows and columns of the result."""
     if p.depth < p.k and not p.accumulate:
         _clear(f, p, rows, columns)
     with f.loop(I64(0), I64(p.k), p.depth, polls=True) as k:

@@ -1,14 +1,12 @@
-"""Products of a few rows with a matrix: every number of the matrix is used only a few times.
+"""Products of a few rows with a matrix that is stored by columns: every number of it is used only a few times.
 
-If the matrix is stored by rows, vectors along its columns are added up, each times one number of the row. If it is
-stored by columns, the result is dot products of vectors that follow each other in memory; the lanes of several sums are
-added up together.
+The result is dot products of vectors that follow each other in memory. The lanes of several sums are added up together.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from core.codegen.denormals import vanishing
@@ -16,7 +14,7 @@ from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import lanes
 from core.codegen.polling import STOP_PARAM, product_polls
 from core.codegen.reductions import reduce_lanes
-from core.codegen.vector_slices import mask, slices_of, store_lanes
+from core.codegen.vector_slices import mask, store_lanes
 from core.plan.data import Gemm
 
 __all__ = ["Gemv", "gemv_function", "gemv_of", "sums_of_lanes"]
@@ -27,11 +25,10 @@ FEW = 16
 ROWS, COLUMNS, SUMS = 4, 4, 8
 """Rows and columns of dot products that are computed together; columns if there is one row."""
 
-VECTORS = 8
-"""Vectors of columns that are added up together: so many hide the latency of one addition."""
-
 DEPTH = 256
-"""Additions in sequence before a sum is added to a second one: rounding errors grow with the number of additions."""
+"""Additions in sequence before a sum is added to the result: rounding errors grow with the number of additions, and the
+second cache keeps the rows of a for so many steps.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +49,22 @@ class Gemv:
     vanishes: bool = False
 
     @property
-    def dots(self) -> bool:
-        """Whether b is stored by columns."""
-        return self.b[1] != 1 or self.n == 1
-
-    @property
     def width(self) -> int:
         """Lanes of a vector: no more than the shorter half of its elements are missing."""
-        width, along = lanes(self.dtype), self.k if self.dots else self.n
-        while width > 1 and width // 2 >= along:
+        width = lanes(self.dtype)
+        while width > 1 and width // 2 >= self.k:
             width //= 2
         return width
 
     @property
     def columns(self) -> int:
         """Columns of a part."""
-        if self.dots:
-            return SUMS if self.m == 1 else COLUMNS
-        return VECTORS * self.width
+        return SUMS if self.m == 1 else COLUMNS
+
+    @property
+    def depth(self) -> int:
+        """Steps along k in one block, whose sums are then added to the result."""
+        return DEPTH * self.width
 
     @property
     def parts(self) -> int:
@@ -89,9 +84,8 @@ def gemv_of(each: Gemm) -> Gemv | None:
         or each.a.dtype != each.c.dtype
     ):
         return None
-    by_rows = m == 1 and b[1] == 1 and n > 1
     by_columns = m < FEW and b[0] == 1 and (b[1] != 1 or n == 1) and (along == 1 or k == 1)
-    if not by_rows and not by_columns:
+    if not by_columns:
         return None
     return Gemv(m, n, k, (down, along), b, each.c.strides[-2], each.c.dtype, each.accumulate)
 
@@ -106,48 +100,57 @@ def gemv_function(name: str, p: Gemv) -> Function:
     f = Function(name, [*pointers, ("first", "int64"), ("end", "int64")])
     f.stop = f.param("stop") if polls else None
     with vanishing(f, p.vanishes):
-        block = _dots if p.dots else _rows
-        whole, rest = divmod(p.n, p.columns)
-        if whole:
-            end = f.intrinsic("smin", f.param("end"), I64(whole)) if rest else f.param("end")
-            with f.loop(f.param("first"), end, polls=True) as part:
-                block(f, p, f.op(f"mul nsw {part}, {p.columns}", "int64"), p.columns)
-        if rest:
-            with f.when(f.compare("icmp sgt", f.param("end"), I64(whole))):
-                block(f, p, I64(whole * p.columns), rest)
+        vectors = p.k // p.width * p.width
+        if p.k <= 2 * p.depth:
+            _columns(f, p, _Terms((I64(0), I64(vectors)), rest=True, adds=p.accumulate))
+        else:
+            _columns(f, p, _Terms((I64(0), I64(0)), rest=True, adds=p.accumulate))
+            with f.loop(I64(0), I64(vectors), p.depth, polls=True) as first:
+                last = f.intrinsic("smin", f.binary("add", first, I64(p.depth)), I64(vectors))
+                _columns(f, p, _Terms((first, last), rest=False, adds=True))
     return f
 
 
-def _rows(f: Function, p: Gemv, start: IRValue, columns: int) -> None:
-    """`columns` columns of the only row from `start`, of a b that is stored by rows."""
-    pieces = slices_of(columns, p.width)
-    b, c = f.at(f.param("b"), start, p.dtype), f.at(f.param("c"), start, p.dtype)
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """Some terms of all sums.
 
-    def products(k: IRValue) -> Iterator[tuple[IRValue, IRValue]]:
-        one = f.load(f.at(f.param("a"), f.op(f"mul nsw {k}, {p.a[1]}", "int64"), p.dtype), p.dtype)
-        row = f.at(b, f.op(f"mul nsw {k}, {p.b[0]}", "int64"), p.dtype)
-        for piece in pieces:
-            yield one, f.load(f.at(row, I64(piece.start), p.dtype), p.dtype, p.width, _mask(piece.count, p.width))
+    steps: the first one along k, and the one after the last: whole vectors.
+    rest:  whether the terms after all whole vectors are among them.
+    adds:  whether the sums are added to the result.
+    """
 
-    sums = _summed(f, p, len(pieces), p.k, 1, products)
-    for piece, total in zip(pieces, sums, strict=True):
-        _put(f, p, total, f.at(c, I64(piece.start), p.dtype), piece.count)
+    steps: tuple[IRValue, IRValue]
+    rest: bool
+    adds: bool
 
 
-def _dots(f: Function, p: Gemv, start: IRValue, columns: int) -> None:
-    """`columns` columns of all rows from `start`, of a b that is stored by columns."""
+def _columns(f: Function, p: Gemv, terms: _Terms) -> None:
+    """The columns of the parts of the function."""
+    whole, rest = divmod(p.n, p.columns)
+    if whole:
+        end = f.intrinsic("smin", f.param("end"), I64(whole)) if rest else f.param("end")
+        with f.loop(f.param("first"), end, polls=True) as part:
+            _dots(f, p, terms, f.op(f"mul nsw {part}, {p.columns}", "int64"), p.columns)
+    if rest:
+        with f.when(f.compare("icmp sgt", f.param("end"), I64(whole))):
+            _dots(f, p, terms, I64(whole * p.columns), rest)
+
+
+def _dots(f: Function, p: Gemv, terms: _Terms, start: IRValue, columns: int) -> None:
+    """`columns` columns of all rows from `start`."""
     rows = min(p.m, ROWS)
     whole = p.m // rows * rows
     if whole == rows:
-        _dots_of(f, p, I64(0), rows, start, columns)
+        _dots_of(f, p, terms, I64(0), rows, start, columns)
     else:
         with f.loop(I64(0), I64(whole), rows) as row:
-            _dots_of(f, p, row, rows, start, columns)
+            _dots_of(f, p, terms, row, rows, start, columns)
     if whole < p.m:
-        _dots_of(f, p, I64(whole), p.m - whole, start, columns)
+        _dots_of(f, p, terms, I64(whole), p.m - whole, start, columns)
 
 
-def _dots_of(f: Function, p: Gemv, row: IRValue, rows: int, start: IRValue, columns: int) -> None:
+def _dots_of(f: Function, p: Gemv, terms: _Terms, row: IRValue, rows: int, start: IRValue, columns: int) -> None:
     a = f.at(f.param("a"), f.op(f"mul nsw {row}, {p.a[0]}", "int64"), p.dtype)
     b = f.at(f.param("b"), f.op(f"mul nsw {start}, {p.b[1]}", "int64"), p.dtype)
     c = f.at(f.at(f.param("c"), f.op(f"mul nsw {row}, {p.c}", "int64"), p.dtype), start, p.dtype)
@@ -160,42 +163,21 @@ def _dots_of(f: Function, p: Gemv, row: IRValue, rows: int, start: IRValue, colu
         ours, theirs = vectors(a, p.a[0], rows), vectors(b, p.b[1], columns)
         return ((x, y) for x in ours for y in theirs)
 
-    whole = p.k // p.width * p.width
-    sums = _summed(f, p, rows * columns, whole, p.width, products)
-    if whole < p.k:
-        pairs = products(I64(whole), _mask(p.k - whole, p.width))
+    zero = f.splat(literal(0, p.dtype), p.width)
+    slots = [f.slot(p.dtype, p.width) for _ in range(rows * columns)]
+    for slot in slots:
+        f.write(zero, slot)
+    with f.loop(*terms.steps, p.width) as k:
+        for slot, (x, y) in zip(slots, products(k), strict=True):
+            f.write(f.fma(x, y, f.read(slot, p.dtype, p.width)), slot)
+    sums = [f.read(slot, p.dtype, p.width) for slot in slots]
+    left = p.k % p.width
+    if left and terms.rest:
+        pairs = products(I64(p.k - left), _mask(left, p.width))
         sums = [f.fma(x, y, total) for total, (x, y) in zip(sums, pairs, strict=True)]
     for i in range(rows):
         total = sums_of_lanes(f, sums[i * columns : (i + 1) * columns])
-        _put(f, p, total, f.at(c, I64(i * p.c), p.dtype), columns)
-
-
-def _summed(
-    f: Function, p: Gemv, count: int, end: int, step: int,
-    products: Callable[[IRValue], Iterable[tuple[IRValue, IRValue]]],
-) -> list[IRValue]:  # fmt: skip
-    """`count` sums of vectors over k from 0 to `end`. products: the two factors of each sum at k."""
-    zero = f.splat(literal(0, p.dtype), p.width)
-    sums = [f.slot(p.dtype, p.width) for _ in range(count)]
-
-    def stretch(first: IRValue, last: IRValue) -> list[IRValue]:
-        for slot in sums:
-            f.write(zero, slot)
-        with f.loop(first, last, step) as k:
-            for slot, (x, y) in zip(sums, products(k), strict=True):
-                f.write(f.fma(x, y, f.read(slot, p.dtype, p.width)), slot)
-        return [f.read(slot, p.dtype, p.width) for slot in sums]
-
-    if end <= 2 * DEPTH * step:
-        return stretch(I64(0), I64(end))
-    totals = [f.slot(p.dtype, p.width) for _ in range(count)]
-    for slot in totals:
-        f.write(zero, slot)
-    with f.loop(I64(0), I64(end), DEPTH * step, polls=True) as first:
-        last = f.intrinsic("smin", f.binary("add", first, I64(DEPTH * step)), I64(end))
-        for slot, more in zip(totals, stretch(first, last), strict=True):
-            f.write(f.binary("fadd", f.read(slot, p.dtype, p.width), more), slot)
-    return [f.read(slot, p.dtype, p.width) for slot in totals]
+        _put(f, p, total, f.at(c, I64(i * p.c), p.dtype), columns, terms.adds)
 
 
 def sums_of_lanes(f: Function, vectors: list[IRValue]) -> IRValue:
@@ -250,8 +232,8 @@ def _mask(count: int, width: int) -> IRValue | None:
     return mask(count, width) if width > 1 else None
 
 
-def _put(f: Function, p: Gemv, total: IRValue, address: IRValue, count: int) -> None:
+def _put(f: Function, p: Gemv, total: IRValue, address: IRValue, count: int, adds: bool) -> None:
     """Store the first `count` lanes of a sum to c, or add them to it."""
-    if p.accumulate:
+    if adds:
         total = f.binary("fadd", total, f.load(address, p.dtype, total.lanes, _mask(count, total.lanes)))
     store_lanes(f, total, address, count)

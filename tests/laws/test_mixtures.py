@@ -15,7 +15,7 @@ import pytest
 
 from core.autodiff.adjoint import vjp
 from core.codegen import backend as codegen_backend
-from core.codegen import cpu_target, gemm, packed_gemm, parallel, stripes
+from core.codegen import cpu_target, gemm, gemv, packed_gemm, parallel, stripes
 from core.codegen.backend import CpuBackend
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import optimize
@@ -64,6 +64,8 @@ def rare_forms(draw: random.Random, monkeypatch: pytest.MonkeyPatch) -> CpuBacke
     monkeypatch.setattr(gemm, "FAR_ROW", packing.choice((1, 1, 2**11)))
     monkeypatch.setattr(gemm, "FAR_BYTES", 1)
     monkeypatch.setattr(gemm, "FAR_DEPTH", packing.choice((2, 4, 32)))
+    monkeypatch.setattr(gemm, "FAR_RESULTS", packing.choice((1, 2**10, 2**18)))
+    monkeypatch.setattr(gemv, "DEPTH", packing.choice((1, 256)))
     monkeypatch.setattr(cpu_target, "PANELS", packing.choice((1, 1, 2**17)))
     monkeypatch.setattr(parallel, "LONG", draw.choice((1, 1, 10**5)))
     monkeypatch.setattr(parallel, "LONG_PRODUCT", draw.choice((1, 1, 10**6)))

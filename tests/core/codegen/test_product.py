@@ -27,7 +27,7 @@ FAR = [(2, 513, 1100), (8, 300, 640), (19, 260, 517), (23, 131, 1025), (40, 270,
 ROWS = [(1, 8, 64), (7, 600, 33), (63, 64, 65), (200, 17, 10), (5, 3, 1)]
 
 FEW = [(1, 1, 1), (1, 1, 2), (1, 40, 30), (1, 700, 300), (1, 3, 5), (3, 17, 13), (13, 20, 6), (1, 16400, 9),
-       (4, 129, 8), (15, 31, 63), (1, 128, 1)]  # fmt: skip
+       (4, 129, 8), (15, 31, 63), (1, 128, 1), (6, 8229, 7)]  # fmt: skip
 
 
 def matrix(shape: tuple[int, int], dtype: str, by_columns: bool) -> tuple[np.ndarray, View]:
@@ -47,6 +47,7 @@ def test_a_product_whose_second_operand_comes_from_far_equals_numpys(m, k, n, dt
     monkeypatch.setattr(gemm, "FAR_ROW", 1)
     monkeypatch.setattr(gemm, "FAR_BYTES", 1)
     monkeypatch.setattr(gemm, "FAR_DEPTH", 4)
+    monkeypatch.setattr(gemm, "FAR_RESULTS", 2**12)
     test_a_product_computed_in_parts_equals_numpys(m, k, n, dtype)
 
 
@@ -64,9 +65,9 @@ def test_a_product_computed_in_parts_equals_numpys(m, k, n, dtype):
         call = load(module.text(), symbols=module.symbols).function(
             function.name, *[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64
         )
-        starts = list(range(0, function.parts, function.unit or function.parts))
-        for start in sorted(starts, key=lambda at: at * 7 % 5):
-            end = min(start + (function.unit or function.parts), function.parts)
+        share = (function.unit or function.parts) * (1 if adds else 3)
+        for start in sorted(range(0, function.parts, share), key=lambda at: at * 7 % 5):
+            end = min(start + share, function.parts)
             call(a.ctypes.data, b.ctypes.data, c.ctypes.data, start, end)
 
         np.testing.assert_allclose(c, wanted, rtol=0, atol=(2e-5 if dtype == "float32" else 1e-13) * np.sqrt(k) * 5)
