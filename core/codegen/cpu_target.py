@@ -38,12 +38,9 @@ def _transposes(rows: int, columns: int, terms: int) -> bool:
 
 
 def _turns(rows: int, columns: int, terms: int) -> bool:
-    """A result of few columns leaves lanes empty, and its rows take numbers from lines that lie far apart."""
-    return (
-        terms >= 64
-        and rows >= max(16, 2 * columns)
-        and not packed_gemm.packs_any(rows, columns, terms, by_columns=False)
-    )
+    """A result of few columns would leave lanes empty, and its rows would take numbers from lines far apart."""
+    narrow = terms >= 64 and rows >= max(16, 2 * columns)
+    return narrow and not packed_gemm.packs_any(rows, columns, terms, by_columns=False)
 
 
 def _pairs(dtype: str, rows: int, columns: int, terms: int) -> bool:

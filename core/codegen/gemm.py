@@ -58,9 +58,9 @@ class Product:
 
     @property
     def far(self) -> bool:
-        """Whether b comes from far."""
+        """Whether b comes from far. Short rows, too, of the only row of a: threads can share no other parts of it."""
         row = self.b * itemsize(self.dtype)
-        return row >= FAR_ROW and row * self.k >= FAR_BYTES and self.n > self.panel
+        return (row >= FAR_ROW or self.m == 1) and row * self.k >= FAR_BYTES and self.n > self.panel
 
     @property
     def together(self) -> int:

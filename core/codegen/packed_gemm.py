@@ -55,8 +55,8 @@ from end to end, and if it is stored by columns.
 """
 
 SPANS = 2**18
-"""Fewest bytes of an a stored by columns that the tiles of all panels step over, if its rows are packed: the nearest
-cache and the TLB keep the lines of a shorter way for the next tile.
+"""An a that is stored by columns is packed if the tiles of all panels together step over so many bytes of it: the
+nearest cache and the TLB keep the lines of a shorter way.
 """
 
 BAND = 128
