@@ -19,6 +19,8 @@ __all__ = [
     "message_net",
     "padded_attention",
     "small_batch",
+    "softmax_regression",
+    "wide_output",
 ]
 
 
@@ -191,6 +193,34 @@ def padded_attention(batch: int = 8, queries: int = 64, keys: int = 200, width: 
     return made("padded_attention", loss, feeds, parameters)
 
 
+def softmax_regression(samples: int = 4096, inputs: int = 784, classes: int = 10) -> Workload:
+    """A linear model of many samples: its products have ten columns, and read all samples twice."""
+    rng = np.random.default_rng(27)
+    feeds = {"x": normal(rng, samples, inputs), "y": rng.integers(0, classes, samples)}
+    parameters = {"w": normal(rng, inputs, classes, scale=0.05), "b": zeros(classes)}
+
+    def loss(p: Symbols, given: Symbols) -> bp.Symbol:
+        return bp.softmax_with_cross_entropy(given["x"] @ p["w"] + p["b"], given["y"], reduction="mean")
+
+    return made("softmax_regression", loss, feeds, parameters)
+
+
+def wide_output(batch: int = 8, width: int = 512, classes: int = 50_000) -> Workload:
+    """A dense layer and a far wider one, for a few samples: the weights are read from memory."""
+    rng = np.random.default_rng(28)
+    feeds = {"x": normal(rng, batch, width), "y": rng.integers(0, classes, batch)}
+    parameters = {
+        "w": normal(rng, width, width, scale=width**-0.5),
+        "out": normal(rng, width, classes, scale=width**-0.5),
+    }
+
+    def loss(p: Symbols, given: Symbols) -> bp.Symbol:
+        logits = bp.tanh(given["x"] @ p["w"]) @ p["out"]
+        return bp.softmax_with_cross_entropy(logits, given["y"], reduction="mean")
+
+    return made("wide_output", loss, feeds, parameters)
+
+
 WORKLOADS = {
     "gpt_block": gpt_block,
     "lm_head": lm_head,
@@ -199,4 +229,6 @@ WORKLOADS = {
     "adam_small": adam_small,
     "small_batch": small_batch,
     "padded_attention": padded_attention,
+    "softmax_regression": softmax_regression,
+    "wide_output": wide_output,
 }

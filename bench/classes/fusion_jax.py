@@ -69,6 +69,14 @@ def padded_attention(p: Any, feeds: Any) -> Any:
     return jnp.square(x + mixed @ p["o"] - feeds["y"]).mean()
 
 
+def softmax_regression(p: Any, feeds: Any) -> Any:
+    return cross_entropy(feeds["x"] @ p["w"] + p["b"], feeds["y"])
+
+
+def wide_output(p: Any, feeds: Any) -> Any:
+    return cross_entropy(jnp.tanh(feeds["x"] @ p["w"]) @ p["out"], feeds["y"])
+
+
 LOSSES = {
     "gpt_block": gpt_block,
     "lm_head": lm_head,
@@ -77,4 +85,6 @@ LOSSES = {
     "adam_small": adam_small,
     "small_batch": small_batch,
     "padded_attention": padded_attention,
+    "softmax_regression": softmax_regression,
+    "wide_output": wide_output,
 }

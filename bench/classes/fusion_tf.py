@@ -72,6 +72,14 @@ def padded_attention(p: Any, feeds: Any) -> Any:
     return tf.reduce_mean(tf.square(x + product(mixed, p["o"]) - feeds["y"]))
 
 
+def softmax_regression(p: Any, feeds: Any) -> Any:
+    return cross_entropy(feeds["x"] @ p["w"] + p["b"], feeds["y"])
+
+
+def wide_output(p: Any, feeds: Any) -> Any:
+    return cross_entropy(tf.tanh(feeds["x"] @ p["w"]) @ p["out"], feeds["y"])
+
+
 LOSSES = {
     "gpt_block": gpt_block,
     "lm_head": lm_head,
@@ -80,4 +88,6 @@ LOSSES = {
     "adam_small": adam_small,
     "small_batch": small_batch,
     "padded_attention": padded_attention,
+    "softmax_regression": softmax_regression,
+    "wide_output": wide_output,
 }

@@ -72,6 +72,14 @@ def padded_attention(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
     return F.mse_loss(x + mixed.transpose(1, 2).reshape(batch, queries, width) @ p["o"], feeds["y"])
 
 
+def softmax_regression(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
+    return F.cross_entropy(torch.addmm(p["b"], feeds["x"], p["w"]), feeds["y"])
+
+
+def wide_output(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
+    return F.cross_entropy(torch.tanh(feeds["x"] @ p["w"]) @ p["out"], feeds["y"])
+
+
 LOSSES = {
     "gpt_block": gpt_block,
     "lm_head": lm_head,
@@ -80,4 +88,6 @@ LOSSES = {
     "adam_small": adam_small,
     "small_batch": small_batch,
     "padded_attention": padded_attention,
+    "softmax_regression": softmax_regression,
+    "wide_output": wide_output,
 }
