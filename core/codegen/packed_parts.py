@@ -1,10 +1,10 @@
-"""Large products of matrices: some columns of the result at a time, for which both operands are packed.
+"""Large products of matrices: some columns of the result at a time, for which the operands are packed.
 
 A panel of b has as many columns as a tile. It is copied so that the row that a tile reads in one step along k follows
 the row of the step before. In a large matrix these rows lie a page apart, and neither the caches nor the TLB keep much
 of them. A b that is stored by columns is transposed in registers on the way. The rows of a are packed for the same
-reason, a block of tiles at a time, if enough panels use them (Goto and van de Geijn 2008). The packed numbers lie on
-the stack of the thread, in that core's cache.
+reason, a block of tiles at a time, if enough panels use them (Goto and van de Geijn 2008); else tiles read them in
+place. The packed numbers lie on the stack of the thread, in that core's cache.
 
 A product of bfloat16 matrices takes two steps along k at once. The two numbers lie side by side in a row of a, and the
 panel is packed so too; a pair is an element, as long as a float32.
