@@ -4,8 +4,9 @@ For each step along k a tile multiplies some vectors of a row of b by one number
 packed, so the elements of a row of b must be adjacent; other products go to the BLAS (see `blas`), which packs.
 
 A large b with long rows comes from far: from the last cache, or from memory. A product reads some of these rows side by
-side, panel by panel, so that the processor fetches each of them ahead. Threads share the columns of b, so that one
-thread reads each number.
+side, panel by panel, so that the processor fetches each of them ahead; and only as many columns, before it starts with
+the next ones, as the second cache keeps results for. Threads share the columns of b, so that one thread reads each
+number.
 """
 
 from __future__ import annotations

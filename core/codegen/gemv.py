@@ -84,8 +84,8 @@ def gemv_of(each: Gemm) -> Gemv | None:
         or each.a.dtype != each.c.dtype
     ):
         return None
-    by_columns = m < FEW and b[0] == 1 and (b[1] != 1 or n == 1) and (along == 1 or k == 1)
-    if not by_columns:
+    by_columns = b[0] == 1 and (b[1] != 1 or n == 1)
+    if m >= FEW or not by_columns or (along != 1 and k > 1):
         return None
     return Gemv(m, n, k, (down, along), b, each.c.strides[-2], each.c.dtype, each.accumulate)
 

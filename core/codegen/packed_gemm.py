@@ -50,13 +50,13 @@ few of them at a time are faster, in all arrays that an epilogue writes: the pro
 """
 
 USES_BY_ROWS, USES_BY_COLUMNS = 32, 4
-"""Fewest vectors of sums that a packed number of a is used for, if a is stored by rows, which a tile can read in place
-from end to end, and if it is stored by columns.
+"""Fewest vectors of sums that use a packed number of a: for an a stored by rows, which tiles can also read in place
+from end to end, and for an a stored by columns.
 """
 
 SPANS = 2**18
-"""An a that is stored by columns is packed if the tiles of all panels together step over so many bytes of it: the
-nearest cache and the TLB keep the lines of a shorter way.
+"""An a stored by columns is packed only if the tiles of all panels together step over so many bytes of it: the nearest
+cache and the TLB keep the lines of a shorter way.
 """
 
 BAND = 128
@@ -147,7 +147,7 @@ class PackedGemm:
 
     @property
     def packs_rows(self) -> bool:
-        """Whether rows of a are packed too: if each of their numbers is used often enough."""
+        """Whether rows of a are packed too: if tiles use each number often, and would not find it near by in place."""
         if self.m <= self.tile[0] or 1 not in self.a:
             return False
         uses = self.group * self.tile[1] // lanes(self.dtype)

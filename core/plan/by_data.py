@@ -10,7 +10,7 @@ from core.ir import Op
 from core.plan.compose import Maker
 from core.plan.data import Kernel, View
 from core.plan.entries import Entry, Uniform, positions
-from core.plan.geometry import Order, Scan
+from core.plan.geometry import Scan
 from core.plan.indexing import in_range
 from core.plan.lookups import RegionBins, Search
 from core.plan.lowering import Lowering, lowers
@@ -149,8 +149,7 @@ def lower_mode_position(low: Lowering, op: Op) -> None:
     def at(values: View, place: Entry) -> View:
         return taken(low, op, replace(values, shape=(count * size,), strides=(1,)), of.add(place, row), message)
 
-    order = low.allocate((count, size), "int64")
-    low.add(Kernel("order", Order(given.dtype, count, size, 1), (given, order), location=op.location))
+    order = order_of(low, op, given)
     ordered = at(given, order)
     start = _starts(low, op, ordered, lambda before, after: of("not_equal", after, before))
     length = of("sub", positions((count, size), (0, 1)), start)

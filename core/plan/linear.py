@@ -121,7 +121,7 @@ def _turned_destination(low: Lowering, op: Op, a: View) -> View | None:
 
 
 def _is_turned(low: Lowering, op: Op, a: View, b: View) -> bool:
-    """Whether the product is that of the transposed operands, because long rows of its first operand are columns."""
+    """Whether to compute the transpose of the product: the first operand is stored by columns, the second is narrow."""
     if len(a.shape) > 2 or len(b.shape) > 2 or is_half(low.type(op.inputs[0])) or low.product_limit is not None:
         return False
     by_columns = a.strides[0] == 1 and a.strides[1] > 1 and b.strides[1] == 1

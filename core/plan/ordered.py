@@ -70,9 +70,9 @@ def lower_is_last(low: Lowering, op: Op) -> None:
 
 
 def order_of(low: Lowering, op: Op, x: View) -> View:
-    """The positions of the elements of a vector in ascending order; equal ones keep theirs."""
+    """The positions of the elements along the last axis in ascending order; equal ones keep theirs."""
     out = low.allocate(x.shape, "int64")
-    low.add(Kernel("order", Order(x.dtype, 1, x.shape[0], 1), (x, out), location=op.location))
+    low.add(Kernel("order", Order(x.dtype, *as_slabs(x.shape, -1)), (x, out), location=op.location))
     return out
 
 

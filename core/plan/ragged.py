@@ -140,9 +140,10 @@ def check_lengths(low: Lowering, op: Op, lengths: Entry, most: int, message: str
 
 
 def running_total(low: Lowering, op: Op, x: Entry) -> View:
-    """The sums of the elements so far of a vector of int64."""
-    given, out = low.dense(x), low.allocate(x.shape, "int64")
-    low.add(Kernel("scan", Scan("sum", "int64", 1, x.shape[0], 1), (given, out), location=op.location))
+    """The sums of the elements so far along the last axis."""
+    given, out = low.dense(x), low.allocate(x.shape, x.dtype)
+    spec = Scan("sum", x.dtype, math.prod(x.shape[:-1]), x.shape[-1], 1)
+    low.add(Kernel("scan", spec, (given, out), location=op.location))
     return out
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from core.ir import Op
 from core.plan.compose import Maker
-from core.plan.data import Kernel, View
+from core.plan.data import View
 from core.plan.draws import drawn
 from core.plan.entries import Entry, Uniform, positions
-from core.plan.geometry import Order, Scan
 from core.plan.lowering import Lowering, lowers
-from core.plan.ragged import taken
+from core.plan.ordered import order_of
+from core.plan.ragged import running_total, taken
 from core.plan.shapes import reshaped
 from core.plan.unsupported import Unsupported
 
@@ -46,14 +46,12 @@ def lower_multinomial(low: Lowering, op: Op) -> None:
 def _inverted(low: Lowering, op: Op, weights: Entry, unit: Entry) -> Entry:
     """The position of each number in [0, 1) of `unit` [rows, count] in the running sums of `weights` [rows, n]."""
     of, (rows, n) = Maker(low), weights.shape
-    shares = low.dense(of("div", weights, of.reduce("max", weights, LAST)))
-    total = low.allocate((rows, n), "float64")
-    low.add(Kernel("scan", Scan("sum", "float64", rows, n, 1), (shares, total), location=op.location))
+    total = running_total(low, op, of("div", weights, of.reduce("max", weights, LAST)))
     end = replace(total, shape=(rows, 1), strides=(n, 1), offset=total.offset + n - 1)
     # rounding may give the end of the row, which lies in the share of no position
     number = of("minimum", of.mul(unit, end), of.mul(end, of.number(1.0 - 2.0**-53)))
     flat, row = replace(total, shape=(rows * n,), strides=(1,)), positions((rows, 1), (n, 0))
-    place: Entry = Uniform(0, "int64", unit.shape)  # the number of sums that are not above, from its highest bit on
+    place: Entry = Uniform(0, "int64", unit.shape)  # how many sums are not above `number`, bit by bit from the highest
     for bit in reversed(range((n - 1).bit_length())):
         further = of.add(place, of.number(2**bit, "int64"))
         before = of("minimum", of("sub", further, of.number(1, "int64")), of.number(n - 1, "int64"))
@@ -64,11 +62,9 @@ def _inverted(low: Lowering, op: Op, weights: Entry, unit: Entry) -> Entry:
 
 def _first(low: Lowering, op: Op, weights: Entry, possible: Entry, unit: Entry) -> View:
     """The positions in each row with the largest logarithms of weights plus Gumbel noise, all different."""
-    of, (rows, n) = Maker(low), weights.shape
-    uniform = of("neg", of("log1p", of("neg", unit)))
-    noise = of("neg", of("log", of.add(uniform, of.number(2.0**-60))))
+    of = Maker(low)
+    exponential = of("neg", of("log1p", of("neg", unit)))
+    noise = of("neg", of("log", of.add(exponential, of.number(2.0**-60))))
     score = of.add(of("log", of.where(possible, weights, of.number(1.0))), noise)
-    falling = low.dense(of.where(possible, of("neg", score), of.number(math.inf)))
-    order = low.allocate((rows, n), "int64")
-    low.add(Kernel("order", Order("float64", rows, n, 1), (falling, order), location=op.location))
-    return replace(order, shape=(rows, op.attrs["num_samples"]))
+    order = order_of(low, op, low.dense(of.where(possible, of("neg", score), of.number(math.inf))))
+    return replace(order, shape=(order.shape[0], op.attrs["num_samples"]))
