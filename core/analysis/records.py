@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -11,7 +11,7 @@ from core.cost import nested_runs
 from core.ir.errors import Location, Place
 from core.plan.data import Sequence, Stack
 from core.plan.flow import Branch, Growing, Loop, Recording, Source
-from core.plan.growing import ArrayOp, ArrayWork, KeepArray
+from core.plan.growing import ArrayOp, ArrayWork, Flatten, KeepArray, MakeRuns
 from core.plan.plan import Plan
 
 __all__ = ["record_bytes"]
@@ -58,7 +58,7 @@ def record_bytes(plan: Plan, trips: int) -> int:
     for source in sources:
         kept = isinstance(source, Recording) and source.stack in arrays
         if not (kept or isinstance(source, Growing)):
-            longest = max(longest, trips if source.length is None else source.length)
+            longest = max(longest, _length([source], trips))
     elements = longest + writes  # any array may get all; only a write makes an array longer, by one element
     slots.update((stack, max(1, times * elements)) for stack, times in arrays.items())
     for stack, count in _recorded(plan.body, trips, 1, MappingProxyType({}), {}):
@@ -85,30 +85,63 @@ def _recorded(
 
     held: for each stack inside a recording, the trips of the loop that makes it: in its longest run, and in all runs.
     """
+
+    def slots(stack: Stack, longest: int, ever: int) -> int:
+        """The slots of a stack that gets at most `longest` at once, and `ever` in all runs."""
+        if not stack.kept:
+            return longest
+        most, all = held[stack]
+        return -(-ever * most // all) if all else 0
+
+    numbers: dict[Stack, tuple[int, int]] = {}  # of an array of runs: their most, and how many there ever are
     for each in body.instructions:
-        if isinstance(each, Loop):
-            place = _place(each.location)
+        place = _place(each.location)
+        if isinstance(each, MakeRuns):
+            if each.like is not None and each.like.stack in numbers:
+                longest, ever = numbers[each.like.stack]
+            else:
+                nest = _nest(each.order + 1, _length(each.sources, trips), times, place, outer)
+                longest, ever = nest.longest[nest.level], nest.total[nest.level] * nest.times
+            numbers[each.recording.stack] = longest, ever
+            yield each.recording.stack, slots(each.recording.stack, longest, ever)
+        elif isinstance(each, Flatten) and each.recording is not None:
+            nest = outer[place] if place is not None and place in outer else Nest(*_runs(1, trips), times)
+            yield each.recording.stack, nest.total[-1] * nest.times
+        elif isinstance(each, Loop):
             if each.length is not None:
                 nest = Nest((each.length,), (each.length,), times)
-            elif place is not None and place in outer:
-                nest = outer[place].inner
             else:
-                nest = Nest(*_runs(_depth(each), trips), times)
+                nest = _nest(_depth(each), _length((stack for stack, _ in each.over), trips), times, place, outer)
             ever = nest.total[nest.level] * nest.times
             longest = nest.longest[nest.level]
             for recording, _ in each.records:
                 if not isinstance(recording, Recording):
                     continue
-                if recording.stack.kept:
-                    most, all = held[recording.stack]
-                    yield recording.stack, -(-ever * most // all) if all else 0
-                else:
-                    yield recording.stack, longest
+                numbers[recording.stack] = longest, ever
+                yield recording.stack, slots(recording.stack, longest, ever)
+                if not recording.stack.kept:
                     held.update(dict.fromkeys(recording.inside, (longest, ever)))
             yield from _recorded(each.body, trips, ever, {**outer, place: nest} if place else outer, held)
         elif isinstance(each, Branch):
             for side in (each.yes, each.no):
                 yield from _recorded(side, trips, times, outer, held)
+
+
+def _length(sources: Iterable[Source], trips: int) -> int:
+    """The number of elements of equally long arrays, those of all runs: `trips` if it is not known of any of them."""
+    for source in sources:
+        while isinstance(source, Recording) and source.source is not None:
+            source = source.source
+        if source.length is not None:
+            return source.length
+    return trips
+
+
+def _nest(depth: int, trips: int, times: int, place: Place | None, outer: Nests) -> Nest:
+    """The nest of a loop at `place` whose length is not known."""
+    if place is not None and place in outer:
+        return outer[place].inner
+    return Nest(*_runs(depth, trips), times)
 
 
 def _runs(depth: int, trips: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

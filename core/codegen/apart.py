@@ -9,7 +9,7 @@ from collections.abc import Callable
 from core.codegen.llvm import Function
 from core.codegen.step_writer import StepWriter
 from core.plan.data import Sequence, Stack
-from core.plan.flow import Branch, Elements, Loop, Recording
+from core.plan.flow import Branch, Loop, Recording, Span
 from core.plan.growing import ArrayWork
 
 __all__ = ["NESTED", "write_apart"]
@@ -62,22 +62,30 @@ def write_apart(step: StepWriter, each: Loop | Branch, write: Callable[[], None]
         recordings[recording] = (f.read(words[2 * i], "int64"), f.read(words[2 * i + 1], "int64"))
 
 
-def _recordings_in(each: Loop | Branch) -> tuple[dict[Recording, None], dict[Stack, None]]:
+def _recordings_in(each: Loop | Branch) -> tuple[dict[Recording | Span, None], dict[Stack, None]]:
     """The recordings that `each` and the instructions inside read, and the stacks that they record to."""
-    read: dict[Recording, None] = {}
+    read: dict[Recording | Span, None] = {}
     stacks: dict[Stack, None] = {}
     left: list[Loop | Branch] = [each]
     for nested in left:  # the list grows during the loop
         bodies: tuple[Sequence, ...]
         if isinstance(nested, Loop):
             bodies = (nested.body,)
-            read.update((s, None) for s, _ in nested.over if isinstance(s, Recording))
+            touched = (*nested.over, *nested.records)
+            read.update((_places(s), None) for pair in touched for s in pair if isinstance(s, Recording | Span))
             for recording, _ in nested.records:
-                if not isinstance(recording, Elements):
+                if isinstance(recording, Recording):
                     stacks.update((s, None) for s in (recording.stack, *recording.inside))
         else:
             bodies = (nested.yes, nested.no)
         for work in (i for body in bodies for i in body.instructions if isinstance(i, ArrayWork)):
-            read.update((s, None) for s in work.sources if isinstance(s, Recording))
+            read.update((_places(s), None) for s in work.sources if isinstance(s, Recording | Span))
+            appended = getattr(work, "recording", None)
+            if appended is not None:
+                stacks[appended.stack] = None
         left += [inner for body in bodies for inner in body.instructions if isinstance(inner, Loop | Branch)]
     return read, stacks
+
+
+def _places(source: Recording | Span) -> Recording | Span:
+    return source.places if isinstance(source, Span) else source

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from core.codegen.array_parts import held, refusal_of
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.stack_memory import made_room
 from core.codegen.step_writer import StepWriter
-from core.codegen.tensor_arrays import held
 from core.plan.data import Gemm, Root, Sequence, Stack
-from core.plan.flow import Ahead, Branch, Elements, Growing, Hoisted, Loop, Recording, Source, State
-from core.runtime.control_words import STACK, STOPPED
+from core.plan.flow import Ahead, Branch, Elements, Growing, Hoisted, Loop, Recording, Source, Span, State
+from core.runtime.control_words import STOPPED
 
 __all__ = ["write_branch", "write_loop"]
 
@@ -80,7 +80,7 @@ def write_loop(step: StepWriter, each: Loop) -> None:
     for stack, element in each.over:
         _open_element(step, stack, element, at)
     for stack, element in each.records:
-        if isinstance(stack, Elements):
+        if not isinstance(stack, Recording):
             _open_element(step, stack, element, at)
     for hoisted in each.hoisted:
         _open_buffers(step, hoisted, _slot_of(f, hoisted, trip, each.reverse))
@@ -95,8 +95,8 @@ def write_loop(step: StepWriter, each: Loop) -> None:
     for hoisted in each.hoisted:
         _many(step, each, hoisted, trip, at)
     for recording, element in growing:
-        if isinstance(element, Recording):
-            start, count = step.recordings[element]
+        if not isinstance(element, Root):
+            start, count = step.recordings[element.places if isinstance(element, Span) else element]
             f.store(start, slots[recording])
             f.store(count, f.at(slots[recording], I64(8), "uint8"))
         cursor = step.cursor(recording.stack)
@@ -240,10 +240,10 @@ def _limits(step: StepWriter, each: Loop, trip: IRValue) -> None:
         f.store(I64(STOPPED), step.control("error"))
 
 
-def _open_element(step: StepWriter, stack: Source, element: Root | Recording, at: IRValue) -> None:
+def _open_element(step: StepWriter, stack: Source, element: Root | Recording | Span, at: IRValue) -> None:
     """Bind `element`, the body's name for element `at` of a stack."""
     f = step.f
-    if isinstance(stack, Elements | Growing):
+    if isinstance(stack, Elements | Growing | Span):
         assert isinstance(element, Root)
         step.roots[element] = f.at(held(step, stack)[0], f.binary("mul", at, I64(element.nbytes)), "uint8")
         return
@@ -263,7 +263,7 @@ def _new_slot(step: StepWriter, recording: Recording, start: IRValue, at: IRValu
     needed = f.binary("add", start, length) if length is not None else f.binary("add", slot, I64(1))
     nbytes = f.binary("mul", needed, I64(recording.stack.slot_bytes))
     entry = step.stack_entry(recording.stack)
-    refusal = I64(STACK - 2 * step.plan.stacks.index(recording.stack))
+    refusal = refusal_of(step, recording.stack)
     if recording.element is not None:  # a slot of a few words, once for each run of an inner loop: short code is better
         arguments = f"{entry}, {slot}, {nbytes}, {I64(recording.stack.slot_bytes)}, {f.param('control')}, {refusal}"
         return f.op(f"call ptr @slot({arguments})", "ptr")

@@ -12,7 +12,7 @@ from core.codegen.module import Module
 from core.codegen.timer import Timer
 from core.plan.arena import ArenaMap
 from core.plan.data import Gemm, Root, Rows, Sequence, Stack, View
-from core.plan.flow import Recording
+from core.plan.flow import Recording, Span
 from core.plan.plan import Plan
 from core.runtime.array_header import DATA_OFFSET
 from core.runtime.control_words import CONTROL
@@ -36,7 +36,7 @@ class StepWriter(ABC):
         self.module, self.f, self.plan, self.arena, self.threads = module, f, plan, arena, threads
         self.timer = timer
         self.roots: dict[Root, IRValue] = {plan.error.root: f.param("control")}
-        self.recordings: dict[Recording, tuple[IRValue, IRValue]] = {}
+        self.recordings: dict[Recording | Span, tuple[IRValue, IRValue]] = {}
         self.cursors: dict[Stack, IRValue] = {}
         self.given = {view.root: i for i, view in enumerate((*plan.params, *plan.results))}
 

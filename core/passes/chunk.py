@@ -106,7 +106,7 @@ def _split_stacks(
         stacks = [b.emit("array_chunks", s, order=order) for s in stacks]
     attrs = _attrs(op, inner, outs, order, carried=n + 1, counter=0)
     found = list(b.append(b.make("loop", trips, *state, *fixed, *stacks, **attrs)))
-    return [*found[: n + 1], *(b.emit("array_flatten", s) if order else s for s in found[n + 1 :])]
+    return [*found[: n + 1], *(b.emit("array_flatten", s, order=order) if order else s for s in found[n + 1 :])]
 
 
 def _runs(
@@ -147,7 +147,7 @@ def _runs(
     attrs = _attrs(op, inner, [go, following, *outs], order, carried=n + 3, captured=len(captured), counter=2)
     first = b.constant(1, "int64")
     found = list(b.append(b.make("loop", state[0], first, trips, *state, *captured, **attrs)))
-    return [*found[2 : n + 3], *(b.emit("array_flatten", s) if order else s for s in found[n + 3 :])]
+    return [*found[2 : n + 3], *(b.emit("array_flatten", s, order=order) if order else s for s in found[n + 3 :])]
 
 
 def _body(op: Op) -> BlockBuilder:

@@ -107,10 +107,15 @@ caller raises the error that the reference executor would have raised.
 A tensor array that a program writes is a stack, whose first slots are the elements, and a number of elements. A write
 changes it in place if no later op reads the old value, so a loop that appends an element on each trip copies nothing.
 
-Generated code cannot hold arrays without a largest size, dtypes that the target lacks, and tensor arrays of tensor
-arrays. For these `partition` splits a block into regions and single ops between them. Usually one region is the whole
-step. An op that the target has no code for (a transform, a long decomposition) is called from inside the region if the
-target can call back, and ends the region otherwise. `python -m bench.coverage` lists these ops with the reasons.
+An array of tensor arrays is one of runs: each slot refers to adjacent elements of an array. A loop under the memory
+policy "sqrt" or "binomial" runs over runs of its elements, and records its results at their places in one array if the
+number of elements is known. Sums of runs of different lengths, which are rare, are left to the reference executor when
+the code meets them.
+
+Generated code cannot hold arrays without a largest size, dtypes that the target lacks, and tensor arrays of other
+tensor arrays. For these `partition` splits a block into regions and single ops between them. Usually one region is the
+whole step. An op that the target has no code for (a transform, a long decomposition) is called from inside the region
+if the target can call back, and ends the region otherwise. `python -m bench.coverage` lists these ops with the reasons.
 """
 
 from core.plan.arena import ArenaMap, arrange

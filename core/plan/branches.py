@@ -8,7 +8,7 @@ from core.ir import Op, StackType
 from core.plan.data import Root, Stack, View
 from core.plan.data import Sequence as Instructions
 from core.plan.entries import Pattern, Uniform
-from core.plan.flow import Branch, Growing, Source, outer_roots
+from core.plan.flow import Branch, Growing, Source, filled_roots, outer_roots
 from core.plan.lowering import Lowering, lowers
 from core.plan.sized import adopt
 from core.plan.stacks import captured
@@ -48,7 +48,9 @@ def lower_if_else(low: Lowering, op: Op) -> None:
         carry(inner, [(returned[name], array) for name, array in arrays.items()])
         bodies.append(Instructions(inner.finish()))
         own |= inner.own
-    results = (*(t.root for t in targets.values()), *(array.count.root for array in arrays.values()))
+    filled = (root for body in bodies for root in filled_roots(body, own))
+    made = (*(t.root for t in targets.values()), *(array.count.root for array in arrays.values()))
+    results = tuple(dict.fromkeys((*made, *filled)))
     reached = dict.fromkeys(root for body in bodies for root in outer_roots(body, own))
     yes, no = bodies
     low.add(Branch(condition, yes, no, results, tuple(reached), location=op.location))

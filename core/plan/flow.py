@@ -11,14 +11,19 @@ __all__ = [
     "Ahead",
     "Branch",
     "Elements",
+    "Flattened",
     "Growing",
     "Hoisted",
     "Loop",
+    "Pending",
     "Placed",
     "Recording",
     "Source",
+    "Span",
     "State",
+    "filled_roots",
     "outer_roots",
+    "roots_of",
 ]
 
 
@@ -36,6 +41,7 @@ class Loop(Instruction):
     limits:    numbers of the checks for too many trips and too many ops.
     counter:   the state that counts the trips of the longer loop, if this loop is one run of a longer loop.
     outside:   roots that the body touches and does not own.
+    filled:    those among them that it writes: loops inside record to their places in these arrays.
     hoisted:   products that are computed every few trips, after the body.
     ahead:     products that are computed every few trips, before the body.
     """
@@ -43,13 +49,14 @@ class Loop(Instruction):
     body: Sequence
     states: tuple[State, ...]
     condition: bool
-    over: tuple[tuple[Source, Root | Recording], ...]
-    records: tuple[tuple[Recording | Elements, Root | Recording], ...]
+    over: tuple[tuple[Source, Root | Recording | Span], ...]
+    records: tuple[tuple[Recording | Elements | Span, Root | Recording | Span], ...]
     reverse: bool
     ops: int
     limits: tuple[int, int]
     counter: State | None = None
     outside: tuple[Root, ...] = ()
+    filled: tuple[Root, ...] = ()
     hoisted: tuple[Hoisted, ...] = ()
     ahead: tuple[Ahead, ...] = ()
 
@@ -65,15 +72,16 @@ class Loop(Instruction):
 
     def reads(self) -> Iterator[Root]:
         yield from (s.initial.root for s in self.states)
-        yield from (e.view.root for e, _ in self.over if isinstance(e, Elements))
-        yield from (e.count.root for e, _ in self.over if isinstance(e, Growing))
+        for stack, _ in self.over:
+            yield from roots_of(stack)
         yield from self.outside
 
     def writes(self) -> Iterator[Root]:
         for state in self.states:
             yield state.final.root
             yield from state.buffers
-        yield from (e.view.root for e, _ in self.records if isinstance(e, Elements))
+        yield from (e.view.root for e, _ in self.records if isinstance(e, Elements | Span))
+        yield from self.filled
         yield from (memory for each in self.joint for _, memory in each.kept)
 
 
@@ -81,7 +89,7 @@ class Loop(Instruction):
 class Branch(Instruction):
     """One of two lists of instructions, chosen by a bool.
 
-    results: the roots that both lists write.
+    results: the roots that they write and do not own.
     outside: roots that they touch and do not own.
     """
 
@@ -103,17 +111,27 @@ class Branch(Instruction):
 class Recording:
     """A stack value: the slots that one run of a loop filled.
 
-    element: a slot, if slots are stacks. length: number of slots, if known.
+    element: a slot, if slots are stacks.
+    length:  number of slots, if known.
+    loose:   whether nothing says that another stack of the same loop is equally long: `MakeRuns` made it, or it is a
+             run of such an array.
+    lent:    whether the slots refer to elements that other instructions wrote.
+    source:  the array that all runs together are, if it is one in memory.
+    order:   the order of `MakeRuns` if the runs have the lengths that it says, else 0.
     """
 
     stack: Stack
-    element: Recording | Elements | None = None
+    element: Recording | Elements | Span | None = None
     length: int | None = None
+    loose: bool = False
+    lent: bool = False
+    source: Source | None = None
+    order: int = 0
 
     @property
     def inside(self) -> Iterator[Stack]:
-        """The stacks that its slots refer to; they live as long as this one."""
-        if isinstance(self.element, Recording):
+        """The stacks that its slots refer to and that are written with it; they live as long as this one."""
+        if isinstance(self.element, Recording) and not self.lent:
             yield self.element.stack
             yield from self.element.inside
 
@@ -127,6 +145,28 @@ class Elements:
     @property
     def length(self) -> int:
         return self.view.shape[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """A stack value: adjacent elements of a dense array along its first axis; only the run tells which.
+
+    view: the whole array.
+    of:   a span at the same positions of another array; None if it has its own.
+    """
+
+    view: View
+    of: Span | None = None
+
+    @property
+    def places(self) -> Span:
+        """The span that has the positions."""
+        return self.of or self
+
+    @property
+    def length(self) -> None:
+        """The number of elements is known only during the run."""
+        return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,8 +200,30 @@ class Placed:
     index: View
 
 
-Source = Growing | Recording | Elements
+@dataclass(frozen=True, slots=True, eq=False)
+class Flattened:
+    """A tensor array of the elements of all `runs`, in order; see `growing.Flatten` for `like` and `order`."""
+
+    runs: Recording
+    like: Recording | None
+    order: int
+
+
+Pending = Placed | Flattened
+"""A tensor array that becomes one in memory only if an op needs it there (`tensor_arrays.moved`)."""
+
+Source = Growing | Recording | Elements | Span
 """A tensor array that an instruction reads."""
+
+
+def roots_of(source: Source) -> Iterator[Root]:
+    """The roots that a tensor array needs, but for the memory of stacks."""
+    if isinstance(source, Growing):
+        yield source.count.root
+    elif isinstance(source, Elements | Span):
+        yield source.view.root
+    elif isinstance(source.element, Recording | Span):
+        yield from roots_of(source.element)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -220,3 +282,9 @@ def outer_roots(body: Sequence, own: Collection[Root]) -> tuple[Root, ...]:
     """The roots that `body` reads or writes and that are not its `own`, each once."""
     touched = (root for each in body.instructions for root in (*each.reads(), *each.writes()))
     return tuple(dict.fromkeys(root for root in touched if root not in own))
+
+
+def filled_roots(body: Sequence, own: Collection[Root]) -> tuple[Root, ...]:
+    """The roots in the arena that loops in `body` record to and that are not its `own`, each once."""
+    nested = (root for each in body.instructions if isinstance(each, Loop | Branch) for root in each.writes())
+    return tuple(dict.fromkeys(root for root in nested if root not in own and root.place == "arena"))

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from core.plan.data import Instruction, Root, Sequence, Stack, View
-from core.plan.flow import Elements, Growing, Recording, Source
+from core.plan.flow import Growing, Recording, Source, roots_of
 
-__all__ = ["AddArrays", "ArrayOp", "ArrayWork", "KeepArray", "Kind"]
+__all__ = ["AddArrays", "ArrayOp", "ArrayWork", "Flatten", "KeepArray", "Kind", "MakeRuns"]
 
-Kind = Literal["clear", "copy", "put", "erase", "extend", "fit", "get", "join", "count", "same"]
+Kind = Literal["clear", "copy", "put", "erase", "extend", "fit", "get", "join", "count", "same", "alike"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,8 +37,10 @@ class ArrayWork(Instruction):
             yield self.source
 
     def reads(self) -> Iterator[Root]:
-        yield from (each.count.root for each in (self.target, *self.sources) if isinstance(each, Growing))
-        yield from (each.view.root for each in self.sources if isinstance(each, Elements))
+        if self.target is not None:
+            yield self.target.count.root
+        for each in self.sources:
+            yield from roots_of(each)
 
     def writes(self) -> Iterator[Root]:
         if self.target is not None:
@@ -58,6 +60,7 @@ class ArrayOp(ArrayWork):
           "join"   `value` becomes all elements of the source, then zeros.
           "count"  `value` becomes the number of elements of the source.
           "same"   the source and `other` must have equally many elements.
+          "alike"  they are arrays of runs, and their runs must have equally many elements too.
     check: number of its check. With it, "put" takes indices up to the length, "get" those below it, and "join" at most
            as many elements as `value` has rows; without it, "join" leaves further elements out. 0 for none.
     """
@@ -107,10 +110,73 @@ class AddArrays(ArrayWork):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeepArray(ArrayWork):
-    """Append the elements of the source to the stack of a recording, which an outer loop records in this trip."""
+    """Append the elements of the source to the stack of a recording, which an outer loop may record in this trip."""
 
     recording: Recording
 
     @property
     def stack(self) -> Stack:
         return self.recording.stack
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MakeRuns(ArrayWork):
+    """Divide the source into runs of adjacent elements, in order. A slot of the recording refers to one run.
+
+    like:  an array of as many runs, each as long as its own; None for runs k = 1, 2, ... of binom(k + order - 1, order)
+           elements, of which the last may be shorter.
+    exact: whether the source must have exactly as many elements as the runs of `like`, and not only so many.
+    check: number of the check for that; 0 without `like`.
+    """
+
+    recording: Recording
+    like: Recording | None
+    order: int = 0
+    exact: bool = False
+    check: int = 0
+
+    @property
+    def stack(self) -> Stack:
+        return self.recording.stack
+
+    @property
+    def sources(self) -> Iterator[Source]:
+        if self.source is not None:
+            yield self.source
+        if self.like is not None:
+            yield self.like
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flatten(ArrayWork):
+    """Copy the elements of all runs of the source, in order, to the target, to `value` or to the end of a recording.
+
+    like:  an array of runs: each run gets as many elements as the run of `like` at its position, the last ones zeros or
+           left out; and there are no more runs than those.
+    order: 0, or as `MakeRuns.order` says: each run gets as many elements as that, but the last one no more than it has.
+    value: further rows become zeros.
+    check: number of its check: there must be no more elements than rows of `value`. 0 leaves further elements out.
+    """
+
+    source: Recording
+    like: Recording | None
+    order: int
+    value: View | None = None
+    check: int = 0
+    recording: Recording | None = None
+
+    @property
+    def stack(self) -> Stack | None:
+        holder = self.target or self.recording
+        return None if holder is None else holder.stack
+
+    @property
+    def sources(self) -> Iterator[Source]:
+        yield self.source
+        if self.like is not None:
+            yield self.like
+
+    def writes(self) -> Iterator[Root]:
+        yield from ArrayWork.writes(self)
+        if self.value is not None:
+            yield self.value.root

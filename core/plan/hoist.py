@@ -31,7 +31,7 @@ from core.plan.data import (
     bytes_of,
     contiguous,
 )
-from core.plan.flow import Ahead, Branch, Elements, Hoisted, Loop
+from core.plan.flow import Ahead, Branch, Elements, Hoisted, Loop, Recording, Span
 from core.plan.growing import ArrayOp
 
 __all__ = ["hoist_products", "hoist_rows"]
@@ -44,7 +44,8 @@ def hoist_products(loop: Loop, own: Collection[Root], terms: int) -> Loop:
     terms: fewest terms of a sum, or rows of a result, that are worth a pass over the result or over a weight.
     """
     sums = {s.now for s in loop.states if s.now is s.following}
-    lasting = (*loop.over, *((s, e) for s, e in loop.records if isinstance(s, Elements)))  # a growing stack may move
+    fixed = ((s, e) for s, e in loop.records if not isinstance(s, Recording))  # a growing stack may move
+    lasting = (*loop.over, *fixed)
     elements = {e for _, e in lasting if isinstance(e, Root)}
     computed, changing = _computed(loop), _changing(loop, own)
     recorded = _only_written(loop) & elements
@@ -96,7 +97,7 @@ def hoist_rows(loop: Loop, counters: Collection[Root], own: Collection[Root], he
         for i in loop.body.instructions
         if isinstance(i, Gather) and i.index.root in counters and i.x.shape[0] == 1 and i.x.root not in changing
     }
-    elements = {e for s, e in loop.over if isinstance(s, Elements) and isinstance(e, Root)} - _written(loop)
+    elements = {e for s, e in loop.over if isinstance(s, Elements | Span) and isinstance(e, Root)} - _written(loop)
     computed = _computed(loop)
     ahead: dict[Gemm, Ahead] = {}
     begun: set[Root] = set()
@@ -199,8 +200,8 @@ def _renamed(each: Instruction, names: Mapping[Root, Root]) -> Instruction:
     if isinstance(each, ArrayOp):
         number, at = (view and next(iter(_views([view], names))) for view in (each.value, each.index))
         source = each.source
-        if isinstance(source, Elements):
-            source = Elements(next(iter(_views([source.view], names))))
+        if isinstance(source, Elements | Span) and source.view.root in names:
+            source = replace(source, view=next(iter(_views([source.view], names))))
         return replace(each, source=source, value=number, index=at)
     if not names.keys().isdisjoint((*each.reads(), *each.writes())):
         raise InternalError(f"cannot rename the buffers of {type(each).__name__}: it would use memory of another loop")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from core.ir import Block, Op, StackType, TensorType
 from core.ops.control.loop import loop_roles
 from core.plan.data import Root, Sequence, View, bytes_of, contiguous
-from core.plan.flow import Growing, Loop, Placed, State, outer_roots
+from core.plan.flow import Growing, Loop, Pending, State, filled_roots, outer_roots
 from core.plan.hoist import hoist_products, hoist_rows
 from core.plan.lowering import Lowering, lowers
 from core.plan.panels import with_panels
@@ -33,7 +33,7 @@ def lower_loop(low: Lowering, op: Op) -> None:
     if op.attrs["counter"] in fixed:
         raise Unsupported("a trip counter that never changes")
 
-    inner = Lowering(body, low.shared, outer=low)
+    inner = Lowering(body, low.shared, outer=low, loop=op)
     states: list[State] = []
     for i in moving:
         type = inner.type(body.params[i])
@@ -61,7 +61,7 @@ def lower_loop(low: Lowering, op: Op) -> None:
 
     lower_ops(inner)
     records = [
-        record(low, inner, output, name, root, length)
+        record(low, inner, output, name, root, length, [stack for stack, _ in over])
         for output, name, root in zip(op.outputs[n:], body.results[n:], slots, strict=True)
     ]
     carry(inner, [(body.results[i], array) for i, array in grown.items()])
@@ -82,6 +82,7 @@ def lower_loop(low: Lowering, op: Op) -> None:
         limits,
         state_of.get(op.attrs["counter"]),
         outer_roots(sequence, inner.own),
+        filled_roots(sequence, inner.own),
         location=op.location,
     )
     counters = {s.now for s, i in zip(states, moving, strict=True) if _counts(inner, body.params[i], body.results[i])}
@@ -94,7 +95,7 @@ def lower_loop(low: Lowering, op: Op) -> None:
         low.define(op.outputs[i], array)
     for i in fixed:
         adopt(low, low, op.inputs[i], op.outputs[i])
-        grows = isinstance(low.entry(op.inputs[i]), Growing | Placed)
+        grows = isinstance(low.entry(op.inputs[i]), Growing | Pending)
         low.define(op.outputs[i], change(low, op, op.inputs[i]) if grows else low.entry(op.inputs[i]))
     for name, (recording, _) in zip(op.outputs[n:], records, strict=True):
         low.define(name, recording)

@@ -17,6 +17,7 @@ from core.ir.registry import lookup
 from core.ops.common.types import as_dtype
 from core.plan.data import Instruction, Interpreted, Kernel, Root, Stack, View
 from core.plan.entries import Entry, Pattern, Uniform
+from core.plan.flow import Source, Span
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.plan import Check
 from core.plan.ranges import affine
@@ -26,7 +27,7 @@ from core.plan.target import Target
 from core.plan.unsupported import Unsupported
 from core.plan.uses import Uses
 
-__all__ = ["LOWERINGS", "Lowering", "Shared", "lowers"]
+__all__ = ["LOWERINGS", "Division", "Lowering", "Shared", "lowers"]
 
 LOWERINGS: dict[str, Callable[[Lowering, Op], None]] = {}
 """Type of an op -> the function that lowers it."""
@@ -42,14 +43,27 @@ def lowers(*names: str) -> Callable[[Callable[[Lowering, Op], None]], Callable[[
     return register
 
 
+@dataclass(frozen=True, slots=True)
+class Division:
+    """The runs that a loop runs over. low: the block of the loop. source, order: see `Recording`."""
+
+    low: Lowering
+    source: Source
+    order: int
+
+
 @dataclass(slots=True)
 class Shared:
-    """The parts of one plan that all its blocks add to. See `Plan`."""
+    """The parts of one plan that all its blocks add to. See `Plan`.
+
+    divided: a run that the body of a loop takes -> the runs of that loop.
+    """
 
     target: Target
     checks: list[Check] = field(default_factory=lambda: [Check("", "", None)])
     stacks: list[Stack] = field(default_factory=list)
     interpreted: list[Interpreted] = field(default_factory=list)
+    divided: dict[Span, Division] = field(default_factory=dict)
     error: View = field(default_factory=lambda: View(Root(8, "given", "error"), "int64", (), ()))
 
     def check(self, code: str, message: str, location: Location | None) -> int:
@@ -72,6 +86,7 @@ class Lowering(Storage):
     factored: variable -> its LU factors, as soon as an op has computed them (see `factors`).
     ahead:     variables whose values an earlier op computed (see `moments`).
     unneeded:  variables that nothing reads any more because of that.
+    first_stack: position of the first stack of the plan that belongs to an op of this block.
     row_orders: ids of rows of a table -> the kernel results that sort them (see `merging`).
     """
 
@@ -81,12 +96,16 @@ class Lowering(Storage):
         shared: Shared,
         wanted: Sequence[tuple[str, View]] = (),
         outer: Lowering | None = None,
+        loop: Op | None = None,
     ) -> None:
-        """wanted: (variable, its destination) pairs. outer: of the block around a loop's body."""
+        """wanted: (variable, its destination) pairs. outer, loop: the block around a loop's body, and the loop."""
         super().__init__(shared.target.rows, wanted, outer)
+        self.outer: Lowering | None = outer
         self.block = block
+        self.loop = loop
         self.types = {**block.types}
         self.shared = shared
+        self.first_stack = len(shared.stacks)
         self.target = shared.target
         self.uses = Uses(block)
         self.sizes: dict[str, dict[int, Size]] = {}

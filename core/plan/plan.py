@@ -9,12 +9,21 @@ from core.ir.errors import Location
 from core.plan.data import Interpreted, Sequence, Stack, View
 from core.plan.target import Target
 
-__all__ = ["Check", "Plan"]
+__all__ = ["NOT_COVERED", "Check", "Plan"]
+
+NOT_COVERED = "not_covered"
+"""Code of a check that fails if the values of a run need work that the generated code has not: no error of the client.
+
+The reference executor runs the block then.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A condition that generated code tests: the error if it does not hold, and the client's op it belongs to."""
+    """A condition that generated code tests: the error if it does not hold, and the client's op it belongs to.
+
+    code: of the error, or `NOT_COVERED`.
+    """
 
     code: str
     message: str

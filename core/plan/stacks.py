@@ -8,43 +8,47 @@ from dataclasses import replace
 from core.ir import Op, StackType
 from core.plan.data import Root, Stack, View, bytes_of, contiguous
 from core.plan.entries import Pattern, Uniform
-from core.plan.flow import Elements, Growing, Placed, Recording, Source
+from core.plan.flow import Elements, Growing, Pending, Recording, Source, Span
 from core.plan.growing import ArrayOp
-from core.plan.lowering import Lowering, lowers
-from core.plan.tensor_arrays import element_type, kept, moved
+from core.plan.lowering import Division, Lowering, lowers
+from core.plan.tensor_arrays import RECORD_BYTES, element_type, kept, kept_runs, moved
 from core.plan.unsupported import Unsupported
 
 __all__ = ["captured", "common_length", "element_of", "record", "slot_of"]
-
-RECORD_BYTES = 16
-"""Bytes of a slot that holds a recording: its first slot and its length, int64 each."""
 
 
 def captured(low: Lowering, name: str) -> Uniform | Pattern | View | Source:
     """The value of a variable for an inner block, which cannot extend the fusions of this one or change its arrays."""
     entry = low.entry(name)
-    if isinstance(entry, Growing | Placed):
+    if isinstance(entry, Growing | Pending):
         source = moved(low, name)
         return replace(source, owned=False) if isinstance(source, Growing) else source
-    if isinstance(entry, Uniform | Pattern | Recording | Elements):
+    if isinstance(entry, Uniform | Pattern | Recording | Elements | Span):
         return entry
     return low.stored(entry)
 
 
-def element_of(low: Lowering, inner: Lowering, stack: str, param: str) -> tuple[Source, Root | Recording]:
+def element_of(low: Lowering, inner: Lowering, stack: str, param: str) -> tuple[Source, Root | Recording | Span]:
     """A stack that a loop runs over, and its element in the body, which becomes `param`."""
     entry = low.entry(stack)
-    if isinstance(entry, Growing | Placed):
+    if isinstance(entry, Growing | Pending):
         element = element_type(low, low.types[stack])
         if inner.type(param) != element:
             raise Unsupported("tensor arrays whose elements have unknown or no sizes")
         return moved(low, stack), _open(inner, param, element.shape, element.dtype)
-    if isinstance(entry, Elements):
+    if isinstance(entry, Elements | Span):
         view = entry.view
         return entry, _open(inner, param, view.shape[1:], view.dtype)
     assert isinstance(entry, Recording), entry
     if isinstance(entry.element, Recording):
-        inside = Recording(entry.element.stack, entry.element.element, entry.element.length)
+        loose = entry.loose or entry.element.loose
+        inside: Recording | Span = replace(entry.element, loose=loose, source=None, order=0)
+        inner.define(param, inside)
+        return entry, inside
+    if isinstance(entry.element, Span):
+        inside = Span(entry.element.view)
+        if entry.source is not None:
+            low.shared.divided[inside] = Division(low, entry.source, entry.order)
         inner.define(param, inside)
         return entry, inside
     if isinstance(entry.element, Elements):
@@ -54,27 +58,44 @@ def element_of(low: Lowering, inner: Lowering, stack: str, param: str) -> tuple[
 
 
 def record(
-    low: Lowering, inner: Lowering, output: str, name: str, root: Root | None, length: int | None
-) -> tuple[Recording | Elements, Root | Recording]:
+    low: Lowering,
+    inner: Lowering,
+    output: str,
+    name: str,
+    root: Root | None,
+    length: int | None,
+    over: Sequence[Source],
+) -> tuple[Recording | Elements | Span, Root | Recording | Span]:
     """The stack that the loop makes of `name`, a result of its body, and the element that a trip writes.
 
     output: the variable of the stack.
     root:   from `slot_of`.
     length: number of trips, if known.
+    over:   the stacks that the loop runs over.
     """
     if root is not None:
         type = inner.type(name)
         shape, dtype, element = type.shape, type.dtype, None
     else:
         element = inner.entry(name)
-        if isinstance(element, Growing | Placed):
+        if isinstance(element, Growing | Pending) or (isinstance(element, Span) and _is_own(inner, element)):
             element = kept(inner, name)
-        if isinstance(element, Recording):
-            element.stack.kept = True
-            return Recording(_stack(low, RECORD_BYTES), element, length), element
+        elif isinstance(element, Recording) and element.source is not None and _is_own(inner, element.element):
+            element = kept_runs(inner, element)
+        elif isinstance(element, Recording):
+            _check_lasts(inner, element)
+        if isinstance(element, Recording | Span):
+            if isinstance(element, Recording):
+                element.stack.kept = True
+            recording = Recording(_stack(low, RECORD_BYTES), element, length)
+            return _with_source(low, recording), element
         shape, dtype = element.view.shape, element.view.dtype
         root = Root(bytes_of(shape, dtype), "element", name)
         inner.write(element.view, View(root, dtype, shape, contiguous(shape)))
+    beside = next((each for each in over if isinstance(each, Span) and each.places in low.shared.divided), None)
+    home = _home(low, beside) if beside is not None else low
+    if beside is not None and _is_flattened(low, output, home):
+        return Span(home.allocate((beside.view.shape[0], *shape), dtype, output), beside.places), root
     if length is None or output in low.block.results:
         return Recording(_stack(low, root.nbytes), element, length), root
     return Elements(low.allocate((length, *shape), dtype, output)), root
@@ -93,18 +114,74 @@ def slot_of(inner: Lowering, name: str) -> Root | None:
 def common_length(low: Lowering, stacks: Sequence[Source]) -> int | None:
     """The length of the stacks that a loop runs over; None if it is known only at run time.
 
-    A tensor array that grows is compared with another stack when the code runs.
+    A tensor array that grows, and one of runs, is compared with another stack when the code runs.
     """
-    lengths = {stack.length for stack in stacks if not isinstance(stack, Growing)}
+    lengths = {stack.length for stack in stacks if not _is_loose(stack)}
     for stack in stacks:
         other = next((each for each in stacks if each is not stack), None)
-        if isinstance(stack, Growing) and other is not None:
+        if _is_loose(stack) and other is not None:
             message = "the stacks of a loop must have the same length"
             check = low.shared.check("shape_mismatch", message, low.location)
             low.add(ArrayOp(None, stack, "same", other=other, check=check, location=low.location))
     if len(lengths) > 1:
         raise Unsupported("stacks of different lengths")
     return next(iter(lengths), None)
+
+
+def _is_loose(stack: Source) -> bool:
+    """Whether nothing says that another stack of the same loop is as long as this one."""
+    return isinstance(stack, Growing | Span) or (isinstance(stack, Recording) and stack.loose)
+
+
+def _is_own(inner: Lowering, element: object) -> bool:
+    """Whether the elements of a stack lie in memory that each trip fills anew."""
+    if isinstance(element, Recording):
+        return element.stack in inner.shared.stacks[inner.first_stack :]
+    return isinstance(element, Span) and element.view.root in inner.own
+
+
+def _is_flattened(low: Lowering, array: str, home: Lowering) -> bool:
+    """Whether the loops around a block, up to `home`, record an array, and all their runs become one array there."""
+    while low is not home:
+        if low.outer is None or low.loop is None:
+            return False
+        first = low.loop.attrs["carried"]
+        if array not in low.block.results[first:]:
+            return False
+        runs = low.loop.outputs[low.block.results.index(array, first)]
+        low = low.outer
+        readers = low.uses.readers(runs)
+        flat = [op for op in readers if op is not None and op.type == "array_flatten"]
+        if not flat or len(flat) < len(readers):
+            return False
+        array = flat[0].outputs[0]
+    return True
+
+
+def _home(low: Lowering, span: Span) -> Lowering:
+    """The block of the outermost loop over runs of the array that `span` is a run of."""
+    outer = low.shared.divided[span.places]
+    again = isinstance(outer.source, Span) and outer.source.places in low.shared.divided
+    return _home(low, outer.source) if again else outer.low  # type: ignore[arg-type]
+
+
+def _with_source(low: Lowering, runs: Recording) -> Recording:
+    """The runs that the trips of a loop record; if each is at the place of its element, all are one array in memory."""
+    run = runs.element
+    over = low.shared.divided.get(run.of) if isinstance(run, Span) and run.of is not None else None
+    if over is None or over.low is not low:
+        return runs
+    assert isinstance(run, Span)
+    whole = Span(run.view, over.source.places) if isinstance(over.source, Span) else Elements(run.view)
+    return replace(runs, source=whole, order=over.order)
+
+
+def _check_lasts(inner: Lowering, element: Recording | Elements | Span | None) -> None:
+    """Raise Unsupported if the elements of runs inside a stack do not outlive the trip that records it."""
+    while isinstance(element, Recording):
+        if (element.lent or isinstance(element.element, Span)) and _is_own(inner, element.element):
+            raise Unsupported("records of runs of an array that each trip makes")
+        element = element.element
 
 
 def _open(inner: Lowering, param: str, shape: tuple[int, ...], dtype: str) -> Root:

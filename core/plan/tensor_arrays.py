@@ -10,19 +10,34 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from core.ir import Op, StackType, TensorType, Type
+from core.ir import HOLE, Op, StackType, TensorType, Type
 from core.ir.precision import is_half
 from core.plan.data import Root, Stack, View, bytes_of, contiguous
 from core.plan.data import Sequence as Instructions
-from core.plan.flow import Elements, Growing, Placed, Recording, Source
-from core.plan.growing import AddArrays, ArrayOp, KeepArray, Kind
+from core.plan.flow import Elements, Flattened, Growing, Pending, Placed, Recording, Source, Span
+from core.plan.growing import AddArrays, ArrayOp, Flatten, KeepArray, Kind, MakeRuns
 from core.plan.lowering import Lowering
+from core.plan.plan import NOT_COVERED
 from core.plan.unsupported import Unsupported
 
-__all__ = ["RULES", "begun", "carry", "change", "element_type", "kept", "moved", "takes_arrays"]
+__all__ = [
+    "RECORD_BYTES",
+    "RULES",
+    "begun",
+    "carry",
+    "change",
+    "element_type",
+    "kept",
+    "kept_runs",
+    "moved",
+    "takes_arrays",
+]
 
 RULES: dict[str, Callable[[Lowering, Op], None]] = {}
 """Type of an op -> the function that lowers it if it takes or returns tensor arrays."""
+
+RECORD_BYTES = 16
+"""Bytes of a slot that holds a recording: its first slot and its length, int64 each."""
 
 LOST = "index_out_of_range"
 
@@ -62,8 +77,13 @@ def element_type(low: Lowering, type: Type) -> TensorType:
 def begun(low: Lowering, type: Type) -> Growing:
     """Memory for an array of `type`; its length is not set yet."""
     element = element_type(low, type)
-    low.shared.stacks.append(Stack(bytes_of(element.shape, element.dtype)))
-    return Growing(low.shared.stacks[-1], low.allocate((), "int64", "count"), element.shape, element.dtype)
+    stack = _stack(low, bytes_of(element.shape, element.dtype))
+    return Growing(stack, low.allocate((), "int64", "count"), element.shape, element.dtype)
+
+
+def _stack(low: Lowering, slot_bytes: int, kept: bool = False) -> Stack:
+    low.shared.stacks.append(Stack(slot_bytes, kept))
+    return low.shared.stacks[-1]
 
 
 def change(low: Lowering, op: Op, name: str) -> Growing:
@@ -77,7 +97,7 @@ def change(low: Lowering, op: Op, name: str) -> Growing:
 def moved(low: Lowering, name: str) -> Source:
     """The array `name` as one that instructions can read."""
     entry = low.entry(name)
-    if not isinstance(entry, Placed):
+    if not isinstance(entry, Pending):
         assert isinstance(entry, Source), entry
         return entry
     low.define(name, _copied(low, name))
@@ -103,11 +123,28 @@ def carry(low: Lowering, pairs: Sequence[tuple[str, Growing]]) -> None:
 
 def kept(low: Lowering, name: str) -> Recording:
     """The array `name` as a recording, for the record of the loop that the ops of `low` are the body of."""
-    element = element_type(low, low.types[name])
-    low.shared.stacks.append(Stack(bytes_of(element.shape, element.dtype), kept=True))
-    recording = Recording(low.shared.stacks[-1])
-    low.add(KeepArray(None, moved(low, name), recording, location=low.location))
+    element, entry = element_type(low, low.types[name]), low.entry(name)
+    size = bytes_of(element.shape, element.dtype)
+    if not isinstance(entry, Flattened):
+        return _recorded(low, moved(low, name), size, kept=True)
+    recording = Recording(_stack(low, size, kept=True))
+    low.add(Flatten(None, entry.runs, entry.like, entry.order, recording=recording, location=low.location))
     return recording
+
+
+def _recorded(low: Lowering, source: Source, slot_bytes: int, kept: bool = False) -> Recording:
+    recording = Recording(_stack(low, slot_bytes, kept))
+    low.add(KeepArray(None, source, recording, location=low.location))
+    return recording
+
+
+def kept_runs(low: Lowering, runs: Recording) -> Recording:
+    """An array of runs with a copy of their elements, for the same purpose. Raises Unsupported for runs of runs."""
+    assert runs.source is not None
+    shape = _shape(runs.source)
+    size = runs.element.stack.slot_bytes if isinstance(runs.element, Recording) else 0
+    copy = _recorded(low, runs.source, size if shape is None else bytes_of(*shape), kept=True)
+    return _divided(low, copy, runs, lent=False)
 
 
 def _copied(low: Lowering, name: str) -> Growing:
@@ -117,6 +154,8 @@ def _copied(low: Lowering, name: str) -> Growing:
     if isinstance(entry, Placed):
         _do(low, "clear", made)
         _do(low, "put", made, value=entry.value, index=entry.index)
+    elif isinstance(entry, Flattened):
+        low.add(Flatten(made, entry.runs, entry.like, entry.order, location=low.location))
     else:
         _copy(low, made, entry)
     return made
@@ -133,7 +172,7 @@ def _shape(source: Source) -> tuple[tuple[int, ...], str] | None:
     """The shape and dtype of the elements; None for recordings, whose types are those of their variables."""
     if isinstance(source, Growing):
         return source.shape, source.dtype
-    if isinstance(source, Elements):
+    if isinstance(source, Elements | Span):
         return source.view.shape[1:], source.view.dtype
     if source.element is not None:
         raise Unsupported("tensor arrays of tensor arrays")
@@ -218,7 +257,7 @@ def _read(low: Lowering, op: Op) -> None:
         raise Unsupported("tensor arrays whose elements have unknown or no sizes")
     entry = low.entry(array)
     at = _index(low, index)
-    source = moved(low, array) if isinstance(entry, Placed) else entry
+    source = moved(low, array) if isinstance(entry, Pending) else entry
     _shape(source)
     check = 0
     if op.type == "array_read":
@@ -256,6 +295,9 @@ def _fill(low: Lowering, op: Op) -> None:
     if isinstance(entry, Elements | Recording) and like.length is not None and like.length == entry.length:
         low.define(op.outputs[0], entry)
         return
+    if isinstance(low.types[op.inputs[0]].element, StackType):  # type: ignore[union-attr]
+        _complete(low, op)
+        return
     made = change(low, op, op.inputs[0])
     _do(low, "fit", made, like)
     low.define(op.outputs[0], made)
@@ -271,15 +313,114 @@ def _join(low: Lowering, op: Op) -> None:
     element, type = element_type(low, low.types[array]), low.type(op.outputs[0])
     if type.shape[1:] != element.shape or 0 in type.shape:
         raise Unsupported("an array whose length is known only when it runs")
-    source = moved(low, array)
-    _shape(source)
+    if not isinstance(entry, Flattened):
+        _shape(moved(low, array))
     check = 0
     if not op.attrs["partial"]:
         message = f"a tensor array has more elements than the {type.shape[0]} that it is joined to"
         check = low.shared.check("shape_mismatch", message, op.location)
     out = _result(low, op)
-    _do(low, "join", None, source, value=out, check=check)
+    if isinstance(entry, Flattened):
+        low.add(Flatten(None, entry.runs, entry.like, entry.order, out, check, location=op.location))
+    else:
+        _do(low, "join", None, moved(low, array), value=out, check=check)
     low.define(op.outputs[0], out)
+
+
+# --- arrays of runs ---------------------------------------------------------------------------------------------
+
+
+def _divided(
+    low: Lowering,
+    source: Source,
+    like: Recording | None,
+    order: int = 0,
+    exact: bool = False,
+    check: int = 0,
+    lent: bool = True,
+) -> Recording:
+    """An array of runs of the elements of `source`, which nothing changes from now on; see `MakeRuns`, `Recording`."""
+    element: Recording | Span
+    if isinstance(source, Elements | Span):
+        element = Span(source.view)
+    elif isinstance(source, Growing):
+        element = Recording(source.stack, loose=True)
+    else:
+        element = replace(source, length=None, loose=True, source=None, order=0)
+    runs = Recording(_stack(low, RECORD_BYTES), element, loose=True, lent=lent, source=source, order=order)
+    low.add(MakeRuns(None, source, runs, like, order, exact, check, location=low.location))
+    return runs
+
+
+def _lasting(low: Lowering, op: Op, name: str) -> Source:
+    """The array `name`, which `op` reads, in memory that nothing changes until a loop around it makes the next trip."""
+    element_type(low, low.types[name])
+    source = moved(low, name)
+    if not isinstance(source, Growing):
+        return source
+    made = change(low, op, name)
+    return made if made.stack in low.shared.stacks[low.first_stack :] else _copied(low, name)
+
+
+def _runs(low: Lowering, name: str) -> Recording:
+    """The array of runs `name`. Raises Unsupported unless its elements lie one by one in memory."""
+    entry = low.entry(name)
+    if not isinstance(entry, Recording) or not isinstance(entry.element, Recording | Span):
+        raise Unsupported("tensor arrays of tensor arrays")
+    if isinstance(entry.element, Recording) and entry.element.element is not None:
+        raise Unsupported("tensor arrays of tensor arrays")
+    return entry
+
+
+@rule("array_chunks")
+def _chunks(low: Lowering, op: Op) -> None:
+    low.define(op.outputs[0], _divided(low, _lasting(low, op, op.inputs[0]), None, op.attrs["order"]))
+
+
+@rule("array_regroup")
+def _regroup(low: Lowering, op: Op) -> None:
+    """A cotangent may have fewer elements than the runs if a program ends in the middle of them."""
+    like, partial = _runs(low, op.inputs[1]), op.attrs["partial"]
+    code = NOT_COVERED if partial else "shape_mismatch"
+    message = "a tensor array does not have as many elements as the runs that it is divided into"
+    check = low.shared.check(code, message, op.location)
+    low.define(op.outputs[0], _divided(low, _lasting(low, op, op.inputs[0]), like, 0, not partial, check))
+
+
+@rule("array_flatten")
+def _flatten(low: Lowering, op: Op) -> None:
+    element_type(low, low.types[op.outputs[0]])
+    like = _runs(low, op.inputs[1]) if len(op.inputs) > 1 and op.inputs[1] != HOLE else None
+    order, runs = 0 if like is not None else op.attrs["order"], _runs(low, op.inputs[0])
+    whole = runs.source is not None and like is None and order in (0, runs.order)
+    low.define(op.outputs[0], runs.source if whole else Flattened(runs, like, order))
+
+
+def _alike(low: Lowering, op: Op, runs: Recording, other: Recording) -> None:
+    """The code covers only runs that are as long as those of another array: others are rare."""
+    check = low.shared.check(NOT_COVERED, "runs of different lengths", op.location)
+    low.add(ArrayOp(None, runs, "alike", other=other, check=check, location=op.location))
+
+
+def _complete(low: Lowering, op: Op) -> None:
+    """An array of runs as the cotangent of another one."""
+    runs = _runs(low, op.inputs[0])
+    _alike(low, op, runs, _runs(low, op.inputs[1]))
+    low.define(op.outputs[0], runs)
+
+
+def _sum_of_runs(low: Lowering, op: Op) -> None:
+    """The sum of all elements in a row, divided again."""
+    first, *others = (_runs(low, name) for name in op.inputs)
+    element = low.types[op.inputs[0]].element  # type: ignore[union-attr]
+    made = begun(low, element)
+    low.add(Flatten(made, first, None, 0, location=op.location))
+    for each in others:
+        _alike(low, op, first, each)
+        term = begun(low, element)
+        low.add(Flatten(term, each, None, 0, location=op.location))
+        _add(low, made, term)
+    low.define(op.outputs[0], _divided(low, made, first))
 
 
 @rule("sum")
@@ -288,11 +429,15 @@ def _sum(low: Lowering, op: Op) -> None:
     names = list(op.inputs)
     if len(names) == 2 and isinstance(low.entry(names[0]), Placed):  # adding two numbers commutes
         names.reverse()
-    element = element_type(low, low.types[names[0]])
+    runs = isinstance(low.types[names[0]].element, StackType)  # type: ignore[union-attr]
+    element = element_type(low, low.types[names[0]].element if runs else low.types[names[0]])  # type: ignore[union-attr]
     if element.dtype == "bool":
         raise Unsupported("a sum of bools")
     if is_half(element) and len(names) > 2:
         raise Unsupported("a sum of several 16-bit floats, which is rounded once")
+    if runs:
+        _sum_of_runs(low, op)
+        return
     made = change(low, op, names[0])
     for name in names[1:]:
         entry = low.entry(name)
@@ -301,7 +446,7 @@ def _sum(low: Lowering, op: Op) -> None:
             _do(low, "get", None, made, value=before, index=entry.index)
             _do(low, "put", made, value=low.dense(_added(low, before, entry.value)), index=entry.index)
         else:
-            _add(low, made, entry)
+            _add(low, made, moved(low, name))
     low.define(op.outputs[0], made)
 
 

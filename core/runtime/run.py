@@ -148,6 +148,15 @@ class Run:
             allowed=allowed,
         )
 
+    def mark(self) -> tuple[Any, ...]:
+        """What `back_to` needs: the ops that may still run, and the messages so far."""
+        return self.ops_left, len(self.messages), self.unsaid, dict(self._reports)
+
+    def back_to(self, mark: tuple[Any, ...]) -> None:
+        """Forget all ops and messages since `mark`."""
+        self.ops_left, messages, self.unsaid, self._reports = mark
+        del self.messages[messages:]
+
     def report(self, op: Op, x: Any) -> None:
         """Add a message about x, unless `op` has reached its own number of messages."""
         times = self._reports[id(op)] = self._reports.get(id(op), 0) + 1

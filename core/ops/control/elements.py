@@ -7,7 +7,7 @@ loops that run over them, so their cotangents need no such op, which would keep 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from core.autodiff.adjoint import Adjoint
@@ -119,12 +119,33 @@ def _joins_all(scope: _Scope, op: Op, array: str) -> bool:
 def _length(block: Block, array: str) -> int | None:
     """The number of elements of a recorded or unstacked array; None if it is not known before the run."""
     op = next((op for op in block.ops if array in op.outputs), None)
-    if op is None:
-        return None
-    if op.type == "array_unstack":
+    if op is not None and op.type == "array_unstack":
         rows = block.types[op.inputs[0]].shape[0]  # type: ignore[union-attr]
         return rows if rows >= 0 else None
-    if not is_loop(op) or op.outputs.index(array) < op.attrs["carried"]:
-        return None
-    first = op.attrs["carried"] + op.attrs["captured"]
-    return next((n for each in op.inputs[first:] if (n := _length(block, each)) is not None), None)
+    return next((n for each in _as_long(block, array) if (n := _length(block, each)) is not None), None)
+
+
+def _as_long(block: Block, array: str) -> Iterator[str]:
+    """Other arrays with as many elements, from which `array` was computed: by a loop over them or over their runs."""
+    op = next((op for op in block.ops if array in op.outputs), None)
+    if op is None:
+        return
+    if is_loop(op) and op.outputs.index(array) >= op.attrs["carried"]:
+        yield from op.inputs[op.attrs["carried"] + op.attrs["captured"] :]
+    elif op.type == "assign":
+        yield from op.inputs
+    elif op.type == "array_flatten":
+        runs, order = op.inputs[0], op.attrs["order"]
+        loop = next((each for each in block.ops if runs in each.outputs and is_loop(each)), None)
+        if loop is None or loop.outputs.index(runs) < loop.attrs["carried"]:
+            return
+        body, first = loop.attrs["sub_block"], loop.attrs["carried"] + loop.attrs["captured"]
+        result = body.results[loop.outputs.index(runs)]
+        for name, param in zip(loop.inputs[first:], body.params[first:], strict=True):
+            chunks = next((each for each in block.ops if name in each.outputs and each.type == "array_chunks"), None)
+            if chunks is not None and chunks.attrs["order"] == order and _is_as_long(body, result, param):
+                yield chunks.inputs[0]
+
+
+def _is_as_long(block: Block, array: str, param: str) -> bool:
+    return array == param or any(_is_as_long(block, each, param) for each in _as_long(block, array))

@@ -15,6 +15,9 @@ from core.ir.names import unversioned
 from core.ir.registry import lookup
 from core.ops.shape.creation import fill_constant
 
+VIEWS = frozenset({"array_chunks", "array_regroup", "array_unstack"})
+"""Ops whose result is another view of their operand, which is stored in its place."""
+
 __all__ = ["BranchMemory", "LoopMemory", "Side", "check_condition", "empty", "free_names", "silent", "zero_cotangent"]
 
 BranchMemory = Literal["store", "recompute"]
@@ -39,15 +42,15 @@ class Side:
     def of(cls, a: Adjoint, results: Sequence[str], memory: str, checkpoints: Sequence[str]) -> Side:
         """The ops that `results` need. The forward values that they read are stored, or computed again among these ops.
 
-        With `memory` "store" only constants are computed again; otherwise all values except the parameters of the block
-        and the variables named in `checkpoints`.
+        With `memory` "store" only constants and `VIEWS` are computed again; otherwise all values except the parameters
+        of the block and the variables named in `checkpoints`.
         """
         names = [a.final(r) for r in results]
         ops = [_without_reading(a, each) for each in live(a.ops(), names)]
         read = [n for n in reads(ops, names, a.b.types) if a.is_primal(n)]
         if memory == "store":
-            constants = {n for each in a.primal if not each.inputs for n in each.outputs}
-            again, read = _again(a, read, lambda n: n in constants)
+            free = {n for each in a.primal if not each.inputs or each.type in VIEWS for n in each.outputs}
+            again, read = _again(a, read, lambda n: n in free)
             forward = a.part(a.primal, a.block.params, a.block.results)
         else:
             kept = {*a.block.params, *(n for n in a.block.types if unversioned(n) in checkpoints)}
