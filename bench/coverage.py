@@ -2,9 +2,10 @@
 
     python -m bench.coverage [--ops cumsum,sort] [--dtypes float32,bfloat16] [--all]
 
-For each op, in each dtype: the step of its first example (`--all`: of all examples) and the step of its gradient. A
-step counts as left if any op in it has no machine code. The reasons come from the planner, as in the analysis of
-programs. Nothing runs.
+For each op, in each dtype: the step of its first example (`--all`: of all examples) and the step of its gradient. Steps
+take and return tensors, so that the elements of a tensor array are the rows of one; the step of a gradient squares and
+adds up results whose size only the run tells. A step counts as left if any op in it has no machine code. The reasons
+come from the planner, as in the analysis of programs. Nothing runs.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ import core.compiler.compile  # noqa: F401  (declares every op)
 from core.analysis.compiled import machine_code
 from core.autodiff.adjoint import vjp
 from core.compiler.compile import optimize
-from core.ir import Block, StackType, TensorType
-from core.ir.builder import BlockBuilder
+from core.ir import Block, StackType, TensorType, Type
+from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import ProgramError
 from core.ir.registry import REGISTRY, Example, OpSpec, as_tuple
 
 __all__ = ["DTYPES", "Left", "left_in", "left_of", "main", "step_of"]
+
+ELEMENTS = 6
+"""Elements of each tensor array; with 6, three runs of 1, 2 and 3 elements."""
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
@@ -46,25 +50,49 @@ def left_in(step: Block) -> list[Left]:
 
 
 def step_of(spec: OpSpec, example: Example, dtype: str, gradient: bool) -> Block | None:
-    """The step of an op on the types of an example, whose float64 arrays become `dtype`, or of its pullback.
+    """The step of an op on the types of an example, whose float64 arrays become `dtype`, or of its gradient.
 
     None if the example has no such arrays, if the op does not take the dtype, or if it has no gradient there.
     """
     attrs = {k: dtype if k == "dtype" and v == "float64" else v for k, v in example.attrs.items()}
     types = [_type(each, dtype) for each in example.inputs]
-    floats = [i for i, each in enumerate(types) if isinstance(each, TensorType) and each.is_float]
     if dtype != "float64" and attrs == example.attrs and types == [_type(each, "float64") for each in example.inputs]:
         return None
     b = BlockBuilder()
     try:
-        block = b.build(as_tuple(b.emit(spec.name, *map(b.param, types), **attrs)))
+        results = as_tuple(b.emit(spec.name, *(_given(b, type) for type in types), **attrs))
+        block = b.build([_returned(b, each, gradient) for each in results])
     except ProgramError:  # the op does not take this dtype
         return None
     if gradient:
+        floats = [name for name in block.params if block.types[name].is_float]  # type: ignore[union-attr]
         if not spec.differentiable or not floats:
             return None
-        block = vjp(block, [block.params[i] for i in floats])
+        block = vjp(block, floats)
     return optimize(block)
+
+
+def _given(b: BlockBuilder, type: Type | None) -> Value | None:
+    """An operand of this type, made of a tensor that the step takes."""
+    if type is None or not isinstance(type, StackType):
+        return None if type is None else b.param(type)
+    if isinstance(type.element, StackType):
+        return b.emit("array_chunks", _given(b, type.element), order=1)
+    return b.emit("array_unstack", b.param(TensorType((ELEMENTS, *type.element.shape), type.element.dtype)))
+
+
+def _returned(b: BlockBuilder, value: Value, gradient: bool) -> Value:
+    """A result as a tensor; for a gradient, the sum of its squares if its size is open."""
+    while isinstance(value.type, StackType) and isinstance(value.type.element, StackType):
+        value = b.emit("array_flatten", value)
+    if isinstance(value.type, StackType):
+        element = value.type.element
+        assert isinstance(element, TensorType)
+        how = {"shape": element.shape, "dtype": element.dtype, "count": ELEMENTS}
+        value = b.emit("array_join", value, **how) if element.is_static else b.emit("array_concat", value)
+    if gradient and value.type.is_float and not value.type.is_static:
+        return b.emit("reduce_sum", b.emit("square", value))
+    return value
 
 
 def left_of(name: str, dtypes: Sequence[str] = DTYPES, every: bool = False) -> dict[tuple[int, str, str], list[Left]]:

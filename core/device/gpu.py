@@ -29,6 +29,7 @@ DEVICE_TARGET = replace(
     CPU_TARGET,
     interprets=False,
     grows=False,
+    expects=False,
     lacks=LACKS,
     alignment=256,
     rows=RowLimits(

@@ -134,9 +134,7 @@ class DeviceRegion:
                 self.run(self._called, run)
             finally:
                 self._called.arrays.clear()  # their memory belongs to the caller
-        for result, length in self.plan.cuts:
-            results[result] = results[result][: int(results[length])]
-        return tuple(results[: len(results) - len(self.plan.cuts)])
+        return self.plan.cut(results)
 
     def readable(self, array: Any) -> Any:
         """`array` itself if it lies in order without gaps at an address that vectors can be read from, else a copy.

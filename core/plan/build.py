@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from core.ir import Block, TensorType, Type
 from core.plan import (
@@ -40,7 +41,7 @@ from core.plan.data import Root, Sequence, View, bytes_of, contiguous
 from core.plan.lowering import Lowering, Shared
 from core.plan.plan import Plan
 from core.plan.refine import refined
-from core.plan.sizes import bounded_types, is_open
+from core.plan.sizes import Expected, bounded_types, is_open
 from core.plan.target import Target
 from core.plan.unsupported import Unsupported
 from core.plan.walk import lower_ops
@@ -80,32 +81,35 @@ LOWERING = [  # importing these modules registers the lowerings
 ]
 
 
-def plan_block(block: Block, target: Target) -> Plan:
-    """The plan of a block whose composites are expanded and whose sizes are known. Raises Unsupported."""
-    shared = Shared(target)
+def plan_block(block: Block, target: Target, expected: Expected = MappingProxyType({})) -> Plan:
+    """The plan of a block whose composites are expanded and whose sizes are known. Raises Unsupported.
+
+    expected: shapes of variables that are larger than the planner would expect.
+    """
+    shared = Shared(target, expected if target.expects else None)
     params = tuple(_given(block.types, name) for name in block.params)
-    bounded = bounded_types(block) if any(is_open(block.types[n]) for n in block.results) else block.types
+    opened = any(is_open(block.types[n]) for n in block.results)
+    bounded = bounded_types(block, shared.expected) if opened else block.types
     results = tuple(_given(bounded, name) for name in block.results)
     low = Lowering(block, shared, list(zip(block.results, results, strict=True)))
     for name, view in zip(block.params, params, strict=True):
         low.define(name, view)
     lower_ops(low)
-    lengths = {i: _length(low, name) for i, name in enumerate(block.results) if is_open(block.types[name])}
+    cut = [(i, name) for i, name in enumerate(block.results) if is_open(block.types[name])]
+    lengths = {(i, axis): view for i, name in cut for axis, view in _lengths(low, name)}
     body = Sequence(refined(low.finish(), target))
     found = (tuple(shared.checks), tuple(shared.stacks), tuple(shared.interpreted))
-    cuts = tuple(zip(lengths, range(len(results), len(results) + len(lengths)), strict=True))
-    return Plan(block, target, body, params, (*results, *lengths.values()), shared.error, *found, cuts)
+    cuts = tuple((i, axis, len(results) + at) for at, (i, axis) in enumerate(lengths))
+    results += tuple(lengths.values())
+    return Plan(block, target, body, params, results, shared.error, *found, cuts, dict(shared.outputs))
 
 
-def _length(low: Lowering, name: str) -> View:
-    """A result of its own for the length of the result `name`. Raises Unsupported."""
-    sizes = low.sizes.get(name, {})
-    if sizes.keys() != {0}:
-        index = next(i for i, op in enumerate(low.block.ops) if name in op.outputs)
-        raise Unsupported(f"the size of {name} is known only when it runs", index)
-    view = View(Root(8, "given", f"{name} length"), "int64", (), ())
-    low.write(sizes[0].length, view)
-    return view
+def _lengths(low: Lowering, name: str) -> Iterator[tuple[int, View]]:
+    """The open axes of the result `name`, and for each a result of its own for its size."""
+    for axis, size in low.sizes.get(name, {}).items():
+        view = View(Root(8, "given", f"{name} length"), "int64", (), ())
+        low.write(size.length, view)
+        yield axis, view
 
 
 def _given(types: Mapping[str, Type], name: str) -> View:

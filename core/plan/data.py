@@ -360,19 +360,21 @@ class Interpreted(Instruction):
     block:  of this op alone.
     views:  dense arrays: the parameters of the block, then its results.
     reason: why it has no machine code.
-    lengths: for each view the scalar with its first size, if only the run knows that; else None.
+    lengths: for each view its axes whose size only the run tells, and the scalars with these sizes.
+    check:  number of the check that fails if a result is larger than its view; 0 if that cannot be.
     """
 
     number: int
     block: Block
     views: tuple[View, ...]
     reason: str
-    lengths: tuple[View | None, ...] = ()
+    lengths: tuple[tuple[tuple[int, View], ...], ...] = ()
+    check: int = 0
 
     @property
     def arrays(self) -> tuple[View, ...]:
         """The views, and the scalars with their lengths."""
-        return (*self.views, *(v for v in self.lengths if v is not None))
+        return (*self.views, *(v for own in self.lengths for _, v in own))
 
     def reads(self) -> Iterator[Root]:
         yield from self._roots(slice(len(self.block.params)))
@@ -382,7 +384,7 @@ class Interpreted(Instruction):
 
     def _roots(self, part: slice) -> Iterator[Root]:
         yield from (v.root for v in self.views[part])
-        yield from (v.root for v in self.lengths[part] if v is not None)
+        yield from (v.root for own in self.lengths[part] for _, v in own)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from core.ir import HOLE, Block, Op, TensorType
 from core.plan.data import Interpreted
 from core.plan.lowering import Lowering
-from core.plan.sizes import Size, bounded_outputs, is_open
+from core.plan.sizes import Size, is_open
 from core.plan.unsupported import Unsupported
 
 __all__ = ["interpret"]
@@ -25,17 +25,15 @@ def interpret(low: Lowering, op: Op, reason: str) -> None:
         _bound(low, op)
     for name in (*names, *op.outputs):
         low.type(name)
-        if low.sizes.get(name, {}).keys() - {0}:
-            raise Unsupported(f"another size of {name} than the first one is known only when it runs")
     given = [low.dense(low.entry(n)) for n in names]
     for name in op.outputs:
         low.stand_alone(name)
     made = [low.destination(n) for n in op.outputs]
     block = Block(names, (op,), op.outputs, declared)
-    sizes = [low.sizes.get(n, {}).get(0) for n in (*names, *op.outputs)]
-    lengths = tuple(size.length if size is not None else None for size in sizes)
-    views = (*given, *made)
-    each = Interpreted(len(low.shared.interpreted), block, views, reason, lengths, location=op.location)
+    sizes = [low.sizes.get(n, {}) for n in (*names, *op.outputs)]
+    lengths = tuple(tuple((axis, size.length) for axis, size in sorted(own.items())) for own in sizes)
+    views, check = (*given, *made), low.outgrown(op)
+    each = Interpreted(len(low.shared.interpreted), block, views, reason, lengths, check, location=op.location)
     low.shared.interpreted.append(each)
     low.add(each)
     for name, view in zip(op.outputs, made, strict=True):
@@ -43,15 +41,14 @@ def interpret(low: Lowering, op: Op, reason: str) -> None:
 
 
 def _bound(low: Lowering, op: Op) -> None:
-    """Give the results of `op` their largest sizes. Raises Unsupported if these are not known."""
-    types = bounded_outputs(op, low.types)
+    """Give the results of `op` their largest sizes, or those that are expected. Raises Unsupported without either."""
+    types = low.largest(op)
     for name, type in zip(op.outputs, types or (None,) * len(op.outputs), strict=True):
         declared = low.types[name]
         if type is None or not isinstance(declared, TensorType):
             raise Unsupported(f"the size of {name} is known only when it runs")
         if not is_open(declared):
             continue
-        if any(n == -1 for n in declared.shape[1:]):
-            raise Unsupported(f"another size of {name} than the first one is known only when it runs")
         low.types[name] = type
-        low.sizes[name] = {0: Size(type.shape[0], low.allocate((), "int64", "length"))}
+        axes = [axis for axis, n in enumerate(declared.shape) if n == -1]
+        low.sizes[name] = {axis: Size(type.shape[axis], low.allocate((), "int64", "length")) for axis in axes}

@@ -19,9 +19,9 @@ from core.plan.data import Instruction, Interpreted, Kernel, Root, Stack, View
 from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.flow import Source, Span
 from core.plan.fusion import Axes, Fusion, Member
-from core.plan.plan import Check
+from core.plan.plan import OUTGROWN, Check
 from core.plan.ranges import affine
-from core.plan.sizes import Size
+from core.plan.sizes import Expected, Size, bounded_outputs, expected_outputs
 from core.plan.storage import Storage
 from core.plan.target import Target
 from core.plan.unsupported import Unsupported
@@ -56,10 +56,14 @@ class Division:
 class Shared:
     """The parts of one plan that all its blocks add to. See `Plan`.
 
+    expected: of sizes without a largest value; None if the target cannot expect any.
+    outputs:  variables with such sizes -> their shapes in the plan.
     divided: a run that the body of a loop takes -> the runs of that loop.
     """
 
     target: Target
+    expected: Expected | None = None
+    outputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=lambda: [Check("", "", None)])
     stacks: list[Stack] = field(default_factory=list)
     interpreted: list[Interpreted] = field(default_factory=list)
@@ -144,6 +148,21 @@ class Lowering(Storage):
         if type.dtype not in self.target.dtypes:
             raise Unsupported(f"no machine code for {type.dtype}")
         return type
+
+    def largest(self, op: Op) -> tuple[TensorType, ...] | None:
+        """The types of the results of `op` with their largest sizes, or with those that are expected; else None."""
+        found = bounded_outputs(op, self.types)
+        if found is None:
+            found = expected_outputs(op, self.types, self.shared.expected)
+            for name, type in zip(op.outputs, found or (), strict=False):
+                self.shared.outputs[name] = type.shape
+        return found
+
+    def outgrown(self, op: Op) -> int:
+        """The number of a check that a result of `op` is no larger than expected; 0 if it cannot be larger."""
+        if self.shared.outputs.keys().isdisjoint(op.outputs):
+            return 0
+        return self.shared.check(OUTGROWN, f"{op.type} gave more elements than expected", op.location)
 
     def no_halves(self, op: Op) -> None:
         """Raise Unsupported if an operand or result of `op` is a 16-bit float: the lowering would round too often."""

@@ -44,7 +44,7 @@ class PlannedParts:
 def plan_parts(block: Block, target: Target) -> PlannedParts:
     """The parts of `block`, whose composites are expanded: as few and as large regions as there can be."""
     refused = too_large(block)
-    bounded = bounded_types(block) if target.open_sizes else block.types
+    bounded = bounded_types(block, {} if target.expects else None) if target.open_sizes else block.types
     refused |= {i: reason for i, op in enumerate(block.ops) if (reason := _unfit(bounded, op, target))}
     while True:
         again = False

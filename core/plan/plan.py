@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from core.ir import Block
 from core.ir.errors import Location
 from core.plan.data import Interpreted, Sequence, Stack, View
 from core.plan.target import Target
 
-__all__ = ["NOT_COVERED", "Check", "Plan"]
+__all__ = ["NOT_COVERED", "OUTGROWN", "Check", "Plan"]
 
 NOT_COVERED = "not_covered"
 """Code of a check that fails if the values of a run need work that the generated code has not: no error of the client.
@@ -17,12 +19,15 @@ NOT_COVERED = "not_covered"
 The reference executor runs the block then.
 """
 
+OUTGROWN = "outgrown"
+"""The same if a size of a run is larger than the code has memory for; a plan with larger sizes covers it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """A condition that generated code tests: the error if it does not hold, and the client's op it belongs to.
 
-    code: of the error, or `NOT_COVERED`.
+    code: of the error, or `NOT_COVERED` or `OUTGROWN`.
     """
 
     code: str
@@ -39,8 +44,9 @@ class Plan:
     checks:          by number; number 0 means that no check failed.
     stacks:          memory that grows, for values that loops record.
     interpreted:     ops that the reference executor runs, by number.
-    cuts:            (position of a result of a size that only the run tells, position of its length) in `results`: the
-                     array has its largest size, and the length is a result that the block does not have.
+    cuts:            (position of a result, axis whose size only the run tells, position of that size) in `results`: the
+                     array has its largest size, and the size is a result that the block does not have.
+    expected:        variables of sizes without a largest value -> the largest shapes that the code has memory for.
     """
 
     block: Block
@@ -52,4 +58,11 @@ class Plan:
     checks: tuple[Check, ...]
     stacks: tuple[Stack, ...] = ()
     interpreted: tuple[Interpreted, ...] = ()
-    cuts: tuple[tuple[int, int], ...] = ()
+    cuts: tuple[tuple[int, int, int], ...] = ()
+    expected: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def cut(self, results: list[Any]) -> tuple[Any, ...]:
+        """The results of the block, from those of the plan, with the sizes that the run told."""
+        for result, axis, length in self.cuts:
+            results[result] = results[result][(slice(None),) * axis + (slice(int(results[length])),)]
+        return tuple(results[: len(self.block.results)])

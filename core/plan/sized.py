@@ -27,7 +27,7 @@ from core.plan.lowering import LOWERINGS, Lowering
 from core.plan.ragged import running_total
 from core.plan.reduce import KINDS, reduced
 from core.plan.shapes import expanded, reshaped
-from core.plan.sizes import Size, bounded_outputs, in_blocks, is_open
+from core.plan.sizes import Size, in_blocks, is_open
 from core.plan.unsupported import Unsupported
 
 __all__ = [
@@ -74,7 +74,7 @@ def set_sizes(low: Lowering, op: Op, axes: Sequence[Axes]) -> None:
 
     Raises Unsupported if there is no largest size, or if `axes` misses an open one.
     """
-    types = bounded_outputs(op, low.types)
+    types = low.largest(op)
     for i, (name, own) in enumerate(zip(op.outputs, axes, strict=True)):
         declared = low.types[name]
         if not isinstance(declared, TensorType) or types is None:

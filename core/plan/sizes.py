@@ -18,7 +18,13 @@ from core.ir.registry import lookup
 from core.ir.stop import poll
 from core.plan.data import PRODUCT_BLOCK, View
 
-__all__ = ["Size", "bounded_outputs", "bounded_types", "in_blocks", "is_open"]
+__all__ = ["Expected", "Size", "bounded_outputs", "bounded_types", "expected_outputs", "in_blocks", "is_open"]
+
+Expected = Mapping[str, tuple[int, ...]]
+"""Variables of sizes without a largest value -> the largest shapes that a plan should have memory for."""
+
+FEWEST, MOST = 64, 2048
+"""What a plan expects of such a size at first: twice the largest operand, between these."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,15 +49,15 @@ def in_blocks(size: int) -> int:
     return size if size <= PRODUCT_BLOCK else -(-size // PRODUCT_BLOCK) * PRODUCT_BLOCK
 
 
-def bounded_types(block: Block) -> dict[str, Type]:
+def bounded_types(block: Block, expected: Expected | None) -> dict[str, Type]:
     """The types of the variables of `block`, with the largest sizes of results whose size only the run tells, where
-    these are known.
+    these are known, or else expected.
     """
     found = dict(block.types)
     for op in block.ops:
         poll()
         if any(is_open(found[n]) for n in op.outputs):
-            types = bounded_outputs(op, found)
+            types = bounded_outputs(op, found) or expected_outputs(op, found, expected)
             if types is not None:
                 found.update(zip(op.outputs, types, strict=True))
     return found
@@ -101,6 +107,29 @@ def bounded_outputs(op: Op, types: Mapping[str, Type]) -> tuple[TensorType, ...]
             return None
         sizes.append(type)
     return tuple(sizes)
+
+
+def expected_outputs(op: Op, types: Mapping[str, Type], expected: Expected | None) -> tuple[TensorType, ...] | None:
+    """The types of the results of `op`, whose sizes have no largest value, with sizes that suffice for most runs.
+
+    None if sizes are not expected at all (`expected` is None), and for an op on other arrays than tensors.
+    """
+    given = [types[n] for n in op.inputs if n != HOLE]
+    declared = [types[n] for n in op.outputs]
+    if expected is None or lookup(op.type).kind == "control" or any(is_open(type) for type in given):
+        return None
+    operands = [type for type in given if isinstance(type, TensorType)]
+    largest = max((n for type in operands for n in type.shape), default=1)
+    found = []
+    for name, type in zip(op.outputs, declared, strict=True):
+        if not isinstance(type, TensorType) or 0 in type.shape:
+            return None
+        own = expected.get(name, ())
+        sizes = [in_blocks(min(max(FEWEST, 2 * largest if i == 0 else 0), MOST)) for i in range(type.rank)]
+        wanted = own if len(own) == type.rank else (0,) * type.rank
+        shape = (m if m != -1 else max(n, in_blocks(k)) for m, n, k in zip(type.shape, sizes, wanted, strict=True))
+        found.append(TensorType(tuple(shape), type.dtype))
+    return tuple(found)
 
 
 def _part_of(whole: TensorType, declared: Type) -> tuple[TensorType, ...] | None:

@@ -225,6 +225,7 @@ class Target:
                      (name, attributes, input dtypes, output dtype).
     interprets:      whether generated code can call the reference executor for an op without code of its own. If not,
                      such an op ends the region of generated code.
+    expects:         whether it can hold sizes without a largest value: the runtime plans again if one was too large.
     open_sizes:      whether generated code can hold arrays whose length only the run tells.
     grows:           whether it can hold tensor arrays that programs write.
     winograd:        None if no convolution runs by the algorithm of Winograd.
@@ -247,6 +248,7 @@ class Target:
     stripes: StripeLimits
     winograd: WinogradLimits | None = None
     open_sizes: bool = True
+    expects: bool = True
     grows: bool = True
     lacks: frozenset[str] = frozenset()
 

@@ -19,6 +19,7 @@ The interface for devices, and machine code in this process:
 
     backend        the protocols `Backend` (a code generator) and `Region` (a compiled block)
     region         `NativeRegion`: machine code that is called with the addresses of numpy arrays
+    expecting      a region with sizes that have no largest value, whose code is made again for larger ones
     arguments      numpy arrays and control words as the arguments of machine code
     control_words  the words that machine code and its caller share, and the error codes
     callback       ops that machine code hands back to the reference executor

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -40,25 +41,30 @@ class Callback:
             op, each = self._ops[number]
             arrays = [_array(addresses[i], view) for i, view in enumerate(each.arrays)]
             lengths = iter(arrays[len(each.views) :])
-            sizes = [None if view is None else next(lengths) for view in each.lengths]
+            sizes = [{axis: next(lengths) for axis, _ in own} for own in each.lengths]
             arrays = arrays[: len(each.views)]
             given = len(op.block.params)
             made = list(zip(arrays[given:], sizes[given:], strict=True))
             _clear(made)
             if self._control[ERROR] or self._control[STOP]:  # operands are wrong: a check or a kernel ended early
                 return
-            cut = [x if n is None else x[: int(n)] for x, n in zip(arrays[:given], sizes[:given], strict=True)]
+            cut = [_part(x, own) for x, own in zip(arrays[:given], sizes[:given], strict=True)]
             with one_blas_thread():  # the other cores belong to the pool of the step
                 values = op(self.run, *cut)
-            for (target, size), value in zip(made, values, strict=True):
-                if size is not None and len(value) <= len(target):
-                    target = target[: len(value)]
-                if np.shape(value) != target.shape:
+            for (target, own), value in zip(made, values, strict=True):
+                shape = np.shape(value)
+                found = {axis: shape[axis] for axis in own} if len(shape) == target.ndim else {}
+                if each.check and any(n > target.shape[axis] for axis, n in found.items()):
+                    _clear(made)
+                    self._control[ERROR] = each.check
+                    return
+                target = _part(target, found)
+                if shape != target.shape:
                     message = f"the result has the shape {list(np.shape(value))}, not {list(target.shape)} as declared"
                     raise ExecutionError(message, "shape_mismatch", location=op.block.ops[0].location)
                 target[...] = value
-                if size is not None:
-                    size[...] = len(value)
+                for axis, n in found.items():
+                    own[axis][...] = n
         except BaseException as error:  # an exception cannot pass through machine code
             self.raised = error
             self._control[ERROR] = RAISED
@@ -70,16 +76,23 @@ class Callback:
             raise error
 
 
-def _clear(made: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> None:
+def _part(array: np.ndarray, sizes: Mapping[int, Any]) -> np.ndarray:
+    """The part of an array with these sizes along some axes."""
+    if not sizes:
+        return array
+    return array[tuple(slice(int(sizes[i])) if i in sizes else slice(None) for i in range(array.ndim))]
+
+
+def _clear(made: Sequence[tuple[np.ndarray, Mapping[int, np.ndarray]]]) -> None:
     """Make the results of open sizes empty, because the rest of a run that fails reads their lengths.
 
     Integers beyond a length are 0, a valid position (`core.plan.sizes`).
     """
-    for target, size in made:
-        if size is not None:
+    for target, sizes in made:
+        for size in sizes.values():
             size[...] = 0
-            if target.dtype.kind in "iu":
-                target[...] = 0
+        if sizes and target.dtype.kind in "iu":
+            target[...] = 0
 
 
 def _array(address: int | None, view: View) -> np.ndarray:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from core.ir import Block, Op
 from core.passes.row_bounds import bound_rows
 from core.plan.partition import plan_parts
-from core.runtime.backend import Backend
+from core.runtime.backend import Backend, Region
+from core.runtime.expecting import ExpectingRegion
 from core.runtime.reference import NATIVE, Interpreter, largest_array
 
 __all__ = ["native_interpreter"]
@@ -25,9 +26,10 @@ def native_interpreter(block: Block, backend: Backend, timed: bool = False) -> I
         if isinstance(part, Op):
             ops.append(part)
         else:
-            attrs, own = {"region": backend.compile(part, timed)}, part.block
-            ops.append(Op(NATIVE, own.params, own.results, attrs, own.ops[0].location))
+            region: Region = ExpectingRegion(part, backend, timed) if part.expected else backend.compile(part, timed)
+            own = part.block
+            ops.append(Op(NATIVE, own.params, own.results, {"region": region}, own.ops[0].location))
     parts = Block(block.params, tuple(ops), block.results, block.types)
     alone = len(ops) == 1 and ops[0].type == NATIVE and (ops[0].inputs, ops[0].outputs) == (block.params, block.results)
-    region = ops[0].attrs["region"] if alone else None
-    return Interpreter(block, largest_array(block), region, picks, parts)
+    only = ops[0].attrs["region"] if alone else None
+    return Interpreter(block, largest_array(block), only, picks, parts)

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from core.plan.data import Instruction, Stack, bytes_of
 from core.plan.data import Sequence as Instructions
 from core.plan.flow import Branch, Loop, Recording
 from core.plan.growing import ArrayWork
-from core.plan.plan import NOT_COVERED, Plan
+from core.plan.plan import NOT_COVERED, OUTGROWN, Plan
 from core.runtime.arguments import Arguments, readable
 from core.runtime.callback import Callback
 from core.runtime.control_words import CALLBACK, CONTROL, MEMORY_LEFT, OPS_LEFT, STACK, STOP, STOPPED
@@ -39,6 +40,8 @@ class NativeRegion:
     arena_bytes: memory for intermediate arrays and partial results.
     timed:       the kernels whose time the code measures, in the order of its table; empty if it measures none.
     polls:       whether the code reads the stop word.
+    outgrown:    the shapes of the plan's `expected` variables in the last run in which one of them was too large; those
+                 in the body of a loop or in a branch are missing.
     """
 
     plan: Plan
@@ -47,6 +50,7 @@ class NativeRegion:
     arena_bytes: int
     timed: tuple[Instruction, ...] = ()
     polls: bool = False
+    outgrown: dict[str, tuple[int, ...]] | None = None
     _reference: Interpreter | None = None
 
     readable = staticmethod(readable)  # a method would take 0.05 us longer, and the smallest steps take 2 us
@@ -57,7 +61,7 @@ class NativeRegion:
         self._lock = self._stacks.in_use
         self._control = (ctypes.c_int64 * len(CONTROL))()
         self._callback = Callback(self.plan.interpreted, self._control) if self.plan.interpreted else None
-        self._covers_all = all(check.code != NOT_COVERED for check in self.plan.checks)
+        self._covers_all = all(check.code not in (NOT_COVERED, OUTGROWN) for check in self.plan.checks)
         own = self._covers_all and self._callback is None
         self._enters_directly = self._arenas.is_small and not self.polls and own
         self._shapes = [v.shape for v in self.plan.params]
@@ -81,9 +85,7 @@ class NativeRegion:
         found = self._run(self.bind([*arrays, *results]), run)
         if found is not None:
             return found
-        for result, length in self.plan.cuts:
-            results[result] = results[result][: int(results[length])]
-        return tuple(results[: len(results) - len(self.plan.cuts)])
+        return self.plan.cut(results)
 
     def results(self) -> list[np.ndarray]:
         """Arrays for the results that nothing else refers to."""
@@ -116,11 +118,16 @@ class NativeRegion:
             self._lock.release()
         if not failed:
             return None
-        if mark is not None and failed > 0 and self.plan.checks[failed].code == NOT_COVERED:
-            run.back_to(mark)
-            with np.errstate(all="ignore"), headroom():
-                return self.reference(run, *arrays.arrays[: len(self._shapes)])
-        raise self._failure(failed, run)
+        code = self.plan.checks[failed].code if failed > 0 else ""
+        if mark is None or code not in (NOT_COVERED, OUTGROWN):
+            raise self._failure(failed, run)
+        run.back_to(mark)
+        watch = None
+        if code == OUTGROWN:
+            self.outgrown = {}
+            watch = {name: partial(_note, self.outgrown, name) for name in self.plan.expected}
+        with np.errstate(all="ignore"), headroom():
+            return self.reference(run, *arrays.arrays[: len(self._shapes)], watch=watch)
 
     def _failure(self, failed: int, run: Run) -> ExecutionError:
         """The error that the error word stands for."""
@@ -180,6 +187,10 @@ class NativeRegion:
         if self._reference is None:
             self._reference = interpreter_of(self.plan.block)
         return self._reference
+
+
+def _note(shapes: dict[str, tuple[int, ...]], name: str, value: Any) -> None:
+    shapes[name] = value.shape
 
 
 def recorder(body: Instructions, stack: Stack) -> Location | None:

@@ -12,6 +12,9 @@ from core.ir.registry import REGISTRY
 SIZES = (
     "is known only when it runs",
     "sizes that only the run can compare",
+    "sizes that only the run tells",
+    "another size than the first one",
+    "whose number only the run tells",
     "tensor arrays that grow",
     "shares a stack with",
     "of empty and other arrays",

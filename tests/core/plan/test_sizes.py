@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -271,8 +272,9 @@ def test_an_op_without_code_for_chosen_rows_is_called_with_as_many_rows():
         both(block, [values, chosen])
 
 
-def test_a_size_without_a_bound_is_left_to_the_reference_executor():
+def test_a_size_without_a_largest_value_is_expected_if_the_target_can_expect_any():
     block = block_of("repeat_positions", TensorType((3,), "int64"))
 
-    assert bounded_types(block) == dict(block.types)
-    assert "known only when it runs" in plan_parts(block, CPU_TARGET).refused[0]
+    assert bounded_types(block, None) == dict(block.types)
+    assert "known only when it runs" in plan_parts(block, replace(CPU_TARGET, expects=False)).refused[0]
+    assert not plan_parts(block, CPU_TARGET).refused

@@ -75,7 +75,7 @@ def test_an_op_that_machine_code_calls_back_computes_on_one_thread(two_threads, 
     monkeypatch.setattr(np.linalg, "cholesky", cholesky)
     x, out = 4 * np.eye(3), np.zeros((3, 3))
     views = tuple(View(Root(72), "float64", (3, 3), (3, 1)) for _ in range(2))
-    each = Interpreted(0, block_of("cholesky_factor", x), views, "", (None, None))
+    each = Interpreted(0, block_of("cholesky_factor", x), views, "", ((), ()))
     callback = Callback([each], (ctypes.c_int64 * len(CONTROL))())
 
     SIGNATURE(callback.address)(0, (ctypes.c_void_p * 2)(x.ctypes.data, out.ctypes.data))

@@ -1,0 +1,121 @@
+"""Regions with sizes that have no largest value: code that is made again when a run needs more memory for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from core.ir.recursion import headroom
+from core.plan.build import plan_block
+from core.plan.plan import Plan
+from core.plan.unsupported import Unsupported
+from core.runtime.backend import Backend
+from core.runtime.region import NativeRegion
+from core.runtime.run import Run
+
+__all__ = ["ExpectingRegion"]
+
+UNSEEN = 4
+"""How much larger an unknown size becomes: one in the body of a loop or in a branch."""
+
+
+class ExpectingRegion:
+    """A region whose code has memory for sizes up to those that were expected. See `core.runtime.backend.Region`.
+
+    The first run with a larger one is left to the reference executor, which tells the sizes. Then the code is made
+    again, with memory for at least a quarter more.
+    """
+
+    def __init__(self, plan: Plan, backend: Backend, timed: bool) -> None:
+        self._backend, self._timed = backend, timed
+        self._code: NativeRegion = backend.compile(plan, timed)  # type: ignore[assignment]
+        self._growing = threading.Lock()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the code at present."""
+        return self._code.plan
+
+    @property
+    def arena_bytes(self) -> int:
+        """See `Region`."""
+        return self._code.arena_bytes
+
+    @property
+    def own_bytes(self) -> int:
+        """See `Region`."""
+        return self._code.own_bytes
+
+    @property
+    def stack_bytes(self) -> int:
+        """See `Region`."""
+        return self._code.stack_bytes
+
+    def __call__(self, run: Run, *args: Any) -> tuple[Any, ...]:
+        code = self._code
+        found = code(run, *args)
+        self._grow(code)
+        return found
+
+    def readable(self, array: Any) -> Any:
+        """See `Region`."""
+        return self._code.readable(array)
+
+    def results(self) -> list[Any]:
+        """See `Region`. Only a region whose results have known sizes is bound to arrays."""
+        return self._code.results()
+
+    def bind(self, arrays: Sequence[Any]) -> _Rebound:
+        """See `Region`."""
+        return _Rebound(self._code, arrays)
+
+    def run(self, arrays: _Rebound, run: Run) -> None:
+        """See `Region`."""
+        code = self._code
+        code.run(arrays.of(code), run)
+        self._grow(code)
+
+    def _grow(self, code: NativeRegion) -> None:
+        """Make code for larger sizes if a run has shown that `code` needs them."""
+        if code.outgrown is None:
+            return
+        with self._growing:
+            if code is not self._code or code.outgrown is None:
+                return
+            shapes, code.outgrown = code.outgrown, None
+            expected = {name: _larger(shape, shapes.get(name)) for name, shape in code.plan.expected.items()}
+            with headroom():
+                try:
+                    plan = plan_block(code.plan.block, code.plan.target, expected)
+                except Unsupported:  # sizes that no code has; the reference executor goes on with such runs
+                    return
+                self._code = self._backend.compile(plan, self._timed)  # type: ignore[assignment]
+
+
+def _larger(expected: tuple[int, ...], found: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The shape to expect, from the one that was expected and that of a run, None if it is not known."""
+    if found is None:
+        return tuple(UNSEEN * n for n in expected)
+    return tuple(m if n <= m else 1 << (n + n // 4).bit_length() for m, n in zip(expected, found, strict=True))
+
+
+class _Rebound:
+    """Arrays that are bound to the code of an `ExpectingRegion`, whichever that is."""
+
+    def __init__(self, code: NativeRegion, arrays: Sequence[Any]) -> None:
+        self._code, self._bound = code, code.bind(arrays)
+
+    def of(self, code: NativeRegion) -> Any:
+        """The arguments of `code`."""
+        if code is not self._code:
+            self._code, self._bound = code, code.bind(self._bound.arrays)
+        return self._bound
+
+    def put(self, i: int, array: Any) -> None:
+        """See `BoundArrays`."""
+        self._bound.put(i, array)
+
+    def drop(self, i: int) -> None:
+        """See `BoundArrays`."""
+        self._bound.drop(i)

@@ -1,0 +1,153 @@
+"""Sizes without a largest value: code has memory for the expected ones, and is made again if a run needs more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.codegen.backend import CPU
+from core.compiler.compile import GradientQuery, Optimizer, compile_forward, compile_gradient, compile_training
+from core.ir.errors import ExecutionError
+from core.runtime.bound_step import bind_step
+from core.runtime.expecting import ExpectingRegion
+from core.runtime.run import Run, RunLimits
+from core.wire import read
+from tests.programs import Sketch
+
+WIDTH = 3
+
+
+def repeated(inside: bool = False, says: bool = False) -> Sketch:
+    """Rows of w, repeated as often as the feed `counts` says; the loss is the sum of the squares of their sines.
+
+    inside: in the body of a loop of one trip.
+    """
+    s = Sketch()
+    w = s.param("w", np.linspace(-1, 1, 4 * WIDTH).reshape(4, WIDTH))
+    s.feed("counts", [1, 0, 2, 3], "int64")
+    s.const(0.0, (), "float64", out="total")
+    if says:
+        w = s.op("print", w, message="once")
+
+    def body() -> None:
+        rows = s.op("gather", w, s.op("repeat_positions", "counts"))
+        squares = s.op("square", s.op("sin", rows))
+        s.op("add", "total", s.op("reduce_sum", squares), out="total")
+
+    if inside:
+        with s.repeat(1):
+            body()
+    else:
+        body()
+    s.op("assign", "total", out="loss")
+    return s
+
+
+def wanted(w: np.ndarray, counts: Any) -> tuple[float, np.ndarray]:
+    """The loss and its gradient, written by hand."""
+    times = np.asarray(counts, "float64")[:, None]
+    return float((times * np.sin(w) ** 2).sum()), times * np.sin(2 * w)
+
+
+def values_of(s: Sketch, counts: Any) -> dict[str, Any]:
+    return s.values | {"counts": np.asarray(counts, "int64")}
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_larger_size_than_expected_makes_larger_code(inside):
+    """Nobody sees a size in the body of a loop: there the code grows fourfold. It holds no stacks of such arrays."""
+    s = repeated(inside)
+    program = read(s.document)
+    query = GradientQuery(loss="loss")
+    step = (compile_forward(program, fetch=["loss"]) if inside else compile_gradient(program, query)).compiled()
+    assert step.machine is not None
+    region = step.machine.region
+    assert isinstance(region, ExpectingRegion)
+    seen = []
+
+    for counts in ([1, 0, 2, 3], [0, 0, 0, 0], [100, 0, 50, 25], [90, 0, 40, 45], [1000, 2, 3, 2000], [5, 5, 5, 5]):
+        outputs = step.step(values_of(s, counts))
+        loss, gradient = wanted(s.values["w"], counts)
+        np.testing.assert_allclose(outputs.fetched["loss"] if inside else outputs.loss, loss, rtol=1e-9)
+        if not inside:
+            np.testing.assert_allclose(outputs.gradients["w"], gradient, rtol=1e-9)
+        seen.append(max(max(shape) for shape in region.plan.expected.values()))
+
+    assert seen == sorted(seen)
+    assert seen[0] == seen[1] < 175 <= seen[2] == seen[3] < seen[4]
+    assert inside or seen[4] == seen[5] >= 3005
+
+
+def test_what_a_run_has_said_and_counted_before_it_met_a_larger_size_counts_once():
+    s = repeated(says=True)
+    step = compile_gradient(read(s.document), GradientQuery(loss="loss")).compiled()
+
+    small, large = (step.step(values_of(s, counts)) for counts in ([1, 0, 2, 3], [300, 0, 2, 3]))
+
+    assert [each.text for each in small.messages] == [each.text for each in large.messages] == ["once"]
+    limits = RunLimits(max_ops=60)
+    step.step(values_of(s, [5000, 0, 2, 3]), limits=limits)  # the ops of the first attempt do not count
+
+
+def test_a_bound_step_goes_on_with_the_larger_code():
+    """As a session trains: its arrays stay, and the gradients of each step are those of the parameters before it."""
+    s = repeated()
+    optimizer = Optimizer("sgd", {"learning_rate": 0.01})
+    step = compile_training(read(s.document), GradientQuery(loss="loss"), optimizer).compiled()
+    w = s.values["w"].copy()
+    bound = bind_step(step, {"w": w.copy()} | step.initial_state())
+    assert bound is not None
+
+    for counts in ([1, 0, 2, 3], [400, 0, 0, 1], [3, 3, 300, 0], [6000, 1, 1, 1], [1, 0, 2, 3]):
+        assert bound.takes({"counts": np.asarray(counts, "int64")})
+        outputs = bound.step(Run(), 0, 0)
+        loss, gradient = wanted(w, counts)
+        np.testing.assert_allclose(outputs.loss, loss, rtol=1e-9)
+        np.testing.assert_allclose(outputs.gradients["w"], gradient, rtol=1e-9)
+        w = w - 0.01 * gradient
+        np.testing.assert_allclose(outputs.parameters["w"], w, rtol=1e-9)
+        bound.keep()
+
+
+def test_an_error_of_the_program_is_no_reason_for_larger_code():
+    s = repeated()
+    step = compile_gradient(read(s.document), GradientQuery(loss="loss")).compiled()
+    assert step.machine is not None
+    assert isinstance(step.machine.region, ExpectingRegion)
+    before = step.machine.region.plan
+
+    with pytest.raises(ExecutionError) as caught:
+        step.step(values_of(s, [1, -1, 2, 3]))
+
+    assert caught.value.code == "index_out_of_range"
+    assert step.machine.region.plan is before
+
+
+def test_a_result_of_several_open_sizes_has_the_sizes_of_the_run():
+    s = Sketch()
+    s.feed("sizes", [2, 3, 1], "int64")
+    s.op("dynamic_fill", "sizes", shape=[-1, -1, -1], value=1.5, dtype="float64", out="filled")
+    s.param("w", 1.0)
+    s.op("assign", "w", out="loss")
+    step = compile_gradient(read(s.document), GradientQuery(loss="loss"), fetch=["filled"]).compiled()
+    assert step.machine is not None
+    assert isinstance(step.machine.region, ExpectingRegion)
+
+    for sizes in ([2, 3, 1], [0, 3, 1], [70, 2, 80], [200, 1, 2]):
+        found = step.step(s.values | {"sizes": np.array(sizes)}).fetched["filled"]
+        np.testing.assert_array_equal(found, np.full(sizes, 1.5))
+
+
+def test_code_that_is_made_again_is_that_of_the_backend_for_the_larger_sizes():
+    s = repeated()
+    step = compile_gradient(read(s.document), GradientQuery(loss="loss")).compiled()
+    assert step.machine is not None
+    region = step.machine.region
+    assert isinstance(region, ExpectingRegion)
+    small = region.arena_bytes
+
+    step.step(values_of(s, [5000, 0, 2, 3]))
+
+    assert region.arena_bytes == CPU.arena_bytes(region.plan) > small
