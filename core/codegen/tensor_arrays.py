@@ -28,7 +28,7 @@ from core.codegen.runs import compare_runs, flatten, make_runs
 from core.codegen.stack_memory import made_room
 from core.codegen.step_writer import StepWriter
 from core.plan.data import bytes_of
-from core.plan.growing import AddArrays, ArrayOp, ArrayWork, Flatten, KeepArray, MakeRuns
+from core.plan.growing import AddArrays, ArrayOp, ArrayWork, Flatten, KeepArray, MakeRuns, OpenSpan
 
 __all__ = ["write_array"]
 
@@ -50,6 +50,9 @@ def write_array(step: StepWriter, each: ArrayWork) -> None:
         return
     if isinstance(each, Flatten):
         flatten(step, each)
+        return
+    if isinstance(each, OpenSpan):
+        step.recordings[each.span] = I64(0), step.f.load(step.address(each.length), "int64")
         return
     assert isinstance(each, ArrayOp), each
     WRITERS[each.kind](step, each)

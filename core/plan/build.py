@@ -36,6 +36,7 @@ from core.plan import (
     shapes,
     spectra,
     stacks,
+    unbounded,
 )
 from core.plan.data import Root, Sequence, View, bytes_of, contiguous
 from core.plan.lowering import Lowering, Shared
@@ -78,6 +79,7 @@ LOWERING = [  # importing these modules registers the lowerings
     shapes,
     spectra,
     stacks,
+    unbounded,
 ]
 
 

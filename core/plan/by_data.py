@@ -15,9 +15,11 @@ from core.plan.indexing import in_range
 from core.plan.lookups import RegionBins, Search
 from core.plan.lowering import Lowering, lowers
 from core.plan.ordered import order_of
+from core.plan.plan import NOT_COVERED
 from core.plan.ragged import running_total, taken
 from core.plan.selecting import first_position
 from core.plan.shapes import reshaped, transposed
+from core.plan.sized import masked, of_known_sizes, rule, set_sizes
 from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []
@@ -114,7 +116,7 @@ def _search(low: Lowering, op: Op, table: Entry, values: Entry, right: bool, out
 @lowers("read_rows")
 def lower_read_rows(low: Lowering, op: Op) -> None:
     of, (values, rows) = Maker(low), (low.entry(n) for n in op.inputs[:2])
-    table, out = low.type(op.inputs[3]), low.type(op.outputs[0])
+    table = low.type(op.inputs[3])
     if values.shape[0] != rows.shape[0] or values.shape[1:] != table.shape[1:]:
         raise Unsupported("rows of another shape than those of their table")
     index = in_range(low, op, low.entry(op.inputs[2]), table.shape[0])
@@ -124,7 +126,12 @@ def lower_read_rows(low: Lowering, op: Op) -> None:
         earlier, later = (replace(rows, shape=(count - 1,), offset=rows.offset + i) for i in (0, 1))
         message = "rows must be ascending, each once"
         of.check(of("less_than", earlier, later), "rows_unordered", message, op.location)
-    index = low.dense(index)
+    _looked_up(low, op, values, rows, low.dense(index))
+
+
+def _looked_up(low: Lowering, op: Op, values: Entry, rows: View, index: View) -> None:
+    """The values of the rows with numbers `index`; rows that are not among `rows`, which ascend, are zero."""
+    of, out, count = Maker(low), low.type(op.outputs[0]), rows.shape[0]
     found = _search(low, op, rows, index, False, low.allocate(index.shape, "int64"))
     place = of("minimum", found, of.number(count - 1, "int64"))
     message = "a row is out of range"
@@ -132,6 +139,28 @@ def lower_read_rows(low: Lowering, op: Op) -> None:
     there = reshaped(low, there, (*index.shape, *(1 for _ in values.shape[1:])))
     given = taken(low, op, values, place, message)
     low.define(op.outputs[0], reshaped(low, of.where(there, given, of.number(0, out.dtype)), out.shape))
+
+
+@rule("read_rows")
+def _read_rows(low: Lowering, op: Op) -> None:
+    """As many rows as the run tells. What lies beyond them gets a number that no row of the table has."""
+    values, rows, ids, like = op.inputs
+    of_known_sizes(low, op, (ids, like))
+    size, table = low.sizes.get(rows, {}).get(0), low.type(like)
+    if size is None or low.sizes.get(values, {}) != {0: size} or low.type(values).shape[1:] != table.shape[1:]:
+        raise Unsupported("sizes that only the run can compare")
+    set_sizes(low, op, [{}])
+    of, beyond = Maker(low), Maker(low).number(table.shape[0], "int64")
+    given = of.cast(low.entry(rows), "int64")
+    fine = of("logical_and", of("greater_equal", given, of.number(0, "int64")), of("less_than", given, beyond))
+    of.check(masked(low, fine, {0: size}, True), NOT_COVERED, "a row counts from the end", op.location)
+    numbers = low.dense(masked(low, given, {0: size}, table.shape[0]))
+    if size.bound > 1:
+        earlier, later = (replace(numbers, shape=(size.bound - 1,), offset=numbers.offset + i) for i in (0, 1))
+        ascending = of("logical_or", of("less_than", earlier, later), of("equal", later, beyond))
+        of.check(ascending, "rows_unordered", "rows must be ascending, each once", op.location)
+    index = low.dense(in_range(low, op, low.entry(ids), table.shape[0]))
+    _looked_up(low, op, low.entry(values), numbers, index)
 
 
 @lowers("mode_position")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from core.plan.data import Instruction, Root, Sequence, Stack, View
-from core.plan.flow import Growing, Recording, Source, roots_of
+from core.plan.flow import Growing, Recording, Source, Span, roots_of
 
-__all__ = ["AddArrays", "ArrayOp", "ArrayWork", "Flatten", "KeepArray", "Kind", "MakeRuns"]
+__all__ = ["AddArrays", "ArrayOp", "ArrayWork", "Flatten", "KeepArray", "Kind", "MakeRuns", "OpenSpan"]
 
 Kind = Literal["clear", "copy", "put", "erase", "extend", "fit", "get", "join", "count", "same", "alike"]
 
@@ -117,6 +117,17 @@ class KeepArray(ArrayWork):
     @property
     def stack(self) -> Stack:
         return self.recording.stack
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenSpan(ArrayWork):
+    """Let `span` begin at the first element of its array and have as many as `length`, an int64 scalar."""
+
+    span: Span
+    length: View
+
+    def reads(self) -> Iterator[Root]:
+        yield self.length.root
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,7 +21,7 @@ from core.plan.flow import Source, Span
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.plan import OUTGROWN, Check
 from core.plan.ranges import affine
-from core.plan.sizes import Expected, Size, bounded_outputs, expected_outputs
+from core.plan.sizes import Expected, Size, bounded_outputs, expected_outputs, is_open
 from core.plan.storage import Storage
 from core.plan.target import Target
 from core.plan.unsupported import Unsupported
@@ -84,6 +84,7 @@ class Lowering(Storage):
     sizes:     variable -> its axes whose size only the run knows (`core.plan.sizes`).
     limit:     the size of the first axis of the results of elementwise work, if nothing beyond its length is needed.
     product_limit: the size of the rows of the product that is lowered, if only the run tells it.
+    compared:  pairs of sizes that a check compares.
     multiples: size -> the size that it is a multiple of, and the factor.
     selections: (mask, value) -> the positions at which the mask has that value, and their number.
     slices: (start, end and step, which of the axes, size of the axis, of the slice) -> its positions and their number.
@@ -115,6 +116,7 @@ class Lowering(Storage):
         self.sizes: dict[str, dict[int, Size]] = {}
         self.limit: Size | None = None
         self.product_limit: Size | None = None
+        self.compared: set[frozenset[Size]] = set()
         self.multiples: dict[Size, tuple[Size, int]] = {}
         self.selections: dict[tuple[str, bool], tuple[View, Size]] = {}
         self.slices: dict[tuple[tuple[str, ...], int, int, int], tuple[View, Size | None]] = {}
@@ -153,9 +155,10 @@ class Lowering(Storage):
         """The types of the results of `op` with their largest sizes, or with those that are expected; else None."""
         found = bounded_outputs(op, self.types)
         if found is None:
-            found = expected_outputs(op, self.types, self.shared.expected)
+            found = expected_outputs(op, self.types, self.block.types, self.shared.expected)
             for name, type in zip(op.outputs, found or (), strict=False):
-                self.shared.outputs[name] = type.shape
+                if is_open(self.block.types[name]):
+                    self.shared.outputs[name] = type.shape
         return found
 
     def outgrown(self, op: Op) -> int:

@@ -6,12 +6,16 @@ Tables that are looked up at the same ids share the order.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
-from core.ir import HOLE, Op
+from core.ir import HOLE, Op, TensorType, Type
 from core.plan.data import Kernel, View
 from core.plan.indexing import flat
 from core.plan.lowering import Lowering, lowers
 from core.plan.merge_specs import MergedRows, RowOrder
+from core.plan.sized import new_size, of_known_sizes, rule, set_sizes
+from core.plan.sizes import Given, bounds, tensor
 from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []
@@ -38,6 +42,30 @@ def lower_merge_rows(low: Lowering, op: Op) -> None:
     low.add(Kernel("merge_rows", sums, (flat(given), order, starts, flat(out)), location=op.location))
     for name, view in ((rows, found), (values, out), (count, total)):
         low.define(name, view)
+
+
+@bounds("merge_rows")
+def _room(op: Op, given: Given, declared: Sequence[Type]) -> tuple[TensorType, ...] | None:
+    """No more rows than there are ids, or rows of the table."""
+    ids, like = tensor(given[1]), tensor(given[2])
+    room = min(math.prod(ids.shape), like.shape[0])
+    if not room:
+        return None
+    return TensorType((room,), "int64"), TensorType((room, *like.shape[1:]), tensor(given[0]).dtype)
+
+
+@rule("merge_rows")
+def _merge_rows(low: Lowering, op: Op) -> None:
+    of_known_sizes(low, op, op.inputs)
+    rows, values = op.outputs
+    count, types = f"{rows}@count", low.largest(op)
+    if types is None:
+        raise Unsupported("a merge of no rows")
+    size = new_size(low, types[0].shape[0])
+    set_sizes(low, op, [{0: size}, {0: size}])
+    low.types[count] = TensorType((), "int64")
+    lower_merge_rows(low, replace(op, type="merge_rows_padded", outputs=(rows, values, count)))
+    low.copy(low.entry(count), size.length)
 
 
 def _ordered(low: Lowering, op: Op, spec: RowOrder, given: list[View]) -> tuple[View, View, View, View]:

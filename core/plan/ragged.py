@@ -18,20 +18,20 @@ from core.plan.lookups import Spread
 from core.plan.lowering import Lowering, lowers
 from core.plan.shapes import reshaped
 
-__all__ = ["before_the_end", "check_lengths", "running_total", "taken"]
+__all__ = ["before_the_end", "check_lengths", "ends_of_all", "running_total", "taken"]
 
 
 @lowers("sequence_ids")
 def lower_sequence_ids(low: Lowering, op: Op) -> None:
     lengths, rows = _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
-    _ends(low, op, lengths, rows)
+    ends_of_all(low, op, lengths, rows)
     low.define(op.outputs[0], _spread(low, op, positions(lengths.shape), lengths, rows, 0, op.outputs[0]))
 
 
 @lowers("sequence_rows")
 def lower_sequence_rows(low: Lowering, op: Op) -> None:
     of, lengths, rows = Maker(low), _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
-    ends = _ends(low, op, lengths, rows)
+    ends = ends_of_all(low, op, lengths, rows)
     last = of("sub", ends, of.number(1, "int64"))
     if op.attrs["order"] == "reverse":
         low.define(op.outputs[0], _spread(low, op, last, lengths, rows, -1, op.outputs[0]))
@@ -44,7 +44,7 @@ def lower_sequence_rows(low: Lowering, op: Op) -> None:
 @lowers("sequence_slots")
 def lower_sequence_slots(low: Lowering, op: Op) -> None:
     of, lengths, rows = Maker(low), _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
-    _ends(low, op, lengths, rows)
+    ends_of_all(low, op, lengths, rows)
     width: Entry = of.number(op.attrs["width"], "int64")
     if op.attrs["width"] == -1:
         width = of.reduce("max", lengths, frozenset({0}))
@@ -63,7 +63,7 @@ def lower_interleaved(low: Lowering, op: Op) -> None:
     count = more[0].shape[0]
     starts, lengths = (low.allocate((count, 2), "int64") for _ in range(2))
     for i, (each, rows, before) in enumerate(((more[0], x, 0), (more[1], y, x))):
-        ends = _ends(low, op, each, rows)
+        ends = ends_of_all(low, op, each, rows)
         first = of.add(of("sub", ends, each), of.number(before, "int64"))
         for whole, part in ((starts, first), (lengths, each)):
             low.write(part, replace(whole, shape=(count,), strides=(2,), offset=i))
@@ -74,7 +74,7 @@ def lower_interleaved(low: Lowering, op: Op) -> None:
 @lowers("context_rows")
 def lower_context(low: Lowering, op: Op) -> None:
     of, lengths, rows = Maker(low), _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
-    ends = _ends(low, op, lengths, rows)
+    ends = ends_of_all(low, op, lengths, rows)
     edges = (_spread(low, op, each, lengths, rows, 0) for each in (of("sub", ends, lengths), ends))
     first, after = (reshaped(low, each, (rows, 1)) for each in edges)
     at = positions((rows, op.attrs["length"]), (1, 1), op.attrs["start"])
@@ -84,7 +84,7 @@ def lower_context(low: Lowering, op: Op) -> None:
 
 @lowers("sequence_reset_lengths")
 def lower_reset_lengths(low: Lowering, op: Op) -> None:
-    _ends(low, op, _lengths(low, op.inputs[1]), low.type(op.inputs[0]).shape[0])
+    ends_of_all(low, op, _lengths(low, op.inputs[1]), low.type(op.inputs[0]).shape[0])
     for out, name in zip(op.outputs, op.inputs, strict=True):
         low.define(out, low.entry(name))
 
@@ -120,7 +120,7 @@ def _lengths(low: Lowering, name: str) -> Entry:
     return low.entry(name)
 
 
-def _ends(low: Lowering, op: Op, lengths: Entry, rows: int) -> View:
+def ends_of_all(low: Lowering, op: Op, lengths: Entry, rows: int) -> View:
     """For each sequence the position after its last row; the lengths are checked."""
     of, count = Maker(low), lengths.shape[0]
     check_lengths(low, op, lengths, rows, f"lengths must be from 0 to {rows}, the number of rows")

@@ -24,6 +24,7 @@ from core.plan.entries import Entry, positions
 from core.plan.geometry import Selection, Tail
 from core.plan.halves import narrowed, wide, widened
 from core.plan.lowering import LOWERINGS, Lowering
+from core.plan.plan import NOT_COVERED
 from core.plan.ragged import running_total
 from core.plan.reduce import KINDS, reduced
 from core.plan.shapes import expanded, reshaped
@@ -192,25 +193,43 @@ def _elementwise(low: Lowering, op: Op) -> None:
     _run(low, op, sizes.get(0))
 
 
+def _same(low: Lowering, a: Size | None, b: Size | None) -> bool:
+    """Whether two sizes are equal in every run that the code covers.
+
+    If both have one largest value, the code covers only such runs: it compares them.
+    """
+    if a is b:
+        return True
+    if a is None or b is None or a.bound != b.bound:
+        return False
+    if frozenset((a, b)) not in low.compared:
+        low.compared.add(frozenset((a, b)))
+        of = Maker(low)
+        message = "sizes that differ"
+        of.check(of("equal", a.length, b.length), NOT_COVERED, message, low.location)
+    return True
+
+
 def _broadcast(low: Lowering, names: Sequence[str]) -> Axes:
-    """The open sizes of an elementwise result. Raises Unsupported if only the run can tell that operands fit."""
+    """The open sizes of an elementwise result. Raises Unsupported if the code cannot cover that operands fit."""
     rank = max(low.type(n).rank for n in names)
     found: Axes = {}
     for axis in range(-rank, 0):
-        sizes, known = set(), set()
+        sizes: list[Size] = []
+        known = set()
         for n in names:
             shape = low.type(n).shape
             if -axis > len(shape):
                 continue
             own = _of(low, n).get(axis + len(shape))
             if own is not None:
-                sizes.add(own)
+                sizes.append(own)
             elif shape[axis] != 1:
                 known.add(shape[axis])
-        if len(sizes) > 1 or (sizes and known):
+        if (sizes and known) or not all(_same(low, sizes[0], each) for each in sizes):
             raise Unsupported("sizes that only the run can compare")
         if sizes:
-            found[axis + rank] = sizes.pop()
+            found[axis + rank] = sizes[0]
     return found
 
 
@@ -232,7 +251,7 @@ def _expand_as(low: Lowering, op: Op) -> None:
     own = _of(low, like)
     extra = low.type(like).rank - low.type(x).rank
     for axis, n in enumerate(low.type(x).shape):
-        if n != 1 and _of(low, x).get(axis) is not own.get(axis + extra):
+        if n != 1 and not _same(low, _of(low, x).get(axis), own.get(axis + extra)):
             raise Unsupported("sizes that only the run can compare")
     set_sizes(low, op, [dict(own)])
     low.define(op.outputs[0], expanded(low.entry(x), low.type(like).shape))
@@ -255,8 +274,8 @@ def _sum_to(low: Lowering, op: Op) -> None:
             continue
         if size is not None and n == 1 and like is None:
             gone.add(axis + extra)
-        elif size is like and size is not None:
-            kept[axis] = size
+        elif size is not None and _same(low, size, like):
+            kept[axis] = size if like is None else like
         else:
             raise Unsupported("sizes that only the run can compare")
     if op.type == "sum_to" and own.keys() - gone:
@@ -486,7 +505,7 @@ def _matmul(low: Lowering, op: Op) -> None:
     terms, row = (a.rank - 2, a.rank - 1) if op.attrs["transpose_x"] else (a.rank - 1, a.rank - 2)
     others, column = (1, 0) if op.attrs["transpose_y"] else (0, 1)
     summed = _of(low, x).get(terms)
-    if summed is not _of(low, y).get(others):
+    if not _same(low, summed, _of(low, y).get(others)):
         raise Unsupported("sizes that only the run can compare")
     own = {i: s for i, s in _of(low, x).items() if i < a.rank - 2}
     if row in _of(low, x):

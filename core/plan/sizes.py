@@ -8,7 +8,7 @@ out, and no check reads it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from core.ir import HOLE, Block, Op, StackType, TensorType, Type
@@ -18,13 +18,24 @@ from core.ir.registry import lookup
 from core.ir.stop import poll
 from core.plan.data import PRODUCT_BLOCK, View
 
-__all__ = ["Expected", "Size", "bounded_outputs", "bounded_types", "expected_outputs", "in_blocks", "is_open"]
+__all__ = [
+    "Expected",
+    "Given",
+    "Size",
+    "bounded_outputs",
+    "bounded_types",
+    "bounds",
+    "expected_outputs",
+    "in_blocks",
+    "is_open",
+    "tensor",
+]
 
 Expected = Mapping[str, tuple[int, ...]]
 """Variables of sizes without a largest value -> the largest shapes that a plan should have memory for."""
 
 FEWEST, MOST = 64, 2048
-"""What a plan expects of such a size at first: twice the largest operand, between these."""
+"""What a plan expects of such a size at first: twice the largest operand of known size, between these."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +68,7 @@ def bounded_types(block: Block, expected: Expected | None) -> dict[str, Type]:
     for op in block.ops:
         poll()
         if any(is_open(found[n]) for n in op.outputs):
-            types = bounded_outputs(op, found) or expected_outputs(op, found, expected)
+            types = bounded_outputs(op, found) or expected_outputs(op, found, block.types, expected)
             if types is not None:
                 found.update(zip(op.outputs, types, strict=True))
     return found
@@ -74,21 +85,8 @@ def bounded_outputs(op: Op, types: Mapping[str, Type]) -> tuple[TensorType, ...]
         if isinstance(type, StackType) or is_open(type):
             return None
         given.append(type)
-    first = given[0] if given else None
-    elements = _searched(op, given)
-    if elements is not None:
-        if 0 in elements:
-            return None
-        most = in_blocks(math.prod(elements))
-        where = TensorType((most, len(elements)) if op.type == "nonzero" else (most,), "int64")
-        return (where, TensorType(elements, "int64"), where) if op.type == "unique_positions" else (where,)
-    if first is not None and op.type == "split_by_mask":
-        part = TensorType((in_blocks(first.shape[0]), *first.shape[1:]), first.dtype)
-        return (part, part) if first.shape[0] else None
-    if first is not None and op.type == "dynamic_slice":
-        return _part_of(first, types[op.outputs[0]])
-    if first is not None and op.type == "dynamic_slice_into" and given[1] is not None:
-        return (TensorType(given[1].shape, first.dtype),)
+    if op.type in BOUNDS:
+        return BOUNDS[op.type](op, given, [types[name] for name in op.outputs])
     spec = lookup(op.type)
     if spec.kind == "control":
         return None
@@ -109,41 +107,97 @@ def bounded_outputs(op: Op, types: Mapping[str, Type]) -> tuple[TensorType, ...]
     return tuple(sizes)
 
 
-def expected_outputs(op: Op, types: Mapping[str, Type], expected: Expected | None) -> tuple[TensorType, ...] | None:
+def expected_outputs(
+    op: Op, types: Mapping[str, Type], declared: Mapping[str, Type], expected: Expected | None
+) -> tuple[TensorType, ...] | None:
     """The types of the results of `op`, whose sizes have no largest value, with sizes that suffice for most runs.
 
-    None if sizes are not expected at all (`expected` is None), and for an op on other arrays than tensors.
+    None if sizes are not expected at all (`expected` is None), if the operands have no largest sizes, and if `op` does
+    not take operands of these.
+
+    declared: the types of all variables in the program.
     """
-    given = [types[n] for n in op.inputs if n != HOLE]
-    declared = [types[n] for n in op.outputs]
-    if expected is None or lookup(op.type).kind == "control" or any(is_open(type) for type in given):
+    spec = lookup(op.type)
+    given = [types[n] if n != HOLE else None for n in op.inputs]
+    if expected is None or spec.kind == "control" or any(is_open(type) for type in given):
         return None
-    operands = [type for type in given if isinstance(type, TensorType)]
-    largest = max((n for type in operands for n in type.shape), default=1)
-    found = []
-    for name, type in zip(op.outputs, declared, strict=True):
-        if not isinstance(type, TensorType) or 0 in type.shape:
+    try:
+        found = output_types(spec, tuple(given), op.attrs)
+    except CoreError:
+        return None
+    known, opened = 1, 1
+    for n, type in zip(op.inputs, given, strict=True):
+        if isinstance(type, TensorType):
+            largest = max(type.shape, default=1)
+            known, opened = (known, max(opened, largest)) if is_open(declared.get(n)) else (max(known, largest), opened)
+    first = max(FEWEST, min(2 * known, MOST), opened)
+    made = []
+    for name, type in zip(op.outputs, found, strict=True):
+        own = declared[name]
+        if not isinstance(type, TensorType) or not isinstance(own, TensorType) or 0 in (*type.shape, *own.shape):
             return None
-        own = expected.get(name, ())
-        sizes = [in_blocks(min(max(FEWEST, 2 * largest if i == 0 else 0), MOST)) for i in range(type.rank)]
-        wanted = own if len(own) == type.rank else (0,) * type.rank
-        shape = (m if m != -1 else max(n, in_blocks(k)) for m, n, k in zip(type.shape, sizes, wanted, strict=True))
-        found.append(TensorType(tuple(shape), type.dtype))
-    return tuple(found)
+        wanted = expected.get(name, (0,) * type.rank)
+        sizes = [max(first if i == 0 else FEWEST, n) for i, n in enumerate(wanted)]
+        shape = tuple(in_blocks(n) if m == -1 else m for m, n in zip(type.shape, sizes, strict=True))
+        if any(m not in (-1, n) for m, n in zip(own.shape, shape, strict=True)):
+            return None
+        made.append(TensorType(shape, type.dtype))
+    return tuple(made)
 
 
-def _part_of(whole: TensorType, declared: Type) -> tuple[TensorType, ...] | None:
-    """The type of a part of an array with its largest size along each axis where only the run tells it."""
-    if not isinstance(declared, TensorType) or 0 in whole.shape or 0 in declared.shape:
+Given = Sequence[TensorType | None]
+Rule = Callable[[Op, Given, Sequence[Type]], tuple[TensorType, ...] | None]
+
+BOUNDS: dict[str, Rule] = {}
+"""Type of an op -> a function of the op, of the types of its operands with their largest sizes, and of those declared
+for its results, that returns the types of the results with their largest sizes, or None if there are none.
+"""
+
+
+def bounds(*names: str) -> Callable[[Rule], Rule]:
+    """Decorator: the function tells the largest sizes of the results of the ops `names`."""
+
+    def register(rule: Rule) -> Rule:
+        BOUNDS.update(dict.fromkeys(names, rule))
+        return rule
+
+    return register
+
+
+def tensor(type: TensorType | None) -> TensorType:
+    """The type of an operand that is there."""
+    assert type is not None
+    return type
+
+
+@bounds("active_rows", "nonzero", "unique_positions", "unpadded_positions")
+def _found(op: Op, given: Given, declared: Sequence[Type]) -> tuple[TensorType, ...] | None:
+    """Positions of some elements of an array."""
+    elements = tensor(given[1]).shape[:2] if op.type == "unpadded_positions" else tensor(given[0]).shape
+    if 0 in elements:
         return None
-    sizes = zip(declared.shape, whole.shape, strict=True)
+    most = in_blocks(math.prod(elements))
+    where = TensorType((most, len(elements)) if op.type == "nonzero" else (most,), "int64")
+    return (where, TensorType(elements, "int64"), where) if op.type == "unique_positions" else (where,)
+
+
+@bounds("split_by_mask")
+def _parts(op: Op, given: Given, declared: Sequence[Type]) -> tuple[TensorType, ...] | None:
+    whole = tensor(given[0])
+    part = TensorType((in_blocks(whole.shape[0]), *whole.shape[1:]), whole.dtype)
+    return (part, part) if whole.shape[0] else None
+
+
+@bounds("dynamic_slice")
+def _slice(op: Op, given: Given, declared: Sequence[Type]) -> tuple[TensorType, ...] | None:
+    """Along each axis at most the whole axis, where only the run tells the size."""
+    whole, out = tensor(given[0]), declared[0]
+    if not isinstance(out, TensorType) or 0 in whole.shape or 0 in out.shape:
+        return None
+    sizes = zip(out.shape, whole.shape, strict=True)
     return (TensorType(tuple(in_blocks(n) if m == -1 else m for m, n in sizes), whole.dtype),)
 
 
-def _searched(op: Op, given: Sequence[TensorType | None]) -> tuple[int, ...] | None:
-    """The shape of the elements among which `op` finds some; None for other ops. given: the types of its operands."""
-    if op.type == "unpadded_positions" and given[1] is not None:
-        return given[1].shape[:2]
-    if op.type in ("active_rows", "nonzero", "unique_positions") and given[0] is not None:
-        return given[0].shape
-    return None
+@bounds("dynamic_slice_into")
+def _into(op: Op, given: Given, declared: Sequence[Type]) -> tuple[TensorType, ...] | None:
+    return (TensorType(tensor(given[1]).shape, tensor(given[0]).dtype),)

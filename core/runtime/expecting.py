@@ -85,6 +85,8 @@ class ExpectingRegion:
                 return
             shapes, code.outgrown = code.outgrown, None
             expected = {name: _larger(shape, shapes.get(name)) for name, shape in code.plan.expected.items()}
+            if expected == code.plan.expected:
+                return
             with headroom():
                 try:
                     plan = plan_block(code.plan.block, code.plan.target, expected)
