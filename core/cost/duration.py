@@ -76,7 +76,7 @@ LOOPS = frozenset([
 
 
 COUNTED = frozenset([
-    "expanded_rows", "padded_like", "repeat_positions", "sequence_mask", "sequence_slice_rows",
+    "expanded_rows", "padded_like", "padded_rows", "repeat_positions", "sequence_mask", "sequence_slice_rows",
 ])  # fmt: skip
 """Ops with an input of counts, whose sum or maximum is a size of the result."""
 

@@ -18,7 +18,7 @@ from core.plan.lookups import Spread
 from core.plan.lowering import Lowering, lowers
 from core.plan.shapes import reshaped
 
-__all__ = ["before_the_end", "check_lengths", "ends_of_all", "running_total", "taken"]
+__all__ = ["before_the_end", "check_lengths", "ends_of_all", "rows_of_padded", "running_total", "taken"]
 
 
 @lowers("sequence_ids")
@@ -87,6 +87,22 @@ def lower_reset_lengths(low: Lowering, op: Op) -> None:
     ends_of_all(low, op, _lengths(low, op.inputs[1]), low.type(op.inputs[0]).shape[0])
     for out, name in zip(op.outputs, op.inputs, strict=True):
         low.define(out, low.entry(name))
+
+
+@lowers("padded_rows")
+def lower_padded_rows(low: Lowering, op: Op) -> None:
+    of, lengths, width = Maker(low), _lengths(low, op.inputs[0]), op.attrs["width"]
+    message = f"a sequence has more rows than the width {width}"
+    of.check(of("less_equal", lengths, of.number(width, "int64")), "shape_mismatch", message, op.location)
+    low.define(op.outputs[0], rows_of_padded(low, op, low.type(op.outputs[0]).shape[1]))
+
+
+def rows_of_padded(low: Lowering, op: Op, width: int) -> Entry:
+    """For each row of padded sequences, [n, width], its position in x, or the number of rows of x if it is padding."""
+    of, lengths, rows = Maker(low), _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
+    starts = of("sub", ends_of_all(low, op, lengths, rows), lengths)
+    at = of.add(reshaped(low, starts, (lengths.shape[0], 1)), positions((lengths.shape[0], width), (0, 1)))
+    return of.where(before_the_end(low, lengths, width), at, of.number(rows, "int64"))
 
 
 @lowers("padded_like")

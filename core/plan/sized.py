@@ -75,6 +75,8 @@ def set_sizes(low: Lowering, op: Op, axes: Sequence[Axes]) -> None:
 
     Raises Unsupported if there is no largest size, or if `axes` misses an open one.
     """
+    if not any(axes) and not any(is_open(low.types[name]) for name in op.outputs):
+        return
     types = low.largest(op)
     for i, (name, own) in enumerate(zip(op.outputs, axes, strict=True)):
         declared = low.types[name]
@@ -262,7 +264,8 @@ def _sum_to(low: Lowering, op: Op) -> None:
     x, own = op.inputs[0], _of(low, op.inputs[0])
     shape = low.type(op.inputs[1]).shape if op.type == "sum_to_like" else op.attrs["shape"]
     extra = low.type(x).rank - len(shape)
-    if op.type == "sum_to" and own.keys() == {0} and shape[1:] == low.type(x).shape[1:] and shape[0] > 1:
+    rows = not extra and own.keys() == {0} and shape[1:] == low.type(x).shape[1:]
+    if op.type == "sum_to" and rows and shape[0] > 1:
         _as_known(low, op, own[0], shape)
         return
     kept: Axes = {}
@@ -280,6 +283,12 @@ def _sum_to(low: Lowering, op: Op) -> None:
             raise Unsupported("sizes that only the run can compare")
     if op.type == "sum_to" and own.keys() - gone:
         raise Unsupported("sizes that only the run can compare")
+    declared = low.types[op.outputs[0]]
+    assert isinstance(declared, TensorType)
+    for axis, n in enumerate(declared.shape):
+        if n == -1 and axis not in kept and axis + extra not in own:  # known, though the program does not say so
+            number = low.type(x).shape[axis + extra]
+            kept[axis] = Size(number, low.dense(Maker(low).number(number, "int64")))
     set_sizes(low, op, [kept])
     _run(low, _under(low, op, {x: whole(low, x, 0, frozenset(gone))}) if own.keys() & gone else op)
 
@@ -380,10 +389,14 @@ def _reshape(low: Lowering, op: Op) -> None:
     """The first axis alone may be open. Rows may be split or joined if that needs no division of the length."""
     x = op.inputs[0]
     own = _of(low, x)
-    if own.keys() - {0} or low.type(x).rank == 0:
-        raise Unsupported("another size than the first one is known only when it runs")
     declared = low.block.types[op.outputs[0]]
     assert isinstance(declared, TensorType)
+    if declared.is_static and len(own) == 1 and op.type in ("reshape", "reshape_as"):
+        ((axis, only),) = own.items()
+        _as_reshaped(low, op, axis, only, declared.shape)
+        return
+    if own.keys() - {0} or low.type(x).rank == 0:
+        raise Unsupported("another size than the first one is known only when it runs")
     if 0 not in own:
         raise Unsupported("a known size that is declared open")
     size, row = own[0], math.prod(low.type(x).shape[1:])
@@ -402,6 +415,21 @@ def _reshape(low: Lowering, op: Op) -> None:
         wanted = scaled(low, size, row, math.prod(declared.shape[1:]))
     set_sizes(low, op, [{0: wanted}])
     low.define(op.outputs[0], reshaped(low, low.entry(x), low.type(op.outputs[0]).shape))
+
+
+def _as_reshaped(low: Lowering, op: Op, axis: int, size: Size, shape: tuple[int, ...]) -> None:
+    """An array of one open size that the program takes for an array of a known shape."""
+    of, given = Maker(low), low.type(op.inputs[0]).shape
+    rest, count = math.prod(given) // size.bound, math.prod(shape)
+    if not count or not rest or count % rest or count > size.bound * rest:
+        raise Unsupported("sizes that do not fit")
+    number = count // rest
+    fits = of("equal", size.length, of.number(number, "int64"))
+    of.check(fits, NOT_COVERED, "another number of elements", op.location)
+    view = low.stored(low.entry(op.inputs[0]))
+    set_sizes(low, op, [{}])
+    part = replace(view, shape=(*given[:axis], number, *given[axis + 1 :]))
+    low.define(op.outputs[0], reshaped(low, part, shape))
 
 
 def scaled(low: Lowering, size: Size, row: int, rest: int) -> Size:

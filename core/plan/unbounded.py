@@ -17,7 +17,7 @@ from core.plan.lookups import Spread
 from core.plan.lowering import Lowering, lowers
 from core.plan.ordered import order_of
 from core.plan.plan import OUTGROWN
-from core.plan.ragged import before_the_end, ends_of_all, taken
+from core.plan.ragged import before_the_end, ends_of_all, rows_of_padded, taken
 from core.plan.shapes import expanded, reshaped
 from core.plan.sized import Axes, clear_integers, masked, of_known_sizes, rule, set_sizes
 from core.plan.sizes import Given, Size, bounds, in_blocks, tensor
@@ -211,8 +211,8 @@ def _dynamic_reshape(low: Lowering, op: Op) -> None:
     """With one open size at most, all sizes are known: the run only compares."""
     of_known_sizes(low, op, op.inputs)
     of, x, declared = Maker(low), low.type(op.inputs[0]), op.attrs["shape"]
-    if declared.count(-1) > 1 or declared[1:].count(-1) or not math.prod(x.shape):
-        raise Unsupported("another size than the first one is known only when it runs")
+    if declared.count(-1) > 1 or not math.prod(x.shape):
+        raise Unsupported("several sizes that are known only when it runs")
     rest = 1
     for n in declared:
         rest *= n if n != -1 else 1
@@ -233,10 +233,9 @@ def _dynamic_reshape(low: Lowering, op: Op) -> None:
         set_sizes(low, op, [{}])
         low.define(op.outputs[0], entry)
         return
-    types = low.largest(op)
+    types, axis = low.largest(op), declared.index(-1)
     assert types is not None
-    bound = types[0].shape[0]
-    own = {0: Size(bound, low.dense(of.number(shape[0], "int64")))}
+    own = {axis: Size(types[0].shape[axis], low.dense(of.number(shape[axis], "int64")))}
     set_sizes(low, op, [own])
     out = low.destination(op.outputs[0])
     low.write(entry, View(out.root, out.dtype, shape, out.strides, out.offset))
@@ -246,7 +245,7 @@ def _dynamic_reshape(low: Lowering, op: Op) -> None:
 # --- sequences --------------------------------------------------------------------------------------------------
 
 
-@rule("padded_like", "sequence_mask")
+@rule("padded_like", "padded_rows", "sequence_mask")
 def _padded(low: Lowering, op: Op) -> None:
     """As wide as the longest sequence."""
     of_known_sizes(low, op, op.inputs)
@@ -254,7 +253,9 @@ def _padded(low: Lowering, op: Op) -> None:
     longest = reshaped(low, of.reduce("max", of.cast(lengths, "int64"), frozenset({0})), ())
     set_sizes(low, op, [expect(low, op, 0, {1: longest})])
     type = low.type(op.outputs[0])
-    if op.type == "padded_like":
+    if op.type == "padded_rows":
+        low.define(op.outputs[0], rows_of_padded(low, op, type.shape[1]))
+    elif op.type == "padded_like":
         low.define(op.outputs[0], Uniform(op.attrs["value"], type.dtype, type.shape))
     else:
         low.define(op.outputs[0], of.cast(before_the_end(low, lengths, type.shape[1]), type.dtype))

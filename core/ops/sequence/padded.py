@@ -15,12 +15,11 @@ from core.ir.registry import Dtype, Example, Extended, composite, op
 from core.ops.common.lengths import check_lengths, ends_of, row_numbers
 from core.ops.common.ranges import OpenSize, Size
 from core.ops.common.types import as_dtype
+from core.ops.elementwise.logic import where
 from core.ops.indexing.gather import gather
-from core.ops.indexing.scatter_gather import scatter
-from core.ops.reduction.sums import reduce_sum
-from core.ops.shape.broadcast import expand_to
-from core.ops.shape.creation import check_count, check_fits, fill_zeros_like
-from core.ops.shape.reshape import merged, reshape, reshape_to, unsqueeze
+from core.ops.shape.creation import check_count, check_fits
+from core.ops.shape.pad import pad
+from core.ops.shape.reshape import merged, reshape, unsqueeze
 
 __all__: list[str] = []
 
@@ -58,6 +57,36 @@ sequence_slots.example(
 )
 
 
+@op(no_gradient=_INTEGER)
+def padded_rows(xp, lengths, x, *, width: OpenSize = -1):
+    """``out[i, t]`` is the position in x of row t of sequence i, or the number of rows of x if there is no such row.
+
+    A width of -1 stands for the length of the longest sequence.
+    """
+    ends = ends_of(xp, lengths, x.shape[0])
+    longest = int(lengths.max()) if lengths.size else 0
+    size = longest if width == -1 else width
+    if longest > size:
+        raise ExecutionError(f"a sequence has {longest} rows, more than the width {size}", "shape_mismatch")
+    check_count(lengths.shape[0] * size, f"{lengths.shape[0]} sequences of {size} rows")
+    steps = xp.arange(size)[None, :]
+    return xp.where(steps < lengths[:, None], (ends - lengths)[:, None] + steps, x.shape[0]).astype("int64")
+
+
+@padded_rows.infer
+def padded_rows_infer(lengths, x, *, width):
+    row_numbers(lengths, x)
+    return TensorType((lengths.shape[0], width), "int64")
+
+
+padded_rows.example(
+    lambda: [
+        Example((N, X), (np.array([[0, 1, 2], [3, 6, 6], [4, 5, 6]]),)),
+        Example((N, X), (np.array([[0, 1, 2, 6], [3, 6, 6, 6], [4, 5, 6, 6]]),), {"width": 4}),
+    ]
+)
+
+
 @composite
 def sequence_pad(x, lengths, value=None, *, pad_value: Extended = 0.0, padded_length: OpenSize = -1):
     """``out[i, t]`` is row t of sequence i: [n, padded_length, ...].
@@ -65,17 +94,15 @@ def sequence_pad(x, lengths, value=None, *, pad_value: Extended = 0.0, padded_le
     Missing rows are filled with `value`, a single element, or without it with the number `pad_value`. A `padded_length`
     of -1 stands for the length of the longest sequence.
     """
-    slots = sequence_slots(lengths, x, width=padded_length)
-    sizes = (1,) * (x.rank - 1) if -1 in x.shape else x.shape[1:]
-    like = padded_like(lengths, shape=sizes, width=padded_length, value=pad_value, dtype=x.dtype)
-    if sizes != x.shape[1:]:
-        row = reduce_sum(fill_zeros_like(x), axes=(0,))
-        like = like + unsqueeze(row, axes=(0, 1))
-    if 0 in x.shape[1:]:
-        return like
-    blank = like if value is None else expand_to(_single(value), like)
-    flat = scatter(merged(blank, 0, 2), slots, x)
-    return reshape_to(flat, like)
+    rows = padded_rows(lengths, x, width=padded_length)
+    border = (0, 1, *(0,) * (2 * (x.rank - 1)))
+    out = gather(pad(x, paddings=border, value=0.0 if value is not None else pad_value), rows)
+    if value is None:
+        return out
+    real = sequence_mask(lengths, maxlen=padded_length)
+    if x.rank > 1:
+        real = unsqueeze(real, axes=tuple(range(2, x.rank + 1)))
+    return where(real, out, _single(value))
 
 
 def _single(value):

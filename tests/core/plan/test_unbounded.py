@@ -95,6 +95,13 @@ def padded(rng: np.random.Generator, scale: int) -> Case:
     return wide(rng, scale)[0], {"shape": (2,), "value": 2.0, "dtype": str(rng.choice(["float64", "int64"]))}
 
 
+def rows_of(rng: np.random.Generator, scale: int) -> Case:
+    rows, count = max(1, scale), int(rng.integers(1, 5))
+    lengths = lengths_of(rng, count, rows)
+    attrs = {} if rng.random() < 0.6 else {"width": int(max(1, lengths.max() - rng.integers(-1, 2)))}
+    return [spoiled(rng, lengths), rng.standard_normal((rows, 2))], attrs
+
+
 def parts(rng: np.random.Generator, scale: int) -> Case:
     rows, count = max(1, scale), int(rng.integers(1, 5))
     lengths = lengths_of(rng, count, rows)
@@ -129,6 +136,7 @@ CASES: dict[str, Callable[[np.random.Generator, int], Case]] = {
     "dynamic_reshape": reshaped,
     "sequence_mask": wide,
     "padded_like": padded,
+    "padded_rows": rows_of,
     "sequence_slice_rows": parts,
     "step_rows": steps,
     "merge_rows": merged,
@@ -196,3 +204,35 @@ def test_row_numbers_that_do_not_ascend_are_an_error():
 
     for mask in ([True, True, False, True], [False, True, False, False], [False] * 4):
         both(block, [np.array(mask), np.arange(10.0).reshape(5, 2)])
+
+
+@pytest.mark.parametrize("valued", [False, True])
+@pytest.mark.parametrize("scale", SCALES)
+def test_sequences_are_padded_to_the_longest_one(scale, valued):
+    """Its length is an open size of the second axis; the gradient goes to the rows, and to the value of the padding."""
+    rng = np.random.default_rng(scale)
+    for _ in range(4):
+        rows, count = max(1, scale), int(rng.integers(1, 5))
+        b = BlockBuilder()
+        x, lengths = b.param(TensorType((rows, 3), "float64")), b.param(TensorType((count,), "int64"))
+        value = [b.param(TensorType((1,), "float64"))] if valued else []
+        out = b.emit("sequence_pad", x, lengths, *value, pad_value=0.5)
+        block = b.build([b.emit("reduce_sum", b.emit("square", b.emit("sin", out)))])
+        block = optimize(vjp(block, [x.name, *(each.name for each in value)]))
+        given = [rng.standard_normal((rows, 3)), lengths_of(rng, count, rows), *([np.array([0.25])] if valued else [])]
+
+        assert not plan_parts(block, CPU_TARGET).refused
+        both(block, [*given, np.array(1.0)])
+
+
+@pytest.mark.parametrize("chosen", [0, 1, 3, 4])
+def test_an_open_vector_is_summed_to_the_cotangent_of_a_number(chosen):
+    b = BlockBuilder()
+    x, scale, mask = (
+        b.param(TensorType(shape, dtype)) for shape, dtype in (((4,), "float64"), ((), "float64"), ((4,), "bool"))
+    )
+    rows = b.emit("gather", x, b.emit("reshape", b.emit("nonzero", mask), shape=(-1,)))
+    block = vjp(b.build([b.emit("reduce_sum", b.emit("sin", b.emit("mul", rows, scale)))]), [x.name, scale.name])
+    given = [np.arange(4.0), np.array(0.5), np.arange(4) < chosen, np.array(1.0)]
+
+    both(optimize(block), given)

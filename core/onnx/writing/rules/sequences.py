@@ -67,6 +67,18 @@ def sequence_slots(w, lengths, x, *, width):
     return w.add(w.mul(ids, size), inside)
 
 
+@writes("padded_rows")
+def padded_rows(w, lengths, x, *, width):
+    lengths = _checked(w, lengths, w.size(x, 0))
+    longest = _longest(w, lengths)
+    size = longest if width == -1 else w.ints([width])
+    if width != -1:
+        lengths = w.guarded(lengths, w.node("LessOrEqual", longest, size))
+    steps = w.arange(longest if width == -1 else width)
+    at = w.add(w.unsqueeze(_starts(w, lengths), [1]), steps)
+    return w.where(w.node("Less", steps, w.unsqueeze(lengths, [1])), at, w.scalar(w.size(x, 0)))
+
+
 @writes("padded_like")
 def padded_like(w, lengths, *, shape, width, value, dtype):
     longest = _longest(w, w.cast(lengths, "int64")) if width == -1 else width
