@@ -97,7 +97,9 @@ class Chosen:
     def weight(self, *shape: int) -> str:
         if shape not in self.weights:
             name = self.weights[shape] = f"w{len(self.weights)}"
-            self.inputs.append(self.sketch.param(name, self.rng.uniform(-1, 1, shape) / shape[0] ** 0.5, self.dtype))
+            self.inputs.append(
+                self.sketch.param(name, self.rng.uniform(-1, 1, shape) / (shape or (1,))[0] ** 0.5, self.dtype)
+            )
         return self.weights[shape]
 
     def add_loss(self, term: str) -> None:
@@ -159,11 +161,13 @@ class Chosen:
 
     def do_binary(self, g: Group) -> None:
         x, c = self.value(g)
-        kind = self.pick(("same", "row", "column", "scalar", "mean"))
+        kind = self.pick(("same", "row", "column", "scalar", "mean", "weight"))
         if kind == "same":
             y = self.with_columns(g, c)
         elif kind == "row":
             y = self.weight(c)
+        elif kind == "weight":
+            y = self.weight()
         elif kind == "column":
             y = self.op(
                 self.pick(("reduce_sum", "reduce_max", "reduce_mean")), self.value(g)[0], axes=[1], keepdims=True
@@ -325,6 +329,50 @@ class Chosen:
         elif how == "put":
             where = self.op("unsqueeze", at, axes=[1])
             self.keep(g, self.op(self.pick(("scatter_nd_add", "scatter_nd_update")), back, where, out), d)
+
+    def do_repeat(self, g: Group) -> None:
+        """Each row as often as data say; the sums of the copies come back."""
+        if self.depth > 1:
+            return
+        x, c = self.value(g)
+        times = self.op("abs", self.pick(g.labels))
+        at = self.op("repeat_positions", times)
+        inner = Group(g, at)
+        y, d = self.value(g)
+        inner.values = [(self.op("repeat", x, times, axis=0), c), (self.op("gather", y, at), d)]
+        inner.labels = [self.op("gather", g.labels[0], at)]
+        inner.masks = [self.op("gather", self.pick(g.masks), at)]
+        self.depth += 1
+        self.fill(inner, self.draw.randint(1, 3))
+        self.finish(inner)
+        self.depth -= 1
+        out, d = self.value(inner)
+        if self.draw.random() < 0.7:
+            self.keep(g, self.op("index_add", self.with_columns(g, d), at, out), d)
+
+    def do_array(self, g: Group) -> None:
+        """Rows as the elements of an array, and back."""
+        x, c = self.value(g)
+        self.sketch.count += 1
+        array = f"array{self.sketch.count}"
+        kind = self.pick(("stack", "concat", "split", "append"))
+        if kind in ("concat", "split"):
+            x = self.op("unsqueeze", x, axes=[1])
+        self.op("array_unstack", x, out=array)
+        like = self.op("fill_constant", shape=[0, c], value=0.0, dtype=self.dtype)
+        if kind == "stack":
+            self.keep(g, self.op("array_stack", array), c)
+        elif kind == "append":
+            row = self.op("reduce_sum", x, axes=[0])
+            self.op("array_write", row, self.op("array_length", array), array, out=array)
+            longer = self.op("array_stack", array)
+            self.add_loss(self.op("reduce_mean", self.op("sin", longer)))
+        else:
+            rows = self.op("array_concat", array, like)
+            if kind == "split":
+                self.op("array_split_as", self.op("sin", rows), array, out=f"{array}s")
+                rows = self.op("array_concat", f"{array}s", like)
+            self.keep(g, rows, c)
 
     def parts(self, g: Group, x: str, c: int, mask: str) -> None:
         sides = []
@@ -523,7 +571,7 @@ class Chosen:
 
     def do_by_data(self, g: Group) -> None:
         x, c = self.value(g)
-        kind = self.pick(("slice", "select", "route", "reshape", "fill", "search"))
+        kind = self.pick(("slice", "select", "route", "reshape", "fill", "search", "expand", "range"))
         if kind == "slice":
             part = self.op("dynamic_slice", x, self.from_, self.until, self.one, axes=[0], shape=[-1, c])
             self.add_loss(self.op("reduce_sum", self.op("sin", part)))
@@ -543,6 +591,15 @@ class Chosen:
             sizes = self.op("shape", x)
             y = self.op("dynamic_fill", sizes, shape=[-1, c], value=0.5, dtype=self.dtype)
             self.add_loss(self.op("mul", self.op("reduce_mean", y), self.op("reduce_sum", x)))
+        elif kind == "expand":
+            sizes = self.op("concat", [self.until, self.one], axis=0)
+            row = self.op("reduce_mean", x, axes=[0], keepdims=True)
+            y = self.op("dynamic_expand", row, sizes, shape=[-1, c])
+            self.add_loss(self.op("reduce_sum", self.op("sin", y)))
+        elif kind == "range":
+            ends = [self.op("reshape", each, shape=[]) for each in (self.from_, self.until, self.one)]
+            numbers = self.op("cast", self.op("dynamic_range", *ends), dtype=self.dtype)
+            self.add_loss(self.op("mul", self.op("reduce_sum", numbers), self.op("reduce_mean", self.op("tanh", x))))
         else:
             marks = self.op("fill_constant", shape=[2], value=0.1, dtype=self.dtype)
             at = self.op("searchsorted", marks, self.op("reduce_sum", x, axes=[1]))
