@@ -38,7 +38,8 @@ From ops to instructions:
     halves        16-bit floats: ops that compute in float32
     empty         ops on arrays with a size of 0
     ranges        positions that grow evenly: a gather at them is a view
-    sizes, sized  arrays whose size only the run tells, in memory for the largest size
+    sizes, sized  arrays whose size only the run tells, in memory for the largest or the expected size
+    unbounded     lowerings of ops whose results have sizes without a largest value
     found         lowerings of ops that find positions, whose number only the run tells
     interpreted   an op that the reference executor runs, called from generated code
     partition     regions of generated code, and the single ops between them
@@ -112,10 +113,15 @@ policy "sqrt" or "binomial" runs over runs of its elements, and records its resu
 number of elements is known. Sums of runs of different lengths, which are rare, are left to the reference executor when
 the code meets them.
 
-Generated code cannot hold arrays without a largest size, dtypes that the target lacks, and tensor arrays of other
-tensor arrays. For these `partition` splits a block into regions and single ops between them. Usually one region is the
-whole step. An op that the target has no code for (a transform, a long decomposition) is called from inside the region
-if the target can call back, and ends the region otherwise. `python -m bench.coverage` lists these ops with the reasons.
+A size that only the run tells has a largest value if it is that of a part: of the chosen rows, of a slice. Otherwise
+the plan expects some value, and the code checks it. A run with a larger one is left to the reference executor, which
+tells the size, and the runtime plans again.
+
+Generated code cannot hold dtypes that the target lacks, tensor arrays whose elements have open sizes, and tensor arrays
+of other tensor arrays. For these `partition` splits a block into regions and single ops between them. Usually one
+region is the whole step. An op that the target has no code for (a transform, a long decomposition) is called from
+inside the region if the target can call back, and ends the region otherwise. `python -m bench.coverage` lists these ops
+with the reasons.
 """
 
 from core.plan.arena import ArenaMap, arrange
