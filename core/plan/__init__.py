@@ -40,13 +40,15 @@ From ops to instructions:
     ranges        positions that grow evenly: a gather at them is a view
     sizes, sized  arrays whose size only the run tells, in memory for the largest or the expected size
     unbounded     lowerings of ops whose results have sizes without a largest value
+    array_memory  tensor arrays that grow: memory, copies, records
     found         lowerings of ops that find positions, whose number only the run tells
     interpreted   an op that the reference executor runs, called from generated code
     partition     regions of generated code, and the single ops between them
 
 Lowerings, one family of ops in each file: shapes, movement, constants, draws, sampling, reduce, moments, selecting,
 ordered, scaling, linear, einsum, factors, spectra, fourier, convolution, windows, pooling, indexing, segments,
-merging, ragged, lattices, by_data, dynamic_slices, checked, loops, branches, stacks, tensor_arrays.
+merging, ragged, lattices, by_data, dynamic_slices, checked, loops, branches, stacks, tensor_arrays,
+open_arrays, array_runs.
 
 Fusion:
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core.ir import Op, StackType
+from core.plan.array_memory import begun, carry
 from core.plan.data import Root, Stack, View
 from core.plan.data import Sequence as Instructions
 from core.plan.entries import Pattern, Uniform
@@ -12,7 +13,6 @@ from core.plan.flow import Branch, Growing, Source, filled_roots, outer_roots
 from core.plan.lowering import Lowering, lowers
 from core.plan.sized import adopt
 from core.plan.stacks import captured
-from core.plan.tensor_arrays import begun, carry
 from core.plan.walk import lower_ops
 
 __all__: list[str] = []

@@ -36,6 +36,7 @@ from core.plan import (
     shapes,
     spectra,
     stacks,
+    tensor_arrays,
     unbounded,
 )
 from core.plan.data import Root, Sequence, View, bytes_of, contiguous
@@ -79,6 +80,7 @@ LOWERING = [  # importing these modules registers the lowerings
     shapes,
     spectra,
     stacks,
+    tensor_arrays,
     unbounded,
 ]
 

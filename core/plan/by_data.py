@@ -147,7 +147,9 @@ def _read_rows(low: Lowering, op: Op) -> None:
     values, rows, ids, like = op.inputs
     of_known_sizes(low, op, (ids, like))
     size, table = low.sizes.get(rows, {}).get(0), low.type(like)
-    if size is None or low.sizes.get(values, {}) != {0: size} or low.type(values).shape[1:] != table.shape[1:]:
+    if size is None or low.sizes.get(values, {}) != {0: size} or not low.target.expects:
+        raise Unsupported("sizes that only the run can compare")
+    if low.type(values).shape[1:] != table.shape[1:]:
         raise Unsupported("sizes that only the run can compare")
     set_sizes(low, op, [{}])
     of, beyond = Maker(low), Maker(low).number(table.shape[0], "int64")

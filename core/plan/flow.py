@@ -210,7 +210,7 @@ class Flattened:
 
 
 Pending = Placed | Flattened
-"""A tensor array that becomes one in memory only if an op needs it there (`tensor_arrays.moved`)."""
+"""A tensor array that becomes one in memory only if an op needs it there (`array_memory.moved`)."""
 
 Source = Growing | Recording | Elements | Span
 """A tensor array that an instruction reads."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from core.ir import Block, Op, StackType, TensorType
 from core.ops.control.loop import loop_roles
+from core.plan.array_memory import carry, change, element_type
 from core.plan.data import Root, Sequence, View, bytes_of, contiguous
 from core.plan.flow import Growing, Loop, Pending, State, filled_roots, outer_roots
 from core.plan.hoist import hoist_products, hoist_rows
@@ -11,7 +12,6 @@ from core.plan.lowering import Lowering, lowers
 from core.plan.panels import with_panels
 from core.plan.sized import adopt
 from core.plan.stacks import captured, common_length, element_of, record, slot_of
-from core.plan.tensor_arrays import carry, change, element_type
 from core.plan.unsupported import Unsupported
 from core.plan.walk import lower_ops
 

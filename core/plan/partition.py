@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from core.ir import Block, Op, StackType, TensorType, Type
 from core.ir.stop import poll
+from core.plan.array_memory import RULES
 from core.plan.build import plan_block
 from core.plan.plan import Plan
 from core.plan.size import too_large
 from core.plan.sizes import bounded_types, is_open
 from core.plan.target import Target
-from core.plan.tensor_arrays import RULES
 from core.plan.unsupported import Unsupported
 
 __all__ = ["SHARES", "PlannedParts", "partition", "plan_parts"]
@@ -21,7 +21,7 @@ SHARES = "shares a stack with an op that has no machine code"
 """The reason for running an op with machine code in the reference executor: stacks stay inside a region."""
 
 STACKING = frozenset({"loop", "if_else", "array_unstack", "array_join"})
-"""Ops whose stacks all generated code can hold. If a target `grows`, it can hold those of `tensor_arrays.RULES` too."""
+"""Ops whose stacks all generated code can hold. If a target `grows`, it can hold those of `array_memory.RULES` too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,7 @@ def _same(low: Lowering, a: Size | None, b: Size | None) -> bool:
     """
     if a is b:
         return True
-    if a is None or b is None or a.bound != b.bound:
+    if a is None or b is None or a.bound != b.bound or not low.target.expects:
         return False
     if frozenset((a, b)) not in low.compared:
         low.compared.add(frozenset((a, b)))
@@ -421,7 +421,7 @@ def _as_reshaped(low: Lowering, op: Op, axis: int, size: Size, shape: tuple[int,
     """An array of one open size that the program takes for an array of a known shape."""
     of, given = Maker(low), low.type(op.inputs[0]).shape
     rest, count = math.prod(given) // size.bound, math.prod(shape)
-    if not count or not rest or count % rest or count > size.bound * rest:
+    if not count or not rest or count % rest or count > size.bound * rest or not low.target.expects:
         raise Unsupported("sizes that do not fit")
     number = count // rest
     fits = of("equal", size.length, of.number(number, "int64"))

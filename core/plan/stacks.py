@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from core.ir import Op, StackType
+from core.plan.array_memory import RECORD_BYTES, element_type, kept, moved
+from core.plan.array_runs import kept_runs
 from core.plan.data import Root, Stack, View, bytes_of, contiguous
 from core.plan.entries import Pattern, Uniform
 from core.plan.flow import Elements, Growing, Pending, Recording, Source, Span
 from core.plan.growing import ArrayOp
 from core.plan.lowering import Division, Lowering, lowers
-from core.plan.tensor_arrays import RECORD_BYTES, element_type, kept, kept_runs, moved
 from core.plan.unsupported import Unsupported
 
 __all__ = ["captured", "common_length", "element_of", "record", "slot_of"]

@@ -225,7 +225,8 @@ class Target:
                      (name, attributes, input dtypes, output dtype).
     interprets:      whether generated code can call the reference executor for an op without code of its own. If not,
                      such an op ends the region of generated code.
-    expects:         whether it can hold sizes without a largest value: the runtime plans again if one was too large.
+    expects:         whether the runtime leaves runs that the code does not cover to the reference executor. Then the
+                     code can hold sizes without a largest value: if one was too large, the runtime plans again.
     open_sizes:      whether generated code can hold arrays whose length only the run tells.
     grows:           whether it can hold tensor arrays that programs write.
     winograd:        None if no convolution runs by the algorithm of Winograd.

@@ -6,6 +6,7 @@ from core.ir import HOLE, Op, inner_blocks
 from core.ir.precision import is_half
 from core.ir.registry import lookup
 from core.ir.stop import poll
+from core.plan.array_memory import RULES, takes_arrays
 from core.plan.constants import lower_constant
 from core.plan.early import early_first
 from core.plan.empty import has_empty, lower_empty
@@ -15,7 +16,6 @@ from core.plan.lowering import LOWERINGS, Lowering
 from core.plan.patches import PATCHED
 from core.plan.sized import is_sized, lower_sized
 from core.plan.sizes import is_open
-from core.plan.tensor_arrays import RULES, takes_arrays
 from core.plan.unsupported import Unsupported
 
 __all__ = ["lower_ops"]
