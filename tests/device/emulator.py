@@ -168,9 +168,7 @@ class EmulatedRegion:
         if error:
             check = self.plan.checks[error]
             raise ExecutionError(check.message, check.code, location=check.location)
-        for result, length in self.plan.cuts:
-            results[result] = results[result][: int(results[length])]
-        return tuple(results[: len(results) - len(self.plan.cuts)])
+        return self.plan.cut(results)
 
     def _launch(self, arrays: list[np.ndarray], run: Run) -> tuple[int, list[int]]:
         """One launch: the error word, and the bytes that each stack wanted."""

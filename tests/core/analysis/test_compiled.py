@@ -73,6 +73,16 @@ def collecting() -> Sketch:
     return s
 
 
+def sections() -> Sketch:
+    """A tensor array whose elements have as many rows as data tell."""
+    s = Sketch()
+    s.param("w", [[0.5], [-0.7], [0.25]])
+    s.feed("lengths", [2, 1], "int64")
+    steps = s.op("sequence_to_array", "w", "lengths")
+    s.total(s.op("square", s.op("array_concat", steps)))
+    return s
+
+
 def repeating() -> Sketch:
     """As many elements as `counts` tells."""
     s = Sketch()
@@ -134,15 +144,20 @@ def test_an_uncompiled_loop_names_its_first_uncompiled_op():
     ("s", "type", "reason"),
     [
         (printing_between(), "print", "print has no machine code"),
-        (repeating(), "repeat_positions", "is known only when it runs"),
-        (collecting(), "array_join", "is known only when it runs"),
-        (collecting(), "loop", "shares a stack with an op that has no machine code"),
+        (sections(), "array_cut", "tensor arrays that grow"),
+        (sections(), "square", "is known only when it runs"),
+        (sections(), "array_fill", "shares a stack with an op that has no machine code"),
     ],
 )
 def test_the_reason_for_an_uncompiled_op(s, type, reason):
     first = next(each for each in report_of(s)["interpreted"] if each["type"] == type)
 
     assert reason in first["reason"]
+
+
+@pytest.mark.parametrize("s", [repeating(), collecting()])
+def test_an_op_whose_size_only_the_run_tells_is_compiled(s):
+    assert report_of(s)["interpreted"] == []
 
 
 def open_line(batch: list[int]) -> Sketch:
