@@ -55,6 +55,26 @@ def test_sparse_gradients_are_read_and_sent_as_rows(service):
         assert session.parameters()["E"].tolist() == wanted.tolist()
 
 
+def test_a_session_trains_on_rows_that_are_repeated_as_often_as_data_say(service):
+    """The first step with more rows than the code of the session expects makes larger code; no step is lost."""
+    s = Sketch()
+    w = s.param("w", np.linspace(-1, 1, 12).reshape(4, 3))
+    s.feed("counts", [0] * 4, "int64")
+    s.total(s.op("square", s.op("repeat", w, "counts")))
+    expected = s.values["w"].copy()
+
+    with bp.Program(service, s.document).session(
+        "loss", {"w": expected}, optimizer={"type": "sgd", "learning_rate": 0.0001}
+    ) as session:
+        for counts in ([1, 0, 2, 3], [2, 2, 2, 2], [300, 0, 2, 3], [5, 0, 200, 1], [2000, 1, 0, 900], [1, 1, 1, 1]):
+            times = np.array(counts)[:, None]
+            step = session.step({"counts": np.array(counts)}, return_gradients="all")
+            np.testing.assert_allclose(step.loss, (times * expected**2).sum(), rtol=1e-9)
+            np.testing.assert_allclose(step.gradients["w"], 2 * times * expected, rtol=1e-9)
+            expected = expected - 0.0001 * step.gradients["w"]
+        np.testing.assert_allclose(session.parameters()["w"], expected, rtol=1e-9)
+
+
 def test_an_invalid_program_is_refused_with_the_place_of_each_mistake(service):
     wrong = line()
     wrong["blocks"][0]["ops"][0]["inputs"]["y"] = ["nowhere"]
