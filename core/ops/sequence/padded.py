@@ -29,6 +29,15 @@ GAPS = np.array([3, 0, 1, 2])
 _INTEGER = "its result is an integer"
 
 
+def _width(lengths, width: int) -> int:
+    """The width of padded sequences: that of the longest one for -1. Raises ExecutionError if one is longer."""
+    longest = int(lengths.max()) if lengths.size else 0
+    size = longest if width == -1 else width
+    if longest > size:
+        raise ExecutionError(f"a sequence has {longest} rows, more than the width {size}", "shape_mismatch")
+    return size
+
+
 @op(no_gradient=_INTEGER)
 def sequence_slots(xp, lengths, x, *, width: OpenSize = -1):
     """For each row of x its position in the padded batch, ``sequence * width + step``.
@@ -36,10 +45,7 @@ def sequence_slots(xp, lengths, x, *, width: OpenSize = -1):
     A width of -1 stands for the length of the longest sequence.
     """
     ends = ends_of(xp, lengths, x.shape[0])
-    longest = int(lengths.max()) if lengths.size else 0
-    size = longest if width == -1 else width
-    if longest > size:
-        raise ExecutionError(f"a sequence has {longest} rows, more than the width {size}", "shape_mismatch")
+    size = _width(lengths, width)
     ids = xp.repeat(xp.arange(lengths.shape[0]), lengths.tolist())
     return (ids * size + xp.arange(x.shape[0]) - (ends - lengths)[ids]).astype("int64")
 
@@ -64,10 +70,7 @@ def padded_rows(xp, lengths, x, *, width: OpenSize = -1):
     A width of -1 stands for the length of the longest sequence.
     """
     ends = ends_of(xp, lengths, x.shape[0])
-    longest = int(lengths.max()) if lengths.size else 0
-    size = longest if width == -1 else width
-    if longest > size:
-        raise ExecutionError(f"a sequence has {longest} rows, more than the width {size}", "shape_mismatch")
+    size = _width(lengths, width)
     check_count(lengths.shape[0] * size, f"{lengths.shape[0]} sequences of {size} rows")
     steps = xp.arange(size)[None, :]
     return xp.where(steps < lengths[:, None], (ends - lengths)[:, None] + steps, x.shape[0]).astype("int64")
