@@ -21,7 +21,7 @@ from core.plan.growing import ArrayWork
 from core.plan.plan import NOT_COVERED, OUTGROWN, Plan
 from core.runtime.arguments import Arguments, readable
 from core.runtime.callback import Callback
-from core.runtime.control_words import CALLBACK, CONTROL, MEMORY_LEFT, OPS_LEFT, STACK, STOP, STOPPED
+from core.runtime.control_words import CALLBACK, CONTROL, MEMORY_LEFT, OPS_LEFT, RAISED, STACK, STOP, STOPPED
 from core.runtime.memory import Arenas, ResultPools, Stacks
 from core.runtime.memory_limit import GRAIN
 from core.runtime.reference import Interpreter, interpreter_of
@@ -29,6 +29,9 @@ from core.runtime.run import Run
 from core.runtime.stop import watched
 
 __all__ = ["NativeRegion", "recorder"]
+
+LASTING = ("canceled", "deadline_exceeded", "out_of_memory", "too_large")
+"""Codes of errors of an op that it would raise again."""
 
 
 @dataclass(eq=False)
@@ -114,12 +117,16 @@ class NativeRegion:
                 failed = self.enter(arrays.address)
             else:
                 failed = self._enter_watched(arrays, run)
+        except ExecutionError as error:
+            if self._covers_all or error.code in LASTING:
+                raise
+            failed = RAISED  # an op may have read what a run that the code does not cover left there
         finally:
             self._lock.release()
         if not failed:
             return None
         code = self.plan.checks[failed].code if failed > 0 else ""
-        if mark is None or code not in (NOT_COVERED, OUTGROWN):
+        if mark is None or (failed != RAISED and code not in (NOT_COVERED, OUTGROWN)):
             raise self._failure(failed, run)
         run.back_to(mark)
         watch = None

@@ -151,3 +151,28 @@ def test_code_that_is_made_again_is_that_of_the_backend_for_the_larger_sizes():
     step.step(values_of(s, [5000, 0, 2, 3]))
 
     assert region.arena_bytes == CPU.arena_bytes(region.plan) > small
+
+
+@pytest.mark.parametrize(("code", "lasts"), [("shape_mismatch", False), ("deadline_exceeded", True)])
+def test_an_error_of_an_op_that_the_code_calls_is_that_of_the_reference_executor(code, lasts, monkeypatch):
+    """An op may have read what a run that the code does not cover left in memory: its error proves nothing."""
+    s = repeated(says=True)
+    step = compile_gradient(read(s.document), GradientQuery(loss="loss")).compiled()
+    assert step.machine is not None
+    assert isinstance(step.machine.region, ExpectingRegion)
+    given = values_of(s, [1, 0, 2, 3])
+    wanted = step.step(given)
+
+    def check() -> None:
+        raise ExecutionError("wrong operands", code)
+
+    monkeypatch.setattr(step.machine.region._code._callback, "check", check)
+
+    if lasts:
+        with pytest.raises(ExecutionError) as caught:
+            step.step(given)
+        assert caught.value.code == code
+    else:
+        found = step.step(given)
+        np.testing.assert_allclose(found.loss, wanted.loss, rtol=1e-12)
+        assert [each.text for each in found.messages] == ["once"]
