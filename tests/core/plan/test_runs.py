@@ -57,7 +57,7 @@ def scan(trips: int, memory: str, around: int = 0, reverse: bool = False, width:
     return s
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("memory", CHUNKED)
 @pytest.mark.parametrize("trips", [1, 2, 6, 19])
 @pytest.mark.parametrize("around", [0, 1, 2])
