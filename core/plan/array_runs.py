@@ -53,8 +53,9 @@ def _divided(
     elif isinstance(source, Growing):
         element = Recording(source.stack, loose=True)
     else:
-        element = replace(source, length=None, loose=True, source=None, order=0)
-    runs = Recording(new_stack(low, RECORD_BYTES), element, loose=True, lent=lent, source=source, order=order)
+        element = replace(source, length=None, loose=True, source=None)
+    how = {"loose": True, "lent": lent, "source": source, "order": order, "whole": like is None or exact}
+    runs = Recording(new_stack(low, RECORD_BYTES), element, **how)  # type: ignore[arg-type]
     low.add(MakeRuns(None, source, runs, like, order, exact, check, location=low.location))
     return runs
 
@@ -99,7 +100,7 @@ def _flatten(low: Lowering, op: Op) -> None:
     element_type(low, low.types[op.outputs[0]])
     like = _runs(low, op.inputs[1]) if len(op.inputs) > 1 and op.inputs[1] != HOLE else None
     order, runs = 0 if like is not None else op.attrs["order"], _runs(low, op.inputs[0])
-    whole = runs.source is not None and like is None and order in (0, runs.order)
+    whole = runs.whole and like is None and order in (0, runs.order)
     low.define(op.outputs[0], runs.source if whole else Flattened(runs, like, order))
 
 

@@ -116,8 +116,9 @@ class Recording:
     loose:   whether nothing says that another stack of the same loop is equally long: `MakeRuns` made it, or it is a
              run of such an array.
     lent:    whether the slots refer to elements that other instructions wrote.
-    source:  the array that all runs together are, if it is one in memory.
+    source:  the array that the runs are parts of, if it is one in memory.
     order:   the order of `MakeRuns` if the runs have the lengths that it says, else 0.
+    whole:   whether the runs together are all of `source`.
     """
 
     stack: Stack
@@ -127,6 +128,7 @@ class Recording:
     lent: bool = False
     source: Source | None = None
     order: int = 0
+    whole: bool = False
 
     @property
     def inside(self) -> Iterator[Stack]:

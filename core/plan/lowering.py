@@ -17,7 +17,7 @@ from core.ir.registry import lookup
 from core.ops.common.types import as_dtype
 from core.plan.data import Instruction, Interpreted, Kernel, Root, Stack, View
 from core.plan.entries import Entry, Pattern, Uniform
-from core.plan.flow import Source, Span
+from core.plan.flow import Recording, Span
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.plan import OUTGROWN, Check
 from core.plan.ranges import affine
@@ -45,11 +45,10 @@ def lowers(*names: str) -> Callable[[Callable[[Lowering, Op], None]], Callable[[
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The runs that a loop runs over. low: the block of the loop. source, order: see `Recording`."""
+    """The runs that a loop runs over, which have a source. low: the block of the loop."""
 
     low: Lowering
-    source: Source
-    order: int
+    runs: Recording
 
 
 @dataclass(slots=True)

@@ -43,13 +43,13 @@ def element_of(low: Lowering, inner: Lowering, stack: str, param: str) -> tuple[
     assert isinstance(entry, Recording), entry
     if isinstance(entry.element, Recording):
         loose = entry.loose or entry.element.loose
-        inside: Recording | Span = replace(entry.element, loose=loose, source=None, order=0)
+        inside: Recording | Span = replace(entry.element, loose=loose, source=None, whole=False)
         inner.define(param, inside)
         return entry, inside
     if isinstance(entry.element, Span):
         inside = Span(entry.element.view)
         if entry.source is not None:
-            low.shared.divided[inside] = Division(low, entry.source, entry.order)
+            low.shared.divided[inside] = Division(low, entry)
         inner.define(param, inside)
         return entry, inside
     if isinstance(entry.element, Elements):
@@ -162,8 +162,9 @@ def _is_flattened(low: Lowering, array: str, home: Lowering) -> bool:
 def _home(low: Lowering, span: Span) -> Lowering:
     """The block of the outermost loop over runs of the array that `span` is a run of."""
     outer = low.shared.divided[span.places]
-    again = isinstance(outer.source, Span) and outer.source.places in low.shared.divided
-    return _home(low, outer.source) if again else outer.low  # type: ignore[arg-type]
+    source = outer.runs.source
+    again = isinstance(source, Span) and source.places in low.shared.divided
+    return _home(low, source) if again else outer.low  # type: ignore[arg-type]
 
 
 def _with_source(low: Lowering, runs: Recording) -> Recording:
@@ -173,8 +174,9 @@ def _with_source(low: Lowering, runs: Recording) -> Recording:
     if over is None or over.low is not low:
         return runs
     assert isinstance(run, Span)
-    whole = Span(run.view, over.source.places) if isinstance(over.source, Span) else Elements(run.view)
-    return replace(runs, source=whole, order=over.order)
+    source = over.runs.source
+    whole = Span(run.view, source.places) if isinstance(source, Span) else Elements(run.view)
+    return replace(runs, source=whole, order=over.runs.order, whole=over.runs.whole)
 
 
 def _check_lasts(inner: Lowering, element: Recording | Elements | Span | None) -> None:

@@ -159,6 +159,25 @@ def test_loops_record_runs_of_arrays_that_their_bodies_make(loops, twice):
         assert not plan_parts(block, CPU_TARGET).refused
 
 
+@pytest.mark.parametrize("rows", [3, 5, 8])
+def test_elements_beyond_the_last_run_are_left_out(rows):
+    """An array is divided as another one with 5 elements; a cotangent may have fewer or more."""
+    b = BlockBuilder()
+    x, like = b.param(TensorType((rows, 2), "float64")), b.param(TensorType((5, 2), "float64"))
+    runs = b.emit("array_chunks", b.emit("array_unstack", like), order=1)
+    divided = b.emit("array_regroup", b.emit("array_unstack", x * 2.0), runs, partial=True)
+    flat = b.emit("array_flatten", divided)
+    joined = b.emit("array_join", flat, shape=(2,), dtype="float64", count=9)
+    block = optimize(b.build([joined, b.emit("array_length", flat), total(b, zeros(b), divided, depth=2)]))
+
+    assert not plan_parts(block, CPU_TARGET).refused
+    if rows >= 5:  # zeros of missing elements cannot be run over
+        both(block, [np.arange(2.0 * rows).reshape(rows, 2), np.ones((5, 2))])
+    else:
+        part = optimize(b.build([joined]))
+        both(part, [np.arange(2.0 * rows).reshape(rows, 2), np.ones((5, 2))])
+
+
 def test_a_loop_in_a_trip_records_runs_that_the_trip_makes():
     """The runs are an operand of the inner loop, which returns them in each of its trips."""
     b, body, inner = (BlockBuilder() for _ in range(3))
