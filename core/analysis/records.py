@@ -34,7 +34,12 @@ class Nest:
 
     @property
     def inner(self) -> Nest:
-        return Nest(self.longest, self.total, self.times, self.level + 1)
+        return Nest(self.longest, self.total, self.times, min(self.level + 1, len(self.total) - 1))
+
+    @property
+    def slots(self) -> tuple[int, int]:
+        """The trips of the current loop: the most of one run, and those of all runs."""
+        return self.longest[self.level], self.total[self.level] * self.times
 
 
 Nests = Mapping[Place, Nest]
@@ -90,7 +95,7 @@ def _recorded(
         """The slots of a stack that gets at most `longest` at once, and `ever` in all runs."""
         if not stack.kept:
             return longest
-        most, all = held[stack]
+        most, all = held.get(stack, (longest, ever))
         return -(-ever * most // all) if all else 0
 
     numbers: dict[Stack, tuple[int, int]] = {}  # of an array of runs: their most, and how many there ever are
@@ -101,7 +106,7 @@ def _recorded(
                 longest, ever = numbers[each.like.stack]
             else:
                 nest = _nest(each.order + 1, _length(each.sources, trips), times, place, outer)
-                longest, ever = nest.longest[nest.level], nest.total[nest.level] * nest.times
+                longest, ever = nest.slots
             numbers[each.recording.stack] = longest, ever
             yield each.recording.stack, slots(each.recording.stack, longest, ever)
         elif isinstance(each, Flatten) and each.recording is not None:
@@ -112,8 +117,7 @@ def _recorded(
                 nest = Nest((each.length,), (each.length,), times)
             else:
                 nest = _nest(_depth(each), _length((stack for stack, _ in each.over), trips), times, place, outer)
-            ever = nest.total[nest.level] * nest.times
-            longest = nest.longest[nest.level]
+            longest, ever = nest.slots
             for recording, _ in each.records:
                 if not isinstance(recording, Recording):
                     continue

@@ -15,7 +15,7 @@ from core.ir.names import unversioned
 from core.ir.registry import lookup
 from core.ops.shape.creation import fill_constant
 
-VIEWS = frozenset({"array_chunks", "array_regroup", "array_unstack"})
+VIEWS = frozenset({"array_chunks", "array_unstack"})
 """Ops whose result is another view of their operand, which is stored in its place."""
 
 __all__ = ["BranchMemory", "LoopMemory", "Side", "check_condition", "empty", "free_names", "silent", "zero_cotangent"]
