@@ -65,8 +65,7 @@ class NativeRegion:
         self._control = (ctypes.c_int64 * len(CONTROL))()
         self._callback = Callback(self.plan.interpreted, self._control) if self.plan.interpreted else None
         self._covers_all = all(check.code not in (NOT_COVERED, OUTGROWN) for check in self.plan.checks)
-        own = self._covers_all and self._callback is None
-        self._enters_directly = self._arenas.is_small and not self.polls and own
+        self._enters_directly = self._arenas.is_small and not self.polls and self._callback is None
         self._shapes = [v.shape for v in self.plan.params]
         self._results = ResultPools((v.shape, as_dtype(v.dtype)) for v in self.plan.results)
         nbytes = sum([bytes_of(v.shape, v.dtype) for v in self.plan.results])
@@ -85,7 +84,11 @@ class NativeRegion:
         if self._result_bytes:
             run.require(self._results.missing, "the results of the step")
         results = self.results()
-        found = self._run(self.bind([*arrays, *results]), run)
+        bound = self.bind([*arrays, *results])
+        if self._covers_all:
+            self.run(bound, run)
+            return self.plan.cut(results)
+        found = self._run_or_leave(bound, run)
         if found is not None:
             return found
         return self.plan.cut(results)
@@ -103,30 +106,39 @@ class NativeRegion:
 
         One call runs at a time, since control words, stacks and times exist once.
         """
-        found = self._run(arrays, run)
-        if found is not None:
-            for target, value in zip(arrays.arrays[len(self._shapes) :], found, strict=True):
-                target[...] = value
-
-    def _run(self, arrays: Arguments, run: Run) -> tuple[Any, ...] | None:
-        """Run on bound arrays. None if the results are in them; else the results, of the reference executor."""
-        mark = None if self._covers_all else run.mark()
+        if not self._covers_all:
+            found = self._run_or_leave(arrays, run)
+            if found is not None:
+                for target, value in zip(arrays.arrays[len(self._shapes) :], found, strict=True):
+                    target[...] = value
+            return
         self._lock.acquire()  # `with` takes 0.1 us longer, and the smallest steps take a few us
         try:
             if self._enters_directly and run.times is None:
                 failed = self.enter(arrays.address)
             else:
                 failed = self._enter_watched(arrays, run)
-        except ExecutionError as error:
-            if self._covers_all or error.code in LASTING:
-                raise
-            failed = RAISED  # an op may have read what a run that the code does not cover left there
         finally:
             self._lock.release()
+        if failed:
+            raise self._failure(failed, run)
+
+    def _run_or_leave(self, arrays: Arguments, run: Run) -> tuple[Any, ...] | None:
+        """Run on bound arrays. If the code does not cover the run, the reference executor does it and its results are
+        returned; else the results are in the arrays.
+        """
+        mark = run.mark()
+        with self._lock:
+            try:
+                failed = self._enter_watched(arrays, run)
+            except ExecutionError as error:
+                if error.code in LASTING:
+                    raise
+                failed = RAISED  # an op may have read what a run that the code does not cover left there
         if not failed:
             return None
         code = self.plan.checks[failed].code if failed > 0 else ""
-        if mark is None or (failed != RAISED and code not in (NOT_COVERED, OUTGROWN)):
+        if failed != RAISED and code not in (NOT_COVERED, OUTGROWN):
             raise self._failure(failed, run)
         run.back_to(mark)
         watch = None
