@@ -236,3 +236,23 @@ def test_an_open_vector_is_summed_to_the_cotangent_of_a_number(chosen):
     given = [np.arange(4.0), np.array(0.5), np.arange(4) < chosen, np.array(1.0)]
 
     both(optimize(block), given)
+
+
+@pytest.mark.parametrize("type", ["add", "where"])
+def test_sizes_of_different_ops_are_compared_by_the_run(type):
+    """Rows that two masks choose: equally many, one against several, which broadcasts, and numbers that do not fit."""
+    b = BlockBuilder()
+    x, *masks = (
+        b.param(TensorType(shape, dtype)) for shape, dtype in (((5,), "float64"), ((5,), "bool"), ((5,), "bool"))
+    )
+    first, second = (b.emit("gather", x, b.emit("reshape", b.emit("nonzero", m), shape=(-1,))) for m in masks)
+    out = (
+        b.emit("add", first, second)
+        if type == "add"
+        else b.emit("where", b.emit("less_than", first, second), first, second)
+    )
+    block = optimize(vjp(b.build([b.emit("reduce_sum", b.emit("sin", out))]), [x.name]))
+    assert not plan_parts(block, CPU_TARGET).refused
+
+    for chosen in ((2, 2), (0, 0), (1, 4), (4, 1), (2, 3), (0, 1), (0, 2)):
+        both(block, [np.arange(5.0), *(np.arange(5) < n for n in chosen), np.array(1.0)])

@@ -8,10 +8,23 @@ import numpy as np
 import pytest
 
 from core.codegen.backend import CPU
-from core.compiler.compile import GradientQuery, Optimizer, compile_forward, compile_gradient, compile_training
+from core.compiler.compile import (
+    GradientQuery,
+    Optimizer,
+    compile_forward,
+    compile_gradient,
+    compile_training,
+    optimize,
+)
+from core.ir import TensorType
+from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
+from core.ir.registry import as_tuple
+from core.plan import sizes
 from core.runtime.bound_step import bind_step
 from core.runtime.expecting import ExpectingRegion
+from core.runtime.native import native_interpreter
+from core.runtime.reference import interpreter_of
 from core.runtime.run import Run, RunLimits
 from core.wire import read
 from tests.programs import Sketch
@@ -135,9 +148,9 @@ def test_a_result_of_several_open_sizes_has_the_sizes_of_the_run():
     assert step.machine is not None
     assert isinstance(step.machine.region, ExpectingRegion)
 
-    for sizes in ([2, 3, 1], [0, 3, 1], [70, 2, 80], [200, 1, 2]):
-        found = step.step(s.values | {"sizes": np.array(sizes)}).fetched["filled"]
-        np.testing.assert_array_equal(found, np.full(sizes, 1.5))
+    for wanted in ([2, 3, 1], [0, 3, 1], [70, 2, 80], [200, 1, 2]):
+        found = step.step(s.values | {"sizes": np.array(wanted)}).fetched["filled"]
+        np.testing.assert_array_equal(found, np.full(wanted, 1.5))
 
 
 def test_code_that_is_made_again_is_that_of_the_backend_for_the_larger_sizes():
@@ -176,3 +189,27 @@ def test_an_error_of_an_op_that_the_code_calls_is_that_of_the_reference_executor
         found = step.step(given)
         np.testing.assert_allclose(found.loss, wanted.loss, rtol=1e-12)
         assert [each.text for each in found.messages] == ["once"]
+
+
+def test_an_op_that_the_code_calls_may_give_more_than_expected(monkeypatch):
+    monkeypatch.setattr(sizes, "FEWEST", 2)
+    monkeypatch.setattr(sizes, "MOST", 4)
+    b = BlockBuilder()
+    x = b.param(TensorType((40, 2), "float64"))
+    first, *_ = as_tuple(b.emit("unique_slices", b.emit("round", x), axis=0))
+    block = optimize(b.build([first, b.emit("reduce_sum", b.emit("square", b.emit("gather", x, first)))]))
+    native = native_interpreter(block, CPU)
+    (region,) = (each.attrs["region"] for each in native.ops)
+    assert isinstance(region, ExpectingRegion)
+    assert region.plan.interpreted
+    seen = []
+
+    for distinct in (1, 3, 30, 7):
+        rows = np.arange(40.0)[:, None] % distinct + [[0.0, 0.25]]
+        found = native(Run(), rows)
+        wanted = interpreter_of(block)(Run(), rows)
+        for f, w in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(f, w, rtol=1e-12)
+        seen.append(max(max(shape) for shape in region.plan.expected.values()))
+
+    assert seen[1] < 30 <= seen[2] == seen[3]
