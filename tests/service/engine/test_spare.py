@@ -51,6 +51,7 @@ async def test_a_lost_worker_is_replaced_by_the_spare_process_on_its_own_gpu(
     async with open_pool(device="cuda", compile="never", data_dir=tmp_path) as pool:
         used = [each.pid for each in pool.workers()]
         assert [each.device for each in pool.workers()] == ["cuda: emulated0", "cuda: emulated1"]
+        await until(lambda: len(workers()) == 3)  # the spare process starts after the pool has opened
         (spare,) = workers() - set(used)
 
         os.kill(used[1], signal.SIGKILL)
