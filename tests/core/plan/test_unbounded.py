@@ -14,6 +14,7 @@ from core.compiler.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.registry import as_tuple
+from core.passes.expand import expand_composites
 from core.plan.partition import plan_parts
 from tests.laws.test_native import both
 
@@ -256,3 +257,19 @@ def test_sizes_of_different_ops_are_compared_by_the_run(type):
 
     for chosen in ((2, 2), (0, 0), (1, 4), (4, 1), (2, 3), (0, 1), (0, 2)):
         both(block, [np.arange(5.0), *(np.arange(5) < n for n in chosen), np.array(1.0)])
+
+
+@pytest.mark.parametrize("times", [0, 3, 100, -1])
+def test_rows_are_repeated_as_often_as_a_constant_says(times):
+    """100 times 4 rows are more than the code expects at first, and the planner knows it."""
+    b = BlockBuilder()
+    x = b.param(TensorType((4, 2), "float64"))
+    counts = b.constant(times, "int64", (4,))
+    rows = b.emit("repeat", x, counts, axis=0)
+    start, step = b.constant(0, "int64"), b.constant(1, "int64")
+    numbers = b.emit("dynamic_range", start, b.constant(3 * times, "int64"), step)
+    block = b.build([rows, b.emit("reduce_sum", b.emit("square", rows)), numbers])
+
+    for each in (block, optimize(block)):
+        both(expand_composites(each), [np.arange(8.0).reshape(4, 2)])
+        both(expand_composites(each), [np.arange(8.0).reshape(4, 2)])
