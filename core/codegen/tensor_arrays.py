@@ -6,6 +6,7 @@ An instruction does nothing after a check has failed or the stop word is set, si
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from core.codegen.array_parts import (
     HELD,
@@ -39,23 +40,15 @@ FURTHEST = 1 << 40
 def write_array(step: StepWriter, each: ArrayWork) -> None:
     """Append the code of an instruction on tensor arrays."""
     step.module.polls = True  # the caller sets the limits of memory only for code that polls
-    if isinstance(each, AddArrays):
-        _add(step, each)
-        return
-    if isinstance(each, KeepArray):
-        _keep(step, each)
-        return
-    if isinstance(each, MakeRuns):
-        make_runs(step, each)
-        return
-    if isinstance(each, Flatten):
-        flatten(step, each)
-        return
-    if isinstance(each, OpenSpan):
-        step.recordings[each.span] = I64(0), step.f.load(step.address(each.length), "int64")
-        return
-    assert isinstance(each, ArrayOp), each
+    OTHERS.get(type(each), _op)(step, each)
+
+
+def _op(step: StepWriter, each: ArrayOp) -> None:
     WRITERS[each.kind](step, each)
+
+
+def _open(step: StepWriter, each: OpenSpan) -> None:
+    step.recordings[each.span] = I64(0), step.f.load(step.address(each.length), "int64")
 
 
 def _index(step: StepWriter, each: ArrayOp) -> IRValue:
@@ -186,6 +179,16 @@ WRITERS: dict[str, Callable[[StepWriter, ArrayOp], None]] = {
     "same": _same,
     "alike": _same,
 }
+
+
+OTHERS: dict[type[ArrayWork], Callable[[StepWriter, Any], None]] = {
+    AddArrays: _add,
+    Flatten: flatten,
+    KeepArray: _keep,
+    MakeRuns: make_runs,
+    OpenSpan: _open,
+}
+"""The instructions besides `ArrayOp`."""
 
 
 # --- functions that all arrays of a step share ------------------------------------------------------------------

@@ -107,7 +107,7 @@ def moved(low: Lowering, name: str) -> Source:
 
 
 def carry(low: Lowering, pairs: Sequence[tuple[str, Growing]]) -> None:
-    """Give each array the value of the variable beside it, at the end of a block. Arrays may exchange their values."""
+    """At the end of a block, copy the value of each variable to the array beside it. Arrays may exchange values."""
     targets = {target.stack for _, target in pairs}
     late: list[tuple[Growing, Source]] = []
     for name, target in pairs:

@@ -16,16 +16,16 @@ from core.plan.geometry import Order, Scan
 from core.plan.indexing import flat
 from core.plan.lookups import Spread
 from core.plan.lowering import Lowering, lowers
-from core.plan.shapes import reshaped
+from core.plan.shapes import expanded, reshaped
 
-__all__ = ["before_the_end", "check_lengths", "ends_of_all", "rows_of_padded", "running_total", "taken"]
+__all__ = ["before_the_end", "check_lengths", "ends_of_all", "rows_of_padded", "running_total", "spread", "taken"]
 
 
 @lowers("sequence_ids")
 def lower_sequence_ids(low: Lowering, op: Op) -> None:
     lengths, rows = _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
     ends_of_all(low, op, lengths, rows)
-    low.define(op.outputs[0], _spread(low, op, positions(lengths.shape), lengths, rows, 0, op.outputs[0]))
+    low.define(op.outputs[0], spread(low, op, positions(lengths.shape), lengths, rows, 0, op.outputs[0]))
 
 
 @lowers("sequence_rows")
@@ -34,7 +34,7 @@ def lower_sequence_rows(low: Lowering, op: Op) -> None:
     ends = ends_of_all(low, op, lengths, rows)
     last = of("sub", ends, of.number(1, "int64"))
     if op.attrs["order"] == "reverse":
-        low.define(op.outputs[0], _spread(low, op, last, lengths, rows, -1, op.outputs[0]))
+        low.define(op.outputs[0], spread(low, op, last, lengths, rows, -1, op.outputs[0]))
         return
     wanted = last if op.attrs["order"] == "last" else of("sub", ends, lengths)
     some = of("greater_than", lengths, of.number(0, "int64"))
@@ -52,7 +52,7 @@ def lower_sequence_slots(low: Lowering, op: Op) -> None:
         message = f"a sequence has more rows than the width {op.attrs['width']}"
         of.check(of("less_equal", lengths, width), "shape_mismatch", message, op.location)
     first = of.mul(positions(lengths.shape), width)
-    low.define(op.outputs[0], _spread(low, op, first, lengths, rows, 1, op.outputs[0]))
+    low.define(op.outputs[0], spread(low, op, first, lengths, rows, 1, op.outputs[0]))
 
 
 @lowers("interleaved_rows")
@@ -68,14 +68,14 @@ def lower_interleaved(low: Lowering, op: Op) -> None:
         for whole, part in ((starts, first), (lengths, each)):
             low.write(part, replace(whole, shape=(count,), strides=(2,), offset=i))
     both = [reshaped(low, each, (2 * count,)) for each in (starts, lengths)]
-    low.define(op.outputs[0], _spread(low, op, both[0], both[1], x + y, 1, op.outputs[0]))
+    low.define(op.outputs[0], spread(low, op, both[0], both[1], x + y, 1, op.outputs[0]))
 
 
 @lowers("context_rows")
 def lower_context(low: Lowering, op: Op) -> None:
     of, lengths, rows = Maker(low), _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
     ends = ends_of_all(low, op, lengths, rows)
-    edges = (_spread(low, op, each, lengths, rows, 0) for each in (of("sub", ends, lengths), ends))
+    edges = (spread(low, op, each, lengths, rows, 0) for each in (of("sub", ends, lengths), ends))
     first, after = (reshaped(low, each, (rows, 1)) for each in edges)
     at = positions((rows, op.attrs["length"]), (1, 1), op.attrs["start"])
     inside = of("logical_and", of("greater_equal", at, first), of("less_than", at, after))
@@ -163,11 +163,15 @@ def running_total(low: Lowering, op: Op, x: Entry) -> View:
     return out
 
 
-def _spread(low: Lowering, op: Op, first: Entry, lengths: Entry, rows: int, step: int, name: str | None = None) -> View:
-    """``first[i] + step * r`` for row r of sequence i. name: the variable of the result, if it is one."""
+def spread(low: Lowering, op: Op, first: Entry, lengths: Entry, rows: int, step: int, name: str | None = None) -> View:
+    """``first[i] + step * r`` for row r of sequence i; zeros after the last sequence.
+
+    first: for each sequence, or one number for all. name: the variable of the result, if it is one.
+    """
     out = low.destination(name) if name else low.allocate((rows,), "int64")
     spec = Spread(lengths.shape[0], rows, step)
-    low.add(Kernel("spread", spec, (low.dense(first), low.dense(lengths), out), location=op.location))
+    views = (low.dense(expanded(first, lengths.shape)), low.dense(lengths), out)
+    low.add(Kernel("spread", spec, views, location=op.location))
     return out
 
 

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 
 from core.ir import HOLE, Op, TensorType, Type
 from core.plan.compose import Maker
-from core.plan.data import Kernel, View
+from core.plan.data import View
 from core.plan.entries import Entry, Uniform, positions
-from core.plan.lookups import Spread
 from core.plan.lowering import Lowering, lowers
 from core.plan.ordered import order_of
 from core.plan.plan import OUTGROWN
-from core.plan.ragged import before_the_end, ends_of_all, rows_of_padded, taken
+from core.plan.ragged import before_the_end, ends_of_all, rows_of_padded, spread, taken
 from core.plan.shapes import expanded, reshaped
 from core.plan.sized import Axes, clear_integers, masked, of_known_sizes, rule, set_sizes
 from core.plan.sizes import Given, Size, bounds, in_blocks, tensor
@@ -58,14 +57,6 @@ def _vector(low: Lowering, name: str, index: int) -> Entry:
     return Maker(low).cast(View(view.root, view.dtype, (), (), view.offset + index), "int64")
 
 
-def _spread(low: Lowering, op: Op, first: Entry, lengths: Entry, rows: int, step: int) -> View:
-    """``first[i] + step * r`` for row r of run i, in `rows` rows; zeros after the last run."""
-    out = low.allocate((rows,), "int64")
-    views = (low.dense(expanded(first, lengths.shape)), low.dense(lengths), out)
-    low.add(Kernel("spread", Spread(lengths.shape[0], rows, step), views, location=op.location))
-    return out
-
-
 def _total(low: Lowering, counts: Entry) -> Entry:
     return reshaped(low, Maker(low).reduce("sum", counts, frozenset({0})), ())
 
@@ -91,7 +82,7 @@ def _repeat_positions(low: Lowering, op: Op) -> None:
     own = expect(low, op, 0, {0: _total(low, counts)})
     set_sizes(low, op, [own])
     rows = low.type(op.outputs[0]).shape[0]
-    low.define(op.outputs[0], _spread(low, op, positions(counts.shape), counts, rows, 0))
+    low.define(op.outputs[0], spread(low, op, positions(counts.shape), counts, rows, 0))
 
 
 @rule("expanded_rows")
@@ -110,9 +101,9 @@ def _expanded_rows(low: Lowering, op: Op) -> None:
     own = expect(low, op, 0, {0: of.where(many, of.number(FAR, "int64"), _total(low, all_rows))})
     set_sizes(low, op, [own])
     rows = low.type(op.outputs[0]).shape[0]
-    number = _spread(low, op, of.number(0, "int64"), all_rows, rows, 1)
-    first = _spread(low, op, of("sub", ends, lengths), all_rows, rows, 0)
-    length = of("maximum", _spread(low, op, lengths, all_rows, rows, 0), of.number(1, "int64"))
+    number = spread(low, op, of.number(0, "int64"), all_rows, rows, 1)
+    first = spread(low, op, of("sub", ends, lengths), all_rows, rows, 0)
+    length = of("maximum", spread(low, op, lengths, all_rows, rows, 0), of.number(1, "int64"))
     low.define(op.outputs[0], of.add(first, of("sub", number, of.mul(_quotient(of, number, length), length))))
     clear_integers(low, op)
 
@@ -285,7 +276,7 @@ def _sequence_slice_rows(low: Lowering, op: Op) -> None:
     total = of("minimum", _total(low, counts), of.number(bound, "int64"))
     set_sizes(low, op, [{0: Size(bound, low.dense(total))}, {}])
     first = of.add(of("sub", ends, lengths), offsets)
-    low.define(op.outputs[0], _spread(low, op, first, counts, bound, 1))
+    low.define(op.outputs[0], spread(low, op, first, counts, bound, 1))
     low.define(op.outputs[1], low.entry(op.inputs[2]))
 
 
@@ -314,8 +305,8 @@ def _step_rows(low: Lowering, op: Op) -> None:
         raise Unsupported("steps of too many sequences")
     longer = of("greater_than", reshaped(low, lengths, (1, n)), reshaped(low, positions((bound,)), (bound, 1)))
     counts = low.dense(reshaped(low, of.reduce("sum", of.cast(longer, "int64"), frozenset({1})), (bound,)))
-    step = _spread(low, op, positions((bound,)), counts, rows, 0)
-    rank = of("minimum", _spread(low, op, zero, counts, rows, 1), of.number(n - 1, "int64"))
+    step = spread(low, op, positions((bound,)), counts, rows, 0)
+    rank = of("minimum", spread(low, op, zero, counts, rows, 1), of.number(n - 1, "int64"))
     starts = taken(low, op, of("sub", ends, lengths), taken(low, op, order, rank, message), message)
     fine = of("minimum", of("maximum", of.add(starts, step), zero), of.number(rows - 1, "int64"))
     low.define(op.outputs[0], fine)

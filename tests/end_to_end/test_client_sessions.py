@@ -55,7 +55,7 @@ def test_sparse_gradients_are_read_and_sent_as_rows(service):
         assert session.parameters()["E"].tolist() == wanted.tolist()
 
 
-def test_a_session_trains_on_rows_that_are_repeated_as_often_as_data_say(service):
+def test_a_session_repeats_rows_by_counts_that_grow_from_step_to_step(service):
     """The first step with more rows than the code of the session expects makes larger code; no step is lost."""
     s = Sketch()
     w = s.param("w", np.linspace(-1, 1, 12).reshape(4, 3))

@@ -145,7 +145,7 @@ CASES: dict[str, Callable[[np.random.Generator, int], Case]] = {
 
 
 def block_of(name: str, given: Sequence[np.ndarray], attrs: dict[str, Any]) -> Block:
-    """The op; and for float results what is computed from them: the sum of their squares."""
+    """The op, and the sum of the squares of each result that is of floats."""
     b = BlockBuilder()
     results = as_tuple(b.emit(name, *(b.param(TensorType(x.shape, str(x.dtype))) for x in given), **attrs))
     sums = [b.emit("reduce_sum", b.emit("square", each)) for each in results if each.type.is_float]

@@ -93,7 +93,7 @@ def test_a_larger_size_than_expected_makes_larger_code(inside):
     assert inside or seen[4] == seen[5] >= 3005
 
 
-def test_what_a_run_has_said_and_counted_before_it_met_a_larger_size_counts_once():
+def test_a_run_that_starts_again_has_each_message_and_each_op_once():
     s = repeated(says=True)
     step = compile_gradient(read(s.document), GradientQuery(loss="loss")).compiled()
 
@@ -153,7 +153,7 @@ def test_a_result_of_several_open_sizes_has_the_sizes_of_the_run():
         np.testing.assert_array_equal(found, np.full(wanted, 1.5))
 
 
-def test_code_that_is_made_again_is_that_of_the_backend_for_the_larger_sizes():
+def test_the_larger_code_has_the_arena_of_the_larger_plan():
     s = repeated()
     step = compile_gradient(read(s.document), GradientQuery(loss="loss")).compiled()
     assert step.machine is not None
