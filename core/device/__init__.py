@@ -22,5 +22,6 @@ The host's part: `backend` compiles plans and keeps machine code on disk, `regio
 a run and what it and the host tell each other, `arena` the memory and the stream that regions share. `bind` keeps the
 values of a training step on the GPU: `bound_step` those of a step that is one region, whose new rows of tables are
 written by `table_updates`, `parted_step` those of a step of several regions. `leaving` has results on their way to the
-host. They call the GPU through `driver`, which `cupy_driver` implements.
+host. They call the GPU through `driver`, which `cupy_driver` implements, with `early_launch` for launches whose blocks
+start before the launch before them has ended.
 """

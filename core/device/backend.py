@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 
@@ -26,14 +26,14 @@ from core.device.spread import SPREAD
 from core.device.step import write_device_step, write_timed_step
 from core.device.table_updates import RowUpdater
 from core.device.threads import BLOCK
-from core.device.words import reports, rounded, word_copier_code, word_count
+from core.device.words import reports, rounded, word_copier_code, word_count, word_gatherer_code
 from core.ir.errors import ExecutionError
 from core.plan.plan import Plan
 from core.plan.target import Target
 
 __all__ = ["DeviceBackend", "key_of", "machine_code_of"]
 
-GENERATOR = 3
+GENERATOR = 4
 """Version of the machine code. Increase it when the code changes but the text of its step does not: the functions
 `dev_*`, the entry, or the way to PTX.
 """
@@ -68,6 +68,7 @@ class DeviceBackend:
         self._row_writers: dict[int, Callable[[int, int, int, int], None]] = {}
         self._row_updaters: dict[int, RowUpdater] = {}
         self._word_copiers: dict[int, WordCopier] = {}
+        self._word_gatherers: dict[int, Callable[[Stream, int], None]] = {}
         self._regions: weakref.WeakSet[DeviceRegion] = weakref.WeakSet()
         self._make = make or machine_code_of
         self._blocks, self._block = blocks or driver.properties.processors, block
@@ -95,13 +96,23 @@ class DeviceBackend:
         count = rounded(count)
         if count not in self._word_copiers:
             launched = self._launched(word_copier_code(count))
-            self._word_copiers[count] = lambda stream, *addresses: launched(stream, addresses * 2)
+            self._word_copiers[count] = lambda stream, to, of, follows: launched(stream, (to, of) * 2, follows)
         return self._word_copiers[count]
 
-    def _launched(self, code: DeviceCode) -> Callable[[Stream, Sequence[int]], None]:
-        """A function that launches the one kernel of `code` on a stream. Raises as `compile`."""
+    def word_gatherer(self, count: int) -> Callable[[Stream, int], None]:
+        """See `core.device.words.word_gatherer_code`. Raises ExecutionError (compiler_failed), DeviceFault."""
+        if count not in self._word_gatherers:
+            launched = self._launched(word_gatherer_code(count))
+            self._word_gatherers[count] = lambda stream, pairs: launched(stream, [pairs] * len(PARAMETERS))
+        return self._word_gatherers[count]
+
+    def _launched(self, code: DeviceCode) -> Callable[..., None]:
+        """``(stream, addresses, follows)``: launches the one kernel of `code`; see `Stream.launch`.
+
+        Raises as `compile`.
+        """
         (function,), (launch,) = self.driver.load(self._machine_code(code), code.launches), code.launches
-        return lambda stream, addresses: stream.launch(function, launch, addresses)
+        return lambda stream, addresses, follows=False: stream.launch(function, launch, addresses, follows)
 
     def arena_bytes(self, plan: Plan) -> int:
         """See `Backend.arena_bytes`."""

@@ -16,14 +16,15 @@ import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from core.device.backend import DeviceBackend
-from core.device.driver import DeviceFault, Event, Memory
+from core.device.driver import DeviceFault, Event, Memory, Stream
 from core.device.leaving import Leaving, host_array, send
-from core.device.region import DeviceRegion, DeviceRun
+from core.device.region import Behind, DeviceRegion, DeviceRun
 from core.device.table_updates import TableUpdates, UpdatedRows
 from core.device.words import DeviceArrays, has_loops
 from core.ops.common.types import as_dtype
@@ -68,7 +69,8 @@ class _Turn:
     written: the feeds that the host wrote, and that a copy must take to the GPU.
     follows: whether it has just taken an array of the GPU: its next step runs behind the array module's work on that.
     left: the end of the last copy of its results to the host.
-    counts: numbers of rows in pinned memory (`room`), by their positions among the results; counted: copies of them.
+    counts: numbers of rows in pinned memory (`room`), by their positions among the results. known: those of `outputs`.
+    gathers: copies the numbers there behind a step, by the words of `pairs`. updates: also writes new rows to tables.
     """
 
     given: DeviceArrays
@@ -82,7 +84,10 @@ class _Turn:
     left: Event | None = None
     room: Memory | None = None
     counts: dict[int, np.ndarray] = field(default_factory=dict)
-    counted: list[tuple[int, int, int]] = field(default_factory=list)
+    known: list[int] | None = None
+    pairs: Memory | None = None
+    gathers: Behind | None = None
+    updates: Behind | None = None
 
 
 @dataclass(slots=True)
@@ -138,6 +143,8 @@ class DeviceBoundStep:
         self._updates: TableUpdates | None = None
         if self._tables and sets == 3 and not _waits(executable, region):
             self._updates = TableUpdates(driver, region.stream, [self._rows_of(turn) for turn in self._turns])
+            for number, turn in enumerate(self._turns):
+                turn.updates = partial(self._update, number)
         self._turn = 0
         self._last = self._turns[0]
         self._out = self._last.outputs
@@ -211,9 +218,11 @@ class DeviceBoundStep:
         def begin(number: int, run: Run) -> None:
             turn = self._turns[self._turn]
             bind(number)
-            begun.append(_Begun(self._begin(turn, run, seed, first + number), turn, self._turn, number, run))
             if updates is not None:
-                updates.give(self._turn, tables)
+                updates.put(self._turn, tables)
+            begun.append(
+                _Begun(self._begin(turn, run, seed, first + number, ahead=True), turn, self._turn, number, run)
+            )
             self._advance()
 
         def end() -> Outputs:
@@ -223,7 +232,7 @@ class DeviceBoundStep:
             if one.of.repeated:
                 for each in begun[1:]:
                     each.of.wait()
-                    each.of = self._begin(each.turn, each.run, seed, first + each.number)
+                    each.of = self._begin(each.turn, each.run, seed, first + each.number, ahead=True)
             return self._told(one.run)
 
         try:
@@ -255,8 +264,19 @@ class DeviceBoundStep:
     def _advance(self) -> None:
         self._turn = (self._turn + 1) % len(self._turns)
 
-    def _begin(self, turn: _Turn, run: Run, seed: int, step: int) -> DeviceRun:
-        """Begin a step on the arrays of this turn, whose feeds were taken."""
+    def _update(self, number: int, stream: Stream) -> None:
+        """What a step of the turn with this number leaves: its numbers of rows, and new rows in tables."""
+        gathers = self._turns[number].gathers
+        if gathers is not None:
+            gathers(stream)
+        if self._updates is not None:
+            self._updates.write(number, stream)
+
+    def _begin(self, turn: _Turn, run: Run, seed: int, step: int, ahead: bool = False) -> DeviceRun:
+        """Begin a step on the arrays of this turn, whose feeds were taken.
+
+        ahead: whether it writes new rows to their tables, if that is work of the stream (`_updates`).
+        """
         stream = self._region.stream
         if turn.follows:
             stream.wait(self._driver.current().record())
@@ -271,7 +291,7 @@ class DeviceBoundStep:
                 stream.copy(turn.device.address + start, turn.pinned.address + start, end - start)
             del turn.written[len(turn.written) - len(self._keys) :]  # a step that runs again has the same feeds
         try:
-            return self._region.begin(turn.given, run, turn.counted)
+            return self._region.begin(turn.given, run, turn.updates if ahead and turn.updates else turn.gathers)
         except DeviceFault:
             raise
         except BaseException:
@@ -281,7 +301,12 @@ class DeviceBoundStep:
     def _end(self, begun: DeviceRun, turn: _Turn) -> None:
         begun.end()
         if self._has_rows:  # only now their number is known
-            turn.outputs = self._outputs(turn.results, turn.counts)
+            known = [count.item() for count in turn.counts.values()]
+            if known != turn.known:
+                turn.known, turn.outputs = (
+                    known,
+                    self._outputs(turn.results, dict(zip(turn.counts, known, strict=True))),
+                )
         self._last, self._out = turn, turn.outputs
 
     def _told(self, run: Run) -> Outputs:
@@ -347,12 +372,24 @@ class DeviceBoundStep:
         places = {each.number: host_array(pinned.address + each.offset, each.shape, each.dtype) for each in self._fed}
         turn = _Turn(given, results, outputs, pinned, device, places)
         ends = sorted({end for _, end in picks_of(self._executable) if end is not None})
-        turn.room = self._driver.pinned(max(len(ends), 1) * COUNT.itemsize)
-        for i, end in enumerate(ends):
-            at = turn.room.address + i * COUNT.itemsize
-            turn.counts[end] = host_array(at, (1,), COUNT)
-            turn.counted.append((at, self._driver.address(results[end]), COUNT.itemsize))
+        if ends:
+            self._gather(turn, ends)
         return turn
+
+    def _gather(self, turn: _Turn, ends: Sequence[int]) -> None:
+        """Have steps of this turn copy numbers of rows to pinned memory. ends: positions among the results."""
+        count, size, backend = len(ends), COUNT.itemsize, self._executable.backend
+        assert isinstance(backend, DeviceBackend), "the backend of the region"
+        room = turn.room = self._driver.pinned(3 * count * size)  # the numbers, and the words of `pairs`
+        pairs = turn.pairs = self._driver.allocate(2 * count * size)
+        words = host_array(room.address + count * size, (count, 2), COUNT)
+        for i, end in enumerate(ends):
+            at = room.address + i * size
+            turn.counts[end] = host_array(at, (1,), COUNT)
+            words[i] = at, self._driver.address(turn.results[end])
+        self._region.stream.copy(pairs.address, room.address + count * size, pairs.nbytes)
+        gather = backend.word_gatherer(count)
+        turn.gathers = lambda stream: gather(stream, pairs.address)
 
     def _rows_of(self, turn: _Turn) -> list[UpdatedRows]:
         """The new rows that steps of this turn leave."""
@@ -365,11 +402,10 @@ class DeviceBoundStep:
             found.append(UpdatedRows(each.name, *places, backend.row_updater(row_bytes), self._writers[each.name]))
         return found
 
-    def _outputs(self, results: Sequence[Any], counts: Mapping[int, np.ndarray]) -> Outputs:
+    def _outputs(self, results: Sequence[Any], counts: Mapping[int, int]) -> Outputs:
         """The results by their meaning. counts: the numbers of rows, which the step has copied to the host."""
         picks = picks_of(self._executable)
-        known = {end: count.item() for end, count in counts.items()}
-        return self._executable.outputs([results[i] if end is None else results[i][: known[end]] for i, end in picks])
+        return self._executable.outputs([results[i] if end is None else results[i][: counts[end]] for i, end in picks])
 
     def _own(self, variable: Any, value: Any) -> Any:
         return self._region.readable(checked(variable, value, self._driver.xp))

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from core.device.cublaslt import CublasLt, check_products, load_cublaslt, workspace_bytes
 from core.device.driver import DeviceFault, DeviceFull, DeviceProperties
+from core.device.early_launch import EarlyLaunch, early_launch, starts_early
 from core.device.launches import Launch
 from core.device.multiplication import Multiplication
 from core.ir.errors import ExecutionError
@@ -94,6 +95,12 @@ class CupyDriver:
     def products(self) -> CublasLt:
         """The library for products. Raises ImportError, OSError or RuntimeError where it is missing, DeviceFull."""
         return CublasLt(load_cublaslt(), self.allocate, workspace_bytes(self.properties.architecture))
+
+    @cached_property
+    def launch_early(self) -> EarlyLaunch | None:
+        """A launch whose blocks may start before the launch before it has ended; None where that is impossible."""
+        properties = self.properties
+        return early_launch(self._api.CUDADriverError, properties.architecture, properties.driver)
 
     def prepare(self, product: Multiplication, addresses: Sequence[int]) -> None:
         self.products.prepare(product, addresses)
@@ -187,8 +194,8 @@ class _CupyStream:
         with self._driver._faults():
             runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDefault, self.cupy.ptr)
 
-    def launch(self, function: _CupyFunction, launch: Launch, addresses: Sequence[int]) -> None:
-        api = self._driver._api
+    def launch(self, function: _CupyFunction, launch: Launch, addresses: Sequence[int], follows: bool = False) -> None:
+        api, early = self._driver._api, self._driver.launch_early
         count = len(addresses) + len(launch.numbers)
         words = (ctypes.c_int64 * count)(*addresses, *launch.numbers)
         at = ctypes.addressof(words)
@@ -197,6 +204,8 @@ class _CupyStream:
         with self._driver._faults():
             if launch.cooperative:
                 api.launchCooperativeKernel(function.pointer, *shape)
+            elif follows and early is not None and starts_early(launch.grid, self._driver.properties.processors):
+                early(function.pointer, *shape)
             else:
                 api.launchKernel(function.pointer, *shape, 0)
 

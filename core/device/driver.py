@@ -83,8 +83,12 @@ class Stream(Protocol):
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy bytes between addresses of pinned or device memory."""
 
-    def launch(self, function: Any, launch: Launch, addresses: Sequence[int]) -> None:
-        """Run a kernel with these arguments, one for each of `core.device.launches.PARAMETERS`, and its numbers."""
+    def launch(self, function: Any, launch: Launch, addresses: Sequence[int], follows: bool = False) -> None:
+        """Run a kernel with these arguments, one for each of `core.device.launches.PARAMETERS`, and its numbers.
+
+        follows: whether the work before it on this stream is a launch or a product, so that its blocks may start
+                 before that has ended; its code waits for the end.
+        """
 
     def multiply(self, product: Multiplication, addresses: Sequence[int]) -> None:
         """Compute a product. addresses: of its `places`. Raises ExecutionError (compiler_failed), DeviceFull."""

@@ -19,7 +19,7 @@ from core.codegen.cpus import prepare_targets
 from core.codegen.machine import optimize
 from core.device.launches import PARAMETERS, DeviceCode, Launch
 from core.device.parts import parted
-from core.device.rules import cluster_of
+from core.device.rules import cluster_of, follows_early
 from core.device.threads import WARP
 from core.ir.errors import ExecutionError, InternalError
 
@@ -159,11 +159,25 @@ def _mma(kind: str) -> str:
 
 ENTRY = """
 define ptx_kernel void @{entry}({params}) #{number} {{
+{follows}
   call void @{kernel}({params})
   ret void
 }}
 attributes #{number} = {{ nounwind "nvvm.maxntid"="{block}"{cluster} }}
 """
+FOLLOWS = """
+  call void @llvm.nvvm.griddepcontrol.wait()
+  call void @llvm.nvvm.griddepcontrol.launch.dependents()
+"""
+"""The beginning of an entry where blocks may start before the launch before them has ended: they wait for its end, and
+for its memory, and then let the blocks of the next launch start and wait. So one launch at most waits behind another.
+"""
+
+FOLLOW_DECLARATIONS = """
+declare void @llvm.nvvm.griddepcontrol.wait()
+declare void @llvm.nvvm.griddepcontrol.launch.dependents()
+"""
+
 FIRST_ATTRIBUTES = 10
 """The number of the attributes of the first entry; those of the text and of the prelude have smaller numbers."""
 
@@ -180,12 +194,14 @@ def ptx_of(code: DeviceCode, architecture: str = "sm_80") -> str:
         ENTRY.format(
             entry=each.entry, kernel=each.kernel, block=each.block, number=FIRST_ATTRIBUTES + i, params=_params(each),
             cluster=f' "nvvm.cluster_dim"="{each.cluster}"' if each.cluster > 1 else "",
+            follows=FOLLOWS if follows_early(architecture) else "",
         )
         for i, each in enumerate(launches)
     ]  # fmt: skip
     kinds = sorted(set(re.findall(r"@dev_mma_(\w+)\(", code.text)))
     prelude = PRELUDE.format(last=WARP - 1, clusters=CLUSTERS if has_clusters else "") + "".join(map(_mma, kinds))
     prelude += CLUSTER_DECLARATIONS if has_clusters else ""
+    prelude += FOLLOW_DECLARATIONS if follows_early(architecture) else ""
     prepare_targets()
     machine = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(cpu=architecture, opt=3)
     try:

@@ -37,15 +37,18 @@ from core.runtime.region import recorder
 from core.runtime.run import Run
 from core.runtime.stop import watched
 
-__all__ = ["DeviceRegion", "DeviceRun", "WordCopier"]
+__all__ = ["Behind", "DeviceRegion", "DeviceRun", "WordCopier"]
 
 MAX_TRIPS = CONTROL.index("max_trips")
 
 MOST_GRAPHS = 4
 """Graphs of the same arrays at a time."""
 
-WordCopier = Callable[[Any, int, int], None]
-"""``(stream, target, source)``: copies the words of a run."""
+Behind = Callable[[Any], None]
+"""Gives launches behind a run to a stream, always the same ones."""
+
+WordCopier = Callable[[Any, int, int, bool], None]
+"""``(stream, target, source, follows)``: copies the words of a run. follows: see `Stream.launch`."""
 
 
 class DeviceRegion:
@@ -155,21 +158,20 @@ class DeviceRegion:
     def bind(self, arrays: Sequence[Any]) -> DeviceArrays:
         return DeviceArrays(self.driver, arrays)
 
-    def run(self, arrays: DeviceArrays, run: Run, leaving: Sequence[tuple[int, int, int]] = ()) -> None:
+    def run(self, arrays: DeviceArrays, run: Run) -> None:
         """Run on bound arrays, after all work of the array module's stream.
 
-        leaving: (target, source, bytes) of copies of results to pinned memory, which have ended too.
         Raises ExecutionError, DeviceFault.
         """
         self._stream.wait(self.driver.current().record())
-        self.begin(arrays, run, leaving).end()
+        self.begin(arrays, run).end()
 
-    def begin(self, arrays: DeviceArrays, run: Run, leaving: Sequence[tuple[int, int, int]] = ()) -> DeviceRun:
+    def begin(self, arrays: DeviceArrays, run: Run, behind: Behind | None = None) -> DeviceRun:
         """Give a run to the stream, behind the runs that were given before. See `run`.
 
-        The arrays must not change before it has ended.
+        The arrays must not change before it has ended. behind: launches that belong to the run.
         """
-        begun = DeviceRun(self, arrays, run, leaving)
+        begun = DeviceRun(self, arrays, run, behind)
         with self._lock:
             self._give(begun)
         return begun
@@ -203,9 +205,7 @@ class DeviceRegion:
         with self._arena.lock:
             if self._has_loops:
                 begun.watch()
-            self._launch(arrays, words, self._arena.at_least(nbytes), begun.events)
-            for copy in begun.leaving:
-                self._stream.copy(*copy)
+            self._launch(begun, words, self._arena.at_least(nbytes))
             arrays.ended = self._stream.record(again=arrays.ended)
 
     def _fill(self, words: Words, arrays: DeviceArrays, run: Run) -> None:
@@ -243,30 +243,30 @@ class DeviceRegion:
                     run.times.add_together(part, seconds)  # two launches of one instruction are one call
         return error, words.of_back[self._first_want : self._count : 3].tolist() if self._stack_sizes else []
 
-    def _launch(self, arrays: DeviceArrays, words: Words, arena: Memory, events: list[Event] | None) -> None:
+    def _launch(self, begun: DeviceRun, words: Words, arena: Memory) -> None:
         """Give the work of a run to the stream: as a graph, from the second run at the same addresses on.
 
-        A product of the library has its addresses in the graph; those that kernels use are words.
-        events: receives the moments before, between and after the launches, which then are no graph.
+        A product of the library has its addresses in the graph; those that kernels use are words. A run with events
+        is no graph.
         """
         self.launched += 1
-        graphs, addresses = arrays.graphs, arrays.addresses
+        graphs, addresses = begun.arrays.graphs, begun.arrays.addresses
         products = [self._addresses(each, arena, addresses) for each in self._products]
-        if events is not None:
-            self._work(words, arena, products, events)
+        if begun.events is not None:
+            self._work(words, arena, products, begun.behind, begun.events)
             return
-        key = (arena.address, *(address for each in products for address in each))
+        key = (arena.address, begun.behind, *(address for each in products for address in each))
         if key not in graphs:  # the first run may load code, which a capture does not allow
             while graphs and (len(graphs) >= MOST_GRAPHS or next(iter(graphs))[0] != arena.address):
                 del graphs[next(iter(graphs))]
             graphs[key] = None
-            self._work(words, arena, products)
+            self._work(words, arena, products, begun.behind)
             return
         graph = graphs[key]
         if graph is None:
             self._stream.begin_capture()
             try:
-                self._work(words, arena, products)
+                self._work(words, arena, products, begun.behind)
             finally:
                 graph = self._stream.end_capture()
             self.captured += 1
@@ -274,29 +274,43 @@ class DeviceRegion:
         graph.launch(self._stream)
 
     def _work(
-        self, words: Words, arena: Memory, products: Sequence[Sequence[int]], events: list[Event] | None = None
+        self,
+        words: Words,
+        arena: Memory,
+        products: Sequence[Sequence[int]],
+        behind: Behind | None,
+        events: list[Event] | None = None,
     ) -> None:
+        """Give the work of a run to the stream call by call.
+
+        events: receives the moments before, between and after the launches.
+        """
         control = words.device.address
         given = control + CONTROL_WORDS * WORD
         stacks = given + self._arrays * WORD
+        follows = self._has_loops
         if self._has_loops:
-            self._copied(control, words.sent.address)
+            self._copied(control, words.sent.address, follows=False)
         functions, operands = iter(self._functions), iter(products)
         if events is not None:
             events.append(self._stream.record(timed=True))
         for each in self.code.work:
             if isinstance(each, Launch):
-                self._stream.launch(next(functions), each, (given, arena.address, control, stacks))
+                arguments = (given, arena.address, control, stacks)
+                self._stream.launch(next(functions), each, arguments, follows and events is None)
             else:
                 self._stream.multiply(each, next(operands))
+            follows = isinstance(each, Launch)  # nothing is won behind a product of the library
             if events is not None:
                 events.append(self._stream.record(timed=True))
         if self._reports:
-            self._copied(words.back.address, control)
+            self._copied(words.back.address, control, follows and events is None)
+        if behind is not None:
+            behind(self._stream)
 
-    def _copied(self, target: int, source: int) -> None:
+    def _copied(self, target: int, source: int, follows: bool) -> None:
         assert self._copy_words is not None, "the plan reports"
-        self._copy_words(self._stream, target, source)
+        self._copy_words(self._stream, target, source, follows)
 
     def _addresses(self, product: Multiplication, arena: Memory, given: Sequence[int]) -> list[int]:
         return [
@@ -350,13 +364,13 @@ class DeviceRegion:
 class DeviceRun:
     """A run that has begun. repeated: whether its end found that it must run again, with larger stacks.
 
-    leaving: see `DeviceRegion.run`. events: the moments between its launches, if it measures times.
+    behind: see `DeviceRegion.begin`. events: the moments between its launches, if it measures times.
     """
 
     region: DeviceRegion
     arrays: DeviceArrays
     run: Run
-    leaving: Sequence[tuple[int, int, int]] = ()
+    behind: Behind | None = None
     events: list[Event] | None = None
     repeated: bool = False
     _watch: ExitStack | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["RULES", "Rules", "cluster_of", "rules_of"]
+__all__ = ["RULES", "Rules", "cluster_of", "follows_early", "rules_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,22 @@ RULES = Rules()
 CLUSTER = 8
 """Blocks of a cluster that every GPU with clusters has."""
 
-FIRST_WITH_CLUSTERS = 90
-"""The number of the first architecture with clusters."""
+HOPPER = 90
+"""The number of the first architecture with clusters, and with launches that start before the one before has ended."""
 
 
 def cluster_of(architecture: str) -> int:
     """Blocks of a cluster on an architecture, such as "sm_90"."""
-    return CLUSTER if int(architecture.removeprefix("sm_")) >= FIRST_WITH_CLUSTERS else 1
+    return CLUSTER if _number(architecture) >= HOPPER else 1
+
+
+def follows_early(architecture: str) -> bool:
+    """Whether the blocks of a launch may start, and wait, before the launch before it has ended."""
+    return _number(architecture) >= HOPPER
+
+
+def _number(architecture: str) -> int:
+    return int(architecture.removeprefix("sm_"))
 
 
 def rules_of(architecture: str) -> Rules:

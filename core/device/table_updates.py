@@ -63,8 +63,8 @@ class TableUpdates:
             for rows in turns
         ]
 
-    def give(self, turn: int, tables: Mapping[str, int]) -> None:
-        """Write the new rows of the step that was given last. tables: their addresses."""
+    def put(self, turn: int, tables: Mapping[str, int]) -> None:
+        """Give the addresses of the tables to the updates of this turn, before `write`."""
         for each in self._turns[turn]:
             of, table = each.of, tables[each.of.name]
             if table != each.table:
@@ -72,7 +72,11 @@ class TableUpdates:
                 words[:] = [table, of.rows, of.values, of.count, each.saved.address]
                 self._stream.copy(each.words.address, each.sent.address, each.sent.nbytes)
                 each.table = table
-            of.update(self._stream, each.words.address)
+
+    def write(self, turn: int, stream: Stream) -> None:
+        """Write the new rows of the step of this turn that was given to the stream last."""
+        for each in self._turns[turn]:
+            each.of.update(stream, each.words.address)
 
     def undo(self, turns: Sequence[int], tables: Mapping[str, int]) -> None:
         """Put the old rows of the steps of these turns back, the last one first. Their work has ended."""

@@ -7,14 +7,14 @@ reads or writes pinned memory in place: another copy, between two kernels of a g
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from core.codegen.cpus import generating_for
-from core.codegen.llvm import I64, Function
+from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.module import Module
 from core.device.driver import Driver, Event, Graph, Memory
 from core.device.flow import CONTROL_WORDS
@@ -27,7 +27,17 @@ from core.plan.flow import Loop
 from core.plan.plan import Plan
 from core.runtime.control_words import STOP
 
-__all__ = ["WORD", "DeviceArrays", "Words", "has_loops", "reports", "rounded", "word_copier_code", "word_count"]
+__all__ = [
+    "WORD",
+    "DeviceArrays",
+    "Words",
+    "has_loops",
+    "reports",
+    "rounded",
+    "word_copier_code",
+    "word_count",
+    "word_gatherer_code",
+]
 
 WORD = 8
 """Bytes of a word."""
@@ -58,13 +68,36 @@ def rounded(count: int) -> int:
 
 def word_copier_code(count: int) -> DeviceCode:
     """``copy_words(target, source, ...)``: copy `count` words, as one launch. The last two addresses are not used."""
+
+    def write(f: Function, at: IRValue) -> None:
+        word = f.load(f.at(f.param("source"), at, "int64"), "int64")
+        f.store(word, f.at(f.param("target"), at, "int64"))
+
+    return _words_code("copy_words", ("target", "source"), count, write)
+
+
+def word_gatherer_code(count: int) -> DeviceCode:
+    """``gather_words(pairs, ...)``: copy one word for each of `count` pairs of addresses, as one launch.
+
+    pairs: (target, source) of each, one after the other. The other three addresses are not used.
+    """
+
+    def write(f: Function, at: IRValue) -> None:
+        pair = f.at(f.param("pairs"), f.op(f"shl {at}, 1", "int64"), "ptr")
+        target, source = f.load(pair, "ptr"), f.load(f.at(pair, I64(1), "ptr"), "ptr")
+        f.store(f.load(source, "int64"), target)
+
+    return _words_code("gather_words", ("pairs",), count, write)
+
+
+def _words_code(name: str, used: Sequence[str], count: int, write: Callable[[Function, IRValue], None]) -> DeviceCode:
+    """A launch of one block, in which `write` is done for each number below `count`. used: its parameters."""
     threads = Threads(1, BLOCK)
     with generating_for(GPU):
-        names = ("target", "source", *(f"unused_{i}" for i in range(len(PARAMETERS) - 2)))
-        f = Function("copy_words", [(name, "ptr") for name in names], noalias=False)
+        names = (*used, *(f"unused_{i}" for i in range(len(PARAMETERS) - len(used))))
+        f = Function(name, [(each, "ptr") for each in names], noalias=False)
         with f.loop(threads.number(f), I64(count), threads.total) as at:
-            word = f.load(f.at(f.param("source"), at, "int64"), "int64")
-            f.store(word, f.at(f.param("target"), at, "int64"))
+            write(f, at)
         module = Module()
         module.functions.append(f)
         text = module.text()
@@ -118,7 +151,7 @@ class DeviceArrays:
     def __init__(self, driver: Driver, arrays: Sequence[Any]) -> None:
         self._driver = driver
         self.words: Words | None = None
-        self.graphs: dict[tuple[int, ...], Graph | None] = {}
+        self.graphs: dict[tuple[Any, ...], Graph | None] = {}
         self.ended: Event | None = None
         self.set_all(arrays)
 

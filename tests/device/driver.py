@@ -41,6 +41,7 @@ class EmulatedDriver:
     watches:  whether the emulator looks for races.
     capacity: bytes of device memory.
     seconds: the clock of the GPU: each block of a launch takes a microsecond.
+    followed: for each launch that was given, whether its blocks may start before the work before it has ended.
     failing:  call -> how many more of them succeed before one fails: "allocate", "pinned", "launch" (a sticky error),
               "timeout" (of a launch).
     """
@@ -51,6 +52,7 @@ class EmulatedDriver:
     xp: ModuleType = np
     properties: DeviceProperties = field(default_factory=lambda: DeviceProperties("emulated", "sm_80", 2, 1 << 16))
     most_blocks: int = 64
+    followed: list[bool] = field(default_factory=list)
     failing: dict[str, int] = field(default_factory=dict)
     multiplies: bool = False  # products by `library`
     is_lost: bool = False
@@ -195,12 +197,13 @@ class _Function:
 
 
 class _Stream:
-    """given, done: numbers of pieces of work."""
+    """given, done: numbers of pieces of work. leads: whether the last one was a kernel: the next may start early."""
 
     def __init__(self, driver: EmulatedDriver) -> None:
         self.driver = driver
         self.pending: deque[Callable[[], None]] = deque()
         self.given = self.done = 0
+        self.leads = False
         self._recorded: list[Callable[[], None]] | None = None
         driver._streams.add(self)
 
@@ -212,8 +215,10 @@ class _Stream:
 
         self._give(work)
 
-    def launch(self, function: _Function, launch: Launch, addresses: Sequence[int]) -> None:
+    def launch(self, function: _Function, launch: Launch, addresses: Sequence[int], follows: bool = False) -> None:
         driver, given = self.driver, tuple(addresses)
+        assert self.leads or not follows, "a launch starts early, but no kernel is before it"
+        driver.followed.append(follows)
         assert function.emulated.code.launches[function.number] == launch
 
         def work() -> None:
@@ -230,9 +235,11 @@ class _Stream:
                 driver.check_live(each, 0)
 
         self._give(work)
+        self.leads = True
 
     def multiply(self, product: Multiplication, addresses: Sequence[int]) -> None:
         self.driver.products.run(product, addresses, id(self))
+        self.leads = True
 
     def record(self, timed: bool = False, again: _Event | None = None) -> _Event:
         self.driver.check()
@@ -253,7 +260,7 @@ class _Stream:
 
     def begin_capture(self) -> None:
         assert self._recorded is None
-        self._recorded = []
+        self._recorded, self.leads = [], False
         self.driver._capturing = self
 
     def end_capture(self) -> _Graph:
@@ -269,6 +276,7 @@ class _Stream:
 
     def _give(self, work: Callable[[], None]) -> None:
         self.driver.check()
+        self.leads = False
         if self._recorded is not None:
             self._recorded.append(work)
             return

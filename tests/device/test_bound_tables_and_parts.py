@@ -127,7 +127,10 @@ def test_steps_keep_their_tables_on_the_gpu_and_write_rows_in_place(driver, prin
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
 @pytest.mark.parametrize("seed", range(4))
 def test_steps_in_a_row_write_the_rows_of_kept_steps_only(optimizer, seed):
-    """Some ids are out of range, and some calls end before the last step, when the next one has begun already."""
+    """Some ids are out of range, and some calls end before the last step, when the next one has begun already.
+
+    Between calls the tables move to other arrays.
+    """
     draw, events = random.Random(seed), []
     with installed() as cupy:
         driver = EmulatedDriver(seed=seed, xp=cupy)
@@ -143,6 +146,9 @@ def test_steps_in_a_row_write_the_rows_of_kept_steps_only(optimizer, seed):
 
         done, ahead = 0, 0
         while done < len(given):
+            if draw.random() < 0.4:
+                on_gpu = {name: value.copy() for name, value in on_gpu.items()}
+                assert bound.put_tables(on_gpu)
             some = given[done : done + draw.randint(1, 5)]
             wrong = draw.choice([None, None, *range(len(some))])
             stop = draw.choice([None, *range(1, len(some) + 1)])  # the step of this number is not kept

@@ -1,4 +1,4 @@
-"""A service whose worker has an emulated GPU answers as one on the processor, and survives the failures of its GPU."""
+"""A service whose worker has a GPU, emulated or real, answers as one on the processor, and survives its failures."""
 
 from __future__ import annotations
 
@@ -13,29 +13,44 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cupy", reason="the stand-in is made from the installed cupy")
+import cupy
+
 from tests.device.emulator import compiler
 from tests.device.worker_gpu import environment
 from tests.service.conftest import serve
 from tests.service.schemas.test_openapi import BODIES, SENT, filled
 from tests.service.wire import array, opened, regression, tensors
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
+NO_COMPILER = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
 
 SKETCH = regression()
 FEEDS = {name: SKETCH.values[name] for name in "xy"}
 ADAM = {"type": "adam", "learning_rate": 0.1}
 
 
-@pytest.fixture(scope="module")
-def gpu(tmp_path_factory):
+GPUS = [pytest.param("emulated", marks=NO_COMPILER), pytest.param("real", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(scope="module", params=GPUS)
+def gpu(tmp_path_factory, request):
+    if request.param == "real" and not cupy.is_available():
+        pytest.skip("there is no GPU")
     folder = tmp_path_factory.mktemp("gpu")
     orders = folder / "orders"
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment(orders).items():
+        for name, value in environment(orders).items() if request.param == "emulated" else ():
             patch.setenv(name, value)
         with (folder / "log").open("w") as log, serve(folder / "data", device="cuda", stderr=log) as served:
-            served.orders, served.log = orders, folder / "log"
+            served.orders, served.log, served.is_emulated = orders, folder / "log", request.param == "emulated"
             yield served
+
+
+@pytest.fixture
+def failing(gpu):
+    """Makes a call of the driver of the GPU fail, which only an emulated one does when it is told."""
+    if not gpu.is_emulated:
+        pytest.skip("a real GPU fails when it likes")
+    return lambda call: gpu.orders.write_text(json.dumps({call: 0}))
 
 
 OWN = {
@@ -83,7 +98,8 @@ def trained(client: httpx.Client, path: str, first: int, last: int) -> list[dict
 
 
 def test_a_session_answers_as_on_the_processor(gpu, client):
-    assert gpu.client.get("/v1/workers").json()["workers"][0]["device"] == "cuda: emulated"
+    device = gpu.client.get("/v1/workers").json()["workers"][0]["device"]
+    assert device == "cuda: emulated" if gpu.is_emulated else device.startswith("cuda: ")
     with opened(gpu.client, SKETCH, optimizer=ADAM) as on_gpu, opened(client, SKETCH, optimizer=ADAM) as on_cpu:
         for found, wanted in zip(trained(gpu.client, on_gpu, 1, 5), trained(client, on_cpu, 1, 5), strict=True):
             np.testing.assert_allclose(array(found["loss"]), array(wanted["loss"]), rtol=1e-6)
@@ -150,10 +166,10 @@ def test_a_session_goes_on_after_its_worker_was_killed(gpu, client, pair):
     compare(trained(gpu.client, pair[0], 4, 6), trained(client, pair[1], 4, 6))
 
 
-def test_too_little_memory_of_the_gpu_is_an_error_of_one_call(gpu, client, pair):
+def test_too_little_memory_of_the_gpu_is_an_error_of_one_call(gpu, client, pair, failing):
     before = pid_of(gpu.client)
     asked = {"seq": 4, "return_gradients": "all", "feeds": tensors(FEEDS), "fetch": ["prediction"]}
-    gpu.orders.write_text(json.dumps({"allocate": 0}))
+    failing("allocate")
 
     answer = gpu.client.post(f"{pair[0]}/steps", json=asked)
 
@@ -166,10 +182,10 @@ def test_too_little_memory_of_the_gpu_is_an_error_of_one_call(gpu, client, pair)
     assert pid_of(gpu.client) == before
 
 
-def test_a_worker_whose_gpu_has_failed_is_replaced(gpu, client, pair):
+def test_a_worker_whose_gpu_has_failed_is_replaced(gpu, client, pair, failing):
     before = pid_of(gpu.client)
     asked = {"seq": 4, "return_gradients": "all", "feeds": tensors(FEEDS)}
-    gpu.orders.write_text(json.dumps({"launch": 0}))
+    failing("launch")
 
     answer = gpu.client.post(f"{pair[0]}/steps", json=asked)
 
