@@ -171,6 +171,11 @@ class Settings(BaseSettings):
     compile: Literal["auto", "always", "never"] = Field(
         "auto", description="Compilation to machine code on CPU workers; auto: for sessions and for long calls."
     )
+    tf32: bool = Field(
+        False,
+        description="Whether products and convolutions of float32 numbers on a GPU may round their operands to 11 bits "
+        "(TF32), which tensor cores multiply several times faster.",
+    )
     codecs: int | None = Field(
         None,
         ge=1,

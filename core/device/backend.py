@@ -48,7 +48,7 @@ class DeviceBackend:
     make:   machine code for an architecture, or PTX, which the driver compiles itself.
     blocks: blocks of a step of much work; None takes one for each processor of the GPU.
     disk:   keeps machine code; None keeps none.
-    rules:  what it assumes about the speed of the GPU.
+    rules:  what it assumes about the speed of the GPU; by default that of its architecture, and `tf32`.
     """
 
     target: Target = DEVICE_TARGET
@@ -61,9 +61,11 @@ class DeviceBackend:
         block: int = BLOCK,
         disk: DiskCache | None = None,
         rules: Rules | None = None,
+        tf32: bool = False,
     ) -> None:
         self.driver, self.disk = driver, disk
-        self.rules = rules or replace(rules_of(driver.properties.architecture), library=driver.multiplies)
+        own = replace(rules_of(driver.properties.architecture), tf32=tf32)
+        self.rules = rules or replace(own, library=driver.multiplies)
         self.arena = SharedArena(driver)
         self._row_writers: dict[int, Callable[[int, int, int, int], None]] = {}
         self._row_updaters: dict[int, RowUpdater] = {}

@@ -210,11 +210,13 @@ def check_products(products: CublasLt, driver: Driver) -> None:
     for dtype, results in RESULTS.items():
         for result in results:
             for turned, biased in ((False, False), (True, result not in HALVES and dtype == result)):
-                if not _is_right(driver, dtype, result, turned, biased):
-                    raise RuntimeError(f"cuBLASLt computes wrong {result} products of {dtype} numbers")
+                for tf32 in (False, True) if dtype == "float32" else (False,):
+                    if not _is_right(driver, dtype, result, turned, biased, tf32):
+                        rounded = " rounded to TF32" if tf32 else ""
+                        raise RuntimeError(f"cuBLASLt computes wrong {result} products of {dtype} numbers{rounded}")
 
 
-def _is_right(driver: Driver, dtype: str, result: str, turned: bool, biased: bool) -> bool:
+def _is_right(driver: Driver, dtype: str, result: str, turned: bool, biased: bool, tf32: bool) -> bool:
     """Whether one product is right. turned: the right operand of the library."""
     xp, stream = driver.xp, driver.current()
     x, y = _whole_numbers((ROWS, TERMS), 127), _whole_numbers((TERMS, COLUMNS), 30)
@@ -222,7 +224,7 @@ def _is_right(driver: Driver, dtype: str, result: str, turned: bool, biased: boo
     shape = (ROWS, TERMS) if turned else (TERMS, ROWS)
     right = Matrix(Place(0, 0), *shape, shape[0], 0, turned)
     left, out = (Matrix(Place(0, 0), COLUMNS, count, COLUMNS, 0, False) for count in (TERMS, ROWS))
-    product = Multiplication(dtype, result, left, right, out, bias=Place(0, 0) if biased else None)
+    product = Multiplication(dtype, result, left, right, out, bias=Place(0, 0) if biased else None, tf32=tf32)
     given = [y.astype(as_dtype(dtype)), (x.T if turned else x).astype(as_dtype(dtype), order="C")]
     given += [np.zeros((ROWS, COLUMNS), as_dtype(result)), *([bias.astype(as_dtype(result))] if biased else [])]
     arrays = [xp.asarray(_bits(each)) for each in given]

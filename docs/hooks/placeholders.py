@@ -65,7 +65,7 @@ def _ops(root: Path, family: str, up: str) -> str:
 
 def _settings(root: Path, names: list[str]) -> str:
     text = (root / "docs" / "settings.md").read_text()
-    rows = dict(re.findall(r"^(?=\| `BACKPASS_([A-Z_]+)`)(.*)$", text, re.M))
+    rows = dict(re.findall(r"^(?=\| `BACKPASS_([A-Z0-9_]+)`)(.*)$", text, re.M))
     return "\n".join(["| setting | default | meaning |", "|---|---|---|", *(rows[name] for name in names)])
 
 

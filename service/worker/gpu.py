@@ -53,10 +53,11 @@ STEP = {
 """
 
 
-def use_gpu(directory: Path, limit: int, seconds: float = TEST_S) -> DeviceBackend | None:
+def use_gpu(directory: Path, limit: int, tf32: bool = False, seconds: float = TEST_S) -> DeviceBackend | None:
     """Compile steps for the GPU from now on; None if it fails the test, and ops then run one by one.
 
     directory, limit: of the cache of machine code; see `DiskCache`. The directory has the record of the test, too.
+    tf32: see `Settings.tf32`.
     seconds: ends the process after as many, if the test has not ended.
     Raises RuntimeError if the GPU is useless for this process after the test. After the second time in an hour the next
     process does not test it.
@@ -67,7 +68,7 @@ def use_gpu(directory: Path, limit: int, seconds: float = TEST_S) -> DeviceBacke
         return None
     try:
         with gpu_test(directory, PART, seconds):
-            backend = open_gpu(DiskCache(directory, limit))
+            backend = open_gpu(DiskCache(directory, limit), tf32)
             check_gpu(backend)
     except DeviceFault as error:
         message = f"machine code breaks this GPU, which BACKPASS_COMPILE=never avoids: {error}"
@@ -79,9 +80,9 @@ def use_gpu(directory: Path, limit: int, seconds: float = TEST_S) -> DeviceBacke
     return backend
 
 
-def open_gpu(disk: DiskCache) -> DeviceBackend:
+def open_gpu(disk: DiskCache, tf32: bool) -> DeviceBackend:
     """The first GPU that this process sees. Raises ImportError, or any error of cupy."""
-    return DeviceBackend(CupyDriver(), disk=disk)
+    return DeviceBackend(CupyDriver(), disk=disk, tf32=tf32)
 
 
 def check_gpu(backend: DeviceBackend) -> None:

@@ -172,7 +172,7 @@ def _prepare_code(state: WorkerState, memory_limit: int | None) -> None:
     if state.device == "cuda":
         from service.worker.gpu import use_gpu  # imported here, because most workers have no GPU
 
-        state.gpu = use_gpu(directory, limit)
+        state.gpu = use_gpu(directory, limit, state.settings["tf32"])
         return
     from core.codegen.machine import keep_on_disk, use_compiler_process  # imported here, because it loads LLVM
     from core.codegen.threads import start_threads, thread_count

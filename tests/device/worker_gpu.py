@@ -42,11 +42,11 @@ def install() -> None:
     driver = _OrderedDriver(xp=CUPY)
     FOREVER.enter_context(installed())
     FOREVER.enter_context(emulated_cuda(driver))
-    gpu.open_gpu = lambda disk: backend_on(driver, disk)
+    gpu.open_gpu = lambda disk, tf32: backend_on(driver, disk, tf32)
 
 
-def backend_on(driver: EmulatedDriver, disk: Any = None) -> DeviceBackend:
-    return DeviceBackend(driver, driver.make, blocks=2, block=64, disk=disk)
+def backend_on(driver: EmulatedDriver, disk: Any = None, tf32: bool = False) -> DeviceBackend:
+    return DeviceBackend(driver, driver.make, blocks=2, block=64, disk=disk, tf32=tf32)
 
 
 class _OrderedDriver(EmulatedDriver):

@@ -17,12 +17,16 @@ from core.device.backend import DeviceBackend
 from core.device.bound_step import DeviceBoundStep
 from core.device.driver import DeviceFault
 from core.device.leaving import Leaving
+from core.ir import TensorType
+from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
+from core.runtime.native import native_interpreter
+from core.runtime.run import Run
 from service import gpu_tests
 from service.objects import Objects
 from service.objects.tensor_file import chunks
 from service.settings import Settings
-from service.worker import gpu, gpu_deadline, sessions, snapshot, training
+from service.worker import gpu, gpu_deadline, main, sessions, snapshot, training
 from service.worker.programs import machine_for
 from service.worker.state import WorkerState
 from tests.cupy_stand_in import Array, installed
@@ -295,13 +299,29 @@ def unused(monkeypatch):
 
 
 def test_a_gpu_whose_test_succeeds_is_used_and_its_code_is_kept(driver, unused, monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu, "open_gpu", lambda disk: backend_on(driver, disk))
+    monkeypatch.setattr(gpu, "open_gpu", lambda disk, tf32: backend_on(driver, disk))
 
     found = gpu.use_gpu(tmp_path / "code", 1 << 20)
 
     assert found is not None and CHOSEN.backend is found
     assert driver.launches and driver.graph_launches
     assert len(list((tmp_path / "code").iterdir())) == 1
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+def test_a_setting_lets_products_of_float32_numbers_round_to_tf32(driver, cupy, unused, monkeypatch, tmp_path, rounds):
+    monkeypatch.setattr(gpu, "open_gpu", lambda disk, tf32: backend_on(driver, disk, tf32))
+    settings = Settings(tf32=rounds, cache_dir=tmp_path / "code").model_dump(mode="json")
+    state = WorkerState("w", "cuda", cupy, settings, going())
+
+    main._prepare_code(state, None)
+
+    number = np.float32(1 + 2.0**-13)  # TF32 has no bits below 2**-10
+    b = BlockBuilder()
+    x, y = b.param(TensorType((16, 16), "float32")), b.param(TensorType((16, 16), "float32"))
+    native = native_interpreter(b.build([b.emit("matmul", x, y)]), state.gpu)
+    (found,) = native(Run(cupy), cupy.asarray(np.full((16, 16), number)), cupy.asarray(np.eye(16, dtype="float32")))
+    assert (state.to_host(found) == (1 if rounds else number)).all()
 
 
 def wrong_numbers(driver, monkeypatch):
@@ -328,7 +348,7 @@ def no_memory(driver, monkeypatch):
 
 
 def no_cupy(driver, monkeypatch):
-    def missing(disk):
+    def missing(disk, tf32):
         raise ImportError("no module named cupy")
 
     monkeypatch.setattr(gpu, "open_gpu", missing)
@@ -344,7 +364,7 @@ def no_cupy(driver, monkeypatch):
     ],
 )
 def test_a_gpu_whose_test_fails_runs_op_by_op(driver, unused, monkeypatch, tmp_path, caplog, spoil, reason):
-    monkeypatch.setattr(gpu, "open_gpu", lambda disk: backend_on(driver, disk))
+    monkeypatch.setattr(gpu, "open_gpu", lambda disk, tf32: backend_on(driver, disk))
     spoil(driver, monkeypatch)
 
     with caplog.at_level(logging.WARNING):
@@ -355,7 +375,7 @@ def test_a_gpu_whose_test_fails_runs_op_by_op(driver, unused, monkeypatch, tmp_p
 
 
 def test_a_gpu_that_breaks_in_its_test_ends_the_worker(driver, unused, monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu, "open_gpu", lambda disk: backend_on(driver, disk))
+    monkeypatch.setattr(gpu, "open_gpu", lambda disk, tf32: backend_on(driver, disk))
     driver.failing = {"launch": 0}
 
     with pytest.raises(RuntimeError, match="BACKPASS_COMPILE=never"):
@@ -366,10 +386,10 @@ def test_a_gpu_that_breaks_in_its_test_ends_the_worker(driver, unused, monkeypat
 def test_a_worker_after_two_whose_tests_broke_the_gpu_runs_op_by_op(cupy, unused, monkeypatch, tmp_path, caplog):
     for _ in range(2):
         broken = EmulatedDriver(xp=cupy, failing={"launch": 0})
-        monkeypatch.setattr(gpu, "open_gpu", lambda disk, broken=broken: backend_on(broken, disk))
+        monkeypatch.setattr(gpu, "open_gpu", lambda disk, tf32, broken=broken: backend_on(broken, disk))
         with pytest.raises(RuntimeError):
             gpu.use_gpu(tmp_path / "code", 1 << 20)
-    monkeypatch.setattr(gpu, "open_gpu", lambda disk: backend_on(EmulatedDriver(xp=cupy), disk))
+    monkeypatch.setattr(gpu, "open_gpu", lambda disk, tf32: backend_on(EmulatedDriver(xp=cupy), disk))
 
     with caplog.at_level(logging.WARNING):
         assert gpu.use_gpu(tmp_path / "code", 1 << 20) is None
@@ -381,7 +401,7 @@ def test_a_worker_after_two_whose_tests_broke_the_gpu_runs_op_by_op(cupy, unused
 
 
 def test_a_test_that_does_not_end_ends_the_process_and_leaves_its_reason(driver, unused, monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu, "open_gpu", lambda disk: backend_on(driver, disk))
+    monkeypatch.setattr(gpu, "open_gpu", lambda disk, tf32: backend_on(driver, disk))
     left = threading.Event()
     statuses = []
 
