@@ -51,7 +51,8 @@ def hoist_products(loop: Loop, own: Collection[Root], terms: int) -> Loop:
     recorded = _only_written(loop) & elements
     hoisted: dict[Gemm, Hoisted] = {}
     renamed: dict[Root, Root] = {}
-    memories: dict[tuple[Root, int], Root] = {}
+    memories: dict[Root, Root] = {}
+    taken: dict[Root, int] = {}
     for each in loop.body.instructions:
         if not isinstance(each, Gemm) or len(each.c.shape) != 2 or each.then is not None:
             continue
@@ -61,13 +62,20 @@ def hoist_products(loop: Loop, own: Collection[Root], terms: int) -> Loop:
             operands = [each.a]
         else:
             continue
-        trips = _trips(operands[0].shape[0], terms, loop.length)
-        if trips < 2 or not all(_whole(v) and (v.root in elements or v.root in computed) for v in operands):
+        # an operand that another product has too is kept once, for as many trips
+        others = {taken[v.root] for v in operands if v.root in taken}
+        trips = min(others) if others else _trips(operands[0].shape[0], terms, loop.length)
+        if (
+            len(others) > 1
+            or trips < 2
+            or not all(_whole(v) and (v.root in elements or v.root in computed) for v in operands)
+        ):
             continue
         kept = []
         for root in dict.fromkeys(v.root for v in operands if v.root not in elements):
             element = renamed.setdefault(root, Root(root.nbytes, "element", root.name))
-            memory = memories.setdefault((root, trips), Root(trips * root.nbytes, "arena", root.name))
+            memory = memories.setdefault(root, Root(trips * root.nbytes, "arena", root.name))
+            taken[root] = trips
             kept.append((element, memory))
         one, many = (_joined(each, renamed, n) for n in (1, trips))
         hoisted[each] = Hoisted(one, many, trips, tuple(kept))

@@ -220,3 +220,20 @@ def test_products_of_interpreted_operands_are_hoisted_too(trips):
 
     assert len(hoisted(executable.interpreter.block)) == 1
     both(executable.interpreter.block, arguments(s, executable))
+
+
+@pytest.mark.parametrize("trips", [0, 1, 5, 90, 300])
+@pytest.mark.parametrize("memory", [("store", "recompute"), ("sqrt", "recompute"), ("store", "store")])
+def test_an_operand_of_two_joint_products_is_kept_for_as_many_trips_in_both(memory, trips):
+    """A gradient [1, 3] is a factor of a sum over three terms and of one over a single term, which joins more trips."""
+    rng, s = np.random.default_rng(0), Sketch()
+    s.feed("trips", np.asarray(trips), "int64")
+    s.param("z", rng.uniform(-1, 1, (1, 3)))
+    s.param("w", rng.uniform(-1, 1, (3, 3)))
+    s.op("assign", "z", out="h")
+    with s.repeat("trips"):
+        s.op("tanh", s.op("matmul", "z", "w"), out="h")
+    s.op("reduce_sum", s.op("square", s.op("tanh", "h")), out="loss")
+    executable = second_order(read(s.document), inputs=("z", "w"), memory=memory)
+
+    both(executable.interpreter.block, [np.asarray(s.values[v.name]) for v in executable.inputs])
