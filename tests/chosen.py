@@ -480,19 +480,40 @@ class Chosen:
         self.keep(g, every, c)
 
     def do_narrowing(self, g: Group) -> None:
-        """A loop whose carried rows get fewer."""
-        if self.depth:
+        """A loop whose carried rows get fewer: in each trip, in a loop inside, or on one side of a branch."""
+        if self.depth > 1:
             return
         x, c = self.value(g)
         h = self.op("assign", x)
-        self.depth += 2
-        with self.sketch.repeat(self.draw.randint(0, 2)):
-            column = self.op("reduce_sum", h, axes=[1])
-            mask = self.op("greater_than", column, self.number(self.pick((-0.7, 0.1, 9.0))))
-            kept = self.op("gather", h, self.op("reshape", self.op("nonzero", mask), shape=[-1]))
-            self.op("sin", self.op("matmul", kept, self.weight(c, c)), out=h)
-        self.depth -= 2
+        counted = self.op("assign", self.pick(g.labels))
+        where = self.pick(("trip", "trip", "loop", "branch"))
+        with self.sketch.repeat(self.pick((0, 1, 2, 3, self.trips))):
+            if where == "loop":
+                with self.sketch.repeat(self.draw.randint(0, 2)):
+                    self.narrow(h, c, counted)
+            elif where == "branch":
+                sides = []
+                for narrows in (True, False):
+                    with self.sketch.block() as side:
+                        self.narrow(h, c, counted) if narrows else self.op("sin", h, out=h)
+                    sides.append(side)
+                attrs = {"true_block": sides[0], "false_block": sides[1]}
+                self.sketch.raw({"type": "if_else", "inputs": {"condition": [self.yes]}, "attrs": attrs})
+            else:
+                self.narrow(h, c, counted)
+            if self.draw.random() < 0.5:
+                self.add_loss(self.op("reduce_sum", self.op("sin", h)))
         self.add_loss(self.op("reduce_sum", self.op("square", h)))
+        self.add_loss(self.op("reduce_sum", self.op("cast", counted, dtype=self.dtype)))
+
+    def narrow(self, h: str, c: int, counted: str) -> None:
+        """Fewer rows of h, and of the whole numbers beside it."""
+        column = self.op("reduce_sum", h, axes=[1])
+        mask = self.op("greater_than", column, self.number(self.pick((-0.7, 0.1, 9.0))))
+        at = self.op("reshape", self.op("nonzero", mask), shape=[-1])
+        kept = self.op("gather", h, at)
+        self.op("sin", self.op("matmul", kept, self.weight(c, c)), out=h)
+        self.op("gather", counted, at, out=counted)
 
     def do_function(self, g: Group) -> None:
         """A function of rows of any number."""

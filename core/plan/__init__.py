@@ -40,6 +40,8 @@ From ops to instructions:
     ranges        positions that grow evenly: a gather at them is a view
     sizes, sized  arrays whose size only the run tells, in memory for the largest or the expected size
     unbounded     lowerings of ops whose results have sizes without a largest value
+    along_open    lowerings of ops along an axis whose size only the run tells: running results, sorts, slices, joins
+    nested_sizes  largest sizes of arrays that loops and branches carry, record and return
     array_memory  tensor arrays that grow: memory, copies, records
     found         lowerings of ops that find positions, whose number only the run tells
     interpreted   an op that the reference executor runs, called from generated code
@@ -117,7 +119,9 @@ the code meets them.
 
 A size that only the run tells has a largest value if it is that of a part: of the chosen rows, of a slice. Otherwise
 the plan expects some value, and the code checks it. A run with a larger one is left to the reference executor, which
-tells the size, and the runtime plans again.
+tells the size, and the runtime plans again. A loop carries and records such an array in memory for its largest size,
+with a number beside it; a branch returns it so. An array that may be larger after each trip has no largest size, and
+the loop is left to the reference executor.
 
 Generated code cannot hold dtypes that the target lacks, tensor arrays whose elements have open sizes, and tensor arrays
 of other tensor arrays. For these `partition` splits a block into regions and single ops between them. Usually one

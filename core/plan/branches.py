@@ -11,7 +11,9 @@ from core.plan.data import Sequence as Instructions
 from core.plan.entries import Pattern, Uniform
 from core.plan.flow import Branch, Growing, Source, filled_roots, outer_roots
 from core.plan.lowering import Lowering, lowers
+from core.plan.nested_sizes import put, room, side_types
 from core.plan.sized import adopt
+from core.plan.sizes import Size, is_open
 from core.plan.stacks import captured
 from core.plan.walk import lower_ops
 
@@ -23,7 +25,10 @@ def lower_if_else(low: Lowering, op: Op) -> None:
     condition = low.stored(low.entry(op.inputs[0]))
     operands = [_operand(low, op, n) for n in op.inputs[1:]]
     changed = {each.stack: each for each in operands if isinstance(each, Growing) and each.owned}
+    opened = {n: low.types[n] for n in op.outputs if is_open(low.types[n])}
+    low.types |= side_types(op, low.types, low.shared.expected) if opened else {}
     targets = {n: low.destination(n) for n in op.outputs if not isinstance(low.types[n], StackType)}
+    rooms = {n: room(low, targets[n], declared) for n, declared in opened.items()}
     sides = []
     for block in (op.attrs["true_block"], op.attrs["false_block"]):
         inner = Lowering(block, low.shared)
@@ -31,9 +36,12 @@ def lower_if_else(low: Lowering, op: Op) -> None:
             adopt(low, inner, outer, name)
             inner.define(name, operand)
         for name, out in zip(block.results, op.outputs, strict=True):
-            if out in targets:
+            if out in targets and out not in rooms:
                 inner.destinations.want(name, targets[out])
         lower_ops(inner)
+        for name, out in zip(block.results, op.outputs, strict=True):
+            if out in rooms:
+                put(inner, name, rooms[out])
         sides.append(inner)
     arrays: dict[str, Growing] = {}
     for i, name in enumerate(op.outputs):
@@ -49,13 +57,16 @@ def lower_if_else(low: Lowering, op: Op) -> None:
         bodies.append(Instructions(inner.finish()))
         own |= inner.own
     filled = (root for body in bodies for root in filled_roots(body, own))
-    made = (*(t.root for t in targets.values()), *(array.count.root for array in arrays.values()))
+    lengths = (n.root for each in rooms.values() for n in each.lengths.values())
+    made = (*(t.root for t in targets.values()), *lengths, *(array.count.root for array in arrays.values()))
     results = tuple(dict.fromkeys((*made, *filled)))
     reached = dict.fromkeys(root for body in bodies for root in outer_roots(body, own))
     yes, no = bodies
     low.add(Branch(condition, yes, no, results, tuple(reached), location=op.location))
     for name, target in (*targets.items(), *arrays.items()):
         low.define(name, target)
+    for name, each in rooms.items():
+        low.sizes[name] = {axis: Size(each.view.shape[axis], n) for axis, n in each.lengths.items()}
 
 
 def _operand(low: Lowering, op: Op, name: str) -> Uniform | Pattern | View | Source:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from core.ir import Block, TensorType, Type
 from core.plan import (
+    along_open,
     branches,
     by_data,
     checked,
@@ -51,6 +52,7 @@ from core.plan.walk import lower_ops
 __all__ = ["plan_block"]
 
 LOWERING = [  # importing these modules registers the lowerings
+    along_open,
     branches,
     by_data,
     checked,

@@ -119,6 +119,8 @@ class Recording:
     source:  the array that the runs are parts of, if it is one in memory.
     order:   the order of `MakeRuns` if the runs have the lengths that it says, else 0.
     whole:   whether the runs together are all of `source`.
+    sizes:   (axis, largest size, recording of the sizes) for each axis of the arrays inside whose size only the run
+             tells.
     """
 
     stack: Stack
@@ -129,6 +131,7 @@ class Recording:
     source: Source | None = None
     order: int = 0
     whole: bool = False
+    sizes: tuple[tuple[int, int, Recording], ...] = ()
 
     @property
     def inside(self) -> Iterator[Stack]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from core.ir import Block, Op, StackType, TensorType
+from core.ir import Block, Op, StackType, TensorType, Type
 from core.ops.control.loop import loop_roles
 from core.plan.array_memory import carry, change, element_type
 from core.plan.data import Root, Sequence, View, bytes_of, contiguous
-from core.plan.flow import Growing, Loop, Pending, State, filled_roots, outer_roots
+from core.plan.flow import Growing, Loop, Pending, Recording, State, filled_roots, outer_roots
 from core.plan.hoist import hoist_products, hoist_rows
 from core.plan.lowering import Lowering, lowers
+from core.plan.nested_sizes import Room, body_types, put, room
 from core.plan.panels import with_panels
 from core.plan.sized import adopt
-from core.plan.stacks import captured, common_length, element_of, record, slot_of
+from core.plan.sizes import Size, is_open
+from core.plan.stacks import captured, common_length, elements_of, record, sizes_recorded, slot_of, stack_type
 from core.plan.unsupported import Unsupported
 from core.plan.walk import lower_ops
 
@@ -34,8 +36,17 @@ def lower_loop(low: Lowering, op: Op) -> None:
         raise Unsupported("a trip counter that never changes")
 
     inner = Lowering(body, low.shared, outer=low, loop=op)
+    inner.types |= body_types(op, _types(low, op), low.shared.expected)
     states: list[State] = []
+    state_of: dict[int, State] = {}
+    rooms: dict[int, Room] = {}
     for i in moving:
+        if is_open(body.types[body.params[i]]):
+            state_of[i], lengths, rooms[i] = _open_state(low, inner, op, i)
+            states += [state_of[i], *lengths]
+            continue
+        if is_open(body.types[body.results[i]]):
+            raise Unsupported("a carried array whose size only the run tells")
         type = inner.type(body.params[i])
         nbytes = bytes_of(type.shape, type.dtype)
         now = following = Root(nbytes, "carried", body.params[i])
@@ -50,27 +61,30 @@ def lower_loop(low: Lowering, op: Op) -> None:
             inner.destinations.want(body.results[i], View(following, type.dtype, type.shape, contiguous(type.shape)))
             buffers = (low.root(nbytes), low.root(nbytes))
         initial = low.dense(low.entry(op.inputs[i]))
-        states.append(State(now, following, buffers, initial, low.destination(op.outputs[i])))
+        state_of[i] = State(now, following, buffers, initial, low.destination(op.outputs[i]))
+        states.append(state_of[i])
     grown = {i: _array_of(low, op, inner, i) for i in arrays}
     for i in (*fixed, *roles.captured):
         adopt(low, inner, op.inputs[i], body.params[i])
         inner.define(body.params[i], captured(low, op.inputs[i]))
-    over = [element_of(low, inner, op.inputs[i], body.params[i]) for i in roles.elements]
+    over = [each for i in roles.elements for each in elements_of(low, inner, op.inputs[i], body.params[i])]
     length = common_length(low, [stack for stack, _ in over])
     slots = [slot_of(inner, name) for name in body.results[n:]]
 
     lower_ops(inner)
-    records = [
+    made = [
         record(low, inner, output, name, root, length, [stack for stack, _ in over])
         for output, name, root in zip(op.outputs[n:], body.results[n:], slots, strict=True)
     ]
+    records = [*made, *sizes_recorded(inner)]
+    for i, each in rooms.items():
+        put(inner, body.results[i], each)
     carry(inner, [(body.results[i], array) for i, array in grown.items()])
     sequence = Sequence(inner.finish())
     limits = (
         low.shared.check("too_many_trips", "the loop reached the limit of trips without ending", op.location),
         low.shared.check("too_many_ops", "the run exceeded the limit of executed ops", op.location),
     )
-    state_of = dict(zip(moving, states, strict=True))
     loop = Loop(
         sequence,
         tuple(states),
@@ -85,11 +99,11 @@ def lower_loop(low: Lowering, op: Op) -> None:
         filled_roots(sequence, inner.own),
         location=op.location,
     )
-    counters = {s.now for s, i in zip(states, moving, strict=True) if _counts(inner, body.params[i], body.results[i])}
+    counters = {s.now for i, s in state_of.items() if _counts(inner, body.params[i], body.results[i])}
     terms = low.target.products.terms
     loop = hoist_rows(hoist_products(loop, inner.own, terms), counters, inner.own, terms)
     low.add(with_panels(low, loop, inner.own))
-    for i, state in zip(moving, states, strict=True):
+    for i, state in state_of.items():
         low.define(op.outputs[i], state.final)
     for i, array in grown.items():
         low.define(op.outputs[i], array)
@@ -97,8 +111,47 @@ def lower_loop(low: Lowering, op: Op) -> None:
         adopt(low, low, op.inputs[i], op.outputs[i])
         grows = isinstance(low.entry(op.inputs[i]), Growing | Pending)
         low.define(op.outputs[i], change(low, op, op.inputs[i]) if grows else low.entry(op.inputs[i]))
-    for name, (recording, _) in zip(op.outputs[n:], records, strict=True):
+    for name, (recording, _) in zip(op.outputs[n:], made, strict=True):
         low.define(name, recording)
+
+
+def _types(low: Lowering, op: Op) -> dict[str, Type]:
+    """The types of the operands of a loop with their largest sizes."""
+    found = {}
+    for name in op.inputs:
+        entry = low.entry(name)
+        found[name] = stack_type(low.types[name], entry) if isinstance(entry, Recording) else low.types[name]
+    return found
+
+
+def _open_state(low: Lowering, inner: Lowering, op: Op, i: int) -> tuple[State, list[State], Room]:
+    """The state of carried value `i`, whose sizes the run tells, the states of its sizes, and what a trip writes."""
+    param, out = inner.block.params[i], op.outputs[i]
+    type, declared = inner.type(param), inner.block.types[param]
+    if not is_open(low.types[out]):
+        raise Unsupported("a carried array whose size only the run tells")
+    low.types[out] = type
+    final = low.destination(out)
+    sized = room(low, low.allocate(type.shape, type.dtype), declared)
+    put(low, op.inputs[i], sized)
+
+    def state(initial: View, final: View, name: str) -> State:
+        nbytes = bytes_of(initial.shape, initial.dtype)
+        now, following = Root(nbytes, "carried", name), Root(nbytes, "carried", f"{name}'")
+        return State(now, following, (low.root(nbytes), low.root(nbytes)), initial, final)
+
+    def within(root: Root, like: View) -> View:
+        return View(root, like.dtype, like.shape, contiguous(like.shape))
+
+    array = state(sized.view, final, param)
+    lengths = {axis: state(n, low.allocate((), "int64", "length"), "length") for axis, n in sized.lengths.items()}
+    inner.define(param, within(array.now, final))
+    inner.sizes[param] = {axis: Size(type.shape[axis], within(each.now, each.final)) for axis, each in lengths.items()}
+    low.sizes[out] = {axis: Size(type.shape[axis], each.final) for axis, each in lengths.items()}
+    after = Room(
+        within(array.following, final), {axis: within(each.following, each.final) for axis, each in lengths.items()}
+    )
+    return array, list(lengths.values()), after
 
 
 def _array_of(low: Lowering, op: Op, inner: Lowering, i: int) -> Growing:

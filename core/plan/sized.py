@@ -33,14 +33,22 @@ from core.plan.unsupported import Unsupported
 
 __all__ = [
     "adopt",
+    "along_known",
+    "clear_integers",
+    "first_of",
     "is_sized",
     "lower_sized",
     "masked",
     "new_size",
     "of_known_sizes",
+    "parts_of_known",
     "rule",
+    "run",
+    "same_size",
     "selected",
     "set_sizes",
+    "sliced_known",
+    "under",
     "whole",
 ]
 
@@ -115,7 +123,7 @@ def whole(low: Lowering, name: str, fill: object = 0, axes: frozenset[int] | Non
     return masked(low, low.entry(name), own, fill)
 
 
-def _under(low: Lowering, op: Op, entries: Mapping[str, Entry]) -> Op:
+def under(low: Lowering, op: Op, entries: Mapping[str, Entry]) -> Op:
     """`op` with other values for some of its operands, under names of their own."""
     names = {}
     for name, entry in entries.items():
@@ -135,7 +143,7 @@ def limited(low: Lowering, size: Size | None) -> Iterator[None]:
         low.limit = None
 
 
-def _run(low: Lowering, op: Op, size: Size | None = None) -> None:
+def run(low: Lowering, op: Op, size: Size | None = None) -> None:
     """Lower an op whose operands and results have known types now, and clear integers beyond their lengths.
 
     size: of the first axis of all results and of what is computed for them, if its rows depend on their own rows alone.
@@ -190,12 +198,13 @@ def _of(low: Lowering, name: str) -> Axes:
 
 
 def _elementwise(low: Lowering, op: Op) -> None:
-    sizes = _broadcast(low, [n for n in op.inputs if n != HOLE])
+    op = _agreeing(low, op)
+    sizes = _with_known(low, op, _broadcast(low, [n for n in op.inputs if n != HOLE]))
     set_sizes(low, op, [sizes])
-    _run(low, op, sizes.get(0))
+    run(low, op, sizes.get(0))
 
 
-def _same(low: Lowering, a: Size | None, b: Size | None) -> bool:
+def same_size(low: Lowering, a: Size | None, b: Size | None) -> bool:
     """Whether two sizes are equal in every run that the code covers.
 
     If both have one largest value, the code covers only such runs: it compares them.
@@ -210,6 +219,76 @@ def _same(low: Lowering, a: Size | None, b: Size | None) -> bool:
         message = "sizes that differ"
         of.check(of("equal", a.length, b.length), NOT_COVERED, message, low.location)
     return True
+
+
+def _with_known(low: Lowering, op: Op, sizes: Axes) -> Axes:
+    """The sizes of the result of `op` with those that are known, though the program does not say so."""
+    declared, types = low.types[op.outputs[0]], low.largest(op)
+    assert isinstance(declared, TensorType)
+    missing = [axis for axis, n in enumerate(declared.shape) if n == -1 and axis not in sizes]
+    if not missing or types is None:
+        return sizes
+    numbers = {axis: types[0].shape[axis] for axis in missing}
+    return sizes | {axis: Size(n, low.dense(Maker(low).number(n, "int64"))) for axis, n in numbers.items()}
+
+
+def _agreeing(low: Lowering, op: Op) -> Op:
+    """`op` on operands of which no open size meets a known one, or one with another largest value.
+
+    In the runs that the code covers such sizes are equal, so that the smaller one suffices; it compares them.
+    """
+    names = [n for n in op.inputs if n != HOLE]
+    for axis in range(-max(low.type(n).rank for n in names), 0):
+        met = {n: low.type(n).shape[axis] for n in names if -axis <= low.type(n).rank}
+        opened = [n for n in met if axis + low.type(n).rank in _of(low, n)]
+        fewest = min((size for n, size in met.items() if n in opened or size != 1), default=1)
+        larger = [n for n in opened if met[n] > fewest]
+        known = [n for n in met if n not in opened and met[n] == fewest != 1]
+        if not larger and not (opened and known):
+            continue
+        if not low.target.expects or any(n not in opened and size not in (1, fewest) for n, size in met.items()):
+            raise Unsupported("sizes that only the run can compare")
+        for name in dict.fromkeys(opened if known else larger):
+            parts = first_of(low, name, axis + low.type(name).rank, fewest, bool(known))
+            op = replace(op, inputs=tuple(parts if n == name else n for n in op.inputs))
+        names = [n for n in op.inputs if n != HOLE]
+    return op
+
+
+def _matched(low: Lowering, one: tuple[str, int], other: tuple[str, int]) -> tuple[str, str]:
+    """Two variables, each with an axis, as ones of which the axes have one size in each run that the code covers."""
+    names, sizes = [name for name, _ in (one, other)], [_of(low, name).get(axis) for name, axis in (one, other)]
+    if sizes[0] is sizes[1]:
+        return names[0], names[1]
+    most = [low.type(name).shape[axis] for name, axis in (one, other)]
+    known = [most[i] for i in (0, 1) if sizes[i] is None]
+    fewest = known[0] if known else min(most)
+    if not low.target.expects or fewest > min(most):
+        raise Unsupported("sizes that only the run can compare")
+    for i, (name, axis) in enumerate((one, other)):
+        if sizes[i] is not None and (known or most[i] > fewest):
+            names[i] = first_of(low, name, axis, fewest, bool(known))
+    (_, i), (_, j) = one, other
+    if not known and not same_size(low, _of(low, names[0])[i], _of(low, names[1])[j]):
+        raise Unsupported("sizes that only the run can compare")
+    return names[0], names[1]
+
+
+def first_of(low: Lowering, name: str, axis: int, size: int, known: bool) -> str:
+    """A variable for the first `size` elements of another one along an open axis.
+
+    known: whether the code covers only runs in which it has exactly as many; else the caller compares the sizes.
+    """
+    found, of, own, type = f"{name}@{axis}:{size}", Maker(low), dict(_of(low, name)), low.type(name)
+    if known:
+        fits = of("equal", own.pop(axis).length, of.number(size, "int64"))
+        of.check(fits, NOT_COVERED, "sizes that differ", low.location)
+    else:
+        own[axis] = Size(size, own[axis].length)
+    shape = (*type.shape[:axis], size, *type.shape[axis + 1 :])
+    low.types[found], low.sizes[found] = TensorType(shape, type.dtype), own
+    low.define(found, replace(low.stored(low.entry(name)), shape=shape))
+    return found
 
 
 def _broadcast(low: Lowering, names: Sequence[str]) -> Axes:
@@ -228,7 +307,7 @@ def _broadcast(low: Lowering, names: Sequence[str]) -> Axes:
                 sizes.append(own)
             elif shape[axis] != 1:
                 known.add(shape[axis])
-        if (sizes and known) or not all(_same(low, sizes[0], each) for each in sizes):
+        if (sizes and known) or not all(same_size(low, sizes[0], each) for each in sizes):
             raise Unsupported("sizes that only the run can compare")
         if sizes:
             found[axis + rank] = sizes[0]
@@ -244,16 +323,17 @@ def _alike(low: Lowering, op: Op) -> None:
     if op.type.endswith("random_like") and set(_of(low, op.inputs[0])) - {0}:
         raise Unsupported("random numbers are counted along known sizes")
     set_sizes(low, op, [dict(_of(low, n)) for n in each])
-    _run(low, op)
+    run(low, op)
 
 
 @rule("expand_as")
 def _expand_as(low: Lowering, op: Op) -> None:
+    op = _agreeing(low, op)
     x, like = op.inputs
-    own = _of(low, like)
+    own = _with_known(low, op, dict(_of(low, like)))
     extra = low.type(like).rank - low.type(x).rank
     for axis, n in enumerate(low.type(x).shape):
-        if n != 1 and not _same(low, _of(low, x).get(axis), own.get(axis + extra)):
+        if n != 1 and not same_size(low, _of(low, x).get(axis), _of(low, like).get(axis + extra)):
             raise Unsupported("sizes that only the run can compare")
     set_sizes(low, op, [dict(own)])
     low.define(op.outputs[0], expanded(low.entry(x), low.type(like).shape))
@@ -261,6 +341,7 @@ def _expand_as(low: Lowering, op: Op) -> None:
 
 @rule("sum_to", "sum_to_like")
 def _sum_to(low: Lowering, op: Op) -> None:
+    op = _agreeing(low, op) if op.type == "sum_to_like" else op
     x, own = op.inputs[0], _of(low, op.inputs[0])
     shape = low.type(op.inputs[1]).shape if op.type == "sum_to_like" else op.attrs["shape"]
     extra = low.type(x).rank - len(shape)
@@ -277,7 +358,7 @@ def _sum_to(low: Lowering, op: Op) -> None:
             continue
         if size is not None and n == 1 and like is None:
             gone.add(axis + extra)
-        elif size is not None and _same(low, size, like):
+        elif size is not None and same_size(low, size, like):
             kept[axis] = size if like is None else like
         else:
             raise Unsupported("sizes that only the run can compare")
@@ -290,7 +371,7 @@ def _sum_to(low: Lowering, op: Op) -> None:
             number = low.type(x).shape[axis + extra]
             kept[axis] = Size(number, low.dense(Maker(low).number(number, "int64")))
     set_sizes(low, op, [kept])
-    _run(low, _under(low, op, {x: whole(low, x, 0, frozenset(gone))}) if own.keys() & gone else op)
+    run(low, under(low, op, {x: whole(low, x, 0, frozenset(gone))}) if own.keys() & gone else op)
 
 
 def _as_known(low: Lowering, op: Op, size: Size, shape: tuple[int, ...]) -> None:
@@ -318,7 +399,7 @@ def _reduce(low: Lowering, op: Op) -> None:
     set_sizes(low, op, [{left.index(i): s for i, s in own.items() if i not in over}])
     open_axes = over & own.keys()
     if not open_axes:
-        _run(low, op, own.get(0))
+        run(low, op, own.get(0))
         return
     of, kind = Maker(low), KINDS[op.type]
     out = low.type(op.outputs[0])
@@ -332,7 +413,7 @@ def _reduce(low: Lowering, op: Op) -> None:
         low.define(op.outputs[0], reshaped(low, reduced(low, kind, entry, over, out), out.shape))
         return
     if op.type != "reduce_mean" and (is_half(type) or type.dtype != out.dtype):
-        _run(low, _under(low, op, {x: whole(low, x, NEUTRAL[kind], open_axes)}))
+        run(low, under(low, op, {x: whole(low, x, NEUTRAL[kind], open_axes)}))
         return
     if op.type == "reduce_mean" and not type.is_float:
         raise Unsupported(f"reduce_mean of {type.dtype}")
@@ -460,11 +541,10 @@ def _transpose(low: Lowering, op: Op) -> None:
     own, rank, axes = _of(low, op.inputs[0]), low.type(op.inputs[0]).rank, op.attrs["axes"]
     order = tuple(reversed(range(rank))) if axes is None else tuple(a % rank for a in axes)
     set_sizes(low, op, [{order.index(i): s for i, s in own.items()}])
-    _run(low, op)
+    run(low, op)
 
 
-@rule("slice", "slice_into")
-def _slice(low: Lowering, op: Op) -> None:
+def sliced_known(low: Lowering, op: Op) -> None:
     """Slices of known sizes."""
     own = _of(low, op.inputs[0])
     shape = low.type(op.inputs[0]).shape
@@ -472,11 +552,11 @@ def _slice(low: Lowering, op: Op) -> None:
     if touched or (op.type == "slice_into" and own != _of(low, op.inputs[1])):
         raise Unsupported("a slice of an axis whose size only the run tells")
     set_sizes(low, op, [dict(own)])
-    _run(low, op)
+    run(low, op)
 
 
-@rule("split", "split_like", "unstack", "concat", "pad_constant")
-def _other_axes(low: Lowering, op: Op) -> None:
+@rule("unstack")
+def parts_of_known(low: Lowering, op: Op) -> None:
     """Parts along an axis of known size."""
     given = [_of(low, n) for n in op.inputs]
     if op.type == "pad_constant":
@@ -491,18 +571,11 @@ def _other_axes(low: Lowering, op: Op) -> None:
         (axis,) = axes
         own = {i - (i > axis): s for i, s in own.items()}
     set_sizes(low, op, [dict(own) for _ in op.outputs])
-    _run(low, op)
+    run(low, op)
 
 
-ALONG = frozenset(
-    (
-        "argmax", "argmin", "argsort", "cumprod", "cumsum", "linear_scan", "logcumsumexp", "one_hot", "running_argmax",
-    )
-)  # fmt: skip
-
-
-@rule(*ALONG)
-def _along(low: Lowering, op: Op) -> None:
+@rule("argmax", "argmin", "one_hot", "running_argmax")
+def along_known(low: Lowering, op: Op) -> None:
     """Ops along an axis of known size."""
     own = _of(low, op.inputs[0])
     declared, rank = low.block.types[op.outputs[0]], low.type(op.inputs[0]).rank
@@ -517,7 +590,7 @@ def _along(low: Lowering, op: Op) -> None:
             raise Unsupported(f"{op.type} along an axis whose size only the run tells")
         gone = declared.rank < rank
         set_sizes(low, op, [{i - (gone and i > axis): s for i, s in own.items()} for _ in op.outputs])
-    _run(low, op)
+    run(low, op)
 
 
 # --- products ---------------------------------------------------------------------------------------------------
@@ -533,7 +606,7 @@ def _matmul(low: Lowering, op: Op) -> None:
     terms, row = (a.rank - 2, a.rank - 1) if op.attrs["transpose_x"] else (a.rank - 1, a.rank - 2)
     others, column = (1, 0) if op.attrs["transpose_y"] else (0, 1)
     summed = _of(low, x).get(terms)
-    if not _same(low, summed, _of(low, y).get(others)):
+    if not same_size(low, summed, _of(low, y).get(others)):
         raise Unsupported("sizes that only the run can compare")
     own = {i: s for i, s in _of(low, x).items() if i < a.rank - 2}
     if row in _of(low, x):
@@ -545,11 +618,11 @@ def _matmul(low: Lowering, op: Op) -> None:
     if summed is not None:
         if matrices and _in_blocks(low, op, summed):
             return
-        op = _under(low, op, {x: whole(low, x, 0, frozenset({terms})), y: whole(low, y, 0, frozenset({others}))})
+        op = under(low, op, {x: whole(low, x, 0, frozenset({terms})), y: whole(low, y, 0, frozenset({others}))})
     elif matrices and 0 in own:
         low.product_limit = own[0]
     try:
-        _run(low, op)
+        run(low, op)
     finally:
         low.product_limit = None
 
@@ -622,7 +695,7 @@ def _gather(low: Lowering, op: Op) -> None:
     set_sizes(low, op, [sizes])
     picked = _picks(low, x, index)
     if axis in own and not picked:
-        op = _under(low, op, {index: _from_front(low, op, low.entry(index), at, own[axis])})
+        op = under(low, op, {index: _from_front(low, op, low.entry(index), at, own[axis])})
         low.types[op.inputs[1]] = replace(low.type(index), dtype="int64")
     if axis == 0 and at.keys() == {0} and rank == 1 and not picked:
         message = f"an index is out of range for an axis of size {low.type(x).shape[0]}"
@@ -632,32 +705,40 @@ def _gather(low: Lowering, op: Op) -> None:
         low.define(op.outputs[0], out)
         clear_integers(low, op)
         return
-    _run(low, op)
+    run(low, op)
 
 
 def _picks(low: Lowering, source: str, index: str) -> bool:
     """Whether the positions `index` are those of one element in each row of flattened `source` (`indexing`)."""
     maker, flat = low.uses.producers.get(index), low.uses.producers.get(source)
-    return bool(maker and flat and maker.type == "positions_along" and flat.type in ("reshape", "merge_axes"))
+    if maker is None or flat is None or maker.type != "positions_along" or flat.type not in ("reshape", "merge_axes"):
+        return False
+    x = maker.inputs[1]
+    return bool(maker.attrs["axis"] % low.type(x).rank not in _of(low, x))
 
 
 @rule("scatter_add_like")
 def _scatter(low: Lowering, op: Op) -> None:
     x, index, like = op.inputs
-    own, at, axis = _of(low, like), _of(low, index), op.attrs["axis"] % low.type(like).rank
+    axis = op.attrs["axis"] % low.type(like).rank
+    for i in range(low.type(index).rank):
+        x, index = _matched(low, (x, axis + i), (index, i))
+    if (x, index) != op.inputs[:2]:
+        op = replace(op, inputs=(x, index, like))
+    own, at = _of(low, like), _of(low, index)
     set_sizes(low, op, [dict(own)])
     if _picks(low, like, index):
-        _run(low, op)
+        run(low, op)
         return
     if own.keys() - {axis}:
         raise Unsupported("a sum into rows whose sizes only the run tells")
     entries = {x: whole(low, x)} if _of(low, x) else {}
     if axis in own:
         entries[index] = _from_front(low, op, low.entry(index), at, own[axis])
-    op = _under(low, op, entries)
+    op = under(low, op, entries)
     if axis in own:
         low.types[op.inputs[1]] = replace(low.type(index), dtype="int64")
-    _run(low, op)
+    run(low, op)
 
 
 @rule("class_index")
@@ -672,30 +753,35 @@ def _class_index(low: Lowering, op: Op) -> None:
     if {i + (shift and i >= axis): s for i, s in given.items()} != sizes:
         raise Unsupported("sizes that only the run can compare")
     set_sizes(low, op, [dict(sizes), dict(sizes)])
-    _run(low, op)
+    run(low, op)
 
 
 @rule("positions_along")
 def _positions_along(low: Lowering, op: Op) -> None:
-    """Along the last axis of rows: the number of rows does not matter."""
+    """Only the first axis may be open: the number of rows does not matter, unless the positions are those of rows."""
     index, x = op.inputs
-    rank = low.type(x).rank
-    if op.attrs["axis"] % rank != rank - 1 or _of(low, x).keys() - {0} or _of(low, x) != _of(low, index):
+    rank, own, at = low.type(x).rank, _of(low, x), _of(low, index)
+    axis = op.attrs["axis"] % rank
+    if (own.keys() | at.keys()) - {0} or (axis and own != at):
         raise Unsupported("positions along sizes that only the run tells")
-    set_sizes(low, op, [dict(_of(low, index))])
+    set_sizes(low, op, [dict(at)])
+    if axis in own:
+        op = under(low, op, {index: _from_front(low, op, low.entry(index), at, own[axis])})
+        low.types[op.inputs[0]] = replace(low.type(index), dtype="int64")
     lowering = LOWERINGS[op.type]
     lowering(low, op)
     if hasattr(low.entry(op.outputs[0]), "shape"):
         clear_integers(low, op)
 
 
-@rule("wrapped_index", "label_rows", "is_padding")
+@rule("wrapped_index", "label_rows", "is_padding", "positions_nd")
 def _positions(low: Lowering, op: Op) -> None:
     index, x = op.inputs
-    if 0 in _of(low, x):
+    if 0 in _of(low, x) or (op.type == "positions_nd" and _of(low, x)):
         raise Unsupported("positions in rows whose number only the run tells")
-    set_sizes(low, op, [dict(_of(low, index))])
-    _run(low, op)
+    rank = low.type(op.inputs[0]).rank - (op.type == "positions_nd")
+    set_sizes(low, op, [{axis: size for axis, size in _of(low, index).items() if axis < rank}])
+    run(low, op)
 
 
 @rule("segment_sum")
@@ -706,13 +792,13 @@ def _segments(low: Lowering, op: Op) -> None:
     if _of(low, x) != _of(low, ids):
         raise Unsupported("sizes that only the run can compare")
     set_sizes(low, op, [{}])
-    _run(low, _under(low, op, {x: whole(low, x)}))
+    run(low, under(low, op, {x: whole(low, x)}))
 
 
 @rule("check_finite")
 def _check_finite(low: Lowering, op: Op) -> None:
     set_sizes(low, op, [dict(_of(low, op.inputs[0]))])
-    _run(low, _under(low, op, {op.inputs[0]: whole(low, op.inputs[0])}))
+    run(low, under(low, op, {op.inputs[0]: whole(low, op.inputs[0])}))
 
 
 # --- rows in two parts ------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from core.ir import HOLE, Block, Op, StackType, TensorType, Type
 from core.ir.builder import output_types
@@ -25,9 +26,11 @@ __all__ = [
     "bounded_outputs",
     "bounded_types",
     "bounds",
+    "element_of_all",
     "expected_outputs",
     "in_blocks",
     "is_open",
+    "nests",
     "tensor",
 ]
 
@@ -60,14 +63,27 @@ def in_blocks(size: int) -> int:
     return size if size <= PRODUCT_BLOCK else -(-size // PRODUCT_BLOCK) * PRODUCT_BLOCK
 
 
-def bounded_types(block: Block, expected: Expected | None) -> dict[str, Type]:
+def element_of_all(type: Type) -> Type:
+    """The type of the arrays inside a tensor array of tensor arrays; other types are their own."""
+    while isinstance(type, StackType):
+        type = type.element
+    return type
+
+
+def bounded_types(
+    block: Block, expected: Expected | None, given: Mapping[str, Type] = MappingProxyType({})
+) -> dict[str, Type]:
     """The types of the variables of `block`, with the largest sizes of results whose size only the run tells, where
     these are known, or else expected.
+
+    given: of parameters of open sizes.
     """
-    found = dict(block.types)
+    found = {**block.types, **given}
     for op in block.ops:
         poll()
-        if any(is_open(found[n]) for n in op.outputs):
+        if op.type in NESTED and any(is_open(element_of_all(found[n])) for n in op.outputs):
+            found |= NESTED[op.type](op, found, expected)
+        elif any(is_open(found[n]) for n in op.outputs):
             types = bounded_outputs(op, found) or expected_outputs(op, found, block.types, expected)
             if types is not None:
                 found.update(zip(op.outputs, types, strict=True))
@@ -93,7 +109,12 @@ def bounded_outputs(op: Op, types: Mapping[str, Type]) -> tuple[TensorType, ...]
     try:
         found = output_types(spec, tuple(given), op.attrs)
     except CoreError:
-        return None
+        if not spec.elementwise and op.type not in ("expand_as", "sum_to_like"):
+            return None
+        try:
+            found = output_types(spec, _of_fewest(given), op.attrs)
+        except CoreError:
+            return None
     sizes: list[TensorType] = []
     for type, name in zip(found, op.outputs, strict=True):
         declared = types[name]
@@ -105,6 +126,20 @@ def bounded_outputs(op: Op, types: Mapping[str, Type]) -> tuple[TensorType, ...]
             return None
         sizes.append(type)
     return tuple(sizes)
+
+
+def _of_fewest(given: Sequence[TensorType | None]) -> tuple[TensorType | None, ...]:
+    """The types of operands that must have equal sizes along each axis, with the smallest of their largest sizes."""
+    types = [type for type in given if type is not None]
+    rank = max((type.rank for type in types), default=0)
+    padded = [(1,) * (rank - type.rank) + type.shape for type in types]
+    fewest = [min((n for n in sizes if n != 1), default=1) for sizes in zip(*padded, strict=True)]
+
+    def narrowed(type: TensorType) -> TensorType:
+        own = fewest[rank - type.rank :]
+        return TensorType(tuple(1 if n == 1 else m for n, m in zip(type.shape, own, strict=True)), type.dtype)
+
+    return tuple(None if type is None else narrowed(type) for type in given)
 
 
 def expected_outputs(
@@ -162,6 +197,24 @@ def bounds(*names: str) -> Callable[[Rule], Rule]:
     def register(rule: Rule) -> Rule:
         BOUNDS.update(dict.fromkeys(names, rule))
         return rule
+
+    return register
+
+
+Nest = Callable[[Op, Mapping[str, Type], Expected | None], dict[str, Type]]
+
+NESTED: dict[str, Nest] = {}
+"""Type of an op with inner blocks -> a function of the op, of the types of its operands with their largest sizes, and
+of what is expected, that returns those of its results that have largest sizes.
+"""
+
+
+def nests(name: str) -> Callable[[Nest], Nest]:
+    """Decorator: the function tells the largest sizes of the results of ops of the type `name`."""
+
+    def register(nest: Nest) -> Nest:
+        NESTED[name] = nest
+        return nest
 
     return register
 

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from core.ir import Op, StackType
+from core.ir import Op, StackType, TensorType, Type
 from core.plan.array_memory import RECORD_BYTES, element_type, kept, moved
 from core.plan.array_runs import kept_runs
+from core.plan.compose import Maker
 from core.plan.data import Root, Stack, View, bytes_of, contiguous
 from core.plan.entries import Pattern, Uniform
 from core.plan.flow import Elements, Growing, Pending, Recording, Source, Span
 from core.plan.growing import ArrayOp
 from core.plan.lowering import Division, Lowering, lowers
+from core.plan.sizes import Size, element_of_all, is_open
 from core.plan.unsupported import Unsupported
 
-__all__ = ["captured", "common_length", "element_of", "record", "slot_of"]
+__all__ = ["captured", "common_length", "elements_of", "record", "sizes_recorded", "slot_of", "stack_type"]
+
+LENGTH_BYTES = 8
+
+MOST_SLOT = 1 << 20
+"""Bytes of a slot for an array of open sizes. The reference executor records what each trip has, which may be less."""
 
 
 def captured(low: Lowering, name: str) -> Uniform | Pattern | View | Source:
@@ -27,6 +34,51 @@ def captured(low: Lowering, name: str) -> Uniform | Pattern | View | Source:
     if isinstance(entry, Uniform | Pattern | Recording | Elements | Span):
         return entry
     return low.stored(entry)
+
+
+def stack_type(type: Type, entry: Recording | Elements | Span | None) -> Type:
+    """The type of a stack with the largest sizes of the arrays inside, as far as its recording has them."""
+    if isinstance(type, StackType):
+        inside = entry.element if isinstance(entry, Recording) and isinstance(entry.element, Recording) else entry
+        return StackType(stack_type(type.element, inside))
+    bounds = {axis: bound for axis, bound, _ in entry.sizes} if isinstance(entry, Recording) else {}
+    if not isinstance(type, TensorType):
+        return type
+    return TensorType(tuple(bounds.get(axis, n) for axis, n in enumerate(type.shape)), type.dtype)
+
+
+def elements_of(low: Lowering, inner: Lowering, stack: str, param: str) -> list[tuple[Source, Root | Recording | Span]]:
+    """The stacks that a loop runs over for one of its operands: that operand, and the recordings of its sizes.
+
+    Each with its element in the body; that of the operand becomes `param`.
+    """
+    entry = low.entry(stack)
+    if not is_open(element_of_all(inner.block.types[param])):
+        return [element_of(low, inner, stack, param)]
+    if not isinstance(entry, Recording) or not entry.sizes:
+        raise Unsupported("tensor arrays whose elements have unknown or no sizes")
+    if not isinstance(entry.element, Recording):
+        found, sizes, own = [element_of(low, inner, stack, param)], {}, inner.sizes_taken
+        for axis, bound, lengths in entry.sizes:
+            if lengths not in own:
+                root = Root(LENGTH_BYTES, "element", "length")
+                own[lengths] = Size(bound, View(root, "int64", (), ()))
+                found.append((lengths, root))
+            sizes[axis] = own[lengths]
+        inner.sizes[param] = sizes
+        return found
+    taken = element_of(low, inner, stack, param)
+    inside = taken[1]
+    assert isinstance(inside, Recording), inside
+    nested = [(axis, bound, lengths, _inside(lengths)) for axis, bound, lengths in entry.sizes]
+    sized = replace(inside, sizes=tuple((axis, bound, each) for axis, bound, _, each in nested))
+    inner.define(param, sized)
+    return [(entry, sized), *((lengths, each) for _, _, lengths, each in nested)]
+
+
+def _inside(lengths: Recording) -> Recording:
+    assert isinstance(lengths.element, Recording), lengths
+    return replace(lengths.element)
 
 
 def element_of(low: Lowering, inner: Lowering, stack: str, param: str) -> tuple[Source, Root | Recording | Span]:
@@ -74,6 +126,8 @@ def record(
     length: number of trips, if known.
     over:   the stacks that the loop runs over.
     """
+    if is_open(inner.block.types[name]):
+        return _record_open(low, inner, name, length)
     if root is not None:
         type = inner.type(name)
         shape, dtype, element = type.shape, type.dtype, None
@@ -89,6 +143,9 @@ def record(
             if isinstance(element, Recording):
                 element.stack.kept = True
             recording = Recording(_stack(low, RECORD_BYTES), element, length)
+            if isinstance(element, Recording) and element.sizes:
+                kept_sizes = [(axis, bound, _record_lengths(low, inner, n, length)) for axis, bound, n in element.sizes]
+                return replace(recording, sizes=tuple(kept_sizes)), element
             return _with_source(low, recording), element
         shape, dtype = element.view.shape, element.view.dtype
         root = Root(bytes_of(shape, dtype), "element", name)
@@ -102,9 +159,47 @@ def record(
     return Elements(low.allocate((length, *shape), dtype, output)), root
 
 
+def _record_open(low: Lowering, inner: Lowering, name: str, length: int | None) -> tuple[Recording, Root]:
+    """The stack of an array of open sizes, whose slots have the largest ones."""
+    type, own, of = inner.type(name), inner.sizes.get(name, {}), Maker(inner)
+    nbytes = bytes_of(type.shape, type.dtype)
+    if nbytes > MOST_SLOT:
+        raise Unsupported(f"records of {nbytes} bytes, of which a trip may need few")
+    slot = Root(nbytes, "element", name)
+    inner.write(inner.entry(name), View(slot, type.dtype, type.shape, contiguous(type.shape)))
+    sizes = []
+    for axis, n in enumerate(inner.block.types[name].shape):  # type: ignore[union-attr]
+        if n != -1:
+            continue
+        size = own.get(axis)
+        if size is None:  # known, though the program does not say so
+            size = Size(type.shape[axis], inner.dense(of.number(type.shape[axis], "int64")))
+        if size not in inner.sizes_kept:
+            root = Root(LENGTH_BYTES, "element", "length")
+            inner.write(size.length, View(root, "int64", (), ()))
+            inner.sizes_kept[size] = Recording(_stack(low, LENGTH_BYTES), None, length), root
+        sizes.append((axis, type.shape[axis], inner.sizes_kept[size][0]))
+    if own.keys() - {axis for axis, _, _ in sizes}:
+        raise Unsupported(f"the size of {name} is known only when it runs")
+    return Recording(_stack(low, nbytes), None, length, sizes=tuple(sizes)), slot
+
+
+def _record_lengths(low: Lowering, inner: Lowering, lengths: Recording, length: int | None) -> Recording:
+    """The stack of the recordings of one size of an inner loop."""
+    if lengths not in inner.sizes_kept:
+        lengths.stack.kept = True
+        inner.sizes_kept[lengths] = Recording(_stack(low, RECORD_BYTES), lengths, length), lengths
+    return inner.sizes_kept[lengths][0]
+
+
+def sizes_recorded(inner: Lowering) -> list[tuple[Recording, Root | Recording]]:
+    """The stacks of the sizes of what a loop records, each with the element that a trip writes."""
+    return list(inner.sizes_kept.values())
+
+
 def slot_of(inner: Lowering, name: str) -> Root | None:
-    """The slot that a trip writes the recorded value `name` to; None for a value that is a stack itself."""
-    if isinstance(inner.types[name], StackType):
+    """The slot that a trip writes the recorded value `name` to; None for a stack, and for an array of open sizes."""
+    if isinstance(inner.types[name], StackType) or is_open(inner.block.types[name]):
         return None
     type = inner.type(name)
     root = Root(bytes_of(type.shape, type.dtype), "element", name)

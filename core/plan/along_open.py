@@ -1,0 +1,347 @@
+"""Ops along an axis whose size only the run tells: running results, sorting, slices, borders and concatenation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from core.ir import Op, TensorType, Type
+from core.ops.common.types import as_dtype
+from core.ops.indexing.gather import cut
+from core.plan.compose import Maker
+from core.plan.data import Gather, ScatterAdd, View, contiguous
+from core.plan.entries import Entry, Uniform, positions
+from core.plan.halves import narrowed, widened
+from core.plan.indexing import flat, slabs
+from core.plan.lowering import Lowering
+from core.plan.sized import (
+    along_known,
+    clear_integers,
+    first_of,
+    masked,
+    parts_of_known,
+    rule,
+    same_size,
+    set_sizes,
+    sliced_known,
+    under,
+    whole,
+)
+from core.plan.sized import run as run_known
+from core.plan.sizes import Given, Size, bounds, in_blocks, tensor
+from core.plan.unsupported import Unsupported
+
+__all__: list[str] = []
+
+NEUTRAL = {"cumsum": 0.0, "cumprod": 1.0, "linear_scan": 0.0, "logcumsumexp": -math.inf, "shift": 0.0}
+
+
+@rule("argsort", *NEUTRAL)
+def _along(low: Lowering, op: Op) -> None:
+    """What lies beyond the length changes no result before it, and is last in order."""
+    x = op.inputs[0]
+    own, type = low.sizes.get(x, {}), low.type(x)
+    axis = op.attrs["axis"] % max(type.rank, 1)
+    if axis not in own:
+        along_known(low, op)
+        return
+    if any(low.sizes.get(n, {}) != own for n in op.inputs):
+        raise Unsupported("sizes that only the run can compare")
+    set_sizes(low, op, [dict(own)])
+    fill: Any = _last(type, op.attrs["descending"]) if op.type == "argsort" else NEUTRAL[op.type]
+    run_known(low, under(low, op, {n: whole(low, n, fill, frozenset({axis})) for n in op.inputs}))
+
+
+def _last(type: TensorType, descending: bool) -> Any:
+    """The value that comes last in order, behind equal ones that stand before it."""
+    dtype = as_dtype(type.dtype)
+    if type.dtype == "bool":
+        return not descending
+    if not type.is_float:
+        return np.iinfo(dtype).min if descending else np.iinfo(dtype).max
+    return -np.inf if descending else np.nan
+
+
+@rule("is_last")
+def _is_last(low: Lowering, op: Op) -> None:
+    """Beyond the length there is a number that stands nowhere else."""
+    x = op.inputs[0]
+    set_sizes(low, op, [dict(low.sizes.get(x, {}))])
+    run_known(low, under(low, op, {x: whole(low, x, np.iinfo(as_dtype(low.type(x).dtype)).min)}))
+
+
+# --- slices -----------------------------------------------------------------------------------------------------
+
+
+@bounds("slice")
+def _sizes_of_slice(op: Op, given: Given, declared: Sequence[Type]) -> tuple[TensorType, ...] | None:
+    whole, out = tensor(given[0]), declared[0]
+    if not isinstance(out, TensorType):
+        return None
+    shape = list(out.shape)
+    parts = dict(cut(whole.rank, **op.attrs))
+    for axis, n in enumerate(out.shape):
+        if n == -1:
+            shape[axis] = _most(parts[axis], whole.shape[axis]) if axis in parts else whole.shape[axis]
+    return None if 0 in shape else (TensorType(tuple(shape), whole.dtype),)
+
+
+def _most(part: slice, size: int) -> int:
+    """The largest size of a slice of an axis of at most `size`."""
+    if part.step == 1 and part.start >= 0 and part.stop is not None and part.stop >= 0:
+        return in_blocks(max(min(part.stop, size) - part.start, 1))
+    return size
+
+
+@rule("slice")
+def _slice(low: Lowering, op: Op) -> None:
+    """One axis after the other."""
+    x = op.inputs[0]
+    own, type = dict(low.sizes.get(x, {})), low.type(x)
+    parts = cut(type.rank, **op.attrs)
+    if not any(axis in own for axis, _ in parts):
+        sliced_known(low, op)
+        return
+    entry = whole(low, x, 0) if not type.is_float else low.entry(x)
+    view = _cut_known(low.dense(entry), [(axis, part) for axis, part in parts if axis not in own])
+    for axis, part in parts:
+        if axis in own:
+            at, own[axis] = _places(low, part, own[axis])
+            view = _taken(low, op, low.dense(view), axis, at)
+    set_sizes(low, op, [own])
+    low.define(op.outputs[0], view)
+    clear_integers(low, op)
+
+
+def _cut_known(view: View, parts: Sequence[tuple[int, slice]]) -> View:
+    shape, strides, offset = list(view.shape), list(view.strides), view.offset
+    for axis, part in parts:
+        start, stop, step = part.indices(shape[axis])
+        shape[axis] = len(range(start, stop, step))
+        if not shape[axis]:
+            raise Unsupported("an empty slice of an array whose size only the run tells")
+        offset += start * strides[axis]
+        strides[axis] *= step
+    return View(view.root, view.dtype, tuple(shape), tuple(strides), offset)
+
+
+def _taken(low: Lowering, op: Op, view: View, axis: int, at: View) -> View:
+    """The slabs of a dense array at these positions along an axis."""
+    shape = (*view.shape[:axis], at.shape[0], *view.shape[axis + 1 :])
+    out = low.allocate(shape, view.dtype)
+    check = low.shared.check("index_out_of_range", "a position is out of range", op.location)
+    low.add(Gather(slabs(view, view.shape, axis), flat(at), slabs(out, shape, axis), check, location=op.location))
+    return out
+
+
+def _places(low: Lowering, part: slice, size: Size) -> tuple[View, Size]:
+    """The positions of a slice of an axis of this size, and their number; beyond it they are 0."""
+    key = ((f"{part.start}:{part.stop}:{part.step}",), id(size), 0, 0)
+    if key not in low.slices:
+        low.slices[key] = _new_places(low, part, size)
+    at, count = low.slices[key]
+    assert count is not None
+    return at, count
+
+
+def _new_places(low: Lowering, part: slice, size: Size) -> tuple[View, Size]:
+    of = Maker(low)
+    number = lambda n: of.number(n, "int64")
+    ahead = part.step > 0
+    first, last = (number(0), size.length) if ahead else (number(-1), of("sub", size.length, number(1)))
+
+    def end(at: int) -> Entry:
+        counted = of.add(size.length, number(at)) if at < 0 else number(at)
+        return of("minimum", of("maximum", counted, first), last)
+
+    start = end(part.start)
+    stop = first if part.stop is None else end(part.stop)
+    count = of("maximum", of("neg", of("floor_div", of("sub", start, stop), number(part.step))), number(0))
+    found = Size(_most(part, size.bound), low.dense(count))
+    places = of.add(start, of.mul(positions((found.bound,)), number(part.step)))
+    return low.dense(masked(low, places, {0: found}, 0)), found
+
+
+@bounds("slice_into", "split_like")
+def _sizes_of_others(op: Op, given: Given, declared: Sequence[Type]) -> tuple[TensorType, ...] | None:
+    dtype = tensor(given[0]).dtype
+    return tuple(TensorType(tensor(like).shape, dtype) for like in given[1:])
+
+
+@rule("slice_into")
+def _slice_into(low: Lowering, op: Op) -> None:
+    """What lies beyond the length of x adds zeros to the first position."""
+    x, like = op.inputs
+    own, given, out = low.sizes.get(like, {}), low.sizes.get(x, {}), low.type(like)
+    parts = cut(out.rank, **op.attrs)
+    touched = [(axis, part) for axis, part in parts if axis in own]
+    if not touched:
+        sliced_known(low, op)
+        return
+    if low.type(x).dtype == "bool":
+        raise Unsupported("a sum of bools")
+    for axis, size in own.items():
+        other = _places(low, dict(touched)[axis], size)[1] if axis in dict(touched) else size
+        if not same_size(low, given.get(axis), other):
+            raise Unsupported("sizes that only the run can compare")
+    set_sizes(low, op, [dict(own)])
+    made = low.type(op.outputs[0])
+    half = made.dtype in ("float16", "bfloat16")
+    entry = whole(low, x)
+    view = low.dense(widened(low, entry) if half else entry)
+    for axis, part in parts:
+        target = low.allocate(_resized(view.shape, axis, out.shape[axis]), view.dtype)
+        if axis not in own:
+            low.copy(Uniform(0, target.dtype, target.shape), target)
+            low.copy(view, _cut_known(target, [(axis, part)]))
+            view = target
+            continue
+        at, _ = _places(low, part, own[axis])
+        shape = target.shape
+        check = low.shared.check("index_out_of_range", "a position is out of range", op.location)
+        slices = slabs(view, view.shape, axis), flat(at), slabs(target, shape, axis)
+        low.add(ScatterAdd(*slices, check, location=op.location))
+        view = target
+    low.define(op.outputs[0], narrowed(low, view, made) if half else view)
+
+
+# --- borders, and parts one after the other ---------------------------------------------------------------------
+
+
+@bounds("pad_constant")
+def _sizes_of_padded(op: Op, given: Given, declared: Sequence[Type]) -> tuple[TensorType, ...] | None:
+    x, out, pads = tensor(given[0]), declared[0], op.attrs["paddings"]
+    if not isinstance(out, TensorType):
+        return None
+    sizes = [n + a + b for n, a, b in zip(x.shape, pads[::2], pads[1::2], strict=True)]
+    shape = tuple(in_blocks(n) if m == -1 else n for n, m in zip(sizes, out.shape, strict=True))
+    return None if 0 in shape else (TensorType(shape, x.dtype),)
+
+
+@rule("pad_constant")
+def _pad(low: Lowering, op: Op) -> None:
+    """Beyond the length there is border."""
+    x, of = op.inputs[0], Maker(low)
+    own, pads = low.sizes.get(x, {}), list(op.attrs["paddings"])
+    wanted = low.largest(op)
+    if not any(pads[2 * axis] or pads[2 * axis + 1] for axis in own):
+        parts_of_known(low, op)
+        return
+    if wanted is None:
+        raise Unsupported("a border of unknown size")
+    sizes = {}
+    for axis, size in own.items():
+        more = pads[2 * axis] + pads[2 * axis + 1]
+        pads[2 * axis + 1] = wanted[0].shape[axis] - size.bound - pads[2 * axis]
+        length = low.dense(of.add(size.length, of.number(more, "int64"))) if more else size.length
+        sizes[axis] = Size(wanted[0].shape[axis], length) if more else size
+    set_sizes(low, op, [sizes])
+    op = replace(op, attrs={**op.attrs, "paddings": tuple(pads)})
+    run_known(low, under(low, op, {x: whole(low, x, op.attrs["value"])}))
+
+
+@bounds("concat")
+def _sizes_of_all(op: Op, given: Given, declared: Sequence[Type]) -> tuple[TensorType, ...] | None:
+    out, parts = declared[0], [tensor(each) for each in given]
+    if not isinstance(out, TensorType):
+        return None
+    axis = op.attrs["axis"] % out.rank
+    shape = [max(each.shape[i] for each in parts) if n == -1 else n for i, n in enumerate(out.shape)]
+    if out.shape[axis] == -1:
+        shape[axis] = in_blocks(sum(each.shape[axis] for each in parts))
+    return None if 0 in shape else (TensorType(tuple(shape), parts[0].dtype),)
+
+
+@rule("concat")
+def _concat(low: Lowering, op: Op) -> None:
+    """The parts with their largest sizes one after the other, and of these the positions within the lengths."""
+    axis, of = op.attrs["axis"] % low.type(op.inputs[0]).rank, Maker(low)
+    if not any(axis in low.sizes.get(n, {}) for n in op.inputs):
+        parts_of_known(low, op)
+        return
+    others = _other_sizes(low, op.inputs, axis)
+    types = low.largest(op)
+    if types is None:
+        raise Unsupported("parts of unknown size")
+    shapes = [low.type(n).shape for n in op.inputs]
+    room = low.allocate(_resized(types[0].shape, axis, sum(shape[axis] for shape in shapes)), types[0].dtype)
+    bound, offset = types[0].shape[axis], 0
+    place = positions((bound,))
+    at: Entry = place
+    before: Entry = of.number(0, "int64")
+    for name, shape in zip(op.inputs, shapes, strict=True):
+        low.write(low.entry(name), _part(room, axis, offset, shape[axis]))
+        own = of("sub", of.add(place, of.number(offset, "int64")), before)
+        at = own if not offset else of.where(of("less_than", place, before), at, own)
+        before = of.add(before, _length(low, name, axis))
+        offset += shape[axis]
+    size = Size(bound, low.dense(before))
+    places = low.dense(masked(low, at, {0: size}, 0))
+    set_sizes(low, op, [{**others, axis: size}])
+    low.define(op.outputs[0], _taken(low, op, room, axis, places))
+    clear_integers(low, op)
+
+
+@rule("split")
+def _split(low: Lowering, op: Op) -> None:
+    """Parts of known sizes: the code covers runs in which they add up."""
+    x, sections = op.inputs[0], op.attrs["sections"]
+    axis = op.attrs["axis"] % low.type(x).rank
+    size = low.sizes.get(x, {}).get(axis)
+    if size is None:
+        parts_of_known(low, op)
+        return
+    if sections is None or sum(sections) > size.bound or not low.target.expects:
+        raise Unsupported("parts of an array whose size only the run tells")
+    parts_of_known(low, replace(op, inputs=(first_of(low, x, axis, sum(sections), True),)))
+
+
+@rule("split_like")
+def _split_like(low: Lowering, op: Op) -> None:
+    x, *likes = op.inputs
+    type, of = low.type(x), Maker(low)
+    axis = op.attrs["axis"] % type.rank
+    if not any(axis in low.sizes.get(n, {}) for n in op.inputs):
+        parts_of_known(low, op)
+        return
+    others = _other_sizes(low, op.inputs, axis)
+    sizes = [low.sizes.get(n, {}).get(axis) for n in likes]
+    set_sizes(low, op, [others if size is None else {**others, axis: size} for size in sizes])
+    view, last = low.dense(low.entry(x)), of.number(type.shape[axis] - 1, "int64")
+    before: Entry = of.number(0, "int64")
+    for name, like in zip(op.outputs, likes, strict=True):
+        at = of("minimum", of.add(positions((low.type(like).shape[axis],)), before), last)
+        low.define(name, _taken(low, op, view, axis, low.dense(at)))
+        before = of.add(before, _length(low, like, axis))
+    fits = of("equal", before, _length(low, x, axis))
+    of.check(fits, "shape_mismatch", "the pieces do not add up to the array", op.location)
+    clear_integers(low, op)
+
+
+def _other_sizes(low: Lowering, names: Sequence[str], axis: int) -> dict[int, Size]:
+    """The open sizes along the other axes, which all arrays share."""
+    sizes: list[Mapping[int, Size]] = [low.sizes.get(n, {}) for n in names]
+    found = {i: size for i, size in sizes[0].items() if i != axis}
+    for each in sizes:
+        if each.keys() - {axis} != found.keys() or not all(same_size(low, each[i], found[i]) for i in found):
+            raise Unsupported("sizes that only the run can compare")
+    return found
+
+
+def _length(low: Lowering, name: str, axis: int) -> Entry:
+    size = low.sizes.get(name, {}).get(axis)
+    return size.length if size is not None else Maker(low).number(low.type(name).shape[axis], "int64")
+
+
+def _resized(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
+    return (*shape[:axis], size, *shape[axis + 1 :])
+
+
+def _part(view: View, axis: int, start: int, size: int) -> View:
+    strides = contiguous(view.shape)
+    shape = _resized(view.shape, axis, size)
+    return View(view.root, view.dtype, shape, strides, view.offset + start * strides[axis])
