@@ -134,3 +134,27 @@ def test_positions_count_from_the_ends_of_the_chosen_rows_and_are_checked(shape,
         return
     for one, want in zip(native(Run(), *given), interpreter_of(block)(Run(), *given), strict=True):
         np.testing.assert_allclose(one, want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [9, 12])
+def test_rows_are_added_at_as_many_positions_only(rows):
+    """Positions and rows are chosen by masks of their own, of 9 and of `rows` elements."""
+    s, rng = Sketch(), np.random.default_rng(0)
+    s.feed("one", np.arange(9) % 3 == 1, "bool")
+    s.feed("other", np.arange(rows) % 4 == 1, "bool")
+    s.param("x", rng.standard_normal((rows, 2)))
+    s.param("w", rng.standard_normal((9, 2)))
+    at = s.op("reshape", s.op("nonzero", "one"), shape=[-1])
+    s.total(s.op("sin", s.op("index_add", "w", at, s.op("compress", "x", "other", axis=0))))
+    query = GradientQuery(targets=("loss",), inputs=("x", "w"))
+    executable = compile_gradient(read(s.document), query, fetch=["loss"])
+    block, given = executable.interpreter.block, [np.asarray(s.values[v.name]) for v in executable.inputs]
+    native = native_interpreter(block, CpuBackend())
+
+    if rows == 9:  # 3 positions and 2 rows
+        for run in (interpreter_of(block), native):
+            with pytest.raises(ExecutionError):
+                run(Run(), *given)
+        return
+    for one, want in zip(native(Run(), *given), interpreter_of(block)(Run(), *given), strict=True):
+        np.testing.assert_allclose(one, want, rtol=1e-12)
