@@ -26,7 +26,7 @@ def lower_if_else(low: Lowering, op: Op) -> None:
     operands = [_operand(low, op, n) for n in op.inputs[1:]]
     changed = {each.stack: each for each in operands if isinstance(each, Growing) and each.owned}
     opened = {n: low.types[n] for n in op.outputs if is_open(low.types[n])}
-    low.types |= side_types(op, low.types, low.shared.expected) if opened else {}
+    low.types |= side_types(op, low.types, low.shared.expected, low.shared.known) if opened else {}
     targets = {n: low.destination(n) for n in op.outputs if not isinstance(low.types[n], StackType)}
     rooms = {n: room(low, targets[n], declared) for n, declared in opened.items()}
     sides = []

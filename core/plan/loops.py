@@ -36,7 +36,7 @@ def lower_loop(low: Lowering, op: Op) -> None:
         raise Unsupported("a trip counter that never changes")
 
     inner = Lowering(body, low.shared, outer=low, loop=op)
-    inner.types |= body_types(op, _types(low, op), low.shared.expected)
+    inner.types |= body_types(op, _types(low, op), low.shared.expected, low.shared.known)
     states: list[State] = []
     state_of: dict[int, State] = {}
     rooms: dict[int, Room] = {}

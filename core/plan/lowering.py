@@ -21,7 +21,7 @@ from core.plan.flow import Recording, Span
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.plan import OUTGROWN, Check
 from core.plan.ranges import affine
-from core.plan.sizes import Expected, Size, bounded_outputs, expected_outputs, is_open
+from core.plan.sizes import Expected, Known, Size, bounded_outputs, expected_outputs, is_open
 from core.plan.storage import Storage
 from core.plan.target import Target
 from core.plan.unsupported import Unsupported
@@ -57,12 +57,14 @@ class Shared:
 
     expected: of sizes without a largest value; None if the target cannot expect any.
     outputs:  variables with such sizes -> their shapes in the plan.
+    known:    largest sizes in inner blocks (`sizes.bounded_types`).
     divided: a run that the body of a loop takes -> the runs of that loop.
     """
 
     target: Target
     expected: Expected | None = None
     outputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    known: Known = field(default_factory=dict)
     checks: list[Check] = field(default_factory=lambda: [Check("", "", None)])
     stacks: list[Stack] = field(default_factory=list)
     interpreted: list[Interpreted] = field(default_factory=list)

@@ -11,7 +11,7 @@ from core.plan.compose import Maker
 from core.plan.data import View
 from core.plan.entries import Uniform
 from core.plan.lowering import Lowering
-from core.plan.sizes import Expected, bounded_types, element_of_all, in_blocks, is_open, nests
+from core.plan.sizes import Expected, Known, bounded_types, element_of_all, in_blocks, is_open, nests
 from core.plan.unsupported import Unsupported
 
 __all__ = ["Room", "body_types", "put", "room", "side_types"]
@@ -61,16 +61,16 @@ def put(low: Lowering, name: str, into: Room) -> None:
 
 
 @nests("loop")
-def _loop(op: Op, types: Mapping[str, Type], expected: Expected | None) -> dict[str, Type]:
-    given = body_types(op, types, expected)
+def _loop(op: Op, types: Mapping[str, Type], expected: Expected | None, known: Known) -> dict[str, Type]:
+    given = body_types(op, types, expected, known)
     body, count = op.attrs["sub_block"], op.attrs["carried"]
-    inner = bounded_types(body, expected, given)
+    inner = bounded_types(body, expected, given, known)
     found = dict(zip(op.outputs, (inner[name] for name in body.params[:count]), strict=False))
     found |= {name: StackType(inner[r]) for name, r in zip(op.outputs[count:], body.results[count:], strict=True)}
     return found
 
 
-def body_types(op: Op, types: Mapping[str, Type], expected: Expected | None) -> dict[str, Type]:
+def body_types(op: Op, types: Mapping[str, Type], expected: Expected | None, known: Known) -> dict[str, Type]:
     """The types of the parameters of a loop's body that have open sizes, with the largest ones, where there are any.
 
     types: of the operands of the loop, likewise.
@@ -84,8 +84,8 @@ def body_types(op: Op, types: Mapping[str, Type], expected: Expected | None) -> 
         if is_open(element_of_all(body.types[param])) and not is_open(element_of_all(type)):
             given[param] = _in_blocks(body.types[param], type) if i in roles.carried else type
     carried = [(body.params[i], body.results[i]) for i in roles.carried if body.params[i] in given]
-    for _ in range(GROWTHS):
-        made = bounded_types(body, expected, given)
+    for _ in range(GROWTHS if carried else 0):
+        made = bounded_types(body, expected, given, known)
         larger = {p: _larger(body.types[p], given[p], made[r]) for p, r in carried}
         if all(larger[p] == given[p] for p, _ in carried):
             return given
@@ -96,12 +96,13 @@ def body_types(op: Op, types: Mapping[str, Type], expected: Expected | None) -> 
 
 
 @nests("if_else")
-def side_types(op: Op, types: Mapping[str, Type], expected: Expected | None) -> dict[str, Type]:
+def side_types(op: Op, types: Mapping[str, Type], expected: Expected | None, known: Known) -> dict[str, Type]:
     """The types of the results of a branch that have open sizes, with the largest ones, where there are any."""
     sides = []
     for block in _sides(op):
         operands = zip(op.inputs[1:], block.params, strict=True)
-        inner = bounded_types(block, expected, {p: types[n] for n, p in operands if is_open(block.types[p])})
+        given = {p: types[n] for n, p in operands if is_open(block.types[p])}
+        inner = bounded_types(block, expected, given, known)
         sides.append([inner[name] for name in block.results])
     found: dict[str, Type] = {}
     for name, one, other in zip(op.outputs, *sides, strict=True):

@@ -22,6 +22,7 @@ from core.plan.data import PRODUCT_BLOCK, View
 __all__ = [
     "Expected",
     "Given",
+    "Known",
     "Size",
     "bounded_outputs",
     "bounded_types",
@@ -70,19 +71,35 @@ def element_of_all(type: Type) -> Type:
     return type
 
 
+Known = dict[tuple[int, frozenset[tuple[str, Type]]], dict[str, Type]]
+"""What `bounded_types` has found for a block, by its identity, and for types of its parameters."""
+
+
 def bounded_types(
-    block: Block, expected: Expected | None, given: Mapping[str, Type] = MappingProxyType({})
-) -> dict[str, Type]:
+    block: Block,
+    expected: Expected | None,
+    given: Mapping[str, Type] = MappingProxyType({}),
+    known: Known | None = None,
+) -> Mapping[str, Type]:
     """The types of the variables of `block`, with the largest sizes of results whose size only the run tells, where
     these are known, or else expected.
 
     given: of parameters of open sizes.
+    known: keeps what is found while the blocks live: the blocks of nested loops are asked for again and again.
     """
+    known = {} if known is None else known
+    key = id(block), frozenset(given.items())
+    if key not in known:
+        known[key] = _bounded(block, expected, given, known)
+    return known[key]
+
+
+def _bounded(block: Block, expected: Expected | None, given: Mapping[str, Type], known: Known) -> dict[str, Type]:
     found = {**block.types, **given}
     for op in block.ops:
         poll()
         if op.type in NESTED and any(is_open(element_of_all(found[n])) for n in op.outputs):
-            found |= NESTED[op.type](op, found, expected)
+            found |= NESTED[op.type](op, found, expected, known)
         elif any(is_open(found[n]) for n in op.outputs):
             types = bounded_outputs(op, found) or expected_outputs(op, found, block.types, expected)
             if types is not None:
@@ -201,11 +218,11 @@ def bounds(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-Nest = Callable[[Op, Mapping[str, Type], Expected | None], dict[str, Type]]
+Nest = Callable[[Op, Mapping[str, Type], Expected | None, Known], dict[str, Type]]
 
 NESTED: dict[str, Nest] = {}
 """Type of an op with inner blocks -> a function of the op, of the types of its operands with their largest sizes, and
-of what is expected, that returns those of its results that have largest sizes.
+of what is expected and known, that returns those of its results that have largest sizes.
 """
 
 

@@ -5,6 +5,7 @@ executor.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from core.codegen.backend import CpuBackend
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import Executable, GradientQuery, compile_gradient
-from core.plan import stacks
+from core.plan import sizes, stacks
 from core.plan.partition import plan_parts
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
@@ -159,3 +160,20 @@ def test_rows_that_become_more_with_each_trip_are_left_to_the_reference_executor
     )
     for one, want in pairs:
         np.testing.assert_allclose(one, want, rtol=1e-9)
+
+
+def test_the_sizes_of_nested_loops_are_found_in_time_that_grows_with_their_number(monkeypatch):
+    """Each loop asks for the sizes of its body for several sizes of what it carries, and so do those inside."""
+
+    def deep(s: Sketch) -> None:
+        with ExitStack() as loops:
+            for _ in range(7):
+                loops.enter_context(s.repeat("more"))
+            s.op("sin", s.op("gather", "h", chosen(s, "h", -0.4)), out="h")
+
+    calls, found = [], sizes._bounded
+    monkeypatch.setattr(sizes, "_bounded", lambda *what: (calls.append(1), found(*what))[1])
+    executable, _ = compiled(deep, 1, True, 1)
+
+    assert not plan_parts(executable.interpreter.block, CPU_TARGET).refused
+    assert len(calls) < 100
