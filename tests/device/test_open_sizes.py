@@ -14,6 +14,7 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import NATIVE, interpreter_of
 from core.runtime.run import Run
 from core.wire import read
+from tests.core.plan import test_nested_sizes as nested
 from tests.core.plan.test_sizes import PROGRAMS, block_of, masks, mined, sketch
 from tests.device.driver import EmulatedDriver
 from tests.device.emulator import EmulatedBackend, compiler
@@ -86,3 +87,15 @@ def test_a_result_of_an_open_size_has_its_length(shape):
         (found,) = native(Run(), x)
 
         same(found, np.argwhere(x))
+
+
+@pytest.mark.parametrize("write", nested.PROGRAMS, ids=lambda each: each.__name__)
+def test_loops_and_branches_with_open_sizes_equal_the_reference_executor(write):
+    """A loop is left to it where two open sizes meet, which this target cannot compare."""
+    executable, s = nested.compiled(write, 3, True, 1)
+    block, given = executable.interpreter.block, [np.asarray(s.values[v.name]) for v in executable.inputs]
+
+    assert write is not nested.recording or not plan_parts(block, DEVICE_TARGET).refused
+    found = native_interpreter(block, backend_of(EmulatedDriver(watches=True)))(Run(), *given)
+    for one, want in zip(found, interpreter_of(block)(Run(), *given), strict=True):
+        np.testing.assert_allclose(one, want, rtol=1e-9, atol=1e-12)
