@@ -507,7 +507,7 @@ class Chosen:
         self.add_loss(self.op("reduce_sum", self.op("cast", counted, dtype=self.dtype)))
 
     def narrow(self, h: str, c: int, counted: str) -> None:
-        """Fewer rows of h, and of the whole numbers beside it."""
+        """Choose some rows of h, and the same elements of `counted`."""
         column = self.op("reduce_sum", h, axes=[1])
         mask = self.op("greater_than", column, self.number(self.pick((-0.7, 0.1, 9.0))))
         at = self.op("reshape", self.op("nonzero", mask), shape=[-1])

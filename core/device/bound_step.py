@@ -144,7 +144,7 @@ class DeviceBoundStep:
         if self._tables and sets == 3 and not _waits(executable, region):
             self._updates = TableUpdates(driver, region.stream, [self._rows_of(turn) for turn in self._turns])
             for number, turn in enumerate(self._turns):
-                turn.updates = partial(self._update, number)
+                turn.updates = partial(_gather_and_update, turn.gathers, self._updates, number)
         self._turn = 0
         self._last = self._turns[0]
         self._out = self._last.outputs
@@ -264,14 +264,6 @@ class DeviceBoundStep:
     def _advance(self) -> None:
         self._turn = (self._turn + 1) % len(self._turns)
 
-    def _update(self, number: int, stream: Stream) -> None:
-        """What a step of the turn with this number leaves: its numbers of rows, and new rows in tables."""
-        gathers = self._turns[number].gathers
-        if gathers is not None:
-            gathers(stream)
-        if self._updates is not None:
-            self._updates.write(number, stream)
-
     def _begin(self, turn: _Turn, run: Run, seed: int, step: int, ahead: bool = False) -> DeviceRun:
         """Begin a step on the arrays of this turn, whose feeds were taken.
 
@@ -303,10 +295,8 @@ class DeviceBoundStep:
         if self._has_rows:  # only now their number is known
             known = [count.item() for count in turn.counts.values()]
             if known != turn.known:
-                turn.known, turn.outputs = (
-                    known,
-                    self._outputs(turn.results, dict(zip(turn.counts, known, strict=True))),
-                )
+                turn.known = known
+                turn.outputs = self._outputs(turn.results, dict(zip(turn.counts, known, strict=True)))
         self._last, self._out = turn, turn.outputs
 
     def _told(self, run: Run) -> Outputs:
@@ -419,6 +409,16 @@ class DeviceBoundStep:
         else:
             turn.given.put(each.number, self._region.readable(value))
             turn.follows = True
+
+
+def _gather_and_update(gathers: Behind | None, updates: TableUpdates, number: int, stream: Stream) -> None:
+    """Copy the numbers of rows of a step to the host, and write its new rows to the tables. number: of its turn.
+
+    A graph keeps this function. It refers to no step, so that nothing keeps a step behind its last reference.
+    """
+    if gathers is not None:
+        gathers(stream)
+    updates.write(number, stream)
 
 
 def bind_region(

@@ -45,7 +45,7 @@ MOST_GRAPHS = 4
 """Graphs of the same arrays at a time."""
 
 Behind = Callable[[Any], None]
-"""Gives launches behind a run to a stream, always the same ones."""
+"""``(stream)``: gives the stream launches that follow a run; each call gives the same ones."""
 
 WordCopier = Callable[[Any, int, int, bool], None]
 """``(stream, target, source, follows)``: copies the words of a run. follows: see `Stream.launch`."""

@@ -42,7 +42,7 @@ NEUTRAL = {"cumsum": 0.0, "cumprod": 1.0, "linear_scan": 0.0, "logcumsumexp": -m
 
 @rule("argsort", *NEUTRAL)
 def _along(low: Lowering, op: Op) -> None:
-    """What lies beyond the length changes no result before it, and is last in order."""
+    """Fill the positions beyond the length with a neutral value, or for `argsort` with one that sorts last."""
     x = op.inputs[0]
     own, type = low.sizes.get(x, {}), low.type(x)
     axis = op.attrs["axis"] % max(type.rank, 1)
@@ -68,7 +68,7 @@ def _last(type: TensorType, descending: bool) -> Any:
 
 @rule("is_last")
 def _is_last(low: Lowering, op: Op) -> None:
-    """Beyond the length there is a number that stands nowhere else."""
+    """Fill the positions beyond the length with a number that no index has."""
     x = op.inputs[0]
     set_sizes(low, op, [dict(low.sizes.get(x, {}))])
     run_known(low, under(low, op, {x: whole(low, x, np.iinfo(as_dtype(low.type(x).dtype)).min)}))
@@ -174,7 +174,7 @@ def _sizes_of_others(op: Op, given: Given, declared: Sequence[Type]) -> tuple[Te
 
 @rule("slice_into")
 def _slice_into(low: Lowering, op: Op) -> None:
-    """What lies beyond the length of x adds zeros to the first position."""
+    """Positions beyond the length of x add zeros to the first position."""
     x, like = op.inputs
     own, given, out = low.sizes.get(like, {}), low.sizes.get(x, {}), low.type(like)
     parts = cut(out.rank, **op.attrs)
@@ -224,7 +224,7 @@ def _sizes_of_padded(op: Op, given: Given, declared: Sequence[Type]) -> tuple[Te
 
 @rule("pad_constant")
 def _pad(low: Lowering, op: Op) -> None:
-    """Beyond the length there is border."""
+    """Fill the positions beyond the length with the value of the border."""
     x, of = op.inputs[0], Maker(low)
     own, pads = low.sizes.get(x, {}), list(op.attrs["paddings"])
     wanted = low.largest(op)
@@ -258,7 +258,7 @@ def _sizes_of_all(op: Op, given: Given, declared: Sequence[Type]) -> tuple[Tenso
 
 @rule("concat")
 def _concat(low: Lowering, op: Op) -> None:
-    """The parts with their largest sizes one after the other, and of these the positions within the lengths."""
+    """Copy the parts into one array by their largest sizes, then gather the positions within their lengths."""
     axis, of = op.attrs["axis"] % low.type(op.inputs[0]).rank, Maker(low)
     if not any(axis in low.sizes.get(n, {}) for n in op.inputs):
         parts_of_known(low, op)

@@ -62,7 +62,7 @@ def hoist_products(loop: Loop, own: Collection[Root], terms: int) -> Loop:
             operands = [each.a]
         else:
             continue
-        # an operand that another product has too is kept once, for as many trips
+        # products that share an operand keep it in one memory, so they join equally many trips
         others = {taken[v.root] for v in operands if v.root in taken}
         trips = min(others) if others else _trips(operands[0].shape[0], terms, loop.length)
         if (

@@ -233,9 +233,9 @@ def _with_known(low: Lowering, op: Op, sizes: Axes) -> Axes:
 
 
 def _agreeing(low: Lowering, op: Op) -> Op:
-    """`op` on operands of which no open size meets a known one, or one with another largest value.
+    """Return `op` on operands whose sizes along each axis have one largest value, or are all known.
 
-    In the runs that the code covers such sizes are equal, so that the smaller one suffices; it compares them.
+    The code covers runs in which these sizes are equal, so the smallest of their largest values suffices.
     """
     names = [n for n in op.inputs if n != HOLE]
     for axis in range(-max(low.type(n).rank for n in names), 0):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from contextlib import closing
 
 import numpy as np
@@ -230,3 +232,21 @@ def test_each_step_whose_feeds_lie_on_the_gpu_runs_behind_the_work_that_made_the
     for one, want in zip(found, wanted, strict=True):
         same(one, want)
     assert "".join(each[0] for each in events) == "w" + "wb" * 4
+
+
+def test_a_step_frees_its_memory_with_the_last_reference_to_it(driver):
+    executable, held, feeds = training(driver, False, "adagrad")
+    on_gpu = {name: driver.xp.asarray(value) for name, value in held.items()}
+    gc.disable()
+    try:
+        bound = bind_device_step(executable, dict(on_gpu))
+        assert bound.put_tables(on_gpu)
+        assert bound.takes(feeds())
+        for _ in bound.steps((Run(driver.xp) for _ in range(5)), 7, 0):
+            pass
+        gone = weakref.ref(bound)
+        del bound
+
+        assert gone() is None
+    finally:
+        gc.enable()

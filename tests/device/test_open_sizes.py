@@ -91,7 +91,7 @@ def test_a_result_of_an_open_size_has_its_length(shape):
 
 @pytest.mark.parametrize("write", nested.PROGRAMS, ids=lambda each: each.__name__)
 def test_loops_and_branches_with_open_sizes_equal_the_reference_executor(write):
-    """A loop is left to it where two open sizes meet, which this target cannot compare."""
+    """The reference executor runs a loop in which two open sizes meet: this target cannot compare them."""
     executable, s = nested.compiled(write, 3, True, 1)
     block, given = executable.interpreter.block, [np.asarray(s.values[v.name]) for v in executable.inputs]
 
