@@ -40,6 +40,7 @@ From ops to instructions:
     ranges        positions that grow evenly: a gather at them is a view
     sizes, sized  arrays whose size only the run tells, in memory for the largest or the expected size
     unbounded     lowerings of ops whose results have sizes without a largest value
+    meeting_sizes open sizes that meet in one op
     along_open    lowerings of ops along an axis whose size only the run tells: running results, sorts, slices, joins
     nested_sizes  largest sizes of arrays that loops and branches carry, record and return
     array_memory  tensor arrays that grow: memory, copies, records

@@ -18,14 +18,13 @@ from core.plan.entries import Entry, Uniform, positions
 from core.plan.halves import narrowed, widened
 from core.plan.indexing import flat, slabs
 from core.plan.lowering import Lowering
+from core.plan.meeting_sizes import first_of, same_size
 from core.plan.sized import (
     along_known,
     clear_integers,
-    first_of,
     masked,
     parts_of_known,
     rule,
-    same_size,
     set_sizes,
     sliced_known,
     under,

@@ -24,6 +24,7 @@ from core.plan.entries import Entry, positions
 from core.plan.geometry import Selection, Tail
 from core.plan.halves import narrowed, wide, widened
 from core.plan.lowering import LOWERINGS, Lowering
+from core.plan.meeting_sizes import Axes, agreeing, broadcast, known_size, matched, same_size, sizes_of, with_known
 from core.plan.plan import NOT_COVERED
 from core.plan.ragged import running_total
 from core.plan.reduce import KINDS, reduced
@@ -35,7 +36,6 @@ __all__ = [
     "adopt",
     "along_known",
     "clear_integers",
-    "first_of",
     "is_sized",
     "lower_sized",
     "masked",
@@ -44,16 +44,12 @@ __all__ = [
     "parts_of_known",
     "rule",
     "run",
-    "same_size",
     "selected",
     "set_sizes",
     "sliced_known",
     "under",
     "whole",
 ]
-
-Axes = dict[int, Size]
-"""The open sizes of an array, by axis."""
 
 
 def is_sized(low: Lowering, op: Op) -> bool:
@@ -193,125 +189,11 @@ def lower_sized(low: Lowering, op: Op) -> None:
         raise Unsupported(f"{op.type} of sizes that only the run tells has no machine code")
 
 
-def _of(low: Lowering, name: str) -> Axes:
-    return low.sizes.get(name, {})
-
-
 def _elementwise(low: Lowering, op: Op) -> None:
-    op = _agreeing(low, op)
-    sizes = _with_known(low, op, _broadcast(low, [n for n in op.inputs if n != HOLE]))
+    op = agreeing(low, op)
+    sizes = with_known(low, op, broadcast(low, [n for n in op.inputs if n != HOLE]))
     set_sizes(low, op, [sizes])
     run(low, op, sizes.get(0))
-
-
-def same_size(low: Lowering, a: Size | None, b: Size | None) -> bool:
-    """Whether two sizes are equal in every run that the code covers.
-
-    If both have one largest value, the code covers only such runs: it compares them.
-    """
-    if a is b:
-        return True
-    if a is None or b is None or a.bound != b.bound or not low.target.expects:
-        return False
-    if frozenset((a, b)) not in low.compared:
-        low.compared.add(frozenset((a, b)))
-        of = Maker(low)
-        message = "sizes that differ"
-        of.check(of("equal", a.length, b.length), NOT_COVERED, message, low.location)
-    return True
-
-
-def _with_known(low: Lowering, op: Op, sizes: Axes) -> Axes:
-    """The sizes of the result of `op` with those that are known, though the program does not say so."""
-    declared, types = low.types[op.outputs[0]], low.largest(op)
-    assert isinstance(declared, TensorType)
-    missing = [axis for axis, n in enumerate(declared.shape) if n == -1 and axis not in sizes]
-    if not missing or types is None:
-        return sizes
-    numbers = {axis: types[0].shape[axis] for axis in missing}
-    return sizes | {axis: Size(n, low.dense(Maker(low).number(n, "int64"))) for axis, n in numbers.items()}
-
-
-def _agreeing(low: Lowering, op: Op) -> Op:
-    """Return `op` on operands whose sizes along each axis have one largest value, or are all known.
-
-    The code covers runs in which these sizes are equal, so the smallest of their largest values suffices.
-    """
-    names = [n for n in op.inputs if n != HOLE]
-    for axis in range(-max(low.type(n).rank for n in names), 0):
-        met = {n: low.type(n).shape[axis] for n in names if -axis <= low.type(n).rank}
-        opened = [n for n in met if axis + low.type(n).rank in _of(low, n)]
-        fewest = min((size for n, size in met.items() if n in opened or size != 1), default=1)
-        larger = [n for n in opened if met[n] > fewest]
-        known = [n for n in met if n not in opened and met[n] == fewest != 1]
-        if not larger and not (opened and known):
-            continue
-        if not low.target.expects or any(n not in opened and size not in (1, fewest) for n, size in met.items()):
-            raise Unsupported("sizes that only the run can compare")
-        for name in dict.fromkeys(opened if known else larger):
-            parts = first_of(low, name, axis + low.type(name).rank, fewest, bool(known))
-            op = replace(op, inputs=tuple(parts if n == name else n for n in op.inputs))
-        names = [n for n in op.inputs if n != HOLE]
-    return op
-
-
-def _matched(low: Lowering, one: tuple[str, int], other: tuple[str, int]) -> tuple[str, str]:
-    """Two variables, each with an axis, as ones of which the axes have one size in each run that the code covers."""
-    names, sizes = [name for name, _ in (one, other)], [_of(low, name).get(axis) for name, axis in (one, other)]
-    if sizes[0] is sizes[1]:
-        return names[0], names[1]
-    most = [low.type(name).shape[axis] for name, axis in (one, other)]
-    known = [most[i] for i in (0, 1) if sizes[i] is None]
-    fewest = known[0] if known else min(most)
-    if not low.target.expects or fewest > min(most):
-        raise Unsupported("sizes that only the run can compare")
-    for i, (name, axis) in enumerate((one, other)):
-        if sizes[i] is not None and (known or most[i] > fewest):
-            names[i] = first_of(low, name, axis, fewest, bool(known))
-    (_, i), (_, j) = one, other
-    if not known and not same_size(low, _of(low, names[0])[i], _of(low, names[1])[j]):
-        raise Unsupported("sizes that only the run can compare")
-    return names[0], names[1]
-
-
-def first_of(low: Lowering, name: str, axis: int, size: int, known: bool) -> str:
-    """A variable for the first `size` elements of another one along an open axis.
-
-    known: whether the code covers only runs in which it has exactly as many; else the caller compares the sizes.
-    """
-    found, of, own, type = f"{name}@{axis}:{size}", Maker(low), dict(_of(low, name)), low.type(name)
-    if known:
-        fits = of("equal", own.pop(axis).length, of.number(size, "int64"))
-        of.check(fits, NOT_COVERED, "sizes that differ", low.location)
-    else:
-        own[axis] = Size(size, own[axis].length)
-    shape = (*type.shape[:axis], size, *type.shape[axis + 1 :])
-    low.types[found], low.sizes[found] = TensorType(shape, type.dtype), own
-    low.define(found, replace(low.stored(low.entry(name)), shape=shape))
-    return found
-
-
-def _broadcast(low: Lowering, names: Sequence[str]) -> Axes:
-    """The open sizes of an elementwise result. Raises Unsupported if the code cannot cover that operands fit."""
-    rank = max(low.type(n).rank for n in names)
-    found: Axes = {}
-    for axis in range(-rank, 0):
-        sizes: list[Size] = []
-        known = set()
-        for n in names:
-            shape = low.type(n).shape
-            if -axis > len(shape):
-                continue
-            own = _of(low, n).get(axis + len(shape))
-            if own is not None:
-                sizes.append(own)
-            elif shape[axis] != 1:
-                known.add(shape[axis])
-        if (sizes and known) or not all(same_size(low, sizes[0], each) for each in sizes):
-            raise Unsupported("sizes that only the run can compare")
-        if sizes:
-            found[axis + rank] = sizes[0]
-    return found
 
 
 @rule(
@@ -320,20 +202,20 @@ def _broadcast(low: Lowering, names: Sequence[str]) -> Axes:
 def _alike(low: Lowering, op: Op) -> None:
     """Results like the operand in the same place, or like the first one."""
     each = op.inputs if op.type == "barrier" else op.inputs[:1]
-    if op.type.endswith("random_like") and set(_of(low, op.inputs[0])) - {0}:
+    if op.type.endswith("random_like") and set(sizes_of(low, op.inputs[0])) - {0}:
         raise Unsupported("random numbers are counted along known sizes")
-    set_sizes(low, op, [dict(_of(low, n)) for n in each])
+    set_sizes(low, op, [dict(sizes_of(low, n)) for n in each])
     run(low, op)
 
 
 @rule("expand_as")
 def _expand_as(low: Lowering, op: Op) -> None:
-    op = _agreeing(low, op)
+    op = agreeing(low, op)
     x, like = op.inputs
-    own = _with_known(low, op, dict(_of(low, like)))
+    own = with_known(low, op, dict(sizes_of(low, like)))
     extra = low.type(like).rank - low.type(x).rank
     for axis, n in enumerate(low.type(x).shape):
-        if n != 1 and not same_size(low, _of(low, x).get(axis), _of(low, like).get(axis + extra)):
+        if n != 1 and not same_size(low, sizes_of(low, x).get(axis), sizes_of(low, like).get(axis + extra)):
             raise Unsupported("sizes that only the run can compare")
     set_sizes(low, op, [dict(own)])
     low.define(op.outputs[0], expanded(low.entry(x), low.type(like).shape))
@@ -341,8 +223,8 @@ def _expand_as(low: Lowering, op: Op) -> None:
 
 @rule("sum_to", "sum_to_like")
 def _sum_to(low: Lowering, op: Op) -> None:
-    op = _agreeing(low, op) if op.type == "sum_to_like" else op
-    x, own = op.inputs[0], _of(low, op.inputs[0])
+    op = agreeing(low, op) if op.type == "sum_to_like" else op
+    x, own = op.inputs[0], sizes_of(low, op.inputs[0])
     shape = low.type(op.inputs[1]).shape if op.type == "sum_to_like" else op.attrs["shape"]
     extra = low.type(x).rank - len(shape)
     rows = not extra and own.keys() == {0} and shape[1:] == low.type(x).shape[1:]
@@ -353,7 +235,7 @@ def _sum_to(low: Lowering, op: Op) -> None:
     gone = set(range(extra))
     for axis, n in enumerate(shape):
         size = own.get(axis + extra)
-        like = _of(low, op.inputs[1]).get(axis) if op.type == "sum_to_like" else None
+        like = sizes_of(low, op.inputs[1]).get(axis) if op.type == "sum_to_like" else None
         if size is None and like is None:
             continue
         if size is not None and n == 1 and like is None:
@@ -369,7 +251,7 @@ def _sum_to(low: Lowering, op: Op) -> None:
     for axis, n in enumerate(declared.shape):
         if n == -1 and axis not in kept and axis + extra not in own:  # known, though the program does not say so
             number = low.type(x).shape[axis + extra]
-            kept[axis] = Size(number, low.dense(Maker(low).number(number, "int64")))
+            kept[axis] = known_size(low, number)
     set_sizes(low, op, [kept])
     run(low, under(low, op, {x: whole(low, x, 0, frozenset(gone))}) if own.keys() & gone else op)
 
@@ -391,7 +273,7 @@ NEUTRAL = {"sum": 0, "prod": 1, "and": True, "or": False}
 @rule("reduce_sum", "reduce_prod", "reduce_all", "reduce_any", "reduce_max", "reduce_min", "reduce_mean")
 def _reduce(low: Lowering, op: Op) -> None:
     x = op.inputs[0]
-    own, type = _of(low, x), low.type(x)
+    own, type = sizes_of(low, x), low.type(x)
     axes = op.attrs["axes"]
     over = frozenset(range(type.rank) if axes is None else (a % type.rank for a in axes))
     keep = op.attrs["keepdims"]
@@ -436,7 +318,7 @@ def _reduce(low: Lowering, op: Op) -> None:
 
 def _count(low: Lowering, x: str, over: frozenset[int]) -> Entry:
     """The number of elements of a variable over some axes, an int64 scalar."""
-    of, own = Maker(low), _of(low, x)
+    of, own = Maker(low), sizes_of(low, x)
     known = math.prod(n for i, n in enumerate(low.type(x).shape) if i in over and i not in own)
     total: Entry = of.number(known, "int64")
     for axis in sorted(over & own.keys()):
@@ -469,7 +351,7 @@ def _size(low: Lowering, op: Op) -> None:
 def _reshape(low: Lowering, op: Op) -> None:
     """The first axis alone may be open. Rows may be split or joined if that needs no division of the length."""
     x = op.inputs[0]
-    own = _of(low, x)
+    own = sizes_of(low, x)
     declared = low.block.types[op.outputs[0]]
     assert isinstance(declared, TensorType)
     if declared.is_static and len(own) == 1 and op.type in ("reshape", "reshape_as"):
@@ -482,7 +364,7 @@ def _reshape(low: Lowering, op: Op) -> None:
         raise Unsupported("a known size that is declared open")
     size, row = own[0], math.prod(low.type(x).shape[1:])
     if op.type == "reshape_as":
-        like = _of(low, op.inputs[1])
+        like = sizes_of(low, op.inputs[1])
         if like.keys() != {0}:
             raise Unsupported("another size than the first one is known only when it runs")
         rest = math.prod(low.type(op.inputs[1]).shape[1:])
@@ -538,7 +420,7 @@ def _equal(low: Lowering, a: Size, b: Size) -> bool:
 
 @rule("transpose")
 def _transpose(low: Lowering, op: Op) -> None:
-    own, rank, axes = _of(low, op.inputs[0]), low.type(op.inputs[0]).rank, op.attrs["axes"]
+    own, rank, axes = sizes_of(low, op.inputs[0]), low.type(op.inputs[0]).rank, op.attrs["axes"]
     order = tuple(reversed(range(rank))) if axes is None else tuple(a % rank for a in axes)
     set_sizes(low, op, [{order.index(i): s for i, s in own.items()}])
     run(low, op)
@@ -546,10 +428,10 @@ def _transpose(low: Lowering, op: Op) -> None:
 
 def sliced_known(low: Lowering, op: Op) -> None:
     """Slices of known sizes."""
-    own = _of(low, op.inputs[0])
+    own = sizes_of(low, op.inputs[0])
     shape = low.type(op.inputs[0]).shape
     touched = {axis for axis, part in cut(len(shape), **op.attrs) if axis in own}
-    if touched or (op.type == "slice_into" and own != _of(low, op.inputs[1])):
+    if touched or (op.type == "slice_into" and own != sizes_of(low, op.inputs[1])):
         raise Unsupported("a slice of an axis whose size only the run tells")
     set_sizes(low, op, [dict(own)])
     run(low, op)
@@ -558,7 +440,7 @@ def sliced_known(low: Lowering, op: Op) -> None:
 @rule("unstack")
 def parts_of_known(low: Lowering, op: Op) -> None:
     """Parts along an axis of known size."""
-    given = [_of(low, n) for n in op.inputs]
+    given = [sizes_of(low, n) for n in op.inputs]
     if op.type == "pad_constant":
         pads = op.attrs["paddings"]
         axes = {i for i in range(len(pads) // 2) if any(pads[2 * i : 2 * i + 2])}
@@ -577,10 +459,10 @@ def parts_of_known(low: Lowering, op: Op) -> None:
 @rule("argmax", "argmin", "one_hot", "running_argmax")
 def along_known(low: Lowering, op: Op) -> None:
     """Ops along an axis of known size."""
-    own = _of(low, op.inputs[0])
+    own = sizes_of(low, op.inputs[0])
     declared, rank = low.block.types[op.outputs[0]], low.type(op.inputs[0]).rank
     assert isinstance(declared, TensorType)
-    if any(_of(low, n) != own for n in op.inputs):
+    if any(sizes_of(low, n) != own for n in op.inputs):
         raise Unsupported("sizes that only the run can compare")
     if op.type == "one_hot":
         set_sizes(low, op, [dict(own)])
@@ -601,18 +483,18 @@ def _matmul(low: Lowering, op: Op) -> None:
     """Matrices. Both operands are zero beyond the length of a sum."""
     x, y = op.inputs
     a, b = low.type(x), low.type(y)
-    if b.rank != 2 or a.rank < 2 or (a.rank > 2 and (op.attrs["transpose_x"] or _of(low, y))):
+    if b.rank != 2 or a.rank < 2 or (a.rank > 2 and (op.attrs["transpose_x"] or sizes_of(low, y))):
         raise Unsupported("a product of arrays whose sizes only the run tells")
     terms, row = (a.rank - 2, a.rank - 1) if op.attrs["transpose_x"] else (a.rank - 1, a.rank - 2)
     others, column = (1, 0) if op.attrs["transpose_y"] else (0, 1)
-    summed = _of(low, x).get(terms)
-    if not same_size(low, summed, _of(low, y).get(others)):
+    summed = sizes_of(low, x).get(terms)
+    if not same_size(low, summed, sizes_of(low, y).get(others)):
         raise Unsupported("sizes that only the run can compare")
-    own = {i: s for i, s in _of(low, x).items() if i < a.rank - 2}
-    if row in _of(low, x):
-        own[a.rank - 2] = _of(low, x)[row]
-    if column in _of(low, y):
-        own[a.rank - 1] = _of(low, y)[column]
+    own = {i: s for i, s in sizes_of(low, x).items() if i < a.rank - 2}
+    if row in sizes_of(low, x):
+        own[a.rank - 2] = sizes_of(low, x)[row]
+    if column in sizes_of(low, y):
+        own[a.rank - 1] = sizes_of(low, y)[column]
     set_sizes(low, op, [own])
     matrices = a.rank == 2 and not is_half(a)
     if summed is not None:
@@ -661,7 +543,7 @@ def _nonzero(low: Lowering, op: Op) -> None:
     type = low.type(x)
     entry = low.entry(x)
     flags = entry if entry.dtype == "bool" else of("not_equal", entry, of.number(0, entry.dtype))
-    flags = low.dense(masked(low, flags, _of(low, x), False))
+    flags = low.dense(masked(low, flags, sizes_of(low, x), False))
     size = new_size(low, in_blocks(math.prod(type.shape)))
     set_sizes(low, op, [{0: size}])
     out = low.allocate(low.type(op.outputs[0]).shape, "int64", op.outputs[0])
@@ -688,7 +570,7 @@ def _from_front(low: Lowering, op: Op, index: Entry, own: Axes, size: Size) -> E
 @rule("gather", "index_select")
 def _gather(low: Lowering, op: Op) -> None:
     x, index = op.inputs
-    own, at, axis = _of(low, x), _of(low, index), op.attrs["axis"] % low.type(x).rank
+    own, at, axis = sizes_of(low, x), sizes_of(low, index), op.attrs["axis"] % low.type(x).rank
     rank = low.type(index).rank if op.type == "gather" else 1
     sizes = {i + (rank - 1) * (i > axis): s for i, s in own.items() if i != axis}
     sizes |= {axis + i: s for i, s in at.items()}
@@ -714,7 +596,7 @@ def _picks(low: Lowering, source: str, index: str) -> bool:
     if maker is None or flat is None or maker.type != "positions_along" or flat.type not in ("reshape", "merge_axes"):
         return False
     x = maker.inputs[1]
-    return bool(maker.attrs["axis"] % low.type(x).rank not in _of(low, x))
+    return bool(maker.attrs["axis"] % low.type(x).rank not in sizes_of(low, x))
 
 
 @rule("scatter_add_like")
@@ -722,17 +604,17 @@ def _scatter(low: Lowering, op: Op) -> None:
     x, index, like = op.inputs
     axis = op.attrs["axis"] % low.type(like).rank
     for i in range(low.type(index).rank):
-        x, index = _matched(low, (x, axis + i), (index, i))
+        x, index = matched(low, (x, axis + i), (index, i))
     if (x, index) != op.inputs[:2]:
         op = replace(op, inputs=(x, index, like))
-    own, at = _of(low, like), _of(low, index)
+    own, at = sizes_of(low, like), sizes_of(low, index)
     set_sizes(low, op, [dict(own)])
     if _picks(low, like, index):
         run(low, op)
         return
     if own.keys() - {axis}:
         raise Unsupported("a sum into rows whose sizes only the run tells")
-    entries = {x: whole(low, x)} if _of(low, x) else {}
+    entries = {x: whole(low, x)} if sizes_of(low, x) else {}
     if axis in own:
         entries[index] = _from_front(low, op, low.entry(index), at, own[axis])
     op = under(low, op, entries)
@@ -745,10 +627,10 @@ def _scatter(low: Lowering, op: Op) -> None:
 def _class_index(low: Lowering, op: Op) -> None:
     label, x = op.inputs
     axis = op.attrs["axis"] % low.type(x).rank
-    if axis in _of(low, x):
+    if axis in sizes_of(low, x):
         raise Unsupported("classes whose number only the run tells")
-    sizes = dict(_of(low, x))
-    given = _of(low, label)
+    sizes = dict(sizes_of(low, x))
+    given = sizes_of(low, label)
     shift = low.type(label).rank < low.type(x).rank
     if {i + (shift and i >= axis): s for i, s in given.items()} != sizes:
         raise Unsupported("sizes that only the run can compare")
@@ -760,7 +642,7 @@ def _class_index(low: Lowering, op: Op) -> None:
 def _positions_along(low: Lowering, op: Op) -> None:
     """Only the first axis may be open: the number of rows does not matter, unless the positions are those of rows."""
     index, x = op.inputs
-    rank, own, at = low.type(x).rank, _of(low, x), _of(low, index)
+    rank, own, at = low.type(x).rank, sizes_of(low, x), sizes_of(low, index)
     axis = op.attrs["axis"] % rank
     if (own.keys() | at.keys()) - {0} or (axis and own != at):
         raise Unsupported("positions along sizes that only the run tells")
@@ -777,19 +659,19 @@ def _positions_along(low: Lowering, op: Op) -> None:
 @rule("wrapped_index", "label_rows", "is_padding", "positions_nd")
 def _positions(low: Lowering, op: Op) -> None:
     index, x = op.inputs
-    if 0 in _of(low, x) or (op.type == "positions_nd" and _of(low, x)):
+    if 0 in sizes_of(low, x) or (op.type == "positions_nd" and sizes_of(low, x)):
         raise Unsupported("positions in rows whose number only the run tells")
     rank = low.type(op.inputs[0]).rank - (op.type == "positions_nd")
-    set_sizes(low, op, [{axis: size for axis, size in _of(low, index).items() if axis < rank}])
+    set_sizes(low, op, [{axis: size for axis, size in sizes_of(low, index).items() if axis < rank}])
     run(low, op)
 
 
 @rule("segment_sum")
 def _segments(low: Lowering, op: Op) -> None:
     x, ids = op.inputs[:2]
-    if len(op.inputs) > 2 and any(_of(low, n) for n in op.inputs[2:]):
+    if len(op.inputs) > 2 and any(sizes_of(low, n) for n in op.inputs[2:]):
         raise Unsupported("segments whose number only the run tells")
-    if _of(low, x) != _of(low, ids):
+    if sizes_of(low, x) != sizes_of(low, ids):
         raise Unsupported("sizes that only the run can compare")
     set_sizes(low, op, [{}])
     run(low, under(low, op, {x: whole(low, x)}))
@@ -797,7 +679,7 @@ def _segments(low: Lowering, op: Op) -> None:
 
 @rule("check_finite")
 def _check_finite(low: Lowering, op: Op) -> None:
-    set_sizes(low, op, [dict(_of(low, op.inputs[0]))])
+    set_sizes(low, op, [dict(sizes_of(low, op.inputs[0]))])
     run(low, under(low, op, {op.inputs[0]: whole(low, op.inputs[0])}))
 
 
@@ -809,7 +691,7 @@ def _chosen(low: Lowering, op: Op, mask: str, value: bool) -> tuple[View, Size]:
     key = (mask, value)
     if key not in low.selections:
         entry = low.entry(mask)
-        flags = masked(low, entry if value else Maker(low)("logical_not", entry), _of(low, mask), False)
+        flags = masked(low, entry if value else Maker(low)("logical_not", entry), sizes_of(low, mask), False)
         at, size = selected(low, op, flags)
         low.selections[key] = at, size
     return low.selections[key]
@@ -837,7 +719,7 @@ def _rows_at(low: Lowering, op: Op, x: View, at: View, out: View, size: Size | N
 @rule("split_by_mask")
 def _split_by_mask(low: Lowering, op: Op) -> None:
     x, mask = op.inputs
-    if _of(low, x) != _of(low, mask) or _of(low, x).keys() - {0}:
+    if sizes_of(low, x) != sizes_of(low, mask) or sizes_of(low, x).keys() - {0}:
         raise Unsupported("sizes that only the run can compare")
     rows = low.dense(low.entry(x))
     parts = [_chosen(low, op, mask, value) for value in (True, False)]
@@ -854,8 +736,8 @@ def _merge_by_mask(low: Lowering, op: Op) -> None:
     """The rows of both parts at their places, and a choice between them."""
     mask, yes, no = op.inputs
     of = Maker(low)
-    own = _of(low, mask)
-    if any(_of(low, n).keys() - {0} for n in (yes, no)) or low.type(yes).shape[1:] != low.type(no).shape[1:]:
+    own = sizes_of(low, mask)
+    if any(sizes_of(low, n).keys() - {0} for n in (yes, no)) or low.type(yes).shape[1:] != low.type(no).shape[1:]:
         raise Unsupported("sizes that only the run can compare")
     set_sizes(low, op, [dict(own)])
     flags = low.entry(mask)
@@ -864,7 +746,7 @@ def _merge_by_mask(low: Lowering, op: Op) -> None:
     for name, part in ((yes, flags), (no, of("logical_not", flags))):
         ones = of.cast(masked(low, part, own, False), "int64")
         count = reshaped(low, of.reduce("sum", ones, frozenset({0})), ())
-        size = _of(low, name).get(0)
+        size = sizes_of(low, name).get(0)
         length: Entry = size.length if size is not None else of.number(low.type(name).shape[0], "int64")
         message = "the rows are not as many as the mask asks for"
         of.check(of("equal", count, length), "shape_mismatch", message, op.location)

@@ -8,12 +8,12 @@ from dataclasses import replace
 from core.ir import Op, StackType, TensorType, Type
 from core.plan.array_memory import RECORD_BYTES, element_type, kept, moved
 from core.plan.array_runs import kept_runs
-from core.plan.compose import Maker
 from core.plan.data import Root, Stack, View, bytes_of, contiguous
 from core.plan.entries import Pattern, Uniform
 from core.plan.flow import Elements, Growing, Pending, Recording, Source, Span
 from core.plan.growing import ArrayOp
 from core.plan.lowering import Division, Lowering, lowers
+from core.plan.meeting_sizes import known_size
 from core.plan.sizes import Size, element_of_all, is_open
 from core.plan.unsupported import Unsupported
 
@@ -161,7 +161,7 @@ def record(
 
 def _record_open(low: Lowering, inner: Lowering, name: str, length: int | None) -> tuple[Recording, Root]:
     """The stack of an array of open sizes, whose slots have the largest ones."""
-    type, own, of = inner.type(name), inner.sizes.get(name, {}), Maker(inner)
+    type, own = inner.type(name), inner.sizes.get(name, {})
     nbytes = bytes_of(type.shape, type.dtype)
     if nbytes > MOST_SLOT:
         raise Unsupported(f"records of {nbytes} bytes, of which a trip may need few")
@@ -172,8 +172,8 @@ def _record_open(low: Lowering, inner: Lowering, name: str, length: int | None) 
         if n != -1:
             continue
         size = own.get(axis)
-        if size is None:  # known, though the program does not say so
-            size = Size(type.shape[axis], inner.dense(of.number(type.shape[axis], "int64")))
+        if size is None:
+            size = known_size(inner, type.shape[axis])
         if size not in inner.sizes_kept:
             root = Root(LENGTH_BYTES, "element", "length")
             inner.write(size.length, View(root, "int64", (), ()))

@@ -14,11 +14,12 @@ from core.plan.compose import Maker
 from core.plan.data import View
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.lowering import Lowering, lowers
+from core.plan.meeting_sizes import Axes
 from core.plan.ordered import order_of
 from core.plan.plan import OUTGROWN
 from core.plan.ragged import before_the_end, ends_of_all, rows_of_padded, spread, taken
 from core.plan.shapes import expanded, reshaped
-from core.plan.sized import Axes, clear_integers, masked, of_known_sizes, rule, set_sizes
+from core.plan.sized import clear_integers, masked, of_known_sizes, rule, set_sizes
 from core.plan.sizes import Given, Size, bounds, in_blocks, tensor
 from core.plan.unsupported import Unsupported
 
