@@ -515,6 +515,90 @@ class Chosen:
         self.op("sin", self.op("matmul", kept, self.weight(c, c)), out=h)
         self.op("gather", counted, at, out=counted)
 
+    def do_sections(self, g: Group) -> None:
+        """An array of sections of rows, as many rows each as there are of a label; a loop changes some of them."""
+        if self.depth > 1:
+            return
+        x, c = self.value(g)
+        hot = self.op("one_hot", g.labels[0], depth=SEGMENTS, dtype="int64")
+        counts = self.op("reduce_sum", hot, axes=[0])
+        self.sketch.count += 1
+        array, i = f"sections{self.sketch.count}", f"at{self.sketch.count}"
+        within = [self.op("sin", x)] if self.draw.random() < 0.5 else []
+        self.op("array_cut", x, counts, *within, out=array)
+        how = self.pick(("none", "change", "change", "collect", "grow", "split"))
+        if how in ("change", "collect", "grow"):
+            made = f"{array}_made"
+            if how == "grow":
+                self.op("create_array", shape=[-1, c], dtype=self.dtype, out=made)
+            else:
+                self.op("assign", array, out=made)
+            source = made if how == "change" else array
+            self.sketch.const(0, dtype="int64", out=i)
+            trips = SEGMENTS if how == "grow" else self.pick((1, SEGMENTS))
+            self.depth += 1
+            with self.sketch.repeat(trips):
+                if self.draw.random() < 0.3:
+                    sides = []
+                    for _ in range(2):
+                        with self.sketch.block() as side:
+                            self.section(g, source, i, made, c)
+                        sides.append(side)
+                    attrs = {"true_block": sides[0], "false_block": sides[1]}
+                    self.sketch.raw({"type": "if_else", "inputs": {"condition": [self.yes]}, "attrs": attrs})
+                else:
+                    self.section(g, source, i, made, c)
+                self.op("increment", i, out=i, step=1)
+            self.depth -= 1
+            array = made
+        elif how == "split":
+            self.op("array_split_as", self.op("sin", x), array, out=f"{array}_like")
+            array = f"{array}_like"
+        if self.draw.random() < 0.3:
+            one = self.op("array_read", array, self.sketch.const(self.pick((0, 2)), dtype="int64"))
+            self.add_loss(self.op("reduce_sum", self.op("square", one)))
+        if self.draw.random() < 0.7:
+            rows = self.op("array_paste", array, self.with_columns(g, c))
+        else:
+            empty = self.op("fill_constant", shape=[0, c], value=0.0, dtype=self.dtype)
+            rows = self.op("array_concat", array, *self.pick(([], [empty])))
+            self.add_loss(self.op("reduce_mean", self.op("sin", rows)))
+            return
+        self.keep(g, rows, c)
+
+    def section(self, g: Group, source: str, i: str, made: str, c: int) -> None:
+        """Read a section, compute with its rows, and write as many rows."""
+        inner = Group(g)
+        inner.values = [(self.op("array_read", source, i), c)]
+        for _ in range(self.draw.randint(0, 2)):
+            getattr(self, f"do_{self.pick(ALONE)}")(inner)
+        if self.draw.random() < 0.3:
+            self.add_loss(self.op("reduce_sum", self.op("sin", self.value(inner)[0])))
+        self.op("array_write", self.op("tanh", self.with_columns(inner, c)), i, made, out=made)
+
+    def do_steps(self, g: Group) -> None:
+        """A recurrent network over sequences of different lengths: the longest ones are the first rows."""
+        if self.depth or g.outer is not None:
+            return
+        x, c = self.value(g)
+        d = self.pick(WIDTHS)
+        self.sketch.count += 1
+        steps, t, h, made = (f"{n}{self.sketch.count}" for n in ("steps", "t", "h", "made"))
+        self.op("sequence_to_array", x, self.lengths, out=steps)
+        self.sketch.const(0.1, [3, d], dtype=self.dtype, out=h)
+        self.sketch.const(0, dtype="int64", out=t)
+        self.op("create_array", shape=[-1, d], dtype=self.dtype, out=made)
+        longest = self.op("array_length", steps)
+        with self.sketch.repeat(longest):
+            self.op("shrink_rnn_memory", h, self.lengths, t, out=h)
+            row = self.op("matmul", self.op("array_read", steps, t), self.weight(c, d))
+            self.op("tanh", self.op("add", self.op("matmul", h, self.weight(d, d)), row), out=h)
+            self.op("array_write", h, t, made, out=made)
+            if self.draw.random() < 0.3:
+                self.add_loss(self.op("reduce_mean", self.op("square", h)))
+            self.op("increment", t, out=t, step=1)
+        self.keep(g, self.op("array_to_sequence", made, self.lengths, x), d)
+
     def do_function(self, g: Group) -> None:
         """A function of rows of any number."""
         x, c = self.value(g)

@@ -52,13 +52,15 @@ def record_bytes(plan: Plan, trips: int) -> int:
     arrays: dict[Stack, int] = {}  # memory of a tensor array -> the number of times that it is kept
     longest = writes = 0
     sources: list[Source] = []
-    for work, times in _array_work(plan.body, trips):
+    works = list(_array_work(plan.body, trips))
+    of_sizes = {sizes.stack for work, _ in works if work.target is not None for _, _, sizes in work.target.sizes}
+    for work, times in works:
         if work.target is not None:
             arrays.setdefault(work.target.stack, 1)
         if isinstance(work, KeepArray):
             arrays[work.recording.stack] = times
-        elif isinstance(work, ArrayOp) and work.kind == "put":
-            writes += times
+        elif isinstance(work, ArrayOp) and work.kind == "put" and work.target.stack not in of_sizes:  # type: ignore[union-attr]
+            writes += times  # the size of an element is written beside it, and is no further element
         sources += work.sources
     for source in sources:
         kept = isinstance(source, Recording) and source.stack in arrays

@@ -23,13 +23,25 @@ from core.codegen.array_parts import (
     slot_of,
     target_of,
 )
+from core.codegen.array_rows import count_rows, cut_rows, join_rows
 from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.runs import compare_runs, flatten, make_runs
 from core.codegen.stack_memory import made_room
 from core.codegen.step_writer import StepWriter
 from core.plan.data import bytes_of
-from core.plan.growing import AddArrays, ArrayOp, ArrayWork, Flatten, KeepArray, MakeRuns, OpenSpan
+from core.plan.growing import (
+    AddArrays,
+    ArrayOp,
+    ArrayWork,
+    CountRows,
+    CutRows,
+    Flatten,
+    JoinRows,
+    KeepArray,
+    MakeRuns,
+    OpenSpan,
+)
 
 __all__ = ["write_array"]
 
@@ -183,7 +195,10 @@ WRITERS: dict[str, Callable[[StepWriter, ArrayOp], None]] = {
 
 OTHERS: dict[type[ArrayWork], Callable[[StepWriter, Any], None]] = {
     AddArrays: _add,
+    CountRows: count_rows,
+    CutRows: cut_rows,
     Flatten: flatten,
+    JoinRows: join_rows,
     KeepArray: _keep,
     MakeRuns: make_runs,
     OpenSpan: _open,

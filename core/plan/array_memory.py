@@ -13,9 +13,10 @@ from typing import Any
 from core.ir import Op, StackType, TensorType, Type
 from core.plan.data import Root, Stack, View, bytes_of, contiguous
 from core.plan.data import Sequence as Instructions
-from core.plan.flow import Elements, Flattened, Growing, Pending, Placed, Recording, Source, Span
+from core.plan.flow import Elements, Flattened, Growing, Pending, Placed, Recording, Source, Span, Vacant
 from core.plan.growing import AddArrays, ArrayOp, Flatten, KeepArray, Kind
 from core.plan.lowering import Lowering
+from core.plan.sizes import element_of_all, open_axes
 from core.plan.unsupported import Unsupported
 
 __all__ = [
@@ -29,19 +30,23 @@ __all__ = [
     "copied",
     "do",
     "element_type",
+    "held_type",
+    "index_of",
     "kept",
     "moved",
     "new_stack",
     "recorded",
     "rule",
     "shape_of",
+    "sizes_of_elements",
     "takes_arrays",
 ]
 
 RULES: dict[str, Callable[[Lowering, Op], None]] = {}
 """Type of an op -> the function that lowers it if it takes or returns tensor arrays."""
 
-RECORD_BYTES = 16
+WORD_BYTES = 8
+RECORD_BYTES = 2 * WORD_BYTES
 """Bytes of a slot that holds a recording: its first slot and its length, int64 each."""
 
 
@@ -74,16 +79,54 @@ def element_type(low: Lowering, type: Type) -> TensorType:
     return element
 
 
-def begun(low: Lowering, type: Type) -> Growing:
-    """Memory for an array of `type`; its length is not set yet."""
+def begun(low: Lowering, type: Type, declared: Type | None = None) -> Growing:
+    """Memory for an array of `type`; its length is not set yet.
+
+    type:     with the largest sizes of elements.
+    declared: with those sizes open that only the run tells; None for none.
+    """
     element = element_type(low, type)
     stack = new_stack(low, bytes_of(element.shape, element.dtype))
-    return Growing(stack, low.allocate((), "int64", "count"), element.shape, element.dtype)
+    axes = open_axes(element_of_all(declared)) if declared is not None else []
+    sizes = tuple((axis, element.shape[axis], begun(low, StackType(TensorType((), "int64")))) for axis in axes)
+    return Growing(stack, low.allocate((), "int64", "count"), element.shape, element.dtype, sizes=sizes)
+
+
+def held_type(low: Lowering, name: str) -> Type:
+    """The type of a variable; that of a tensor array with the largest sizes of the arrays inside, if its value tells
+    them.
+    """
+    type = low.types[name]
+    return _stack_type(type, low.entry(name)) if isinstance(type, StackType) else type
+
+
+def _stack_type(type: StackType, entry: object) -> StackType:
+    if isinstance(type.element, StackType):
+        inside = entry.element if isinstance(entry, Recording) and isinstance(entry.element, Recording) else entry
+        return StackType(_stack_type(type.element, inside))
+    if isinstance(entry, Vacant):
+        return StackType(entry.type)
+    if isinstance(entry, Placed):
+        return StackType(TensorType(entry.value.shape, entry.value.dtype))
+    if not isinstance(entry, Growing | Recording) or not isinstance(type.element, TensorType):
+        return type
+    bounds = {axis: bound for axis, bound, _ in entry.sizes}
+    shape = tuple(bounds.get(axis, n) for axis, n in enumerate(type.element.shape))
+    return StackType(TensorType(shape, type.element.dtype))
 
 
 def new_stack(low: Lowering, slot_bytes: int, kept: bool = False) -> Stack:
     low.shared.stacks.append(Stack(slot_bytes, kept))
     return low.shared.stacks[-1]
+
+
+def index_of(low: Lowering, name: str) -> View:
+    """An index in memory, as an int64 scalar."""
+    type, entry = low.type(name), low.entry(name)
+    if type.dtype != "int64":
+        as_int64 = {"dtype": "int64"}
+        entry = low.apply("cast", as_int64, [entry], [type.dtype], TensorType(type.shape, "int64"))
+    return low.dense(entry)
 
 
 def change(low: Lowering, op: Op, name: str) -> Growing:
@@ -106,24 +149,35 @@ def moved(low: Lowering, name: str) -> Source:
     return found
 
 
+def sizes_of_elements(source: Source) -> tuple[tuple[int, int, Any], ...]:
+    """(axis, largest size, array of the sizes) for each axis of the elements whose size only the run tells."""
+    return source.sizes if isinstance(source, Growing | Recording) else ()
+
+
 def carry(low: Lowering, pairs: Sequence[tuple[str, Growing]]) -> None:
     """At the end of a block, copy the value of each variable to the array beside it. Arrays may exchange values."""
     targets = {target.stack for _, target in pairs}
-    late: list[tuple[Growing, Source]] = []
+    late: list[tuple[Growing, Source | None]] = []
     for name, target in pairs:
+        if isinstance(low.entry(name), Vacant):
+            late.append((target, None))
+            continue
         source = moved(low, name)
         if isinstance(source, Growing) and source.stack is target.stack:
             continue
         if isinstance(source, Growing) and source.stack in targets:
             source = copied(low, name)
         late.append((target, source))
-    for target, source in late:
-        _copy(low, target, source)
+    for target, made in late:
+        if made is None:
+            do(low, "clear", target)
+        else:
+            _copy(low, target, made)
 
 
 def kept(low: Lowering, name: str) -> Recording:
     """The array `name` as a recording, for the record of the loop that the ops of `low` are the body of."""
-    element, entry = element_type(low, low.types[name]), low.entry(name)
+    element, entry = element_type(low, held_type(low, name)), low.entry(name)
     size = bytes_of(element.shape, element.dtype)
     if not isinstance(entry, Flattened):
         return recorded(low, moved(low, name), size, kept=True)
@@ -133,18 +187,25 @@ def kept(low: Lowering, name: str) -> Recording:
 
 
 def recorded(low: Lowering, source: Source, slot_bytes: int, kept: bool = False) -> Recording:
-    recording = Recording(new_stack(low, slot_bytes, kept))
+    own = sizes_of_elements(source)
+    sizes = tuple((axis, bound, recorded(low, each, WORD_BYTES, kept)) for axis, bound, each in own)
+    recording = Recording(new_stack(low, slot_bytes, kept), sizes=sizes)
     low.add(KeepArray(None, source, recording, location=low.location))
     return recording
 
 
 def copied(low: Lowering, name: str) -> Growing:
     """The array `name` in memory of its own."""
-    made = begun(low, low.types[name])
+    made = begun(low, held_type(low, name), low.block.types[name])
     entry = low.entry(name)
-    if isinstance(entry, Placed):
+    if isinstance(entry, Vacant | Placed):
         do(low, "clear", made)
+    if isinstance(entry, Placed):
         do(low, "put", made, value=entry.value, index=entry.index)
+        for (_, _, lengths), (_, _, length) in zip(made.sizes, entry.sizes, strict=True):
+            do(low, "put", lengths, value=length, index=entry.index)
+    elif isinstance(entry, Vacant):
+        pass
     elif isinstance(entry, Flattened):
         low.add(Flatten(made, entry.runs, entry.like, entry.order, location=low.location))
     else:
@@ -154,9 +215,17 @@ def copied(low: Lowering, name: str) -> Growing:
 
 def _copy(low: Lowering, target: Growing, source: Source) -> None:
     shape = shape_of(source)
-    if shape is not None and shape != (target.shape, target.dtype):
+    own = sizes_of_elements(source)
+    if (shape is not None and shape != (target.shape, target.dtype)) or not _alike(target, own):
         raise Unsupported("tensor arrays of different elements")
     do(low, "copy", target, source)
+    for (_, _, lengths), (_, _, given) in zip(target.sizes, own, strict=True):
+        do(low, "copy", lengths, given)
+
+
+def _alike(target: Growing, sizes: Sequence[tuple[int, int, Any]]) -> bool:
+    """Whether the same sizes of the elements of `target` are known only when it runs."""
+    return [each[:2] for each in target.sizes] == [each[:2] for each in sizes]
 
 
 def shape_of(source: Source) -> tuple[tuple[int, ...], str] | None:
@@ -179,23 +248,35 @@ def do(
     index: View | None = None,
     check: int = 0,
 ) -> None:
+    """Append an instruction on an array, and those on the sizes of its elements that follow from it.
+
+    "copy" and "put" of sizes need the sizes, and are the caller's part.
+    """
     low.add(ArrayOp(target, source, kind, value, index, check=check, location=low.location))
+    if target is not None and kind in ("clear", "erase", "extend", "fit"):
+        for _, _, lengths in target.sizes:
+            do(low, kind, lengths, source, index=index)
 
 
-def added(low: Lowering, a: View, b: View) -> Any:
+def added(low: Lowering, a: View, b: View, op: str = "add") -> Any:
     attrs: Mapping[str, Any] = {}
-    return low.apply("add", attrs, [a, b], [a.dtype, b.dtype], TensorType(a.shape, a.dtype))
+    return low.apply(op, attrs, [a, b], [a.dtype, b.dtype], TensorType(a.shape, a.dtype))
 
 
-def add_array(low: Lowering, target: Growing, source: Source) -> None:
-    shape = shape_of(source)
-    if shape is not None and shape != (target.shape, target.dtype):
+def add_array(low: Lowering, target: Growing, source: Source, op: str = "add") -> None:
+    """Add the elements of the source to those of the target. A missing element has the size 0, so the larger one is
+    the size of the sum.
+    """
+    shape, own = shape_of(source), sizes_of_elements(source)
+    if (shape is not None and shape != (target.shape, target.dtype)) or not _alike(target, own):
         raise Unsupported("tensor arrays of different elements")
     inner = Lowering(replace(low.block, ops=()), low.shared)
     roots = [Root(target.stack.slot_bytes, "element", name) for name in ("term", "other")]
     a, b = (View(root, target.dtype, target.shape, contiguous(target.shape)) for root in roots)
     total = low.allocate(target.shape, target.dtype)
-    inner.write(added(inner, a, b), total)
+    inner.write(added(inner, a, b, op), total)
     first, second = roots
     body = Instructions(inner.instructions.finish())
     low.add(AddArrays(target, source, (first, second), total, body, location=low.location))
+    for (_, _, lengths), (_, _, given) in zip(target.sizes, own, strict=True):
+        add_array(low, lengths, given, "maximum")

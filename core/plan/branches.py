@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core.ir import Op, StackType
-from core.plan.array_memory import begun, carry
+from core.plan.array_memory import begun, carry, held_type
 from core.plan.data import Root, Stack, View
 from core.plan.data import Sequence as Instructions
 from core.plan.entries import Pattern, Uniform
@@ -13,7 +13,7 @@ from core.plan.flow import Branch, Growing, Source, filled_roots, outer_roots
 from core.plan.lowering import Lowering, lowers
 from core.plan.nested_sizes import put, room, side_types
 from core.plan.sized import adopt
-from core.plan.sizes import Size, is_open
+from core.plan.sizes import Size, element_of_all, is_open
 from core.plan.stacks import captured
 from core.plan.walk import lower_ops
 
@@ -26,7 +26,10 @@ def lower_if_else(low: Lowering, op: Op) -> None:
     operands = [_operand(low, op, n) for n in op.inputs[1:]]
     changed = {each.stack: each for each in operands if isinstance(each, Growing) and each.owned}
     opened = {n: low.types[n] for n in op.outputs if is_open(low.types[n])}
-    low.types |= side_types(op, low.types, low.shared.expected, low.shared.known) if opened else {}
+    given = low.types | {n: held_type(low, n) for n in op.inputs[1:]}
+    some = any(is_open(element_of_all(low.types[n])) for n in op.outputs)
+    largest = side_types(op, given, low.shared.expected, low.shared.known) if some else {}
+    low.types |= {n: type for n, type in largest.items() if n in opened}
     targets = {n: low.destination(n) for n in op.outputs if not isinstance(low.types[n], StackType)}
     rooms = {n: room(low, targets[n], declared) for n, declared in opened.items()}
     sides = []
@@ -48,7 +51,9 @@ def lower_if_else(low: Lowering, op: Op) -> None:
         if name not in targets:
             stack = _shared([inner.entry(inner.block.results[i]) for inner in sides])
             taken = stack in changed and all(array.stack is not stack for array in arrays.values())
-            arrays[name] = changed[stack] if stack is not None and taken else begun(low, low.types[name])
+            type = low.types[name]
+            memory = changed[stack] if stack is not None and taken else None
+            arrays[name] = memory or begun(low, largest.get(name, type), type)
     own: set[Root] = set()
     bodies = []
     for inner in sides:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from core.ir import TensorType
 from core.plan.data import Gemm, Instruction, Root, Sequence, Stack, View
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Source",
     "Span",
     "State",
+    "Vacant",
     "filled_roots",
     "outer_roots",
     "roots_of",
@@ -181,8 +183,9 @@ class Growing:
     A missing element of a cotangent is a slot of zeros.
 
     count: an int64 scalar, the number of elements.
-    shape, dtype: of each element.
+    shape, dtype: of each element; the largest shape if only the run tells its sizes.
     owned: whether the ops of the block may change it in place, once nothing else reads it.
+    sizes: (axis, largest size, array of the sizes) for each axis of the elements whose size only the run tells.
     """
 
     stack: Stack
@@ -190,6 +193,7 @@ class Growing:
     shape: tuple[int, ...]
     dtype: str
     owned: bool = True
+    sizes: tuple[tuple[int, int, Growing], ...] = ()
 
     @property
     def length(self) -> None:
@@ -199,10 +203,24 @@ class Growing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """The cotangent of a tensor array with a single element: `value`, a dense array, at `index`, an int64 scalar."""
+    """The cotangent of a tensor array with a single element: `value`, a dense array, at `index`, an int64 scalar.
+
+    sizes: (axis, largest size, int64 scalar) for each axis of `value` whose size only the run tells.
+    """
 
     value: View
     index: View
+    sizes: tuple[tuple[int, int, View], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vacant:
+    """An empty tensor array of elements whose sizes have no largest value yet: the first write tells it.
+
+    type: of the elements, with the size 1 for these.
+    """
+
+    type: TensorType
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,7 +232,7 @@ class Flattened:
     order: int
 
 
-Pending = Placed | Flattened
+Pending = Placed | Flattened | Vacant
 """A tensor array that becomes one in memory only if an op needs it there (`array_memory.moved`)."""
 
 Source = Growing | Recording | Elements | Span
@@ -225,6 +243,8 @@ def roots_of(source: Source) -> Iterator[Root]:
     """The roots that a tensor array needs, but for the memory of stacks."""
     if isinstance(source, Growing):
         yield source.count.root
+        for _, _, lengths in source.sizes:
+            yield from roots_of(lengths)
     elif isinstance(source, Elements | Span):
         yield source.view.root
     elif isinstance(source.element, Recording | Span):

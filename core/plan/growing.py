@@ -9,7 +9,19 @@ from typing import Literal
 from core.plan.data import Instruction, Root, Sequence, Stack, View
 from core.plan.flow import Growing, Recording, Source, Span, roots_of
 
-__all__ = ["AddArrays", "ArrayOp", "ArrayWork", "Flatten", "KeepArray", "Kind", "MakeRuns", "OpenSpan"]
+__all__ = [
+    "AddArrays",
+    "ArrayOp",
+    "ArrayWork",
+    "CountRows",
+    "CutRows",
+    "Flatten",
+    "JoinRows",
+    "KeepArray",
+    "Kind",
+    "MakeRuns",
+    "OpenSpan",
+]
 
 Kind = Literal["clear", "copy", "put", "erase", "extend", "fit", "get", "join", "count", "same", "alike"]
 
@@ -128,6 +140,63 @@ class OpenSpan(ArrayWork):
 
     def reads(self) -> Iterator[Root]:
         yield self.length.root
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CutRows(ArrayWork):
+    """Make the rows of `x` elements of the target, one after the other, as many rows each as `source`, int64, tells.
+
+    The source is an array of their sizes, and not that of the target.
+
+    rows:  the number of rows of x, an int64 scalar.
+    most:  the most rows of an element, an int64 scalar; each element of the target has room for so many.
+    check: number of its check: the sizes are from 0 to `most`, and their sum is `rows`.
+    """
+
+    x: View
+    rows: View
+    most: View
+    check: int
+
+    def reads(self) -> Iterator[Root]:
+        yield from ArrayWork.reads(self)
+        yield from (view.root for view in (self.x, self.rows, self.most))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinRows(ArrayWork):
+    """Copy the rows of all elements of the source to `value`, one after the other.
+
+    lengths: the array of the numbers of their rows.
+    rows:    how many they are together, an int64 scalar; `value` has room for so many.
+    check:   number of its check that they are so many; with 0 they are known to be.
+    """
+
+    lengths: Source
+    value: View
+    rows: View
+    check: int
+
+    @property
+    def sources(self) -> Iterator[Source]:
+        yield from (each for each in (self.source, self.lengths) if each is not None)
+
+    def reads(self) -> Iterator[Root]:
+        yield from ArrayWork.reads(self)
+        yield self.rows.root
+
+    def writes(self) -> Iterator[Root]:
+        yield self.value.root
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CountRows(ArrayWork):
+    """Write the sum of the elements of the source, an array of int64, to `value`."""
+
+    value: View
+
+    def writes(self) -> Iterator[Root]:
+        yield self.value.root
 
 
 @dataclass(frozen=True, slots=True, eq=False)

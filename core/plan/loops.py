@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from core.ir import Block, Op, StackType, TensorType, Type
 from core.ops.control.loop import loop_roles
-from core.plan.array_memory import carry, change, element_type
+from core.plan.array_memory import begun, carry, change, do, element_type, held_type
 from core.plan.data import Root, Sequence, View, bytes_of, contiguous
-from core.plan.flow import Growing, Loop, Pending, Recording, State, filled_roots, outer_roots
+from core.plan.flow import Growing, Loop, Pending, State, Vacant, filled_roots, outer_roots
 from core.plan.hoist import hoist_products, hoist_rows
 from core.plan.lowering import Lowering, lowers
 from core.plan.nested_sizes import Room, body_types, put, room
 from core.plan.panels import with_panels
 from core.plan.sized import adopt
-from core.plan.sizes import Size, is_open
-from core.plan.stacks import captured, common_length, elements_of, record, sizes_recorded, slot_of, stack_type
+from core.plan.sizes import Size, element_of_all, is_open, open_axes
+from core.plan.stacks import captured, common_length, elements_of, record, sizes_recorded, slot_of
 from core.plan.unsupported import Unsupported
 from core.plan.walk import lower_ops
 
@@ -36,7 +36,9 @@ def lower_loop(low: Lowering, op: Op) -> None:
         raise Unsupported("a trip counter that never changes")
 
     inner = Lowering(body, low.shared, outer=low, loop=op)
-    inner.types |= body_types(op, _types(low, op), low.shared.expected, low.shared.known)
+    taken = {name: held_type(low, name) for name in op.inputs}
+    largest = body_types(op, taken, low.shared.expected, low.shared.known)
+    inner.types |= {name: type for name, type in largest.items() if isinstance(type, TensorType)}
     states: list[State] = []
     state_of: dict[int, State] = {}
     rooms: dict[int, Room] = {}
@@ -63,7 +65,7 @@ def lower_loop(low: Lowering, op: Op) -> None:
         initial = low.dense(low.entry(op.inputs[i]))
         state_of[i] = State(now, following, buffers, initial, low.destination(op.outputs[i]))
         states.append(state_of[i])
-    grown = {i: _array_of(low, op, inner, i) for i in arrays}
+    grown = {i: _array_of(low, op, inner, i, largest.get(body.params[i])) for i in arrays}
     for i in (*fixed, *roles.captured):
         adopt(low, inner, op.inputs[i], body.params[i])
         inner.define(body.params[i], captured(low, op.inputs[i]))
@@ -115,15 +117,6 @@ def lower_loop(low: Lowering, op: Op) -> None:
         low.define(name, recording)
 
 
-def _types(low: Lowering, op: Op) -> dict[str, Type]:
-    """The types of the operands of a loop with their largest sizes."""
-    found = {}
-    for name in op.inputs:
-        entry = low.entry(name)
-        found[name] = stack_type(low.types[name], entry) if isinstance(entry, Recording) else low.types[name]
-    return found
-
-
 def _open_state(low: Lowering, inner: Lowering, op: Op, i: int) -> tuple[State, list[State], Room]:
     """The state of carried value `i`, whose sizes the run tells, the states of its sizes, and what a trip writes."""
     param, out = inner.block.params[i], op.outputs[i]
@@ -154,15 +147,25 @@ def _open_state(low: Lowering, inner: Lowering, op: Op, i: int) -> tuple[State, 
     return array, list(lengths.values()), after
 
 
-def _array_of(low: Lowering, op: Op, inner: Lowering, i: int) -> Growing:
+def _array_of(low: Lowering, op: Op, inner: Lowering, i: int, largest: Type | None) -> Growing:
     """A carried tensor array: the memory that all trips change, which holds the value of operand `i` before the first.
 
     The body returns its value in other memory if it reads the old value later; `carry` copies it then.
+
+    largest: its type with the largest sizes of elements of open sizes, if there are any.
     """
-    param = inner.block.params[i]
-    if element_type(low, low.types[op.inputs[i]]) != element_type(inner, inner.types[param]):
+    operand, param = op.inputs[i], inner.block.params[i]
+    declared = inner.block.types[param]
+    wanted = element_type(inner, largest or declared)
+    if is_open(element_of_all(declared)) and isinstance(low.entry(operand), Vacant):
+        array = begun(low, StackType(wanted), declared)
+        do(low, "clear", array)
+    elif element_type(low, held_type(low, operand)) == wanted:
+        array = change(low, op, operand)
+    else:
         raise Unsupported("tensor arrays of different elements")
-    array = change(low, op, op.inputs[i])
+    if [axis for axis, _, _ in array.sizes] != open_axes(element_of_all(declared)):
+        raise Unsupported("tensor arrays of different elements")
     inner.define(param, array)
     return array
 

@@ -17,7 +17,7 @@ from core.ir.registry import lookup
 from core.ops.common.types import as_dtype
 from core.plan.data import Instruction, Interpreted, Kernel, Root, Stack, View
 from core.plan.entries import Entry, Pattern, Uniform
-from core.plan.flow import Recording, Span
+from core.plan.flow import Recording, Source, Span
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.plan import OUTGROWN, Check
 from core.plan.ranges import affine
@@ -92,7 +92,7 @@ class Lowering(Storage):
     factored: variable -> its LU factors, as soon as an op has computed them (see `factors`).
     ahead:     variables whose values an earlier op computed (see `moments`).
     unneeded:  variables that nothing reads any more because of that.
-    sizes_taken: recording of sizes that a loop runs over -> the size of a trip in its body.
+    sizes_taken: array of sizes that a loop runs over -> the size of a trip in its body.
     sizes_kept:  size that a loop's body has, or recording of such -> (its recording, the element that a trip writes).
     first_stack: position of the first stack of the plan that belongs to an op of this block.
     row_orders: ids of rows of a table -> the kernel results that sort them (see `merging`).
@@ -117,7 +117,7 @@ class Lowering(Storage):
         self.target = shared.target
         self.uses = Uses(block)
         self.sizes: dict[str, dict[int, Size]] = {}
-        self.sizes_taken: dict[Recording, Size] = {}
+        self.sizes_taken: dict[Source, Size] = {}
         self.sizes_kept: dict[Size | Recording, tuple[Recording, Root | Recording]] = {}
         self.limit: Size | None = None
         self.product_limit: Size | None = None

@@ -11,7 +11,7 @@ from core.plan.compose import Maker
 from core.plan.data import View
 from core.plan.entries import Uniform
 from core.plan.lowering import Lowering
-from core.plan.sizes import Expected, Known, bounded_types, element_of_all, in_blocks, is_open, nests
+from core.plan.sizes import Expected, Known, bounded_types, element_of_all, in_blocks, is_open, nests, open_axes
 from core.plan.unsupported import Unsupported
 
 __all__ = ["Room", "body_types", "put", "room", "side_types"]
@@ -31,10 +31,6 @@ class Room:
 def room(low: Lowering, view: View, declared: Type) -> Room:
     """`view` with memory for the sizes that are open in its type."""
     return Room(view, {axis: low.allocate((), "int64", "length") for axis in open_axes(declared)})
-
-
-def open_axes(type: Type) -> list[int]:
-    return [axis for axis, n in enumerate(type.shape) if n == -1] if isinstance(type, TensorType) else []
 
 
 def put(low: Lowering, name: str, into: Room) -> None:
@@ -101,12 +97,12 @@ def side_types(op: Op, types: Mapping[str, Type], expected: Expected | None, kno
     sides = []
     for block in _sides(op):
         operands = zip(op.inputs[1:], block.params, strict=True)
-        given = {p: types[n] for n, p in operands if is_open(block.types[p])}
+        given = {p: types[n] for n, p in operands if is_open(element_of_all(block.types[p]))}
         inner = bounded_types(block, expected, given, known)
         sides.append([inner[name] for name in block.results])
     found: dict[str, Type] = {}
     for name, one, other in zip(op.outputs, *sides, strict=True):
-        if is_open(types[name]):
+        if is_open(element_of_all(types[name])):
             larger = _larger(types[name], one, other)
             if larger is not None:
                 found[name] = larger
@@ -120,6 +116,9 @@ def _sides(op: Op) -> Iterator[Block]:
 
 def _larger(declared: Type, one: Type, other: Type) -> Type | None:
     """A type for arrays of both types. None if a size of one of them has no largest value, or may be none."""
+    if isinstance(declared, StackType) and isinstance(one, StackType) and isinstance(other, StackType):
+        element = _larger(declared.element, one.element, other.element)
+        return None if element is None else StackType(element)
     if not isinstance(one, TensorType) or not isinstance(other, TensorType) or is_open(one) or is_open(other):
         return None
     shape = tuple(max(n, m) for n, m in zip(one.shape, other.shape, strict=True))
@@ -127,6 +126,8 @@ def _larger(declared: Type, one: Type, other: Type) -> Type | None:
 
 
 def _in_blocks(declared: Type, type: Type) -> Type:
+    if isinstance(declared, StackType) and isinstance(type, StackType):
+        return StackType(_in_blocks(declared.element, type.element))
     if not isinstance(type, TensorType):
         return type
     axes = open_axes(declared)

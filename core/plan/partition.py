@@ -9,6 +9,7 @@ from core.ir import Block, Op, StackType, TensorType, Type
 from core.ir.stop import poll
 from core.plan.array_memory import RULES
 from core.plan.build import plan_block
+from core.plan.open_elements import OPEN_RULES
 from core.plan.plan import Plan
 from core.plan.size import too_large
 from core.plan.sizes import bounded_types, is_open
@@ -21,7 +22,8 @@ SHARES = "shares a stack with an op that has no machine code"
 """The reason for running an op with machine code in the reference executor: stacks stay inside a region."""
 
 STACKING = frozenset({"loop", "if_else", "array_unstack", "array_join"})
-"""Ops whose stacks all generated code can hold. If a target `grows`, it can hold those of `array_memory.RULES` too."""
+"""Ops whose stacks all generated code can hold. If a target `grows`, it can hold those of `RULES` and `OPEN_RULES`
+too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,8 @@ def _unfit(types: Mapping[str, Type], op: Op, target: Target) -> str | None:
     poll()
     for name in (*op.inputs, *op.outputs):
         type = types[name] if name else None
-        if isinstance(type, StackType) and op.type not in STACKING and not (target.grows and op.type in RULES):
+        growing = target.grows and (op.type in RULES or op.type in OPEN_RULES)
+        if isinstance(type, StackType) and op.type not in STACKING and not growing:
             return "tensor arrays that grow"
         if isinstance(type, TensorType):
             if not type.is_static:

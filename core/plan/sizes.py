@@ -32,6 +32,8 @@ __all__ = [
     "in_blocks",
     "is_open",
     "nests",
+    "of_arrays",
+    "open_axes",
     "tensor",
 ]
 
@@ -57,6 +59,11 @@ class Size:
 def is_open(type: Type | None) -> bool:
     """Whether a size of an array is known only when it runs."""
     return isinstance(type, TensorType) and not type.is_static
+
+
+def open_axes(type: Type) -> list[int]:
+    """The axes of an array whose size is known only when it runs."""
+    return [axis for axis, n in enumerate(type.shape) if n == -1] if isinstance(type, TensorType) else []
 
 
 def in_blocks(size: int) -> int:
@@ -100,6 +107,10 @@ def _bounded(block: Block, expected: Expected | None, given: Mapping[str, Type],
         poll()
         if op.type in NESTED and any(is_open(element_of_all(found[n])) for n in op.outputs):
             found |= NESTED[op.type](op, found, expected, known)
+        elif op.type in OF_ARRAYS and any(isinstance(found.get(n), StackType) for n in (*op.inputs, *op.outputs)):
+            if is_open(element_of_all(found[op.outputs[0]])):
+                type = OF_ARRAYS[op.type](op, found)
+                found |= {} if type is None else {op.outputs[0]: type}
         elif any(is_open(found[n]) for n in op.outputs):
             types = bounded_outputs(op, found) or expected_outputs(op, found, block.types, expected)
             if types is not None:
@@ -213,6 +224,24 @@ def bounds(*names: str) -> Callable[[Rule], Rule]:
 
     def register(rule: Rule) -> Rule:
         BOUNDS.update(dict.fromkeys(names, rule))
+        return rule
+
+    return register
+
+
+OfArray = Callable[[Op, Mapping[str, Type]], Type | None]
+
+OF_ARRAYS: dict[str, OfArray] = {}
+"""Type of an op -> a function of the op, if it takes or makes a tensor array, and of the types of its operands with
+their largest sizes, that returns the type of its result with its largest sizes, or None if there are none.
+"""
+
+
+def of_arrays(*names: str) -> Callable[[OfArray], OfArray]:
+    """Decorator: the function tells the largest sizes of the results of the ops `names` on tensor arrays."""
+
+    def register(rule: OfArray) -> OfArray:
+        OF_ARRAYS.update(dict.fromkeys(names, rule))
         return rule
 
     return register

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from core.ir import Op, StackType, TensorType, Type
-from core.plan.array_memory import RECORD_BYTES, element_type, kept, moved
+from core.ir import Op, StackType
+from core.plan.array_memory import RECORD_BYTES, element_type, held_type, kept, moved
 from core.plan.array_runs import kept_runs
 from core.plan.data import Root, Stack, View, bytes_of, contiguous
 from core.plan.entries import Pattern, Uniform
@@ -17,7 +17,7 @@ from core.plan.meeting_sizes import known_size
 from core.plan.sizes import Size, element_of_all, is_open
 from core.plan.unsupported import Unsupported
 
-__all__ = ["captured", "common_length", "elements_of", "record", "sizes_recorded", "slot_of", "stack_type"]
+__all__ = ["captured", "common_length", "elements_of", "record", "sizes_recorded", "slot_of"]
 
 LENGTH_BYTES = 8
 
@@ -36,28 +36,19 @@ def captured(low: Lowering, name: str) -> Uniform | Pattern | View | Source:
     return low.stored(entry)
 
 
-def stack_type(type: Type, entry: Recording | Elements | Span | None) -> Type:
-    """The type of a stack with the largest sizes of the arrays inside, as far as its recording has them."""
-    if isinstance(type, StackType):
-        inside = entry.element if isinstance(entry, Recording) and isinstance(entry.element, Recording) else entry
-        return StackType(stack_type(type.element, inside))
-    bounds = {axis: bound for axis, bound, _ in entry.sizes} if isinstance(entry, Recording) else {}
-    if not isinstance(type, TensorType):
-        return type
-    return TensorType(tuple(bounds.get(axis, n) for axis, n in enumerate(type.shape)), type.dtype)
-
-
 def elements_of(low: Lowering, inner: Lowering, stack: str, param: str) -> list[tuple[Source, Root | Recording | Span]]:
     """The stacks that a loop runs over for one of its operands: that operand, and the recordings of its sizes.
 
     Each with its element in the body; that of the operand becomes `param`.
     """
-    entry = low.entry(stack)
     if not is_open(element_of_all(inner.block.types[param])):
         return [element_of(low, inner, stack, param)]
-    if not isinstance(entry, Recording) or not entry.sizes:
+    entry = low.entry(stack)
+    if isinstance(entry, Pending):
+        entry = moved(low, stack)
+    if not isinstance(entry, Growing | Recording) or not entry.sizes:
         raise Unsupported("tensor arrays whose elements have unknown or no sizes")
-    if not isinstance(entry.element, Recording):
+    if isinstance(entry, Growing) or not isinstance(entry.element, Recording):
         found, sizes, own = [element_of(low, inner, stack, param)], {}, inner.sizes_taken
         for axis, bound, lengths in entry.sizes:
             if lengths not in own:
@@ -85,7 +76,7 @@ def element_of(low: Lowering, inner: Lowering, stack: str, param: str) -> tuple[
     """A stack that a loop runs over, and its element in the body, which becomes `param`."""
     entry = low.entry(stack)
     if isinstance(entry, Growing | Pending):
-        element = element_type(low, low.types[stack])
+        element = element_type(low, held_type(low, stack))
         if inner.type(param) != element:
             raise Unsupported("tensor arrays whose elements have unknown or no sizes")
         return moved(low, stack), _open(inner, param, element.shape, element.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.ir import Op, StackType, TensorType
+from core.ir import Op, StackType
 from core.ir.precision import is_half
 from core.plan.array_memory import (
     add_array,
@@ -11,6 +11,7 @@ from core.plan.array_memory import (
     change,
     do,
     element_type,
+    index_of,
     moved,
     rule,
     shape_of,
@@ -27,15 +28,6 @@ from core.plan.unsupported import Unsupported
 __all__: list[str] = []
 
 LOST = "index_out_of_range"
-
-
-def _index(low: Lowering, name: str) -> View:
-    """An index in memory, as an int64 scalar."""
-    type, entry = low.type(name), low.entry(name)
-    if type.dtype != "int64":
-        as_int64 = {"dtype": "int64"}
-        entry = low.apply("cast", as_int64, [entry], [type.dtype], TensorType(type.shape, "int64"))
-    return low.dense(entry)
 
 
 def _element(low: Lowering, op: Op, name: str, array: str) -> View:
@@ -77,7 +69,7 @@ def _zeros(low: Lowering, op: Op) -> None:
 @rule("array_write")
 def _write(low: Lowering, op: Op) -> None:
     x, index, array = op.inputs
-    value, at = _element(low, op, x, op.outputs[0]), _index(low, index)
+    value, at = _element(low, op, x, op.outputs[0]), index_of(low, index)
     check = low.shared.check(LOST, "cannot write beyond the end of a tensor array", op.location)
     made = change(low, op, array)
     do(low, "put", made, value=value, index=at, check=check)
@@ -91,7 +83,7 @@ def _read(low: Lowering, op: Op) -> None:
     if low.type(op.outputs[0]) != element:
         raise Unsupported("tensor arrays whose elements have unknown or no sizes")
     entry = low.entry(array)
-    at = _index(low, index)
+    at = index_of(low, index)
     source = moved(low, array) if isinstance(entry, Pending) else entry
     shape_of(source)
     check = 0
@@ -113,12 +105,12 @@ def _length(low: Lowering, op: Op) -> None:
 @rule("array_place")
 def _place(low: Lowering, op: Op) -> None:
     x, index = op.inputs
-    low.define(op.outputs[0], Placed(_element(low, op, x, op.outputs[0]), _index(low, index)))
+    low.define(op.outputs[0], Placed(_element(low, op, x, op.outputs[0]), index_of(low, index)))
 
 
 @rule("array_erase")
 def _erase(low: Lowering, op: Op) -> None:
-    at = _index(low, op.inputs[1])
+    at = index_of(low, op.inputs[1])
     made = change(low, op, op.inputs[0])
     do(low, "erase", made, index=at)
     low.define(op.outputs[0], made)

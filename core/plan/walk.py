@@ -13,6 +13,7 @@ from core.plan.empty import has_empty, lower_empty
 from core.plan.halves import lower_wide
 from core.plan.interpreted import interpret
 from core.plan.lowering import LOWERINGS, Lowering
+from core.plan.open_elements import OPEN_RULES, takes_open_elements
 from core.plan.patches import PATCHED
 from core.plan.sized import is_sized, lower_sized
 from core.plan.sizes import is_open
@@ -88,6 +89,8 @@ def _lower_natively(low: Lowering, op: Op) -> None:
     sums = low.destinations.sums
     if op.type in ("sum", "add") and op.inputs[-1] in sums:  # the product was added where it was computed
         low.define(op.outputs[0], sums[op.inputs[-1]])
+    elif takes_open_elements(low, op):
+        OPEN_RULES[op.type](low, op)
     elif takes_arrays(low, op):
         RULES[op.type](low, op)
     elif not any(inner_blocks(op)) and is_sized(low, op):

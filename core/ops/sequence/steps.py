@@ -11,7 +11,7 @@ from core.ir import StackType, TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.lengths import check_lengths, ends_of, row_numbers
-from core.ops.control.tensor_arrays import array_concat, array_fill, array_split_as, present
+from core.ops.control.tensor_arrays import array_fill, array_split_as, present
 from core.ops.indexing.gather import gather
 from core.ops.indexing.scatter_gather import scatter
 from core.ops.shape.creation import fill_constant_batch_size_like, fill_zeros_like
@@ -80,14 +80,23 @@ step_rows.example(lambda: [Example((N, X), (np.array([0, 4, 3, 1, 5, 2]), np.arr
 
 
 @op(stacks=True)
-def array_cut(xp, x, counts):
-    """x split along its first axis into an array of sections with `counts` rows each."""
+def array_cut(xp, x, counts, within=None):
+    """x split along its first axis into an array of sections with `counts` rows each.
+
+    within: an array with at least as many rows as each section. A longer section is an error.
+    """
     ends = ends_of(xp, counts, x.shape[0]).tolist()
+    if within is not None and counts.size and int(counts.max()) > within.shape[0]:
+        raise ExecutionError(
+            f"a section has {int(counts.max())} rows, but `within` has {within.shape[0]}", "shape_mismatch"
+        )
     return [x[end - n : end] for end, n in zip(ends, counts.tolist(), strict=True)]
 
 
 @array_cut.infer
-def array_cut_infer(x, counts):
+def array_cut_infer(x, counts, within):
+    if isinstance(within, StackType) or (within is not None and within.rank == 0):
+        raise ProgramError(f"{within} has no rows", "shape_mismatch")
     if isinstance(counts, StackType) or not isinstance(x, TensorType) or x.rank == 0:
         raise ProgramError(f"{x} has no rows", "shape_mismatch")
     check_lengths(counts)
@@ -95,11 +104,16 @@ def array_cut_infer(x, counts):
 
 
 @array_cut.vjp
-def array_cut_vjp(ct, out, x, counts):
-    return array_paste(array_fill(ct, out), x), None
+def array_cut_vjp(ct, out, x, counts, within):
+    return array_paste(array_fill(ct, out), x), None, None
 
 
-array_cut.example(lambda: [Example((x, N), ([x[:3], x[3:4], x[4:]],)) for x in ROWS])
+array_cut.example(
+    lambda: [
+        *(Example((x, N), ([x[:3], x[3:4], x[4:]],)) for x in ROWS),
+        Example((X, N, X[:3]), ([X[:3], X[3:4], X[4:]],)),
+    ]
+)
 
 
 @op(stacks=True)
@@ -131,7 +145,7 @@ array_paste.example(lambda: [Example(([x[:3], x[3:4], x[4:]], x), (x,)) for x in
 def sequence_to_array(x, lengths):
     """A tensor array: element t has row t of each sequence that is long enough, in the order of `rank_table`."""
     rows, counts = step_rows(lengths, x)
-    return array_cut(gather(x, rows), counts)
+    return array_cut(gather(x, rows), counts, lengths)  # a step has a row of each sequence at most
 
 
 sequence_to_array.example(lambda: [Example((x, N), ([x[[0, 4, 3]], x[[1, 5]], x[[2]]],)) for x in ROWS])
@@ -142,11 +156,11 @@ def array_to_sequence(array, lengths, like):
     """The inverse of `sequence_to_array`. Only the number of rows of `like` matters."""
     rows, _ = step_rows(lengths, like)
     shape = (like.shape[0], *array.type.element.shape[1:])
-    flat = array_concat(array)
-    base = fill_zeros_like(like) if shape == like.shape else None
-    if base is None or like.dtype != flat.dtype:
-        base = fill_constant_batch_size_like(like, shape=shape, dtype=flat.dtype)
-    return scatter(base, rows, flat)
+    dtype = array.type.element.dtype
+    base = fill_zeros_like(like) if shape == like.shape and like.dtype == dtype else None
+    if base is None:
+        base = fill_constant_batch_size_like(like, shape=shape, dtype=dtype)
+    return scatter(base, rows, array_paste(array, base))
 
 
 array_to_sequence.example(lambda: [Example(([x[[0, 4, 3]], x[[1, 5]], x[[2]]], N, x), (x,)) for x in ROWS])

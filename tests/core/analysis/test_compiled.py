@@ -76,12 +76,12 @@ def collecting() -> Sketch:
 
 
 def sections() -> Sketch:
-    """A tensor array whose elements have as many rows as data tell."""
+    """Runs of a tensor array whose elements have as many rows as data tell."""
     s = Sketch()
     s.param("w", [[0.5], [-0.7], [0.25]])
     s.feed("lengths", [2, 1], "int64")
-    steps = s.op("sequence_to_array", "w", "lengths")
-    s.total(s.op("square", s.op("array_concat", steps)))
+    runs = s.op("array_chunks", s.op("sequence_to_array", "w", "lengths"))
+    s.total(s.op("square", s.op("array_concat", s.op("array_flatten", runs))))
     return s
 
 
@@ -146,7 +146,7 @@ def test_an_uncompiled_loop_names_its_first_uncompiled_op():
     ("s", "type", "reason"),
     [
         (printing_between(), "print", "print has no machine code"),
-        (sections(), "array_cut", "tensor arrays that grow"),
+        (sections(), "array_chunks", "tensor arrays that grow"),
         (sections(), "square", "is known only when it runs"),
         (sections(), "array_fill", "shares a stack with an op that has no machine code"),
     ],

@@ -12,7 +12,7 @@ from core.autodiff.adjoint import vjp
 from core.codegen.backend import CPU
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import GradientQuery, compile_gradient, optimize
-from core.ir import StackType, TensorType
+from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.plan.partition import plan_parts
@@ -219,18 +219,6 @@ def test_a_value_beyond_the_limit_is_refused_whatever_memory_earlier_steps_have_
         executable.step(written.values, limits=RunLimits(max_bytes=most))
     assert (caught.value.code, caught.value.location.type) == ("too_large", place)
     executable.step(written.values, limits=RunLimits(max_bytes=4900))
-
-
-def test_an_array_of_open_elements_is_left_to_the_reference_executor():
-    b = BlockBuilder()
-    x = b.param(TensorType((2,), "float64"))
-    array = b.emit("create_array", shape=(-1,), dtype="float64")
-    written = b.emit("array_write", x, b.constant(0, "int64", ()), array)
-    assert written.type == StackType(TensorType((-1,), "float64"))
-    block = b.build([b.emit("array_read", written, b.constant(0, "int64", ()))])
-
-    assert set(plan_parts(block, CPU_TARGET).refused.values())
-    both(block, [np.array([1.0, 2.0])])
 
 
 @pytest.mark.parametrize("at", [0, 2])

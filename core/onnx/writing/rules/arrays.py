@@ -352,8 +352,8 @@ def _runs(w: OpSite, n: Tensor, order: int) -> Tensor:
 
 
 @writes("array_cut")
-def array_cut(w, x, counts):
-    """Sections of x, flattened, with their shapes."""
+def array_cut(w, x, counts, within):
+    """Sections of x, flattened, with their shapes. A model has no errors, so `within` says nothing there."""
     counts = w.cast(counts, "int64")
     n = w.size(counts, 0)
     rest = w.slice_axis(w.shape_of(x), 0, 1, x.rank)
