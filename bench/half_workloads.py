@@ -30,10 +30,8 @@ def in_16_bits(program: Program, arrays: Mapping[str, np.ndarray], dtype: str) -
     (whole,) = program["blocks"]
     halves = {n: f"{n}/half" for n, value in arrays.items() if value.dtype == np.float32}
     casts = [op("cast", half, x=n, attrs={"dtype": dtype}) for n, half in halves.items()]
-    ops = [
-        {**each, "inputs": {slot: [halves.get(n, n) for n in names] for slot, names in each["inputs"].items()}}
-        for each in whole["ops"]
-    ]
+    read = lambda slots: {slot: [halves.get(n, n) for n in names] for slot, names in slots.items()}
+    ops = [{**each, "inputs": read(each.get("inputs", {}))} for each in whole["ops"]]
     at = next(i for i, each in enumerate(ops) if each["type"] == "softmax_with_cross_entropy")
     (logits,) = ops[at]["inputs"]["logits"]
     ops[at]["inputs"]["logits"] = [f"{logits}/float32"]

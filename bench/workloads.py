@@ -336,6 +336,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "mlp_f16": lambda: mixed("mlp_f16", mlp("", 256, (784, 1024, 1024, 10))),
     "convnet_f16": lambda: mixed("convnet_f16", convnet()),
     **CLASSES,
+    "wavenet_bf16": lambda: mixed("wavenet_bf16", CLASSES["wavenet"]()),
 }
 """Name -> a function that makes the workload."""
 

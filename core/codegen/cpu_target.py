@@ -48,6 +48,11 @@ def _pairs(dtype: str, rows: int, columns: int, terms: int) -> bool:
     return dtype == "bfloat16" and cpu().dots_bfloat16 and terms % 2 == 0 and packed_gemm.is_packed(rows, columns)
 
 
+def _convolves_pairs(kind: str, rows: int, columns: int, terms: int) -> bool:
+    """Smaller products have tiles of which parts are empty, or too few terms for each number that is copied."""
+    return cpu().dots_bfloat16 and terms % 2 == 0 and min(rows, columns, terms) >= 32
+
+
 def _panel(product: Gemm) -> int:
     """Two vectors: a tile of two vectors has as many rows as the registers hold."""
     width = 2 * lanes(product.c.dtype)
@@ -96,6 +101,8 @@ CPU_TARGET = Target(
         pixels={"correlate": 64, "input_adjoint": 64, "filter_adjoint": 256},
         share=256,
         column_elements=2**18,
+        pairs=_convolves_pairs,
+        pair_channels=128,
     ),
     filter_sums=FilterSumLimits(out=8, depth=4, terms=64, share_terms=1024),
     channel_lanes=ChannelLaneLimits(panel=channel_panel, depth=96, row=4),

@@ -11,14 +11,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
-from core.codegen.llvm import I64, Function, IRValue
+from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.polling import stop_of
 from core.codegen.product import product_function
 from core.codegen.vector_slices import fill_zeros, for_each_block, for_each_slice, mask, move, store_lanes, unravel
+from core.ir.aligned import LINE
 from core.plan.data import Gemm, Root, View
 from core.plan.geometry import Correlation
 
@@ -51,16 +50,14 @@ class _Part:
         """Pixels of the result in one image."""
         return self.depths * self.rows * self.spec.counts[2]
 
-    @property
-    def columns(self) -> View:
-        return _matrix(self.spec.dtype, self.channels * self.spec.size, self.spec.together * self.pixels)
+    def columns(self, dtype: str) -> View:
+        return _matrix(dtype, self.channels * self.spec.size, self.spec.together * self.pixels)
 
-    @property
-    def result(self) -> View:
+    def result(self, dtype: str) -> View:
         """The matrix [out, pixels]: in place for one image, a copy for several images."""
         spec = self.spec
         count = spec.together * self.pixels
-        return _matrix(spec.dtype, spec.out, count, spec.pixels if spec.together == 1 else count)
+        return _matrix(dtype, spec.out, count, spec.pixels if spec.together == 1 else count)
 
 
 def _parts(f: Function, spec: Correlation, body: Callable[[_Part], None]) -> None:
@@ -76,53 +73,57 @@ def _parts(f: Function, spec: Correlation, body: Callable[[_Part], None]) -> Non
 
 def correlate_im2col(module: Module, f: Function, spec: Correlation) -> None:
     """``(x, filter, out)``; a unit is `together` images."""
-    dtype = spec.dtype
+    dtype, given = spec.dtype, spec.operands
     with (
         f.loop(f.param("first"), f.param("end"), polls=True) as unit,
         f.loop(I64(0), I64(spec.groups), polls=True) as group,
     ):
         images = f.op(f"mul nsw {unit}, {spec.together}", "int64")
-        image = _image(f, spec, f.param("x"), images, group)
-        filters = move(f, f.param("filter"), dtype, (group, spec.out * spec.depth))
+        image = _image(f, spec, f.param("x"), images, group, given)
+        filters = move(f, f.param("filter"), given, (group, spec.out * spec.depth))
 
         def product(part: _Part) -> None:
-            columns, rows, out = _memory(f, part, f.param("out"), images, group)
-            _meet(module, f, part, image, columns, lambda near, far, n: _copy_row(f, dtype, near, far, n))
-            a = _matrix(dtype, spec.out, spec.depth)
-            _multiply(module, f, Gemm(a, part.columns, part.result), filters, columns, rows)
+            columns, rows, out = _memory(f, part, f.param("out"), images, group, given, dtype)
+            _meet(module, f, part, image, columns, given, lambda near, far, n: _copy_row(f, given, near, far, n))
+            a = _matrix(given, spec.out, spec.depth)
+            _multiply(module, f, Gemm(a, part.columns(given), part.result(dtype)), filters, columns, rows)
             if spec.together > 1:
-                _each_row(f, part, lambda near, far: _copy_row(f, dtype, far, near, part.pixels), out, rows)
+                _each_row(f, part, lambda near, far: _copy_row(f, dtype, far, near, part.pixels), out, rows, dtype)
 
         _parts(f, spec, product)
 
 
 def input_adjoint_im2col(module: Module, f: Function, spec: Correlation) -> None:
-    """``(ct, filter, out)``; a unit is `together` images."""
-    dtype = spec.dtype
+    """``(ct, filter, out)``; a unit is `together` images.
+
+    Filters of pairs are given as [group, channel, kernel, out], so that the two numbers of a pair follow each other.
+    """
+    dtype, given = spec.dtype, spec.operands
     with (
         f.loop(f.param("first"), f.param("end"), polls=True) as unit,
         f.loop(I64(0), I64(spec.groups), polls=True) as group,
     ):
         images = f.op(f"mul nsw {unit}, {spec.together}", "int64")
-        image = _image(f, spec, f.param("out"), images, group)
-        filters = move(f, f.param("filter"), dtype, (group, spec.out * spec.depth))
+        image = _image(f, spec, f.param("out"), images, group, dtype)
+        filters = move(f, f.param("filter"), given, (group, spec.out * spec.depth))
         with f.loop(I64(0), I64(spec.together)) as n:
-            fill_zeros(f, _image(f, spec, image, n, I64(0)), spec.channels * spec.plane, dtype)
+            fill_zeros(f, _image(f, spec, image, n, I64(0), dtype), spec.channels * spec.plane, dtype)
 
         def product(part: _Part) -> None:
-            columns, rows, ct = _memory(f, part, f.param("ct"), images, group)
+            columns, rows, ct = _memory(f, part, f.param("ct"), images, group, dtype, given)
             if spec.together > 1:
-                _each_row(f, part, lambda near, far: _copy_row(f, dtype, near, far, part.pixels), ct, rows)
-            a = _transposed(_matrix(dtype, spec.out, spec.depth))
-            _multiply(module, f, Gemm(a, part.result, part.columns), filters, rows, columns)
-            _meet(module, f, part, image, columns, lambda near, far, n: _add_row(f, dtype, far, near, n))
+                _each_row(f, part, lambda near, far: _copy_row(f, given, near, far, part.pixels), ct, rows, given)
+            turned = _matrix(given, spec.depth, spec.out)
+            a = turned if spec.given else _transposed(_matrix(dtype, spec.out, spec.depth))
+            _multiply(module, f, Gemm(a, part.result(given), part.columns(dtype)), filters, rows, columns)
+            _meet(module, f, part, image, columns, dtype, lambda near, far, n: _add_row(f, dtype, far, near, n))
 
         _parts(f, spec, product)
 
 
 def filter_adjoint_im2col(module: Module, f: Function, spec: Correlation) -> None:
     """``(ct, x, out)``; a unit is the filters of one group for one share of the image's channels."""
-    dtype, channels = spec.dtype, spec.channels // spec.shares
+    dtype, given, channels = spec.dtype, spec.operands, spec.channels // spec.shares
     share = channels * spec.size
     with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
         group, which = unravel(f, unit, (spec.groups, spec.shares))
@@ -130,15 +131,15 @@ def filter_adjoint_im2col(module: Module, f: Function, spec: Correlation) -> Non
         with f.loop(I64(0), I64(spec.out)) as o:
             fill_zeros(f, move(f, target, dtype, (o, spec.depth)), share, dtype)
         with f.loop(I64(0), I64(spec.batch), spec.together, polls=True) as images:
-            image = move(f, _image(f, spec, f.param("x"), images, group), dtype, (which, channels * spec.plane))
+            image = move(f, _image(f, spec, f.param("x"), images, group, given), given, (which, channels * spec.plane))
 
             def product(part: _Part) -> None:
-                columns, rows, ct = _memory(f, part, f.param("ct"), images, group)
-                _meet(module, f, part, image, columns, lambda near, far, n: _copy_row(f, dtype, near, far, n))
+                columns, rows, ct = _memory(f, part, f.param("ct"), images, group, given, given)
+                _meet(module, f, part, image, columns, given, lambda near, far, n: _copy_row(f, given, near, far, n))
                 if spec.together > 1:
-                    _each_row(f, part, lambda near, far: _copy_row(f, dtype, near, far, part.pixels), ct, rows)
+                    _each_row(f, part, lambda near, far: _copy_row(f, given, near, far, part.pixels), ct, rows, given)
                 c = _matrix(dtype, spec.out, share, spec.depth)
-                each = Gemm(part.result, _transposed(part.columns), c, accumulate=True)
+                each = Gemm(part.result(given), _transposed(part.columns(given)), c, accumulate=True)
                 _multiply(module, f, each, rows, columns, target)
 
             _parts(f, spec, product)
@@ -155,8 +156,9 @@ def filter_units(spec: Correlation) -> int:
 def scratch_bytes(spec: Correlation) -> int:
     """Bytes for the columns, and for the pixels of several images."""
     count = spec.together * (spec.rows * spec.counts[2] if spec.rows else spec.pixels)
-    rows = spec.depth // spec.shares + (spec.out if spec.together > 1 else 0)
-    return rows * count * np.dtype(spec.dtype).itemsize
+    size = itemsize(spec.dtype)  # of pairs, some columns take half as much
+    columns, rows = spec.depth // spec.shares * count * size, spec.out * count * size
+    return _whole_lines(columns) + rows if spec.together > 1 else columns
 
 
 def _multiply(module: Module, f: Function, each: Gemm, a: IRValue, b: IRValue, c: IRValue) -> None:
@@ -165,25 +167,32 @@ def _multiply(module: Module, f: Function, each: Gemm, a: IRValue, b: IRValue, c
     f.do(f"call void @{function.name}({', '.join(map(str, arguments))}, i64 0, i64 {function.parts})")
 
 
-def _image(f: Function, spec: Correlation, base: IRValue, image: IRValue, group: IRValue) -> IRValue:
+def _image(f: Function, spec: Correlation, base: IRValue, image: IRValue, group: IRValue, dtype: str) -> IRValue:
     plane = spec.channels * spec.plane
-    return move(f, base, spec.dtype, (image, spec.groups * plane), (group, plane))
+    return move(f, base, dtype, (image, spec.groups * plane), (group, plane))
 
 
 def _memory(
-    f: Function, part: _Part, pixels: IRValue, images: IRValue, group: IRValue
+    f: Function, part: _Part, pixels: IRValue, images: IRValue, group: IRValue, of_columns: str, of_pixels: str
 ) -> tuple[IRValue, IRValue, IRValue]:
     """Addresses of the columns, of the matrix [out, pixels], and of its first row in the array `pixels`.
 
     For one image the second and the third are the same.
+
+    of_columns, of_pixels: dtypes.
     """
     spec = part.spec
-    near = move(f, pixels, spec.dtype, (images, spec.groups * spec.out * spec.pixels), (group, spec.out * spec.pixels),
+    near = move(f, pixels, of_pixels, (images, spec.groups * spec.out * spec.pixels), (group, spec.out * spec.pixels),
                 (part.z, spec.counts[1] * spec.counts[2]), (part.y, spec.counts[2]))  # fmt: skip
     columns = f.param("scratch")
     if spec.together == 1:
         return columns, near, near
-    return columns, move(f, columns, spec.dtype, by=math.prod(part.columns.shape)), near
+    count = math.prod(part.columns(of_columns).shape)
+    return columns, move(f, columns, "uint8", by=_whole_lines(count * itemsize(of_columns))), near
+
+
+def _whole_lines(nbytes: int) -> int:
+    return -(-nbytes // LINE) * LINE
 
 
 def _matrix(dtype: str, rows: int, columns: int, distance: int = 0) -> View:
@@ -195,11 +204,11 @@ def _transposed(view: View) -> View:
 
 
 def _meet(
-    module: Module, f: Function, part: _Part, image: IRValue, columns: IRValue,
+    module: Module, f: Function, part: _Part, image: IRValue, columns: IRValue, dtype: str,
     body: Callable[[IRValue, IRValue, int], None],
 ) -> None:  # fmt: skip
     """``body(address in the image, address in the columns, length)`` for each row of windows of each column."""
-    spec, dtype = part.spec, part.spec.dtype
+    spec = part.spec
     depth, height, row = spec.kernel
     width = spec.counts[2]
     count = spec.together * part.pixels
@@ -219,14 +228,16 @@ def _meet(
             f.loop(I64(0), I64(part.depths)) as z,
             f.loop(I64(0), I64(part.rows)) as y,
         ):
-            met = move(f, _image(f, spec, here, n, I64(0)), dtype, (z, spec.moves[0]), (y, spec.moves[1]))
+            met = move(f, _image(f, spec, here, n, I64(0), dtype), dtype, (z, spec.moves[0]), (y, spec.moves[1]))
             column = move(f, there, dtype, (n, part.pixels), (z, part.rows * width), (y, width))
             body(met, column, width)
 
 
-def _each_row(f: Function, part: _Part, body: Callable[[IRValue, IRValue], None], near: IRValue, far: IRValue) -> None:
+def _each_row(
+    f: Function, part: _Part, body: Callable[[IRValue, IRValue], None], near: IRValue, far: IRValue, dtype: str
+) -> None:
     """``body(address in the images, address in the matrix)`` for the pixels of each channel of each image."""
-    spec, dtype, pixels = part.spec, part.spec.dtype, part.pixels
+    spec, pixels = part.spec, part.pixels
     with f.loop(I64(0), I64(spec.together)) as n, f.loop(I64(0), I64(spec.out)) as o:
         body(
             move(f, near, dtype, (n, spec.groups * spec.out * pixels), (o, pixels)),

@@ -19,7 +19,15 @@ from core.plan.target import ConvolutionLimits
 from core.plan.windows import Windows, padded, triple, windows_of
 from core.plan.winograd import WinogradFilters, WinogradTotal, winograd_of, winograd_sums_of
 
-__all__ = ["correlation", "to_input"]
+__all__ = [
+    "convolution_back",
+    "convolution_of",
+    "correlation",
+    "flipped_filters",
+    "image_padding",
+    "parted",
+    "to_input",
+]
 
 
 @lowers("correlate")
@@ -28,7 +36,7 @@ def lower_correlate(low: Lowering, op: Op) -> None:
     if low.target.convolutions.patches:
         lower_patches(low, op, _patches(low, op, x, filter, op.outputs[0]), *_dense(low, x, filter))
         return
-    windows, spec = _convolution(low, op, x, filter, op.outputs[0])
+    windows, spec = convolution_of(low, op, x, filter, op.outputs[0])
     _convolved(low, op, windows, spec, low.entry(x), low.dense(low.entry(filter)))
 
 
@@ -39,14 +47,13 @@ def lower_input_adjoint(low: Lowering, op: Op) -> None:
     if low.target.convolutions.patches:
         lower_patches(low, op, _patches(low, op, like, filter, ct), *_dense(low, ct, filter))
         return
-    windows, spec = _convolution(low, op, like, filter, ct)
+    windows, spec = convolution_of(low, op, like, filter, ct)
     given, weights = low.dense(low.entry(ct)), low.dense(low.entry(filter))
-    back, limits = _flipped(windows), low.target.convolutions
-    if back is None or _vectors(back, limits) > _vectors(windows, limits) * (1 + limits.addition_cost / spec.out):
+    back = convolution_back(windows, spec, low.target.convolutions)
+    if back is None:
         to_input(low, op, windows, spec, given, weights)
         return
-    spec = correlation(back, spec.dtype, spec.batch, spec.groups, spec.out, spec.channels)
-    _convolved(low, op, back, spec, given, weights, flipped=True)
+    _convolved(low, op, *back, given, weights, flipped=True)
 
 
 @lowers("correlate_filter_adjoint")
@@ -55,7 +62,7 @@ def lower_filter_adjoint(low: Lowering, op: Op) -> None:
     if low.target.convolutions.patches:
         lower_patches(low, op, _patches(low, op, x, like, ct), *_dense(low, ct, x))
         return
-    windows, spec = _convolution(low, op, x, like, ct)
+    windows, spec = convolution_of(low, op, x, like, ct)
     given, squares = low.dense(low.entry(ct)), winograd_sums_of(spec, windows, low.target.winograd)
     if squares is not None:
         image, held = low.dense(low.entry(x)), low.allocate(squares.shape, spec.dtype)
@@ -64,7 +71,7 @@ def lower_filter_adjoint(low: Lowering, op: Op) -> None:
         low.add(Kernel("winograd_total", WinogradTotal(squares), (held, out), location=op.location))
         low.define(op.outputs[0], out)
         return
-    image = padded(low, op, low.entry(x), _image_padding(windows, spec))
+    image = padded(low, op, low.entry(x), image_padding(windows, spec, spec.dtype))
     out = low.destination(op.outputs[0])
     sums = filter_sums_of(spec, low.target.filter_sums)
     if sums is None:
@@ -78,7 +85,7 @@ def lower_filter_adjoint(low: Lowering, op: Op) -> None:
 
 def to_input(low: Lowering, op: Op, windows: Windows, spec: Correlation, given: View, weights: View) -> None:
     """The adjoint of a convolution to its input, computed with the padding of the input, which is then removed."""
-    name, padding = op.outputs[0], _image_padding(windows, spec)
+    name, padding = op.outputs[0], image_padding(windows, spec, spec.dtype)
     if not _by_columns("input_adjoint", spec, low.target.convolutions):
         weights = _by_element(low, spec, weights)
     target = low.destination(name)
@@ -92,7 +99,7 @@ def to_input(low: Lowering, op: Op, windows: Windows, spec: Correlation, given: 
 def _convolved(
     low: Lowering, op: Op, windows: Windows, spec: Correlation, x: Entry, weights: View, flipped: bool = False
 ) -> None:
-    """Append the kernels of a convolution of `x`. flipped: with the flipped filters (see `_flipped_filters`)."""
+    """Append the kernels of a convolution of `x`. flipped: with the flipped filters (see `flipped_filters`)."""
     name, squares = op.outputs[0], winograd_of(spec, windows, low.target.winograd)
     if squares is not None:
         image, transformed = low.dense(x), WinogradFilters(squares.conv, flipped)
@@ -101,10 +108,10 @@ def _convolved(
         low.add(Kernel("winograd", squares, (image, filters, out), location=op.location))
         low.define(name, out)
         return
-    image, out = padded(low, op, x, _image_padding(windows, spec)), low.destination(name)
+    image, out = padded(low, op, x, image_padding(windows, spec, spec.dtype)), low.destination(name)
     lanes = None if _takes_pixels(spec, low.target.convolutions) else channel_lanes_of(spec, low.target.channel_lanes)
     if lanes is None:
-        weights = _flipped_filters(low, spec, weights) if flipped else weights
+        weights = flipped_filters(low, spec, weights) if flipped else weights
         _correlated(low, op, "correlate", spec, image, weights, out)
     else:
         panels = low.allocate((spec.groups, spec.depth, spec.out), spec.dtype)
@@ -117,7 +124,7 @@ def _correlated(low: Lowering, op: Op, kind: str, spec: Correlation, first: View
     """Append one kernel, in the faster of the two forms."""
     limits = low.target.convolutions
     if _by_columns(kind, spec, limits):
-        spec, kind = _parted(spec, kind, limits), f"{kind}_columns"
+        spec, kind = parted(spec, kind, limits), f"{kind}_columns"
     low.add(Kernel(kind, spec, (first, second, out), location=op.location))
 
 
@@ -132,7 +139,7 @@ def _windows(low: Lowering, op: Op, x: str, filter: str, out: str) -> Windows:
     )
 
 
-def _convolution(low: Lowering, op: Op, x: str, filter: str, out: str) -> tuple[Windows, Correlation]:
+def convolution_of(low: Lowering, op: Op, x: str, filter: str, out: str) -> tuple[Windows, Correlation]:
     """The windows of a convolution of `x` with `filter` to `out`, and the spec of its kernel."""
     image, weights, groups = low.type(x), low.type(filter), op.attrs["groups"]
     windows = _windows(low, op, x, filter, out)
@@ -177,8 +184,9 @@ def _padding(windows: Windows, dtype: str, planes: int) -> Padding | None:
     return None if windows.inside and phases == 1 else windows.padding(dtype, planes, phases)
 
 
-def _image_padding(windows: Windows, spec: Correlation) -> Padding | None:
-    return _padding(windows, spec.dtype, spec.batch * spec.groups * spec.channels)
+def image_padding(windows: Windows, spec: Correlation, dtype: str) -> Padding | None:
+    """The padding of the images of a convolution, of this dtype."""
+    return _padding(windows, dtype, spec.batch * spec.groups * spec.channels)
 
 
 def _vectors(windows: Windows, limits: ConvolutionLimits) -> int:
@@ -195,7 +203,17 @@ def _flipped(windows: Windows) -> Windows | None:
     return replace(windows, size=windows.counts, before=triple(before, 0), counts=windows.size)
 
 
-def _flipped_filters(low: Lowering, spec: Correlation, weights: View) -> View:
+def convolution_back(
+    windows: Windows, spec: Correlation, limits: ConvolutionLimits
+) -> tuple[Windows, Correlation] | None:
+    """The convolution that is the adjoint to the input, its windows and spec; None if there is none, or a slow one."""
+    back = _flipped(windows)
+    if back is None or _vectors(back, limits) > _vectors(windows, limits) * (1 + limits.addition_cost / spec.out):
+        return None
+    return back, correlation(back, spec.dtype, spec.batch, spec.groups, spec.out, spec.channels)
+
+
+def flipped_filters(low: Lowering, spec: Correlation, weights: View) -> View:
     """The filters [group, out, in, *kernel] as [group, in, out, *kernel], with every kernel axis reversed.
 
     spec: of the result, whose output channels are the input channels of the filters.
@@ -235,7 +253,7 @@ def _takes_pixels(spec: Correlation, limits: ConvolutionLimits) -> bool:
     return spec.size == 1 and spec.channels * spec.out >= limits.point_channels
 
 
-def _parted(spec: Correlation, kind: str, limits: ConvolutionLimits) -> Correlation:
+def parted(spec: Correlation, kind: str, limits: ConvolutionLimits) -> Correlation:
     """`spec` with the images, rows of windows and filters that one product takes."""
     wide = limits.pixels[kind]
     if kind == "filter_adjoint":
@@ -245,7 +263,8 @@ def _parted(spec: Correlation, kind: str, limits: ConvolutionLimits) -> Correlat
         wanted = -(-wide // spec.pixels)
         fitting = (n for n in range(wanted, spec.batch) if spec.batch % n == 0)
         return replace(spec, together=next(fitting, spec.batch))
-    count = max(wide, limits.column_elements // spec.depth)
+    elements = limits.column_elements * (2 if spec.given else 1)  # of pairs, as many bytes
+    count = max(wide, elements // spec.depth)
     if count >= spec.pixels:
         return spec
     return replace(spec, rows=min(spec.counts[1], -(-count // spec.counts[2])))

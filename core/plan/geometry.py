@@ -88,6 +88,7 @@ class Correlation:
     together:      images that one product of matrices takes together, if the convolution runs as products.
     rows:          rows of windows that one product takes, if it takes part of an image; 0 for all.
     shares:        products to the filters of one group; each takes the same number of image channels.
+    given:         dtype of the operands, if the convolution runs as products of pairs of 16-bit floats; "" for `dtype`.
     """
 
     dtype: str
@@ -104,11 +105,17 @@ class Correlation:
     together: int = 1
     rows: int = 0
     shares: int = 1
+    given: str = ""
+
+    @property
+    def operands(self) -> str:
+        """The dtype of the operands."""
+        return self.given or self.dtype
 
     @property
     def work(self) -> int:
         """Time, in additions and multiplications that take as long."""
-        return 2 * self.batch * self.groups * self.out * self.depth * self.pixels
+        return 2 * self.batch * self.groups * self.out * self.depth * self.pixels // (2 if self.given else 1)
 
     @property
     def units(self) -> int:

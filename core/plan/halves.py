@@ -18,7 +18,7 @@ from core.plan.entries import Entry, Uniform
 from core.plan.lowering import Lowering
 from core.plan.storage import Storage
 
-__all__ = ["lower_wide", "narrowed", "wide", "widened"]
+__all__ = ["WIDE", "lower_wide", "narrowed", "wide", "widened"]
 
 WIDE = "float32"
 

@@ -101,6 +101,9 @@ class ConvolutionLimits:
     pixels:             fewest pixels that one product takes, where there are as many.
     share:              fewest filter elements of one of several products to the same filters.
     column_elements:    elements of columns that are made at once, unless `pixels` asks for more.
+    pairs:              whether a convolution of bfloat16 numbers by columns should multiply pairs of them, by its kind
+                        and the rows, columns and terms of one product.
+    pair_channels:      channels of the image from which on pairs are faster than the algorithm of Winograd in float32.
     patches:            whether kernels read windows in images without padding (`core.plan.patches`). All other limits
                         are those of kernels that do not.
     """
@@ -116,6 +119,8 @@ class ConvolutionLimits:
     pixels: Mapping[str, int]
     share: int
     column_elements: int
+    pairs: Callable[[str, int, int, int], bool] = lambda kind, rows, columns, terms: False
+    pair_channels: int = 0
     patches: bool = False
 
 

@@ -14,6 +14,7 @@ from core.plan.halves import lower_wide
 from core.plan.interpreted import interpret
 from core.plan.lowering import LOWERINGS, Lowering
 from core.plan.open_elements import OPEN_RULES, takes_open_elements
+from core.plan.paired_convolution import lower_paired
 from core.plan.patches import PATCHED
 from core.plan.sized import is_sized, lower_sized
 from core.plan.sizes import is_open
@@ -102,7 +103,8 @@ def _lower_natively(low: Lowering, op: Op) -> None:
         and any(is_half(low.types[n]) for n in (*op.inputs, *op.outputs) if n != HOLE)
         and not (op.type in PATCHED and low.target.convolutions.patches)
     ):
-        lower_wide(low, op, LOWERINGS[op.type])
+        if not lower_paired(low, op):
+            lower_wide(low, op, LOWERINGS[op.type])
     elif lowering:
         lowering(low, op)
     elif lookup(op.type).elementwise:

@@ -1,0 +1,114 @@
+"""Convolutions of bfloat16 numbers as products of pairs, with the CPU's instruction for pairs and with a substitute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.codegen import cpus, tile
+from core.codegen.backend import CPU
+from core.codegen.cpu_target import CPU_TARGET
+from core.codegen.llvm import Function, IRValue
+from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
+from core.ops.common.types import as_dtype
+from core.plan import plan_block
+from core.plan.data import Kernel
+from core.plan.geometry import Correlation
+from core.runtime.native import native_interpreter
+from core.runtime.reference import interpreter_of
+from core.runtime.run import Run
+
+BF16 = as_dtype("bfloat16")
+
+
+def substitute(f: Function, a: IRValue, b: IRValue, total: IRValue) -> IRValue:
+    """What `tile.dot_pairs` computes, by instructions that every CPU has."""
+    words = IRValue("", "int32", total.lanes).type
+
+    def number(pair: IRValue, first: bool) -> IRValue:
+        bits = f.op(f"bitcast {pair} to {words}", "int32", total.lanes)
+        constant = IRValue("", "int32", 1)
+        by = f.splat(replace(constant, name="16" if first else str(-(1 << 16))), total.lanes)
+        return f.op(f"bitcast {f.binary('shl' if first else 'and', bits, by)} to {total.type}", "float32", total.lanes)
+
+    for first in (True, False):
+        total = f.fma(number(a, first), number(b, first), total)
+    return total
+
+
+@pytest.fixture(params=["instruction", "substitute"])
+def multiplies_pairs(request: Any, monkeypatch: Any) -> Iterator[None]:
+    own = cpus.cpu()
+    if request.param == "instruction" and not own.dots_bfloat16:
+        pytest.skip("this CPU has no instruction for pairs of bfloat16 numbers")
+    if request.param == "substitute":
+        monkeypatch.setattr(cpus, "_of_process", lambda: replace(own, dots_bfloat16=True))
+        monkeypatch.setattr(tile, "dot_pairs", substitute)
+    yield
+
+
+CASES = {
+    "pixels": ((3, 64, 9, 8), (48, 64, 1, 1), {}),
+    "small images together": ((4, 36, 5, 6), (64, 36, 3, 3), {}),
+    "an image in parts": ((2, 130, 40, 36), (34, 130, 3, 3), {}),
+    "parts of odd rows": ((2, 100, 41, 39), (34, 100, 3, 3), {}),
+    "groups": ((2, 64, 8, 8), (128, 32, 3, 3), {"groups": 2}),
+    "strides": ((2, 40, 17, 18), (48, 40, 3, 3), {"strides": (2, 2), "paddings": (1, 1, 1, 1)}),
+    "dilations": ((2, 40, 12, 14), (34, 40, 3, 3), {"dilations": (2, 2), "paddings": (2, 2, 2, 2)}),
+    "a wide filter": ((1, 34, 20, 20), (36, 34, 5, 5), {"paddings": (2, 2, 2, 2)}),
+    "one axis": ((2, 64, 100), (64, 64, 3), {"strides": (1,), "dilations": (1,), "paddings": (1, 1)}),
+    "three axes": (
+        (1, 34, 4, 6, 8), (32, 34, 2, 2, 2), {"strides": (1,) * 3, "dilations": (1,) * 3, "paddings": (0,) * 6}
+    ),
+    "odd sizes": ((3, 33, 7, 9), (35, 33, 3, 3), {}),
+}  # fmt: skip
+DEFAULTS = {"strides": (1, 1), "dilations": (1, 1), "paddings": (0, 0, 0, 0), "groups": 1}
+KINDS = ("correlate", "correlate_input_adjoint", "correlate_filter_adjoint")
+
+
+def blocks(name: str) -> Iterator[tuple[str, Block, list[np.ndarray]]]:
+    """A convolution and its adjoints, of small integers: all sums are exact, whatever their order."""
+    image, filter, more = CASES[name]
+    rng = np.random.default_rng(len(name))
+    integers = lambda shape: rng.integers(-2, 3, shape).astype("float32").astype(BF16)
+    x, w = integers(image), integers(filter)
+    attrs = DEFAULTS | more
+    shape: tuple[int, ...] = ()
+    for kind in KINDS:
+        b = BlockBuilder()
+        args = [x, w]
+        if kind != "correlate":
+            args = [integers(shape), *([w, x] if "input" in kind else [x, w])]
+        given = [b.param(TensorType(each.shape, "bfloat16")) for each in args]
+        out = b.emit(kind, *given, **attrs)
+        shape = out.type.shape if kind == "correlate" else shape
+        yield kind, b.build([out]), args
+
+
+def paired(block: Block) -> bool:
+    kernels = (each for each in plan_block(block, CPU_TARGET).body.instructions if isinstance(each, Kernel))
+    return any(isinstance(each.spec, Correlation) and bool(each.spec.given) for each in kernels)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_convolution_in_pairs_has_the_numbers_of_the_reference_executor(name, multiplies_pairs):
+    forms = {}
+    for kind, block, args in blocks(name):
+        forms[kind] = paired(block)
+        (found,), (wanted,) = (run(Run(), *args) for run in (native_interpreter(block, CPU), interpreter_of(block)))
+        assert np.abs(np.asarray(wanted, "float32")).max() > 2
+        np.testing.assert_array_equal(np.asarray(found, "float32"), np.asarray(wanted, "float32"))
+    assert any(forms.values()) != ("odd" in name), forms
+    assert name != "pixels" or all(forms.values()), forms
+
+
+def test_winograds_algorithm_is_preferred_for_few_channels(multiplies_pairs):
+    for channels, expected in ((64, False), (128, True)):
+        b = BlockBuilder()
+        x, w = (b.param(TensorType(shape, "bfloat16")) for shape in ((16, channels, 32, 32), (64, channels, 3, 3)))
+        assert paired(b.build([b.emit("correlate", x, w, **DEFAULTS)])) == expected
