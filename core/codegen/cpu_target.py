@@ -5,6 +5,7 @@ from __future__ import annotations
 from core.codegen import packed_gemm
 from core.codegen.channel_lanes import channel_panel
 from core.codegen.cpus import cpu
+from core.codegen.gemv import FEW
 from core.codegen.machine import lanes
 from core.codegen.scalar import NATIVE, refusal
 from core.codegen.vector_slices import lanes_for
@@ -22,6 +23,9 @@ from core.plan.target import (
 )
 
 __all__ = ["CPU_TARGET"]
+
+FAR = 2**17
+"""Elements of a matrix that no near cache holds."""
 
 PANELS = 2**17
 """Fewest bytes of a weight that the products of a loop read in panels. Smaller ones stay in the nearer caches."""
@@ -45,7 +49,15 @@ def _turns(rows: int, columns: int, terms: int) -> bool:
 
 def _pairs(dtype: str, rows: int, columns: int, terms: int) -> bool:
     """A CPU with the instruction multiplies bfloat16 numbers twice as fast as float32 numbers."""
-    return dtype == "bfloat16" and cpu().dots_bfloat16 and terms % 2 == 0 and packed_gemm.is_packed(rows, columns)
+    if dtype != "bfloat16" or not cpu().dots_bfloat16 or terms % 2:
+        return False
+    return packed_gemm.packs_any(rows, columns, terms, by_columns=False)
+
+
+def _reads_halves(rows: int, columns: int, terms: int, by_columns: bool) -> bool:
+    """Products that read it in place, from memory or the last cache: a widened copy would take more time than they."""
+    few = rows < FEW if by_columns else not packed_gemm.packs_any(rows, columns, terms, by_columns=False)
+    return few and min(columns, terms) >= 64 and columns * terms >= FAR
 
 
 def _convolves_pairs(kind: str, rows: int, columns: int, terms: int) -> bool:
@@ -88,6 +100,7 @@ CPU_TARGET = Target(
         in_passes=True,
         panel=_panel,
         terms=256,
+        reads_halves=_reads_halves,
     ),
     convolutions=ConvolutionLimits(
         lanes=8,

@@ -44,6 +44,7 @@ Range = tuple[IRValue, IRValue]
 class Product:
     """One shape of product: c [m, n] = a [m, k] b [k, n]. Strides count elements; rows of b and c have no gaps.
 
+    of_b:     dtype of b, which may be a 16-bit float.
     vanishes: whether it takes denormal numbers for zero.
     """
 
@@ -54,13 +55,14 @@ class Product:
     b: int
     c: int
     dtype: str
+    of_b: str
     accumulate: bool
     vanishes: bool = False
 
     @property
     def far(self) -> bool:
         """Whether b comes from far. Short rows, too, of the only row of a: threads can share no other parts of it."""
-        row = self.b * itemsize(self.dtype)
+        row = self.b * itemsize(self.of_b)
         return (row >= FAR_ROW or self.m == 1) and row * self.k >= FAR_BYTES and self.n > self.panel
 
     @property
@@ -111,7 +113,7 @@ def product_of(each: Gemm) -> Product | None:
     if n == 1 and k > 64:  # one sum along k for each row: every addition would wait for the one before
         return None
     a = (each.a.strides[-2], each.a.strides[-1])
-    return Product(m, n, k, a, each.b.strides[-2], each.c.strides[-2], each.c.dtype, each.accumulate)
+    return Product(m, n, k, a, each.b.strides[-2], each.c.strides[-2], each.c.dtype, each.b.dtype, each.accumulate)
 
 
 def gemm_function(name: str, p: Product) -> Function:
@@ -190,11 +192,12 @@ def _tile(f: Function, p: Product, k: IRValue, row: IRValue, rows: int, start: I
     if blocked:
         end = f.intrinsic("smin", f.binary("add", k, I64(p.depth)), I64(p.k))
     a = f.at(f.param("a"), f.op(f"mul nsw {row}, {p.a[0]}", "int64"), dtype)
-    b = f.at(f.param("b"), start, dtype)
+    b = f.at(f.param("b"), start, p.of_b)
     c = f.at(f.at(f.param("c"), f.op(f"mul nsw {row}, {p.c}", "int64"), dtype), start, dtype)
 
     size, even = (rows, columns), p.k % STEPS == 0
-    for total, address, which in tile(f, dtype, size, p.width, (k, end), (a, *p.a), (b, p.b), (c, p.c), even=even):
+    sums = tile(f, dtype, size, p.width, (k, end), (a, *p.a), (b, p.b), (c, p.c), even=even, of_b=p.of_b)
+    for total, address, which in sums:
         if p.accumulate or blocked:
             total = f.binary("fadd", total, f.load(address, dtype, p.width, which))
         f.store(total, address, which)

@@ -35,6 +35,7 @@ second cache keeps the rows of a for so many steps.
 class Gemv:
     """One shape of product: c [m, n] = a [m, k] b [k, n]. Strides count elements; rows of c have no gaps.
 
+    of_b:     dtype of b, which may be a 16-bit float.
     vanishes: whether it takes denormal numbers for zero.
     """
 
@@ -45,6 +46,7 @@ class Gemv:
     b: tuple[int, int]
     c: int
     dtype: str
+    of_b: str
     accumulate: bool
     vanishes: bool = False
 
@@ -87,7 +89,7 @@ def gemv_of(each: Gemm) -> Gemv | None:
     by_columns = b[0] == 1 and (b[1] != 1 or n == 1)
     if m >= FEW or not by_columns or (along != 1 and k > 1):
         return None
-    return Gemv(m, n, k, (down, along), b, each.c.strides[-2], each.c.dtype, each.accumulate)
+    return Gemv(m, n, k, (down, along), b, each.c.strides[-2], each.c.dtype, each.b.dtype, each.accumulate)
 
 
 def gemv_function(name: str, p: Gemv) -> Function:
@@ -152,15 +154,16 @@ def _dots(f: Function, p: Gemv, terms: _Terms, start: IRValue, columns: int) -> 
 
 def _dots_of(f: Function, p: Gemv, terms: _Terms, row: IRValue, rows: int, start: IRValue, columns: int) -> None:
     a = f.at(f.param("a"), f.op(f"mul nsw {row}, {p.a[0]}", "int64"), p.dtype)
-    b = f.at(f.param("b"), f.op(f"mul nsw {start}, {p.b[1]}", "int64"), p.dtype)
+    b = f.at(f.param("b"), f.op(f"mul nsw {start}, {p.b[1]}", "int64"), p.of_b)
     c = f.at(f.at(f.param("c"), f.op(f"mul nsw {row}, {p.c}", "int64"), p.dtype), start, p.dtype)
 
     def products(k: IRValue, which: IRValue | None = None) -> Iterator[tuple[IRValue, IRValue]]:
-        def vectors(base: IRValue, step: int, count: int) -> list[IRValue]:
-            base = f.at(base, k, p.dtype)
-            return [f.load(f.at(base, I64(i * step), p.dtype), p.dtype, p.width, which) for i in range(count)]
+        def vectors(base: IRValue, step: int, count: int, dtype: str) -> list[IRValue]:
+            base = f.at(base, k, dtype)
+            loaded = (f.load(f.at(base, I64(i * step), dtype), dtype, p.width, which) for i in range(count))
+            return [f.convert(each, p.dtype) for each in loaded]
 
-        ours, theirs = vectors(a, p.a[0], rows), vectors(b, p.b[1], columns)
+        ours, theirs = vectors(a, p.a[0], rows, p.dtype), vectors(b, p.b[1], columns, p.of_b)
         return ((x, y) for x in ours for y in theirs)
 
     zero = f.splat(literal(0, p.dtype), p.width)

@@ -53,6 +53,7 @@ def tile(
     f: Function, dtype: str, size: tuple[int, int], width: int, steps: tuple[IRValue, IRValue],
     a: tuple[IRValue, int, int], b: tuple[IRValue, int], c: tuple[IRValue, int | IRValue],
     stretches: tuple[IRValue, Callable[[], None]] | None = None, pairs: bool = False, even: bool = False,
+    of_b: str = "",
 ) -> list[tuple[IRValue, IRValue, IRValue | None]]:  # fmt: skip
     """The sums over `steps` along k of a [rows, k] times b [k, columns]: (vector, address in c, mask) of each.
 
@@ -64,8 +65,10 @@ def tile(
     pairs:     whether an element of a and b, as long as a float32, is two bfloat16 numbers that follow each other
                along k.
     even:      whether the number of steps is a multiple of `STEPS`, and that of a stretch, too.
+    of_b:      the dtype of b, if it is a 16-bit float that loads widen; "" for `dtype`.
     """
     rows, columns = size
+    of_b = of_b or dtype
     count = -(-columns // width)
     masks = [mask(columns - j * width, width) if width > 1 else None for j in range(count)]
     zero = f.splat(literal(0, dtype), width)
@@ -75,7 +78,8 @@ def tile(
             f.write(zero, slot)
 
     def step(b_row: IRValue, a_here: IRValue) -> None:
-        b_vectors = [f.load(f.at(b_row, I64(j * width), dtype), dtype, width, masks[j]) for j in range(count)]
+        places = [f.at(b_row, I64(j * width), of_b) for j in range(count)]
+        b_vectors = [f.convert(f.load(at, of_b, width, m), dtype) for at, m in zip(places, masks, strict=True)]
         for i in range(rows):
             one = f.splat(f.load(f.at(a_here, I64(i * a[1]), dtype), dtype), width)
             for j in range(count):
@@ -85,10 +89,10 @@ def tile(
     def all_of(first: IRValue, end: IRValue) -> None:
         together = STEPS if even else 1
         with f.loop(first, end, together) as k:
-            b_row = f.at(b[0], f.op(f"mul nsw {k}, {b[1]}", "int64"), dtype)
+            b_row = f.at(b[0], f.op(f"mul nsw {k}, {b[1]}", "int64"), of_b)
             a_here = f.at(a[0], f.op(f"mul nsw {k}, {a[2]}", "int64"), dtype)
             for i in range(together):
-                step(f.at(b_row, I64(i * b[1]), dtype), f.at(a_here, I64(i * a[2]), dtype))
+                step(f.at(b_row, I64(i * b[1]), of_b), f.at(a_here, I64(i * a[2]), dtype))
 
     if stretches is None:
         all_of(*steps)

@@ -11,7 +11,7 @@ from core.ir.precision import is_half
 from core.plan.data import PRODUCT_BLOCK, Gemm, Kernel, Limited, View, contiguous, is_matrix
 from core.plan.gathered_products import row_product
 from core.plan.geometry import Transposition
-from core.plan.halves import lower_wide, narrowed
+from core.plan.halves import lower_wide, narrowed, widened
 from core.plan.lowering import Lowering, lowers
 from core.plan.shapes import inverse, reshaped, reshaped_view, sole_transposition
 from core.plan.storage import Storage
@@ -28,7 +28,8 @@ def lower_matmul(low: Lowering, op: Op) -> None:
     if not x.is_float:
         raise Unsupported(f"matmul of {x.dtype}")
     half = is_half(x) and not low.target.products.rounds  # its sums need memory of their own
-    if half and not _as_pairs(low, op):
+    pairs = half and _as_pairs(low, op)
+    if half and not pairs and not _in_place(low, op):
         lower_wide(low, op, lower_matmul)
         return
     if _is_outer(low, op):
@@ -73,8 +74,10 @@ def lower_matmul(low: Lowering, op: Op) -> None:
         c = replace(c, shape=(*c.shape[:-1], 1, *c.shape[-1:]), strides=(*c.strides[:-1], 0, *c.strides[-1:]))
     if len(b.shape) == 2 and len(a.shape) > 2:
         a, c = _rows_merged(low, a, b, c)
-    if half:
+    if pairs:
         a, b = _paired(low, a, b)
+    elif half:
+        a = low.dense(widened(low, a))
     _gemm(low, op, a, b, c, accumulates)
     low.define(op.outputs[0], narrowed(low, out, type) if half else out)
 
@@ -156,6 +159,20 @@ def _as_pairs(low: Lowering, op: Op) -> bool:
     if y.rank == 2 and not op.attrs["transpose_x"]:
         rows = math.prod(x.shape[:-1])
     return low.target.products.pairs(x.dtype, rows, columns, terms)
+
+
+def _in_place(low: Lowering, op: Op) -> bool:
+    """Whether the second of two 16-bit operands stays as it is, and the first one is widened."""
+    x, y = (low.type(n) for n in op.inputs)
+    if low.outer is not None or x.rank < 2 or y.rank != 2 or low.product_limit is not None:
+        return False
+    if op.attrs["transpose_x"] and x.rank > 2:
+        return False
+    terms, columns = y.shape[::-1] if op.attrs["transpose_y"] else y.shape
+    rows = math.prod(x.shape) // terms
+    stored = low.entry(op.inputs[1])
+    by_columns = bool(op.attrs["transpose_y"]) != (isinstance(stored, View) and stored.strides[-1] != 1)
+    return low.target.products.reads_halves(rows, columns, terms, by_columns)
 
 
 def _paired(low: Lowering, a: View, b: View) -> tuple[View, View]:

@@ -62,6 +62,8 @@ class ProductRules:
     pairs:                whether the generator multiplies 16-bit matrices [m, k] and [k, n] as they are, two numbers
                           along k at a time: (dtype, m, n, k). Others are widened to float32.
     takes_pairs:          whether it can do so with matrices of these strides.
+    reads_halves:         whether a product of few rows with a large 16-bit matrix reads that matrix as it is: (rows,
+                          columns, terms, whether it is stored by columns).
     rounds:               whether the generator multiplies 16-bit matrices of any size and layout, and rounds each sum
                           where it stores it. Then `pairs` and `takes_pairs` do not matter.
     in_passes:            whether a batch of products of gathered matrices and vectors is a pass over the gathered rows.
@@ -81,6 +83,7 @@ class ProductRules:
     in_passes: bool
     panel: Callable[[Gemm], int]
     terms: int
+    reads_halves: Callable[[int, int, int, bool], bool] = lambda rows, columns, terms, by_columns: False
     rounds: bool = False
 
 

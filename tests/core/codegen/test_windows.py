@@ -154,10 +154,10 @@ def form(request, monkeypatch):
     monkeypatch.setattr(convolution, "channel_lanes_of", lambda spec, limits: None)
     monkeypatch.setattr(convolution, "_by_columns", lambda kind, spec, limits: request.param != "direct")
     if request.param == "columns of few":
-        parted = convolution._parted
+        parted = convolution.parted
         few = {"pixels": dict.fromkeys(CPU_TARGET.convolutions.pixels, 4), "share": 4, "column_elements": 32}
         monkeypatch.setattr(
-            convolution, "_parted", lambda spec, kind, limits: parted(spec, kind, replace(limits, **few))
+            convolution, "parted", lambda spec, kind, limits: parted(spec, kind, replace(limits, **few))
         )
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
 
 from core.codegen import cpus, tile
-from core.codegen.backend import CPU
+from core.codegen.backend import CPU, CpuBackend
 from core.codegen.cpu_target import CPU_TARGET
 from core.codegen.llvm import Function, IRValue
 from core.ir import Block, TensorType
@@ -22,6 +23,7 @@ from core.plan.geometry import Correlation
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
+from tests.core.codegen.test_windows import QUIET, convolutions, three_forms
 
 BF16 = as_dtype("bfloat16")
 
@@ -112,3 +114,20 @@ def test_winograds_algorithm_is_preferred_for_few_channels(multiplies_pairs):
         b = BlockBuilder()
         x, w = (b.param(TensorType(shape, "bfloat16")) for shape in ((16, channels, 32, 32), (64, channels, 3, 3)))
         assert paired(b.build([b.emit("correlate", x, w, **DEFAULTS)])) == expected
+
+
+@pytest.mark.parametrize("few", [False, True])
+@QUIET
+@given(case=convolutions())
+def test_convolutions_of_all_forms_agree_in_pairs(few, multiplies_pairs, case):
+    """Of any size, as long as each number has a partner; images in parts if `few`."""
+    limits = replace(CPU_TARGET.convolutions, pairs=lambda kind, m, n, k: k % 2 == 0 and k > 2, pair_channels=0)
+    if few:
+        limits = replace(limits, pixels=dict.fromkeys(limits.pixels, 4), share=4, column_elements=32)
+    backend = CpuBackend()
+    backend.target = replace(CPU_TARGET, convolutions=limits)  # type: ignore[misc]
+    block, rng = three_forms(replace(case, dtype="bfloat16")), np.random.default_rng(1)
+    args = [rng.integers(-2, 3, block.types[n].shape).astype("float32").astype(BF16) for n in block.params]
+
+    for f, w in zip(native_interpreter(block, backend)(Run(), *args), interpreter_of(block)(Run(), *args), strict=True):
+        np.testing.assert_array_equal(np.asarray(f, "float32"), np.asarray(w, "float32"))
