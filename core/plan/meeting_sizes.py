@@ -12,7 +12,18 @@ from core.plan.plan import NOT_COVERED
 from core.plan.sizes import Size
 from core.plan.unsupported import Unsupported
 
-__all__ = ["Axes", "agreeing", "broadcast", "first_of", "known_size", "matched", "same_size", "sizes_of", "with_known"]
+__all__ = [
+    "Axes",
+    "agreeing",
+    "broadcast",
+    "first_of",
+    "known_size",
+    "matched",
+    "same_size",
+    "sizes_of",
+    "with_equal",
+    "with_known",
+]
 
 Axes = dict[int, Size]
 """The open sizes of an array, by axis."""
@@ -119,6 +130,22 @@ def matched(low: Lowering, one: tuple[str, int], other: tuple[str, int]) -> tupl
     if not known and not same_size(low, sizes_of(low, names[0])[i], sizes_of(low, names[1])[j]):
         raise Unsupported("sizes that only the run can compare")
     return names[0], names[1]
+
+
+def with_equal(low: Lowering, op: Op, one: tuple[int, int], other: tuple[int, int]) -> Op:
+    """Return `op` on operands that are equally long: each is given by its position and an axis."""
+    (i, axis), (j, beside) = one, other
+    if sizes_of(low, op.inputs[i]).get(axis) is sizes_of(low, op.inputs[j]).get(beside):
+        return op
+    first, second = matched(low, (op.inputs[i], axis), (op.inputs[j], beside))
+    size = sizes_of(low, first).get(axis)
+    if size is not None and sizes_of(low, second)[beside] is not size:  # the code compares them: one stands for both
+        same = f"{second}@{beside}={first}@{axis}"
+        low.types[same], low.sizes[same] = low.types[second], sizes_of(low, second) | {beside: size}
+        low.define(same, low.entry(second))
+        second = same
+    names = {i: first, j: second}
+    return replace(op, inputs=tuple(names.get(k, name) for k, name in enumerate(op.inputs)))
 
 
 def first_of(low: Lowering, name: str, axis: int, size: int, known: bool) -> str:

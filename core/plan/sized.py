@@ -24,7 +24,17 @@ from core.plan.entries import Entry, positions
 from core.plan.geometry import Selection, Tail
 from core.plan.halves import narrowed, wide, widened
 from core.plan.lowering import LOWERINGS, Lowering
-from core.plan.meeting_sizes import Axes, agreeing, broadcast, known_size, matched, same_size, sizes_of, with_known
+from core.plan.meeting_sizes import (
+    Axes,
+    agreeing,
+    broadcast,
+    known_size,
+    matched,
+    same_size,
+    sizes_of,
+    with_equal,
+    with_known,
+)
 from core.plan.plan import NOT_COVERED
 from core.plan.ragged import running_total
 from core.plan.reduce import KINDS, reduced
@@ -369,7 +379,7 @@ def _reshape(low: Lowering, op: Op) -> None:
             raise Unsupported("another size than the first one is known only when it runs")
         rest = math.prod(low.type(op.inputs[1]).shape[1:])
         wanted = scaled(low, size, row, rest)
-        if not _equal(low, wanted, like[0]):
+        if not _equal(low, wanted, like[0]) and not same_size(low, wanted, like[0]):
             raise Unsupported("sizes that only the run can compare")
         wanted = like[0]
     else:
@@ -487,9 +497,9 @@ def _matmul(low: Lowering, op: Op) -> None:
         raise Unsupported("a product of arrays whose sizes only the run tells")
     terms, row = (a.rank - 2, a.rank - 1) if op.attrs["transpose_x"] else (a.rank - 1, a.rank - 2)
     others, column = (1, 0) if op.attrs["transpose_y"] else (0, 1)
-    summed = sizes_of(low, x).get(terms)
-    if not same_size(low, summed, sizes_of(low, y).get(others)):
-        raise Unsupported("sizes that only the run can compare")
+    op = with_equal(low, op, (0, terms), (1, others))
+    x, y = op.inputs
+    a, b, summed = low.type(x), low.type(y), sizes_of(low, x).get(terms)
     own = {i: s for i, s in sizes_of(low, x).items() if i < a.rank - 2}
     if row in sizes_of(low, x):
         own[a.rank - 2] = sizes_of(low, x)[row]
@@ -625,8 +635,9 @@ def _scatter(low: Lowering, op: Op) -> None:
 
 @rule("class_index")
 def _class_index(low: Lowering, op: Op) -> None:
+    axis = op.attrs["axis"] % low.type(op.inputs[1]).rank
+    op = with_equal(low, op, (1, 0), (0, 0)) if axis else op
     label, x = op.inputs
-    axis = op.attrs["axis"] % low.type(x).rank
     if axis in sizes_of(low, x):
         raise Unsupported("classes whose number only the run tells")
     sizes = dict(sizes_of(low, x))
@@ -641,9 +652,10 @@ def _class_index(low: Lowering, op: Op) -> None:
 @rule("positions_along")
 def _positions_along(low: Lowering, op: Op) -> None:
     """Only the first axis may be open: the number of rows does not matter, unless the positions are those of rows."""
+    axis = op.attrs["axis"] % low.type(op.inputs[1]).rank
+    op = with_equal(low, op, (1, 0), (0, 0)) if axis else op
     index, x = op.inputs
-    rank, own, at = low.type(x).rank, sizes_of(low, x), sizes_of(low, index)
-    axis = op.attrs["axis"] % rank
+    own, at = sizes_of(low, x), sizes_of(low, index)
     if (own.keys() | at.keys()) - {0} or (axis and own != at):
         raise Unsupported("positions along sizes that only the run tells")
     set_sizes(low, op, [dict(at)])
@@ -668,6 +680,7 @@ def _positions(low: Lowering, op: Op) -> None:
 
 @rule("segment_sum")
 def _segments(low: Lowering, op: Op) -> None:
+    op = with_equal(low, op, (0, 0), (1, 0))
     x, ids = op.inputs[:2]
     if len(op.inputs) > 2 and any(sizes_of(low, n) for n in op.inputs[2:]):
         raise Unsupported("segments whose number only the run tells")
@@ -718,6 +731,7 @@ def _rows_at(low: Lowering, op: Op, x: View, at: View, out: View, size: Size | N
 
 @rule("split_by_mask")
 def _split_by_mask(low: Lowering, op: Op) -> None:
+    op = with_equal(low, op, (0, 0), (1, 0))
     x, mask = op.inputs
     if sizes_of(low, x) != sizes_of(low, mask) or sizes_of(low, x).keys() - {0}:
         raise Unsupported("sizes that only the run can compare")
