@@ -22,6 +22,7 @@ from core.plan.unsupported import Unsupported
 __all__ = [
     "RECORD_BYTES",
     "RULES",
+    "WORD_BYTES",
     "add_array",
     "added",
     "begun",
@@ -35,6 +36,7 @@ __all__ = [
     "kept",
     "moved",
     "new_stack",
+    "put_sizes",
     "recorded",
     "rule",
     "shape_of",
@@ -46,6 +48,8 @@ RULES: dict[str, Callable[[Lowering, Op], None]] = {}
 """Type of an op -> the function that lowers it if it takes or returns tensor arrays."""
 
 WORD_BYTES = 8
+"""Bytes of a slot that holds a size."""
+
 RECORD_BYTES = 2 * WORD_BYTES
 """Bytes of a slot that holds a recording: its first slot and its length, int64 each."""
 
@@ -198,14 +202,12 @@ def copied(low: Lowering, name: str) -> Growing:
     """The array `name` in memory of its own."""
     made = begun(low, held_type(low, name), low.block.types[name])
     entry = low.entry(name)
-    if isinstance(entry, Vacant | Placed):
+    if isinstance(entry, Vacant):
         do(low, "clear", made)
-    if isinstance(entry, Placed):
+    elif isinstance(entry, Placed):
+        do(low, "clear", made)
         do(low, "put", made, value=entry.value, index=entry.index)
-        for (_, _, lengths), (_, _, length) in zip(made.sizes, entry.sizes, strict=True):
-            do(low, "put", lengths, value=length, index=entry.index)
-    elif isinstance(entry, Vacant):
-        pass
+        put_sizes(low, made, entry.index, [length for _, _, length in entry.sizes])
     elif isinstance(entry, Flattened):
         low.add(Flatten(made, entry.runs, entry.like, entry.order, location=low.location))
     else:
@@ -250,12 +252,18 @@ def do(
 ) -> None:
     """Append an instruction on an array, and those on the sizes of its elements that follow from it.
 
-    "copy" and "put" of sizes need the sizes, and are the caller's part.
+    The caller copies sizes, or puts them there (`put_sizes`).
     """
     low.add(ArrayOp(target, source, kind, value, index, check=check, location=low.location))
     if target is not None and kind in ("clear", "erase", "extend", "fit"):
         for _, _, lengths in target.sizes:
             do(low, kind, lengths, source, index=index)
+
+
+def put_sizes(low: Lowering, array: Growing, index: View, lengths: Sequence[View]) -> None:
+    """Write the sizes of an element that was put into an array."""
+    for (_, _, sizes), length in zip(array.sizes, lengths, strict=True):
+        do(low, "put", sizes, value=length, index=index)
 
 
 def added(low: Lowering, a: View, b: View, op: str = "add") -> Any:

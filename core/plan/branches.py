@@ -9,7 +9,7 @@ from core.plan.array_memory import begun, carry, held_type
 from core.plan.data import Root, Stack, View
 from core.plan.data import Sequence as Instructions
 from core.plan.entries import Pattern, Uniform
-from core.plan.flow import Branch, Growing, Source, filled_roots, outer_roots
+from core.plan.flow import Branch, Growing, Source, Vacant, filled_roots, outer_roots
 from core.plan.lowering import Lowering, lowers
 from core.plan.nested_sizes import put, room, side_types
 from core.plan.sized import adopt
@@ -74,7 +74,7 @@ def lower_if_else(low: Lowering, op: Op) -> None:
         low.sizes[name] = {axis: Size(each.view.shape[axis], n) for axis, n in each.lengths.items()}
 
 
-def _operand(low: Lowering, op: Op, name: str) -> Uniform | Pattern | View | Source:
+def _operand(low: Lowering, op: Op, name: str) -> Uniform | Pattern | View | Source | Vacant:
     """An operand inside the branch. Either side may change an array that no later op reads, since only one runs."""
     entry = low.entry(name)
     changes = isinstance(entry, Growing) and entry.owned and low.uses.read_last(name, op)

@@ -19,6 +19,7 @@ from core.plan.array_memory import (
     held_type,
     index_of,
     moved,
+    put_sizes,
     sizes_of_elements,
 )
 from core.plan.compose import Maker
@@ -128,13 +129,8 @@ def _write(low: Lowering, op: Op) -> None:
     _open_axes_only(low, made, axes)
     value = _fitted(low, low.dense(low.entry(x)), made.shape, made.dtype)
     do(low, "put", made, value=value, index=at, check=check)
-    _put_sizes(low, made, at, lengths)
+    put_sizes(low, made, at, lengths)
     low.define(op.outputs[0], made)
-
-
-def _put_sizes(low: Lowering, array: Growing, index: View, lengths: list[View]) -> None:
-    for (_, _, sizes), length in zip(array.sizes, lengths, strict=True):
-        do(low, "put", sizes, value=length, index=index)
 
 
 @rule("array_read")
@@ -255,7 +251,7 @@ def _sum(low: Lowering, op: Op) -> None:
             do(low, "get", None, made, value=before, index=entry.index)
             value = _fitted(low, entry.value, made.shape, made.dtype)
             do(low, "put", made, value=low.dense(added(low, before, value)), index=entry.index)
-            _put_sizes(low, made, entry.index, [length for _, _, length in entry.sizes])
+            put_sizes(low, made, entry.index, [length for _, _, length in entry.sizes])
         else:
             add_array(low, made, moved(low, name))
     low.define(op.outputs[0], made)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from core.ir import Op, StackType
-from core.plan.array_memory import RECORD_BYTES, element_type, held_type, kept, moved
+from core.plan.array_memory import RECORD_BYTES, WORD_BYTES, element_type, held_type, kept, moved
 from core.plan.array_runs import kept_runs
 from core.plan.data import Root, Stack, View, bytes_of, contiguous
 from core.plan.entries import Pattern, Uniform
-from core.plan.flow import Elements, Growing, Pending, Recording, Source, Span
+from core.plan.flow import Elements, Growing, Pending, Recording, Source, Span, Vacant
 from core.plan.growing import ArrayOp
 from core.plan.lowering import Division, Lowering, lowers
 from core.plan.meeting_sizes import known_size
@@ -19,15 +19,15 @@ from core.plan.unsupported import Unsupported
 
 __all__ = ["captured", "common_length", "elements_of", "record", "sizes_recorded", "slot_of"]
 
-LENGTH_BYTES = 8
-
 MOST_SLOT = 1 << 20
 """Bytes of a slot for an array of open sizes. The reference executor records what each trip has, which may be less."""
 
 
-def captured(low: Lowering, name: str) -> Uniform | Pattern | View | Source:
+def captured(low: Lowering, name: str) -> Uniform | Pattern | View | Source | Vacant:
     """The value of a variable for an inner block, which cannot extend the fusions of this one or change its arrays."""
     entry = low.entry(name)
+    if isinstance(entry, Vacant):
+        return entry
     if isinstance(entry, Growing | Pending):
         source = moved(low, name)
         return replace(source, owned=False) if isinstance(source, Growing) else source
@@ -52,7 +52,7 @@ def elements_of(low: Lowering, inner: Lowering, stack: str, param: str) -> list[
         found, sizes, own = [element_of(low, inner, stack, param)], {}, inner.sizes_taken
         for axis, bound, lengths in entry.sizes:
             if lengths not in own:
-                root = Root(LENGTH_BYTES, "element", "length")
+                root = Root(WORD_BYTES, "element", "length")
                 own[lengths] = Size(bound, View(root, "int64", (), ()))
                 found.append((lengths, root))
             sizes[axis] = own[lengths]
@@ -166,9 +166,9 @@ def _record_open(low: Lowering, inner: Lowering, name: str, length: int | None) 
         if size is None:
             size = known_size(inner, type.shape[axis])
         if size not in inner.sizes_kept:
-            root = Root(LENGTH_BYTES, "element", "length")
+            root = Root(WORD_BYTES, "element", "length")
             inner.write(size.length, View(root, "int64", (), ()))
-            inner.sizes_kept[size] = Recording(_stack(low, LENGTH_BYTES), None, length), root
+            inner.sizes_kept[size] = Recording(_stack(low, WORD_BYTES), None, length), root
         sizes.append((axis, type.shape[axis], inner.sizes_kept[size][0]))
     if own.keys() - {axis for axis, _, _ in sizes}:
         raise Unsupported(f"the size of {name} is known only when it runs")

@@ -119,6 +119,21 @@ def test_a_sum_of_two_arrays_has_their_sizes():
     np.testing.assert_allclose(found, ROWS + np.sin(ROWS), rtol=1e-15)
 
 
+def test_a_loop_that_begins_with_an_empty_array_in_each_trip_has_machine_code():
+    s = Sketch()
+    x, mask = s.param("x", ROWS), s.feed("mask", [True, False, True, True, False, True], "bool")
+    s.op("create_array", shape=[-1, 2], dtype="float64", out="empty")
+    s.op("assign", x, out="h")
+    with s.repeat(3):
+        rows = s.op("compress", s.op("sin", "h"), mask, axis=0)
+        s.op("array_write", rows, s.const(0, dtype="int64"), "empty", out="one")
+        total = s.op("reduce_sum", s.op("array_concat", "one"), axes=[0])
+        s.op("tanh", s.op("add", "h", total), out="h")
+    s.total("h")
+    compiled(s, "x")
+    check(s)
+
+
 @pytest.mark.parametrize("empty", [True, False])
 def test_a_branch_that_returns_an_empty_array_or_sections_has_machine_code(empty):
     s = Sketch()
