@@ -19,7 +19,6 @@ from core.codegen.scalar import apply
 from core.codegen.sweeps import EXPENSIVE, UNROLLED
 from core.codegen.transpose import transposed_square
 from core.codegen.vector_slices import WIDEST, interleaved, load_phases, load_strided, mask
-from core.ir.precision import HALVES
 from core.plan.data import Instr, Operand, RowKernel
 
 __all__ = ["RowBlock", "block_sizes", "rows_together"]
@@ -42,7 +41,7 @@ def rows_together(kernel: RowKernel) -> int:
     longest = LONGEST_EXPENSIVE if any(i.op in EXPENSIVE and not i.full for i in code) else LONGEST
     if not 2 <= kernel.inner <= longest or not kernel.outer:
         return 1
-    if any(i.dtype in HALVES or i.op in DRAWS or not (i.kind in KINDS or _is_total(kernel, i)) for i in code):
+    if any(i.op in DRAWS or not (i.kind in KINDS or _is_total(kernel, i)) for i in code):
         return 1
     reduced = any(i.kind == "reduce" and code[i.args[0]].full for i in code)
     few = kernel.rows * kernel.inner < MANY or kernel.inner * len(code) > UNROLLED
