@@ -13,15 +13,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.codegen import flow
+from core.codegen.array_parts import held
 from core.codegen.llvm import I64, Function, IRValue
-from core.plan.data import Root
-from core.plan.flow import Elements, Growing, Loop, Recording, State
+from core.plan.data import Root, Stack
+from core.plan.flow import Elements, Loop, Recording, State
 from core.runtime.control_words import CONTROL, STOPPED
 
 if TYPE_CHECKING:
     from core.device.step import DeviceStep
 
-__all__ = ["CONTROL_WORDS", "GO", "STOP_AT", "TOO_SMALL", "write_loop"]
+__all__ = ["CONTROL_WORDS", "GO", "STOP_AT", "TOO_SMALL", "wants", "write_loop"]
 
 GO = len(CONTROL)
 """The position of the two `go` words behind the control words."""
@@ -54,8 +55,7 @@ def write_loop(step: DeviceStep, each: Loop) -> None:
     f.write(I64(0), done)
     length = None
     for stack, _ in each.over:
-        assert not isinstance(stack, Growing), "the target holds no arrays that grow"
-        length = I64(stack.length) if isinstance(stack, Elements) else step.recordings[stack][1]
+        length = held(step, stack)[1]
     growing = [(r, element) for r, element in each.records if isinstance(r, Recording)]
     starts = {}
     for recording, _ in growing:
@@ -210,14 +210,19 @@ def _slot(step: DeviceStep, recording: Recording, start: IRValue, at: IRValue, l
     f = step.f
     slot = f.binary("add", start, at)
     needed = f.binary("add", start, length) if length is not None else f.binary("add", slot, I64(1))
-    nbytes = f.binary("mul", needed, I64(recording.stack.slot_bytes))
-    entry = step.stack_entry(recording.stack)
+    fits = wants(step, recording.stack, f.binary("mul", needed, I64(recording.stack.slot_bytes)))
+    return flow._slot_address(step, recording.stack, f.select(fits, slot, I64(0)))
+
+
+def wants(step: DeviceStep, stack: Stack, nbytes: IRValue) -> IRValue:
+    """Whether a stack has so many bytes. If not, the first thread notes how many it should have, and an error."""
+    f, entry = step.f, step.stack_entry(stack)
     fits = f.compare("icmp sle", nbytes, f.load(f.at(entry, I64(8), "uint8"), "int64"))
     with step.launch.alone(f), f.when(f.op(f"xor {fits}, true", "bool")):
         f.store(I64(TOO_SMALL), step.control("error"))
         wanted = f.at(entry, I64(16), "uint8")
         f.store(f.intrinsic("smax", nbytes, f.load(wanted, "int64")), wanted)
-    return flow._slot_address(step, recording.stack, f.select(fits, slot, I64(0)))
+    return fits
 
 
 def _copy(step: DeviceStep, target: IRValue, source: IRValue, nbytes: int) -> None:

@@ -22,13 +22,15 @@ GPU = Cpu(
 )
 """A thread of a GPU. registers: those of one tile."""
 
-LACKS = frozenset(("eigenvalues", "eigenvectors", "exponential", "orthogonalize", "singular_values"))
-"""Kernels that are written for vector registers, or that call LAPACK."""
+LACKS = frozenset((
+    "eigenvalues", "eigenvectors", "exponential", "orthogonalize", "singular_values",
+    "CountRows", "CutRows", "Flatten", "JoinRows", "KeepArray", "MakeRuns", "OpenSpan",
+))  # fmt: skip
+"""Kernels for vector registers, or that call LAPACK; instructions on arrays of runs and of sections."""
 
 DEVICE_TARGET = replace(
     CPU_TARGET,
     interprets=False,
-    grows=False,
     expects=False,
     lacks=LACKS,
     alignment=256,

@@ -27,6 +27,7 @@ from core.device.threads import BLOCK, Threads
 from core.ir.stop import poll
 from core.plan.data import Gemm, Instruction, Kernel, Limited, Rows, Sequence, Stack
 from core.plan.flow import Branch, Elements, Loop, Recording
+from core.plan.growing import ArrayWork
 from core.plan.plan import Plan
 from core.plan.striped import Striped
 from core.plan.work import work_of
@@ -124,9 +125,11 @@ def _bound(body: Sequence) -> frozenset[int]:
 
 
 def _stacks(instructions: Iterable[Instruction]) -> Iterator[Stack]:
-    """The stacks that loops in `instructions` record and read."""
+    """The stacks that loops in `instructions` record and read, and those recordings that others read."""
     for each in flat(instructions):
-        if isinstance(each, Loop):
+        if isinstance(each, ArrayWork):
+            yield from (source.stack for source in each.sources if isinstance(source, Recording))
+        elif isinstance(each, Loop):
             for one, other in (*each.over, *each.records):
                 for recording in (one, other):
                     if isinstance(recording, Recording):
@@ -146,7 +149,7 @@ def flat(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
 
 def _is_alone(each: Instruction, blocks: int, rules: Rules) -> bool:
     """Whether an instruction is faster in a launch of its own on all blocks than on one block."""
-    if isinstance(each, Loop | Branch) or blocks == 1:
+    if isinstance(each, Loop | Branch | ArrayWork) or blocks == 1:
         return False
     few = min(_seconds(each, scope, rules) for scope in _scopes(blocks, rules)[:-1])
     return few > _seconds(each, blocks, rules) + rules.launch

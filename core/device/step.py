@@ -18,6 +18,7 @@ from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.module import Module
 from core.codegen.reductions import identity
 from core.codegen.step import Step
+from core.device.arrays import write_array
 from core.device.flow import write_loop
 from core.device.gpu import GPU
 from core.device.index_orders import NO_ROWS, with_orders
@@ -56,6 +57,7 @@ from core.plan.data import (
     View,
 )
 from core.plan.flow import Branch, Loop
+from core.plan.growing import ArrayWork
 from core.plan.plan import Plan
 from core.plan.striped import Striped
 from core.runtime.control_words import OPS_LEFT
@@ -214,7 +216,9 @@ class DeviceStep(Step):
             self.meet()
             return
         self._order(each)
-        if isinstance(each, Striped):
+        if isinstance(each, ArrayWork):
+            write_array(self, each)
+        elif isinstance(each, Striped):
             write_striped(self, each)
         else:
             super().instruction(each)

@@ -132,9 +132,10 @@ class Lowering(Storage):
         self.factored: dict[str, Any] = {}
 
     def add(self, instruction: Instruction) -> None:
-        """Append an instruction. Raises Unsupported if the target has no code for its kind of kernel."""
-        if isinstance(instruction, Kernel) and instruction.kind in self.target.lacks:
-            raise Unsupported(f"the target has no kernel {instruction.kind}")
+        """Append an instruction. Raises Unsupported if the target has no code for it."""
+        kind = instruction.kind if isinstance(instruction, Kernel) else type(instruction).__name__
+        if kind in self.target.lacks:
+            raise Unsupported(f"the target has no code for {kind}")
         super().add(instruction)
 
     def finish(self) -> tuple[Instruction, ...]:

@@ -238,7 +238,7 @@ class Target:
     open_sizes:      whether generated code can hold arrays whose length only the run tells.
     grows:           whether it can hold tensor arrays that programs write.
     winograd:        None if no convolution runs by the algorithm of Winograd.
-    lacks:           kinds of `Kernel` for which the generator has no code.
+    lacks:           kinds of `Kernel`, and classes of other instructions, for which the generator has no code.
     alignment:       bytes; every array of the arena starts at a multiple of it.
     min_stack_bytes: least capacity of a stack in bytes.
     """

@@ -11,6 +11,7 @@ from core.plan.covering import Covering
 from core.plan.data import Gather, Gemm, Instruction, Interpreted, Kernel, Limited, Rows, ScatterAdd, View
 from core.plan.filter_sums import FilterSums
 from core.plan.geometry import Correlation, Pool
+from core.plan.growing import ArrayWork
 from core.plan.patches import Patches
 from core.plan.striped import Striped
 from core.plan.systems import System
@@ -69,6 +70,9 @@ def work_of(each: Instruction) -> Work:
         return Work(f"interpreted {op.type}", 0, _bytes(*each.views), out.dtype, (op.type,))
     if isinstance(each, Striped):
         return _striped(each)
+    if isinstance(each, ArrayWork):
+        stack = each.target.stack if each.target is not None else None
+        return Work("tensor array", 0, 2 * stack.slot_bytes if stack is not None else 0, "")
     assert isinstance(each, Kernel), each
     out = each.views[-each.written]
     return Work(f"{each.kind} {_by(out.shape)}", _windows(each), _bytes(*each.views), out.dtype)
