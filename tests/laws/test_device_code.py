@@ -10,7 +10,7 @@ import pytest
 
 from bench.workload import OPTIMIZERS
 from bench.workloads import WORKLOADS
-from core.compiler.compile import GradientQuery, Optimizer, compile_training, optimize
+from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training, optimize
 from core.device.gpu import DEVICE_TARGET
 from core.device.launches import DeviceCode
 from core.device.ptx import has_linker, machine_code_of
@@ -20,6 +20,8 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.plan.partition import plan_parts
 from core.wire import read
+from tests.array_programs import array_program
+from tests.core.plan.test_tensor_arrays import recurrence
 from tests.device.joined import joined
 from tests.laws.test_native import in_dtype, step_of
 from tests.laws.test_ops import CASES, OPS, block_for
@@ -35,6 +37,9 @@ SAVED = 40
 nvJitLink reports it as one."""
 
 QUICK = ("mlp_small", "branch", "elementwise", "rnn_while_10")
+
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 
 
 def codes_of(block: Block, label: str, rules: Rules = RULES) -> Iterator[tuple[str, DeviceCode]]:
@@ -95,7 +100,7 @@ def test_an_op_becomes_machine_code_of_every_architecture(part, architecture, ap
 
 def steps() -> Iterator[object]:
     for name in WORKLOADS:
-        for architecture in ("sm_80", "sm_90", "sm_100"):
+        for architecture in ARCHITECTURES:
             fast = name in QUICK and architecture == "sm_90"
             yield pytest.param(name, architecture, marks=[] if fast else [pytest.mark.slow])
 
@@ -112,3 +117,11 @@ def test_a_step_of_the_bench_becomes_machine_code_that_spills_nothing(name, arch
     )
     for label, code in codes_of(executable.interpreter.block, name, rules_of(architecture)):
         assert not check(code, architecture), label
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_step_on_tensor_arrays_becomes_machine_code_that_spills_nothing(architecture):
+    for name, sketch in (("recurrence", recurrence(9, "float32")), ("random", array_program(3, "float32", 17))):
+        block = compile_gradient(read(sketch.document), GradientQuery(loss="loss")).interpreter.block
+        for label, code in codes_of(block, name):
+            assert not check(code, architecture), label
