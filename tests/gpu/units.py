@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 
 from core.autodiff.adjoint import vjp
-from core.compiler.compile import optimize
+from core.compiler.compile import GradientQuery, compile_gradient, optimize
 from core.device.rules import Rules, cluster_of
 from core.ir import Block
 from core.ir.errors import ExecutionError
@@ -25,6 +25,8 @@ from core.ops.common.types import as_dtype
 from core.runtime.native import native_interpreter
 from core.runtime.reference import execute, interpreter_of
 from core.runtime.run import Run
+from core.wire import read
+from tests.array_programs import array_program
 from tests.device.test_emulated import DRAWN, SCOPES, orders, random_steps
 from tests.device.test_emulated_programs import PARTS
 from tests.gpu.measured import rates, times
@@ -131,6 +133,19 @@ def mixed(rig: Rig, name: str) -> Line:
     return {"ok": True, "worst": worst, "count": 1}
 
 
+def arrays(rig: Rig, name: str) -> Line:
+    """A random program on tensor arrays that it writes in loops and branches, and its gradients."""
+    seed = int(name)
+    draw = random.Random(seed)
+    dtype, width = draw.choice(("float64", "float32")), draw.choice((2, 17, 600))
+    sketch = array_program(seed, dtype, width, rooms=1 + seed % 2)
+    executable = compile_gradient(read(sketch.document), GradientQuery(loss="loss"))
+    values = [np.asarray(sketch.values[v.name]) for v in executable.inputs]
+    allowed = 1e-8 if dtype == "float64" else 1e-3
+    worst = compared(rig, executable.interpreter.block, values, draw.choice(SCOPES), allowed, dtype)
+    return {"ok": True, "worst": worst, "count": 1}
+
+
 def compared(rig: Rig, block: Block, values: list[Any], scope: Rules, allowed: float, told: str) -> float:
     """The largest difference of a step on the GPU from the reference executor. Raises Wrong beyond `allowed`.
 
@@ -186,6 +201,7 @@ UNITS: dict[str, Unit] = {
     "native": Unit(lambda rig: rig.ops or sorted(OPS), native),
     "programs": Unit(_seeds, program),
     "mixtures": Unit(_seeds, mixed),
+    "arrays": Unit(_seeds, arrays),
     "ops": Unit(lambda rig: rig.ops or sorted(OPS), op),
     "times": Unit(lambda rig: rig.workloads, times, told=True),
     "rates": Unit(lambda rig: rig.workloads, rates, told=True),
