@@ -60,7 +60,7 @@ def _op(step: StepWriter, each: ArrayOp) -> None:
 
 
 def _open(step: StepWriter, each: OpenSpan) -> None:
-    step.recordings[each.span] = I64(0), step.f.load(step.address(each.length), "int64")
+    step.recordings[each.span.places] = I64(0), step.f.load(step.address(each.length), "int64")
 
 
 def _index(step: StepWriter, each: ArrayOp) -> IRValue:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from core.ir.errors import InternalError
 from core.plan.data import (
@@ -32,7 +33,7 @@ from core.plan.data import (
     contiguous,
 )
 from core.plan.flow import Ahead, Branch, Elements, Hoisted, Loop, Recording, Span
-from core.plan.growing import ArrayOp
+from core.plan.growing import ArrayWork
 
 __all__ = ["hoist_products", "hoist_rows"]
 
@@ -205,15 +206,22 @@ def _renamed(each: Instruction, names: Mapping[Root, Root]) -> Instruction:
     if isinstance(each, Gather | ScatterAdd):
         x, index, out = _views((each.x, each.index, each.out), names)
         return replace(each, x=x, index=index, out=out)
-    if isinstance(each, ArrayOp):
-        number, at = (view and next(iter(_views([view], names))) for view in (each.value, each.index))
-        source = each.source
-        if isinstance(source, Elements | Span) and source.view.root in names:
-            source = replace(source, view=next(iter(_views([source.view], names))))
-        return replace(each, source=source, value=number, index=at)
+    if isinstance(each, ArrayWork):
+        given = {field.name: getattr(each, field.name) for field in fields(each)}
+        return replace(each, **{name: _array_renamed(part, names) for name, part in given.items()})
     if not names.keys().isdisjoint((*each.reads(), *each.writes())):
         raise InternalError(f"cannot rename the buffers of {type(each).__name__}: it would use memory of another loop")
     return each
+
+
+def _array_renamed(part: Any, names: Mapping[Root, Root]) -> Any:
+    """A part of an instruction on arrays with its roots renamed. A span keeps its positions."""
+    if isinstance(part, View):
+        return replace(part, root=names.get(part.root, part.root))
+    if isinstance(part, Elements | Span) and part.view.root in names:
+        view = _array_renamed(part.view, names)
+        return replace(part, view=view, of=part.places) if isinstance(part, Span) else replace(part, view=view)
+    return part
 
 
 def _views(views: Iterable[View], names: Mapping[Root, Root]) -> Iterable[View]:

@@ -134,6 +134,22 @@ def test_a_loop_that_begins_with_an_empty_array_in_each_trip_has_machine_code():
     check(s)
 
 
+def test_a_loop_with_sections_of_known_rows_computes_products_for_several_trips_at_once():
+    """Instructions on arrays read and write the operands of such a product, which lie in memory for many trips."""
+    s = Sketch()
+    x, w = s.param("x", ROWS), s.param("w", [[0.5, -0.2], [0.3, 0.9]])
+    s.feed("counts", [2, 1, 3], "int64")
+    s.feed("trips", 40, "int64")
+    s.op("assign", x, out="h")
+    with s.repeat("trips"):
+        s.op("array_cut", s.op("matmul", "h", w), "counts", out="sections")
+        middle = s.op("array_read", "sections", s.const(1, dtype="int64"))
+        s.op("array_write", s.op("sin", middle), s.const(1, dtype="int64"), "sections", out="sections")
+        s.op("tanh", s.op("array_paste", "sections", x), out="h")
+    s.total("h")
+    compiled(s, "x", "w")
+
+
 @pytest.mark.parametrize("empty", [True, False])
 def test_a_branch_that_returns_an_empty_array_or_sections_has_machine_code(empty):
     s = Sketch()
