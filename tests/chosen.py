@@ -406,6 +406,9 @@ class Chosen:
         with self.sketch.repeat(trips), self.inner(g) as inside:
             inside.values.append((h, c))
             self.fill(inside, self.draw.randint(1, 3))
+            if self.draw.random() < 0.3:
+                self.do_product(inside)
+                self.do_sections(inside)
             self.op("tanh", self.with_columns(inside, c), out=h)
         self.depth -= 1
         self.keep(g, h, c)

@@ -120,7 +120,9 @@ def check(seed: int, order: int, monkeypatch: Any, held: list[Guarded]) -> None:
         stripes = replace(
             CPU_TARGET.stripes, nbytes=0, least=draw.choice((2, 4)), stripe=64, batch=1, matrix=0, shared=64
         )
-        backend.target = replace(CPU_TARGET, stripes=stripes)  # type: ignore[misc]
+        backend.target = replace(backend.target, stripes=stripes)  # type: ignore[misc]
+    if draw.random() < 0.5:  # loops of few trips compute products for several of them at once
+        backend.target = replace(backend.target, products=replace(CPU_TARGET.products, terms=2 * rows + 1))  # type: ignore[misc]
     threads = draw.choice((1, 2, 3))
     monkeypatch.setattr(backends, "thread_count", lambda: threads)
     reference, native = interpreter_of(block), native_interpreter(block, backend)
