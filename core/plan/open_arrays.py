@@ -81,6 +81,30 @@ def _concat(low: Lowering, op: Op) -> None:
     low.define(op.outputs[0], whole)
 
 
+@rule("array_paste")
+def _paste(low: Lowering, op: Op) -> None:
+    """Elements of one size."""
+    array, like = op.inputs
+    element, type, of, own = element_type(low, low.types[array]), low.type(like), Maker(low), low.sizes.get(like, {})
+    each, rows = element.shape[0], type.shape[0]
+    if own.keys() - {0} or element.shape[1:] != type.shape[1:] or rows % each:
+        raise Unsupported("rows that no sections of one size have")
+    source = moved(low, array)
+    shape_of(source)
+    count = low.allocate((), "int64", "count")
+    do(low, "count", None, source, value=count)
+    length: Any = own[0].length if own else of.number(rows, "int64")
+    fits = of("equal", of.mul(count, of.number(each, "int64")), length)
+    of.check(fits, "shape_mismatch", "the sections do not have as many rows as `like`", op.location)
+    low.types[op.outputs[0]] = type
+    if own:
+        low.sizes[op.outputs[0]] = dict(own)
+    out = low.destination(op.outputs[0])
+    sections = (rows // each, *element.shape)
+    do(low, "join", None, source, value=replace(out, shape=sections, strides=contiguous(sections)))
+    low.define(op.outputs[0], out)
+
+
 @rule("array_split_as")
 def _split_as(low: Lowering, op: Op) -> None:
     """Sections of one size."""

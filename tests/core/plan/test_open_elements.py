@@ -166,6 +166,26 @@ def test_a_branch_that_returns_an_empty_array_or_sections_has_machine_code(empty
     check(s)
 
 
+@pytest.mark.parametrize("chosen", [True, False])
+def test_sections_of_one_size_are_joined_like_a_tensor(chosen):
+    """The tensor has as many rows as sections of two rows, or as a mask chooses."""
+    s = Sketch()
+    x, mask = s.param("x", ROWS), s.feed("mask", [True] * 6, "bool")
+    like = s.op("compress", x, mask, axis=0) if chosen else x
+    s.op("array_unstack", s.op("reshape", s.op("sin", x), shape=[3, 2, 2]), out="array")
+    s.total(s.op("square", s.op("array_paste", "array", like)))
+    compiled(s, "x")
+    check(s)
+
+    block = compile_forward(read(s.document), ["loss"]).interpreter.block
+    wrong = s.values | {"mask": np.arange(6) < 4}
+    if chosen:
+        for run in (interpreter_of(block), native_interpreter(block, CPU)):
+            with pytest.raises(ExecutionError, match="sections") as caught:
+                run(Run(), *[np.asarray(wrong[name]) for name in block.params])
+            assert (caught.value.code, caught.value.location.type) == ("shape_mismatch", "array_paste")
+
+
 # --- errors -----------------------------------------------------------------------------------------------------
 
 
