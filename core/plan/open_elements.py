@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from core.ir import HOLE, Op, StackType, TensorType, Type
+from core.ir import HOLE, Op, StackType, TensorType
 from core.ir.precision import is_half
 from core.plan.array_memory import (
     add_array,
@@ -66,6 +66,14 @@ def takes_open_elements(low: Lowering, op: Op) -> bool:
 
 def _declared_axes(low: Lowering, array: str) -> list[int]:
     return open_axes(element_of_all(low.types[array]))
+
+
+def _held(low: Lowering, array: str) -> TensorType:
+    """The type of the elements of an array with their largest sizes. Raises Unsupported if there are none."""
+    type = held_type(low, array)
+    if not isinstance(type, StackType) or not isinstance(type.element, TensorType) or not type.element.is_static:
+        raise Unsupported("tensor arrays whose elements have unknown or no sizes")
+    return type.element
 
 
 def _lengths(low: Lowering, name: str, axes: list[int]) -> list[View]:
@@ -138,7 +146,7 @@ def _read(low: Lowering, op: Op) -> None:
     array, index = op.inputs
     source, at = moved(low, array), index_of(low, index)
     _open_axes_only(low, source, _declared_axes(low, array))
-    type = held_type(low, array).element  # type: ignore[union-attr]
+    type = _held(low, array)
     check = low.shared.check(LOST, "cannot read beyond the end of a tensor array", op.location)
     own = {}
     for axis, bound, lengths in sizes_of_elements(source):
@@ -156,8 +164,7 @@ def _take(low: Lowering, op: Op) -> None:
     array, index, like = op.inputs
     source, at, type = moved(low, array), index_of(low, index), low.type(like)
     _open_axes_only(low, source, _declared_axes(low, array))
-    held = held_type(low, array).element  # type: ignore[union-attr]
-    assert isinstance(held, TensorType)
+    held = _held(low, array)
     _define(low, op, type, _sizes_like(low, op, like))
     if held == type:
         do(low, "get", None, source, value=_result(low, op), index=at)
@@ -204,8 +211,6 @@ def _zeros(low: Lowering, op: Op) -> None:
 @rule("array_fill")
 def _fill(low: Lowering, op: Op) -> None:
     like = moved(low, op.inputs[1])
-    if isinstance(low.types[op.inputs[0]].element, StackType):  # type: ignore[union-attr]
-        raise Unsupported("tensor arrays of tensor arrays")
     if isinstance(low.entry(op.inputs[0]), Vacant):
         made = _vacant_like(low, op, op.inputs[1])
     else:
@@ -240,8 +245,8 @@ def _sum(low: Lowering, op: Op) -> None:
         return
     if len(names) == 2 and isinstance(low.entry(names[0]), Placed):  # adding two numbers commutes
         names.reverse()
-    element = held_type(low, names[0]).element  # type: ignore[union-attr]
-    if not isinstance(element, TensorType) or element.dtype == "bool" or (is_half(element) and len(names) > 2):
+    element = _held(low, names[0])
+    if element.dtype == "bool" or (is_half(element) and len(names) > 2):
         raise Unsupported("a sum of tensor arrays of such elements")
     made = change(low, op, names[0])
     for name in names[1:]:
@@ -311,7 +316,7 @@ def _paste(low: Lowering, op: Op) -> None:
     array, like = op.inputs
     source, type, rows = moved(low, array), low.type(like), _rows_only(low, like)
     _open_axes_only(low, source, [0])
-    if held_type(low, array).element.shape[1:] != type.shape[1:]:  # type: ignore[union-attr]
+    if _held(low, array).shape[1:] != type.shape[1:]:
         raise Unsupported("tensor arrays of different elements")
     _define(low, op, type, _sizes_like(low, op, like))
     out = _result(low, op)
@@ -333,8 +338,7 @@ def _concat(low: Lowering, op: Op) -> None:
         do(low, "count", None, source, value=count)
         some = of("greater_than", count, of.number(0, "int64"))
         of.check(some, "shape_mismatch", "cannot concatenate an empty array without `like`", op.location)
-    element = held_type(low, array).element  # type: ignore[union-attr]
-    assert isinstance(element, TensorType)
+    element = _held(low, array)
     _define(low, op, TensorType((size.bound, *element.shape[1:]), element.dtype), {0: size})
     out = _result(low, op)
     low.add(JoinRows(None, source, lengths, out, size.length, 0, location=op.location))
@@ -347,10 +351,10 @@ def _sizes_like(low: Lowering, op: Op, like: str) -> dict[int, Size]:
     return own | {axis: known_size(low, type.shape[axis]) for axis in missing}
 
 
-def _define(low: Lowering, op: Op, type: Type, own: dict[int, Size]) -> None:
+def _define(low: Lowering, op: Op, type: TensorType, own: dict[int, Size]) -> None:
     """Set the type of the result of `op` with its largest sizes, and its sizes."""
     declared = low.types[op.outputs[0]]
-    if not isinstance(type, TensorType) or not type.is_static or set(open_axes(declared)) - own.keys():
+    if set(open_axes(declared)) - own.keys():
         raise Unsupported(f"the size of {op.outputs[0]} is known only when it runs")
     low.types[op.outputs[0]] = type
     if own:
