@@ -16,7 +16,7 @@ from core.runtime.reference import NATIVE, interpreter_of
 from core.runtime.run import Run, RunLimits
 from core.wire import read
 from tests.array_programs import array_program
-from tests.core.plan.test_tensor_arrays import recurrence
+from tests.core.plan.test_tensor_arrays import READERS, gradient_of_record, recurrence
 from tests.device.driver import EmulatedDriver
 from tests.device.emulator import EmulatedBackend, compiler
 from tests.device.test_region import backend_of
@@ -74,6 +74,17 @@ def test_threads_on_arrays_never_race(seed):
     native = native_interpreter(executable.interpreter.block, EmulatedBackend())
 
     native(Run(), *[s.values[v.name] for v in executable.inputs])
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_an_element_of_what_a_loop_records_is_read_by_index(reader):
+    block = gradient_of_record(reader, 2, through_a_matrix=False)
+    args = [np.random.default_rng(7).standard_normal(shape) for shape in ((4, 2), (2,), (2,))]
+    wanted = interpreter_of(block)(Run(), *args)
+
+    for backend in (EmulatedBackend(), backend_of(EmulatedDriver())):
+        for found, want in zip(native_interpreter(block, backend)(Run(), *args), wanted, strict=True):
+            same(found, want)
 
 
 def test_threads_that_add_arrays_never_race():

@@ -12,7 +12,7 @@ from core.autodiff.adjoint import vjp
 from core.codegen.backend import CPU
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import GradientQuery, compile_gradient, optimize
-from core.ir import TensorType
+from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.plan.partition import plan_parts
@@ -221,37 +221,46 @@ def test_a_value_beyond_the_limit_is_refused_whatever_memory_earlier_steps_have_
     executable.step(written.values, limits=RunLimits(max_bytes=4900))
 
 
+def gradient_of_record(reader: str, at: int, through_a_matrix: bool) -> Block:
+    """The gradient of a program that reads element `at` of what a loop records: (x [4, 2], h [2], cotangent [2]).
+
+    reader: "assigned" reads it behind the loop, "captured" in another loop; "carried" changes it there, too.
+    """
+    vector, b = TensorType((2,), "float64"), BlockBuilder()
+    x, h = b.param(TensorType((4, 2), "float64")), b.param(vector)
+    xs = b.emit("array_unstack", x)
+    inner = BlockBuilder()
+    new = inner.emit("mul", inner.param(vector), inner.param(vector))
+    body = inner.build([new, inner.emit("sin", new)])
+    h, record = b.append(b.make("loop", h, xs, sub_block=body, carried=1, captured=0, condition=False))
+    if through_a_matrix:
+        joined = b.emit("array_join", record, shape=(2,), dtype="float64", count=4)
+        record = b.emit("array_unstack", joined)
+    if reader == "assigned":
+        element = b.emit("array_read", b.emit("assign", record), b.constant(at, "int64", ()))
+        outs = (b.emit("mul", h, element),)
+    else:
+        inner = BlockBuilder()
+        total, array, row = inner.param(vector), inner.param(record.type), inner.param(vector)
+        element = inner.emit("array_read", array, inner.constant(at, "int64", ()))
+        total = inner.emit("add", total, inner.emit("mul", element, row))
+        results, carried = [total], int(reader == "carried")
+        if carried:
+            results.append(inner.emit("array_write", total, inner.constant(1, "int64", ()), array))
+        numbers = {"carried": 1 + carried, "captured": 1 - carried, "condition": False}
+        outs = b.append(b.make("loop", h, record, xs, sub_block=inner.build(results), **numbers))
+    block = b.build([outs[0]])
+    return optimize(vjp(block, block.params))
+
+
+READERS = ("captured", "carried", "assigned")
+
+
 @pytest.mark.parametrize("at", [0, 2])
-@pytest.mark.parametrize("reader", ["captured", "carried", "assigned"])
+@pytest.mark.parametrize("reader", READERS)
 def test_a_recorded_stack_that_is_read_by_index_gets_a_whole_cotangent(reader, at):
     """The gradient is that of the program in which a matrix stands between the loop and the reader."""
-    vector, pulls = TensorType((2,), "float64"), []
-    for through_a_matrix in (False, True):
-        b = BlockBuilder()
-        x, h = b.param(TensorType((4, 2), "float64")), b.param(vector)
-        xs = b.emit("array_unstack", x)
-        inner = BlockBuilder()
-        new = inner.emit("mul", inner.param(vector), inner.param(vector))
-        body = inner.build([new, inner.emit("sin", new)])
-        h, record = b.append(b.make("loop", h, xs, sub_block=body, carried=1, captured=0, condition=False))
-        if through_a_matrix:
-            joined = b.emit("array_join", record, shape=(2,), dtype="float64", count=4)
-            record = b.emit("array_unstack", joined)
-        if reader == "assigned":
-            element = b.emit("array_read", b.emit("assign", record), b.constant(at, "int64", ()))
-            outs = (b.emit("mul", h, element),)
-        else:
-            inner = BlockBuilder()
-            total, array, row = inner.param(vector), inner.param(record.type), inner.param(vector)
-            element = inner.emit("array_read", array, inner.constant(at, "int64", ()))
-            total = inner.emit("add", total, inner.emit("mul", element, row))
-            results, carried = [total], int(reader == "carried")
-            if carried:
-                results.append(inner.emit("array_write", total, inner.constant(1, "int64", ()), array))
-            numbers = {"carried": 1 + carried, "captured": 1 - carried, "condition": False}
-            outs = b.append(b.make("loop", h, record, xs, sub_block=inner.build(results), **numbers))
-        block = b.build([outs[0]])
-        pulls.append(optimize(vjp(block, block.params)))
+    pulls = [gradient_of_record(reader, at, through_a_matrix) for through_a_matrix in (False, True)]
     rng = np.random.default_rng(at)
     args = [rng.standard_normal(shape) for shape in ((4, 2), (2,), (2,))]
     short, whole = (interpreter_of(pull)(Run(), *args) for pull in pulls)
