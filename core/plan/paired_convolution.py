@@ -103,9 +103,12 @@ def _in_pairs(low: Lowering, kind: str, spec: Correlation) -> Correlation | None
         "input_adjoint": (found.depth, count, found.out),
         "filter_adjoint": (found.out, found.depth // found.shares, count),
     }[kind]
-    # the pixels of one image are read in place, from any row on
-    apart = kind == "filter_adjoint" and found.together == 1 and width % 2
-    return found if limits.pairs(kind, *sizes) and not apart else None
+    if kind == "filter_adjoint" and found.together == 1:  # the pixels of one image are read in place, from any row on
+        height = found.counts[1]
+        fewest = height // -(-height // found.rows) if found.rows else height  # rows of the smallest of equal parts
+        if width % 2 or fewest * width == 2:  # a single pair by columns looks like one by rows
+            return None
+    return found if limits.pairs(kind, *sizes) else None
 
 
 PAIRED: dict[str, Callable[[Lowering, Op], bool]] = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from core.codegen import cpus, tile
 from core.codegen.backend import CPU, CpuBackend
@@ -23,7 +23,7 @@ from core.plan.geometry import Correlation
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
-from tests.core.codegen.test_windows import QUIET, convolutions, three_forms
+from tests.core.codegen.test_windows import QUIET, Case, convolutions, three_forms
 
 BF16 = as_dtype("bfloat16")
 
@@ -119,6 +119,7 @@ def test_winograds_algorithm_is_preferred_for_few_channels(multiplies_pairs):
 @pytest.mark.parametrize("few", [False, True])
 @QUIET
 @given(case=convolutions())
+@example(case=Case((1, 2, 3, 2), (1, 2, 1, 1), (1, 1, 3, 2), DEFAULTS, "bfloat16"))
 def test_convolutions_of_all_forms_agree_in_pairs(few, multiplies_pairs, case):
     """Of any size, as long as each number has a partner; images in parts if `few`."""
     limits = replace(CPU_TARGET.convolutions, pairs=lambda kind, m, n, k: k % 2 == 0 and k > 2, pair_channels=0)
