@@ -60,7 +60,7 @@ def record_bytes(plan: Plan, trips: int) -> int:
         if isinstance(work, KeepArray):
             arrays[work.recording.stack] = times
         elif isinstance(work, ArrayOp) and work.kind == "put" and work.target.stack not in of_sizes:  # type: ignore[union-attr]
-            writes += times  # the size of an element is written beside it, and is no further element
+            writes += times  # a write of the size of an element adds no element
         sources += work.sources
     for source in sources:
         kept = isinstance(source, Recording) and source.stack in arrays

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from core.codegen.array_parts import HELD, TARGET, call_shared, fail_check, function_of, goes_on, held, room, target_of
+from collections.abc import Callable
+
+from core.codegen.array_parts import TARGET, call_shared, fail_check, function_of, goes_on, held, room, target_of
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.step_writer import StepWriter
 from core.plan.data import bytes_of
@@ -38,22 +40,28 @@ def join_rows(step: StepWriter, each: JoinRows) -> None:
     assert isinstance(each.source, Growing | Recording)
     size = I64(each.source.stack.slot_bytes)
     rows, out = step.f.load(step.address(each.rows), "int64"), step.address(each.value)
-    given = [*held(step, each.source), *held(step, each.lengths), size, out, row, rows, I64(each.check)]
+    given = [held(step, each.source)[0], *held(step, each.lengths), size, out, row, rows, I64(each.check)]
     call_shared(step, "join_rows", join_function, *given)
 
 
-def _total(f: Function, most: IRValue | None = None) -> tuple[IRValue, IRValue | None]:
-    """The sum of all lengths, and whether each is from 0 to `most`."""
-    total, fine = f.slot("int64"), f.slot("int64")
-    f.write(I64(0), total)
-    f.write(I64(0), fine)
+def _over_lengths(f: Function, combine: Callable[[IRValue, IRValue], IRValue]) -> IRValue:
+    """An int64, 0 at first, that `combine` makes of itself and each length."""
+    found = f.slot("int64")
+    f.write(I64(0), found)
     with f.loop(I64(0), f.param("count_of_lengths")) as i:
         length = f.load(f.at(f.param("lengths"), i, "int64"), "int64")
-        f.write(f.binary("add", f.read(total, "int64"), length), total)
-        if most is not None:
-            wrong = f.select(f.compare("icmp ugt", length, most), I64(1), I64(0))
-            f.write(f.binary("or", f.read(fine, "int64"), wrong), fine)
-    return f.read(total, "int64"), f.compare("icmp eq", f.read(fine, "int64"), I64(0)) if most is not None else None
+        f.write(combine(f.read(found, "int64"), length), found)
+    return f.read(found, "int64")
+
+
+def _total(f: Function) -> IRValue:
+    """The sum of all lengths."""
+    return _over_lengths(f, lambda total, length: f.binary("add", total, length))
+
+
+def _largest(f: Function) -> IRValue:
+    """The largest length, as an unsigned number: a negative one is larger than all others."""
+    return _over_lengths(f, lambda most, length: f.intrinsic("umax", most, length))
 
 
 def count_function(name: str) -> Function:
@@ -61,8 +69,7 @@ def count_function(name: str) -> Function:
     f = function_of(name, [*LENGTHS, ("out", "ptr")])
     f.store(I64(0), f.param("out"))
     with f.when(goes_on(f)):
-        total, _ = _total(f)
-        f.store(total, f.param("out"))
+        f.store(_total(f), f.param("out"))
     return f
 
 
@@ -73,9 +80,8 @@ def cut_function(name: str) -> Function:
     """
     f = function_of(name, [*TARGET, *LENGTHS, ("x", "ptr"), *ROWS, ("most", "int64")])
     with f.when(goes_on(f)):
-        total, each = _total(f, f.param("most"))
-        assert each is not None
-        fits = f.binary("and", each, f.compare("icmp eq", total, f.param("rows")))
+        each = f.compare("icmp ule", _largest(f), f.param("most"))
+        fits = f.binary("and", each, f.compare("icmp eq", _total(f), f.param("rows")))
         with f.when(f.compare("icmp eq", fits, f.constant(False, fits))):
             fail_check(f)
         with f.when(fits), room(f, f.param("count_of_lengths")) as own:
@@ -85,13 +91,12 @@ def cut_function(name: str) -> Function:
 
 
 def join_function(name: str) -> Function:
-    """``join_rows(control, base, length, lengths, count_of_lengths, size, out, row, rows, check)``: the rows of all
+    """``join_rows(control, base, lengths, count_of_lengths, size, out, row, rows, check)``: the rows of all
     elements to `out`, each element in `size` bytes of its own.
     """
-    f = function_of(name, [*HELD, *LENGTHS, ("size", "int64"), ("out", "ptr"), *ROWS])
+    f = function_of(name, [("base", "ptr"), *LENGTHS, ("size", "int64"), ("out", "ptr"), *ROWS])
     with f.when(goes_on(f)):
-        total, _ = _total(f)
-        fits = f.compare("icmp eq", total, f.param("rows"))
+        fits = f.compare("icmp eq", _total(f), f.param("rows"))
         with f.when(f.compare("icmp eq", fits, f.constant(False, fits))):
             fail_check(f)
         with f.when(fits):

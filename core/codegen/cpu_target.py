@@ -5,6 +5,7 @@ from __future__ import annotations
 from core.codegen import packed_gemm
 from core.codegen.channel_lanes import channel_panel
 from core.codegen.cpus import cpu
+from core.codegen.gemm import FAR_BYTES
 from core.codegen.gemv import FEW
 from core.codegen.machine import lanes
 from core.codegen.scalar import NATIVE, refusal
@@ -23,9 +24,6 @@ from core.plan.target import (
 )
 
 __all__ = ["CPU_TARGET"]
-
-FAR = 2**17
-"""Elements of a matrix that no near cache holds."""
 
 PANELS = 2**17
 """Fewest bytes of a weight that the products of a loop read in panels. Smaller ones stay in the nearer caches."""
@@ -57,7 +55,7 @@ def _pairs(dtype: str, rows: int, columns: int, terms: int) -> bool:
 def _reads_halves(rows: int, columns: int, terms: int, by_columns: bool) -> bool:
     """Products that read it in place, from memory or the last cache: a widened copy would take more time than they."""
     few = rows < FEW if by_columns else not packed_gemm.packs_any(rows, columns, terms, by_columns=False)
-    return few and min(columns, terms) >= 64 and columns * terms >= FAR
+    return few and min(columns, terms) >= 64 and bytes_of((terms, columns), "float32") >= FAR_BYTES
 
 
 def _convolves_pairs(kind: str, rows: int, columns: int, terms: int) -> bool:

@@ -21,7 +21,7 @@ from core.codegen.tile import STEPS, tile, tile_of
 from core.codegen.vector_slices import mask
 from core.plan.data import Gemm
 
-__all__ = ["Product", "gemm_function", "product_of"]
+__all__ = ["FAR_BYTES", "Product", "gemm_function", "product_of"]
 
 DEPTH = 256
 """Steps along k in one block, whose sums are then added to the result. Rows of b and lines of a fit in the cache."""

@@ -17,7 +17,7 @@ from core.codegen.reductions import reduce_lanes
 from core.codegen.vector_slices import mask, store_lanes
 from core.plan.data import Gemm
 
-__all__ = ["Gemv", "gemv_function", "gemv_of", "sums_of_lanes"]
+__all__ = ["FEW", "Gemv", "gemv_function", "gemv_of", "sums_of_lanes"]
 
 FEW = 16
 """Rows from which on a matrix stored by columns is worth packing."""

@@ -107,8 +107,8 @@ def _copy(step: DeviceStep, target: IRValue, source: IRValue | None, count: IRVa
     """
     f, (dtype, unit) = step.f, _unit(size, *apart)
     with f.loop(step.launch.number(f), f.binary("mul", count, I64(size // unit)), step.launch.total) as i:
-        number = I64(0) if source is None else f.load(f.at(source, i, dtype), dtype)
-        f.store(IRValue("0", dtype) if source is None else number, f.at(target, i, dtype))
+        number = IRValue("0", dtype) if source is None else f.load(f.at(source, i, dtype), dtype)
+        f.store(number, f.at(target, i, dtype))
 
 
 def _slot(step: DeviceStep, base: IRValue, index: IRValue, size: int) -> IRValue:

@@ -16,6 +16,7 @@ from core.plan.data import Sequence as Instructions
 from core.plan.flow import Elements, Flattened, Growing, Pending, Placed, Recording, Source, Span, Vacant
 from core.plan.growing import AddArrays, ArrayOp, Flatten, KeepArray, Kind
 from core.plan.lowering import Lowering
+from core.plan.registering import registering
 from core.plan.sizes import element_of_all, open_axes
 from core.plan.unsupported import Unsupported
 
@@ -24,13 +25,13 @@ __all__ = [
     "RULES",
     "WORD_BYTES",
     "add_array",
-    "added",
     "begun",
     "carry",
     "change",
     "copied",
     "do",
     "element_type",
+    "fitted",
     "held_type",
     "index_of",
     "kept",
@@ -41,6 +42,7 @@ __all__ = [
     "rule",
     "shape_of",
     "sizes_of_elements",
+    "sum_in_place",
     "takes_arrays",
 ]
 
@@ -54,14 +56,8 @@ RECORD_BYTES = 2 * WORD_BYTES
 """Bytes of a slot that holds a recording: its first slot and its length, int64 each."""
 
 
-def rule(*names: str) -> Callable[[Callable[[Lowering, Op], None]], Callable[[Lowering, Op], None]]:
-    """Decorator: the function lowers the ops `names` on tensor arrays."""
-
-    def register(function: Callable[[Lowering, Op], None]) -> Callable[[Lowering, Op], None]:
-        RULES.update(dict.fromkeys(names, function))
-        return function
-
-    return register
+rule = registering(RULES)
+"""Decorator: the function lowers the ops of these types on tensor arrays."""
 
 
 def takes_arrays(low: Lowering, op: Op) -> bool:
@@ -264,6 +260,31 @@ def put_sizes(low: Lowering, array: Growing, index: View, lengths: Sequence[View
     """Write the sizes of an element that was put into an array."""
     for (_, _, sizes), length in zip(array.sizes, lengths, strict=True):
         do(low, "put", sizes, value=length, index=index)
+
+
+def fitted(low: Lowering, value: View, shape: tuple[int, ...], dtype: str) -> View:
+    """`value` in memory for an element of `shape`. Raises Unsupported if it is larger."""
+    if value.shape == shape:
+        return low.dense(value)
+    if any(n > m for n, m in zip(value.shape, shape, strict=True)):
+        raise Unsupported("tensor arrays of different elements")
+    element = low.allocate(shape, dtype)
+    low.copy(value, View(element.root, dtype, value.shape, element.strides, element.offset))
+    return element
+
+
+def sum_in_place(low: Lowering, made: Growing, names: Sequence[str]) -> None:
+    """Add the cotangents of an array `names` to `made`."""
+    for name in names:
+        entry = low.entry(name)
+        if not isinstance(entry, Placed):
+            add_array(low, made, moved(low, name))
+            continue
+        before = low.allocate(made.shape, made.dtype)
+        do(low, "get", None, made, value=before, index=entry.index)
+        value = fitted(low, entry.value, made.shape, made.dtype)
+        do(low, "put", made, value=low.dense(added(low, before, value)), index=entry.index)
+        put_sizes(low, made, entry.index, [length for _, _, length in entry.sizes])
 
 
 def added(low: Lowering, a: View, b: View, op: str = "add") -> Any:

@@ -21,6 +21,7 @@ from core.plan.flow import Recording, Source, Span
 from core.plan.fusion import Axes, Fusion, Member
 from core.plan.plan import OUTGROWN, Check
 from core.plan.ranges import affine
+from core.plan.registering import registering
 from core.plan.sizes import Expected, Known, Size, bounded_outputs, expected_outputs, is_open
 from core.plan.storage import Storage
 from core.plan.target import Target
@@ -33,14 +34,8 @@ LOWERINGS: dict[str, Callable[[Lowering, Op], None]] = {}
 """Type of an op -> the function that lowers it."""
 
 
-def lowers(*names: str) -> Callable[[Callable[[Lowering, Op], None]], Callable[[Lowering, Op], None]]:
-    """Decorator: the function lowers the ops `names`."""
-
-    def register(function: Callable[[Lowering, Op], None]) -> Callable[[Lowering, Op], None]:
-        LOWERINGS.update(dict.fromkeys(names, function))
-        return function
-
-    return register
+lowers = registering(LOWERINGS)
+"""Decorator: the function lowers the ops of these types."""
 
 
 @dataclass(frozen=True, slots=True)

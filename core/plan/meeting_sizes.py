@@ -139,7 +139,8 @@ def with_equal(low: Lowering, op: Op, one: tuple[int, int], other: tuple[int, in
         return op
     first, second = matched(low, (op.inputs[i], axis), (op.inputs[j], beside))
     size = sizes_of(low, first).get(axis)
-    if size is not None and sizes_of(low, second)[beside] is not size:  # the code compares them: one stands for both
+    if size is not None and sizes_of(low, second)[beside] is not size:
+        # the code compares the two sizes, so one may stand for both
         same = f"{second}@{beside}={first}@{axis}"
         low.types[same], low.sizes[same] = low.types[second], sizes_of(low, second) | {beside: size}
         low.define(same, low.entry(second))

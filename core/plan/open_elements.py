@@ -1,7 +1,7 @@
 """Lowerings of ops on tensor arrays whose elements have sizes that only the run tells.
 
-Such an array has memory for elements of the largest size. For each open axis there is an array of the sizes beside it.
-A missing element of a cotangent is zeros and has the size 0.
+Such an array has memory for elements of the largest size. For each open axis, another array holds the sizes of the
+elements. A missing element of a cotangent is zeros and has the size 0.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable
 from core.ir import HOLE, Op, StackType, TensorType
 from core.ir.precision import is_half
 from core.plan.array_memory import (
-    add_array,
-    added,
     begun,
     change,
     do,
+    fitted,
     held_type,
     index_of,
     moved,
     put_sizes,
     sizes_of_elements,
+    sum_in_place,
 )
 from core.plan.compose import Maker
 from core.plan.data import View
@@ -30,6 +30,7 @@ from core.plan.flow import Growing, Placed, Source, Span, Vacant
 from core.plan.growing import CountRows, CutRows, JoinRows, OpenSpan
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import known_size
+from core.plan.registering import registering
 from core.plan.sized import clear_integers
 from core.plan.sizes import Size, element_of_all, is_open, open_axes
 from core.plan.unbounded import expect
@@ -43,14 +44,8 @@ OPEN_RULES: dict[str, Callable[[Lowering, Op], None]] = {}
 LOST = "index_out_of_range"
 
 
-def rule(*names: str) -> Callable[[Callable[[Lowering, Op], None]], Callable[[Lowering, Op], None]]:
-    """Decorator: the function lowers the ops `names` on tensor arrays of elements whose sizes are open."""
-
-    def register(function: Callable[[Lowering, Op], None]) -> Callable[[Lowering, Op], None]:
-        OPEN_RULES.update(dict.fromkeys(names, function))
-        return function
-
-    return register
+rule = registering(OPEN_RULES)
+"""Decorator: the function lowers the ops of these types on tensor arrays whose elements have open sizes."""
 
 
 def takes_open_elements(low: Lowering, op: Op) -> bool:
@@ -84,17 +79,6 @@ def _lengths(low: Lowering, name: str, axes: list[int]) -> list[View]:
     return [low.dense((own[axis] if axis in own else known_size(low, type.shape[axis])).length) for axis in axes]
 
 
-def _fitted(low: Lowering, value: View, shape: tuple[int, ...], dtype: str) -> View:
-    """`value` in memory for an element of `shape`."""
-    if value.shape == shape:
-        return low.dense(value)
-    if any(n > m for n, m in zip(value.shape, shape, strict=True)):
-        raise Unsupported("tensor arrays of different elements")
-    element = low.allocate(shape, dtype)
-    low.copy(value, View(element.root, dtype, value.shape, element.strides, element.offset))
-    return element
-
-
 def _array_for(low: Lowering, op: Op, name: str, element: TensorType) -> Growing:
     """The array `name`, which `op` changes, with room for an element of this type."""
     entry = low.entry(name)
@@ -106,7 +90,7 @@ def _array_for(low: Lowering, op: Op, name: str, element: TensorType) -> Growing
 
 
 def _open_axes_only(low: Lowering, array: Source, axes: list[int]) -> None:
-    """Raise Unsupported unless the sizes along these axes, and no others, are kept beside the elements."""
+    """Raise Unsupported unless the array holds the sizes of its elements along exactly these axes."""
     if [axis for axis, _, _ in sizes_of_elements(array)] != axes:
         raise Unsupported("tensor arrays whose elements have unknown or no sizes")
 
@@ -135,7 +119,7 @@ def _write(low: Lowering, op: Op) -> None:
     check = low.shared.check(LOST, "cannot write beyond the end of a tensor array", op.location)
     made = _array_for(low, op, array, type)
     _open_axes_only(low, made, axes)
-    value = _fitted(low, low.dense(low.entry(x)), made.shape, made.dtype)
+    value = fitted(low, low.dense(low.entry(x)), made.shape, made.dtype)
     do(low, "put", made, value=value, index=at, check=check)
     put_sizes(low, made, at, lengths)
     low.define(op.outputs[0], made)
@@ -249,16 +233,7 @@ def _sum(low: Lowering, op: Op) -> None:
     if element.dtype == "bool" or (is_half(element) and len(names) > 2):
         raise Unsupported("a sum of tensor arrays of such elements")
     made = change(low, op, names[0])
-    for name in names[1:]:
-        entry = low.entry(name)
-        if isinstance(entry, Placed):
-            before = low.allocate(made.shape, made.dtype)
-            do(low, "get", None, made, value=before, index=entry.index)
-            value = _fitted(low, entry.value, made.shape, made.dtype)
-            do(low, "put", made, value=low.dense(added(low, before, value)), index=entry.index)
-            put_sizes(low, made, entry.index, [length for _, _, length in entry.sizes])
-        else:
-            add_array(low, made, moved(low, name))
+    sum_in_place(low, made, names[1:])
     low.define(op.outputs[0], made)
 
 

@@ -38,6 +38,7 @@ from core.plan.meeting_sizes import (
 from core.plan.plan import NOT_COVERED
 from core.plan.ragged import running_total
 from core.plan.reduce import KINDS, reduced
+from core.plan.registering import registering
 from core.plan.shapes import expanded, reshaped
 from core.plan.sizes import Size, in_blocks, is_open
 from core.plan.unsupported import Unsupported
@@ -178,14 +179,8 @@ def clear_integers(low: Lowering, op: Op) -> None:
 RULES: dict[str, Callable[[Lowering, Op], None]] = {}
 
 
-def rule(*names: str) -> Callable[[Callable[[Lowering, Op], None]], Callable[[Lowering, Op], None]]:
-    """Decorator: the function lowers the ops `names` on arrays of open sizes."""
-
-    def register(function: Callable[[Lowering, Op], None]) -> Callable[[Lowering, Op], None]:
-        RULES.update(dict.fromkeys(names, function))
-        return function
-
-    return register
+rule = registering(RULES)
+"""Decorator: the function lowers the ops of these types on arrays of open sizes."""
 
 
 def lower_sized(low: Lowering, op: Op) -> None:

@@ -18,6 +18,7 @@ from core.ir.errors import CoreError
 from core.ir.registry import lookup
 from core.ir.stop import poll
 from core.plan.data import PRODUCT_BLOCK, View
+from core.plan.registering import registering
 
 __all__ = [
     "Expected",
@@ -219,14 +220,8 @@ for its results, that returns the types of the results with their largest sizes,
 """
 
 
-def bounds(*names: str) -> Callable[[Rule], Rule]:
-    """Decorator: the function tells the largest sizes of the results of the ops `names`."""
-
-    def register(rule: Rule) -> Rule:
-        BOUNDS.update(dict.fromkeys(names, rule))
-        return rule
-
-    return register
+bounds = registering(BOUNDS)
+"""Decorator: the function tells the largest sizes of the results of the ops of these types."""
 
 
 OfArray = Callable[[Op, Mapping[str, Type]], Type | None]
@@ -237,14 +232,8 @@ their largest sizes, that returns the type of its result with its largest sizes,
 """
 
 
-def of_arrays(*names: str) -> Callable[[OfArray], OfArray]:
-    """Decorator: the function tells the largest sizes of the results of the ops `names` on tensor arrays."""
-
-    def register(rule: OfArray) -> OfArray:
-        OF_ARRAYS.update(dict.fromkeys(names, rule))
-        return rule
-
-    return register
+of_arrays = registering(OF_ARRAYS)
+"""Decorator: the function tells the largest sizes of the results of the ops of these types on tensor arrays."""
 
 
 Nest = Callable[[Op, Mapping[str, Type], Expected | None, Known], dict[str, Type]]
@@ -255,14 +244,8 @@ of what is expected and known, that returns those of its results that have large
 """
 
 
-def nests(name: str) -> Callable[[Nest], Nest]:
-    """Decorator: the function tells the largest sizes of the results of ops of the type `name`."""
-
-    def register(nest: Nest) -> Nest:
-        NESTED[name] = nest
-        return nest
-
-    return register
+nests = registering(NESTED)
+"""Decorator: the function tells the largest sizes of the results of ops of these types."""
 
 
 def tensor(type: TensorType | None) -> TensorType:

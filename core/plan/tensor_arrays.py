@@ -5,8 +5,6 @@ from __future__ import annotations
 from core.ir import Op, StackType
 from core.ir.precision import is_half
 from core.plan.array_memory import (
-    add_array,
-    added,
     begun,
     change,
     do,
@@ -15,6 +13,7 @@ from core.plan.array_memory import (
     moved,
     rule,
     shape_of,
+    sum_in_place,
 )
 from core.plan.array_runs import complete, sum_of_runs
 from core.plan.data import View
@@ -173,12 +172,5 @@ def _sum(low: Lowering, op: Op) -> None:
         sum_of_runs(low, op)
         return
     made = change(low, op, names[0])
-    for name in names[1:]:
-        entry = low.entry(name)
-        if isinstance(entry, Placed):
-            before = low.allocate(made.shape, made.dtype)
-            do(low, "get", None, made, value=before, index=entry.index)
-            do(low, "put", made, value=low.dense(added(low, before, entry.value)), index=entry.index)
-        else:
-            add_array(low, made, moved(low, name))
+    sum_in_place(low, made, names[1:])
     low.define(op.outputs[0], made)

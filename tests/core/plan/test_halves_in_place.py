@@ -28,7 +28,7 @@ def product(x: tuple[int, ...], y: tuple[int, ...], dtype: str, **attrs: Any) ->
 
 
 def in_place(block: Block) -> list[bool]:
-    """For each product, whether it reads a 16-bit matrix beside a float32 one."""
+    """For each product, whether its first operand is float32 and its second one a 16-bit matrix."""
     products = [each for each in plan_block(block, CPU_TARGET).body.instructions if isinstance(each, Gemm)]
     return [each.a.dtype == "float32" != each.b.dtype for each in products]
 
