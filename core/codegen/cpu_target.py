@@ -86,6 +86,7 @@ CPU_TARGET = Target(
         instructions=8000,  # LLVM's time for a function grows faster than its length
         unrelated=100,
         merges=True,
+        rounds=False,
     ),
     products=ProductRules(
         takes_epilogue=_takes_epilogue,

@@ -4,8 +4,8 @@ An `IRValue` is the name of an SSA register or a literal; `Function` appends ins
 Floating-point operations carry no fast-math flags: each is rounded as numpy rounds it, and a product and a sum become
 one fused operation only where a kernel writes `fma`.
 
-A 16-bit float is a float32 in a register, whose value the 16 bits can hold: `load` widens, `convert` rounds, `store`
-drops bits that are zero. Arithmetic on them without conversion to float32 is refused, because nothing would round it.
+A 16-bit float is a float32 in a register: `load` widens, `convert` rounds, `store` drops bits that are zero. Arithmetic
+on them without conversion to float32 is refused, because nothing would round it.
 """
 
 from __future__ import annotations

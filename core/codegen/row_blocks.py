@@ -117,7 +117,7 @@ class RowBlock:
         if instr.kind == "iota":
             return [self._positions(instr, j) for j in along]
         if instr.kind == "apply":
-            return [f.splat(apply(f, instr.op, dict(instr.attrs), at(j)), rows) for j in along]
+            return [f.splat(apply(f, instr.op, dict(instr.attrs), at(j), instr.rounds), rows) for j in along]
         if instr.kind == "reduce":
             (values,) = args
             whole = len(values) > 1

@@ -70,7 +70,7 @@ class RowValues:
         attrs = dict(instr.attrs)
         if instr.op in DRAWS:
             return DRAWS[instr.op](self.f, attrs, args, self._pairs(instr))
-        return apply(self.f, instr.op, attrs, args)
+        return apply(self.f, instr.op, attrs, args, instr.rounds)
 
     def _pairs(self, instr: Instr) -> bool:
         """Whether every slice of positions that `instr` takes is adjacent and begins at an even one."""

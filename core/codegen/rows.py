@@ -23,7 +23,7 @@ from core.codegen.row_values import RowValues
 from core.codegen.squares import Squares, rows_in_squares
 from core.codegen.sweeps import EXPENSIVE, STRAIGHT, STRAIGHT_ONCE, Sweep, kept_values, sweeps
 from core.codegen.turned_rows import TurnedRows, rows_turned
-from core.plan.data import RowKernel
+from core.plan.data import Instr, RowKernel
 
 __all__ = ["row_cost", "row_function", "rows_poll", "window_function"]
 
@@ -256,11 +256,13 @@ class _Writer:
                 value = self.operands.whole(instr.op, made[instr.args[0]], piece)
                 f.write(combine(f, instr.op, f.read(slot, instr.dtype, self.lanes), value), slot)
             elif n in sweep.read:
-                made[n] = f.load(f.at(self.scratch[n], piece.start, instr.dtype), instr.dtype, piece.lanes)
+                kept = f.load(f.at(self.scratch[n], piece.start, _in_scratch(instr)), _in_scratch(instr), piece.lanes)
+                made[n] = kept if instr.rounds else f.exact(kept, instr.dtype)
             else:
                 self.instructions.full(n, piece, made)
                 if n in self.scratch:
-                    f.store(made[n], f.at(self.scratch[n], piece.start, instr.dtype))
+                    value = made[n] if instr.rounds else f.convert(made[n], _in_scratch(instr))
+                    f.store(value, f.at(self.scratch[n], piece.start, value.dtype))
 
         def body(*pieces: RowSlice) -> None:
             made: list[dict[int, IRValue]] = [{} for _ in pieces]
@@ -325,3 +327,8 @@ class _Writer:
             last = f.intrinsic("smin", f.binary("add", first, I64(most)), I64(end))
             with f.loop(first, last, step) as at:
                 yield at
+
+
+def _in_scratch(instr: Instr) -> str:
+    """The dtype of a row of scratch memory that holds the values of `instr`: one that does not round them."""
+    return instr.dtype if instr.rounds else "float32"

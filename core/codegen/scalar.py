@@ -46,15 +46,15 @@ BY_OP |= {
 code needs."""
 
 
-def apply(f: Function, op: str, attrs: Mapping[str, Any], inputs: Sequence[IRValue]) -> IRValue:
-    """The output of elementwise op `op`, appended to `f`.
+def apply(f: Function, op: str, attrs: Mapping[str, Any], inputs: Sequence[IRValue], rounds: bool = True) -> IRValue:
+    """The output of elementwise op `op`, appended to `f`. rounds: whether a 16-bit result is rounded.
 
     Raises NotTraceable if the kernel uses something that has no translation, InternalError if the kernel fails.
     """
     if op in BY_OP:
-        return _of_halves(f, functools.partial(BY_OP[op], **attrs), inputs)
+        return _of_halves(f, functools.partial(BY_OP[op], **attrs), inputs, exact=not rounds)
     try:
-        result = lookup(op).body(Elements(f), *[Element(f, v) for v in inputs], **attrs)
+        result = lookup(op).body(Elements(f, rounds), *[Element(f, v, rounds) for v in inputs], **attrs)
     except (NotTraceable, CoreError, InternalError):
         raise
     except Exception as error:
@@ -67,7 +67,7 @@ def apply(f: Function, op: str, attrs: Mapping[str, Any], inputs: Sequence[IRVal
 
 
 def _of_halves(f: Function, function: Callable[..., IRValue], args: Sequence[IRValue], exact: bool = False) -> IRValue:
-    """``function(f, *args)``, of 16-bit floats in float32. exact: whether its result is then a 16-bit float already."""
+    """``function(f, *args)``, of 16-bit floats in float32. exact: whether its result is taken for one as it is."""
     half = next((a.dtype for a in args if a.dtype in HALVES), None)
     if half is None:
         return function(f, *args)
@@ -106,12 +106,15 @@ def _untranslated(operator: str) -> Callable[..., Any]:
 
 
 class Element:
-    """One element, or a vector of elements, that a kernel takes for an array: it has a dtype and operators."""
+    """One element, or a vector of elements, that a kernel takes for an array: it has a dtype and operators.
 
-    __slots__ = ("f", "value")
+    rounds: whether results of 16 bits are rounded.
+    """
 
-    def __init__(self, f: Function, value: IRValue) -> None:
-        self.f, self.value = f, value
+    __slots__ = ("f", "rounds", "value")
+
+    def __init__(self, f: Function, value: IRValue, rounds: bool = True) -> None:
+        self.f, self.value, self.rounds = f, value, rounds
 
     ndim = 1  # a kernel may ask whether it needs to broadcast; elements never do
 
@@ -123,10 +126,12 @@ class Element:
         name = np.dtype(dtype).name
         if name not in NATIVE:
             raise NotTraceable(f"a conversion to {name}")
-        return Element(self.f, self.f.convert(self.value, name))
+        if name in HALVES and self.value.dtype == "float32" and not self.rounds:
+            return Element(self.f, self.f.exact(self.value, name), self.rounds)
+        return Element(self.f, self.f.convert(self.value, name), self.rounds)
 
     def _with(self, name: str, *others: Any) -> Element:
-        return getattr(Elements(self.f), name)(*others)
+        return getattr(Elements(self.f, self.rounds), name)(*others)
 
     def __add__(self, other: Any) -> Element:
         return self._with("add", self, other)
@@ -226,12 +231,15 @@ class Element:
 
 
 class Elements:
-    """The array module that a kernel is traced with: the functions of numpy that have a translation."""
+    """The array module that a kernel is traced with: the functions of numpy that have a translation.
+
+    rounds: whether results of 16 bits are rounded.
+    """
 
     __name__ = "native"
 
-    def __init__(self, f: Function) -> None:
-        self.f = f
+    def __init__(self, f: Function, rounds: bool = True) -> None:
+        self.f, self.rounds = f, rounds
 
     def __getattr__(self, name: str) -> Callable[..., Element]:
         if name in FUNCTIONS:
@@ -243,7 +251,8 @@ class Elements:
     def _call(self, name: str, *args: Any, **options: Any) -> Element:
         if options:
             raise NotTraceable(f"numpy.{name} with {', '.join(options)}")
-        return Element(self.f, _of_halves(self.f, FUNCTIONS[name], self._alike(name, args), name in KEEPING))
+        exact = name in KEEPING or not self.rounds
+        return Element(self.f, _of_halves(self.f, FUNCTIONS[name], self._alike(name, args), exact), self.rounds)
 
     def _alike(self, name: str, args: Sequence[Any]) -> list[IRValue]:
         """The arguments as values: numbers become literals of the dtype of the elements next to them, as in numpy."""

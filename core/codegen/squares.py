@@ -115,7 +115,9 @@ class Squares:
 
     def _applied(self, instr: Instr, args: list[IRValue]) -> IRValue:
         """The value of an instruction other than a load; that of a store is what it stores."""
-        return args[0] if instr.kind == "store" else apply(self.f, instr.op, dict(instr.attrs), args)
+        if instr.kind == "store":
+            return args[0]
+        return apply(self.f, instr.op, dict(instr.attrs), args, instr.rounds)
 
     def _operand(self, instr: Instr) -> Operand:
         return self.kernel.operands[instr.operand]

@@ -173,5 +173,6 @@ def _unroll(code: Sequence[Instr], along: Sequence[int], read: Collection[int], 
 
 def _latency(instr: Instr) -> int:
     """Cycles until the result of an instruction is known."""
-    rounding = 0 if instr.kind != "apply" or instr.op in EXACT else ROUNDING.get(instr.dtype, 0)
+    exact = instr.kind != "apply" or instr.op in EXACT or not instr.rounds
+    rounding = 0 if exact else ROUNDING.get(instr.dtype, 0)
     return rounding + (EXPENSIVE_CYCLES if instr.op in EXPENSIVE else CYCLES)

@@ -40,12 +40,13 @@ from core.plan import (
     tensor_arrays,
     unbounded,
 )
-from core.plan.data import Root, Sequence, View, bytes_of, contiguous
+from core.plan.data import Instruction, Root, Sequence, View, bytes_of, contiguous
 from core.plan.lowering import Lowering, Shared
 from core.plan.plan import Plan
 from core.plan.refine import refined
 from core.plan.sizes import Expected, bounded_types, is_open
 from core.plan.target import Target
+from core.plan.unrounded import without_rounding
 from core.plan.unsupported import Unsupported
 from core.plan.walk import lower_ops
 
@@ -103,11 +104,16 @@ def plan_block(block: Block, target: Target, expected: Expected = MappingProxyTy
     lower_ops(low)
     cut = [(i, name) for i, name in enumerate(block.results) if is_open(block.types[name])]
     lengths = {(i, axis): view for i, name in cut for axis, view in _lengths(low, name)}
-    body = Sequence(refined(low.finish(), target))
+    body = Sequence(_finished(low, target))
     found = (tuple(shared.checks), tuple(shared.stacks), tuple(shared.interpreted))
     cuts = tuple((i, axis, len(results) + at) for at, (i, axis) in enumerate(lengths))
     results += tuple(lengths.values())
     return Plan(block, target, body, params, results, shared.error, *found, cuts, dict(shared.outputs))
+
+
+def _finished(low: Lowering, target: Target) -> tuple[Instruction, ...]:
+    instructions = refined(low.finish(), target)
+    return instructions if target.rows.rounds else without_rounding(instructions)
 
 
 def _lengths(low: Lowering, name: str) -> Iterator[tuple[int, View]]:

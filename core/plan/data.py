@@ -154,7 +154,8 @@ class Instr:
           "accumulate" reduce `args` with `op` into the contents of `operand`. value: whether a value that is constant
                        along the row counts once for each element.
           "check"      `args`, a bool, must be true everywhere; else the number `value` is written to `operand`.
-    full: whether it runs for each element of a row, because its value or its store address varies along the row.
+    full:   whether it runs for each element of a row, because its value or its store address varies along the row.
+    rounds: of "apply": whether a 16-bit result is rounded (see `core.plan.unrounded`).
     """
 
     kind: str
@@ -165,6 +166,7 @@ class Instr:
     attrs: tuple[tuple[str, Any], ...] = ()
     operand: int = -1
     value: Any = None
+    rounds: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ class RowLimits:
     unrelated:      most instructions of a pass that takes work on other arrays: equal work then shares its code.
     live:           most values of a pass that are needed later at one place in it; None if that does not matter.
     merges:         whether a pass can add up the rows that it reads (`core.plan.merged_operands`).
+    rounds:         whether every 16-bit result is rounded, also one that only arithmetic reads (`core.plan.unrounded`).
     """
 
     longest_row: int
@@ -46,6 +47,7 @@ class RowLimits:
     unrelated: int
     live: int | None = None
     merges: bool = False
+    rounds: bool = True
 
 
 @dataclass(frozen=True, slots=True)

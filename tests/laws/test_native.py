@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.autodiff.adjoint import vjp
-from core.codegen.backend import CPU
 from core.compiler.compile import GradientQuery, compile_gradient, key_of, optimize
 from core.ir import Block, StackType
 from core.ir.errors import ExecutionError
@@ -25,6 +24,7 @@ from tests.laws import test_ops
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of, floats, shortened
 from tests.laws.test_random_programs import EVERY, EXAMPLES, PARTS, POLICIES, leaves, second_order
 from tests.products import ROWS
+from tests.rounding import ROUNDING
 from tests.strategies import LEAVES, TABLE, programs
 
 
@@ -53,7 +53,7 @@ def both(block, args):
             wanted = interpreter_of(block)(Run(), *args)
         except ExecutionError as error:
             refused = error
-        native = native_interpreter(block, CPU)
+        native = native_interpreter(block, ROUNDING)
         if refused is not None:
             with pytest.raises(ExecutionError) as caught:
                 native(Run(), *args)

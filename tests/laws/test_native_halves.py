@@ -1,7 +1,8 @@
 """Machine code for 16-bit floats agrees with the reference executor on every op and its gradient, and on programs.
 
-Both round the result of every op, so most results agree to the bit. A sum in another order, or an elementary function
-with another last bit in float32, may round to the neighboring 16-bit number.
+Here both round the result of every op, so most results agree to the bit. A sum in another order, or an elementary
+function with another last bit in float32, may round to the neighboring 16-bit number. Results that stay in float32 have
+laws of their own (test_precision, test_unrounded).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.autodiff.adjoint import vjp
-from core.codegen.backend import CPU
 from core.compiler.compile import GradientQuery, compile_gradient, key_of, optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
@@ -31,6 +31,7 @@ from tests.laws.test_native import WIDTHS, cotangent, like, values_like
 from tests.laws.test_ops import OPS, block_for, examples_of
 from tests.laws.test_precision import HALF_CASES, flat, in_dtype, is_float
 from tests.laws.test_random_programs import EVERY, POLICIES
+from tests.rounding import ROUNDING
 from tests.strategies import programs
 
 QUICK = HALF_CASES[::33]
@@ -56,10 +57,10 @@ def both(block: Block, args: list[Any], units: float) -> None:
             wanted = interpreter_of(block)(Run(), *args)
         except ExecutionError as refused:
             with pytest.raises(ExecutionError) as caught:
-                native_interpreter(block, CPU)(Run(), *args)
+                native_interpreter(block, ROUNDING)(Run(), *args)
             assert caught.value.code == refused.code
             return
-        found = native_interpreter(block, CPU)(Run(), *args)
+        found = native_interpreter(block, ROUNDING)(Run(), *args)
     for f, w in zip(found, wanted, strict=True):
         assert (f is None) == (w is None)
         for one, other in zip(flat(f), flat(w), strict=True):
@@ -129,7 +130,7 @@ def test_every_result_inside_a_fused_pass_is_rounded_as_by_the_reference_executo
     args = list(bits.view(as_dtype(dtype)))
 
     with np.errstate(all="ignore"):
-        found, wanted = native_interpreter(block, CPU)(Run(), *args), interpreter_of(block)(Run(), *args)
+        found, wanted = native_interpreter(block, ROUNDING)(Run(), *args), interpreter_of(block)(Run(), *args)
 
     for one, other in zip(found, wanted, strict=True):
         one, other = one.astype("f4"), other.astype("f4")
@@ -146,7 +147,7 @@ def test_sums_are_added_up_in_float32_and_rounded_once(dtype):
     sums = [b.emit("reduce_sum", x, axes=axes) for axes in ((0,), (0, 1))]
     block = optimize(b.build([*sums, b.emit("reduce_mean", x, axes=(0,))]))
 
-    column, whole, mean = native_interpreter(block, CPU)(Run(), np.ones((size, 7), as_dtype(dtype)))
+    column, whole, mean = native_interpreter(block, ROUNDING)(Run(), np.ones((size, 7), as_dtype(dtype)))
 
     assert np.all(column == as_dtype(dtype).type(size))
     assert whole == as_dtype(dtype).type(7 * size)

@@ -15,13 +15,16 @@ import numpy as np
 import pytest
 
 from core.autodiff.adjoint import vjp
+from core.codegen.backend import CPU
 from core.compiler.compile import optimize
 from core.ir import Block, StackType
 from core.ir.errors import CoreError, ProgramError
 from core.ir.precision import EXACT, HALVES
 from core.ir.registry import Example, OpSpec
 from core.ops.common.types import as_dtype
+from core.runtime.native import native_interpreter
 from core.runtime.reference import execute
+from core.runtime.run import Run
 from tests.bound import bound
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, examples_of
 
@@ -83,14 +86,26 @@ def perturbation(call: Callable[..., Any], args: list[Any], wanted: list[np.ndar
     return furthest
 
 
-def assert_close(block: Block, args: list[Any], wide: Block, wide_args: list[Any], dtype: str) -> None:
+Execution = Callable[[Block, list[Any]], list[Any]]
+"""Results of a block on values."""
+
+
+def interpreted(block: Block, args: list[Any]) -> list[Any]:
+    return execute(optimize(block), args)
+
+
+def compiled(block: Block, args: list[Any]) -> list[Any]:
+    return list(native_interpreter(optimize(block), CPU)(Run(), *args))
+
+
+def assert_close(run: Execution, block: Block, args: list[Any], wide: Block, wide_args: list[Any], dtype: str) -> None:
     """Assert that the results of `block` have the inferred dtypes, are finite where possible, and are close to
     `wide`.
     """
     limits = ml_dtypes.finfo(as_dtype(dtype))
     unit, largest, smallest = float(limits.eps), float(limits.max), float(limits.smallest_subnormal)
     with np.errstate(all="ignore"):
-        results = execute(optimize(block), args)
+        results = run(block, args)
         call = bound(wide)
         wanted = flat(call(*wide_args))
         reach = perturbation(call, wide_args, wanted, unit)
@@ -108,13 +123,13 @@ def assert_close(block: Block, args: list[Any], wide: Block, wide_args: list[Any
                 assert np.abs(value - true)[fits].max() <= allowed, f"{value} is not {true}"
 
 
-def check(spec: OpSpec, example: Example, dtype: str) -> None:
+def check(run: Execution, spec: OpSpec, example: Example, dtype: str) -> None:
     """Compare the forward pass, and the backward pass if the op is smooth here, in `dtype` and in float64."""
     short = in_dtype(example, dtype)
     args = list(short.inputs)
     wide_args = [cast(x, "float64") for x in args]
     block, wide = block_for(spec, short), block_for(spec, replace(example, inputs=tuple(wide_args)))
-    assert_close(block, args, wide, wide_args, dtype)
+    assert_close(run, block, args, wide, wide_args, dtype)
     wrt = [i for i, x in enumerate(args) if not isinstance(x, list) and is_float(x)]
     if not (spec.differentiable and example.smooth and wrt):
         return
@@ -126,7 +141,7 @@ def check(spec: OpSpec, example: Example, dtype: str) -> None:
     shapes = [v.shape for v, t in zip(execute(block, args), block.result_types, strict=True) if t.is_float]
     cts = [r.uniform(0.5, 1.5, s).astype(as_dtype(t.dtype)) for s, t in zip(shapes, seeds, strict=False)]
     wide_cts = [c.astype("float64") for c in cts]
-    assert_close(pulled, [*args, *cts], pulled_wide, [*wide_args, *wide_cts], dtype)
+    assert_close(run, pulled, [*args, *cts], pulled_wide, [*wide_args, *wide_cts], dtype)
 
 
 HALF_CASES = [
@@ -140,7 +155,8 @@ HALF_CASES = [
 @pytest.mark.sampled(4, each="name")
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(("name", "i"), HALF_CASES)
-def test_16_bit_results_are_stable_or_refused(name, i, dtype):
+@pytest.mark.parametrize("run", [interpreted, compiled])
+def test_16_bit_results_are_stable_or_refused(name, i, dtype, run):
     spec, example = OPS[name], examples_of(OPS[name])[i]
     try:
         block_for(spec, in_dtype(example, dtype))
@@ -150,7 +166,7 @@ def test_16_bit_results_are_stable_or_refused(name, i, dtype):
         assert error.message.endswith(": cast it")
         return
 
-    check(spec, example, dtype)
+    check(run, spec, example, dtype)
 
 
 def spread(shape: tuple[int, ...], low: float = -2.0, high: float = 2.0) -> np.ndarray:
@@ -211,8 +227,9 @@ LARGE: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(("name", "inputs", "attrs"), [case[1:] for case in LARGE], ids=[case[0] for case in LARGE])
-def test_long_sums_and_large_intermediates_keep_their_precision(name, inputs, attrs, dtype):
-    check(OPS[name], Example(inputs, (), OPS[name].complete(attrs)), dtype)
+@pytest.mark.parametrize("run", [interpreted, compiled])
+def test_long_sums_and_large_intermediates_keep_their_precision(name, inputs, attrs, dtype, run):
+    check(run, OPS[name], Example(inputs, (), OPS[name].complete(attrs)), dtype)
 
 
 ELEMENTWISE = [

@@ -1,0 +1,217 @@
+"""16-bit results that stay in float32 registers: those that only arithmetic inside of row kernels reads.
+
+Rounding takes longer than most arithmetic, and a result that reaches no memory is more exact without it. An op that
+compares, chooses or converts reads rounded numbers, as memory holds them. So an element equals the maximum of its row
+wherever the reference executor says so, and a client's cast gives what it names.
+
+Row kernels may compute the same value each for itself (`repeated`, `made_rows`). A value is either rounded in all of
+them or in none, so that no op of a program has two results: a value has a number, which follows from the op and the
+numbers of its operands, and a load has the number of the value that was stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from core.ir.precision import HALVES
+from core.ir.stop import poll
+from core.plan.data import Gemm, Instr, Instruction, Limited, Root, RowKernel, Rows, View
+from core.plan.data import Sequence as Instructions
+from core.plan.elementary import with_shared_functions
+from core.plan.flow import Branch, Loop
+from core.plan.striped import Striped, StripedProduct
+
+__all__ = ["ARITHMETIC", "without_rounding"]
+
+WIDE = "float32"
+
+ARITHMETIC = frozenset(
+    (
+        "add", "asinh", "atan", "atan2", "cos", "cosh", "div", "erf", "erfc", "exp", "expm1", "hypot", "log", "log10",
+        "log1p", "log2", "mul", "scale", "sigmoid", "sin", "sinh", "sqrt", "square", "sub", "sum", "tan",
+        "tanh",
+    )
+)  # fmt: skip
+"""Ops whose operands and results need not be 16-bit numbers. A result that is rounded ends in a function that rounds.
+
+Functions that are defined up to a bound only, such as acos, are not among them: an operand that rounds to the bound may
+lie beyond it.
+"""
+
+
+def without_rounding(instructions: Sequence[Instruction]) -> tuple[Instruction, ...]:
+    """`instructions` of a whole plan, in which results that only arithmetic reads are not rounded to 16 bits."""
+    values = _Values()
+    for rows in _row_kernels(instructions):
+        poll()
+        values.read(rows)
+    return tuple(_rewritten(each, values) for each in instructions) if values.some else tuple(instructions)
+
+
+class _Values:
+    """The numbers of the values of row kernels, and those of values that must be rounded.
+
+    Values with different numbers differ. Two that have the same number may differ, and are then rounded or not
+    together.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[object, int] = {}
+        self._same: list[int] = []  # a number -> a smaller number of the same value, or itself
+        self._in_memory: dict[Root, int] = {}
+        self._rounded: set[int] = set()
+        self._of: dict[tuple[int, int], list[int]] = {}  # the rows, and which of their kernels: numbers of its values
+        self.some = False
+
+    def read(self, rows: Rows) -> None:
+        """Number the values of `rows`, which runs after all that were read before."""
+        for which, kernel, views in _kernels(rows):
+            numbers: list[int] = []
+            arithmetic = _arithmetic(kernel)
+            for n, instr in enumerate(kernel.code):
+                args = [self._first(numbers[a]) for a in instr.args]
+                numbers.append(self._number(kernel, instr, args, views))
+                if n not in arithmetic and not (instr.kind == "accumulate" and instr.op == "sum"):
+                    self._rounded.update((*args, numbers[n]))
+                elif instr.dtype in HALVES:
+                    self.some = True
+            if which >= 0:  # a merge adds up the last value
+                self._rounded.add(numbers[-1])
+            self._of[id(rows), which] = numbers
+
+    def _number(self, kernel: RowKernel, instr: Instr, args: Sequence[int], views: Sequence[View]) -> int:
+        if instr.kind in ("load", "lookup"):
+            return self._memory(views[instr.operand].root)
+        if instr.kind == "store":
+            self._unite(self._memory(views[instr.operand].root), args[0])
+        if _widens(kernel, instr):
+            return args[0]  # a reader of the float32 number reads the 16-bit one
+        key = instr.kind, instr.op, instr.dtype, repr(instr.attrs), repr(instr.value), *args
+        return self._numbers[key] if key in self._numbers else self._new(key)
+
+    def _memory(self, root: Root) -> int:
+        if root not in self._in_memory:
+            self._in_memory[root] = self._new(root)
+        return self._in_memory[root]
+
+    def _new(self, key: object) -> int:
+        number = self._numbers[key] = len(self._same)
+        self._same.append(number)
+        return number
+
+    def _first(self, number: int) -> int:
+        while self._same[number] != number:
+            number = self._same[number]
+        return number
+
+    def _unite(self, one: int, other: int) -> None:
+        first, second = sorted((self._first(one), self._first(other)))
+        self._same[second] = first
+
+    def rounded(self, rows: Rows, which: int) -> list[bool]:
+        """Whether each value of a kernel of `rows` must be rounded."""
+        firsts = {self._first(n) for n in self._rounded}
+        return [self._first(n) in firsts for n in self._of[id(rows), which]]
+
+
+def _computes(instr: Instr) -> bool:
+    """Whether `instr` is an arithmetic op, and does not return its operand as it is."""
+    attrs = dict(instr.attrs)
+    same = instr.op == "scale" and attrs["scale"] == 1 and attrs["bias"] == 0
+    same = same or (instr.op == "sum" and len(instr.args) == 1)
+    return instr.kind == "apply" and instr.op in ARITHMETIC and not same
+
+
+def _arithmetic(kernel: RowKernel) -> frozenset[int]:
+    """The instructions of `kernel` whose operands need not be rounded, nor their results where these have 16 bits.
+
+    Among them are conversions to 16 bits of float32 numbers that arithmetic makes from 16-bit ones, as adjoints do: no
+    other float32 number loses its conversion.
+    """
+    found: set[int] = set()
+    within: set[int] = set()  # numbers of 16 bits, and float32 ones that are computed from nothing else
+    for n, instr in enumerate(kernel.code):
+        inside = within.issuperset(instr.args)
+        total = instr.kind == "reduce" and instr.op == "sum"
+        narrows = instr.op == "cast" and instr.dtype in HALVES and kernel.code[instr.args[0]].dtype == WIDE and inside
+        if total or narrows or _widens(kernel, instr) or (_computes(instr) and "float" in instr.dtype):
+            found.add(n)
+        if instr.kind == "constant" or instr.dtype in HALVES or (n in found and inside):
+            within.add(n)
+    return frozenset(found)
+
+
+def _widens(kernel: RowKernel, instr: Instr) -> bool:
+    """Whether `instr` converts a 16-bit float to a wider one, which is the same number."""
+    casts = instr.kind == "apply" and instr.op == "cast" and instr.dtype in ("float32", "float64")
+    return casts and kernel.code[instr.args[0]].dtype in HALVES
+
+
+def _kernels(rows: Rows) -> Iterator[tuple[int, RowKernel, Sequence[View]]]:
+    """The kernel of `rows` with its views, numbered -1, and those of rows that it makes for its merges, from 0 on."""
+    yield -1, rows.kernel, rows.views
+    for which, merge in enumerate(rows.kernel.merged):
+        if merge.made is not None:
+            yield which, merge.made.kernel, [rows.views[i] for i in merge.made.params]
+
+
+def _row_kernels(instructions: Iterable[Instruction | StripedProduct]) -> Iterator[Rows]:
+    """All row kernels of `instructions`, in the order in which they run."""
+    for each in instructions:
+        if isinstance(each, Rows):
+            yield each
+        elif isinstance(each, Gemm) and each.then is not None:
+            yield each.then
+        elif isinstance(each, Limited):
+            yield from _row_kernels((each.instruction,))
+        elif isinstance(each, StripedProduct):
+            yield from _row_kernels((each.product,))
+        elif isinstance(each, Striped):
+            yield from _row_kernels(each.body)
+        elif isinstance(each, Loop):
+            yield from _row_kernels(each.body.instructions)
+        elif isinstance(each, Branch):
+            yield from _row_kernels((*each.yes.instructions, *each.no.instructions))
+
+
+def _rewritten(each: Any, values: _Values) -> Any:
+    """An instruction, or a part of one, without the needless roundings; itself if it has none."""
+    if not any(True for _ in _row_kernels((each,))):
+        return each
+    if isinstance(each, Rows):
+        return _unrounded(each, values)
+    if isinstance(each, Gemm):
+        return replace(each, then=_rewritten(each.then, values))
+    if isinstance(each, Limited):
+        return replace(each, instruction=_rewritten(each.instruction, values))
+    if isinstance(each, StripedProduct):
+        return replace(each, product=_rewritten(each.product, values))
+    if isinstance(each, Striped):
+        return replace(each, body=tuple(_rewritten(part, values) for part in each.body))
+    if isinstance(each, Loop):
+        return replace(each, body=_body(each.body, values))
+    assert isinstance(each, Branch), each
+    return replace(each, yes=_body(each.yes, values), no=_body(each.no, values))
+
+
+def _body(body: Instructions, values: _Values) -> Instructions:
+    return Instructions(tuple(_rewritten(each, values) for each in body.instructions))
+
+
+def _unrounded(rows: Rows, values: _Values) -> Rows:
+    found: dict[int, RowKernel] = {}
+    for which, kernel, _ in _kernels(rows):
+        rounded = values.rounded(rows, which)
+        code = tuple(
+            replace(instr, rounds=False) if instr.kind == "apply" and instr.dtype in HALVES and not must else instr
+            for instr, must in zip(kernel.code, rounded, strict=True)
+        )
+        found[which] = replace(kernel, code=code)
+    found[-1] = with_shared_functions(found[-1])
+    merged = tuple(
+        replace(merge, made=replace(merge.made, kernel=found[which])) if merge.made else merge
+        for which, merge in enumerate(rows.kernel.merged)
+    )
+    return replace(rows, kernel=replace(found[-1], merged=merged))
