@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from core.ir import Block, Op, StackType, TensorType, Type
 from core.ir.stop import poll
@@ -14,6 +14,7 @@ from core.plan.plan import Plan
 from core.plan.size import too_large
 from core.plan.sizes import bounded_types, is_open
 from core.plan.target import Target
+from core.plan.unrounded import compares_floats
 from core.plan.unsupported import Unsupported
 
 __all__ = ["SHARES", "PlannedParts", "partition", "plan_parts"]
@@ -45,6 +46,8 @@ class PlannedParts:
 
 def plan_parts(block: Block, target: Target) -> PlannedParts:
     """The parts of `block`, whose composites are expanded: as few and as large regions as there can be."""
+    if compares_floats(block):
+        target = replace(target, rows=replace(target.rows, rounds=True))
     refused = too_large(block)
     bounded = bounded_types(block, {} if target.expects else None) if target.open_sizes else block.types
     refused |= {i: reason for i, op in enumerate(block.ops) if (reason := _unfit(bounded, op, target))}

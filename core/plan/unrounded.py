@@ -6,7 +6,9 @@ wherever the reference executor says so, and a client's cast gives what it names
 
 Row kernels may compute the same value each for itself (`repeated`, `made_rows`). A value is either rounded in all of
 them or in none, so that no op of a program has two results: a value has a number, which follows from the op and the
-numbers of its operands, and a load has the number of the value that was stored.
+numbers of its operands, and a load has the number of the value that was stored. A program that computes an op again, as
+backward passes do to save memory, has two ops, which may differ in their last bit. So every result is rounded where a
+program asks whether two numbers are equal, as the adjoint of a maximum does.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from core.ir import Block
 from core.ir.precision import HALVES
+from core.ir.program import blocks_inside
 from core.ir.stop import poll
 from core.plan.data import Gemm, Instr, Instruction, Limited, Root, RowKernel, Rows, View
 from core.plan.data import Sequence as Instructions
@@ -48,6 +52,19 @@ def without_rounding(instructions: Sequence[Instruction]) -> tuple[Instruction, 
         poll()
         values.read(rows)
     return tuple(_rewritten(each, values) for each in instructions) if values.some else tuple(instructions)
+
+
+def compares_floats(block: Block) -> bool:
+    """Whether an op of `block`, or of a block inside, asks whether two floats are equal that are no constants."""
+    return any(_compares(each) for each in (block, *blocks_inside(block.ops)))
+
+
+def _compares(block: Block) -> bool:
+    constants = {name for op in block.ops if op.type == "fill_constant" for name in op.outputs}
+    return any(
+        op.type in ("equal", "not_equal") and constants.isdisjoint(op.inputs) and block.types[op.inputs[0]].is_float
+        for op in block.ops
+    )
 
 
 class _Values:
