@@ -2,7 +2,8 @@
 
 The elements under each window are copied to columns [channels * kernel, pixels]: of `together` images at a time if
 images are small, of `rows` rows of windows at a time if images are large. So products are wide enough and the columns
-stay in the cache. Scratch memory holds the columns, and the pixels of several images as one matrix.
+stay in the cache. Scratch memory holds the columns, and the pixels of several images as one matrix. A convolution that
+packs its columns for a product packs them straight from the image.
 """
 
 from __future__ import annotations
@@ -11,12 +12,23 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from core.codegen.image_panels import ImageColumns
 from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.machine import lanes
 from core.codegen.module import Module
+from core.codegen.packed_gemm import PackedGemm
 from core.codegen.polling import stop_of
-from core.codegen.product import product_function
-from core.codegen.vector_slices import fill_zeros, for_each_block, for_each_slice, mask, move, store_lanes, unravel
+from core.codegen.product import ProductFunction, packed_function, product_function, window_product
+from core.codegen.vector_slices import (
+    even_blocks,
+    fill_zeros,
+    for_each_block,
+    for_each_slice,
+    mask,
+    move,
+    store_lanes,
+    unravel,
+)
 from core.ir.aligned import LINE
 from core.plan.data import Gemm, Root, View
 from core.plan.geometry import Correlation
@@ -28,6 +40,7 @@ __all__ = [
     "image_units",
     "input_adjoint_im2col",
     "scratch_bytes",
+    "window_bytes",
 ]
 
 
@@ -53,6 +66,20 @@ class _Part:
     def columns(self, dtype: str) -> View:
         return _matrix(dtype, self.channels * self.spec.size, self.spec.together * self.pixels)
 
+    @property
+    def windows(self) -> ImageColumns:
+        """The columns as windows of the image, from its first window of this part."""
+        spec = self.spec
+        (depth, height, _), length = spec.kernel, spec.counts[2]
+        taps = [
+            a * spec.taps[0] + b * spec.taps[1] + t for a in range(depth) for b in range(height) for t in spec.along
+        ]
+        image = spec.groups * spec.channels * spec.plane
+        runs = [(spec.together, image), (self.depths, spec.moves[0]), (self.rows, spec.moves[1])]
+        while runs and (runs[-1][0] == 1 or runs[-1][1] == length):
+            length *= runs.pop()[0]
+        return ImageColumns(spec.plane, tuple(taps), tuple(runs), length)
+
     def result(self, dtype: str) -> View:
         """The matrix [out, pixels]: in place for one image, a copy for several images."""
         spec = self.spec
@@ -73,7 +100,7 @@ def _parts(f: Function, spec: Correlation, body: Callable[[_Part], None]) -> Non
 
 def correlate_im2col(module: Module, f: Function, spec: Correlation) -> None:
     """``(x, filter, out)``; a unit is `together` images."""
-    dtype, given = spec.dtype, spec.operands
+    dtype, given, in_panels = spec.dtype, spec.operands, _in_panels(spec)
     with (
         f.loop(f.param("first"), f.param("end"), polls=True) as unit,
         f.loop(I64(0), I64(spec.groups), polls=True) as group,
@@ -83,10 +110,14 @@ def correlate_im2col(module: Module, f: Function, spec: Correlation) -> None:
         filters = move(f, f.param("filter"), given, (group, spec.out * spec.depth))
 
         def product(part: _Part) -> None:
-            columns, rows, out = _memory(f, part, f.param("out"), images, group, given, dtype)
-            _meet(module, f, part, image, columns, given, lambda near, far, n: _copy_row(f, given, near, far, n))
-            a = _matrix(given, spec.out, spec.depth)
-            _multiply(module, f, Gemm(a, part.columns(given), part.result(dtype)), filters, columns, rows)
+            packed = _packed(part) if in_panels else None
+            columns, rows, out = _memory(f, part, f.param("out"), images, group, "" if packed else given, dtype)
+            if packed:
+                windows = move(f, image, given, (part.z, spec.moves[0]), (part.y, spec.moves[1]))
+                _call(f, packed_function(module, packed), filters, windows, rows)
+            else:
+                _meet(module, f, part, image, columns, given, lambda near, far, n: _copy_row(f, given, near, far, n))
+                _multiply(module, f, _forward(part), filters, columns, rows)
             if spec.together > 1:
                 _each_row(f, part, lambda near, far: _copy_row(f, dtype, far, near, part.pixels), out, rows, dtype)
 
@@ -161,8 +192,35 @@ def scratch_bytes(spec: Correlation) -> int:
     return _whole_lines(columns) + rows if spec.together > 1 else columns
 
 
+def window_bytes(spec: Correlation) -> int:
+    """Bytes that a convolution needs: without columns if its products pack them straight from images."""
+    if not _in_panels(spec):
+        return scratch_bytes(spec)
+    return spec.out * spec.together * spec.pixels * itemsize(spec.dtype) if spec.together > 1 else 0
+
+
+def _in_panels(spec: Correlation) -> bool:
+    """Whether all products of a convolution pack their columns straight from images."""
+    depth, height, _ = spec.counts
+    sizes = [(1, size) for _, size, _ in even_blocks(height, spec.rows)] if spec.rows else [(depth, height)]
+    channels = spec.channels // spec.shares
+    return all(_packed(_Part(spec, channels, I64(0), I64(0), *each)) for each in sizes)
+
+
+def _packed(part: _Part) -> PackedGemm | None:
+    return window_product(_forward(part), part.windows)
+
+
+def _forward(part: _Part) -> Gemm:
+    spec = part.spec
+    return Gemm(_matrix(spec.operands, spec.out, spec.depth), part.columns(spec.operands), part.result(spec.dtype))
+
+
 def _multiply(module: Module, f: Function, each: Gemm, a: IRValue, b: IRValue, c: IRValue) -> None:
-    function = product_function(module, each)
+    _call(f, product_function(module, each), a, b, c)
+
+
+def _call(f: Function, function: ProductFunction, a: IRValue, b: IRValue, c: IRValue) -> None:
     arguments = [a, b, c, *([stop_of(f, f.param("error"))] if function.polls else [])]
     f.do(f"call void @{function.name}({', '.join(map(str, arguments))}, i64 0, i64 {function.parts})")
 
@@ -179,16 +237,16 @@ def _memory(
 
     For one image the second and the third are the same.
 
-    of_columns, of_pixels: dtypes.
+    of_columns, of_pixels: dtypes; "" if there are no columns.
     """
     spec = part.spec
     near = move(f, pixels, of_pixels, (images, spec.groups * spec.out * spec.pixels), (group, spec.out * spec.pixels),
                 (part.z, spec.counts[1] * spec.counts[2]), (part.y, spec.counts[2]))  # fmt: skip
-    columns = f.param("scratch")
     if spec.together == 1:
-        return columns, near, near
-    count = math.prod(part.columns(of_columns).shape)
-    return columns, move(f, columns, "uint8", by=_whole_lines(count * itemsize(of_columns))), near
+        return (f.param("scratch") if of_columns else near), near, near
+    columns = f.param("scratch")
+    count = math.prod(part.columns(of_columns).shape) * itemsize(of_columns) if of_columns else 0
+    return columns, move(f, columns, "uint8", by=_whole_lines(count)), near
 
 
 def _whole_lines(nbytes: int) -> int:

@@ -66,7 +66,7 @@ GENERATORS = {
     "input_adjoint": Generator(("ct", "filter", "out"), convolution.input_adjoint),
     "filter_adjoint": Generator(("ct", "x", "out"), convolution.filter_adjoint, convolution.filter_units),
     "correlate_columns": Generator(
-        ("x", "filter", "out"), im2col.correlate_im2col, im2col.image_units, im2col.scratch_bytes
+        ("x", "filter", "out"), im2col.correlate_im2col, im2col.image_units, im2col.window_bytes
     ),
     "input_adjoint_columns": Generator(
         ("ct", "filter", "out"), im2col.input_adjoint_im2col, im2col.image_units, im2col.scratch_bytes

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from core.codegen.cpus import cpu
+from core.codegen.image_panels import ImageColumns, ImagePanels
 from core.codegen.llvm import itemsize
 from core.codegen.machine import lanes
 from core.codegen.tile import most_vectors, tile_of
@@ -82,6 +83,7 @@ class PackedGemm:
     least:  panels that all bands together should have.
     shares: most panels of a part, so that there are parts for all threads.
     vanishes: whether it takes denormal numbers for zero.
+    columns: the windows of images that are b; None if b is an array.
     """
 
     m: int
@@ -100,6 +102,7 @@ class PackedGemm:
     least: int = PARTS
     shares: int = 1
     vanishes: bool = False
+    columns: ImageColumns | None = None
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -136,6 +139,12 @@ class PackedGemm:
     def room(self) -> int:
         """Most panels of a group."""
         return max(1, GROUP_BYTES // (self.depth * self.tile[1] * itemsize(self.dtype)))
+
+    @property
+    def image_panels(self) -> ImagePanels | None:
+        """How panels are packed from images."""
+        columns = self.columns
+        return ImagePanels(columns, self.tile[1], self.depth, self.dtype, self.pairs) if columns else None
 
     @property
     def groups(self) -> int:

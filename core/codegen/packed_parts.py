@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from core.codegen.denormals import keeping, vanishing
+from core.codegen.image_panels import pack_panels
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.machine import lanes
 from core.codegen.module import Module
@@ -68,7 +69,8 @@ class _Part:
     def __init__(self, module: Module, f: Function, p: PackedGemm, found: IRValue | None) -> None:
         self.module, self.f, self.p, self.found = module, f, p, found
         rows, columns = p.tile
-        self.packed = scratch_memory(f, p.group * p.depth * columns, p.dtype)
+        spilled = lanes(p.dtype) if p.columns else 0
+        self.packed = scratch_memory(f, p.group * p.depth * columns + spilled, p.dtype)
         self.rows = scratch_memory(f, p.block * p.row_steps, p.dtype) if p.packs_rows else None
         self.result = scratch_memory(f, rows * columns, p.dtype) if p.in_tile else None
 
@@ -90,6 +92,11 @@ class _Part:
 
     def _pack(self, k: IRValue, count: IRValue) -> None:
         """Pack `count` steps from `k` of the columns of b. Rows of b are read from end to end, for all panels."""
+        image = self.p.image_panels
+        if image is not None:
+            panels = self.panel, self._end()
+            pack_panels(self.module, self.f, image, self.f.param("b"), self.packed, (k, count), panels)
+            return
         if self.p.b[1] != 1:
             self._each_panel(lambda panel: panel.pack_columns(k, count))
             return
@@ -100,8 +107,7 @@ class _Part:
         """Write instructions for each panel of the group. Those of the last panel differ if it has fewer columns."""
         f, p, columns = self.f, self.p, self.p.tile[1]
         whole, rest = divmod(p.n, columns)
-        last = f.intrinsic("smin", f.binary("add", self.panel, I64(p.group)), I64(p.panels))
-        with f.loop(self.panel, last) as number:
+        with f.loop(self.panel, self._end()) as number:
             start = f.op(f"mul nsw {number}, {columns}", "int64")
             inside = f.op(f"mul nsw {f.binary('sub', number, self.panel)}, {p.depth}", "int64")
             packed = move(f, self.packed, p.dtype, (inside, columns))
@@ -110,6 +116,10 @@ class _Part:
                 f.either(f.compare("icmp slt", number, I64(whole)), lambda: write(wide), lambda: write(narrow))
             else:
                 write(wide if whole else narrow)
+
+    def _end(self) -> IRValue:
+        """The panel after the last one of the group."""
+        return self.f.intrinsic("smin", self.f.binary("add", self.panel, I64(self.p.group)), I64(self.p.panels))
 
 
 class _Panel:

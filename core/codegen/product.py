@@ -10,15 +10,16 @@ from dataclasses import dataclass, replace
 from core.codegen import blas
 from core.codegen.gemm import gemm_function, product_of
 from core.codegen.gemv import gemv_function, gemv_of
+from core.codegen.image_panels import ImageColumns
 from core.codegen.llvm import Function, IRValue
 from core.codegen.module import Module
-from core.codegen.packed_gemm import packed_gemm_of
+from core.codegen.packed_gemm import PackedGemm, packed_gemm_of
 from core.codegen.packed_parts import packed_gemm_function
 from core.codegen.polling import product_polls
 from core.ir.errors import InternalError
 from core.plan.data import Gemm, View, is_matrix
 
-__all__ = ["ProductFunction", "batch_addresses", "product_function"]
+__all__ = ["ProductFunction", "batch_addresses", "packed_function", "product_function", "window_product"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,7 @@ def product_function(module: Module, each: Gemm, threads: int = 1, vanishes: boo
     polls = product_polls(rows, n, k)
     packed = packed_gemm_of(each, threads)
     if packed is not None:
-        packed = replace(packed, vanishes=vanishes)
-        name = module.function(packed, "packed", lambda name: packed_gemm_function(module, name, packed))
-        return ProductFunction(name, packed.parts, 1, polls, packed.bands)
+        return packed_function(module, replace(packed, vanishes=vanishes))
     if each.then is not None:
         raise InternalError(f"only a packed product has an epilogue, and a product into {each.c} is not packed")
     few = gemv_of(each)
@@ -71,6 +70,22 @@ def product_function(module: Module, each: Gemm, threads: int = 1, vanishes: boo
     key = ("blas", shape, each.c.dtype, each.accumulate, vanishes)
     name = module.function(key, "blas", lambda name: blas.function(module, name, each, vanishes))
     return ProductFunction(name, rows, blas.unit(each), polls)
+
+
+def packed_function(module: Module, packed: PackedGemm) -> ProductFunction:
+    name = module.function(packed, "packed", lambda name: packed_gemm_function(module, name, packed))
+    polls = product_polls(packed.m, packed.n, 2 * packed.k if packed.pairs else packed.k)
+    return ProductFunction(name, packed.parts, 1, polls, packed.bands)
+
+
+def window_product(each: Gemm, columns: ImageColumns) -> PackedGemm | None:
+    """The product of a matrix and windows of images, if it packs them; b has the shape of their matrix.
+
+    It is computed by one thread: all rows are one band, and windows are packed once.
+    """
+    packed = packed_gemm_of(each)
+    packed = packed and replace(packed, columns=columns, least=1)
+    return packed if packed and packed.image_panels and packed.image_panels.fits else None
 
 
 def batch_addresses(f: Function, each: Gemm, addresses: list[IRValue], number: IRValue) -> list[IRValue]:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.autodiff.adjoint import vjp
-from core.codegen import filter_sums
+from core.codegen import filter_sums, packed_gemm
 from core.codegen.backend import CPU
 from core.codegen.cpu_target import CPU_TARGET
 from core.codegen.kernels import kernel_function, scratch_bytes, units
@@ -126,7 +126,9 @@ def agree_in_all_forms(case: Case) -> None:
         np.testing.assert_allclose(result, right, rtol=0, atol=16 * np.finfo(right.dtype).eps * size.max())
 
 
-@pytest.fixture(params=["direct", "columns", "columns of few", "sums", "sums of few", "lanes", "squares"])
+@pytest.fixture(
+    params=["direct", "columns", "columns of few", "panels", "panels of few", "sums", "sums of few", "lanes", "squares"]
+)
 def form(request, monkeypatch):
     """Every form of a convolution, for all sizes."""
     if request.param == "squares":  # for filters of 3 x 3 that move by 1
@@ -153,7 +155,9 @@ def form(request, monkeypatch):
         return
     monkeypatch.setattr(convolution, "channel_lanes_of", lambda spec, limits: None)
     monkeypatch.setattr(convolution, "_by_columns", lambda kind, spec, limits: request.param != "direct")
-    if request.param == "columns of few":
+    if request.param.startswith("panels"):  # however small the product is
+        monkeypatch.setattr(packed_gemm, "PACKED", 1)
+    if request.param.endswith("of few"):
         parted = convolution.parted
         few = {"pixels": dict.fromkeys(CPU_TARGET.convolutions.pixels, 4), "share": 4, "column_elements": 32}
         monkeypatch.setattr(
@@ -396,6 +400,9 @@ def blocks_for_memory(dtypes):
         yield three_forms(Case((2, 32, 3, 21), (96, 16, 3, 3), (2, 96, 3, 21), attrs, dtype))
         attrs = {"strides": (1, 1), "paddings": (2, 0, 0, 1), "dilations": (1, 1), "groups": 1}
         yield three_forms(Case((1, 12, 15, 31), (20, 12, 3, 3), (1, 20, 15, 30), attrs, dtype))
+        attrs = {"strides": (2, 2), "paddings": (1, 1), "dilations": (1, 1), "groups": 1}
+        yield three_forms(Case((2, 64, 17, 25), (66, 64, 3, 3), (2, 66, 9, 13), attrs, dtype))
+        yield three_forms(Case((4, 64, 9, 9), (66, 64, 3, 3), (4, 66, 5, 5), attrs, dtype))
         for n in (8, 21, 34):
             type = TensorType((1, 2, 4, n), dtype)
             for attrs in ({"kernel_size": (2,)}, {"kernel_size": (3,), "strides": (2,), "paddings": (1,)}):
@@ -476,7 +483,7 @@ print("whole")
 """
 
 
-@MEMORY
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", pytest.param("float64", marks=pytest.mark.slow)])
 def test_kernels_read_only_their_arrays(dtype):
     """The pages next to each array are protected; a process that accesses them is killed."""
     done = subprocess.run([sys.executable, "-c", GUARDED, dtype], capture_output=True, text=True, timeout=300)

@@ -1,0 +1,158 @@
+"""Products whose second operand is packed straight from images: numpy's numbers, and the bits of stored columns."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from core.codegen import image_panels
+from core.codegen.backend import CPU
+from core.codegen.cpus import NAMED, cpu, generating_for
+from core.codegen.image_panels import ImageColumns
+from core.codegen.kernels import scratch_bytes
+from core.codegen.machine import load
+from core.codegen.module import Module
+from core.codegen.product import packed_function, window_product
+from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
+from core.ops.common.types import as_dtype
+from core.plan.data import Gemm, Root, View
+from core.runtime.native import native_interpreter
+from core.runtime.run import Run
+from tests.core.codegen.test_windows import kernels
+from tests.core.plan.test_paired_convolution import multiplies_pairs
+
+__all__ = ["multiplies_pairs"]
+
+OLDER = [name for name, each in NAMED.items() if each.triple == cpu().triple and each.vector_bytes < cpu().vector_bytes]
+
+COLUMNS = {
+    "short runs": ImageColumns(200, (0, 1, 15, 16), ((9, 15),), 14),
+    "runs longer than a panel": ImageColumns(420, (0, 3), ((4, 103),), 100),
+    "runs of a whole vector": ImageColumns(1200, (0, 1, 2, 33, 34, 35, 66, 67, 68), ((30, 33),), 32),
+    "one run": ImageColumns(197, (0,), (), 197),
+    "one run of whole panels": ImageColumns(320, (0,), (), 320),
+    "single pixels": ImageColumns(420, (0, 1, 2), ((7, 60), (15, 4)), 1),
+    "images that overlap a panel": ImageColumns(50, (0, 1, 8), ((5, 3000), (5, 8)), 7),
+    "windows that move back and forth": ImageColumns(700, (0, 40, 5), ((2, 300), (3, 100), (3, 20)), 19),
+}
+"""Their matrices have an even number of rows for an even number of channels."""
+
+
+def numpys(columns: ImageColumns, image: np.ndarray, channels: int) -> np.ndarray:
+    """The matrix of the windows, element by element."""
+    number = int(np.prod([n for n, _ in columns.runs], dtype=int))
+    found = np.zeros((channels * len(columns.taps), number * columns.length))
+    for run, index in enumerate(np.ndindex(*(n for n, _ in columns.runs))):
+        start = sum(i * step for i, (_, step) in zip(index, columns.runs, strict=True))
+        for row, (c, tap) in enumerate((c, tap) for c in range(channels) for tap in columns.taps):
+            first = start + c * columns.plane + tap
+            found[row, run * columns.length : (run + 1) * columns.length] = image[first : first + columns.length]
+    return found
+
+
+def check_product(columns: ImageColumns, dtype: str, m: int, channels: int) -> None:
+    """A product with the windows of an image of small integers: all sums are exact."""
+    rng = np.random.default_rng(m)
+    last = channels * columns.plane + max(columns.taps) + sum((n - 1) * step for n, step in columns.runs)
+    image = rng.integers(-3, 4, last + columns.length - columns.plane).astype("float32").astype(as_dtype(dtype))
+    b = numpys(columns, image.astype("float64"), channels)
+    a = rng.integers(-3, 4, (m, b.shape[0])).astype("float32").astype(as_dtype(dtype))
+    sums = "float32" if dtype == "bfloat16" else dtype
+    c = np.full((m, b.shape[1]), np.nan, sums)
+    views = [View(Root(0), kind, each.shape, (each.shape[1], 1)) for kind, each in ((dtype, a), (dtype, b), (sums, c))]
+    packed = window_product(Gemm(*views), columns)
+    assert packed is not None
+    module = Module()
+    function = packed_function(module, packed)
+    arrays = [a, image, c, *([np.zeros(1, np.int64)] if function.polls else [])]
+    library = load(module.text(), symbols=module.symbols)
+    run = library.function(function.name, *[ctypes.c_void_p] * len(arrays), *[ctypes.c_int64] * 2)
+
+    run(*(each.ctypes.data for each in arrays), 0, function.parts)
+
+    assert np.abs(b).max() == 3
+    np.testing.assert_array_equal(c, a.astype("float64") @ b)
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("m", "channels"), [(64, 3), (130, 4), (70, 301)])
+def test_a_product_with_windows_of_images_equals_numpys(name, dtype, m, channels):
+    check_product(COLUMNS[name], dtype, m, channels)
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize(("m", "channels"), [(64, 4), (33, 30), (70, 1302)])
+def test_a_product_with_windows_in_pairs_equals_numpys(name, m, channels, multiplies_pairs):
+    check_product(COLUMNS[name], "bfloat16", m, channels)
+
+
+@pytest.mark.parametrize("older", OLDER)
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_product_with_windows_for_an_older_cpu_equals_numpys(name, older):
+    with generating_for(NAMED[older]):
+        check_product(COLUMNS[name], "float32", 70, 5)
+
+
+def test_groups_of_panels_are_packed_one_after_the_other(monkeypatch):
+    """Of the smallest size: each group has one panel, or the last of more."""
+    monkeypatch.setattr("core.codegen.packed_gemm.GROUP_BYTES", 2**13)
+    for columns in COLUMNS.values():
+        check_product(columns, "float32", 66, 30)
+
+
+CASES = {
+    "rows in parts": ((2, 96, 40, 37), (66, 96, 3, 3), {"strides": (1, 1), "dilations": (1, 1)}),
+    "small images": ((4, 70, 9, 11), (66, 70, 3, 3), {"strides": (2, 2), "paddings": (1, 1, 1, 1)}),
+    "groups": ((2, 136, 12, 12), (144, 68, 3, 2), {"groups": 2, "dilations": (2, 1)}),
+    "one axis": ((3, 64, 200), (72, 64, 4), {"strides": (3,), "dilations": (2,), "paddings": (3, 1)}),
+    "three axes": (
+        (2, 64, 4, 6, 9), (70, 64, 2, 2, 3), {"strides": (1, 2, 1), "dilations": (1,) * 3, "paddings": (0, 1) * 3}
+    ),
+}  # fmt: skip
+DEFAULTS = {"strides": (1, 1), "dilations": (1, 1), "paddings": (0, 0, 0, 0), "groups": 1}
+
+
+def convolution_of_normal_numbers(name: str, dtype: str) -> tuple[Block, list[np.ndarray]]:
+    image, filter, more = CASES[name]
+    rng, b = np.random.default_rng(0), BlockBuilder()
+    args = [rng.standard_normal(shape).astype("float32").astype(as_dtype(dtype)) for shape in (image, filter)]
+    given = [b.param(TensorType(each.shape, dtype)) for each in args]
+    return b.build([b.emit("correlate", *given, **(DEFAULTS | more))]), args
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_columns_in_memory_and_panels_of_the_image_give_the_same_bits(name, dtype, monkeypatch):
+    """The code of panels with too many different pieces would be long: their columns are stored first."""
+    # Winograd's algorithm and lanes of output channels would take some of these
+    monkeypatch.setattr("core.plan.convolution.winograd_of", lambda spec, windows, limits: None)
+    monkeypatch.setattr("core.plan.convolution.channel_lanes_of", lambda spec, limits: None)
+    block, args = convolution_of_normal_numbers(name, dtype)
+    found, scratch = [], []
+    for pieces in (image_panels.PIECES, 0):
+        monkeypatch.setattr(image_panels, "PIECES", pieces)
+        columns = [each for each in kernels(block) if each.kind == "correlate_columns"]
+        assert len(columns) == 1
+        scratch.append(scratch_bytes(columns[0]))
+        found.append(np.asarray(native_interpreter(block, CPU)(Run(), *args)[0], "float64"))
+
+    np.testing.assert_array_equal(*found)
+    assert np.isfinite(found[0]).all() and found[0].std() > 1
+    assert scratch[0] < scratch[1]
+
+
+def test_panels_with_equal_pieces_share_their_code():
+    columns = ImageColumns(4000, (0, 1), ((60, 66),), 64)
+    panels = image_panels.ImagePanels(columns, 64, 100, "float32", pairs=False)
+
+    assert len(panels.panels) == 60
+    assert len({pieces for _, pieces in panels.panels}) == 1
+    assert panels.fits
+    assert not replace(panels, columns=replace(columns, runs=((2000, 64),))).fits
+    assert not replace(panels, columns=replace(columns, runs=((100, 64),), length=63)).fits
+    assert replace(panels, columns=replace(columns, runs=(), length=10**9 + 1)).fits
