@@ -6,13 +6,14 @@ code is written, so a row is a list of pieces with constant places. Panels with 
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
+from itertools import pairwise, product
 
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.machine import lanes
 from core.codegen.module import Module
+from core.codegen.panel_widths import PanelWidths
 from core.codegen.vector_slices import mask, move
 
 __all__ = ["ImageColumns", "ImagePanels", "Piece", "pack_panels"]
@@ -21,7 +22,7 @@ PIECES = 256
 """Most pieces of all panels with different ones: LLVM's time for straight code grows faster than its length."""
 
 TABLE = 1024
-"""Most panels of several runs, which lie in the image as a table says."""
+"""Most panels, which lie in the image as a table says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class ImageColumns:
     def starts(self) -> list[int]:
         """Where each run starts in the image."""
         axes = [range(0, number * step, step) if step else [0] * number for number, step in self.runs]
-        return [sum(each) for each in itertools.product(*axes)]
+        return [sum(each) for each in product(*axes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,30 +62,29 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class ImagePanels:
-    """Panels of `wide` columns, packed for steps along k. depth: steps from one panel to the next.
+    """Panels of some columns, packed for steps along k.
 
+    apart: packed elements from one step to the next.
+    depth: steps from one panel to the next.
     pairs: whether an element is a pair of bfloat16 numbers of two rows of the matrix.
     """
 
     columns: ImageColumns
-    wide: int
+    widths: PanelWidths
+    apart: int
     depth: int
     dtype: str
     pairs: bool
 
     @property
-    def count(self) -> int:
-        return math.ceil(self.columns.pixels / self.wide)
-
-    @property
     def panels(self) -> list[tuple[int, tuple[Piece, ...]]]:
-        """For each panel: where its first pixel is in the image, and its pieces. Of one run, for the last two."""
-        starts, length, total = self.columns.starts, self.columns.length, self.columns.pixels
+        """For each panel: where its first pixel is in the image, and its pieces."""
+        starts, length = self.columns.starts, self.columns.length
         found = []
-        for first in range(0 if self.columns.runs else max(self.count - 2, 0) * self.wide, total, self.wide):
+        for first, end in pairwise(map(self.widths.start, range(self.widths.count + 1))):
             base = starts[first // length] + first % length
             pieces: list[Piece] = []
-            at, end = first, min(first + self.wide, total)
+            at = first
             while at < end:
                 count = min(length - at % length, end - at)
                 pieces += self._pieces(at - first, starts[at // length] + at % length - base, count)
@@ -103,7 +103,7 @@ class ImagePanels:
     @property
     def fits(self) -> bool:
         """Whether the code and its table are short enough."""
-        if self.columns.runs and self.count > TABLE:
+        if self.widths.count > TABLE:
             return False
         return sum(map(len, {pieces for _, pieces in self.panels})) <= PIECES
 
@@ -127,18 +127,13 @@ def _function(module: Module, name: str, p: ImagePanels) -> Function:
     f = Function(name, [("image", "ptr"), ("packed", "ptr"), *numbers])
     panels = p.panels
     kinds = list(dict.fromkeys(pieces for _, pieces in panels))
+    bases = module.table(tuple(base for base, _ in panels))
+    which = module.table(tuple(kinds.index(pieces) for _, pieces in panels))
     given = "bfloat16" if p.pairs else p.dtype
     with f.loop(f.param("first"), f.param("end")) as panel:
-        if p.columns.runs:
-            bases = module.table(tuple(base for base, _ in panels))
-            which = module.table(tuple(kinds.index(pieces) for _, pieces in panels))
-            base, kind = (f.load(f.at(table, panel, "int64"), "int64") for table in (bases, which))
-        else:
-            base = f.binary("mul", panel, I64(p.wide))
-            last = f.convert(f.compare("icmp eq", panel, I64(p.count - 1)), "int64")
-            kind = last if len(kinds) > 1 else I64(0)
+        base, kind = (f.load(f.at(table, panel, "int64"), "int64") for table in (bases, which))
         image = move(f, f.param("image"), given, (base, 1))
-        packed = move(f, f.param("packed"), p.dtype, (f.binary("sub", panel, f.param("first")), p.depth * p.wide))
+        packed = move(f, f.param("packed"), p.dtype, (f.binary("sub", panel, f.param("first")), p.depth * p.apart))
         for i, pieces in enumerate(kinds):
             with f.when(f.compare("icmp eq", kind, I64(i))):
                 _pack(module, f, p, pieces, image, packed)
@@ -151,7 +146,7 @@ def _pack(
     width = lanes(p.dtype)
     with f.loop(I64(0), f.param("count")) as step:
         rows = _rows(module, f, p, image, f.binary("add", f.param("k"), step))
-        row = move(f, packed, p.dtype, (step, p.wide))
+        row = move(f, packed, p.dtype, (step, p.apart))
         for piece in pieces:
             which = mask(piece.count, width)
             if p.pairs:

@@ -9,6 +9,7 @@ from core.codegen.cpus import cpu
 from core.codegen.image_panels import ImageColumns, ImagePanels
 from core.codegen.llvm import itemsize
 from core.codegen.machine import lanes
+from core.codegen.panel_widths import PanelWidths, panel_widths_of
 from core.codegen.tile import most_vectors, tile_of
 from core.ir.errors import InternalError
 from core.plan.data import Gemm, RowKernel, View
@@ -111,8 +112,13 @@ class PackedGemm:
         return rows, wide * lanes(self.dtype)
 
     @property
+    def widths(self) -> PanelWidths:
+        width = lanes(self.dtype)
+        return panel_widths_of(self.n, width, self.tile[1] // width, self.pairs)
+
+    @property
     def panels(self) -> int:
-        return math.ceil(self.n / self.tile[1])
+        return self.widths.count
 
     @property
     def height(self) -> int:
@@ -144,7 +150,7 @@ class PackedGemm:
     def image_panels(self) -> ImagePanels | None:
         """How panels are packed from images."""
         columns = self.columns
-        return ImagePanels(columns, self.tile[1], self.depth, self.dtype, self.pairs) if columns else None
+        return ImagePanels(columns, self.widths, self.tile[1], self.depth, self.dtype, self.pairs) if columns else None
 
     @property
     def groups(self) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from core.codegen.denormals import keeping, vanishing
 from core.codegen.image_panels import pack_panels
@@ -104,18 +105,22 @@ class _Part:
             self._each_panel(lambda panel: panel.pack_row(k, step))
 
     def _each_panel(self, write: Callable[[_Panel], None]) -> None:
-        """Write instructions for each panel of the group. Those of the last panel differ if it has fewer columns."""
-        f, p, columns = self.f, self.p, self.p.tile[1]
-        whole, rest = divmod(p.n, columns)
+        """Write instructions for each panel of the group. Those of panels with different widths differ."""
+        f, p = self.f, self.p
         with f.loop(self.panel, self._end()) as number:
-            start = f.op(f"mul nsw {number}, {columns}", "int64")
+            start = p.widths.write_start(f, number)
             inside = f.op(f"mul nsw {f.binary('sub', number, self.panel)}, {p.depth}", "int64")
-            packed = move(f, self.packed, p.dtype, (inside, columns))
-            wide, narrow = (_Panel(self, start, packed, count) for count in (columns, rest))
-            if whole and rest:
-                f.either(f.compare("icmp slt", number, I64(whole)), lambda: write(wide), lambda: write(narrow))
-            else:
-                write(wide if whole else narrow)
+            packed = move(f, self.packed, p.dtype, (inside, p.tile[1]))
+
+            def choose(kinds: list[tuple[int, int]]) -> None:
+                (_, columns), *others = kinds
+                one = partial(write, _Panel(self, start, packed, columns))
+                if others:
+                    f.either(f.compare("icmp slt", number, I64(others[0][0])), one, partial(choose, others))
+                else:
+                    one()
+
+            choose(p.widths.kinds)
 
     def _end(self) -> IRValue:
         """The panel after the last one of the group."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +10,11 @@ import pytest
 from core.codegen import image_panels
 from core.codegen.backend import CPU
 from core.codegen.cpus import NAMED, cpu, generating_for
-from core.codegen.image_panels import ImageColumns
+from core.codegen.image_panels import ImageColumns, ImagePanels
 from core.codegen.kernels import scratch_bytes
 from core.codegen.machine import load
 from core.codegen.module import Module
+from core.codegen.panel_widths import panel_widths_of
 from core.codegen.product import packed_function, window_product
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
@@ -147,12 +147,14 @@ def test_columns_in_memory_and_panels_of_the_image_give_the_same_bits(name, dtyp
 
 
 def test_panels_with_equal_pieces_share_their_code():
-    columns = ImageColumns(4000, (0, 1), ((60, 66),), 64)
-    panels = image_panels.ImagePanels(columns, 64, 100, "float32", pairs=False)
+    def panels(runs: int, length: int) -> ImagePanels:
+        columns = ImageColumns(4000, (0, 1), ((runs, 70),), length)
+        return ImagePanels(
+            columns, panel_widths_of(columns.pixels, 16, 4, pairs=False), 64, 100, "float32", pairs=False
+        )
 
-    assert len(panels.panels) == 60
-    assert len({pieces for _, pieces in panels.panels}) == 1
-    assert panels.fits
-    assert not replace(panels, columns=replace(columns, runs=((2000, 64),))).fits
-    assert not replace(panels, columns=replace(columns, runs=((100, 64),), length=63)).fits
-    assert replace(panels, columns=replace(columns, runs=(), length=10**9 + 1)).fits
+    assert len(panels(60, 64).panels) == 60
+    assert len({pieces for _, pieces in panels(60, 64).panels}) == 1
+    assert panels(1000, 64).fits
+    assert not panels(2000, 64).fits
+    assert not panels(100, 63).fits
