@@ -2,35 +2,34 @@
 
 The elements under each window are copied to columns [channels * kernel, pixels]: of `together` images at a time if
 images are small, of `rows` rows of windows at a time if images are large. So products are wide enough and the columns
-stay in the cache. Scratch memory holds the columns, and the pixels of several images as one matrix. A convolution that
-packs its columns for a product packs them straight from the image.
+stay in the cache. Scratch memory holds the columns, and the pixels of several images as one matrix. Where a product can
+read its columns in the images, they are not copied (`window_parts`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 
-from core.codegen.image_panels import ImageColumns
 from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.machine import lanes
 from core.codegen.module import Module
-from core.codegen.packed_gemm import PackedGemm
 from core.codegen.polling import stop_of
-from core.codegen.product import ProductFunction, packed_function, product_function, window_product
-from core.codegen.vector_slices import (
-    even_blocks,
-    fill_zeros,
-    for_each_block,
-    for_each_slice,
-    mask,
-    move,
-    store_lanes,
-    unravel,
+from core.codegen.product import ProductFunction, packed_function, product_function
+from core.codegen.vector_slices import fill_zeros, for_each_block, for_each_slice, mask, move, store_lanes, unravel
+from core.codegen.window_parts import (
+    WindowPart,
+    filter_form,
+    forward_product,
+    matrix,
+    packed_windows,
+    stores_columns,
+    transposed,
+    whole_lines,
 )
-from core.ir.aligned import LINE
-from core.plan.data import Gemm, Root, View
+from core.plan.data import Gemm
 from core.plan.geometry import Correlation
 
 __all__ = [
@@ -39,68 +38,23 @@ __all__ = [
     "filter_units",
     "image_units",
     "input_adjoint_im2col",
-    "scratch_bytes",
-    "window_bytes",
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """The windows of one product: `depths` by `rows` rows of windows from (z, y), in each of `together` images.
-
-    channels: channels of the image in this product.
-    """
-
-    spec: Correlation
-    channels: int
-    z: IRValue
-    y: IRValue
-    depths: int
-    rows: int
-
-    @property
-    def pixels(self) -> int:
-        """Pixels of the result in one image."""
-        return self.depths * self.rows * self.spec.counts[2]
-
-    def columns(self, dtype: str) -> View:
-        return _matrix(dtype, self.channels * self.spec.size, self.spec.together * self.pixels)
-
-    @property
-    def windows(self) -> ImageColumns:
-        """The columns as windows of the image, from its first window of this part."""
-        spec = self.spec
-        (depth, height, _), length = spec.kernel, spec.counts[2]
-        taps = [
-            a * spec.taps[0] + b * spec.taps[1] + t for a in range(depth) for b in range(height) for t in spec.along
-        ]
-        image = spec.groups * spec.channels * spec.plane
-        runs = [(spec.together, image), (self.depths, spec.moves[0]), (self.rows, spec.moves[1])]
-        while runs and (runs[-1][0] == 1 or runs[-1][1] == length):
-            length *= runs.pop()[0]
-        return ImageColumns(spec.plane, tuple(taps), tuple(runs), length)
-
-    def result(self, dtype: str) -> View:
-        """The matrix [out, pixels]: in place for one image, a copy for several images."""
-        spec = self.spec
-        count = spec.together * self.pixels
-        return _matrix(dtype, spec.out, count, spec.pixels if spec.together == 1 else count)
-
-
-def _parts(f: Function, spec: Correlation, body: Callable[[_Part], None]) -> None:
+def _parts(f: Function, spec: Correlation, body: Callable[[WindowPart], None]) -> None:
     """`body` for all windows of `together` images, or for `spec.rows` rows of windows at a time."""
     depth, height, _ = spec.counts
     channels = spec.channels // spec.shares
     if not spec.rows:
-        body(_Part(spec, channels, I64(0), I64(0), depth, height))
+        body(WindowPart(spec, channels, I64(0), I64(0), depth, height))
         return
     with f.loop(I64(0), I64(depth), polls=True) as z:
-        for_each_block(f, height, spec.rows, lambda y, n: body(_Part(spec, channels, z, y, 1, n)))
+        for_each_block(f, height, spec.rows, lambda y, n: body(WindowPart(spec, channels, z, y, 1, n)))
 
 
 def correlate_im2col(module: Module, f: Function, spec: Correlation) -> None:
     """``(x, filter, out)``; a unit is `together` images."""
-    dtype, given, in_panels = spec.dtype, spec.operands, _in_panels(spec)
+    dtype, given, stores = spec.dtype, spec.operands, stores_columns(spec)
     with (
         f.loop(f.param("first"), f.param("end"), polls=True) as unit,
         f.loop(I64(0), I64(spec.groups), polls=True) as group,
@@ -109,15 +63,16 @@ def correlate_im2col(module: Module, f: Function, spec: Correlation) -> None:
         image = _image(f, spec, f.param("x"), images, group, given)
         filters = move(f, f.param("filter"), given, (group, spec.out * spec.depth))
 
-        def product(part: _Part) -> None:
-            packed = _packed(part) if in_panels else None
-            columns, rows, out = _memory(f, part, f.param("out"), images, group, "" if packed else given, dtype)
-            if packed:
-                windows = move(f, image, given, (part.z, spec.moves[0]), (part.y, spec.moves[1]))
-                _call(f, packed_function(module, packed), filters, windows, rows)
-            else:
+        def product(part: WindowPart) -> None:
+            columns, rows, out = _memory(f, part, f.param("out"), images, group, given if stores else "", dtype)
+            if stores:
                 _meet(module, f, part, image, columns, given, lambda near, far, n: _copy_row(f, given, near, far, n))
-                _multiply(module, f, _forward(part), filters, columns, rows)
+                _multiply(module, f, forward_product(part), filters, columns, rows)
+            else:
+                packed = packed_windows(part)
+                each = replace(forward_product(part), b=part.image_matrix(given))
+                function = packed_function(module, packed) if packed else product_function(module, each)
+                _call(f, function, filters, part.first_window(f, image), rows)
             if spec.together > 1:
                 _each_row(f, part, lambda near, far: _copy_row(f, dtype, far, near, part.pixels), out, rows, dtype)
 
@@ -140,12 +95,12 @@ def input_adjoint_im2col(module: Module, f: Function, spec: Correlation) -> None
         with f.loop(I64(0), I64(spec.together)) as n:
             fill_zeros(f, _image(f, spec, image, n, I64(0), dtype), spec.channels * spec.plane, dtype)
 
-        def product(part: _Part) -> None:
+        def product(part: WindowPart) -> None:
             columns, rows, ct = _memory(f, part, f.param("ct"), images, group, dtype, given)
             if spec.together > 1:
                 _each_row(f, part, lambda near, far: _copy_row(f, given, near, far, part.pixels), ct, rows, given)
-            turned = _matrix(given, spec.depth, spec.out)
-            a = turned if spec.given else _transposed(_matrix(dtype, spec.out, spec.depth))
+            turned = matrix(given, spec.depth, spec.out)
+            a = turned if spec.given else transposed(matrix(dtype, spec.out, spec.depth))
             _multiply(module, f, Gemm(a, part.result(given), part.columns(dtype)), filters, rows, columns)
             _meet(module, f, part, image, columns, dtype, lambda near, far, n: _add_row(f, dtype, far, near, n))
 
@@ -154,6 +109,7 @@ def input_adjoint_im2col(module: Module, f: Function, spec: Correlation) -> None
 
 def filter_adjoint_im2col(module: Module, f: Function, spec: Correlation) -> None:
     """``(ct, x, out)``; a unit is the filters of one group for one share of the image's channels."""
+    spec, in_place = filter_form(spec)
     dtype, given, channels = spec.dtype, spec.operands, spec.channels // spec.shares
     share = channels * spec.size
     with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
@@ -164,13 +120,17 @@ def filter_adjoint_im2col(module: Module, f: Function, spec: Correlation) -> Non
         with f.loop(I64(0), I64(spec.batch), spec.together, polls=True) as images:
             image = move(f, _image(f, spec, f.param("x"), images, group, given), given, (which, channels * spec.plane))
 
-            def product(part: _Part) -> None:
-                columns, rows, ct = _memory(f, part, f.param("ct"), images, group, given, given)
-                _meet(module, f, part, image, columns, given, lambda near, far, n: _copy_row(f, given, near, far, n))
+            def product(part: WindowPart) -> None:
+                columns, rows, ct = _memory(f, part, f.param("ct"), images, group, "" if in_place else given, given)
+                if in_place:
+                    columns, b = part.first_window(f, image), part.image_matrix(given)
+                else:
+                    b = part.columns(given)
+                    _meet(module, f, part, image, columns, given, partial(_copy_row, f, given))
                 if spec.together > 1:
                     _each_row(f, part, lambda near, far: _copy_row(f, given, near, far, part.pixels), ct, rows, given)
-                c = _matrix(dtype, spec.out, share, spec.depth)
-                each = Gemm(part.result(given), _transposed(part.columns(given)), c, accumulate=True)
+                c = matrix(dtype, spec.out, share, spec.depth)
+                each = Gemm(part.result(given), transposed(b), c, accumulate=True)
                 _multiply(module, f, each, rows, columns, target)
 
             _parts(f, spec, product)
@@ -182,38 +142,6 @@ def image_units(spec: Correlation) -> int:
 
 def filter_units(spec: Correlation) -> int:
     return spec.groups * spec.shares
-
-
-def scratch_bytes(spec: Correlation) -> int:
-    """Bytes for the columns, and for the pixels of several images."""
-    count = spec.together * (spec.rows * spec.counts[2] if spec.rows else spec.pixels)
-    size = itemsize(spec.dtype)  # of pairs, some columns take half as much
-    columns, rows = spec.depth // spec.shares * count * size, spec.out * count * size
-    return _whole_lines(columns) + rows if spec.together > 1 else columns
-
-
-def window_bytes(spec: Correlation) -> int:
-    """Bytes that a convolution needs: without columns if its products pack them straight from images."""
-    if not _in_panels(spec):
-        return scratch_bytes(spec)
-    return spec.out * spec.together * spec.pixels * itemsize(spec.dtype) if spec.together > 1 else 0
-
-
-def _in_panels(spec: Correlation) -> bool:
-    """Whether all products of a convolution pack their columns straight from images."""
-    depth, height, _ = spec.counts
-    sizes = [(1, size) for _, size, _ in even_blocks(height, spec.rows)] if spec.rows else [(depth, height)]
-    channels = spec.channels // spec.shares
-    return all(_packed(_Part(spec, channels, I64(0), I64(0), *each)) for each in sizes)
-
-
-def _packed(part: _Part) -> PackedGemm | None:
-    return window_product(_forward(part), part.windows)
-
-
-def _forward(part: _Part) -> Gemm:
-    spec = part.spec
-    return Gemm(_matrix(spec.operands, spec.out, spec.depth), part.columns(spec.operands), part.result(spec.dtype))
 
 
 def _multiply(module: Module, f: Function, each: Gemm, a: IRValue, b: IRValue, c: IRValue) -> None:
@@ -231,7 +159,7 @@ def _image(f: Function, spec: Correlation, base: IRValue, image: IRValue, group:
 
 
 def _memory(
-    f: Function, part: _Part, pixels: IRValue, images: IRValue, group: IRValue, of_columns: str, of_pixels: str
+    f: Function, part: WindowPart, pixels: IRValue, images: IRValue, group: IRValue, of_columns: str, of_pixels: str
 ) -> tuple[IRValue, IRValue, IRValue]:
     """Addresses of the columns, of the matrix [out, pixels], and of its first row in the array `pixels`.
 
@@ -246,23 +174,11 @@ def _memory(
         return (f.param("scratch") if of_columns else near), near, near
     columns = f.param("scratch")
     count = math.prod(part.columns(of_columns).shape) * itemsize(of_columns) if of_columns else 0
-    return columns, move(f, columns, "uint8", by=_whole_lines(count)), near
-
-
-def _whole_lines(nbytes: int) -> int:
-    return -(-nbytes // LINE) * LINE
-
-
-def _matrix(dtype: str, rows: int, columns: int, distance: int = 0) -> View:
-    return View(Root(0), dtype, (rows, columns), (distance or columns, 1))
-
-
-def _transposed(view: View) -> View:
-    return View(view.root, view.dtype, view.shape[::-1], view.strides[::-1])
+    return columns, move(f, columns, "uint8", by=whole_lines(count)), near
 
 
 def _meet(
-    module: Module, f: Function, part: _Part, image: IRValue, columns: IRValue, dtype: str,
+    module: Module, f: Function, part: WindowPart, image: IRValue, columns: IRValue, dtype: str,
     body: Callable[[IRValue, IRValue, int], None],
 ) -> None:  # fmt: skip
     """``body(address in the image, address in the columns, length)`` for each row of windows of each column."""
@@ -292,7 +208,7 @@ def _meet(
 
 
 def _each_row(
-    f: Function, part: _Part, body: Callable[[IRValue, IRValue], None], near: IRValue, far: IRValue, dtype: str
+    f: Function, part: WindowPart, body: Callable[[IRValue, IRValue], None], near: IRValue, far: IRValue, dtype: str
 ) -> None:
     """``body(address in the images, address in the matrix)`` for the pixels of each channel of each image."""
     spec, pixels = part.spec, part.pixels

@@ -32,6 +32,7 @@ from core.codegen import (
     spectra,
     substitution,
     transpose,
+    window_parts,
     winograd,
     winograd_sums,
 )
@@ -66,13 +67,13 @@ GENERATORS = {
     "input_adjoint": Generator(("ct", "filter", "out"), convolution.input_adjoint),
     "filter_adjoint": Generator(("ct", "x", "out"), convolution.filter_adjoint, convolution.filter_units),
     "correlate_columns": Generator(
-        ("x", "filter", "out"), im2col.correlate_im2col, im2col.image_units, im2col.window_bytes
+        ("x", "filter", "out"), im2col.correlate_im2col, im2col.image_units, window_parts.window_bytes
     ),
     "input_adjoint_columns": Generator(
-        ("ct", "filter", "out"), im2col.input_adjoint_im2col, im2col.image_units, im2col.scratch_bytes
+        ("ct", "filter", "out"), im2col.input_adjoint_im2col, im2col.image_units, window_parts.scratch_bytes
     ),
     "filter_adjoint_columns": Generator(
-        ("ct", "x", "out"), im2col.filter_adjoint_im2col, im2col.filter_units, im2col.scratch_bytes
+        ("ct", "x", "out"), im2col.filter_adjoint_im2col, im2col.filter_units, window_parts.filter_bytes
     ),
     "correlate_lanes": Generator(("x", "filter", "out"), channel_lanes.correlate_lanes, channel_lanes.lane_units),
     "filter_panels": Generator(("filter", "out"), channel_lanes.filter_panels, channel_lanes.panel_units),

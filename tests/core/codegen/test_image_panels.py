@@ -158,3 +158,66 @@ def test_panels_with_equal_pieces_share_their_code():
     assert panels(1000, 64).fits
     assert not panels(2000, 64).fits
     assert not panels(100, 63).fits
+
+
+POINTS = {
+    "one product an image": ((3, 34, 10, 10), (66, 34, 1, 1), {}, True),
+    "large images": ((2, 40, 61, 60), (36, 40, 1, 1), {}, True),
+    "groups": ((3, 80, 12, 13), (72, 40, 1, 1), {"groups": 2}, True),
+    "three axes": (
+        (2, 40, 5, 6, 8), (40, 40, 1, 1, 1), {"strides": (1,) * 3, "dilations": (1,) * 3, "paddings": (0,) * 6}, True
+    ),
+    "small images": ((6, 34, 6, 6), (40, 34, 1, 1), {}, False),
+    "an odd number of pixels": ((4, 34, 11, 11), (40, 34, 1, 1), {}, False),
+    "rows apart": ((3, 34, 24, 21), (40, 34, 1, 1), {"strides": (2, 1)}, False),
+    "one channel": ((6, 1, 8, 8), (700, 1, 1, 1), {}, False),
+}  # fmt: skip
+"""Shapes of the images and filters of one element, attributes, and whether pairs are read in place."""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("name", POINTS)
+def test_adjoints_to_filters_of_one_element_read_images_in_place(name, dtype, monkeypatch):
+    """Small integers: all sums are exact."""
+    monkeypatch.setattr("core.plan.convolution.filter_sums_of", lambda spec, limits: None)
+    monkeypatch.setattr("core.plan.convolution.channel_lanes_of", lambda spec, limits: None)
+    image, filter, more, in_place = POINTS[name]
+    attrs, rng = DEFAULTS | more, np.random.default_rng(0)
+    down = attrs["strides"][0]
+    result = (image[0], filter[0], -(-image[2] // down), *image[3:])
+    x, w, ct = (rng.integers(-2, 3, n).astype("float32").astype(as_dtype(dtype)) for n in (image, filter, result))
+    b = BlockBuilder()
+    x_, w_, ct_ = (b.param(TensorType(each.shape, dtype)) for each in (x, w, ct))
+    block = b.build([b.emit("correlate", x_, w_, **attrs), b.emit("correlate_filter_adjoint", ct_, x_, w_, **attrs)])
+
+    out, filters = (np.asarray(each, "float64") for each in native_interpreter(block, CPU)(Run(), x, w, ct))
+
+    groups = attrs["groups"]
+    pixels = x[:, :, ::down].astype("float64").reshape(len(x), groups, image[1] // groups, -1)
+    weights = w.astype("float64").reshape(groups, -1, image[1] // groups)
+    given = ct.astype("float64").reshape(len(x), groups, filter[0] // groups, -1)
+    sums = {"out": np.einsum("goc,bgcp->bgop", weights, pixels), "filters": np.einsum("bgop,bgcp->goc", given, pixels)}
+    for found, wanted in ((out, sums["out"]), (filters, sums["filters"])):
+        np.testing.assert_array_equal(found.ravel(), wanted.astype(as_dtype(dtype)).astype("float64").ravel())
+    adjoints = [each for each in kernels(block) if each.kind == "filter_adjoint_columns"]
+    if cpu().dots_bfloat16 or dtype != "bfloat16":
+        assert [scratch_bytes(each) == 0 for each in adjoints] == [in_place or ("odd" in name and dtype != "bfloat16")]
+
+
+@pytest.mark.parametrize(("image", "together"), [((2, 48, 20, 20), 1), ((2, 24, 60, 70), 1), ((4, 1, 4, 4), 4)])
+def test_a_narrow_convolution_of_pixels_reads_the_image_in_place(image, together, monkeypatch):
+    """Its product packs nothing. Images of one channel follow each other without gaps."""
+    monkeypatch.setattr("core.plan.convolution._by_columns", lambda kind, spec, limits: True)
+    monkeypatch.setattr("core.plan.convolution.channel_lanes_of", lambda spec, limits: None)
+    b = BlockBuilder()
+    x, w = (b.param(TensorType(shape, "float32")) for shape in (image, (20, image[1], 1, 1)))
+    block = b.build([b.emit("correlate", x, w, **DEFAULTS)])
+    (each,) = kernels(block)
+    rng = np.random.default_rng(0)
+    pixels, filters = (rng.integers(-3, 4, block.types[n].shape).astype("float32") for n in block.params)
+
+    (found,) = native_interpreter(block, CPU)(Run(), pixels, filters)
+
+    assert (each.kind, each.spec.together) == ("correlate_columns", together)
+    assert scratch_bytes(each) == (4 * found.size if together > 1 else 0)
+    np.testing.assert_array_equal(found, np.einsum("oc,bcyx->boyx", filters[:, :, 0, 0], pixels))
