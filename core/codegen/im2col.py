@@ -22,10 +22,10 @@ from core.codegen.vector_slices import fill_zeros, for_each_block, for_each_slic
 from core.codegen.window_parts import (
     WindowPart,
     filter_form,
+    forward_form,
     forward_product,
     matrix,
     packed_windows,
-    stores_columns,
     transposed,
     whole_lines,
 )
@@ -54,7 +54,8 @@ def _parts(f: Function, spec: Correlation, body: Callable[[WindowPart], None]) -
 
 def correlate_im2col(module: Module, f: Function, spec: Correlation) -> None:
     """``(x, filter, out)``; a unit is `together` images."""
-    dtype, given, stores = spec.dtype, spec.operands, stores_columns(spec)
+    spec, stores = forward_form(spec)
+    dtype, given = spec.dtype, spec.operands
     with (
         f.loop(f.param("first"), f.param("end"), polls=True) as unit,
         f.loop(I64(0), I64(spec.groups), polls=True) as group,

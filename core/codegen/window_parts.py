@@ -20,11 +20,11 @@ __all__ = [
     "WindowPart",
     "filter_bytes",
     "filter_form",
+    "forward_form",
     "forward_product",
     "matrix",
     "packed_windows",
     "scratch_bytes",
-    "stores_columns",
     "transposed",
     "whole_lines",
     "window_bytes",
@@ -104,7 +104,8 @@ def scratch_bytes(spec: Correlation) -> int:
 
 def window_bytes(spec: Correlation) -> int:
     """Bytes that a convolution needs: without columns if its products read the images."""
-    if stores_columns(spec):
+    spec, stores = forward_form(spec)
+    if stores:
         return scratch_bytes(spec)
     return spec.out * spec.together * spec.pixels * itemsize(spec.dtype) if spec.together > 1 else 0
 
@@ -115,12 +116,16 @@ def filter_bytes(spec: Correlation) -> int:
     return 0 if in_place else scratch_bytes(spec)
 
 
-def stores_columns(spec: Correlation) -> bool:
-    """Whether a convolution stores its columns, because some product neither packs windows nor reads an image.
+def forward_form(spec: Correlation) -> tuple[Correlation, bool]:
+    """`spec` of a convolution with the rows of windows of one product, and whether products store their columns.
 
-    The rows of a large image lie so far apart that a product that packs nothing reads columns faster.
+    Products that pack windows take whole images: they have no columns that must stay in the cache. The rows of a large
+    image lie so far apart that a product that packs nothing reads columns faster.
     """
-    return not all((part.in_place and not spec.rows) or packed_windows(part) for part in _sizes(spec))
+    whole = replace(spec, rows=0)
+    if all(map(packed_windows, _sizes(whole))):
+        return whole, False
+    return spec, not all((part.in_place and not spec.rows) or packed_windows(part) for part in _sizes(spec))
 
 
 def filter_form(spec: Correlation) -> tuple[Correlation, bool]:

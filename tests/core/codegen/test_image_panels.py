@@ -16,6 +16,7 @@ from core.codegen.machine import load
 from core.codegen.module import Module
 from core.codegen.panel_widths import panel_widths_of
 from core.codegen.product import packed_function, window_product
+from core.codegen.window_parts import forward_form
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
@@ -128,22 +129,26 @@ def convolution_of_normal_numbers(name: str, dtype: str) -> tuple[Block, list[np
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_columns_in_memory_and_panels_of_the_image_give_the_same_bits(name, dtype, monkeypatch):
-    """The code of panels with too many different pieces would be long: their columns are stored first."""
+    """If the table of all panels is long, products take parts of images; too many different pieces need columns."""
     # Winograd's algorithm and lanes of output channels would take some of these
     monkeypatch.setattr("core.plan.convolution.winograd_of", lambda spec, windows, limits: None)
     monkeypatch.setattr("core.plan.convolution.channel_lanes_of", lambda spec, limits: None)
     block, args = convolution_of_normal_numbers(name, dtype)
-    found, scratch = [], []
-    for pieces in (image_panels.PIECES, 0):
+    found, scratch, whole = [], [], []
+    for pieces, table in ((256, 1024), (256, 12), (0, 1024)):
         monkeypatch.setattr(image_panels, "PIECES", pieces)
+        monkeypatch.setattr(image_panels, "TABLE", table)
         columns = [each for each in kernels(block) if each.kind == "correlate_columns"]
         assert len(columns) == 1
         scratch.append(scratch_bytes(columns[0]))
+        whole.append(not forward_form(columns[0].spec)[0].rows)
         found.append(np.asarray(native_interpreter(block, CPU)(Run(), *args)[0], "float64"))
 
-    np.testing.assert_array_equal(*found)
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)
     assert np.isfinite(found[0]).all() and found[0].std() > 1
-    assert scratch[0] < scratch[1]
+    assert scratch[0] == scratch[1] < scratch[2]
+    assert whole == ([True, False, False] if "parts" in name else [True] * 3)
 
 
 def test_panels_with_equal_pieces_share_their_code():
