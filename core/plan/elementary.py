@@ -12,7 +12,7 @@ from dataclasses import replace
 from core.ir.precision import HALVES
 from core.plan.data import Instr, RowKernel
 
-__all__ = ["ELEMENTARY", "with_shared_functions"]
+__all__ = ["ELEMENTARY", "WIDE", "widens", "with_shared_functions"]
 
 ELEMENTARY = frozenset(("cos", "erf", "erfc", "exp", "expm1", "log", "log1p", "sigmoid", "sin", "sqrt", "tanh"))
 """Ops of one operand and without attributes whose 16-bit result is that of float32, rounded once."""
@@ -23,7 +23,7 @@ WIDE = "float32"
 def with_shared_functions(kernel: RowKernel) -> RowKernel:
     """`kernel` with the 16-bit function taken from the float32 one of the same operand, where it has both."""
     code = kernel.code
-    sources = {n: code[n].args[0] for n in range(len(code)) if _widens(code, n)}
+    sources = {n: i.args[0] for n, i in enumerate(code) if i.dtype == WIDE and widens(kernel, i)}
     wide = {
         (instr.op, sources[instr.args[0]])
         for instr in code
@@ -64,6 +64,7 @@ def _is_function(instr: Instr, dtypes: Collection[str]) -> bool:
     return instr.kind == "apply" and instr.op in ELEMENTARY and instr.dtype in dtypes
 
 
-def _widens(code: tuple[Instr, ...], n: int) -> bool:
-    instr = code[n]
-    return instr.kind == "apply" and instr.op == "cast" and instr.dtype == WIDE and code[instr.args[0]].dtype in HALVES
+def widens(kernel: RowKernel, instr: Instr) -> bool:
+    """Whether `instr` converts a 16-bit float to a wider one, which is the same number."""
+    casts = instr.kind == "apply" and instr.op == "cast" and instr.dtype in (WIDE, "float64")
+    return casts and kernel.code[instr.args[0]].dtype in HALVES

@@ -1,8 +1,8 @@
 """16-bit results that stay in float32 registers: those that only arithmetic inside of row kernels reads.
 
 Rounding takes longer than most arithmetic, and a result that reaches no memory is more exact without it. An op that
-compares, chooses or converts reads rounded numbers, as memory holds them. So an element equals the maximum of its row
-wherever the reference executor says so, and a client's cast gives what it names.
+compares, chooses or converts reads rounded numbers, as memory holds them. So the maximum of a row equals one of its
+elements, and a client's cast gives what it names.
 
 Row kernels may compute the same value each for itself (`repeated`, `made_rows`). A value is either rounded in all of
 them or in none, so that no op of a program has two results: a value has a number, which follows from the op and the
@@ -23,19 +23,16 @@ from core.ir.program import blocks_inside
 from core.ir.stop import poll
 from core.plan.data import Gemm, Instr, Instruction, Limited, Root, RowKernel, Rows, View
 from core.plan.data import Sequence as Instructions
-from core.plan.elementary import with_shared_functions
+from core.plan.elementary import WIDE, widens, with_shared_functions
 from core.plan.flow import Branch, Loop
 from core.plan.striped import Striped, StripedProduct
 
-__all__ = ["ARITHMETIC", "without_rounding"]
-
-WIDE = "float32"
+__all__ = ["ARITHMETIC", "compares_floats", "without_rounding"]
 
 ARITHMETIC = frozenset(
     (
         "add", "asinh", "atan", "atan2", "cos", "cosh", "div", "erf", "erfc", "exp", "expm1", "hypot", "log", "log10",
-        "log1p", "log2", "mul", "scale", "sigmoid", "sin", "sinh", "sqrt", "square", "sub", "sum", "tan",
-        "tanh",
+        "log1p", "log2", "mul", "scale", "sigmoid", "sin", "sinh", "sqrt", "square", "sub", "sum", "tan", "tanh",
     )
 )  # fmt: skip
 """Ops whose operands and results need not be 16-bit numbers. A result that is rounded ends in a function that rounds.
@@ -103,7 +100,7 @@ class _Values:
             return self._memory(views[instr.operand].root)
         if instr.kind == "store":
             self._unite(self._memory(views[instr.operand].root), args[0])
-        if _widens(kernel, instr):
+        if widens(kernel, instr):
             return args[0]  # a reader of the float32 number reads the 16-bit one
         key = instr.kind, instr.op, instr.dtype, repr(instr.attrs), repr(instr.value), *args
         return self._numbers[key] if key in self._numbers else self._new(key)
@@ -153,17 +150,11 @@ def _arithmetic(kernel: RowKernel) -> frozenset[int]:
         inside = within.issuperset(instr.args)
         total = instr.kind == "reduce" and instr.op == "sum"
         narrows = instr.op == "cast" and instr.dtype in HALVES and kernel.code[instr.args[0]].dtype == WIDE and inside
-        if total or narrows or _widens(kernel, instr) or (_computes(instr) and "float" in instr.dtype):
+        if total or narrows or widens(kernel, instr) or (_computes(instr) and "float" in instr.dtype):
             found.add(n)
         if instr.kind == "constant" or instr.dtype in HALVES or (n in found and inside):
             within.add(n)
     return frozenset(found)
-
-
-def _widens(kernel: RowKernel, instr: Instr) -> bool:
-    """Whether `instr` converts a 16-bit float to a wider one, which is the same number."""
-    casts = instr.kind == "apply" and instr.op == "cast" and instr.dtype in ("float32", "float64")
-    return casts and kernel.code[instr.args[0]].dtype in HALVES
 
 
 def _kernels(rows: Rows) -> Iterator[tuple[int, RowKernel, Sequence[View]]]:
