@@ -9,6 +9,7 @@ from core.codegen.module import Module
 from core.codegen.polling import stop_of
 from core.codegen.reductions import identity
 from core.codegen.rows import row_function, rows_poll
+from core.ir.precision import HALVES
 from core.plan.data import Instr, Operand, RowKernel
 from core.plan.striped import Domain, Window
 
@@ -25,13 +26,13 @@ def is_moderate(
     holds: IRValue | None = None
     for at, guard in enumerate(window.guards):
         kernel = guard.kernel
-        (operand,), dtype = kernel.operands, kernel.operands[0].dtype
+        (operand,), (code, dtype) = kernel.operands, _loaded(kernel)
         height = kernel.rows // domain.batch
         full = kernel.code[0].full
         code = (
-            kernel.code[0],
-            Instr("apply", dtype, full, (0,), "abs"),
-            Instr("accumulate", dtype, full, (1,), "max", operand=1),
+            *code,
+            Instr("apply", dtype, full, (len(code) - 1,), "abs"),
+            Instr("accumulate", dtype, full, (len(code),), "max", operand=1),
         )
         first = f.op(f"mul nsw {batch}, {height}", "int64")
         end = f.binary("add", first, I64(height))
@@ -71,22 +72,22 @@ def _shown(
     """Whether each row of the mask shows a column and none adds a large number; the first column shown, and the end."""
     assert window.mask is not None
     kernel = window.mask.kernel
-    (operand,), dtype, columns = kernel.operands, kernel.operands[0].dtype, kernel.inner
+    (operand,), (loaded, dtype), columns = kernel.operands, _loaded(kernel), kernel.inner
     rows = (0,) * len(kernel.outer)
-    code = [kernel.code[0]]
+    code, mask_at = list(loaded), len(loaded) - 1
 
     def add(*args: object, **more: object) -> int:
         code.append(Instr(*args, **more))  # type: ignore[arg-type]
         return len(code) - 1
 
-    shows = 0
+    shows = mask_at
     if dtype != "bool":
-        shows = add("apply", "bool", True, (0, add("constant", dtype, value=-window.hides)), "greater_than")
+        shows = add("apply", "bool", True, (mask_at, add("constant", dtype, value=-window.hides)), "greater_than")
     for operator, number, otherwise, target in (("min", 0, columns, 1), ("max", 1, 0, 2)):
         place = add("iota", "int64", True, attrs=(("outer", rows), ("inner", 1)), value=number)
         chosen = add("apply", "int64", True, (shows, place, add("constant", "int64", value=otherwise)), "where")
         add("accumulate", "int64", True, (chosen,), operator, operand=target)
-    largest = add("reduce", dtype, False, (0,), "or" if dtype == "bool" else "max")
+    largest = add("reduce", dtype, False, (mask_at,), "or" if dtype == "bool" else "max")
     add("accumulate", dtype, False, (largest,), "and" if dtype == "bool" else "min", operand=3)
     if dtype != "bool":
         add("accumulate", dtype, False, (largest,), "max", operand=4)
@@ -96,6 +97,14 @@ def _shown(
         above = f.compare("fcmp oge", holds, literal(-window.limit, dtype))
         holds = f.binary("and", above, f.compare("fcmp ole", f.load(most[0], dtype), literal(window.limit, dtype)))
     return holds, f.load(start, "int64"), f.load(after, "int64")
+
+
+def _loaded(kernel: RowKernel) -> tuple[tuple[Instr, ...], str]:
+    """The instructions that load the array of a kernel, 16-bit numbers in float32, and the dtype of the last one."""
+    (load,) = kernel.code
+    if load.dtype not in HALVES:
+        return (load,), load.dtype
+    return (load, Instr("apply", "float32", load.full, (0,), "cast", (("dtype", "float32"),))), "float32"
 
 
 def _reduced(

@@ -131,6 +131,14 @@ CPU_TARGET = Target(
     ),
     pools=PoolLimits(window=64, window_row=4, positions=2**31),
     stripes=StripeLimits(
-        nbytes=2**21, least=64, batch=2, stripe=3 * 2**18, repeated=2**23, matrix=2**26, shared=2**26, block=64
+        nbytes=2**21,
+        least=64,
+        batch=2,
+        stripe=3 * 2**18,
+        repeated=2**23,
+        matrix=2**26,
+        shared=2**26,
+        block=64,
+        halves=True,
     ),
 )

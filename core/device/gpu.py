@@ -64,5 +64,6 @@ DEVICE_TARGET = replace(
         least=16,  # rows of the results of tensor cores
         stripe=2**16,  # shared memory holds the arrays of a stripe
         repeated=2**20,  # computing scores again is cheaper than storing them
+        halves=False,
     ),
 )

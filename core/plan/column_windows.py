@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from core.ir.precision import HALVES
 from core.plan.data import Gemm, Instr, Instruction, Operand, Root, RowKernel, Rows, View
 from core.plan.intervals import TRUTH, ZERO, Interval, applied, hull, product_bound
 from core.plan.masks import Band, Given, edges_of, position_bound
@@ -24,12 +25,13 @@ __all__ = ["ColumnWindows"]
 
 SHOWN, OPEN, AFTER, BEFORE, TOP = range(5)
 
-FLOATS = ("float32", "float64")
+FLOATS = frozenset({"float32", "float64"})
 
 Values = tuple[Interval, Interval, Interval, Interval, Interval]
 
 ASSUMED = ((1024.0, 2.0**26), (16.0, 9000.0))
-"""Limits of the numbers that enter, and the size of numbers in a mask that hide."""
+"""Limits of the numbers that enter, and the size of numbers in a mask that hide. Under the second ones, float16 has
+numbers for scores of up to 255 terms."""
 
 
 EDGES = 2
@@ -54,10 +56,12 @@ class ColumnWindows:
     """The windows of the `Striped` instructions of a list, one after another.
 
     instructions: all of the list; an array that several of them write has no bounds.
+    halves:       whether generated code can check 16-bit numbers that enter.
     """
 
-    def __init__(self, instructions: Sequence[Instruction], block: int) -> None:
+    def __init__(self, instructions: Sequence[Instruction], block: int, halves: bool = False) -> None:
         self.block = block
+        self.floats = FLOATS.union(HALVES) if halves else FLOATS
         self.known: dict[Root, _Known] = {}
         self.written: dict[Root, int] = {}
         for each in instructions:
@@ -68,7 +72,7 @@ class ColumnWindows:
         """The window of an instruction, after those before it; None if it needs all columns."""
         parts = list(each.instructions)
         dtypes = {v.dtype for g in parts if isinstance(g, Gemm) for v in (g.a, g.b, g.c)}
-        if each.shared or each.domain.columns < 2 * self.block or not dtypes <= set(FLOATS):
+        if each.shared or each.domain.columns < 2 * self.block or not dtypes <= self.floats:
             return None
         for mask in self._masks(each):
             for limit, hides in ASSUMED:
@@ -105,7 +109,7 @@ class ColumnWindows:
             for n, i in enumerate(part.kernel.code)
             if i.kind == "load" and i.full and part.views[i.operand].root not in each.inside
         )
-        yield from dict.fromkeys(g for g in loaded if g is not None and g.dtype in ("bool", *FLOATS))
+        yield from dict.fromkeys(g for g in loaded if g is not None and g.dtype in ("bool", *self.floats))
 
 
 @dataclass(slots=True)
@@ -240,7 +244,7 @@ class _Row:
             return (-most, most), (-math.inf, most), hides, hides, (-math.inf, most)
         if instr.dtype == "bool":
             return _same(TRUTH)
-        return _same(bounds.guard(one) if instr.dtype in FLOATS else None)
+        return _same(bounds.guard(one) if instr.dtype in bounds.all.floats else None)
 
     def _apply(self, number: int, instr: Instr) -> Values:
         band, sought = self.bounds.mask, position_bound(self.kernel, number, self.domain)

@@ -1,8 +1,8 @@
 """Bounds of the results of elementwise ops from bounds of their operands.
 
 An interval (low, high) says that a value is a number, not NaN, between the two; either may be infinite. None says
-nothing. The bounds leave out rounding, which moves a result by a tiny part of itself: callers compare bounds that lie
-far apart, or results that are exact.
+nothing. Bounds of 16-bit floats are rounded as these are. Those of others leave out rounding, which moves a result by a
+tiny part of itself: callers compare bounds that lie far apart, or results that are exact.
 """
 
 from __future__ import annotations
@@ -10,6 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+
+from core.ir.precision import HALVES, largest
+from core.ops.common.types import as_dtype
 
 __all__ = ["TRUTH", "ZERO", "Interval", "applied", "hull", "product_bound"]
 
@@ -19,8 +24,8 @@ ZERO = (0.0, 0.0)
 TRUTH = (0.0, 1.0)
 """A bool that may be either."""
 
-LARGEST = {"float32": 3.4e38, "float64": 1.7e308}
-VANISHES = {"float32": -110.0, "float64": -750.0}
+LARGEST = {"float32": 3.4e38, "float64": 1.7e308, **{dtype: largest(dtype) for dtype in HALVES}}
+VANISHES = {"float32": -110.0, "float64": -750.0, "float16": -18.0, "bfloat16": -110.0}
 """From here down the exponential is exactly 0."""
 
 
@@ -58,7 +63,7 @@ def applied(op: str, attrs: Mapping[str, Any], args: Sequence[Interval], dtype: 
         return _limited(known[0], dtype) if dtype in LARGEST or whole else None
     if op == "exp":
         low, high = (_exp(x, dtype) for x in known[0])
-        return low, high
+        return _limited((low, high), dtype)
     rule = RULES.get(op)
     return None if rule is None or dtype not in LARGEST else _limited(rule(*known), dtype)
 
@@ -73,9 +78,17 @@ def _limited(interval: Interval, dtype: str) -> Interval:
     """The interval in numbers of `dtype`: what is too large for it is infinite."""
     if interval is None:
         return None
+    if dtype in HALVES:
+        return _rounded(interval[0], dtype), _rounded(interval[1], dtype)
     most = LARGEST.get(dtype, math.inf)
     low, high = (x if abs(x) <= most else math.copysign(math.inf, x) for x in interval)
     return low, high
+
+
+def _rounded(number: float, dtype: str) -> float:
+    """A result as the ops on 16-bit floats round it: rounding keeps the order of numbers, and so of bounds."""
+    with np.errstate(over="ignore"):
+        return float(as_dtype(dtype).type(np.float32(number)))
 
 
 def _finite(interval: tuple[float, float]) -> bool:

@@ -80,7 +80,7 @@ def in_stripes(
 
 def _in_windows(instructions: tuple[Instruction, ...], limits: StripeLimits) -> tuple[Instruction, ...]:
     """`instructions` whose stripes leave out the columns that masks hide. Low stripes have narrow windows."""
-    windows = ColumnWindows(instructions, limits.block)
+    windows = ColumnWindows(instructions, limits.block, limits.halves)
     found: list[Instruction] = []
     for each in instructions:
         window = windows.of(each) if isinstance(each, Striped) else None

@@ -213,7 +213,8 @@ class StripeLimits:
     repeated: bytes from which on an array of an earlier chain is computed again and not stored.
     matrix:   fewest bytes of an array of a chain over a single matrix, and
     shared:   bytes of the arrays of one of its stripes, on which all threads work.
-    block:    columns that a stripe leaves out together where a mask hides them.
+    block:    columns that a stripe leaves out together where a mask hides them, and
+    halves:   whether they are left out next to 16-bit operands and masks, too.
     """
 
     nbytes: int
@@ -224,6 +225,7 @@ class StripeLimits:
     matrix: int
     shared: int
     block: int
+    halves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

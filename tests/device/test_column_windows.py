@@ -186,3 +186,13 @@ def test_causal_attention_of_a_real_size_becomes_machine_code_without_spilled_re
 
     cubin = cubin_of(ptx_of(code, architecture), architecture)
     assert cubin.spilled == 0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_stripes_of_16_bit_numbers_compute_all_columns(dtype):
+    """The kernel that checks the numbers reads no 16-bit ones."""
+    block, _ = block_of(BANDS["causal"][0], dtype)
+
+    found = windowed(optimize(block), TARGETS["repeats"])
+
+    assert found and not any(found)

@@ -15,6 +15,8 @@ from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder, Value
+from core.ir.precision import HALVES
+from core.ops.common.types import as_dtype
 from core.plan import plan_block
 from core.plan.striped import Striped, Window
 from core.runtime.native import native_interpreter
@@ -123,15 +125,21 @@ GIVEN = {
 }
 
 
+PARTS = {"float64": 1e-12, "float32": 2e-5, "float16": 2**-9, "bfloat16": 2**-6}
+"""Of the largest number of a result: two last bits of a 16-bit float."""
+
+
 def block_of(make, dtype: str = "float32", mask: np.ndarray | None = None) -> tuple[Block, list[np.ndarray]]:
     """Attention and its gradients, and operands for it."""
     rng = np.random.default_rng(1)
-    values = [rng.standard_normal(shape).astype(dtype) for shape in ((B, H, L, D), (B, H, S, D), (B, H, S, E))]
+    kind = as_dtype(dtype)
+    values = [rng.standard_normal(shape).astype(kind) for shape in ((B, H, L, D), (B, H, S, D), (B, H, S, E))]
     if mask is not None:
-        values.append(mask if mask.dtype == bool else mask.astype(dtype))
+        with np.errstate(over="ignore"):
+            values.append(mask if mask.dtype == bool else mask.astype(kind))
     b = BlockBuilder()
     block = b.build([make(*(b.param(TensorType(x.shape, x.dtype.name)) for x in values))])
-    values.append(rng.standard_normal((B, H, L, E)).astype(dtype))
+    values.append(rng.standard_normal((B, H, L, E)).astype(kind))
     return vjp(block, list(block.params[:3])), values
 
 
@@ -147,7 +155,8 @@ def agree(block: Block, values: list[np.ndarray], backend: CpuBackend) -> None:
         wanted = interpreter_of(block)(Run(), *values)
         found = native_interpreter(block, backend)(Run(), *values)
     for f, w in zip(found, wanted, strict=True):
-        part = 1e-12 if w.dtype == np.float64 else 2e-5
+        part = PARTS[w.dtype.name]
+        f, w = (x if x.dtype == np.float64 else x.astype(np.float32) for x in (f, w))
         largest = np.abs(w[np.isfinite(w)]).max(initial=1.0)
         np.testing.assert_allclose(f, w, rtol=part, atol=part * largest)
 
@@ -190,6 +199,51 @@ def test_numbers_that_are_not_moderate_give_what_the_reference_executor_gives(na
         block, values = block_of(BANDS[name][0])
         values[operand][place] = number
         agree(block, values, BACKENDS["repeats"])
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", ["causal", "infinite", "small", "sliding", "triangle", "fused", "dropped"])
+def test_16_bit_attention_to_a_band_agrees_with_the_reference_executor(name, dtype):
+    block, values = block_of(BANDS[name][0], dtype)
+
+    assert all(window is not None for window in windows_of(block, BACKENDS["repeats"]))
+    for how in ("repeats", "stores"):
+        agree(block, values, BACKENDS[how])
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", GIVEN)
+def test_16_bit_attention_under_a_mask_that_is_data_agrees_with_the_reference_executor(name, dtype):
+    make, mask = GIVEN[name]
+    block, values = block_of(make, dtype, mask=mask)
+
+    assert all(window is not None and window.mask is not None for window in windows_of(block, BACKENDS["repeats"]))
+    for how in ("repeats", "stores"):
+        agree(block, values, BACKENDS[how])
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", ["causal", "small", "fused"])
+@pytest.mark.parametrize("operand", range(4))
+@pytest.mark.parametrize("number", [2e4, -3e4, np.inf, np.nan])
+def test_16_bit_numbers_that_are_not_moderate_give_what_the_reference_executor_gives(name, operand, number, dtype):
+    for place in ((1, 2, -1, 0), (0, 0, 0, 1)):
+        block, values = block_of(BANDS[name][0], dtype)
+        values[operand][place] = number
+        agree(block, values, BACKENDS["repeats"])
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [("float16", 16), ("bfloat16", 1024)])
+def test_a_mask_hides_columns_of_16_bit_scores_up_to_a_size_of_the_operands(dtype, largest):
+    """Up to there, the scores of hidden keys have no influence, and beyond it the mask may show them."""
+    make, mask = added, np.where(PAST, 0.0, -9000.0 if dtype == "float16" else -(2.0**27))
+    for factor in (1, 1024):
+        block, values = block_of(make, dtype, mask=mask)
+        values[0][:], values[1][:] = largest, 1
+        values[1][:, :, L:] = largest * factor
+        agree(replace(block, results=block.results[:1]), values, BACKENDS["repeats"])
 
 
 @pytest.mark.parametrize("name", ["causal", "both", "fused"])

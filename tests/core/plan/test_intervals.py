@@ -1,0 +1,52 @@
+"""Bounds of 16-bit results contain what numpy computes from numbers between the bounds of the operands."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from core.ir.precision import HALVES, largest
+from core.ops.common.types import as_dtype
+from core.plan.intervals import applied
+
+FUNCTIONS = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "square": np.square,
+    "abs": np.abs,
+    "exp": np.exp,
+    "maximum": np.maximum,
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_bounds_of_16_bit_results_contain_the_rounded_results(op, dtype):
+    rng, kind, function = np.random.default_rng(0), as_dtype(dtype), FUNCTIONS[op]
+    count = 1 if op in ("square", "abs", "exp") else 2
+    for size in (1e-4, 1.0, 11.0, 300.0, 6e4):
+        most = largest(dtype)
+        ends = np.clip(np.sort(size * rng.standard_normal((count, 40, 2))), -most, most).astype(kind)
+        low, high = np.moveaxis(ends.astype(np.float32), -1, 0)
+        inside = np.clip((low + (high - low) * rng.random(low.shape, np.float32)).astype(kind), low, high)
+        with np.errstate(all="ignore"):
+            results = function(*(x.astype(np.float32) for x in inside)).astype(kind).astype(np.float64)
+        for at, result in enumerate(results):
+            found = applied(op, {}, [tuple(map(float, ends[i, at])) for i in range(count)], dtype)
+            assert found is None or found[0] <= result <= found[1]
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float16", 65504.0), ("bfloat16", 3.3895313892515355e38)])
+def test_bounds_beyond_the_largest_number_are_infinite(dtype, most):
+    assert applied("cast", {}, [(-most, most)], dtype) == (-most, most)
+    assert applied("cast", {}, [(-1.1 * most, 1.0)], dtype) == (-math.inf, 1.0)
+
+
+@pytest.mark.parametrize(("dtype", "x"), [("float16", -18.5), ("bfloat16", -111.0)])
+def test_an_exponential_that_rounds_to_zero_has_the_bounds_zero(dtype, x):
+    assert applied("exp", {}, [(-math.inf, x)], dtype) == (0.0, 0.0)
+    assert np.exp(np.float32(x)).astype(as_dtype(dtype)) == 0
