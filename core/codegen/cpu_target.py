@@ -141,4 +141,5 @@ CPU_TARGET = Target(
         block=64,
         halves=True,
     ),
+    scatters_halves=True,
 )

@@ -14,9 +14,21 @@ from core.codegen.polling import polls_by_control
 from core.codegen.prefetch import ahead, fetch
 from core.codegen.reductions import combine
 from core.codegen.vector_slices import unravel
+from core.ir.precision import HALVES
 from core.plan.data import Gather, ScatterAdd
 
-__all__ = ["all_checked", "checked", "gather_function", "gather_work", "indexed_units", "scatter_function"]
+__all__ = [
+    "PARAMS",
+    "all_checked",
+    "checked",
+    "gather_function",
+    "gather_work",
+    "indexed_units",
+    "rounds",
+    "row_of",
+    "scatter_function",
+    "slab",
+]
 
 ROW = 40
 """The work of finding one row in memory, in operations."""
@@ -36,7 +48,7 @@ def gather_function(name: str, each: Gather) -> Function:
     with f.loop(f.param("first"), f.param("end"), polls=True) as row:
         o, i = (I64(0), row) if outer == 1 else unravel(f, row, (outer, count))
         at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
-        source = _slab(f, f.param("x"), o, size, at, inner, each.x.dtype)
+        source = slab(f, f.param("x"), o, size, at, inner, each.x.dtype)
         target = f.at(f.param("out"), f.op(f"mul nsw {row}, {inner}", "int64"), each.x.dtype)
         nbytes = inner * itemsize(each.x.dtype)
         if outer == 1 and inner > 1 and ahead(nbytes):
@@ -52,12 +64,12 @@ def scatter_function(name: str, each: ScatterAdd) -> Function:
     """``name(x, index, out, error, [rows,] check, first, end)`` for a `ScatterAdd`, whose result the caller has filled.
 
     The range counts slabs, or vectors of columns if there is one slab: no two ranges write one element, and each
-    element is reduced in the order of the index.
+    element is reduced in the order of the index. 16-bit floats are added to float32 sums.
     """
     pointers, numbers = PARAMS[:4], PARAMS[4:]
     f = Function(name, [*pointers, *([("rows", "ptr")] if each.rows else []), *numbers], noalias=False)
     outer, size, inner = each.out.shape
-    count, dtype, width = _count(each), each.x.dtype, _lanes(each)
+    count, dtype, given, width = _count(each), each.out.dtype, each.x.dtype, _lanes(each)
     polls_by_control(f, gather_work(each))
     first, end, whole = f.param("first"), f.param("end"), inner // width
     slabs, columns, tail = (first, end), (I64(0), I64(whole * width)), IRValue("true", "bool")
@@ -68,16 +80,12 @@ def scatter_function(name: str, each: ScatterAdd) -> Function:
         tail = f.compare("icmp sgt", end, I64(whole))
     with f.loop(*slabs, polls=True) as o, f.loop(I64(0), I64(count), polls=True) as i:
         at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
-        target = _slab(f, f.param("out"), o, size, at, inner, dtype)
-        row = i
-        if each.rows is not None:
-            place = f.at(f.param("rows"), i, each.rows.dtype)
-            row = checked(f, place, each.rows.dtype, each.x.shape[1], I64(each.rows_check))
-        source = _slab(f, f.param("x"), o, each.x.shape[1], row, inner, dtype)
+        target = slab(f, f.param("out"), o, size, at, inner, dtype)
+        source = slab(f, f.param("x"), o, each.x.shape[1], row_of(f, each, i), inner, given)
 
         def reduce(j: IRValue, lanes: int, target: IRValue = target, source: IRValue = source) -> None:
             here = f.at(target, j, dtype)
-            more = f.load(f.at(source, j, dtype), dtype, lanes)
+            more = f.convert(f.load(f.at(source, j, given), given, lanes), dtype)
             f.store(combine(f, each.op, f.load(here, dtype, lanes), more), here)
 
         if whole:
@@ -93,12 +101,26 @@ def indexed_units(each: Gather | ScatterAdd) -> int:
     """Units of work of a gather or scatter: the most ranges that it can be split into."""
     if isinstance(each, Gather):
         return each.out.shape[0] * each.out.shape[1]
-    outer, _, inner = each.out.shape
+    outer, size, inner = each.out.shape
+    if rounds(each):
+        return outer * size
     return outer if outer > 1 else -(-inner // _lanes(each))
 
 
+def rounds(each: ScatterAdd) -> bool:
+    """Whether a scatter rounds its sums: then it writes one row of the result after another (see `rounded_scatter`)."""
+    return each.out.dtype in HALVES
+
+
+def row_of(f: Function, each: ScatterAdd, i: IRValue) -> IRValue:
+    """The row of x that a scatter adds for entry `i` of the index."""
+    if each.rows is None:
+        return i
+    return checked(f, f.at(f.param("rows"), i, each.rows.dtype), each.rows.dtype, each.x.shape[1], I64(each.rows_check))
+
+
 def _lanes(each: ScatterAdd) -> int:
-    width, inner = lanes(each.x.dtype), each.out.shape[2]
+    width, inner = lanes(each.out.dtype), each.out.shape[2]
     while width > inner:
         width //= 2
     return width
@@ -131,7 +153,7 @@ def all_checked(f: Function, found: list[IRValue], size: int, check: IRValue | N
     return [f.select(one, each, literal(0, "int64")) for one, each in zip(fine, wrapped, strict=True)]
 
 
-def _slab(f: Function, base: IRValue, outer: IRValue, size: int, at: IRValue, inner: int, dtype: str) -> IRValue:
+def slab(f: Function, base: IRValue, outer: IRValue, size: int, at: IRValue, inner: int, dtype: str) -> IRValue:
     """The address of row (outer, at) of an array [., size, inner]."""
     first = f.op(f"mul nsw {outer}, {size}", "int64")
     row = f.op(f"add nsw {first}, {at.name}", "int64")

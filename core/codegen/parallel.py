@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from core.codegen.gather_scatter import gather_work, indexed_units
+from core.codegen.gather_scatter import gather_work, indexed_units, rounds
 from core.codegen.kernels import scratch_bytes, units, work
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.machine import lanes
@@ -108,10 +108,10 @@ def kernel_chunks(each: Kernel, threads: int) -> int:
 
 
 def indexed_chunks(each: Gather | ScatterAdd, threads: int) -> int:
-    """The number of chunks of a gather or scatter. Every chunk of a scatter reads the whole index."""
+    """The number of chunks of a gather or scatter. Every chunk of a scatter in place reads the whole index."""
     if threads == 1 or gather_work(each) < LONG_PRODUCT:
         return 1
-    return min(indexed_units(each), 4 * threads if isinstance(each, Gather) else threads)
+    return min(indexed_units(each), 4 * threads if isinstance(each, Gather) or rounds(each) else threads)
 
 
 def run(module: Module, f: Function, task: str, addresses: list[IRValue], chunks: int) -> None:

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from core.codegen import kernels, parallel
+from core.codegen import kernels, parallel, rounded_scatter
 from core.codegen.apart import NESTED, write_apart
 from core.codegen.flow import write_branch, write_loop
-from core.codegen.gather_scatter import gather_function, gather_work, indexed_units, scatter_function
+from core.codegen.gather_scatter import gather_function, gather_work, indexed_units, rounds, scatter_function
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.module import Module
 from core.codegen.polling import is_long, stop_of
@@ -169,7 +169,7 @@ class Step(StepWriter):
         parts = []
         for share in shares:
             parts.append(self._apart(list(share), roots))
-            self._scratch += max((kernels.scratch_bytes(each) for each in share if isinstance(each, Kernel)), default=0)
+            self._scratch += max((_scratch_bytes(each) for each in share), default=0)
         self.threads, self._scratch = threads, 0
         task = parallel.choice_task(self.module, [name for name, _ in parts], len(parts[0][1]))
         parallel.run(self.module, self.f, task, parts[0][1], len(parts))
@@ -437,17 +437,33 @@ class Step(StepWriter):
         return self.module.function(key, "gather", lambda name: gather_function(name, each))
 
     def scatter(self, each: ScatterAdd) -> None:
-        self.fill(each.out, identity(each.op, each.out.dtype))
         rows = (each.rows.dtype, each.rows_check) if each.rows is not None else ()
-        key = ("scatter", each.op, each.x.shape, each.index.shape, each.out.shape, each.x.dtype, each.index.dtype, rows)
+        dtypes = each.x.dtype, each.index.dtype, each.out.dtype
+        key = ("scatter", each.op, each.x.shape, each.index.shape, each.out.shape, *dtypes, rows)
+        if rounds(each):
+            name = self.module.function(key, "scatter", lambda name: rounded_scatter.sum_function(name, each))
+            self._indexed(name, each, [self._lists(each)])
+            return
+        self.fill(each.out, identity(each.op, each.out.dtype))
         name = self.module.function(key, "scatter", lambda name: scatter_function(name, each))
         self._indexed(name, each)
 
-    def _indexed(self, name: str, each: Gather | ScatterAdd) -> None:
+    def _lists(self, each: ScatterAdd) -> IRValue:
+        """Write the lists of the rows that a scatter adds up; their address."""
+        key = ("lists", each.index.shape, each.out.shape[1], each.index.dtype)
+        name = self.module.function(key, "lists", lambda name: rounded_scatter.list_function(name, each))
+        lists = self.f.at(self.f.param("arena"), I64(self.arena.size + self._scratch), "uint8")
+        self.module.scratch = max(self.module.scratch, self._scratch + _scratch_bytes(each))
+        given = self.address(each.index), self.base(self.plan.error.root), lists, I64(each.check)
+        self.f.do(f"call void @{name}({', '.join(map(str, given))})")
+        return lists
+
+    def _indexed(self, name: str, each: Gather | ScatterAdd, more: Iterable[IRValue] = ()) -> None:
         self.module.polls |= is_long(gather_work(each))
         addresses = [*map(self.address, (each.x, each.index, each.out)), self.base(self.plan.error.root)]
         if isinstance(each, ScatterAdd) and each.rows is not None:
             addresses.append(self.address(each.rows))
+        addresses += more
         units, chunks = indexed_units(each), parallel.indexed_chunks(each, self.threads)
         if chunks > 1:
             task = parallel.range_task(self.module, name, len(addresses), each.check, units, chunks)
@@ -482,3 +498,10 @@ class Step(StepWriter):
             parallel.run(self.module, self.f, task, addresses, chunks)
         else:
             self.f.do(f"call void @{name}({', '.join(map(str, addresses))}, i64 {each.check}, i64 0, i64 {total})")
+
+
+def _scratch_bytes(each: Instruction) -> int:
+    """The scratch memory that one thread needs for an instruction."""
+    if isinstance(each, Kernel):
+        return kernels.scratch_bytes(each)
+    return rounded_scatter.list_bytes(each) if isinstance(each, ScatterAdd) and rounds(each) else 0

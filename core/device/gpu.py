@@ -66,4 +66,5 @@ DEVICE_TARGET = replace(
         repeated=2**20,  # computing scores again is cheaper than storing them
         halves=False,
     ),
+    scatters_halves=False,
 )

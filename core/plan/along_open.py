@@ -16,7 +16,6 @@ from core.plan.compose import Maker
 from core.plan.data import Gather, ScatterAdd, View, contiguous
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.halves import narrowed, widened
-from core.plan.indexing import flat, slabs
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import first_of, same_size
 from core.plan.sized import (
@@ -32,6 +31,7 @@ from core.plan.sized import (
 )
 from core.plan.sized import run as run_known
 from core.plan.sizes import Given, Size, bounds, in_blocks, tensor
+from core.plan.slabs import flat, slabs
 from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []

@@ -312,6 +312,8 @@ class Gather(Indexed):
 class ScatterAdd(Indexed):
     """Zeros in `out` [outer, size, inner], then ``out[o, index[i], :] += x[o, i, :]``, in the order of i.
 
+    16-bit rows of x are added in float32. If `out` has 16 bits, its sums are rounded once.
+
     op:   "sum", or another reduction, which begins with its identity.
     rows: positions of the rows of x: ``x[o, rows[i], :]`` is added; None adds them in order.
     rows_check: number of the check of `rows`.

@@ -10,10 +10,10 @@ from core.plan.compose import Maker
 from core.plan.data import Gather, ScatterAdd, View
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.halves import narrowed, widened
-from core.plan.indexing import flat, slabs
 from core.plan.lowering import Lowering, lowers
 from core.plan.sized import is_sized, masked, of_known_sizes, rule, set_sizes, whole
 from core.plan.sizes import Size, in_blocks
+from core.plan.slabs import flat, slabs
 from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []

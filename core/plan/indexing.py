@@ -10,21 +10,21 @@ import math
 from dataclasses import replace
 
 from core.ir import Op, TensorType
-from core.ir.precision import is_half
+from core.plan.added_rows import added_rows
 from core.plan.compose import Maker
-from core.plan.data import Gather, ScatterAdd, View, contiguous
+from core.plan.data import Gather, contiguous
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.fusion import Fusion, Member
 from core.plan.gathered_products import reads_rows
-from core.plan.halves import narrowed, widened
 from core.plan.lowering import Lowering, lowers
 from core.plan.ranges import even_places, taken_evenly
 from core.plan.reduce import reduced
 from core.plan.rows_at import read_by_fusions, rows_at
 from core.plan.shapes import reshaped
+from core.plan.slabs import flat, slabs
 from core.plan.unsupported import Unsupported
 
-__all__ = ["check_range", "flat", "in_range", "slabs"]
+__all__ = ["check_range", "in_range"]
 
 
 @lowers("class_index")
@@ -273,36 +273,12 @@ def lower_scatter(low: Lowering, op: Op) -> None:
     if isinstance(low.entry(index), _Positions) or out.dtype == "bool":
         raise Unsupported("a sum of bools")
     axis = op.attrs["axis"] % len(out.shape)
-    where = low.type(index)
-    half, entry = is_half(out), low.entry(given)
-    x, at = low.dense(widened(low, entry) if half else entry), low.dense(low.entry(index))
     number = low.shared.check(
         "index_out_of_range", f"an index is out of range for an axis of size {out.shape[axis]}", op.location
     )
-    target = low.allocate(out.shape, "float32") if half else low.destination(op.outputs[0])
-    low.add(
-        ScatterAdd(
-            slabs(x, _with(out.shape, axis, where), axis),
-            flat(at),
-            slabs(target, out.shape, axis),
-            number,
-            location=op.location,
-        )
-    )
-    low.define(op.outputs[0], narrowed(low, target, out) if half else target)
+    low.define(op.outputs[0], added_rows(low, op, low.entry(given), low.entry(index), axis, number))
 
 
 def _with(shape: tuple[int, ...], axis: int, index: TensorType) -> tuple[int, ...]:
     """`shape` with the number of elements of `index` along `axis`."""
     return (*shape[:axis], math.prod(index.shape), *shape[axis + 1 :])
-
-
-def slabs(view: View, shape: tuple[int, ...], axis: int) -> View:
-    """A dense array as [outer, size, inner] around `axis`."""
-    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-    size = shape[axis]
-    return View(view.root, view.dtype, (outer, size, inner), (size * inner, inner, 1), view.offset)
-
-
-def flat(view: View) -> View:
-    return View(view.root, view.dtype, (math.prod(view.shape),), (1,), view.offset)

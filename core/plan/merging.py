@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from core.ir import HOLE, Op, TensorType, Type
 from core.plan.data import Kernel, View
-from core.plan.indexing import flat
 from core.plan.lowering import Lowering, lowers
 from core.plan.merge_specs import MergedRows, RowOrder
 from core.plan.sized import new_size, of_known_sizes, rule, set_sizes
 from core.plan.sizes import Given, bounds, tensor
+from core.plan.slabs import flat
 from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []

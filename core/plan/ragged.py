@@ -13,10 +13,10 @@ from core.plan.compose import Maker
 from core.plan.data import Gather, Kernel, View
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.geometry import Order, Scan
-from core.plan.indexing import flat
 from core.plan.lookups import Spread
 from core.plan.lowering import Lowering, lowers
 from core.plan.shapes import expanded, reshaped
+from core.plan.slabs import flat
 
 __all__ = ["before_the_end", "check_lengths", "ends_of_all", "rows_of_padded", "running_total", "spread", "taken"]
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 from core.ir import Op, TensorType
+from core.plan.added_rows import added_rows
 from core.plan.compose import Maker
 from core.plan.data import ScatterAdd, View
 from core.plan.entries import Entry, Uniform
-from core.plan.indexing import check_range, flat
+from core.plan.indexing import check_range
 from core.plan.lowering import Lowering, lowers
 from core.plan.shapes import reshaped
+from core.plan.slabs import flat, slabs
 
 __all__: list[str] = []
 
@@ -18,6 +18,10 @@ __all__: list[str] = []
 @lowers("segment_sum", "segment_prod")
 def lower_segment_sum(low: Lowering, op: Op) -> None:
     count = _checked(low, op)
+    if op.type == "segment_sum":
+        ids, number = low.entry(op.inputs[1]), _check(low, op, count)
+        low.define(op.outputs[0], added_rows(low, op, low.entry(op.inputs[0]), ids, 0, number))
+        return
     out = low.destination(op.outputs[0])
     _reduce(low, op, op.type.removeprefix("segment_"), low.entry(op.inputs[0]), count, out)
     low.define(op.outputs[0], out)
@@ -38,7 +42,8 @@ def lower_segment_max(low: Lowering, op: Op) -> None:
 
 def _checked(low: Lowering, op: Op) -> int:
     """The number of segments; the ids are checked."""
-    low.no_halves(op)
+    if op.type != "segment_sum" or not low.target.scatters_halves:
+        low.no_halves(op)
     count = low.type(op.outputs[0]).shape[0]
     ids = low.entry(op.inputs[1])
     type = TensorType(ids.shape, ids.dtype)
@@ -49,9 +54,9 @@ def _checked(low: Lowering, op: Op) -> int:
 def _reduce(low: Lowering, op: Op, kind: str, entry: Entry, count: int, out: View) -> None:
     """Reduce the rows of `entry` into `out`."""
     x, ids = low.dense(entry), low.dense(low.entry(op.inputs[1]))
-    rows, inner = x.shape[0], math.prod(x.shape[1:])
-    number = low.shared.check("index_out_of_range", f"a segment id is outside 0 to {count - 1}", op.location)
-    slabs = [
-        View(v.root, v.dtype, (1, n, inner), (n * inner, inner, 1), v.offset) for v, n in ((x, rows), (out, count))
-    ]
-    low.add(ScatterAdd(slabs[0], flat(ids), slabs[1], number, kind, location=op.location))
+    given, made = slabs(x, x.shape, 0), slabs(out, (count, *x.shape[1:]), 0)
+    low.add(ScatterAdd(given, flat(ids), made, _check(low, op, count), kind, location=op.location))
+
+
+def _check(low: Lowering, op: Op, count: int) -> int:
+    return low.shared.check("index_out_of_range", f"a segment id is outside 0 to {count - 1}", op.location)

@@ -242,6 +242,7 @@ class Target:
     open_sizes:      whether generated code can hold arrays whose length only the run tells.
     grows:           whether it can hold tensor arrays that programs write.
     winograd:        None if no convolution runs by the algorithm of Winograd.
+    scatters_halves: whether a scatter reads 16-bit rows and adds them in float32, and can round the sums.
     lacks:           kinds of `Kernel`, and classes of other instructions, for which the generator has no code.
     alignment:       bytes; every array of the arena starts at a multiple of it.
     min_stack_bytes: least capacity of a stack in bytes.
@@ -263,6 +264,7 @@ class Target:
     open_sizes: bool = True
     expects: bool = True
     grows: bool = True
+    scatters_halves: bool = False
     lacks: frozenset[str] = frozenset()
 
     def stack_bytes(self, needed: int) -> int:

@@ -102,6 +102,7 @@ def _lower_natively(low: Lowering, op: Op) -> None:
         op.type in WIDE
         and any(is_half(low.types[n]) for n in (*op.inputs, *op.outputs) if n != HOLE)
         and not (op.type in PATCHED and low.target.convolutions.patches)
+        and not (op.type == "segment_sum" and low.target.scatters_halves)
     ):
         if not lower_paired(low, op):
             lower_wide(low, op, LOWERINGS[op.type])

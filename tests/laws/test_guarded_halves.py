@@ -47,6 +47,19 @@ def test_products_access_only_their_arrays(m, k, n, across, guards):
     check(b, [b.emit("matmul", x, y, transpose_x=across, transpose_y=across)], guards)
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("count", [5, 64, 99])
+def test_sums_of_rows_at_positions_access_only_their_arrays(count, size, dtype, guards):
+    b = BlockBuilder()
+    table, index = b.param(TensorType((count, size), dtype)), b.param(TensorType((37,), "int64"))
+    rows = b.param(TensorType((37, size), dtype))
+    gathered = b.emit("gather", table, index, axis=0)
+    results = [b.emit("scatter_add_like", each, index, table, axis=0) for each in (rows, gathered)]
+
+    check(b, results, guards)
+
+
 def check(b: BlockBuilder, results: list, guards: list[Guarded]) -> None:
     """Run a block on guarded arrays and compare with the reference executor."""
     block = optimize(b.build(results))

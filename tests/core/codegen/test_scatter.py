@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 
 from core.codegen import backend, parallel
+from core.compiler.compile import optimize
+from core.ir import TensorType
+from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
-from tests.core.codegen.stepwise import compiled
+from core.ir.precision import HALVES
+from core.ops.common.types import as_dtype
+from core.plan import plan_block
+from core.plan.data import ScatterAdd
+from core.runtime.native import native_interpreter
+from core.runtime.run import Run
+from tests.core.codegen.stepwise import block_of, compiled
 
 WIDTHS = [1, 3, 16, 17, 70]
 
@@ -87,3 +96,87 @@ def test_positions_by_coordinates_are_computed():
     np.testing.assert_array_equal(compiled("positions_nd", index, x), wanted)
     with pytest.raises(ExecutionError, match="out of range"):
         compiled("positions_nd", index + 2, x)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("width", [*WIDTHS, 127, 300])
+@pytest.mark.parametrize("size", [9, 64, 200])
+def test_16_bit_rows_are_added_in_float32_and_their_sums_are_rounded_once(size, width, dtype):
+    x, _ = rows(300, width, as_dtype(dtype))
+    ids = np.random.default_rng(1).integers(-size, size // 2, 300)
+    ids[ids == 3] = 4
+    wanted = np.zeros((size, width), "float32")
+    np.add.at(wanted, ids, x.astype("float32"))
+    wanted = wanted.astype(x.dtype)
+
+    found = compiled("scatter_add_like", x, ids, wanted)
+    assert found.tobytes() == wanted.tobytes()
+    assert compiled("segment_sum", x, ids % size, num_segments=size).tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_16_bit_slices_are_added_up_on_a_middle_axis(dtype):
+    x = np.random.default_rng(0).standard_normal((4, 90, 17)).astype(as_dtype(dtype))
+    index = np.random.default_rng(1).integers(-70, 70, (2, 60))
+    given = np.random.default_rng(2).standard_normal((4, 2, 60, 17)).astype(x.dtype)
+    wanted = np.zeros(x.shape, "float32")
+    np.add.at(np.moveaxis(wanted, 1, 0), index.ravel(), np.moveaxis(given.reshape(4, 120, 17), 1, 0).astype("float32"))
+
+    found = compiled("scatter_add_like", given, index, x, axis=1)
+
+    assert found.tobytes() == wanted.astype(x.dtype).tobytes()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_16_bit_sums_keep_numbers_that_are_not_finite_and_lose_the_sign_of_a_zero(dtype):
+    x = np.zeros((5, 3), as_dtype(dtype))
+    x[0], x[1], x[2], x[3], x[4] = -0.0, (np.inf, np.inf, 1), (-np.inf, 1, np.nan), 60000, 60000
+    ids = np.array([70, 5, 5, 99, 99])
+
+    found = compiled("scatter_add_like", x, ids, np.zeros((100, 3), x.dtype)).astype("float32")
+
+    most = np.inf if dtype == "float16" else float(np.float32(2 * np.float32(x[3, 0])).astype(x.dtype))
+    np.testing.assert_array_equal(found[5], [np.nan, np.inf, np.nan])
+    np.testing.assert_array_equal(found[99], [most] * 3)
+    assert not np.signbit(found[70]).any()
+
+
+@pytest.mark.parametrize("bad", [-101, 100, 2**40])
+def test_an_index_outside_a_16_bit_result_is_an_error(bad):
+    x, _ = rows(40, 70, "float16")
+    ids = np.arange(40)
+    ids[17] = bad
+    with pytest.raises(ExecutionError, match="out of range for an axis of size 100"):
+        compiled("scatter_add_like", x, ids, np.zeros((100, 70), "float16"))
+
+
+@pytest.mark.parametrize("bad", [None, "source", "target"])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_gathered_16_bit_rows_are_added_where_they_are(dtype, bad):
+    x, _ = rows(80, 33, as_dtype(dtype))
+    source, target = np.random.default_rng(1).integers(-80, 80, (2, 500))
+    b = BlockBuilder()
+    given = [b.param(TensorType(v.shape, v.dtype.name)) for v in (x, source, target)]
+    gathered = b.emit("gather", given[0], given[1], axis=0)
+    block = optimize(b.build([b.emit("scatter_add_like", gathered, given[2], given[0], axis=0)]))
+    wanted = np.zeros(x.shape, "float32")
+    np.add.at(wanted, target, x[source].astype("float32"))
+
+    scatters = plan_block(block, backend.CPU.target).body.instructions
+    assert [type(each) for each in scatters] == [ScatterAdd]
+    if bad is not None:
+        (source if bad == "source" else target)[7] = 80
+        with pytest.raises(ExecutionError, match="out of range"):
+            native_interpreter(block, backend.CPU)(Run(), x, source, target)
+        return
+    (found,) = native_interpreter(block, backend.CPU)(Run(), x, source, target)
+    assert found.tobytes() == wanted.astype(x.dtype).tobytes()
+
+
+def test_no_float32_array_is_as_large_as_a_16_bit_table():
+    ids, table = np.arange(40), np.zeros((1000, 70), "float16")
+    block = block_of("scatter_add_like", np.zeros((40, 70), "float16"), ids, table)
+
+    roots = {root for each in plan_block(block, backend.CPU.target).body.instructions for root in each.writes()}
+
+    assert max(root.nbytes for root in roots) == table.nbytes
