@@ -8,7 +8,7 @@ from core.ir import Op
 from core.ir.precision import is_half
 from core.plan.data import ScatterAdd
 from core.plan.entries import Entry
-from core.plan.halves import narrowed, widened
+from core.plan.halves import narrowed, widened_array
 from core.plan.lowering import Lowering
 from core.plan.slabs import flat, slabs
 
@@ -25,7 +25,7 @@ def added_rows(low: Lowering, op: Op, entry: Entry, index: Entry, axis: int, che
     """
     out = low.type(op.outputs[0])
     half, in_place = is_half(out), low.target.scatters_halves
-    x = low.dense(widened(low, entry) if half and not in_place else entry)
+    x = low.dense(widened_array(low, entry) if half and not in_place else entry)
     at = low.dense(index)
     rounds = half and in_place and out.shape[axis] >= ROWS
     target = low.destination(op.outputs[0]) if rounds or not half else low.allocate(out.shape, "float32")

@@ -15,7 +15,7 @@ from core.ops.indexing.gather import cut
 from core.plan.compose import Maker
 from core.plan.data import Gather, ScatterAdd, View, contiguous
 from core.plan.entries import Entry, Uniform, positions
-from core.plan.halves import narrowed, widened
+from core.plan.halves import narrowed, widened_array
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import first_of, same_size
 from core.plan.sized import (
@@ -191,7 +191,7 @@ def _slice_into(low: Lowering, op: Op) -> None:
     made = low.type(op.outputs[0])
     half = made.dtype in ("float16", "bfloat16")
     entry = whole(low, x)
-    view = low.dense(widened(low, entry) if half else entry)
+    view = low.dense(widened_array(low, entry) if half else entry)
     for axis, part in parts:
         target = low.allocate(_resized(view.shape, axis, out.shape[axis]), view.dtype)
         if axis not in own:

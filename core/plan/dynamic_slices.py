@@ -9,7 +9,7 @@ from core.ir.precision import is_half
 from core.plan.compose import Maker
 from core.plan.data import Gather, ScatterAdd, View
 from core.plan.entries import Entry, Uniform, positions
-from core.plan.halves import narrowed, widened
+from core.plan.halves import narrowed, widened_array
 from core.plan.lowering import Lowering, lowers
 from core.plan.sized import is_sized, masked, of_known_sizes, rule, set_sizes, whole
 from core.plan.sizes import Size, in_blocks
@@ -51,7 +51,7 @@ def lower_dynamic_slice_into(low: Lowering, op: Op) -> None:
     if out.dtype == "bool":
         raise Unsupported("a sum of bools")
     entry = whole(low, op.inputs[0])
-    view, shape = low.dense(widened(low, entry) if is_half(out) else entry), x.shape
+    view, shape = low.dense(widened_array(low, entry) if is_half(out) else entry), x.shape
     axes = [a % x.rank for a in op.attrs["axes"]]
     if given.keys() - set(axes):
         raise Unsupported("sizes that only the run can compare")

@@ -18,7 +18,7 @@ from core.plan.entries import Entry, Uniform
 from core.plan.lowering import Lowering
 from core.plan.storage import Storage
 
-__all__ = ["WIDE", "lower_wide", "narrowed", "wide", "widened"]
+__all__ = ["WIDE", "lower_wide", "narrowed", "wide", "widened", "widened_array"]
 
 WIDE = "float32"
 
@@ -36,7 +36,7 @@ def lower_wide(low: Lowering, op: Op, lowering: Callable[[Lowering, Op], None]) 
             names[name] = f"{name}@{WIDE}"
             low.types[names[name]] = wide(low.type(name))
             if name in op.inputs:
-                low.define(names[name], widened(low, low.entry(name)))
+                low.define(names[name], widened_array(low, low.entry(name)))
     for name in op.outputs:
         low.stand_alone(name)
     inputs, outputs = (tuple(names.get(n, n) for n in each) for each in (op.inputs, op.outputs))
@@ -46,15 +46,21 @@ def lower_wide(low: Lowering, op: Op, lowering: Callable[[Lowering, Op], None]) 
             low.define(name, narrowed(low, low.entry(names[name]), low.type(name)))
 
 
-def widened(low: Lowering, entry: Entry) -> Entry:
-    """`entry` in float32. An array is copied once, before all loops that do not change it.
+def widened_array(low: Lowering, entry: Entry) -> Entry:
+    """`entry` in float32, for a kernel that reads an array.
 
-    Where products store 16-bit floats, an array may be their result, and is widened where it is read.
+    An array is copied once for all kernels, before all loops that do not change it. Where products store 16-bit floats,
+    an array may be their result, and is widened where it is read.
     """
     if isinstance(entry, View) and low.outer and entry.root not in low.own:
         return low.hoist_invariant(entry, _copied)
     if isinstance(entry, View) and not low.target.products.rounds:
-        return _copied(low, entry)
+        return low.copied_once(entry, _copied)
+    return widened(low, entry)
+
+
+def widened(low: Lowering, entry: Entry) -> Entry:
+    """`entry` in float32, for a pass over its elements, which widens an array where it reads it."""
     if isinstance(entry, Uniform):
         return replace(entry, number=as_dtype(entry.dtype).type(entry.number), dtype=WIDE)
     return low.apply("cast", {"dtype": WIDE}, [entry], [entry.dtype], TensorType(entry.shape, WIDE))

@@ -67,6 +67,10 @@ class InstructionList:
         """Whether an array is complete before `fusion` runs, and no epilogue keeps it from memory."""
         return view.root not in self._products and self._ready.get(view.root, -1) < fusion.position
 
+    def is_newer(self, copy: Root, source: Root) -> bool:
+        """Whether the last instruction that writes to `copy` follows all those that write to `source`."""
+        return self._ready.get(source, -1) < self._ready[copy]
+
     def find_fusion(
         self,
         shape: tuple[int, ...],

@@ -11,7 +11,7 @@ from core.ir.precision import is_half
 from core.plan.data import PRODUCT_BLOCK, Gemm, Kernel, Limited, View, contiguous, is_matrix
 from core.plan.gathered_products import row_product
 from core.plan.geometry import Transposition
-from core.plan.halves import lower_wide, narrowed, widened
+from core.plan.halves import lower_wide, narrowed, widened_array
 from core.plan.lowering import Lowering, lowers
 from core.plan.shapes import inverse, reshaped, reshaped_view, sole_transposition
 from core.plan.storage import Storage
@@ -77,7 +77,7 @@ def lower_matmul(low: Lowering, op: Op) -> None:
     if pairs:
         a, b = _paired(low, a, b)
     elif half:
-        a = low.dense(widened(low, a))
+        a = low.dense(widened_array(low, a))
     _gemm(low, op, a, b, c, accumulates)
     low.define(op.outputs[0], narrowed(low, out, type) if half else out)
 

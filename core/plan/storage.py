@@ -16,6 +16,9 @@ from core.plan.target import RowLimits
 
 __all__ = ["Storage"]
 
+HELD = 2**25
+"""Most bytes of the copies of a block that live on for later readers."""
+
 
 class Storage:
     """The instructions of a block, and the memory that they use.
@@ -39,6 +42,9 @@ class Storage:
         self._stored: dict[tuple[Fusion, int, Axes, tuple[int, ...]], View] = {}
         self._homes: dict[tuple[Fusion, int, Axes], str] = {}  # members that are variables with a destination
         self._invariants: dict[View, View] = {}
+        self._copies: dict[View, View] = {}
+        self._held: set[Root] = set()  # the copies among these that live on for later readers
+        self._room = HELD
         self._patterns: dict[Pattern, View] = {}
 
     def add(self, instruction: Instruction) -> None:
@@ -73,6 +79,24 @@ class Storage:
         if view not in level._invariants:
             level._invariants[view] = make(level, view)
         return level._invariants[view]
+
+    def copied_once(self, view: View, make: Callable[[Storage, View], View]) -> View:
+        """The copy of `view` that `make` writes, the same one for all readers until another instruction writes `view`.
+
+        Copies of some size in all live on for later readers; further ones are made again for each.
+        """
+        made = self._copies.get(view)
+        if made is not None and self.instructions.is_newer(made.root, view.root) and self._holds(made.root):
+            return made
+        self._copies[view] = make(self, view)
+        return self._copies[view]
+
+    def _holds(self, copy: Root) -> bool:
+        """Whether a copy lives on for later readers, from now on if there is room."""
+        if copy not in self._held and self._room >= copy.nbytes:
+            self._held.add(copy)
+            self._room -= copy.nbytes
+        return copy in self._held
 
     # --- from entries to memory ----------------------------------------------------------------------------------
 
