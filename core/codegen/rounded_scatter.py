@@ -28,6 +28,13 @@ def list_bytes(each: ScatterAdd) -> int:
     return -(-(_bounds(each) + each.index.shape[0]) * itemsize(ENTRY) // 64) * 64
 
 
+def is_sparse(each: ScatterAdd) -> bool:
+    """Whether most rows of the result are zeros. The caller writes these, all at once: the processor then need not read
+    the memory before.
+    """
+    return each.out.shape[1] > 2 * each.index.shape[0]
+
+
 def _bounds(each: ScatterAdd) -> int:
     return each.out.shape[1] + 2
 
@@ -91,7 +98,11 @@ def sum_function(name: str, each: ScatterAdd) -> Function:
                 add(I64(whole), inner - whole, whole == 0)
 
         some = f.compare("icmp slt", *ends)
-        f.either(some, all_of, lambda: fill_zeros(f, target, inner, dtype))
+        if is_sparse(each):
+            with f.when(some):
+                all_of()
+        else:
+            f.either(some, all_of, lambda: fill_zeros(f, target, inner, dtype))
     return f
 
 

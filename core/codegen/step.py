@@ -441,6 +441,8 @@ class Step(StepWriter):
         dtypes = each.x.dtype, each.index.dtype, each.out.dtype
         key = ("scatter", each.op, each.x.shape, each.index.shape, each.out.shape, *dtypes, rows)
         if rounds(each):
+            if rounded_scatter.is_sparse(each):
+                self.fill(each.out, literal(0, each.out.dtype))
             name = self.module.function(key, "scatter", lambda name: rounded_scatter.sum_function(name, each))
             self._indexed(name, each, [self._lists(each)])
             return

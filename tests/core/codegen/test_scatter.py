@@ -100,7 +100,7 @@ def test_positions_by_coordinates_are_computed():
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("width", [*WIDTHS, 127, 300])
-@pytest.mark.parametrize("size", [9, 64, 200])
+@pytest.mark.parametrize("size", [9, 64, 200, 1000])
 def test_16_bit_rows_are_added_in_float32_and_their_sums_are_rounded_once(size, width, dtype):
     x, _ = rows(300, width, as_dtype(dtype))
     ids = np.random.default_rng(1).integers(-size, size // 2, 300)
