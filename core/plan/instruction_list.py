@@ -1,7 +1,8 @@
 """The instructions of a block so far, in the order they run, and the fusions among them that still grow.
 
 An op joins the latest fusion that computes one of its operands, else one of the last fusions over as many elements, if
-all its operands are complete when that fusion runs. Otherwise it begins a fusion of its own.
+all its operands are complete when that fusion runs, or that fusion can compute them again. Otherwise it begins a fusion
+of its own.
 """
 
 from __future__ import annotations
@@ -132,9 +133,10 @@ class InstructionList:
                 if not all(self._can_read(fusion, view, own) for view in (found.source, found.index)):
                     return None
             elif operand.fusion is not fusion:
-                if operand.fusion.position >= fusion.position:
+                again = repeats(operand, fusion, own)
+                if operand.fusion.position >= fusion.position and not again:
                     return None
-                if fusion.row is None or repeats(operand, fusion, own):
+                if fusion.row is None or again:
                     continue
                 if not fusion.can_load(fusion.strides(stored(operand), own)):
                     return None

@@ -107,6 +107,8 @@ def repeated_of(
     numbers, arrays = _Walk(entry, held).computing(entry.number)
     if not arrays or entry.number in arrays:
         return None
+    if fusion.position < source.position and not _is_widened(source, numbers):
+        return None
     found = Repeated(entry, numbers, arrays, stored)
     large: dict[object, int] = {}
     for n in arrays:
@@ -166,6 +168,12 @@ class _Walk:
         if self.held(replace(self.member, number=n, dtype=instr.dtype)) is not None:
             return True
         return _is_small(self.member, n) and (instr.kind == "reduce" or instr.op not in CHEAP)
+
+
+def _is_widened(source: Fusion, numbers: Sequence[int]) -> bool:
+    """Whether a value is an array in another dtype. A fusion before `source` can read the array itself."""
+    code = [source.drafts[n].instr for n in numbers]
+    return all(instr.kind == "load" or instr.op == "cast" for instr in code)
 
 
 def _is_small(member: Member, number: int) -> bool:

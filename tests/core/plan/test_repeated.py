@@ -188,3 +188,37 @@ def test_a_value_that_several_ops_compute_is_one_value_of_a_pass():
 
     (made,) = [each for each in kernels if any(i.op == "tanh" for i in each.code)]
     assert [i.kind for i in made.code].count("store") == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_pass_widens_the_parameters_of_a_norm_that_it_computes(dtype):
+    block = optimize(normalised("layer_norm", dtype, shape=(40, 30)))
+
+    (each,) = plan_block(block, CPU_TARGET).body.instructions
+
+    assert isinstance(each, Rows)
+    assert not any(instr.kind == "store" and instr.dtype != dtype for instr in each.kernel.code)
+
+
+@pytest.mark.parametrize("kind", ["product", "tanh", "sum", "scaled"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_an_array_that_is_written_after_a_pass_is_not_widened_in_it(kind, dtype):
+    b = BlockBuilder()
+    x, small, matrix = (b.param(TensorType(shape, dtype)) for shape in ((40, 30), (1, 30), (30, 30)))
+    centred = x - b.emit("reduce_mean", x, axes=(1,), keepdims=True)
+    if kind == "product":
+        later = b.emit("matmul", small, matrix)
+    elif kind == "sum":
+        later = b.emit("reduce_sum", matrix, axes=(0,), keepdims=True)
+    elif kind == "scaled":
+        later = small * b.emit("reduce_sum", small, axes=(0, 1), keepdims=True)
+    else:
+        later = b.emit("tanh", small)
+    wide = [b.emit("cast", each, dtype="float32") for each in (centred, later)]
+    block = optimize(b.build([b.emit("mul", *wide), later]))
+    values = arguments(block)
+
+    found = native_interpreter(block, CPU)(Run(), *values)
+
+    for one, other in zip(found, execute(block, values), strict=True):
+        np.testing.assert_allclose(one.astype("float32"), other.astype("float32"), rtol=2**-6, atol=2**-6)
