@@ -14,8 +14,12 @@ from core.plan.slabs import flat, slabs
 
 __all__ = ["added_rows"]
 
-ROWS = 64
-"""Fewest rows of a result whose 16-bit sums a scatter rounds itself: threads share such a result by its rows."""
+ROWS, COLUMNS = 64, 16
+"""Fewest rows of a result whose 16-bit sums a scatter rounds itself, since threads share such a result by its rows, and
+fewest elements of a row, which must be worth an entry in a list."""
+
+NARROW = 4
+"""Fewest elements of a row that a scatter widens: a pass widens many single numbers together in less time."""
 
 
 def added_rows(low: Lowering, op: Op, entry: Entry, index: Entry, axis: int, check: int) -> Entry:
@@ -24,10 +28,11 @@ def added_rows(low: Lowering, op: Op, entry: Entry, index: Entry, axis: int, che
     check: number of the check of the index.
     """
     out = low.type(op.outputs[0])
-    half, in_place = is_half(out), low.target.scatters_halves
+    half, inner = is_half(out), math.prod(out.shape[axis + 1 :])
+    in_place = low.target.scatters_halves and inner >= NARROW
     x = low.dense(widened_array(low, entry) if half and not in_place else entry)
     at = low.dense(index)
-    rounds = half and in_place and out.shape[axis] >= ROWS
+    rounds = half and in_place and out.shape[axis] >= ROWS and inner >= COLUMNS
     target = low.destination(op.outputs[0]) if rounds or not half else low.allocate(out.shape, "float32")
     given = slabs(x, (*out.shape[:axis], math.prod(at.shape), *out.shape[axis + 1 :]), axis)
     low.add(ScatterAdd(given, flat(at), slabs(target, out.shape, axis), check, location=op.location))
