@@ -16,7 +16,7 @@ from core.plan.target import RowLimits
 
 __all__ = ["Storage"]
 
-HELD = 2**25
+HELD = 2**24
 """Most bytes of the copies of a block that live on for later readers."""
 
 
