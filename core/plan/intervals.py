@@ -25,8 +25,8 @@ TRUTH = (0.0, 1.0)
 """A bool that may be either."""
 
 LARGEST = {"float32": 3.4e38, "float64": 1.7e308, **{dtype: largest(dtype) for dtype in HALVES}}
-VANISHES = {"float32": -110.0, "float64": -750.0, "float16": -18.0, "bfloat16": -110.0}
-"""From here down the exponential is exactly 0."""
+VANISHES = {"float32": -110.0, "float64": -750.0, "float16": -110.0, "bfloat16": -110.0}
+"""From here down the exponential is exactly 0, also of a 16-bit number whose result stays in float32."""
 
 
 def hull(*intervals: Interval) -> Interval:
