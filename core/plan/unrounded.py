@@ -13,7 +13,7 @@ program asks whether two numbers are equal, as the adjoint of a maximum does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,13 +42,26 @@ lie beyond it.
 """
 
 
+Rounded = Mapping[tuple[int, int], Sequence[bool]]
+"""For a kernel, given by the id of its `Rows` and its number there: whether each of its values must be rounded."""
+
+
 def without_rounding(instructions: Sequence[Instruction]) -> tuple[Instruction, ...]:
     """`instructions` of a whole plan, in which results that only arithmetic reads are not rounded to 16 bits."""
+    kernels = list(_row_kernels(instructions))
+    if not any(map(_has_halves, kernels)):
+        return tuple(instructions)
     values = _Values()
-    for rows in _row_kernels(instructions):
+    for rows in kernels:
         poll()
         values.read(rows)
-    return tuple(_rewritten(each, values) for each in instructions) if values.some else tuple(instructions)
+    rounded = values.rounded()
+    return tuple(_rewritten(each, rounded) for each in instructions)
+
+
+def _has_halves(rows: Rows) -> bool:
+    poll()
+    return any(instr.dtype in HALVES for _, kernel, _ in _kernels(rows) for instr in kernel.code)
 
 
 def compares_floats(block: Block) -> bool:
@@ -57,11 +70,15 @@ def compares_floats(block: Block) -> bool:
 
 
 def _compares(block: Block) -> bool:
-    constants = {name for op in block.ops if op.type == "fill_constant" for name in op.outputs}
-    return any(
-        op.type in ("equal", "not_equal") and constants.isdisjoint(op.inputs) and block.types[op.inputs[0]].is_float
-        for op in block.ops
-    )
+    constants: set[str] = set()
+    for op in block.ops:
+        poll()
+        if op.type == "fill_constant":
+            constants.update(op.outputs)
+        compares = op.type in ("equal", "not_equal") and constants.isdisjoint(op.inputs)
+        if compares and block.types[op.inputs[0]].is_float:
+            return True
+    return False
 
 
 class _Values:
@@ -77,7 +94,6 @@ class _Values:
         self._in_memory: dict[Root, int] = {}
         self._rounded: set[int] = set()
         self._of: dict[tuple[int, int], list[int]] = {}  # the rows, and which of their kernels: numbers of its values
-        self.some = False
 
     def read(self, rows: Rows) -> None:
         """Number the values of `rows`, which runs after all that were read before."""
@@ -89,8 +105,6 @@ class _Values:
                 numbers.append(self._number(kernel, instr, args, views))
                 if n not in arithmetic and not (instr.kind == "accumulate" and instr.op == "sum"):
                     self._rounded.update((*args, numbers[n]))
-                elif instr.dtype in HALVES:
-                    self.some = True
             if which >= 0:  # a merge adds up the last value
                 self._rounded.add(numbers[-1])
             self._of[id(rows), which] = numbers
@@ -124,10 +138,10 @@ class _Values:
         first, second = sorted((self._first(one), self._first(other)))
         self._same[second] = first
 
-    def rounded(self, rows: Rows, which: int) -> list[bool]:
-        """Whether each value of a kernel of `rows` must be rounded."""
+    def rounded(self) -> Rounded:
+        """Whether each value of each kernel must be rounded."""
         firsts = {self._first(n) for n in self._rounded}
-        return [self._first(n) in firsts for n in self._of[id(rows), which]]
+        return {kernel: [self._first(n) in firsts for n in numbers] for kernel, numbers in self._of.items()}
 
 
 def _computes(instr: Instr) -> bool:
@@ -168,6 +182,7 @@ def _kernels(rows: Rows) -> Iterator[tuple[int, RowKernel, Sequence[View]]]:
 def _row_kernels(instructions: Iterable[Instruction | StripedProduct]) -> Iterator[Rows]:
     """All row kernels of `instructions`, in the order in which they run."""
     for each in instructions:
+        poll()
         if isinstance(each, Rows):
             yield each
         elif isinstance(each, Gemm) and each.then is not None:
@@ -184,42 +199,52 @@ def _row_kernels(instructions: Iterable[Instruction | StripedProduct]) -> Iterat
             yield from _row_kernels((*each.yes.instructions, *each.no.instructions))
 
 
-def _rewritten(each: Any, values: _Values) -> Any:
+def _rewritten(each: Any, rounded: Rounded) -> Any:
     """An instruction, or a part of one, without the needless roundings; itself if it has none."""
-    if not any(True for _ in _row_kernels((each,))):
-        return each
+    poll()
     if isinstance(each, Rows):
-        return _unrounded(each, values)
+        return _unrounded(each, rounded)
     if isinstance(each, Gemm):
-        return replace(each, then=_rewritten(each.then, values))
+        return each if each.then is None else _with(each, then=_rewritten(each.then, rounded))
     if isinstance(each, Limited):
-        return replace(each, instruction=_rewritten(each.instruction, values))
+        return _with(each, instruction=_rewritten(each.instruction, rounded))
     if isinstance(each, StripedProduct):
-        return replace(each, product=_rewritten(each.product, values))
+        return _with(each, product=_rewritten(each.product, rounded))
     if isinstance(each, Striped):
-        return replace(each, body=tuple(_rewritten(part, values) for part in each.body))
+        return _with(each, body=tuple(_rewritten(part, rounded) for part in each.body))
     if isinstance(each, Loop):
-        return replace(each, body=_body(each.body, values))
-    assert isinstance(each, Branch), each
-    return replace(each, yes=_body(each.yes, values), no=_body(each.no, values))
+        return _with(each, body=_body(each.body, rounded))
+    if isinstance(each, Branch):
+        return _with(each, yes=_body(each.yes, rounded), no=_body(each.no, rounded))
+    return each
 
 
-def _body(body: Instructions, values: _Values) -> Instructions:
-    return Instructions(tuple(_rewritten(each, values) for each in body.instructions))
+def _body(body: Instructions, rounded: Rounded) -> Instructions:
+    return _with(body, instructions=tuple(_rewritten(each, rounded) for each in body.instructions))
 
 
-def _unrounded(rows: Rows, values: _Values) -> Rows:
+def _unrounded(rows: Rows, rounded: Rounded) -> Rows:
     found: dict[int, RowKernel] = {}
     for which, kernel, _ in _kernels(rows):
-        rounded = values.rounded(rows, which)
         code = tuple(
             replace(instr, rounds=False) if instr.kind == "apply" and instr.dtype in HALVES and not must else instr
-            for instr, must in zip(kernel.code, rounded, strict=True)
+            for instr, must in zip(kernel.code, rounded[id(rows), which], strict=True)
         )
-        found[which] = replace(kernel, code=code)
-    found[-1] = with_shared_functions(found[-1])
+        found[which] = _with(kernel, code=code)
     merged = tuple(
-        replace(merge, made=replace(merge.made, kernel=found[which])) if merge.made else merge
+        _with(merge, made=_with(merge.made, kernel=found[which])) if merge.made else merge
         for which, merge in enumerate(rows.kernel.merged)
     )
-    return replace(rows, kernel=replace(found[-1], merged=merged))
+    return _with(rows, kernel=_with(with_shared_functions(found[-1]), merged=merged))
+
+
+def _with(each: Any, **parts: Any) -> Any:
+    """`each` with other parts; itself if they are those that it has, because instructions compare by identity."""
+    same = all(_is_same(getattr(each, name), part) for name, part in parts.items())
+    return each if same else replace(each, **parts)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+    return one is other
