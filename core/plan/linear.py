@@ -150,7 +150,10 @@ def _lower_outer(low: Lowering, op: Op) -> None:
 
 
 def _as_pairs(low: Lowering, op: Op) -> bool:
-    """Whether the target multiplies the 16-bit operands of a product as they are."""
+    """Whether the target multiplies the 16-bit operands of a product as they are.
+
+    A single column of the result becomes a row (`product`), whose operands may have no pairs that follow each other.
+    """
     x, y = (low.type(n) for n in op.inputs)
     if min(x.rank, y.rank) < 2 or (y.rank > 2 and op.attrs["transpose_x"]):
         return False
@@ -158,7 +161,7 @@ def _as_pairs(low: Lowering, op: Op) -> bool:
     columns = y.shape[-2] if op.attrs["transpose_y"] else y.shape[-1]
     if y.rank == 2 and not op.attrs["transpose_x"]:
         rows = math.prod(x.shape[:-1])
-    return low.target.products.pairs(x.dtype, rows, columns, terms)
+    return columns > 1 and low.target.products.pairs(x.dtype, rows, columns, terms)
 
 
 def _in_place(low: Lowering, op: Op) -> bool:
