@@ -1,8 +1,9 @@
 """Bounds of the results of elementwise ops from bounds of their operands.
 
 An interval (low, high) says that a value is a number, not NaN, between the two; either may be infinite. None says
-nothing. Bounds of 16-bit floats are rounded as these are. Those of others leave out rounding, which moves a result by a
-tiny part of itself: callers compare bounds that lie far apart, or results that are exact.
+nothing. Bounds of a 16-bit float contain the rounded result and the one that stays in float32 (`unrounded`). Those of
+others leave out rounding, which moves a result by a tiny part of itself: callers compare bounds that lie far apart, or
+results that are exact.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ TRUTH = (0.0, 1.0)
 
 LARGEST = {"float32": 3.4e38, "float64": 1.7e308, **{dtype: largest(dtype) for dtype in HALVES}}
 VANISHES = {"float32": -110.0, "float64": -750.0, "float16": -110.0, "bfloat16": -110.0}
-"""From here down the exponential is exactly 0, also of a 16-bit number whose result stays in float32."""
+"""From here down the exponential is exactly 0. That of a 16-bit number may stay in float32."""
 
 
 def hull(*intervals: Interval) -> Interval:
@@ -75,11 +76,12 @@ def _exp(x: float, dtype: str) -> float:
 
 
 def _limited(interval: Interval, dtype: str) -> Interval:
-    """The interval in numbers of `dtype`: what is too large for it is infinite."""
+    """The interval in numbers of `dtype`: a bound that is too large for it is infinite."""
     if interval is None:
         return None
     if dtype in HALVES:
-        return _rounded(interval[0], dtype), _rounded(interval[1], dtype)
+        low, high = interval
+        return min(low, _rounded(low, dtype)), max(high, _rounded(high, dtype))
     most = LARGEST.get(dtype, math.inf)
     low, high = (x if abs(x) <= most else math.copysign(math.inf, x) for x in interval)
     return low, high

@@ -46,7 +46,7 @@ class PlannedParts:
 
 def plan_parts(block: Block, target: Target) -> PlannedParts:
     """The parts of `block`, whose composites are expanded: as few and as large regions as there can be."""
-    if compares_floats(block):
+    if not target.rows.rounds and compares_floats(block):
         target = replace(target, rows=replace(target.rows, rounds=True))
     refused = too_large(block)
     bounded = bounded_types(block, {} if target.expects else None) if target.open_sizes else block.types

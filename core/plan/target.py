@@ -37,7 +37,7 @@ class RowLimits:
     unrelated:      most instructions of a pass that takes work on other arrays: equal work then shares its code.
     live:           most values of a pass that are needed later at one place in it; None if that does not matter.
     merges:         whether a pass can add up the rows that it reads (`core.plan.merged_operands`).
-    rounds:         whether every 16-bit result is rounded, also one that only arithmetic reads (`core.plan.unrounded`).
+    rounds:         whether it rounds every 16-bit result, also one that only arithmetic reads (`core.plan.unrounded`).
     """
 
     longest_row: int
@@ -213,8 +213,8 @@ class StripeLimits:
     repeated: bytes from which on an array of an earlier chain is computed again and not stored.
     matrix:   fewest bytes of an array of a chain over a single matrix, and
     shared:   bytes of the arrays of one of its stripes, on which all threads work.
-    block:    columns that a stripe leaves out together where a mask hides them, and
-    halves:   whether they are left out next to 16-bit operands and masks, too.
+    block:    columns that a stripe leaves out together where a mask hides them.
+    halves:   whether a stripe leaves out columns of 16-bit operands and masks, too.
     """
 
     nbytes: int

@@ -214,7 +214,7 @@ def test_16_bit_attention_to_a_band_agrees_with_the_reference_executor(name, dty
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", GIVEN)
-def test_16_bit_attention_under_a_mask_that_is_data_agrees_with_the_reference_executor(name, dtype):
+def test_16_bit_attention_with_a_fed_mask_agrees_with_the_reference_executor(name, dtype):
     make, mask = GIVEN[name]
     block, values = block_of(make, dtype, mask=mask)
 
@@ -228,7 +228,7 @@ def test_16_bit_attention_under_a_mask_that_is_data_agrees_with_the_reference_ex
 @pytest.mark.parametrize("name", ["causal", "small", "fused"])
 @pytest.mark.parametrize("operand", range(4))
 @pytest.mark.parametrize("number", [2e4, -3e4, np.inf, np.nan])
-def test_16_bit_numbers_that_are_not_moderate_give_what_the_reference_executor_gives(name, operand, number, dtype):
+def test_16_bit_attention_on_large_numbers_agrees_with_the_reference_executor(name, operand, number, dtype):
     for place in ((1, 2, -1, 0), (0, 0, 0, 1)):
         block, values = block_of(BANDS[name][0], dtype)
         values[operand][place] = number

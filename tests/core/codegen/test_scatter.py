@@ -129,7 +129,7 @@ def test_16_bit_slices_are_added_up_on_a_middle_axis(dtype):
 
 @pytest.mark.parametrize("width", [3, 16])
 @pytest.mark.parametrize("dtype", HALVES)
-def test_16_bit_sums_keep_numbers_that_are_not_finite_and_lose_the_sign_of_a_zero(dtype, width):
+def test_16_bit_sums_keep_infinities_and_nan_and_lose_the_sign_of_zero(dtype, width):
     x = np.zeros((5, width), as_dtype(dtype))
     x[0], x[3], x[4] = -0.0, 60000, 60000
     x[1:3, :3] = (np.inf, np.inf, 1), (-np.inf, 1, np.nan)

@@ -13,7 +13,7 @@ from core.codegen.backend import CPU
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import optimize
 from core.ir import Block, TensorType
-from core.ir.builder import BlockBuilder
+from core.ir.builder import BlockBuilder, Value
 from core.ir.precision import HALVES
 from core.ir.registry import lookup
 from core.ops.common.types import as_dtype
@@ -33,6 +33,11 @@ def numbers(dtype: str, *shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).uniform(0.1, 2, shape).astype(as_dtype(dtype))
 
 
+def vectors(b: BlockBuilder, dtype: str) -> tuple[list[Value], list[np.ndarray]]:
+    """Three parameters, and numbers for them."""
+    return [b.param(TensorType((SIZE,), dtype)) for _ in range(3)], [numbers(dtype, SIZE, seed=i) for i in range(3)]
+
+
 def native(block: Block, *args: Any) -> list[Any]:
     with np.errstate(all="ignore"):
         return list(native_interpreter(optimize(block), CPU)(Run(), *args))
@@ -44,9 +49,8 @@ def bits(value: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_a_chain_of_arithmetic_is_rounded_once(dtype):
-    x, y, z = (numbers(dtype, SIZE, seed=i) for i in range(3))
     b = BlockBuilder()
-    one, two, three = (b.param(TensorType((SIZE,), dtype)) for _ in range(3))
+    (one, two, three), (x, y, z) = vectors(b, dtype)
     product = b.emit("mul", one, two)
     found = native(b.build([b.emit("div", b.emit("sub", b.emit("add", product, three), two), one)]), x, y, z)
 
@@ -55,10 +59,9 @@ def test_a_chain_of_arithmetic_is_rounded_once(dtype):
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_a_result_that_is_stored_is_rounded_for_all_its_readers(dtype):
-    x, y, z = (numbers(dtype, SIZE, seed=i) for i in range(3))
+def test_all_readers_of_a_stored_result_read_it_rounded(dtype):
     b = BlockBuilder()
-    one, two, three = (b.param(TensorType((SIZE,), dtype)) for _ in range(3))
+    (one, two, three), (x, y, z) = vectors(b, dtype)
     product = b.emit("mul", one, two)
     found = native(b.build([product, b.emit("sub", product, three)]), x, y, z)
 
@@ -84,7 +87,7 @@ def test_a_conversion_of_a_float32_operand_rounds(dtype):
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("op", sorted(ARITHMETIC))
-def test_an_op_on_a_result_that_is_not_rounded_equals_that_of_float32(op, dtype):
+def test_an_op_on_an_unrounded_result_equals_the_float32_op(op, dtype):
     """Its own result is rounded where it is stored: no kernel ends in a function that leaves rounding to others."""
     attrs = {"scale": {"scale": 0.3, "bias": 0.1}}.get(op, {})
     two = op in ("add", "atan2", "div", "hypot", "mul", "sub", "sum")
@@ -138,7 +141,7 @@ EXTREMES = [name for name in CHOOSING if name.startswith(("the maximum", "the mi
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("rows", [5, 700])
 @pytest.mark.parametrize("name", CHOOSING)
-def test_the_gradient_of_a_choice_goes_to_the_rounded_number_that_was_chosen(name, rows, dtype):
+def test_the_gradient_of_a_choice_goes_to_the_chosen_number(name, rows, dtype):
     """The reference executor computes it from numbers that are rounded where a pass must round them."""
     shape = (rows, 37)
     given = [numbers(dtype, *shape, seed=i) for i in range(4)]
@@ -166,7 +169,7 @@ def test_the_gradient_of_a_choice_goes_to_the_rounded_number_that_was_chosen(nam
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("rows", [3, 64, 3000])
 @pytest.mark.parametrize("chain", [("mul",), ("mul", "tanh"), ("tanh", "mul", "square"), ("mul", "add", "exp")])
-def test_a_value_that_several_passes_compute_is_the_same_in_all(chain, rows, dtype):
+def test_all_passes_compute_the_same_value(chain, rows, dtype):
     """The mean, the maximum and the comparison take three passes, each of which can compute the values again."""
     x, y = (numbers(dtype, rows, 40, seed=i) for i in range(2))
     b = BlockBuilder()
@@ -184,7 +187,7 @@ def test_a_value_that_several_passes_compute_is_the_same_in_all(chain, rows, dty
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("rows", [3, 64, 3000])
-def test_a_pass_that_rounds_a_value_for_a_choice_makes_all_passes_round_it(rows, dtype):
+def test_all_passes_round_a_value_if_one_must(rows, dtype):
     """The first pass needs only arithmetic on the squares; the second one computes them again, and compares them."""
     x = numbers(dtype, rows, 40)
     b = BlockBuilder()
@@ -201,7 +204,7 @@ def test_a_pass_that_rounds_a_value_for_a_choice_makes_all_passes_round_it(rows,
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("size", [7, 500, 5000])
-def test_a_result_that_a_later_sweep_of_a_row_reads_is_not_rounded(size, dtype):
+def test_a_later_sweep_of_a_row_reads_unrounded_results(size, dtype):
     x, y = (numbers(dtype, 5, size, seed=i) for i in range(2))
 
     def block(wide: bool) -> Block:
@@ -228,7 +231,7 @@ def test_a_function_and_its_adjoint_share_the_elementary_function(dtype):
     assert sum(instr.op == "tanh" for kernel in kernels for instr in kernel.code) == 1
 
 
-def test_no_op_with_a_bounded_domain_takes_a_result_that_is_not_rounded():
+def test_no_op_with_a_bounded_domain_reads_unrounded_results():
     """acos(1 + 1e-7) is NaN, but 1 + 1e-7 rounds to 1."""
     assert not ARITHMETIC & {"acos", "acosh", "asin", "atanh", "erfinv", "pow"}
     assert all(lookup(op).elementwise for op in ARITHMETIC)
