@@ -52,6 +52,7 @@ class Sketch:
         out = f"t{self.count}" if out is None else out
         names = [out] if isinstance(out, str) else list(out)
         spec = lookup(type)
+        assert len(inputs) <= len(slots), f"{type} has the slots {slots}; give a list for a variadic one"
         if spec.variadic_outputs:
             outputs = {spec.outputs[0]: names}
         else:

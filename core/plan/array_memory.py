@@ -13,6 +13,7 @@ from typing import Any
 from core.ir import Op, StackType, TensorType, Type
 from core.plan.data import Root, Stack, View, bytes_of, contiguous
 from core.plan.data import Sequence as Instructions
+from core.plan.entries import Uniform
 from core.plan.flow import Elements, Flattened, Growing, Pending, Placed, Recording, Source, Span, Vacant
 from core.plan.growing import AddArrays, ArrayOp, Flatten, KeepArray, Kind
 from core.plan.lowering import Lowering
@@ -203,7 +204,7 @@ def copied(low: Lowering, name: str) -> Growing:
     elif isinstance(entry, Placed):
         do(low, "clear", made)
         do(low, "put", made, value=entry.value, index=entry.index)
-        put_sizes(low, made, entry.index, [length for _, _, length in entry.sizes])
+        put_sizes(low, made, entry.index, _sizes_in(low, made, entry))
     elif isinstance(entry, Flattened):
         low.add(Flatten(made, entry.runs, entry.like, entry.order, location=low.location))
     else:
@@ -262,6 +263,15 @@ def put_sizes(low: Lowering, array: Growing, index: View, lengths: Sequence[View
         do(low, "put", sizes, value=length, index=index)
 
 
+def _sizes_in(low: Lowering, array: Growing, placed: Placed) -> list[View]:
+    """The size of an element along each axis that is open in `array`; the element may have a known one there."""
+    own = {axis: length for axis, _, length in placed.sizes}
+    axes = [axis for axis, _, _ in array.sizes]
+    if not own.keys() <= set(axes):
+        raise Unsupported("tensor arrays of different elements")
+    return [own[axis] if axis in own else low.dense(Uniform(placed.value.shape[axis], "int64", ())) for axis in axes]
+
+
 def fitted(low: Lowering, value: View, shape: tuple[int, ...], dtype: str) -> View:
     """`value` in memory for an element of `shape`. Raises Unsupported if it is larger."""
     if value.shape == shape:
@@ -284,7 +294,7 @@ def sum_in_place(low: Lowering, made: Growing, names: Sequence[str]) -> None:
         do(low, "get", None, made, value=before, index=entry.index)
         value = fitted(low, entry.value, made.shape, made.dtype)
         do(low, "put", made, value=low.dense(added(low, before, value)), index=entry.index)
-        put_sizes(low, made, entry.index, [length for _, _, length in entry.sizes])
+        put_sizes(low, made, entry.index, _sizes_in(low, made, entry))
 
 
 def added(low: Lowering, a: View, b: View, op: str = "add") -> Any:

@@ -119,6 +119,21 @@ def test_a_sum_of_two_arrays_has_their_sizes():
     np.testing.assert_allclose(found, ROWS + np.sin(ROWS), rtol=1e-15)
 
 
+@pytest.mark.parametrize("rows", [0, 1])
+def test_an_element_of_known_sizes_is_added_to_an_array_of_sections(rows):
+    """Row 0 is added to a section of one row, or it becomes the fourth element."""
+    s = Sketch()
+    x, w = s.param("x", ROWS), s.param("w", [[0.5, -0.25]])
+    s.feed("counts", [2, 1, 3], "int64")
+    s.op("array_cut", x, "counts", out="array")
+    s.op("array_place", w, s.const([3, 1][rows], dtype="int64"), out="single")
+    s.op("sum", ["array", "single"], out="both")
+    parts = [s.op("array_read", "both", s.const(i, dtype="int64")) for i in (0, 1, 2, 3)[: 4 - rows]]
+    s.total(s.op("square", s.op("concat", parts, axis=0)))
+    compiled(s, "x", "w")
+    check(s)
+
+
 def test_a_loop_that_begins_with_an_empty_array_in_each_trip_has_machine_code():
     s = Sketch()
     x, mask = s.param("x", ROWS), s.feed("mask", [True, False, True, True, False, True], "bool")
