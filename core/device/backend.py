@@ -182,6 +182,6 @@ def key_of(code: DeviceCode, architecture: str, driver: int) -> str:
 
     driver: its version, since some of it is PTX that only certain drivers take.
     """
-    entries = [(each.kernel, each.block, each.cluster) for each in code.launches]
+    entries = [(each.kernel, each.block, each.cluster, each.resident) for each in code.launches]
     compiler = [GENERATOR, PASSES, llvmlite.__version__, llvm.llvm_version_info, linker_version(), driver]
     return hashlib.sha256(repr([*compiler, architecture, entries, code.text]).encode()).hexdigest()

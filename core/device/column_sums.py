@@ -67,9 +67,10 @@ def column_sums(each: Rows, threads: Threads) -> ColumnSums | None:
     rows = math.prod(kernel.outer[axis] for axis in reduced)
     if any(math.prod(each.views[i.operand].shape) != columns for i in columnwise):
         return None
-    parts, most = 1, ADDERS * rows
-    while 2 * parts * columns <= threads.total and 2 * parts <= rows and (parts * parts < most or not columnwise):
-        parts *= 2
+    most = min(threads.total // columns, rows)
+    if columnwise:
+        most = min(most, 1 << ((ADDERS * rows - 1).bit_length() + 1) // 2)  # about the square root
+    parts = -(-rows // -(-rows // max(most, 1)))  # the fewest of which none has more rows than with `most`
     return ColumnSums(kept, reduced, columns, rows, parts, min(threads.warps, -(-parts * columns // WARP)))
 
 

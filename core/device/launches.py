@@ -29,6 +29,7 @@ class Launch:
     cooperative: whether blocks wait for each other, so that all must be resident at once.
     cluster:     the blocks, if they wait for each other as one cluster; else 1.
     numbers:     further arguments of the kernel, int64 each.
+    resident:    blocks for which each processor must have enough registers at the same time.
     """
 
     kernel: str
@@ -38,6 +39,7 @@ class Launch:
     cooperative: bool = False
     numbers: tuple[int, ...] = ()
     cluster: int = 1
+    resident: int = 1
 
     @property
     def entry(self) -> str:

@@ -163,7 +163,7 @@ define ptx_kernel void @{entry}({params}) #{number} {{
   call void @{kernel}({params})
   ret void
 }}
-attributes #{number} = {{ nounwind "nvvm.maxntid"="{block}"{cluster} }}
+attributes #{number} = {{ nounwind "nvvm.maxntid"="{block}"{cluster}{resident} }}
 """
 FOLLOWS = """
   call void @llvm.nvvm.griddepcontrol.wait()
@@ -194,6 +194,7 @@ def ptx_of(code: DeviceCode, architecture: str = "sm_80") -> str:
         ENTRY.format(
             entry=each.entry, kernel=each.kernel, block=each.block, number=FIRST_ATTRIBUTES + i, params=_params(each),
             cluster=f' "nvvm.cluster_dim"="{each.cluster}"' if each.cluster > 1 else "",
+            resident=f' "nvvm.minctasm"="{each.resident}"' if each.resident > 1 else "",
             follows=FOLLOWS if follows_early(architecture) else "",
         )
         for i, each in enumerate(launches)

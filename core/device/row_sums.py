@@ -275,7 +275,7 @@ class Sums:
         first = f.compare("icmp eq", part, I64(0))
         with f.when(f.binary("and", first, f.compare("icmp slt", i, I64(size)))):
             self._put_result(number, i, f.load(own, instr.dtype))
-        team.barrier(f)  # the shared memory is used again
+        team.barrier(f)  # the shared memory is used again, and the result may be read
 
     def _put_result(self, number: int, i: IRValue, total: IRValue) -> None:
         """Write the sum of all rows for element `i`."""

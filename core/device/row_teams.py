@@ -18,6 +18,7 @@ __all__ = [
     "columns_of",
     "early_loads",
     "groups_of",
+    "kept_arrays",
     "most_columns",
     "parts_of",
     "pools",
@@ -162,12 +163,17 @@ def columns_of(each: Rows, width: int) -> int:
 
 def most_columns(each: Rows) -> int:
     """Most elements of a row that a thread may have in registers."""
-    kernel, columns = each.kernel, MOST_COLUMNS
-    along = [i for i in kernel.code if i.full]
-    kept = sum(i.kind == "load" or (i.kind == "accumulate" and kernel.operands[i.operand].inner > 0) for i in along)
+    columns, kept = MOST_COLUMNS, kept_arrays(each)
+    along = [i for i in each.kernel.code if i.full]
     while columns > FEW_COLUMNS and (columns * kept > MOST_KEPT or columns * len(along) > MOST_TEXT):
         columns //= 2
     return columns
+
+
+def kept_arrays(each: Rows) -> int:
+    """Arrays and sums of which a thread that has several elements of a row keeps them all in registers."""
+    sums = lambda i: i.kind == "accumulate" and each.kernel.operands[i.operand].inner > 0
+    return sum(i.kind == "load" or sums(i) for i in each.kernel.code if i.full)
 
 
 def at_once(each: Rows, numbers: Iterable[int], trips: int) -> int:

@@ -8,21 +8,39 @@ from __future__ import annotations
 
 import math
 
+from core.codegen.llvm import itemsize
+from core.codegen.sweeps import EXPENSIVE
 from core.device.fourier import fourier_units
 from core.device.index_orders import NO_ROWS
 from core.device.merging import merge_units
 from core.device.row_sums import finishing_blocks
-from core.device.row_teams import added_up, row_units, sums_room
+from core.device.row_teams import added_up, columns_of, kept_arrays, row_units, sums_room, width_of
 from core.device.scatter import reducing_units
 from core.device.segments import Segment
 from core.device.threads import Threads
 from core.device.transposition import transposition_units
-from core.plan.data import Gather, Kernel, Rows, ScatterAdd
+from core.plan.data import Gather, Instruction, Kernel, RowKernel, Rows, ScatterAdd
 
-__all__ = ["SPREAD", "blocks_of", "blocks_to_add_up"]
+__all__ = ["SPREAD", "blocks_of", "blocks_to_add_up", "resident_blocks"]
 
 SPREAD = 8
 """Blocks for each processor in a launch of which no thread waits for others. All 2,048 threads of a processor."""
+
+LONG, SPREAD_OF_LONG = 24, 5
+"""Instructions of a row kernel from which on all blocks must be resident, because a block that starts when others have
+ended runs alone; and the most blocks of such a kernel for each processor, each thread of which has 48 registers.
+"""
+
+PROCESSOR_REGISTERS, OTHER_REGISTERS = 1 << 16, 24
+"""Registers of a processor, and those of a thread for addresses, loops and the numbers inside of functions, about."""
+
+FRUGAL = frozenset((
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "div", "exp", "expm1", "log", "log1p", "logsigmoid",
+    "rsqrt", "sigmoid", "sinh", "softplus", "sqrt", "tanh",
+))  # fmt: skip
+"""Those of the expensive ops that take no more than OTHER_REGISTERS in float32. Kernels with others, or with float64
+numbers, have as many registers as the assembler gives them.
+"""
 
 MOST_SUMS = 1 << 22
 """Bytes that the sums of all teams of a row kernel may take for the sake of more teams."""
@@ -46,11 +64,44 @@ def blocks_of(each: Segment, launch: Threads) -> int:
     elif isinstance(one, Kernel) and one.kind == "merge_rows":
         units = merge_units(one)
     elif isinstance(one, Rows):
+        spread = _long_spread(one, launch) if _is_long(one) else SPREAD
         most = max(MOST_SUMS, sums_room(one, launch.on(each.blocks)))
         while spread > 1 and sums_room(one, launch.on(each.blocks * spread)) > most:
             spread //= 2
         units = row_units(one, launch.on(each.blocks * spread))
     return max(each.blocks, min(each.blocks * spread, -(-units // launch.block)))
+
+
+def resident_blocks(each: Segment, blocks: int) -> int:
+    """The blocks of a segment's launch that each processor must run at once; 1 leaves that to the assembler.
+
+    blocks: of the launch.
+    """
+    return -(-blocks // each.blocks) if each.kind == "wide" and _is_long(each.instructions[0]) else 1
+
+
+def _is_long(one: Instruction) -> bool:
+    if not isinstance(one, Rows) or len(one.kernel.code) < LONG:
+        return False
+    return not any(i.dtype == "float64" or i.op in EXPENSIVE - FRUGAL for i in one.kernel.code)
+
+
+def _long_spread(each: Rows, launch: Threads) -> int:
+    """The blocks of a long row kernel that a processor has registers for."""
+    kept = columns_of(each, width_of(each, launch)) * kept_arrays(each)
+    registers = -(-(OTHER_REGISTERS + kept + _live_registers(each.kernel)) // 8) * 8
+    return max(1, min(SPREAD_OF_LONG, PROCESSOR_REGISTERS // (registers * launch.block)))
+
+
+def _live_registers(kernel: RowKernel) -> int:
+    """The most registers of values that are needed later, at one place."""
+    last = {arg: n for n, each in enumerate(kernel.code) for arg in each.args if kernel.code[arg].kind != "constant"}
+    size = lambda n: 1 + (itemsize(kernel.code[n].dtype) == 8)
+    most = now = 0
+    for n, each in enumerate(kernel.code):
+        now += (size(n) if n in last else 0) - sum(size(arg) for arg in set(each.args) if last.get(arg) == n)
+        most = max(most, now)
+    return most
 
 
 def blocks_to_add_up(each: Rows, first: Threads) -> int:

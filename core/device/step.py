@@ -7,6 +7,7 @@ control words, the table of stacks (see `core.codegen.step`), and the numbers of
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,7 +34,7 @@ from core.device.rules import RULES, Rules
 from core.device.scatter import scatter_kernel, scatter_scratch, scatter_views
 from core.device.segments import Segment, segments_of, separated
 from core.device.sharing import share_kernel
-from core.device.spread import blocks_of, blocks_to_add_up
+from core.device.spread import blocks_of, blocks_to_add_up, resident_blocks
 from core.device.stripes import write_striped
 from core.device.systems import SYSTEMS, system_kernel
 from core.device.threads import Threads
@@ -77,7 +78,7 @@ ANYWHERE = ("any", 0, 0)
 def write_device_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES) -> DeviceCode:
     """The step of a plan as launches of at most `blocks` blocks, of `block` threads each."""
     plan = replace(plan, body=with_orders(plan.body))
-    return _written(plan, segments_of(plan, blocks, rules), block, rules)[0]
+    return _written(plan, segments_of(plan, blocks, rules), block, rules, joins=True)[0]
 
 
 def write_timed_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES) -> tuple[DeviceCode, Timed]:
@@ -89,17 +90,30 @@ def write_timed_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES) 
     return _written(plan, separated(plan, segments_of(plan, blocks, rules)), block, rules)
 
 
-def _written(plan: Plan, segments: Iterable[Segment], block: int, rules: Rules) -> tuple[DeviceCode, Timed]:
+def _written(
+    plan: Plan, segments: Iterable[Segment], block: int, rules: Rules, joins: bool = False
+) -> tuple[DeviceCode, Timed]:
+    """joins: whether a segment of one block may run in the launch of the one before it, if that ends on one block."""
     work: list[Launch | Multiplication] = []
     parts: list[tuple[Instruction, ...]] = []
     with generating_for(GPU):
         step = DeviceStep(plan, block, rules)
-        for i, each in enumerate(segments):
-            for made, instructions in step.segment(i, each):
+        left = deque(enumerate(segments))
+        while left:
+            i, each = left.popleft()
+            behind: tuple[Instruction, ...] = ()
+            if joins and left and _is_short(left[0][1]) and step.ends_on_one_block(each):
+                behind = left.popleft()[1].instructions
+            for made, instructions in step.segment(i, each, behind):
                 work.append(made)
                 parts.append(instructions)
         text = step.module.text()
     return DeviceCode(text, tuple(work), step.arena.size + step.module.scratch), tuple(parts)
+
+
+def _is_short(each: Segment) -> bool:
+    """Whether a segment runs on one block, without loops and branches."""
+    return each.blocks == 1 and not any(isinstance(one, Loop | Branch) for one in each.instructions)
 
 
 @dataclass(slots=True)
@@ -124,11 +138,16 @@ class DeviceStep(Step):
         self._placed: dict[Root, set[tuple[str, int, int]]] = {}
         self._needs: dict[str, tuple[int, bool]] = {}
 
-    def segment(self, number: int, each: Segment) -> list[tuple[Launch | Multiplication, tuple[Instruction, ...]]]:
-        """Write launches, or make calls of the library instead, each with the instructions that it computes."""
+    def segment(
+        self, number: int, each: Segment, behind: tuple[Instruction, ...] = ()
+    ) -> list[tuple[Launch | Multiplication, tuple[Instruction, ...]]]:
+        """Write launches, or make calls of the library instead, each with the instructions that it computes.
+
+        behind: runs in the last launch, if that `ends_on_one_block`.
+        """
         product, *after = each.instructions or (None,)
         if each.kind != "product" or not self.rules.library or not isinstance(product, Gemm):
-            return self._launches(number, each)
+            return self._launches(number, each, behind)
         whole = self._library_call(product, biased(product, after[0])) if after else None
         if whole is not None:
             return [(whole, each.instructions)]
@@ -138,23 +157,39 @@ class DeviceStep(Step):
         rest = replace(each, kind="wide", instructions=tuple(after))
         return [(alone, (product,)), *(self._launches(number, rest) if after else ())]
 
-    def _launches(self, number: int, each: Segment) -> list[tuple[Launch | Multiplication, tuple[Instruction, ...]]]:
-        """Write one launch, or two: the second one adds up what the teams of a row kernel have."""
-        name, (one, *more) = f"step{number}", each.instructions or (None,)
+    def ends_on_one_block(self, each: Segment) -> bool:
+        """Whether the last launch of a segment, on one block, adds up what the teams of a row kernel have."""
+        sums = self._sums_of(each)
+        return sums is not None and sums[2] == 1
+
+    def _sums_of(self, each: Segment) -> tuple[Rows, Threads, int] | None:
+        """A row kernel whose sums have a launch of their own, the threads before that, and its blocks; else None."""
+        one, *more = each.instructions or (None,)
         blocks = blocks_of(each, self.launch)
         first = self.launch.on(blocks)
-        alone = each.kind == "wide" and not more and blocks > 1
-        if alone and isinstance(one, Rows) and sums_room(one, first):
-            rows = one
-            last = min(blocks, blocks_to_add_up(rows, first))
-            launches = [
-                self._launch(name, blocks, lambda: self.rows(rows, apart=True)),
-                self._launch(f"{name}_sums", last, lambda: self._add_up(rows, first)),
-            ]
-        else:
+        if each.kind != "wide" or more or blocks == 1 or not isinstance(one, Rows) or not sums_room(one, first):
+            return None
+        return one, first, min(blocks, blocks_to_add_up(one, first))
+
+    def _launches(
+        self, number: int, each: Segment, behind: tuple[Instruction, ...] = ()
+    ) -> list[tuple[Launch | Multiplication, tuple[Instruction, ...]]]:
+        """Write one launch, or two: the second one adds up what the teams of a row kernel have."""
+        name, sums = f"step{number}", self._sums_of(each)
+        if sums is None:
             loops = any(isinstance(one, Loop | Branch) for one in each.instructions)
-            launches = [self._launch(name, blocks, lambda: self.instructions(Sequence(each.instructions)), loops)]
-        return [(launch, each.instructions) for launch in launches]
+            blocks = blocks_of(each, self.launch)
+            whole = self._launch(name, blocks, lambda: self.instructions(Sequence(each.instructions)), loops)
+            return [(replace(whole, resident=resident_blocks(each, blocks)), each.instructions)]
+        rows, first, last = sums
+
+        def add_up() -> None:
+            self._add_up(rows, first)  # at its end all threads of the block meet
+            self.instructions(Sequence(behind))
+
+        apart = self._launch(name, first.blocks, lambda: self.rows(rows, apart=True))
+        apart = replace(apart, resident=resident_blocks(each, first.blocks))
+        return [(apart, each.instructions), (self._launch(f"{name}_sums", last, add_up), (*each.instructions, *behind))]
 
     def _launch(self, name: str, blocks: int, write: Callable[[], None], loops: bool = False) -> Launch:
         """Write one launch. Its function is `name`, unless an earlier one is the same."""

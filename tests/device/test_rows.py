@@ -25,7 +25,7 @@ from core.device.row_teams import (
 )
 from core.device.rows import row_kernel
 from core.device.rules import Rules
-from core.device.step import write_device_step
+from core.device.step import write_device_step, write_timed_step
 from core.device.threads import Threads
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
@@ -263,6 +263,27 @@ def test_a_launch_that_adds_up_has_a_thread_for_each_few_teams(size, teams):
     assert blocks * threads.block <= max(size * teams, 2 * size, threads.block)
 
 
+@pytest.mark.parametrize("blocks", [1, 6, 132, 660, 1056])
+@pytest.mark.parametrize(("rows", "width"), [(6, 51_200), (1250, 800), (20_000, 33), (90, 70_000)])
+def test_as_few_threads_share_a_column_as_end_no_later_than_all_threads_would(rows, width, blocks):
+    threads = Threads(blocks, 256)
+    for block, is_total in ((mean_of_sines(rows, width), True), (columns((rows, width), (0,), "float32"), False)):
+        found = column_sums(row_kernels(block)[0], threads)
+        assert found is not None
+        most = max(1, min(found.rows, threads.total // found.columns))
+        trips = -(-found.rows // found.parts)
+
+        assert 1 <= found.parts <= most
+        assert trips == -(-found.rows // most) or not is_total
+        assert found.parts == 1 or -(-found.rows // (found.parts - 1)) > trips
+
+
+def mean_of_sines(rows: int, width: int) -> Block:
+    b = BlockBuilder()
+    sines = b.emit("sin", b.param(TensorType((rows, width), "float32")))
+    return optimize(b.build([b.emit("mean", sines), sines]))
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("blocks", [1, 3, 40])
 @pytest.mark.parametrize("rows", [2, 3, 4, 5, 31, 90])
@@ -287,6 +308,27 @@ def test_each_sum_has_blocks_of_its_own_in_the_launch_that_adds_up(rows, width):
     ((_, teams), (_, others)) = added_up(each, Threads(first.grid, 256)).items()
     assert teams == others
     assert last.grid == 2 * finishing_blocks(width, teams, Threads(first.grid, 256))
+
+
+def test_work_of_one_block_runs_in_the_launch_that_adds_up():
+    """A sum for each column, on one block, and numbers that all its threads compute from them."""
+    rows, width, rules = 200, 7, Rules(launch=1e-6, block_bandwidth=1e9, block_flops=1e9)
+    b = BlockBuilder()
+    x, y = (b.param(TensorType((n, width), "float64")) for n in (rows, 9))
+    sums = b.emit("reduce_sum", b.emit("sin", x), axes=(0,))
+    block = optimize(b.build([sums, b.emit("add", y, sums)]))
+    (plan,) = plan_parts(block, DEVICE_TARGET).regions
+    code, (apart, _) = write_device_step(plan, 8, 64, rules), write_timed_step(plan, 8, 64, rules)
+    assert [each.grid > 1 for each in code.launches] == [True, False]
+    assert len(apart.launches) == 3
+
+    rng = np.random.default_rng(3)
+    x, y = rng.standard_normal((rows, width)), rng.standard_normal((9, width))
+    for seed in range(4):
+        backend = EmulatedBackend(8, 64, seed=seed, watches=True, rules=rules)
+        found = native_interpreter(block, backend)(Run(), x, y)
+        np.testing.assert_allclose(found[0], np.sin(x).sum(0), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(found[1], y + np.sin(x).sum(0), rtol=1e-12, atol=1e-12)
 
 
 def test_one_block_has_sums_in_one_stage():

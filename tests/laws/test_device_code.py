@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from bench.workload import OPTIMIZERS
+from bench.peers.backpass import planned
 from bench.workloads import WORKLOADS
-from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training, optimize
+from core.compiler.compile import GradientQuery, compile_gradient, optimize
 from core.device.gpu import DEVICE_TARGET
 from core.device.launches import DeviceCode
 from core.device.ptx import has_linker, machine_code_of
 from core.device.rules import RULES, Rules, rules_of
+from core.device.spread import FRUGAL
 from core.device.step import write_device_step
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
@@ -107,16 +108,33 @@ def steps() -> Iterator[object]:
 
 @pytest.mark.parametrize(("name", "architecture"), list(steps()))
 def test_a_step_of_the_bench_becomes_machine_code_that_spills_nothing(name, architecture):
-    workload = WORKLOADS[name]()
-    executable = compile_training(
-        read(workload.program),
-        GradientQuery(loss="loss"),
-        Optimizer(workload.optimizer, dict(OPTIMIZERS[workload.optimizer])),
-        gives_gradients=False,
-        shapes={name: value.shape for name, value in workload.feeds.items()},
-    )
-    for label, code in codes_of(executable.interpreter.block, name, rules_of(architecture)):
+    block = planned(WORKLOADS[name]()).interpreter.block
+    for label, code in codes_of(block, name, rules_of(architecture)):
         assert not check(code, architecture), label
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("values", [1, 16, 24, 31])
+@pytest.mark.parametrize("name", sorted(FRUGAL - {"div"}))
+def test_all_blocks_of_a_long_row_kernel_are_resident_without_spills(name, values):
+    """Else some of them run alone, when the others have ended. values: that a thread needs to the end."""
+    b = BlockBuilder()
+    x = b.param(TensorType((1_000_000,), "float32"))
+    made = [b.emit(name, x)]
+    for i in range(35):
+        made.append(b.emit("mul", b.emit(name if i % 5 == 0 else "abs", made[-1]), x))
+    total = made[-1]
+    for each in reversed(made[-values:]):
+        total = b.emit("div", b.emit("sub", total, each), each)
+    ((_, code),) = codes_of(optimize(b.build([total])), name)
+
+    assert not check(code, "sm_90")
+    long = [each for each in code.launches if each.resident > 1]
+    assert long
+    for each in long:
+        alone = replace(code, work=(each,))
+        registers = -(-machine_code_of(alone, "sm_90").registers // 8) * 8
+        assert 132 < each.grid <= 65536 // (registers * each.block) * 132
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
