@@ -235,6 +235,7 @@ LARGE: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(("name", "inputs", "attrs"), [case[1:] for case in LARGE], ids=[case[0] for case in LARGE])
 @pytest.mark.parametrize("run", [interpreted, compiled])

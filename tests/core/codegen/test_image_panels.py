@@ -79,6 +79,7 @@ def check_product(columns: ImageColumns, dtype: str, m: int, channels: int) -> N
     np.testing.assert_array_equal(c, a.astype("float64") @ b)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", COLUMNS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("m", "channels"), [(64, 3), (130, 4), (70, 301)])
@@ -86,6 +87,7 @@ def test_a_product_with_windows_of_images_equals_numpys(name, dtype, m, channels
     check_product(COLUMNS[name], dtype, m, channels)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", COLUMNS)
 @pytest.mark.parametrize(("m", "channels"), [(64, 4), (33, 30), (70, 1302)])
 def test_a_product_with_windows_in_pairs_equals_numpys(name, m, channels, multiplies_pairs):

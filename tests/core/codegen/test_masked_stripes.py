@@ -201,6 +201,7 @@ def test_numbers_that_are_not_moderate_give_what_the_reference_executor_gives(na
         agree(block, values, BACKENDS["repeats"])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", ["causal", "infinite", "small", "sliding", "triangle", "fused", "dropped"])
 def test_16_bit_attention_to_a_band_agrees_with_the_reference_executor(name, dtype):

@@ -125,6 +125,7 @@ def test_short_rows_of_integers_equal_the_reference_executor(size, dtype, blocks
     assert blocks
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("make", [masked_logsumexp, softmax_gradient])
 @pytest.mark.parametrize("dtype", ["float32", "float64", *HALVES])
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 10, 12])

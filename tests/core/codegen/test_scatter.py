@@ -98,6 +98,7 @@ def test_positions_by_coordinates_are_computed():
         compiled("positions_nd", index + 2, x)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("width", [*WIDTHS, 127, 300])
 @pytest.mark.parametrize("size", [9, 64, 200, 1000])

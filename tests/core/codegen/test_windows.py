@@ -421,6 +421,7 @@ def poisoned(nbytes: int) -> tuple[np.ndarray, np.ndarray]:
 MEMORY = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 
 
+@pytest.mark.sampled(2)
 @MEMORY
 def test_kernels_write_only_their_arrays_and_read_no_uninitialized_element(form, dtype):
     for block in blocks_for_memory([dtype]):

@@ -203,6 +203,7 @@ def all_are_large(monkeypatch):
 MADE_OF_PRODUCTS = ("matmul", "einsum", "addmm", "bmm", "scaled_dot_product_attention", "bilinear_tensor_product")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "i"), [case for case in CASES if case[0] in MADE_OF_PRODUCTS])
 def test_epilogues_of_small_products_equal_the_reference_executor(name, i, all_are_large, threads):
     example = examples_of(OPS[name])[i]

@@ -111,6 +111,7 @@ def compiled(write: Callable[[Sketch], None], trips: int, yes: bool, order: int)
     return compile_gradient(document, query, fetch=["loss", "h"]), s
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("order", [1, 2])
 @pytest.mark.parametrize("trips", [0, 1, 4])
 @pytest.mark.parametrize("yes", [False, True])

@@ -43,6 +43,7 @@ def recurrence(trips: int, how: str) -> Sketch:
     return s
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("trips", TRIPS)
 @pytest.mark.parametrize("how", ["stack", "concat", "split"])
 def test_the_states_of_a_loop_become_a_tensor(trips, how):

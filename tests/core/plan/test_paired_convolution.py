@@ -97,6 +97,7 @@ def paired(block: Block) -> bool:
     return any(isinstance(each.spec, Correlation) and bool(each.spec.given) for each in kernels)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_a_convolution_in_pairs_has_the_numbers_of_the_reference_executor(name, multiplies_pairs):
     forms = {}
