@@ -26,8 +26,8 @@ __all__ = ["SPREAD", "blocks_of", "blocks_to_add_up", "resident_blocks"]
 SPREAD = 8
 """Blocks for each processor in a launch of which no thread waits for others. All 2,048 threads of a processor."""
 
-LONG, SPREAD_OF_LONG = 24, 5
-"""Instructions of a row kernel from which on all blocks must be resident, because a block that starts when others have
+MANY_INSTRUCTIONS, MOST_RESIDENT = 24, 5
+"""Instructions of a row kernel from which on all its blocks are resident, because a block that starts when others have
 ended runs alone; and the most blocks of such a kernel for each processor, each thread of which has 48 registers.
 """
 
@@ -64,7 +64,7 @@ def blocks_of(each: Segment, launch: Threads) -> int:
     elif isinstance(one, Kernel) and one.kind == "merge_rows":
         units = merge_units(one)
     elif isinstance(one, Rows):
-        spread = _long_spread(one, launch) if _is_long(one) else SPREAD
+        spread = _residents(one, launch) if _is_resident(one) else SPREAD
         most = max(MOST_SUMS, sums_room(one, launch.on(each.blocks)))
         while spread > 1 and sums_room(one, launch.on(each.blocks * spread)) > most:
             spread //= 2
@@ -77,20 +77,21 @@ def resident_blocks(each: Segment, blocks: int) -> int:
 
     blocks: of the launch.
     """
-    return -(-blocks // each.blocks) if each.kind == "wide" and _is_long(each.instructions[0]) else 1
+    return -(-blocks // each.blocks) if each.kind == "wide" and _is_resident(each.instructions[0]) else 1
 
 
-def _is_long(one: Instruction) -> bool:
-    if not isinstance(one, Rows) or len(one.kernel.code) < LONG:
+def _is_resident(one: Instruction) -> bool:
+    """Whether all blocks must be resident."""
+    if not isinstance(one, Rows) or len(one.kernel.code) < MANY_INSTRUCTIONS:
         return False
     return not any(i.dtype == "float64" or i.op in EXPENSIVE - FRUGAL for i in one.kernel.code)
 
 
-def _long_spread(each: Rows, launch: Threads) -> int:
-    """The blocks of a long row kernel that a processor has registers for."""
+def _residents(each: Rows, launch: Threads) -> int:
+    """The blocks of a row kernel that a processor has registers for."""
     kept = columns_of(each, width_of(each, launch)) * kept_arrays(each)
     registers = -(-(OTHER_REGISTERS + kept + _live_registers(each.kernel)) // 8) * 8
-    return max(1, min(SPREAD_OF_LONG, PROCESSOR_REGISTERS // (registers * launch.block)))
+    return max(1, min(MOST_RESIDENT, PROCESSOR_REGISTERS // (registers * launch.block)))
 
 
 def _live_registers(kernel: RowKernel) -> int:
