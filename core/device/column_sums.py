@@ -67,10 +67,9 @@ def column_sums(each: Rows, threads: Threads) -> ColumnSums | None:
     rows = math.prod(kernel.outer[axis] for axis in reduced)
     if any(math.prod(each.views[i.operand].shape) != columns for i in columnwise):
         return None
-    most = min(threads.total // columns, rows)
+    parts = max(1, min(threads.total // columns, rows))
     if columnwise:
-        most = min(most, 1 << ((ADDERS * rows - 1).bit_length() + 1) // 2)  # about the square root
-    parts = -(-rows // -(-rows // max(most, 1)))  # the fewest of which none has more rows than with `most`
+        parts = min(parts, 1 << ((ADDERS * rows - 1).bit_length() + 1) // 2)  # about the square root
     return ColumnSums(kept, reduced, columns, rows, parts, min(threads.warps, -(-parts * columns // WARP)))
 
 

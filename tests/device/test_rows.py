@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.compiler.compile import optimize
-from core.device.column_sums import column_sums
+from core.device.column_sums import ADDERS, column_sums
 from core.device.gpu import DEVICE_TARGET
 from core.device.row_sums import finishing_blocks
 from core.device.row_teams import (
@@ -265,17 +265,17 @@ def test_a_launch_that_adds_up_has_a_thread_for_each_few_teams(size, teams):
 
 @pytest.mark.parametrize("blocks", [1, 6, 132, 660, 1056])
 @pytest.mark.parametrize(("rows", "width"), [(6, 51_200), (1250, 800), (20_000, 33), (90, 70_000)])
-def test_as_few_threads_share_a_column_as_end_no_later_than_all_threads_would(rows, width, blocks):
+def test_as_many_threads_share_a_column_as_there_are(rows, width, blocks):
     threads = Threads(blocks, 256)
     for block, is_total in ((mean_of_sines(rows, width), True), (columns((rows, width), (0,), "float32"), False)):
         found = column_sums(row_kernels(block)[0], threads)
         assert found is not None
-        most = max(1, min(found.rows, threads.total // found.columns))
-        trips = -(-found.rows // found.parts)
-
-        assert 1 <= found.parts <= most
-        assert trips == -(-found.rows // most) or not is_total
-        assert found.parts == 1 or -(-found.rows // (found.parts - 1)) > trips
+        assert found.parts == 1 or found.parts * found.columns <= threads.total
+        assert found.parts <= found.rows
+        if is_total:
+            assert found.parts == found.rows or (found.parts + 1) * found.columns > threads.total
+        else:  # as many sums are added up as each thread has rows, or some more
+            assert found.parts**2 <= 4 * ADDERS * found.rows
 
 
 def mean_of_sines(rows: int, width: int) -> Block:
