@@ -12,7 +12,7 @@ __all__ = ["SharedArena"]
 
 
 class SharedArena:
-    """One arena, as large as the largest that was ever asked for, and the stream of all runs.
+    """One arena, as large as the largest that was ever asked for, and the streams of all runs.
 
     lock: whoever gives work to the stream holds it, which also keeps the launches of a run together.
     """
@@ -24,7 +24,12 @@ class SharedArena:
 
     @cached_property
     def stream(self) -> Stream:
-        """The stream of all work that uses the arena."""
+        """The stream of all work that uses the arena, but for that of `beside`."""
+        return self._driver.stream()
+
+    @cached_property
+    def beside(self) -> Stream:
+        """The stream of launches that run beside others of their run; `stream` waits for it within each run."""
         return self._driver.stream()
 
     @property

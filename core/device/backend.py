@@ -64,7 +64,8 @@ class DeviceBackend:
         tf32: bool = False,
     ) -> None:
         self.driver, self.disk = driver, disk
-        own = replace(rules_of(driver.properties.architecture), tf32=tf32)
+        found = driver.properties
+        own = replace(rules_of(found.architecture), shared_bytes=found.shared_bytes, tf32=tf32)
         self.rules = rules or replace(own, library=driver.multiplies)
         self.arena = SharedArena(driver)
         self._row_writers: dict[int, Callable[[int, int, int, int], None]] = {}

@@ -5,7 +5,7 @@ ones with a smaller number. Then the order does not depend on that of the thread
 others in their bucket; if all are equal, each is compared with each.
 
 All threads of the launch wait for each other between the steps. Integers are added atomically, so that their sums do
-not depend on the order of threads either.
+not depend on the order of threads either. One block keeps the keys in its shared memory, if they fit (`is_local`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from core.codegen.llvm import I64, Function, IRValue, literal
 from core.device.ranks import Ranks
 from core.device.threads import WARP, Threads, in_bundles
 
-__all__ = ["Buckets", "PrefixSums", "buckets_room", "padded_sums", "shift_of", "write_sort"]
+__all__ = ["Buckets", "PrefixSums", "Put", "buckets_room", "is_local", "padded_sums", "shift_of", "write_sort"]
 
 WORD = "int32"
 
@@ -27,12 +27,25 @@ TOGETHER = VECTOR * WARP
 """Words that a warp adds up at once."""
 
 LANES = 2
-"""Threads that compare a key with those of its bucket, if there are not more threads than keys. A thread that has
-several keys waits for memory for each of them, so more threads for each key help only where buckets have many keys.
+"""Threads of several blocks that compare a key with those of its bucket, if there are not more threads than keys. A
+thread that has several keys waits for memory for each of them, so more threads for each key help only where buckets
+have many keys. On one block, whose memory is near, a key has one thread.
 """
 
 AT_ONCE = 4
 """Keys of a bucket that a thread loads together."""
+
+
+Put = Callable[[IRValue, IRValue, IRValue, IRValue | None], None]
+"""``(number, key, place, earlier)``: writes what a key leaves in the sorted order.
+
+earlier: how many equal keys are before it, int32, if the caller wants that; else None.
+"""
+
+
+def is_local(nbytes: int, threads: Threads, shared_bytes: int) -> bool:
+    """Whether a sort that needs so many bytes has them in shared memory, of which a block may have `shared_bytes`."""
+    return threads.blocks == 1 and nbytes <= shared_bytes
 
 
 def padded_sums(count: int) -> int:
@@ -56,7 +69,7 @@ def _buckets(count: int, size: int) -> int:
 
 def buckets_room(count: int, size: int, threads: Threads) -> int:
     """Words of scratch memory."""
-    return padded_sums(_buckets(count, size) + 1) + padded_sums(threads.warps) + 2 * count
+    return padded_sums(_buckets(count, size) + 1) + padded_sums(threads.warps) + padded_sums(count + 1) + count
 
 
 class PrefixSums:
@@ -144,6 +157,8 @@ class Buckets:
 
     keys: int32. scratch: `buckets_room` words, where vectors can be read from. starts: an array for the place of the
     first key of each bucket, and for the number of keys; by default a part of scratch.
+    arrivals: `padded_sums(count + 1)` words, which `put` of `sort` may use for something else. sums: room for
+    `PrefixSums`, behind `sort` too.
     """
 
     def __init__(
@@ -159,11 +174,11 @@ class Buckets:
         self.f, self.threads, self.keys, self.count = f, threads, keys, count
         self.shift, self.buckets = shift_of(count, size), _buckets(count, size)
         self.starts, room = starts or scratch, padded_sums(self.buckets + 1)
-        sums = f.at(scratch, I64(room), WORD)
-        self.arrivals = f.at(sums, I64(padded_sums(threads.warps)), WORD)
-        self.members = f.at(self.arrivals, I64(count), WORD)
+        self.sums = f.at(scratch, I64(room), WORD)
+        self.arrivals = f.at(self.sums, I64(padded_sums(threads.warps)), WORD)
+        self.members = f.at(self.arrivals, I64(padded_sums(count + 1)), WORD)
         self._room = room
-        self._sums = PrefixSums(f, threads, self.starts, self.buckets + 1, sums)
+        self._sums = PrefixSums(f, threads, self.starts, self.buckets + 1, self.sums)
 
     def clear(self) -> None:
         """The step before the keys are known. The caller waits behind it."""
@@ -171,17 +186,16 @@ class Buckets:
         with f.loop(self.threads.number(f), I64(self._room), self.threads.total) as i:
             f.store(literal(0, WORD), f.at(self.starts, i, WORD))
 
-    def sort(self, put: Callable[[IRValue, IRValue, IRValue], None]) -> None:
-        """The steps that follow. put: writes what a key (its number, the key, its place) leaves in the sorted order.
+    def arrive(self, i: IRValue, key: IRValue) -> None:
+        """Count key `i` in its bucket. The caller has written all of them, and waits, before `sort`."""
+        f = self.f
+        counter = f.at(self.starts, self.bucket(f.convert(key, "int64")), WORD)
+        arrival = f.op(f'atomicrmw add {counter}, i32 1 syncscope("device") monotonic', WORD)
+        f.store(arrival, f.at(self.arrivals, i, WORD))
 
-        The caller waits behind it.
-        """
+    def sort(self, put: Put, equal: bool = False) -> None:
+        """The steps that follow. The caller waits behind it. equal: whether `put` has the number of equal keys."""
         f, threads = self.f, self.threads
-        with f.loop(threads.number(f), I64(self.count), threads.total) as i:
-            counter = f.at(self.starts, self.bucket(self._key(i)), WORD)
-            arrival = f.op(f'atomicrmw add {counter}, i32 1 syncscope("device") monotonic', WORD)
-            f.store(arrival, f.at(self.arrivals, i, WORD))
-        threads.barrier(f)
         self._sums.write()
         threads.barrier(f)
         with f.loop(threads.number(f), I64(self.count), threads.total) as i:
@@ -189,28 +203,36 @@ class Buckets:
             place = f.binary("add", self.start(self.bucket(self._key(i))), arrival)
             f.store(f.convert(i, WORD), f.at(self.members, place, WORD))
         threads.barrier(f)
-        ranks = Ranks(f, threads, self.count, LANES)
+        ranks = Ranks(f, threads, self.count, LANES if threads.blocks > 1 else 1)
         with ranks.each() as (i, leads):
             key = self._key(i)
             bucket = self.bucket(key)
             first, end = self.start(bucket), self.start(f.binary("add", bucket, I64(1)))
-            earlier = f.slot(WORD)
+            earlier, same = f.slot(WORD), f.slot(WORD)
             f.write(literal(0, WORD), earlier)
+            f.write(literal(0, WORD), same)
 
-            def compare(places: list[IRValue], i: IRValue = i, key: IRValue = key, earlier: IRValue = earlier) -> None:
+            def compare(
+                places: list[IRValue], i: IRValue = i, key: IRValue = key, earlier: IRValue = earlier,
+                same: IRValue = same,
+            ) -> None:  # fmt: skip
                 others = [f.convert(f.load(f.at(self.members, at, WORD), WORD), "int64") for at in places]
                 keys = [self._key(other) for other in others] if self.shift else [key] * len(others)
                 for other, its in zip(others, keys, strict=True):
                     before = f.compare("icmp slt", other, i)
                     if self.shift:
-                        equal = f.binary("and", f.compare("icmp eq", its, key), before)
-                        before = f.binary("or", f.compare("icmp slt", its, key), equal)
+                        alike = f.binary("and", f.compare("icmp eq", its, key), before)
+                        before = f.binary("or", f.compare("icmp slt", its, key), alike)
+                        if equal:
+                            f.write(f.binary("add", f.read(same, WORD), f.convert(alike, WORD)), same)
                     f.write(f.binary("add", f.read(earlier, WORD), f.convert(before, WORD)), earlier)
 
             in_bundles(f, f.binary("add", first, ranks.lane), end, ranks.lanes, AT_ONCE, compare)
-            rank = f.convert(threads.reduce_lanes(f, "sum", f.read(earlier, WORD), ranks.lanes), "int64")
+            rank = threads.reduce_lanes(f, "sum", f.read(earlier, WORD), ranks.lanes)
+            if equal:
+                alike = threads.reduce_lanes(f, "sum", f.read(same, WORD), ranks.lanes) if self.shift else rank
             with f.when(leads):
-                put(i, key, f.binary("add", first, rank))
+                put(i, key, f.binary("add", first, f.convert(rank, "int64")), alike if equal else None)
 
     def start(self, bucket: IRValue) -> IRValue:
         """The place of the first key of a bucket, or the number of keys behind the last one."""
@@ -224,19 +246,18 @@ class Buckets:
 
 
 def write_sort(
-    f: Function, threads: Threads, keys: IRValue, count: int, buckets: Buckets | None,
-    put: Callable[[IRValue, IRValue, IRValue], None],
-) -> None:  # fmt: skip
+    f: Function, threads: Threads, keys: IRValue, count: int, buckets: Buckets | None, put: Put, equal: bool = False
+) -> None:
     """Sort `count` keys, equal ones in the order of their numbers: by buckets, or by comparing each with all others.
 
-    keys: int32, `padded(count)` of them. put: see `Buckets.sort`.
+    keys: int32, `padded(count)` of them, each of which has arrived. put, equal: see `Buckets.sort`.
     """
     if buckets is not None:
-        buckets.sort(put)
+        buckets.sort(put, equal)
         return
     ranks = Ranks(f, threads, count)
     with ranks.each() as (i, leads):
         key = f.load(f.at(keys, i, WORD), WORD)
-        place = ranks.before(keys, i, key)
+        place, same = ranks.before(keys, i, key, equal)
         with f.when(leads):
-            put(i, key, place)
+            put(i, key, place, same)

@@ -7,19 +7,26 @@ from __future__ import annotations
 
 from core.codegen.gather_scatter import checked
 from core.codegen.llvm import I64, Function, IRValue, literal
-from core.device.buckets import Buckets, buckets_room, shift_of, write_sort
+from core.device.buckets import Buckets, buckets_room, is_local, shift_of, write_sort
 from core.device.index_orders import IndexOrder, is_sparse
 from core.device.patch_tiles import total
 from core.device.ranks import LAST_KEY, is_short, padded
+from core.device.rules import Rules
 from core.device.threads import Threads
 from core.plan.data import Kernel
 
-__all__ = ["index_order_kernel", "index_order_scratch"]
+__all__ = ["index_order_bytes", "index_order_kernel", "index_order_scratch"]
 
 WORD = "int32"
 
 
-def index_order_scratch(spec: IndexOrder, threads: Threads) -> int:
+def index_order_scratch(spec: IndexOrder, threads: Threads, rules: Rules) -> int:
+    """Bytes of scratch memory; 0 if one block sorts in its shared memory."""
+    nbytes = index_order_bytes(spec, threads)
+    return 0 if is_local(nbytes, threads, rules.shared_bytes) else nbytes
+
+
+def index_order_bytes(spec: IndexOrder, threads: Threads) -> int:
     """Bytes: the keys as they come and, if they are searched, as they are sorted; what buckets need."""
     return 4 * (padded(spec.count) * (2 if _searches(spec, threads) else 1) + _buckets_room(spec, threads))
 
@@ -35,20 +42,24 @@ def _searches(spec: IndexOrder, threads: Threads) -> bool:
     return not is_sparse(spec.count, spec.size) and not by_rows
 
 
-def index_order_kernel(name: str, each: Kernel, threads: Threads) -> Function:
+def index_order_kernel(name: str, each: Kernel, threads: Threads, rules: Rules) -> Function:
     """``name(index, order, bounds, scratch, error, check)`` for all threads."""
     names = ("index", "order", "bounds", "scratch", "error")
     f = Function(name, [*((n, "ptr") for n in names), ("check", "int64")], noalias=False)
-    _Sort(f, each.spec, threads).write()
+    nbytes = index_order_bytes(each.spec, threads)
+    local = is_local(nbytes, threads, rules.shared_bytes)
+    _Sort(f, each.spec, threads, threads.shared(f, nbytes) if local else f.param("scratch")).write()
+    if local:
+        threads.barrier(f)  # the shared memory is used again
     return f
 
 
 class _Sort:
     """Sorts the positions of an index. Keys are the rows that they name."""
 
-    def __init__(self, f: Function, spec: IndexOrder, threads: Threads) -> None:
+    def __init__(self, f: Function, spec: IndexOrder, threads: Threads, memory: IRValue) -> None:
         self.f, self.spec, self.threads = f, spec, threads
-        self.keys, self.searches = f.param("scratch"), _searches(spec, threads)
+        self.keys, self.searches = memory, _searches(spec, threads)
         own = padded(spec.count)
         self.sorted = f.at(self.keys, I64(own), WORD) if self.searches else f.param("bounds")
         rest = f.at(self.keys, I64(2 * own if self.searches else own), WORD)
@@ -58,6 +69,9 @@ class _Sort:
         self.buckets = Buckets(f, threads, self.keys, spec.count, spec.size, rest, starts) if by_buckets else None
 
     def write(self) -> None:
+        if self.buckets is not None:
+            self.buckets.clear()
+            self.threads.barrier(self.f)
         self._read_keys()
         self.threads.barrier(self.f)
         self._sort()
@@ -71,9 +85,9 @@ class _Sort:
         with f.loop(self.threads.number(f), I64(spec.count), self.threads.total) as i:
             key = checked(f, f.at(f.param("index"), i, spec.dtype), spec.dtype, spec.size)
             self._put(key, self.keys, i)
-        if self.buckets is not None:
-            self.buckets.clear()
-        else:
+            if self.buckets is not None:
+                self.buckets.arrive(i, key)
+        if self.buckets is None:
             behind = f.binary("add", self.threads.number(f), I64(spec.count))
             with f.loop(behind, I64(padded(spec.count)), self.threads.total) as i:
                 f.store(literal(LAST_KEY, WORD), f.at(self.keys, i, WORD))
@@ -82,7 +96,7 @@ class _Sort:
         """Write the positions, and the keys that are needed, in order; equal keys in the order of the index."""
         f = self.f
 
-        def put(i: IRValue, key: IRValue, at: IRValue) -> None:
+        def put(i: IRValue, key: IRValue, at: IRValue, _: IRValue | None) -> None:
             if not self.starts_known:
                 self._put(key, self.sorted, at)
             self._put(i, f.param("order"), at)

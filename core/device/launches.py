@@ -1,4 +1,5 @@
-"""A step of a GPU as a list of launches and products, which run one after the other: what generator and host agree on.
+"""A step of a GPU as a list of launches and products, which run one after the other, or as if they did: what generator
+and host agree on.
 
 The text of a step defines one function for each kernel. All take the same four addresses (`PARAMETERS`), which stay the
 same while a step is bound, so that the host may capture the launches once as a graph, and then the numbers of the
@@ -30,6 +31,7 @@ class Launch:
     cluster:     the blocks, if they wait for each other as one cluster; else 1.
     numbers:     further arguments of the kernel, int64 each.
     resident:    blocks for which each processor must have enough registers at the same time.
+    beside:      how many of the launches and products behind it may run at the same time.
     """
 
     kernel: str
@@ -40,6 +42,7 @@ class Launch:
     numbers: tuple[int, ...] = ()
     cluster: int = 1
     resident: int = 1
+    beside: int = 0
 
     @property
     def entry(self) -> str:

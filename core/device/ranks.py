@@ -13,8 +13,10 @@ __all__ = ["LAST_KEY", "Ranks", "is_short", "padded"]
 VECTOR = 4
 """Keys of one load."""
 
-MOST_COMPARED = 512
-"""Comparisons of a thread, above which keys are not compared with all others."""
+MOST_COMPARED, MOST_ON_ONE_BLOCK = 512, 64
+"""Comparisons of a thread, above which keys are not compared with all others: where all blocks would wait for each
+other between the steps of another sort, and on one block, whose barriers take a hundredth of that time.
+"""
 
 LAST_KEY = 2**31 - 1
 """The key that fills an array up. It is larger than all others."""
@@ -36,7 +38,8 @@ def _lanes(threads: Threads, count: int) -> int:
 def is_short(count: int, threads: Threads) -> bool:
     """Whether comparing each key with all others is faster than sorting them in several steps."""
     lanes = _lanes(threads, count)
-    return -(-count * lanes // threads.total) * count <= MOST_COMPARED * lanes
+    most = MOST_COMPARED if threads.blocks > 1 else MOST_ON_ONE_BLOCK
+    return -(-count * lanes // threads.total) * count <= most * lanes
 
 
 class Ranks:
@@ -67,19 +70,28 @@ class Ranks:
             leads = f.binary("and", inside, f.compare("icmp eq", self.lane, I64(0)))
             yield f.select(inside, at, I64(end - 1)), leads
 
-    def before(self, keys: IRValue, i: IRValue, key: IRValue) -> IRValue:
-        """How many keys come before key `i`: smaller ones, and equal ones with a smaller number. key: int32."""
-        f, total = self.f, self.f.slot("int32")
+    def before(self, keys: IRValue, i: IRValue, key: IRValue, equal: bool = False) -> tuple[IRValue, IRValue | None]:
+        """How many keys come before key `i`: smaller ones, and equal ones with a smaller number. key: int32.
+
+        equal: whether the second result is how many of them are equal.
+        """
+        f, total, same = self.f, self.f.slot("int32"), self.f.slot("int32")
         f.write(literal(0, "int32"), total)
+        f.write(literal(0, "int32"), same)
         start = f.op(f"mul nsw {self.lane}, {VECTOR}", "int64")
         with f.loop(start, I64(padded(self.count)), VECTOR * self.lanes) as first:
             address = f.at(keys, first, "int32")
             several = f.op(f"load <{VECTOR} x i32>, {address}, align {4 * VECTOR}", "int32", VECTOR)
-            found = f.read(total, "int32")
+            found, alike = f.read(total, "int32"), f.read(same, "int32")
             for k in range(VECTOR):
                 one = f.op(f"extractelement {several}, i64 {k}", "int32")
                 earlier = f.compare("icmp slt", f.binary("add", first, I64(k)), i)
                 limit = f.binary("add", key, f.convert(earlier, "int32"))
                 found = f.binary("add", found, f.convert(f.compare("icmp slt", one, limit), "int32"))
+                if equal:
+                    both = f.binary("and", earlier, f.compare("icmp eq", one, key))
+                    alike = f.binary("add", alike, f.convert(both, "int32"))
             f.write(found, total)
-        return f.convert(self.threads.reduce_lanes(f, "sum", f.read(total, "int32"), self.lanes), "int64")
+            f.write(alike, same)
+        found = f.convert(self.threads.reduce_lanes(f, "sum", f.read(total, "int32"), self.lanes), "int64")
+        return found, self.threads.reduce_lanes(f, "sum", f.read(same, "int32"), self.lanes) if equal else None

@@ -20,6 +20,7 @@ from operator import itemgetter
 from typing import Any
 
 from core.device.arena import SharedArena
+from core.device.beside import Beside
 from core.device.driver import DeviceFull, Driver, Event, Memory
 from core.device.flow import CONTROL_WORDS, STOP_AT, TOO_SMALL
 from core.device.launches import DeviceCode, Launch
@@ -291,20 +292,24 @@ class DeviceRegion:
         follows = self._has_loops
         if self._has_loops:
             self._copied(control, words.sent.address, follows=False)
-        functions, operands = iter(self._functions), iter(products)
+        functions, operands, apart = iter(self._functions), iter(products), Beside(self._stream, self._arena.beside)
         if events is not None:
             events.append(self._stream.record(timed=True))
-        for each in self.code.work:
-            if isinstance(each, Launch):
-                arguments = (given, arena.address, control, stacks)
-                self._stream.launch(next(functions), each, arguments, follows and events is None)
+        arguments = (given, arena.address, control, stacks)
+        for i, each in enumerate(self.code.work):
+            follows = not apart.join(i) and follows and events is None
+            if isinstance(each, Launch) and each.beside:
+                apart.launch(i, next(functions), each, arguments)
+            elif isinstance(each, Launch):
+                self._stream.launch(next(functions), each, arguments, follows)
             else:
                 self._stream.multiply(each, next(operands))
-            follows = isinstance(each, Launch)  # nothing is won behind a product of the library
+            follows = isinstance(each, Launch) and not each.beside  # nothing is won behind a product of the library
             if events is not None:
                 events.append(self._stream.record(timed=True))
+        follows = not apart.join(len(self.code.work)) and follows and events is None
         if self._reports:
-            self._copied(words.back.address, control, follows and events is None)
+            self._copied(words.back.address, control, follows)
         if behind is not None:
             behind(self._stream)
 

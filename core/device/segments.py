@@ -15,15 +15,16 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
+from core.device.buckets import is_local
 from core.device.fourier import fourier_units, fourier_waits
-from core.device.kernels import sort_waits
+from core.device.kernels import sort_bytes, sort_waits
 from core.device.multiplication import biased
 from core.device.row_teams import sums_room
 from core.device.row_waits import row_waits
 from core.device.rules import Rules
 from core.device.stripes import stripe_units
 from core.device.systems import SYSTEMS, system_units, system_waits
-from core.device.threads import BLOCK, Threads
+from core.device.threads import BLOCK, MOST_THREADS, Threads
 from core.ir.stop import poll
 from core.plan.data import Gemm, Instruction, Kernel, Limited, Rows, Sequence, Stack
 from core.plan.flow import Branch, Elements, Loop, Recording
@@ -34,7 +35,7 @@ from core.plan.work import work_of
 
 __all__ = ["Segment", "flat", "segments_of", "separated"]
 
-Kind = Literal["together", "wide", "product"]
+Kind = Literal["together", "wide", "sort", "product"]
 
 SORT_LOADS = 13
 """Loads that follow each other for each key of a sort."""
@@ -44,8 +45,9 @@ SORT_LOADS = 13
 class Segment:
     """One launch, or a product of the library.
 
-    kind: "together" several instructions; "wide" one, on many blocks; "product" one large product, behind which an
-          instruction may follow that only adds a bias (`core.device.multiplication.biased`).
+    kind: "together" several instructions; "wide" one, on many blocks; "sort" one, which is a sort, on one block of many
+          threads; "product" one large product, behind which an instruction may follow that only adds a bias
+          (`core.device.multiplication.biased`).
     """
 
     kind: Kind
@@ -73,6 +75,10 @@ def segments_of(plan: Plan, blocks: int, rules: Rules) -> tuple[Segment, ...]:
         large = isinstance(each, Gemm) and work_of(each).flops >= rules.product_flops
         if i in bound and i - 1 in bound:
             waiting[-1] += (each,)
+            continue
+        if i not in bound and _sorts_apart(each, rules):
+            close()
+            found.append(Segment("sort", (each,), 1))
             continue
         if i in bound or not (_is_alone(each, blocks, rules) or (large and rules.library)):
             waiting.append((each,))
@@ -145,6 +151,14 @@ def flat(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
             yield from flat(each.body.instructions)
         elif isinstance(each, Branch):
             yield from flat((*each.yes.instructions, *each.no.instructions))
+
+
+def _sorts_apart(each: Instruction, rules: Rules) -> bool:
+    """Whether an instruction is a sort of many keys that fit into the memory of one block."""
+    if not isinstance(each, Kernel) or not sort_waits(each) or each.spec.count < rules.sorted_apart:
+        return False
+    threads = Threads(1, MOST_THREADS)
+    return is_local(sort_bytes(each, threads), threads, rules.shared_bytes)
 
 
 def _is_alone(each: Instruction, blocks: int, rules: Rules) -> bool:
@@ -222,8 +236,11 @@ def _seconds(each: Instruction, blocks: int, rules: Rules) -> float:
         waiting = -(-units // busy) * fourier_waits(each.spec) * rules.block_barrier
     nbytes, latency = work.nbytes, 0.0
     if isinstance(each, Kernel) and sort_waits(each):
-        keys = -(-each.spec.count // (blocks * BLOCK))  # of a thread
-        latency, waiting = keys * SORT_LOADS * rules.load_wait, sort_waits(each) * _barrier(blocks, rules)
+        threads = Threads(blocks, BLOCK)
+        near = is_local(sort_bytes(each, threads), threads, rules.shared_bytes)
+        loads = SORT_LOADS * -(-each.spec.count // threads.total)  # of a thread
+        latency = rules.load_wait + loads * rules.shared_wait if near else loads * rules.load_wait
+        waiting = sort_waits(each) * _barrier(blocks, rules)
     if isinstance(each, Rows):
         latency = row_waits(each, Threads(blocks, BLOCK), rules)
         moved = 2 * sums_room(each, Threads(blocks, BLOCK))  # what teams have is written, and read again

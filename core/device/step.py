@@ -20,6 +20,7 @@ from core.codegen.module import Module
 from core.codegen.reductions import identity
 from core.codegen.step import Step
 from core.device.arrays import write_array
+from core.device.early_sorts import overlapping, sorts_first
 from core.device.flow import write_loop
 from core.device.gpu import GPU
 from core.device.index_orders import NO_ROWS, with_orders
@@ -37,7 +38,7 @@ from core.device.sharing import share_kernel
 from core.device.spread import blocks_of, blocks_to_add_up, resident_blocks
 from core.device.stripes import write_striped
 from core.device.systems import SYSTEMS, system_kernel
-from core.device.threads import Threads
+from core.device.threads import BLOCK, MOST_THREADS, Threads
 from core.device.tiles import VECTOR_BYTES, vector_of
 from core.ir.errors import InternalError
 from core.ir.stop import poll
@@ -77,8 +78,8 @@ ANYWHERE = ("any", 0, 0)
 
 def write_device_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES) -> DeviceCode:
     """The step of a plan as launches of at most `blocks` blocks, of `block` threads each."""
-    plan = replace(plan, body=with_orders(plan.body))
-    return _written(plan, segments_of(plan, blocks, rules), block, rules, joins=True)[0]
+    plan = _sorted(plan)
+    return _written(plan, segments_of(plan, blocks, rules), block, rules)[0]
 
 
 def write_timed_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES) -> tuple[DeviceCode, Timed]:
@@ -86,34 +87,52 @@ def write_timed_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES) 
 
     Its results have the bits of those of `write_device_step`.
     """
-    plan = replace(plan, body=with_orders(plan.body))
-    return _written(plan, separated(plan, segments_of(plan, blocks, rules)), block, rules)
+    plan = _sorted(plan)
+    return _written(plan, separated(plan, segments_of(plan, blocks, rules)), block, rules, timed=True)
+
+
+def _sorted(plan: Plan) -> Plan:
+    return replace(plan, body=sorts_first(with_orders(plan.body)))
 
 
 def _written(
-    plan: Plan, segments: Iterable[Segment], block: int, rules: Rules, joins: bool = False
+    plan: Plan, segments: Iterable[Segment], block: int, rules: Rules, timed: bool = False
 ) -> tuple[DeviceCode, Timed]:
-    """joins: whether a segment of one block may run in the launch of the one before it, if that ends on one block."""
+    """timed: whether each segment has launches of its own, of which no two run at the same time.
+
+    Otherwise one of one block may run in the launch of the one before it, if that ends on one block.
+    """
     work: list[Launch | Multiplication] = []
     parts: list[tuple[Instruction, ...]] = []
+    sorts: list[int] = []  # positions
     with generating_for(GPU):
         step = DeviceStep(plan, block, rules)
         left = deque(enumerate(segments))
         while left:
             i, each = left.popleft()
             behind: tuple[Instruction, ...] = ()
-            if joins and left and _is_short(left[0][1]) and step.ends_on_one_block(each):
+            if not timed and left and _is_short(left[0][1]) and step.ends_on_one_block(each):
                 behind = left.popleft()[1].instructions
             for made, instructions in step.segment(i, each, behind):
                 work.append(made)
                 parts.append(instructions)
+                if each.kind == "sort":
+                    sorts.append(len(work) - 1)
+        for at in () if timed else sorts:
+            sort, (kernel,) = work[at], parts[at]
+            assert isinstance(sort, Launch)
+            work[at] = replace(sort, beside=overlapping(kernel, parts[at + 1 :], step.depend))
         text = step.module.text()
     return DeviceCode(text, tuple(work), step.arena.size + step.module.scratch), tuple(parts)
 
 
 def _is_short(each: Segment) -> bool:
     """Whether a segment runs on one block, without loops and branches."""
-    return each.blocks == 1 and not any(isinstance(one, Loop | Branch) for one in each.instructions)
+    return (
+        each.kind == "together"
+        and each.blocks == 1
+        and not any(isinstance(one, Loop | Branch) for one in each.instructions)
+    )
 
 
 @dataclass(slots=True)
@@ -165,8 +184,8 @@ class DeviceStep(Step):
     def _sums_of(self, each: Segment) -> tuple[Rows, Threads, int] | None:
         """A row kernel whose sums have a launch of their own, the threads before that, and its blocks; else None."""
         one, *more = each.instructions or (None,)
-        blocks = blocks_of(each, self.launch)
-        first = self.launch.on(blocks)
+        blocks = blocks_of(each, self._threads(1))
+        first = self._threads(blocks)
         if each.kind != "wide" or more or blocks == 1 or not isinstance(one, Rows) or not sums_room(one, first):
             return None
         return one, first, min(blocks, blocks_to_add_up(one, first))
@@ -178,8 +197,10 @@ class DeviceStep(Step):
         name, sums = f"step{number}", self._sums_of(each)
         if sums is None:
             loops = any(isinstance(one, Loop | Branch) for one in each.instructions)
-            blocks = blocks_of(each, self.launch)
-            whole = self._launch(name, blocks, lambda: self.instructions(Sequence(each.instructions)), loops)
+            blocks = blocks_of(each, self._threads(1))
+            write = lambda: self.instructions(Sequence(each.instructions))
+            block = MOST_THREADS // BLOCK * self.block if each.kind == "sort" else self.block
+            whole = self._launch(name, blocks, write, loops, block)
             return [(replace(whole, resident=resident_blocks(each, blocks)), each.instructions)]
         rows, first, last = sums
 
@@ -191,9 +212,15 @@ class DeviceStep(Step):
         apart = replace(apart, resident=resident_blocks(each, first.blocks))
         return [(apart, each.instructions), (self._launch(f"{name}_sums", last, add_up), (*each.instructions, *behind))]
 
-    def _launch(self, name: str, blocks: int, write: Callable[[], None], loops: bool = False) -> Launch:
-        """Write one launch. Its function is `name`, unless an earlier one is the same."""
-        self.launch = self.launch.on(blocks)
+    def _threads(self, blocks: int) -> Threads:
+        """A launch of so many blocks with the usual number of threads."""
+        return self.launch.on(blocks, self.block)
+
+    def _launch(
+        self, name: str, blocks: int, write: Callable[[], None], loops: bool = False, block: int | None = None
+    ) -> Launch:
+        """Write one launch. Its function is `name`, unless an earlier one is the same. block: threads of a block."""
+        self.launch = self.launch.on(blocks, block or self.block)
         names = (*PARAMETERS, "ops_left") if loops else PARAMETERS
         self.f = f = Function(f"{name}_body" if loops else name, [(n, "ptr") for n in names], noalias=False)
         self.arguments = f.params
@@ -207,7 +234,9 @@ class DeviceStep(Step):
             name, numbers = share_kernel(self.module, f)
         meets = self.launch.meets and blocks > 1
         cluster = blocks if meets and blocks <= self.rules.cluster else 1
-        return Launch(name, blocks, self.block, self.launch.shared_bytes, meets and cluster == 1, numbers, cluster)
+        return Launch(
+            name, blocks, self.launch.block, self.launch.shared_bytes, meets and cluster == 1, numbers, cluster
+        )
 
     def _library_call(self, product: Gemm, then: Biased | None = None) -> Multiplication | None:
         """A product as a call of the library; None if that does not take it."""
@@ -321,6 +350,13 @@ class DeviceStep(Step):
             self.meet()
         self._waiting.read |= read
         self._waiting.written |= written
+
+    def depend(self, sort: Instruction, other: Instruction) -> bool:
+        """Whether a sort, which needs no scratch memory, and another instruction of the step must not overlap."""
+        if isinstance(other, Loop | Branch):
+            return True
+        read, written = self.places(sort.reads()), self.places(sort.writes())
+        return _overlap(self.places(other.writes()), read | written) or _overlap(self.places(other.reads()), written)
 
     def _needs_scratch(self, each: Instruction) -> bool:
         """Whether an instruction writes to scratch memory, which all of them share."""

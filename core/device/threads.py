@@ -18,6 +18,7 @@ from core.codegen.reductions import combine
 __all__ = [
     "BLOCK",
     "DECLARATIONS",
+    "MOST_THREADS",
     "WARP",
     "OneBlock",
     "Threads",
@@ -33,6 +34,9 @@ WARP = 32
 
 BLOCK = 256
 """Threads of a block, unless the caller says otherwise."""
+
+MOST_THREADS = 1024
+"""Threads that a block can have."""
 
 DECLARATIONS = {
     "thread": "declare i32 @dev_thread()",
@@ -58,9 +62,9 @@ class Threads:
     meets: bool = False
     _places: Iterator[int] = field(default_factory=lambda: count(1))
 
-    def on(self, blocks: int) -> Threads:
-        """Another launch of the same step, of so many blocks."""
-        return Threads(blocks, self.block, _places=self._places)
+    def on(self, blocks: int, block: int | None = None) -> Threads:
+        """Another launch of the same step, of so many blocks. block: threads of a block, by default as many as here."""
+        return Threads(blocks, block or self.block, _places=self._places)
 
     @property
     def total(self) -> int:

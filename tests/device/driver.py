@@ -68,7 +68,7 @@ class EmulatedDriver:
         self._streams: weakref.WeakSet[_Stream] = weakref.WeakSet()
         self._arrays: dict[int, tuple[int, weakref.ref[np.ndarray]]] = {}
         self._current = _Stream(self)
-        self._capturing: _Stream | None = None
+        self._capturing: _Capture | None = None
         self._products: CublasLt | None = None
         self.library = EmulatedCublasLt(self._give_to, self.check_live, lambda: self._capturing is not None)
 
@@ -204,7 +204,7 @@ class _Stream:
         self.pending: deque[Callable[[], None]] = deque()
         self.given = self.done = 0
         self.leads = False
-        self._recorded: list[Callable[[], None]] | None = None
+        self.capture: _Capture | None = None
         driver._streams.add(self)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
@@ -243,30 +243,39 @@ class _Stream:
 
     def record(self, timed: bool = False, again: _Event | None = None) -> _Event:
         self.driver.check()
-        assert self._recorded is None, "an event of a stream that is captured"
+        if self.capture is not None:
+            assert not timed and again is None, "a timed event, or an old one, of a stream that is captured"
+            return self.capture.record(self)
         event = _Event(self, self.given)
         if timed:
             self._give(event.note)
         return event
 
     def wait(self, event: _Event) -> None:
-        self._give(event.complete)
+        if event.capture is None:
+            assert self.capture is None, "a captured stream waits for work that is not captured"
+            self._give(event.complete)
+            return
+        assert self.capture in (None, event.capture)
+        self.driver.check()
+        self.capture, self.leads = event.capture, False
+        event.capture.wait(self, event)
 
     def synchronize(self) -> None:
-        assert self._recorded is None, "a wait for a stream that is captured"
+        assert self.capture is None, "a wait for a stream that is captured"
         while self.pending:
             self.do_next()
         self.driver.check()
 
     def begin_capture(self) -> None:
-        assert self._recorded is None
-        self._recorded, self.leads = [], False
-        self.driver._capturing = self
+        assert self.capture is None
+        self.capture = self.driver._capturing = _Capture(self)
+        self.leads = False
 
     def end_capture(self) -> _Graph:
-        assert self._recorded is not None
-        graph = _Graph(self._recorded)
-        self._recorded = self.driver._capturing = None
+        assert self.capture is not None and self.capture.origin is self
+        graph = self.capture.end()
+        self.driver._capturing = None
         return graph
 
     def do_next(self) -> None:
@@ -277,8 +286,8 @@ class _Stream:
     def _give(self, work: Callable[[], None]) -> None:
         self.driver.check()
         self.leads = False
-        if self._recorded is not None:
-            self._recorded.append(work)
+        if self.capture is not None:
+            self.capture.give(self, work)
             return
         self.pending.append(work)
         self.given += 1
@@ -289,9 +298,11 @@ class _Stream:
 
 @dataclass(eq=False)
 class _Event:
+    """capture: of the stream, if it is captured: then the event stands for one of each launch of the graph."""
+
     stream: _Stream
     position: int
-
+    capture: _Capture | None = None
     seconds: float | None = None
 
     def note(self) -> None:
@@ -311,10 +322,50 @@ class _Event:
 
 
 @dataclass(eq=False)
+class _Capture:
+    """Work of a stream, and of those that wait for its events, which is recorded and not run.
+
+    steps: (stream, what it does): a piece of work, or "record" or "wait" with an event.
+    apart: streams with work for which the origin has not waited.
+    """
+
+    origin: _Stream
+    steps: list[tuple[_Stream, str, Any]] = field(default_factory=list)
+    apart: set[_Stream] = field(default_factory=set)
+
+    def give(self, stream: _Stream, work: Callable[[], None]) -> None:
+        self.steps.append((stream, "work", work))
+        self.apart |= {stream} - {self.origin}
+
+    def record(self, stream: _Stream) -> _Event:
+        self.steps.append((stream, "record", event := _Event(stream, len(self.steps), self)))
+        return event
+
+    def wait(self, stream: _Stream, event: _Event) -> None:
+        self.steps.append((stream, "wait", event))
+        later = self.steps[event.position :]
+        if stream is self.origin and not any(s is event.stream and kind == "work" for s, kind, _ in later):
+            self.apart -= {event.stream}
+
+    def end(self) -> _Graph:
+        assert not self.apart, "a capture ends, but the stream has not waited for the others"
+        for stream, _, _ in self.steps:
+            stream.capture = None
+        self.origin.capture = None
+        return _Graph(self.origin, self.steps)
+
+
+@dataclass(eq=False)
 class _Graph:
-    work: list[Callable[[], None]]
+    origin: _Stream
+    steps: list[tuple[_Stream, str, Any]]
 
     def launch(self, stream: Any) -> None:
         stream.driver.graph_launches += 1
-        for each in self.work:
-            stream._give(each)
+        events: dict[_Event, _Event] = {}
+        for of, kind, what in self.steps:
+            on = stream if of is self.origin else of
+            if kind == "record":
+                events[what] = _Event(on, on.given)
+            else:
+                on._give(what if kind == "work" else events[what].complete)

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <ucontext.h>
 
-enum { STACK_BYTES = 512 * 1024, WARP = 32, NOBODY = -1 };
+enum { STACK_BYTES = 512 * 1024, WARP = 32, NOBODY = -1, GUARD = 64, GARBAGE = 0x7f };
 enum { RUNS, IN_WARP, IN_BLOCK, IN_LAUNCH, ENDED };
 enum { BEGAN = 1, PARKED, STOPPED };
 
@@ -99,7 +99,7 @@ static void meet(Barrier *barrier, int scope, int first, int end, int place) {
 }
 
 int32_t dev_thread(void) { return gpu.current; }
-void *dev_shared(void) { return gpu.shared + block_of(gpu.current) * gpu.shared_bytes; }
+void *dev_shared(void) { return gpu.shared + block_of(gpu.current) * (gpu.shared_bytes + GUARD); }
 
 void dev_warp_barrier(int32_t place) {
   int t = gpu.current, first = t - t % gpu.block % WARP, end = first + WARP, last = (block_of(t) + 1) * gpu.block;
@@ -306,6 +306,20 @@ static int run_warp(int warp) {
   return ran;
 }
 
+/* Shared memory has no zeros by chance, and a guard behind that of each block. */
+static void make_shared(void) {
+  size_t nbytes = gpu.blocks * (gpu.shared_bytes + GUARD);
+  gpu.shared = malloc(nbytes);
+  memset(gpu.shared, GARBAGE, nbytes);
+}
+
+static void check_shared(void) {
+  for (int b = 0; b < gpu.blocks; b++)
+    for (int i = 0; i < GUARD; i++)
+      if (gpu.shared[b * (gpu.shared_bytes + GUARD) + gpu.shared_bytes + i] != GARBAGE)
+        fail("a write behind the shared memory of a block", b, i);
+}
+
 /* Run `step` on a launch; 0, or 1 if something is wrong (`gpu_report`). watches: whether the code reports accesses. */
 int gpu_run(void *step, void **arguments, int blocks, int block, size_t shared_bytes, uint64_t seed, int watches) {
   memset(&gpu, 0, sizeof gpu);
@@ -320,8 +334,7 @@ int gpu_run(void *step, void **arguments, int blocks, int block, size_t shared_b
   gpu.of_block = calloc(blocks, sizeof *gpu.of_block);
   gpu.exchanged = calloc(2 * gpu.threads, sizeof *gpu.exchanged);
   gpu.fragments = calloc(2 * gpu.threads, 6 * sizeof *gpu.fragments);
-  gpu.shared = malloc(blocks * shared_bytes + 64);
-  memset(gpu.shared, 0x7f, blocks * shared_bytes + 64); /* no zeros by chance */
+  make_shared();
   gpu.launch.live = gpu.threads;
   if (watches) gpu.records = calloc(RECORDS, sizeof *gpu.records);
   if (stack_count < gpu.threads) {
@@ -347,6 +360,7 @@ int gpu_run(void *step, void **arguments, int blocks, int block, size_t shared_b
     for (int t = 0; t < gpu.threads; t++) left += gpu.thread[t].state != ENDED;
     if (left && !ran) fail("threads wait for ever for others", left, gpu.threads);
   }
+  check_shared();
   free(gpu.thread), free(gpu.warp), free(gpu.of_block), free(gpu.exchanged), free(gpu.fragments), free(gpu.shared), free(gpu.records);
   free(order);
   return gpu.failed;

@@ -41,9 +41,9 @@ pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for th
 
 SCOPES = (
     Rules(),
-    Rules(launch=0.0, block_bandwidth=1.0, block_flops=1.0),
-    Rules(launch=1e30, grid_barrier=0.0, block_bandwidth=1.0, block_flops=1.0),
-    Rules(launch=1e30, grid_barrier=1e30, block_bandwidth=1.0, block_flops=1.0, cluster=2),
+    Rules(launch=0.0, block_bandwidth=1.0, block_flops=1.0, sorted_apart=1),
+    Rules(launch=1e30, grid_barrier=0.0, block_bandwidth=1.0, block_flops=1.0, sorted_apart=1 << 31),
+    Rules(launch=1e30, grid_barrier=1e30, block_bandwidth=1.0, block_flops=1.0, cluster=2, sorted_apart=1 << 31),
 )
 """Small work on one block; each instruction outside of loops in a launch of its own; one launch of all blocks; one of
 two blocks.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,8 +32,10 @@ from tests.programs import Sketch
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
 
 
-def backend_of(driver: EmulatedDriver, disk: DiskCache | None = None) -> DeviceBackend:
-    return DeviceBackend(driver, driver.make, blocks=2, block=64, disk=disk)
+def backend_of(driver: EmulatedDriver, disk: DiskCache | None = None, **rules: int) -> DeviceBackend:
+    found = DeviceBackend(driver, driver.make, blocks=2, block=64, disk=disk)
+    found.rules = replace(found.rules, **rules)
+    return found
 
 
 def check_program(document, seed, width, dtype):
@@ -43,7 +46,7 @@ def check_program(document, seed, width, dtype):
     query = GradientQuery(targets=("loss",), loop_memory=draw.choice(POLICIES), **EVERY)
     memory = (draw.choice(POLICIES), draw.choice(POLICIES))
     driver = EmulatedDriver(seed)
-    backend = backend_of(driver)
+    backend = backend_of(driver, sorted_apart=draw.choice((1, 256)))
     for executable in (compile_gradient(program, query, fetch=["loss"]), second_order(program, memory=memory)):
         block = executable.interpreter.block
         args = [key_of(0, 0) if v.role == "key" else values[v.name] for v in executable.inputs]

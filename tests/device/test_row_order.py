@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,9 @@ from core.plan.data import Kernel
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
-from tests.device.emulator import Emulated, EmulatedBackend, compiler
+from tests.device import emulator
+from tests.device.emulator import Emulated, EmulatedBackend, EmulatorFault, compiler
+from tests.device.test_scatters import zeros
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
 
@@ -33,18 +37,18 @@ SIZE = 23
 WIDE = Rules(launch=0.0, block_bandwidth=1.0, block_flops=1.0)
 
 
-def merged(count: int, dtype: str, padding: int | None, kept: bool) -> Block:
+def merged(count: int, dtype: str, padding: int | None, kept: bool, size: int = SIZE) -> Block:
     """The rows of a table that ids name, merged; some ids may be left out."""
     b = BlockBuilder()
-    types = [TensorType((count, 2), "float64"), TensorType((count,), dtype), TensorType((SIZE, 2), "float64")]
+    types = [TensorType((count, 2), "float64"), TensorType((count,), dtype), TensorType((size, 2), "float64")]
     given = [b.param(each) for each in [*types, *([TensorType((count,), "bool")] if kept else [])]]
     return b.build(list(b.emit("merge_rows_padded", *given, padding_idx=padding)))
 
 
-def drawn(seed: int, count: int, dtype: str, kept: bool) -> list[np.ndarray]:
+def drawn(seed: int, count: int, dtype: str, kept: bool, size: int = SIZE) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    values = [rng.standard_normal((count, 2)), rng.integers(-SIZE, SIZE, count).astype(dtype)]
-    return [*values, rng.standard_normal((SIZE, 2)), *([rng.random(count) < 0.6] if kept else [])]
+    values = [rng.standard_normal((count, 2)), rng.integers(-size, size, count).astype(dtype)]
+    return [*values, rng.standard_normal((size, 2)), *([rng.random(count) < 0.6] if kept else [])]
 
 
 def orders(block: Block, backend: EmulatedBackend) -> list[Kernel]:
@@ -55,7 +59,8 @@ def orders(block: Block, backend: EmulatedBackend) -> list[Kernel]:
 @pytest.fixture(params=["compared", "in buckets"])
 def form(request, monkeypatch):
     """Both ways to sort, for all sizes."""
-    monkeypatch.setattr(ranks, "MOST_COMPARED", 0 if request.param == "in buckets" else 1 << 20)
+    for limit in ("MOST_COMPARED", "MOST_ON_ONE_BLOCK"):
+        monkeypatch.setattr(ranks, limit, 0 if request.param == "in buckets" else 1 << 20)
 
 
 @pytest.mark.sampled(3)
@@ -92,6 +97,67 @@ def test_merged_rows_have_the_bits_of_sums_in_the_order_of_the_ids(inner, dtype)
         assert sorted(rows[: int(n)]) == sorted(set((ids % SIZE).tolist()))
         for row, sum in zip(rows[: int(n)], found[: int(n)], strict=True):
             assert sum.tobytes() == sums[row].astype(x.dtype).tobytes()
+
+
+@pytest.mark.parametrize("shared", [0, 99 << 10])
+@pytest.mark.parametrize("size", [5, SIZE, 300, 50_000])
+@pytest.mark.parametrize("count", [Rules().sorted_apart, 1000])
+def test_one_block_of_many_threads_sorts_in_its_own_memory_as_far_as_it_has_that(count, size, shared):
+    """All keys fall into few rows, in their own, or into buckets of several rows; some ids are left out."""
+    block, values = merged(count, "int64", None, True, size), drawn(count, count, "int64", True, size)
+    values[1][::3] = values[1][0]
+    backend = EmulatedBackend(3, 64, rules=replace(WIDE, shared_bytes=shared))
+
+    found = native_interpreter(block, backend)(Run(), *values)
+
+    sort = backend.compiled[0].emulated.code.launches[0]
+    assert (sort.grid, sort.block, sort.shared > 0) == ((1, 256, True) if shared else (3, 64, False))
+    for f, w in zip(found, interpreter_of(block)(Run(), *values), strict=True):
+        np.testing.assert_array_equal(f, w)
+
+
+def test_sorts_of_one_launch_use_the_same_shared_memory_one_after_the_other():
+    b = BlockBuilder()
+    types = [TensorType((40, 2), "float64"), TensorType((SIZE, 2), "float64"), *[TensorType((40,), "int64")] * 2]
+    x, like, *ids = [b.param(each) for each in types]
+    block = b.build([n for one in ids for n in b.emit("merge_rows_padded", x, one, like, padding_idx=None)])
+    rng, backend = np.random.default_rng(3), EmulatedBackend(1, 64)
+    values = [rng.standard_normal((40, 2)), np.zeros((SIZE, 2)), *rng.integers(0, SIZE, (2, 40))]
+
+    native = native_interpreter(block, backend)
+    for f, w in zip(native(Run(), *values), interpreter_of(block)(Run(), *values), strict=True):
+        np.testing.assert_array_equal(f, w)
+
+    (region,) = backend.compiled
+    (launch,) = region.emulated.code.launches
+    assert launch.shared > 0
+    code = region.emulated.code
+    ends = [m.span() for m in re.finditer(r"  call void @dev_barrier\(i32 \d+\)\n(?=  ret void)", code.text)]
+    assert len(ends) == 1
+    region.emulated = Emulated(replace(code, text=code.text[: ends[0][0]] + code.text[ends[0][1] :]), watches=True)
+    with pytest.raises(EmulatorFault, match="a race"):
+        native(Run(), *values)
+
+
+@pytest.mark.parametrize("most", [0, 1 << 20])
+def test_a_barrier_of_an_order_that_is_taken_out_is_a_race(most, monkeypatch):
+    monkeypatch.setattr(ranks, "MOST_ON_ONE_BLOCK", most)
+    monkeypatch.setattr(emulator, "_aligned", zeros)  # a position that is read too early is then one of the array
+    count = 300  # words for both warps, of whose sums each waits for the other's
+    block, values = merged(count, "int64", None, True, count), drawn(1, count, "int64", True, count)
+    native = native_interpreter(block, backend := EmulatedBackend(1, 64, rules=replace(WIDE, shared_bytes=0)))
+    (region,) = backend.compiled
+    code = region.emulated.code
+    start = code.text.index("@kept_row_order")
+    end = code.text.index("\n}", start)
+    barriers = [m.span() for m in re.finditer(r"  call void @dev_barrier\(i32 \d+\)", code.text[start:end])]
+    assert len(barriers) == (4 if most else 8)
+
+    for first, last in barriers:
+        text = code.text[: start + first] + code.text[start + last :]
+        region.emulated = Emulated(replace(code, text=text), watches=True)
+        with pytest.raises(EmulatorFault, match="a race"):
+            native(Run(), *values)
 
 
 def test_an_order_that_leaves_out_all_ids_has_no_rows(form):

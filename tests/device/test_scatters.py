@@ -55,7 +55,8 @@ def block_of(op: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], count: in
 def form(request, monkeypatch):
     """Every way to find the rows of a result, for all sizes."""
     monkeypatch.setattr(index_orders, "FEW", 1 << 20 if request.param == "looked through" else 0)
-    monkeypatch.setattr(ranks, "MOST_COMPARED", 0 if request.param == "in buckets" else 1 << 20)
+    for limit in ("MOST_COMPARED", "MOST_ON_ONE_BLOCK"):
+        monkeypatch.setattr(ranks, limit, 0 if request.param == "in buckets" else 1 << 20)
 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 1), (7, 40), (150, 9), (200, 70), (130, 300), (9, 200), (40, 900)])
@@ -228,14 +229,15 @@ def zeros(nbytes: int) -> np.ndarray:
 
 @pytest.mark.parametrize("most", [0, 1 << 20])
 def test_a_barrier_of_a_sort_that_is_taken_out_is_a_race(most, monkeypatch):
-    monkeypatch.setattr(ranks, "MOST_COMPARED", most)
+    monkeypatch.setattr(ranks, "MOST_ON_ONE_BLOCK", most)
     monkeypatch.setattr(emulator, "_aligned", zeros)  # a position that is read too early is then one of the array
     block, values = scattering(90, 170)
-    code = write_device_step(plan_block(block, DEVICE_TARGET), 1, 64, APART)
+    rules = replace(APART, shared_bytes=0)
+    code = write_device_step(plan_block(block, DEVICE_TARGET), 1, 64, rules)
     barriers = [m.span() for m in re.finditer(r"  call void @dev_barrier\(i32 \d+\)", code.text)]
     assert len(barriers) == (3 if most else 6)
 
-    native = native_interpreter(block, backend := EmulatedBackend(1, 64, rules=APART))
+    native = native_interpreter(block, backend := EmulatedBackend(1, 64, rules=rules))
     (region,) = backend.compiled
     for start, end in barriers:
         region.emulated = Emulated(replace(code, text=code.text[:start] + code.text[end:]), watches=True)
