@@ -71,9 +71,6 @@ define internal void @dev_barrier(i32 %place) #1 {{
   %thread = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
   %blocks = call i32 @llvm.nvvm.read.ptx.sreg.nctaid.x()
   %speaks = icmp eq i32 %thread, 0
-  %several = icmp ugt i32 %blocks, 1
-  br i1 %several, label %others, label %done
-others:
   br i1 %speaks, label %one, label %all
 one:
   %round = load atomic i32, ptr @round syncscope("device") acquire, align 4
@@ -101,7 +98,7 @@ attributes #1 = {{ nounwind alwaysinline }}
 """
 """The functions `dev_*` (see `core.device.threads`).
 
-At a barrier of the launch one thread of each block waits until all blocks have arrived; the last one opens the next
+At a barrier of several blocks one thread of each waits until all of them have arrived; the last one opens the next
 round. All blocks must run at once (a cooperative launch). The count begins anew in each round: a count that goes on
 would overflow after some 100,000 steps, in the middle of a round. The blocks of a cluster have a barrier of their own.
 """

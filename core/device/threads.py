@@ -88,7 +88,7 @@ class Threads:
     def barrier(self, f: Function) -> None:
         """All threads of the launch wait for each other."""
         self.meets = True
-        self._meet(f, "barrier")
+        self._meet(f, "barrier" if self.blocks > 1 else "block_barrier")
 
     def block_barrier(self, f: Function) -> None:
         self._meet(f, "block_barrier")

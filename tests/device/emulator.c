@@ -106,12 +106,13 @@ void dev_warp_barrier(int32_t place) {
   meet(&gpu.warp[warp_of(t)], IN_WARP, first, end < last ? end : last, place);
 }
 
+void dev_barrier(int32_t place) { meet(&gpu.launch, IN_LAUNCH, 0, gpu.threads, place); }
+
 void dev_block_barrier(int32_t place) {
   int b = block_of(gpu.current);
+  if (gpu.blocks == 1) return dev_barrier(place);
   meet(&gpu.of_block[b], IN_BLOCK, b * gpu.block, (b + 1) * gpu.block, place);
 }
-
-void dev_barrier(int32_t place) { meet(&gpu.launch, IN_LAUNCH, 0, gpu.threads, place); }
 
 int32_t dev_exchange(int32_t value, int32_t distance, int32_t place) {
   int t = gpu.current;

@@ -155,7 +155,7 @@ def test_the_barrier_behind_the_check_of_numbers_is_needed():
     block = replace(block, results=block.results[:1])
     code = write_device_step(plan_block(block, TARGETS["repeats"]), 3, 64, SCOPES[1])
     (found,) = re.finditer(
-        r"call void @moderate\d+\(.*\n(?:  .*\n)*?(  call void @dev_barrier\(i32 \d+\)\n)", code.text
+        r"call void @moderate\d+\(.*\n(?:  .*\n)*?(  call void @dev_(?:block_)?barrier\(i32 \d+\)\n)", code.text
     )
     start, end = found.span(1)
 

@@ -173,11 +173,11 @@ def test_a_barrier_of_a_convolution_that_is_taken_out_is_a_race():
     of = case((1, 8, 6, 6), (8, 8, 3, 3), pad=1)
     block = replace(three_forms(of), results=three_forms(of).results[:1])
     values = values_for(block)
-    code = write_device_step(plan_block(block, DEVICE_TARGET), 1, 64, APART)
+    code = write_device_step(plan_block(block, DEVICE_TARGET), 2, 64, APART)
     barriers = [m.span() for m in re.finditer(r"  call void @dev_block_barrier\(i32 \d+\)", code.text)]
     assert barriers
 
-    native = native_interpreter(block, backend := EmulatedBackend(1, 64, rules=APART))
+    native = native_interpreter(block, backend := EmulatedBackend(2, 64, rules=APART))
     (region,) = backend.compiled
     for start, end in barriers:
         region.emulated = Emulated(replace(code, text=code.text[:start] + code.text[end:]), watches=True)

@@ -111,7 +111,7 @@ def test_the_barrier_of_an_unpooling_that_is_taken_out_is_a_race():
     values = [np.ones(block.types[p].shape, "float32") for p in block.params]
     values[1] = np.random.default_rng(0).integers(0, 90, values[1].shape)
     code = write_device_step(plan_block(block, DEVICE_TARGET), 1, 64, APART)
-    (span,) = [m.span() for m in re.finditer(r"  call void @dev_barrier\(i32 \d+\)", code.text)]
+    (span,) = [m.span() for m in re.finditer(r"  call void @dev_(?:block_)?barrier\(i32 \d+\)", code.text)]
 
     native = native_interpreter(block, backend := EmulatedBackend(1, 64, rules=APART))
     (region,) = backend.compiled

@@ -132,7 +132,7 @@ def test_sorts_of_one_launch_use_the_same_shared_memory_one_after_the_other():
     (launch,) = region.emulated.code.launches
     assert launch.shared > 0
     code = region.emulated.code
-    ends = [m.span() for m in re.finditer(r"  call void @dev_barrier\(i32 \d+\)\n(?=  ret void)", code.text)]
+    ends = [m.span() for m in re.finditer(r"  call void @dev_(?:block_)?barrier\(i32 \d+\)\n(?=  ret void)", code.text)]
     assert len(ends) == 1
     region.emulated = Emulated(replace(code, text=code.text[: ends[0][0]] + code.text[ends[0][1] :]), watches=True)
     with pytest.raises(EmulatorFault, match="a race"):
@@ -150,7 +150,7 @@ def test_a_barrier_of_an_order_that_is_taken_out_is_a_race(most, monkeypatch):
     code = region.emulated.code
     start = code.text.index("@kept_row_order")
     end = code.text.index("\n}", start)
-    barriers = [m.span() for m in re.finditer(r"  call void @dev_barrier\(i32 \d+\)", code.text[start:end])]
+    barriers = [m.span() for m in re.finditer(r"  call void @dev_(?:block_)?barrier\(i32 \d+\)", code.text[start:end])]
     assert len(barriers) == (4 if most else 8)
 
     for first, last in barriers:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from core.device.beside import Beside
 from core.device.launches import DeviceCode, Launch
 from core.device.ptx import ptx_of
 from core.device.rules import cluster_of
@@ -84,19 +85,28 @@ def constants(rig: Rig) -> Say:
         ("all blocks, cooperative", processors, True, 1),
     ]
     for name, blocks, cooperative, together in kinds:
-        kernel = _Kernel(rig, "dev_barrier", blocks, cooperative, together)
+        kernel = _Kernel(rig, "dev_barrier" if blocks > 1 else "dev_block_barrier", blocks, cooperative, together)
         yield _line(f"launch, {name}", lambda times, k=kernel: k.run(0, times), n)
         yield _line(f"barrier, {name}", lambda times, k=kernel: k.run(times), n)
         kernel.set(0)
         graphs = {times: _graph(kernel, times) for times in (n, 2 * n)}
         yield _line(f"graph node, {name}", lambda times, k=kernel, g=graphs: _launched(k, g[times]), n)
+        if blocks == 1:
+            other = rig.driver.stream()
+            graphs = {times: _graph(kernel, times, other) for times in (n, 2 * n)}
+            yield _line("two nodes beside each other", lambda times, k=kernel, g=graphs: _launched(k, g[times]), n)
 
 
-def _graph(kernel: _Kernel, nodes: int) -> Any:
+def _graph(kernel: _Kernel, nodes: int, other: Any = None) -> Any:
+    """A graph of nodes that follow each other. other: a stream for a second node beside each of them."""
     kernel.stream.begin_capture()
     try:
-        for _ in range(nodes):
+        for i in range(nodes):
+            beside = Beside(kernel.stream, other)
+            if other is not None:
+                beside.launch(i, kernel.function, kernel.launch, (kernel.word.address,) * 4)
             kernel.give()
+            beside.join(i + 1)
     finally:
         graph = kernel.stream.end_capture()
     return graph
