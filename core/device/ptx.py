@@ -274,10 +274,13 @@ LINKERS = ("nvjitlink", "cu13")
 
 @dataclass(frozen=True, slots=True)
 class Cubin:
-    """Machine code of a GPU. registers: most of a thread; spills: function -> bytes of registers it keeps in memory."""
+    """Machine code of a GPU. registers: entry -> registers of a thread.
+
+    spills: function -> bytes of registers it keeps in memory.
+    """
 
     code: bytes
-    registers: int
+    registers: Mapping[str, int]
     spills: Mapping[str, int]
 
     @property
@@ -342,11 +345,11 @@ def cubin_of(ptx: str | Iterable[str], architecture: str = "sm_80") -> Cubin:
         link("Destroy", ctypes.byref(handle))
 
 
-def _used(report: str) -> tuple[int, dict[str, int]]:
+def _used(report: str) -> tuple[dict[str, int], dict[str, int]]:
     """Registers and spills, from the report of nvJitLink."""
-    registers = max(map(int, re.findall(r"[Uu]sed (\d+) registers", report)), default=0)
+    used = re.findall(r"Function properties for (\S+)\n[^\n]*\n[^\n]*[Uu]sed (\d+) registers", report)
     spills = re.findall(r"Function properties for (\S+)\n.*? (\d+) bytes spill stores", report)
-    return registers, {name: int(nbytes) for name, nbytes in spills if nbytes != "0"}
+    return {name: int(count) for name, count in used}, {name: int(nbytes) for name, nbytes in spills if nbytes != "0"}
 
 
 def _linker_path() -> Path | None:
