@@ -35,7 +35,7 @@ from core.plan.work import work_of
 
 __all__ = ["Segment", "flat", "segments_of", "separated"]
 
-Kind = Literal["together", "wide", "sort", "product"]
+Kind = Literal["together", "wide", "group", "sort", "product"]
 
 SORT_LOADS = 13
 """Loads that follow each other for each key of a sort."""
@@ -45,14 +45,17 @@ SORT_LOADS = 13
 class Segment:
     """One launch, or a product of the library.
 
-    kind: "together" several instructions; "wide" one, on many blocks; "sort" one, which is a sort, on one block of many
-          threads; "product" one large product, behind which an instruction may follow that only adds a bias
+    kind: "together" several instructions; "wide" one, on many blocks; "group" several that do not wait for each other
+          (`core.device.grouping`); "sort" one, which is a sort, on one block of many threads; "product" one large
+          product, behind which an instruction may follow that only adds a bias
           (`core.device.multiplication.biased`).
+    firsts: of a group the first block of each instruction.
     """
 
     kind: Kind
     instructions: tuple[Instruction, ...]
     blocks: int
+    firsts: tuple[int, ...] = ()
 
 
 def segments_of(plan: Plan, blocks: int, rules: Rules) -> tuple[Segment, ...]:
@@ -101,6 +104,10 @@ def separated(plan: Plan, segments: Iterable[Segment]) -> tuple[Segment, ...]:
     """
     bound, found, number = _bound(plan.body), [], 0
     for each in segments:
+        if each.kind == "group":
+            found += [Segment("together", (one,), each.blocks) for one in each.instructions]
+            number += len(each.instructions)
+            continue
         if each.kind != "together" or len(each.instructions) < 2:
             found.append(each)
             number += len(each.instructions)

@@ -20,8 +20,9 @@ from core.device.segments import Segment
 from core.device.threads import Threads
 from core.device.transposition import transposition_units
 from core.plan.data import Gather, Instruction, Kernel, RowKernel, Rows, ScatterAdd
+from core.plan.flow import Branch, Loop
 
-__all__ = ["SPREAD", "blocks_of", "blocks_to_add_up", "resident_blocks"]
+__all__ = ["SPREAD", "blocks_of", "is_resident", "joins_sums", "resident_blocks", "sums_of", "wanted_blocks"]
 
 SPREAD = 8
 """Blocks for each processor in a launch of which no thread waits for others. All 2,048 threads of a processor."""
@@ -51,11 +52,19 @@ def blocks_of(each: Segment, launch: Threads) -> int:
     """The blocks of the launch of a segment. launch: any launch of the step."""
     if each.kind != "wide" or each.blocks == 1 or len(each.instructions) != 1:
         return each.blocks
-    (one,), spread, units = each.instructions, SPREAD, 0
+    return max(each.blocks, wanted_blocks(each.instructions[0], each.blocks, launch))
+
+
+def wanted_blocks(one: Instruction, processors: int, launch: Threads) -> int:
+    """The blocks of an instruction in a launch of its own, several for each processor; 0 if nothing speaks for that.
+
+    launch: any launch of the step.
+    """
+    spread, units, wide = SPREAD, 0, launch.on(processors)
     if isinstance(one, Gather):
         units = math.prod(one.out.shape)
     elif isinstance(one, Kernel) and one.kind == "fourier":
-        units = fourier_units(one.spec, launch.on(each.blocks)) * launch.block
+        units = fourier_units(one.spec, wide) * launch.block
     elif isinstance(one, ScatterAdd):
         units = reducing_units(one)
     elif isinstance(one, Kernel) and one.kind == NO_ROWS:
@@ -65,12 +74,12 @@ def blocks_of(each: Segment, launch: Threads) -> int:
     elif isinstance(one, Kernel) and one.kind == "merge_rows":
         units = merge_units(one)
     elif isinstance(one, Rows):
-        spread = _residents(one, launch) if _is_resident(one) else SPREAD
-        most = max(MOST_SUMS, sums_room(one, launch.on(each.blocks)))
-        while spread > 1 and sums_room(one, launch.on(each.blocks * spread)) > most:
+        spread = _residents(one, launch) if is_resident(one) else SPREAD
+        most = max(MOST_SUMS, sums_room(one, wide))
+        while spread > 1 and sums_room(one, launch.on(processors * spread)) > most:
             spread //= 2
-        units = row_units(one, launch.on(each.blocks * spread))
-    return max(each.blocks, min(each.blocks * spread, -(-units // launch.block)))
+        units = row_units(one, launch.on(processors * spread))
+    return min(processors * spread, -(-units // launch.block))
 
 
 def resident_blocks(each: Segment, blocks: int) -> int:
@@ -78,11 +87,11 @@ def resident_blocks(each: Segment, blocks: int) -> int:
 
     blocks: of the launch.
     """
-    return -(-blocks // each.blocks) if each.kind == "wide" and _is_resident(each.instructions[0]) else 1
+    return -(-blocks // each.blocks) if each.kind == "wide" and is_resident(each.instructions[0]) else 1
 
 
-def _is_resident(one: Instruction) -> bool:
-    """Whether all blocks must be resident."""
+def is_resident(one: Instruction) -> bool:
+    """Whether all blocks of a kernel must be resident."""
     if not isinstance(one, Rows) or len(one.kernel.code) < MANY_INSTRUCTIONS:
         return False
     return not any(i.dtype == "float64" or i.op in EXPENSIVE - FRUGAL for i in one.kernel.code)
@@ -106,8 +115,32 @@ def _live_registers(kernel: RowKernel) -> int:
     return most
 
 
-def blocks_to_add_up(each: Rows, first: Threads) -> int:
-    """The blocks that add up what the teams of a row kernel have, which ran on the threads of `first`."""
-    sizes = [math.prod(view.shape) for view in each.views]
-    sums = added_up(each, first).items()
-    return sum(finishing_blocks(sizes[each.kernel.code[n].operand], teams, first) for n, teams in sums)
+def joins_sums(each: Segment, after: Segment, launch: Threads) -> bool:
+    """Whether a segment of one block can run in the last launch of the one before it, which adds up on one block.
+
+    launch: any launch of the step.
+    """
+    if (
+        after.kind != "together"
+        or after.blocks > 1
+        or any(isinstance(one, Loop | Branch) for one in after.instructions)
+    ):
+        return False
+    sums = sums_of(each, launch)
+    return sums is not None and sums[2] == 1
+
+
+def sums_of(each: Segment, launch: Threads) -> tuple[Rows, Threads, int] | None:
+    """A row kernel whose sums have a launch of their own, the threads of the launch before, and its blocks; else None.
+
+    launch: any launch of the step.
+    """
+    one, *more = each.instructions or (None,)
+    blocks = blocks_of(each, launch)
+    first = launch.on(blocks)
+    if each.kind != "wide" or more or blocks == 1 or not isinstance(one, Rows) or not sums_room(one, first):
+        return None
+    sizes = [math.prod(view.shape) for view in one.views]
+    sums = added_up(one, first).items()
+    wanted = sum(finishing_blocks(sizes[one.kernel.code[n].operand], teams, first) for n, teams in sums)
+    return one, first, min(blocks, wanted)

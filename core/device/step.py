@@ -23,6 +23,7 @@ from core.device.arrays import write_array
 from core.device.early_sorts import overlapping, sorts_first
 from core.device.flow import write_loop
 from core.device.gpu import GPU
+from core.device.grouping import grouped
 from core.device.index_orders import NO_ROWS, with_orders
 from core.device.indexed import gather_kernel
 from core.device.kernels import device_kernel, device_scratch, has_kernel
@@ -33,16 +34,17 @@ from core.device.row_teams import sums_room
 from core.device.rows import form_of, row_kernel, sums_kernel
 from core.device.rules import RULES, Rules
 from core.device.scatter import scatter_kernel, scatter_scratch, scatter_views
+from core.device.schedule import scheduled
 from core.device.segments import Segment, segments_of, separated
 from core.device.sharing import share_kernel
-from core.device.spread import blocks_of, blocks_to_add_up, resident_blocks
+from core.device.spread import blocks_of, joins_sums, resident_blocks, sums_of
 from core.device.stripes import write_striped
 from core.device.systems import SYSTEMS, system_kernel
 from core.device.threads import BLOCK, MOST_THREADS, Threads
 from core.device.tiles import VECTOR_BYTES, vector_of
 from core.ir.errors import InternalError
 from core.ir.stop import poll
-from core.plan.arena import arrange
+from core.plan.arena import ArenaMap
 from core.plan.data import (
     PRODUCT_BLOCK,
     Gather,
@@ -78,8 +80,7 @@ ANYWHERE = ("any", 0, 0)
 
 def write_device_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES) -> DeviceCode:
     """The step of a plan as launches of at most `blocks` blocks, of `block` threads each."""
-    plan = _sorted(plan)
-    return _written(plan, segments_of(plan, blocks, rules), block, rules)[0]
+    return _written(plan, blocks, block, rules)[0]
 
 
 def write_timed_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES) -> tuple[DeviceCode, Timed]:
@@ -87,17 +88,10 @@ def write_timed_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES) 
 
     Its results have the bits of those of `write_device_step`.
     """
-    plan = _sorted(plan)
-    return _written(plan, separated(plan, segments_of(plan, blocks, rules)), block, rules, timed=True)
+    return _written(plan, blocks, block, rules, timed=True)
 
 
-def _sorted(plan: Plan) -> Plan:
-    return replace(plan, body=sorts_first(with_orders(plan.body)))
-
-
-def _written(
-    plan: Plan, segments: Iterable[Segment], block: int, rules: Rules, timed: bool = False
-) -> tuple[DeviceCode, Timed]:
+def _written(plan: Plan, blocks: int, block: int, rules: Rules, timed: bool = False) -> tuple[DeviceCode, Timed]:
     """timed: whether each segment has launches of its own, of which no two run at the same time.
 
     Otherwise one of one block may run in the launch of the one before it, if that ends on one block.
@@ -105,13 +99,19 @@ def _written(
     work: list[Launch | Multiplication] = []
     parts: list[tuple[Instruction, ...]] = []
     sorts: list[int] = []  # positions
+    plan = replace(plan, body=sorts_first(with_orders(plan.body)))
     with generating_for(GPU):
-        step = DeviceStep(plan, block, rules)
+        usual = Threads(1, block)
+        order = scheduled(plan, segments_of(plan, blocks, rules), blocks, usual)
+        step = DeviceStep(order.plan, order.arena, block, rules)
+        segments = tuple(grouped(order.segments, blocks, usual, step.depend))
+        if timed:
+            segments = separated(order.plan, segments)
         left = deque(enumerate(segments))
         while left:
             i, each = left.popleft()
             behind: tuple[Instruction, ...] = ()
-            if not timed and left and _is_short(left[0][1]) and step.ends_on_one_block(each):
+            if not timed and left and joins_sums(each, left[0][1], usual):
                 behind = left.popleft()[1].instructions
             for made, instructions in step.segment(i, each, behind):
                 work.append(made)
@@ -126,15 +126,6 @@ def _written(
     return DeviceCode(text, tuple(work), step.arena.size + step.module.scratch), tuple(parts)
 
 
-def _is_short(each: Segment) -> bool:
-    """Whether a segment runs on one block, without loops and branches."""
-    return (
-        each.kind == "together"
-        and each.blocks == 1
-        and not any(isinstance(one, Loop | Branch) for one in each.instructions)
-    )
-
-
 @dataclass(slots=True)
 class _Waiting:
     """What the instructions since the last barrier read and wrote. Places: see `DeviceStep.places`."""
@@ -146,10 +137,8 @@ class _Waiting:
 class DeviceStep(Step):
     """Writes a plan for all threads of its launches. launch: the threads of the present one."""
 
-    def __init__(self, plan: Plan, block: int, rules: Rules) -> None:
-        super().__init__(
-            Module(), Function("none", [(name, "ptr") for name in PARAMETERS]), plan, arrange(plan), 1, None
-        )
+    def __init__(self, plan: Plan, arena: ArenaMap, block: int, rules: Rules) -> None:
+        super().__init__(Module(), Function("none", [(name, "ptr") for name in PARAMETERS]), plan, arena, 1, None)
         self.block, self.rules = block, rules
         self.launch = Threads(1, block)
         self.counts_ops = False
@@ -162,7 +151,7 @@ class DeviceStep(Step):
     ) -> list[tuple[Launch | Multiplication, tuple[Instruction, ...]]]:
         """Write launches, or make calls of the library instead, each with the instructions that it computes.
 
-        behind: runs in the last launch, if that `ends_on_one_block`.
+        behind: runs in the last launch, if that is one of sums on one block.
         """
         product, *after = each.instructions or (None,)
         if each.kind != "product" or not self.rules.library or not isinstance(product, Gemm):
@@ -176,29 +165,23 @@ class DeviceStep(Step):
         rest = replace(each, kind="wide", instructions=tuple(after))
         return [(alone, (product,)), *(self._launches(number, rest) if after else ())]
 
-    def ends_on_one_block(self, each: Segment) -> bool:
-        """Whether the last launch of a segment, on one block, adds up what the teams of a row kernel have."""
-        sums = self._sums_of(each)
-        return sums is not None and sums[2] == 1
-
-    def _sums_of(self, each: Segment) -> tuple[Rows, Threads, int] | None:
-        """A row kernel whose sums have a launch of their own, the threads before that, and its blocks; else None."""
-        one, *more = each.instructions or (None,)
-        blocks = blocks_of(each, self._threads(1))
-        first = self._threads(blocks)
-        if each.kind != "wide" or more or blocks == 1 or not isinstance(one, Rows) or not sums_room(one, first):
-            return None
-        return one, first, min(blocks, blocks_to_add_up(one, first))
-
     def _launches(
         self, number: int, each: Segment, behind: tuple[Instruction, ...] = ()
     ) -> list[tuple[Launch | Multiplication, tuple[Instruction, ...]]]:
         """Write one launch, or two: the second one adds up what the teams of a row kernel have."""
-        name, sums = f"step{number}", self._sums_of(each)
+        name, sums = f"step{number}", sums_of(each, self._threads(1))
         if sums is None:
             loops = any(isinstance(one, Loop | Branch) for one in each.instructions)
             blocks = blocks_of(each, self._threads(1))
-            write = lambda: self.instructions(Sequence(each.instructions))
+
+            def write() -> None:
+                firsts = each.firsts or (0,) * len(each.instructions)
+                for one, first in zip(each.instructions, firsts, strict=True):
+                    poll()
+                    self.launch.first = first
+                    self.instruction(one)
+                self.launch.first = 0
+
             block = MOST_THREADS // BLOCK * self.block if each.kind == "sort" else self.block
             whole = self._launch(name, blocks, write, loops, block)
             return [(replace(whole, resident=resident_blocks(each, blocks)), each.instructions)]
@@ -351,11 +334,11 @@ class DeviceStep(Step):
         self._waiting.read |= read
         self._waiting.written |= written
 
-    def depend(self, sort: Instruction, other: Instruction) -> bool:
-        """Whether a sort, which needs no scratch memory, and another instruction of the step must not overlap."""
-        if isinstance(other, Loop | Branch):
+    def depend(self, one: Instruction, other: Instruction) -> bool:
+        """Whether an instruction must wait for another one before it. Neither needs scratch memory."""
+        if isinstance(one, Loop | Branch) or isinstance(other, Loop | Branch):
             return True
-        read, written = self.places(sort.reads()), self.places(sort.writes())
+        read, written = self.places(one.reads()), self.places(one.writes())
         return _overlap(self.places(other.writes()), read | written) or _overlap(self.places(other.reads()), written)
 
     def _needs_scratch(self, each: Instruction) -> bool:
@@ -395,7 +378,7 @@ class DeviceStep(Step):
         """The function for `key` on the threads of this launch, which has the shared memory and barriers it needs."""
         launch = self.launch
         before, launch.shared_bytes, launch.meets = (launch.shared_bytes, launch.meets), 0, False
-        name = self.module.function((*key, launch.blocks, launch.block), hint, make)
+        name = self.module.function((*key, launch.blocks, launch.block, launch.first), hint, make)
         shared, meets = self._needs.setdefault(name, (launch.shared_bytes, launch.meets))
         launch.shared_bytes, launch.meets = max(before[0], shared), before[1] or meets
         return name

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
-from core.codegen.llvm import I64, Function, IRValue
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.reductions import combine
 
 __all__ = [
@@ -54,12 +54,14 @@ class Threads:
 
     shared_bytes: shared memory that a block needs.
     meets: whether all threads of the launch wait for each other somewhere.
+    first: the block that has the first threads; those before it have the last ones.
     """
 
     blocks: int
     block: int
     shared_bytes: int = 0
     meets: bool = False
+    first: int = 0
     _places: Iterator[int] = field(default_factory=lambda: count(1))
 
     def on(self, blocks: int, block: int | None = None) -> Threads:
@@ -76,7 +78,16 @@ class Threads:
 
     def number(self, f: Function) -> IRValue:
         """The number of this thread in the launch, int64."""
-        return f.convert(self._call(f, "thread", "int32"), "int64")
+        number = self._call(f, "thread", "int32")
+        if self.first:
+            before = self.first * self.block
+            turned = f.op(f"sub nsw {number}, {before}", "int32")
+            number = f.select(
+                f.compare("icmp slt", number, literal(before, "int32")),
+                f.op(f"add nsw {turned}, {self.total}", "int32"),
+                turned,
+            )
+        return f.convert(number, "int64")
 
     def is_first(self, f: Function) -> IRValue:
         return f.compare("icmp eq", self.number(f), I64(0))

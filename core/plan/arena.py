@@ -10,7 +10,6 @@ from core.ir.stop import poll
 from core.plan.data import Instruction, Root, Sequence
 from core.plan.flow import Branch, Loop
 from core.plan.plan import Plan
-from core.plan.side_by_side import Stretch
 from core.plan.target import Target
 
 __all__ = ["ArenaMap", "arrange", "fit"]
@@ -31,10 +30,10 @@ class ArenaMap:
     size: int
 
 
-def arrange(plan: Plan, side_by_side: Iterable[Stretch] = ()) -> ArenaMap:
+def arrange(plan: Plan, side_by_side: Iterable[range] = ()) -> ArenaMap:
     """The arena map of `plan`. Roots that are live at the same time never overlap.
 
-    side_by_side: of its body; roots that instructions of a stretch touch are live during the whole stretch.
+    side_by_side: positions in its body; roots that instructions of such a range touch are live during all of it.
     """
     offsets: dict[Root, int] = {}
     size = _place(plan.body, 0, offsets, plan.target, side_by_side)
@@ -42,7 +41,7 @@ def arrange(plan: Plan, side_by_side: Iterable[Stretch] = ()) -> ArenaMap:
 
 
 def _place(
-    body: Sequence, base: int, offsets: dict[Root, int], target: Target, side_by_side: Iterable[Stretch] = ()
+    body: Sequence, base: int, offsets: dict[Root, int], target: Target, side_by_side: Iterable[range] = ()
 ) -> int:
     """Place the roots of `body` that have no offset yet, from offset `base` on; return the end of the last one.
 
@@ -55,9 +54,9 @@ def _place(
             if root.place == "arena" and root not in offsets:
                 lives.setdefault(root, [at, at])[1] = at
     for stretch in side_by_side:
-        for each in body.instructions[stretch.first : stretch.end]:
+        for each in body.instructions[stretch.start : stretch.stop]:
             for life in (lives[root] for root in _touched(each) if root in lives):
-                life[:] = min(life[0], stretch.first), max(life[1], stretch.end - 1)
+                life[:] = min(life[0], stretch.start), max(life[1], stretch.stop - 1)
     end = fit(lives, base, offsets, target)
     for at, each in enumerate(body.instructions):
         for inner in _inside(each):

@@ -1,0 +1,153 @@
+"""The order of the segments of a step: those that can share a launch come to stand behind each other.
+
+A step is a list of instructions in the order of the client's ops and of their gradients. Any other order in which each
+one follows those that it depends on has the same results. Small instructions wait until nothing else can run; then all
+that are ready are one batch, which `core.device.grouping` makes one launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
+from itertools import groupby
+
+from core.device.grouping import is_light
+from core.device.segments import Segment
+from core.device.spread import joins_sums
+from core.device.threads import Threads
+from core.ir.stop import poll
+from core.plan.arena import ArenaMap, arrange
+from core.plan.data import Instruction, Limited, Root
+from core.plan.data import Sequence as Body
+from core.plan.flow import Branch, Loop
+from core.plan.growing import ArrayWork
+from core.plan.plan import Plan
+
+__all__ = ["Schedule", "batched", "scheduled"]
+
+Unit = tuple[Segment, ...]
+"""Segments that stay together."""
+
+MORE_MEMORY, LITTLE_MEMORY = 1.1, 1 << 25
+"""How many times as large another order may make the arena, and bytes up to which its size does not matter: they fit
+into the second level of the caches of a large GPU.
+"""
+
+WINDOWS = (16, 8)
+"""By how many places a unit may run before another one that stood before it: first choice, and with less memory. Larger
+ones made no fewer batches in the steps of the bench, but up to twice as large arenas.
+"""
+
+FIXED = (Loop, Branch, ArrayWork, Limited)
+"""Instructions that others do not pass: loops share the limits of a run, and lengths are known only then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The order in which a step runs. plan: with its instructions in that order. arena: where its arrays lie."""
+
+    plan: Plan
+    segments: tuple[Segment, ...]
+    arena: ArenaMap
+
+
+def scheduled(plan: Plan, segments: Sequence[Segment], processors: int, launch: Threads) -> Schedule:
+    """Batches of light segments, or the order of the plan if that needs much less memory.
+
+    segments: of the plan, in its order. processors, launch: see `core.device.grouping.grouped`.
+    """
+    as_given = Schedule(plan, tuple(segments), arrange(plan))
+    units: list[Unit] = []
+    for each in segments:
+        if units and len(units[-1]) == 1 and joins_sums(units[-1][0], each, launch):
+            units[-1] = (*units[-1], each)
+        else:
+            units.append((each,))
+    light = {unit: len(unit) == 1 and is_light(unit[0], processors, launch) for unit in units}
+    for window in WINDOWS:
+        batches = list(batched(units, light.__getitem__, window))
+        order = tuple(segment for batch in batches for unit in batch for segment in unit)
+        body: list[Instruction] = []
+        shared: list[range] = []
+        for batch in batches:
+            start = len(body)
+            body += (one for unit in batch for one in _instructions(unit))
+            if len(batch) > 1:
+                shared.append(range(start, len(body)))
+        new = replace(plan, body=Body(tuple(body)))
+        arena = arrange(new, shared)
+        if arena.size <= max(MORE_MEMORY * as_given.arena.size, LITTLE_MEMORY):
+            return Schedule(new, order, arena)
+    return as_given
+
+
+def batched(units: Iterable[Unit], is_light: Callable[[Unit], bool], window: int) -> Iterator[list[Unit]]:
+    """The units in another order, as batches: of one unit, or of several light ones that do not depend on each other.
+
+    is_light: whether a unit is one segment, which can share its launch with others. window: by how many places a unit
+    may run before another one that stood before it.
+    """
+    for fixed, group in groupby(units, _is_fixed):
+        run = list(group)
+        yield from ([unit] for unit in run) if fixed else _ordered(run, is_light, window)
+
+
+def _is_fixed(unit: Unit) -> bool:
+    return any(isinstance(one, FIXED) for one in _instructions(unit))
+
+
+def _ordered(units: Sequence[Unit], is_light: Callable[[Unit], bool], window: int) -> Iterator[list[Unit]]:
+    """Light units wait until no other one can run; the others keep their order."""
+    light = [is_light(unit) for unit in units]
+    waits, behind = _dependences(units)
+    heavy_ready = [i for i, count in enumerate(waits) if not count and not light[i]]
+    light_ready = [i for i, count in enumerate(waits) if not count and light[i]]
+    heapify(heavy_ready)
+    first, done = 0, [False] * len(units)  # all before `first` are done
+    while heavy_ready or light_ready:
+        poll()
+        if heavy_ready and heavy_ready[0] <= first + window:
+            batch = [heappop(heavy_ready)]
+        else:  # the unit at `first` is ready, so it is among them
+            batch = sorted(i for i in light_ready if i <= first + window)
+            light_ready = [i for i in light_ready if i > first + window]
+        yield [units[i] for i in batch]
+        for i in batch:
+            done[i] = True
+        while first < len(units) and done[first]:
+            first += 1
+        for other in (other for i in batch for other in behind[i]):
+            waits[other] -= 1
+            if waits[other]:
+                continue
+            if light[other]:
+                light_ready.append(other)
+            else:
+                heappush(heavy_ready, other)
+
+
+def _dependences(units: Sequence[Unit]) -> tuple[list[int], list[list[int]]]:
+    """For each unit how many others it waits for, and the units that wait for it."""
+    waits: list[int] = []
+    behind: list[list[int]] = [[] for _ in units]
+    writer: dict[Root, int] = {}
+    readers: dict[Root, list[int]] = {}
+    for i, unit in enumerate(units):
+        poll()
+        read = {root for one in _instructions(unit) for root in one.reads()}
+        written = {root for one in _instructions(unit) for root in one.writes()}
+        before = {writer[root] for root in read | written if root in writer}
+        before |= {other for root in written for other in readers.get(root, ())}
+        waits.append(len(before))
+        for other in before:
+            behind[other].append(i)
+        for root in written:
+            writer[root], readers[root] = i, []
+        for root in read - written:
+            readers.setdefault(root, []).append(i)
+    return waits, behind
+
+
+def _instructions(unit: Unit) -> Iterator[Instruction]:
+    return (one for segment in unit for one in segment.instructions)

@@ -1,0 +1,196 @@
+"""Instructions that share a launch without waiting for each other, and the order in which they come to do so."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from core.compiler.compile import optimize
+from core.device import schedule, step
+from core.device.gpu import DEVICE_TARGET
+from core.device.grouping import grouped
+from core.device.rules import Rules
+from core.device.schedule import batched
+from core.device.segments import Segment
+from core.device.spread import SPREAD, wanted_blocks
+from core.device.step import write_device_step, write_timed_step
+from core.device.threads import Threads
+from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
+from core.plan import plan_block
+from core.plan.arena import arrange
+from core.plan.data import Instruction, Root
+from core.runtime.native import native_interpreter
+from core.runtime.reference import interpreter_of
+from core.runtime.run import Run
+from tests.device.emulator import EmulatedBackend, EmulatorFault, compiler
+from tests.device.test_emulated import SCOPES
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
+
+APART: Rules = SCOPES[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fake(Instruction):
+    """An instruction of which only the arrays matter."""
+
+    read: tuple[Root, ...] = ()
+    written: tuple[Root, ...] = ()
+    light: bool = False
+
+    def reads(self):
+        return iter(self.read)
+
+    def writes(self):
+        return iter(self.written)
+
+
+def drawn_units(seed: int) -> list[tuple[Segment, ...]]:
+    """Instructions on few arrays, which several of them write."""
+    draw = random.Random(seed)
+    roots = [Root(8) for _ in range(draw.choice((3, 10, 40)))]
+    some = lambda most: tuple(draw.sample(roots, draw.randint(0, most)))
+    return [
+        (Segment("wide", (Fake(some(3), some(2), draw.random() < 0.6),), 4),)
+        for _ in range(draw.choice((1, 5, 60)))
+    ]  # fmt: skip
+
+
+def instruction(unit: tuple[Segment, ...]) -> Fake:
+    ((only,),) = (each.instructions for each in unit)
+    assert isinstance(only, Fake)
+    return only
+
+
+@pytest.mark.parametrize("window", [0, 1, 8, 1000])
+def test_batches_hold_every_unit_behind_those_that_it_depends_on(window):
+    for seed in range(60):
+        units = drawn_units(seed)
+        batches = list(batched(units, lambda unit: instruction(unit).light, window))
+
+        place = {unit: i for i, batch in enumerate(batches) for unit in batch}
+        assert sorted(map(units.index, place)) == list(range(len(units)))
+        assert all(len(batch) == 1 or all(instruction(unit).light for unit in batch) for batch in batches)
+        for i, one in enumerate(units):
+            for other in units[i + 1 :]:
+                a, b = instruction(one), instruction(other)
+                conflict = {*a.written} & {*b.read, *b.written} or {*a.read} & {*b.written}
+                assert not conflict or place[one] < place[other]
+        done: set[int] = set()
+        for batch in batches:
+            first = min(set(range(len(units))) - done)
+            assert all(units.index(unit) <= first + window for unit in batch)
+            done |= {units.index(unit) for unit in batch}
+
+
+def test_light_units_that_do_not_depend_on_each_other_are_one_batch():
+    a, b, c, d = (Root(8) for _ in range(4))
+    chain = [Fake((a,), (b,)), Fake((a,), (c,), True), Fake((b,), (d,)), Fake((a,), (Root(8),), True), Fake((c, d))]
+    units = [(Segment("wide", (each,), 4),) for each in chain]
+
+    found = [
+        [chain.index(instruction(unit)) for unit in batch]
+        for batch in batched(units, lambda u: instruction(u).light, 9)
+    ]
+
+    assert found == [[0], [2], [1, 3], [4]]
+
+
+def towers(count: int, rows: int, depth: int = 2) -> tuple[Block, list[np.ndarray]]:
+    """Functions of arrays of their own, one after the other: of the rows of each, and of these in another order."""
+    rng, b, values, results = np.random.default_rng(count), BlockBuilder(), [], []
+    for i in range(count):
+        size = rows * (i + 1)
+        values += [rng.standard_normal((size, 5)).astype("float32"), rng.permutation(size)]
+        made, order = b.param(TensorType((size, 5), "float32")), b.param(TensorType((size,), "int64"))
+        for _ in range(depth):
+            made = b.emit("gather", b.emit("softmax", made), order)
+        results.append(made)
+    return optimize(b.build(results)), values
+
+
+def code_of(block: Block, blocks: int = 4, rules: Rules = APART):
+    return write_device_step(plan_block(block, DEVICE_TARGET), blocks, 64, rules)
+
+
+@pytest.mark.parametrize(("rows", "blocks"), [(3, 4), (40, 4), (2000, 3), (40, 1)])
+def test_independent_instructions_share_a_launch_and_have_the_results_of_launches_of_their_own(
+    rows, blocks, monkeypatch
+):
+    block, values = towers(3, rows)
+    shared = code_of(block, blocks)
+    found = native_interpreter(block, EmulatedBackend(blocks, 64, rules=APART))(Run(), *values)
+
+    monkeypatch.setattr(step, "grouped", lambda segments, *_: segments)
+    alone = code_of(block, blocks)
+    apart = native_interpreter(block, EmulatedBackend(blocks, 64, rules=APART))(Run(), *values)
+
+    assert len(shared.work) < len(alone.work) or blocks == 1
+    for one, other, wanted in zip(found, apart, interpreter_of(block)(Run(), *values), strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+
+
+def test_small_instructions_of_a_launch_have_blocks_of_their_own_and_large_ones_all(monkeypatch):
+    made: list[Segment] = []
+    monkeypatch.setattr(step, "grouped", lambda *args: made.extend(grouped(*args)) or made)
+    for rows in (40, 5000):
+        made.clear()
+        softmax, gather = write_device_step(
+            plan_block(towers(3, rows, depth=1)[0], DEVICE_TARGET), 16, 64, APART
+        ).launches
+        wanted = [[wanted_blocks(one, 16, Threads(1, 64)) for one in each.instructions] for each in made]
+
+        assert [each.kind for each in made] == ["group", "group"] and not softmax.cooperative | gather.cooperative
+        assert (softmax.grid, gather.grid) == tuple(min(sum(each), 16 * SPREAD) for each in wanted)
+        assert [each.firsts for each in made] == [
+            (0, a % each.blocks, (a + b) % each.blocks) for each, (a, b, _) in zip(made, wanted, strict=True)
+        ]
+
+
+def test_equal_groups_share_a_kernel():
+    b = BlockBuilder()
+    x = [b.param(TensorType((64, 64), "float32")) for _ in range(2)]
+    for _ in range(3):
+        x = [b.emit("matmul", one, other) for one, other in zip(x, reversed(x), strict=True)]
+        x = [b.emit("softmax", b.emit("tanh", each)) for each in x]
+    launches = code_of(optimize(b.build(x))).launches
+
+    assert len({each.kernel for each in launches}) <= len(launches) - 4
+
+
+def test_a_dependence_that_is_overlooked_is_a_race(monkeypatch):
+    block, values = towers(2, 300)
+    monkeypatch.setattr(step.DeviceStep, "depend", lambda self, one, other: False)
+    monkeypatch.setattr(step.DeviceStep, "_order", lambda self, each: None)
+
+    with pytest.raises(EmulatorFault, match="a race"):
+        native_interpreter(block, EmulatedBackend(3, 64, rules=APART))(Run(), *values)
+
+
+def test_an_order_that_needs_much_more_memory_is_not_taken(monkeypatch):
+    plan = plan_block(towers(4, 600)[0], DEVICE_TARGET)
+    given, least = write_device_step(plan, 4, 64, APART), arrange(plan).size
+    monkeypatch.setattr(schedule, "LITTLE_MEMORY", 0)
+    small = write_device_step(plan, 4, 64, APART)
+
+    assert given.arena_bytes > 1.1 * least >= small.arena_bytes
+    assert len(given.work) < len(small.work)
+
+
+def test_a_step_whose_times_are_measured_has_a_launch_for_each_instruction_and_the_same_bits():
+    block, values = towers(3, 300)
+    plan = plan_block(block, DEVICE_TARGET)
+    code, parts = write_timed_step(plan, 3, 64, APART)
+
+    assert len(code.work) == len(parts) == len(plan.body.instructions) and all(len(part) == 1 for part in parts)
+    native = native_interpreter(block, backend := EmulatedBackend(3, 64, rules=APART))
+    shared = native(Run(), *values)
+    (region,) = backend.compiled
+    region.emulated = type(region.emulated)(code, watches=True)
+    for one, other in zip(shared, native(Run(), *values), strict=True):
+        assert one.tobytes() == other.tobytes()
