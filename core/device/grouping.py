@@ -8,24 +8,57 @@ ones run at the same time on different blocks, and large ones on all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import IntEnum
 from itertools import accumulate
 
 from core.device.index_orders import NO_ROWS
+from core.device.product import product_plan
 from core.device.row_teams import sums_room
+from core.device.rules import Rules
 from core.device.segments import Segment
 from core.device.spread import SPREAD, is_resident, wanted_blocks
 from core.device.threads import Threads
 from core.ir.stop import poll
-from core.plan.data import Gather, Instruction, Kernel, Root, Rows, ScatterAdd
+from core.plan.data import Gather, Gemm, Instruction, Kernel, Root, Rows, ScatterAdd
 
-__all__ = ["grouped", "is_light"]
+__all__ = ["Level", "grouped", "level_of"]
 
 LONELY = ("turn", "merge_rows", NO_ROWS)
 """Kinds of kernels whose threads wait for nothing outside of their block, and need no scratch memory."""
 
 
+class Level(IntEnum):
+    """With which others a segment may share its launch: with none, or with those of its level.
+
+    Other kernels do not join products, whose registers leave room for few threads.
+    """
+
+    ALONE = 0
+    PRODUCT = 1
+    LIGHT = 2
+
+
+def level_of(each: Segment, processors: int, launch: Threads, rules: Rules) -> Level:
+    """See `Level`. processors, launch, rules: see `grouped`."""
+    one, *more = each.instructions or (None,)
+    if each.kind == "wide" and isinstance(one, Gemm) and not more:
+        return Level.PRODUCT if product_plan(one, launch.on(processors), rules.tf32).parts == 1 else Level.ALONE
+    if each.kind not in ("wide", "together") or not all(_is_lonely(i, processors, launch) for i in each.instructions):
+        return Level.ALONE
+    written: set[Root] = set()
+    for one in each.instructions:
+        if written & {*one.reads(), *one.writes()}:
+            return Level.ALONE
+        written |= {*one.writes()}
+    return Level.LIGHT if each.instructions else Level.ALONE
+
+
 def grouped(
-    segments: Iterable[Segment], processors: int, launch: Threads, depend: Callable[[Instruction, Instruction], bool]
+    segments: Iterable[Segment],
+    processors: int,
+    launch: Threads,
+    rules: Rules,
+    depend: Callable[[Instruction, Instruction], bool],
 ) -> Iterator[Segment]:
     """The same work, with a segment of the kind "group" where several that follow each other can share a launch.
 
@@ -33,36 +66,16 @@ def grouped(
     second instruction must wait for the first one.
     """
     waiting: list[Segment] = []
+    level = Level.ALONE
     for each in segments:
         poll()
-        if not _may_join(waiting, each, processors, launch, depend):
-            yield from _closed(waiting, processors, launch)
-            waiting = []
+        own = level_of(each, processors, launch, rules)
+        before = [one for segment in waiting for one in segment.instructions]
+        if own != level or own == Level.ALONE or any(depend(one, new) for one in before for new in each.instructions):
+            yield from _closed(waiting, processors, launch, rules)
+            waiting, level = [], own
         waiting.append(each)
-    yield from _closed(waiting, processors, launch)
-
-
-def _may_join(
-    waiting: Sequence[Segment],
-    new: Segment,
-    processors: int,
-    launch: Threads,
-    depend: Callable[[Instruction, Instruction], bool],
-) -> bool:
-    """Whether no instruction of `new` waits for those before it, nor for all threads of its launch."""
-    before = [one for each in waiting for one in each.instructions]
-    if not waiting or waiting[0].kind not in ("wide", "together") or new.kind not in ("wide", "together"):
-        return False
-    if len(waiting) == 1:  # it has not been looked at
-        if not all(_is_lonely(one, processors, launch) for one in before):
-            return False
-        if any(depend(one, other) for i, other in enumerate(before) for one in before[:i]):
-            return False
-    for one in new.instructions:
-        if not _is_lonely(one, processors, launch) or any(depend(other, one) for other in before):
-            return False
-        before.append(one)
-    return True
+    yield from _closed(waiting, processors, launch, rules)
 
 
 def _is_lonely(one: Instruction, processors: int, launch: Threads) -> bool:
@@ -74,26 +87,21 @@ def _is_lonely(one: Instruction, processors: int, launch: Threads) -> bool:
     return isinstance(one, Gather) or (isinstance(one, Kernel) and one.kind in LONELY)
 
 
-def is_light(each: Segment, processors: int, launch: Threads) -> bool:
-    """Whether a segment may share its launch with others. processors, launch: see `grouped`."""
-    if each.kind not in ("wide", "together") or not all(_is_lonely(i, processors, launch) for i in each.instructions):
-        return False
-    written: set[Root] = set()
-    for one in each.instructions:
-        if written & {*one.reads(), *one.writes()}:
-            return False
-        written |= {*one.writes()}
-    return bool(each.instructions)
-
-
-def _closed(waiting: Sequence[Segment], processors: int, launch: Threads) -> Iterator[Segment]:
-    """The segments as one group, if that is possible."""
+def _closed(waiting: Sequence[Segment], processors: int, launch: Threads, rules: Rules) -> Iterator[Segment]:
+    """The segments as one group, if there are several, and if that is possible."""
     instructions = tuple(one for each in waiting for one in each.instructions)
     if len(waiting) > 1:
-        wanted = [max(1, wanted_blocks(one, processors, launch)) for one in instructions]
+        wanted = [max(1, _wanted(one, processors, launch, rules)) for one in instructions]
         blocks = min(sum(wanted), processors * SPREAD)
         if not any(isinstance(one, Rows) and sums_room(one, launch.on(blocks)) for one in instructions):
             firsts = accumulate(wanted[:-1], initial=0)
             yield Segment("group", instructions, blocks, tuple(first % blocks for first in firsts))
             return
     yield from waiting
+
+
+def _wanted(one: Instruction, processors: int, launch: Threads, rules: Rules) -> int:
+    """The blocks of an instruction in a launch of its own."""
+    if isinstance(one, Gemm):
+        return min(processors, product_plan(one, launch.on(processors), rules.tf32).tiles(one))
+    return wanted_blocks(one, processors, launch)

@@ -137,6 +137,11 @@ class ProductPlan:
     form: Registers | TensorCores
     parts: int
 
+    def tiles(self, each: Gemm) -> int:
+        """Tiles of the result, all matrices of a batch together."""
+        *batch, m, n = each.c.shape
+        return math.prod(batch) * -(-m // self.form.rows) * -(-n // self.form.columns)
+
     def scratch(self, each: Gemm) -> int:
         """Bytes of scratch memory."""
         return self.parts * math.prod(each.c.shape) * itemsize(_sums_dtype(each)) if self.parts > 1 else 0

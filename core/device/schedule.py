@@ -1,18 +1,19 @@
 """The order of the segments of a step: those that can share a launch come to stand behind each other.
 
 A step is a list of instructions in the order of the client's ops and of their gradients. Any other order in which each
-one follows those that it depends on has the same results. Small instructions wait until nothing else can run; then all
-that are ready are one batch, which `core.device.grouping` makes one launch.
+one follows those that it depends on has the same results. Those that can share a launch (`core.device.grouping`) wait
+until no other can run; then all that are ready are one batch, which becomes one launch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import groupby
 
-from core.device.grouping import is_light
+from core.device.grouping import Level, level_of
+from core.device.rules import Rules
 from core.device.segments import Segment
 from core.device.spread import joins_sums
 from core.device.threads import Threads
@@ -52,10 +53,10 @@ class Schedule:
     arena: ArenaMap
 
 
-def scheduled(plan: Plan, segments: Sequence[Segment], processors: int, launch: Threads) -> Schedule:
-    """Batches of light segments, or the order of the plan if that needs much less memory.
+def scheduled(plan: Plan, segments: Sequence[Segment], processors: int, launch: Threads, rules: Rules) -> Schedule:
+    """Batches of segments that can share a launch, or the order of the plan if that needs much less memory.
 
-    segments: of the plan, in its order. processors, launch: see `core.device.grouping.grouped`.
+    segments: of the plan, in its order. processors, launch, rules: see `core.device.grouping.grouped`.
     """
     as_given = Schedule(plan, tuple(segments), arrange(plan))
     units: list[Unit] = []
@@ -64,9 +65,9 @@ def scheduled(plan: Plan, segments: Sequence[Segment], processors: int, launch: 
             units[-1] = (*units[-1], each)
         else:
             units.append((each,))
-    light = {unit: len(unit) == 1 and is_light(unit[0], processors, launch) for unit in units}
+    levels = {unit: level_of(unit[0], processors, launch, rules) if len(unit) == 1 else Level.ALONE for unit in units}
     for window in WINDOWS:
-        batches = list(batched(units, light.__getitem__, window))
+        batches = list(batched(units, levels.__getitem__, window))
         order = tuple(segment for batch in batches for unit in batch for segment in unit)
         body: list[Instruction] = []
         shared: list[range] = []
@@ -82,36 +83,36 @@ def scheduled(plan: Plan, segments: Sequence[Segment], processors: int, launch: 
     return as_given
 
 
-def batched(units: Iterable[Unit], is_light: Callable[[Unit], bool], window: int) -> Iterator[list[Unit]]:
-    """The units in another order, as batches: of one unit, or of several light ones that do not depend on each other.
+def batched(units: Iterable[Unit], level: Callable[[Unit], Level], window: int) -> Iterator[list[Unit]]:
+    """The units in another order, as batches: of one unit, or of several of a level that do not depend on each other.
 
-    is_light: whether a unit is one segment, which can share its launch with others. window: by how many places a unit
-    may run before another one that stood before it.
+    level: of a unit; one of several segments is alone. window: by how many places a unit may run before another one
+    that stood before it.
     """
     for fixed, group in groupby(units, _is_fixed):
         run = list(group)
-        yield from ([unit] for unit in run) if fixed else _ordered(run, is_light, window)
+        yield from ([unit] for unit in run) if fixed else _ordered(run, level, window)
 
 
 def _is_fixed(unit: Unit) -> bool:
     return any(isinstance(one, FIXED) for one in _instructions(unit))
 
 
-def _ordered(units: Sequence[Unit], is_light: Callable[[Unit], bool], window: int) -> Iterator[list[Unit]]:
-    """Light units wait until no other one can run; the others keep their order."""
-    light = [is_light(unit) for unit in units]
+def _ordered(units: Sequence[Unit], level: Callable[[Unit], Level], window: int) -> Iterator[list[Unit]]:
+    """Units of a higher level wait until no other one can run; those that are alone keep their order."""
+    levels = [level(unit) for unit in units]
     waits, behind = _dependences(units)
-    heavy_ready = [i for i, count in enumerate(waits) if not count and not light[i]]
-    light_ready = [i for i, count in enumerate(waits) if not count and light[i]]
-    heapify(heavy_ready)
-    first, done = 0, [False] * len(units)  # all before `first` are done
-    while heavy_ready or light_ready:
+    ready: dict[Level, list[int]] = {each: [] for each in Level}  # heaps
+    for i, count in enumerate(waits):
+        if not count:
+            heappush(ready[levels[i]], i)
+    first, done = 0, [False] * len(units)  # all before `first` are done, so it is ready
+    while first < len(units):
         poll()
-        if heavy_ready and heavy_ready[0] <= first + window:
-            batch = [heappop(heavy_ready)]
-        else:  # the unit at `first` is ready, so it is among them
-            batch = sorted(i for i in light_ready if i <= first + window)
-            light_ready = [i for i in light_ready if i > first + window]
+        level_now = next(each for each in Level if ready[each] and ready[each][0] <= first + window)
+        batch = [heappop(ready[level_now])]
+        while level_now != Level.ALONE and ready[level_now] and ready[level_now][0] <= first + window:
+            batch.append(heappop(ready[level_now]))
         yield [units[i] for i in batch]
         for i in batch:
             done[i] = True
@@ -119,12 +120,8 @@ def _ordered(units: Sequence[Unit], is_light: Callable[[Unit], bool], window: in
             first += 1
         for other in (other for i in batch for other in behind[i]):
             waits[other] -= 1
-            if waits[other]:
-                continue
-            if light[other]:
-                light_ready.append(other)
-            else:
-                heappush(heavy_ready, other)
+            if not waits[other]:
+                heappush(ready[levels[other]], other)
 
 
 def _dependences(units: Sequence[Unit]) -> tuple[list[int], list[list[int]]]:

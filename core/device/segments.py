@@ -105,7 +105,7 @@ def separated(plan: Plan, segments: Iterable[Segment]) -> tuple[Segment, ...]:
     bound, found, number = _bound(plan.body), [], 0
     for each in segments:
         if each.kind == "group":
-            found += [Segment("together", (one,), each.blocks) for one in each.instructions]
+            found += [Segment("group", (one,), each.blocks, (0,)) for one in each.instructions]
             number += len(each.instructions)
             continue
         if each.kind != "together" or len(each.instructions) < 2:

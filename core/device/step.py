@@ -29,7 +29,7 @@ from core.device.indexed import gather_kernel
 from core.device.kernels import device_kernel, device_scratch, has_kernel
 from core.device.launches import PARAMETERS, DeviceCode, Launch
 from core.device.multiplication import Biased, Multiplication, Place, biased, multiplication_of, place_in
-from core.device.product import product_kernel, product_plan
+from core.device.product import ProductPlan, product_kernel, product_plan
 from core.device.row_teams import sums_room
 from core.device.rows import form_of, row_kernel, sums_kernel
 from core.device.rules import RULES, Rules
@@ -102,9 +102,9 @@ def _written(plan: Plan, blocks: int, block: int, rules: Rules, timed: bool = Fa
     plan = replace(plan, body=sorts_first(with_orders(plan.body)))
     with generating_for(GPU):
         usual = Threads(1, block)
-        order = scheduled(plan, segments_of(plan, blocks, rules), blocks, usual)
-        step = DeviceStep(order.plan, order.arena, block, rules)
-        segments = tuple(grouped(order.segments, blocks, usual, step.depend))
+        order = scheduled(plan, segments_of(plan, blocks, rules), blocks, usual, rules)
+        step = DeviceStep(order.plan, order.arena, blocks, block, rules)
+        segments = tuple(grouped(order.segments, blocks, usual, rules, step.depend))
         if timed:
             segments = separated(order.plan, segments)
         left = deque(enumerate(segments))
@@ -137,10 +137,11 @@ class _Waiting:
 class DeviceStep(Step):
     """Writes a plan for all threads of its launches. launch: the threads of the present one."""
 
-    def __init__(self, plan: Plan, arena: ArenaMap, block: int, rules: Rules) -> None:
+    def __init__(self, plan: Plan, arena: ArenaMap, processors: int, block: int, rules: Rules) -> None:
         super().__init__(Module(), Function("none", [(name, "ptr") for name in PARAMETERS]), plan, arena, 1, None)
-        self.block, self.rules = block, rules
+        self.processors, self.block, self.rules = processors, block, rules
         self.launch = Threads(1, block)
+        self._shared = False
         self.counts_ops = False
         self._waiting = _Waiting()
         self._placed: dict[Root, set[tuple[str, int, int]]] = {}
@@ -175,12 +176,13 @@ class DeviceStep(Step):
             blocks = blocks_of(each, self._threads(1))
 
             def write() -> None:
+                self._shared = each.kind == "group"
                 firsts = each.firsts or (0,) * len(each.instructions)
                 for one, first in zip(each.instructions, firsts, strict=True):
                     poll()
                     self.launch.first = first
                     self.instruction(one)
-                self.launch.first = 0
+                self.launch.first, self._shared = 0, False
 
             block = MOST_THREADS // BLOCK * self.block if each.kind == "sort" else self.block
             whole = self._launch(name, blocks, write, loops, block)
@@ -348,7 +350,7 @@ class DeviceStep(Step):
         if isinstance(each, Rows):
             return sums_room(each, self.launch) > 0
         if isinstance(each, Gemm):
-            return product_plan(each, self.launch, self.rules.tf32).scratch(each) > 0
+            return self._product_plan(each).scratch(each) > 0
         if isinstance(each, ScatterAdd):
             return scatter_scratch(each, self.launch) > 0
         if isinstance(each, Kernel) and has_kernel(each):
@@ -406,15 +408,20 @@ class DeviceStep(Step):
     def gemm(self, each: Gemm, addresses: list[IRValue] | None = None) -> None:
         assert each.then is None, "the target has no epilogues"
         views = (each.a, each.b, each.c)
-        plan = product_plan(each, self.launch, self.rules.tf32)
+        plan = self._product_plan(each)
         vectors = tuple(vector_of(v, axis) for v in views for axis in (-2, -1))
-        key = ("product", *((v.shape, v.strides, v.dtype) for v in views), each.accumulate, vectors)
+        key = ("product", *((v.shape, v.strides, v.dtype) for v in views), each.accumulate, vectors, self._shared)
         name = self.function(key, "product", lambda name: product_kernel(name, each, self.launch, plan))
         more = [self.scratch(plan.scratch(each))]
         if addresses is None:
             self._call(name, views, more)
         else:
             self.f.do(f"call void @{name}({', '.join(map(str, [*addresses, *more]))})")
+
+    def _product_plan(self, each: Gemm) -> ProductPlan:
+        """A product that shares its launch has the form that it would have alone."""
+        threads = self._threads(self.processors) if self._shared else self.launch
+        return product_plan(each, threads, self.rules.tf32)
 
     def limited(self, each: Limited) -> None:
         """Write the part of an instruction that the length of its arrays asks for. All threads read one length."""

@@ -11,7 +11,7 @@ import pytest
 from core.compiler.compile import optimize
 from core.device import schedule, step
 from core.device.gpu import DEVICE_TARGET
-from core.device.grouping import grouped
+from core.device.grouping import Level, grouped, level_of
 from core.device.rules import Rules
 from core.device.schedule import batched
 from core.device.segments import Segment
@@ -40,7 +40,7 @@ class Fake(Instruction):
 
     read: tuple[Root, ...] = ()
     written: tuple[Root, ...] = ()
-    light: bool = False
+    level: Level = Level.ALONE
 
     def reads(self):
         return iter(self.read)
@@ -55,7 +55,7 @@ def drawn_units(seed: int) -> list[tuple[Segment, ...]]:
     roots = [Root(8) for _ in range(draw.choice((3, 10, 40)))]
     some = lambda most: tuple(draw.sample(roots, draw.randint(0, most)))
     return [
-        (Segment("wide", (Fake(some(3), some(2), draw.random() < 0.6),), 4),)
+        (Segment("wide", (Fake(some(3), some(2), draw.choice([*Level])),), 4),)
         for _ in range(draw.choice((1, 5, 60)))
     ]  # fmt: skip
 
@@ -70,11 +70,13 @@ def instruction(unit: tuple[Segment, ...]) -> Fake:
 def test_batches_hold_every_unit_behind_those_that_it_depends_on(window):
     for seed in range(60):
         units = drawn_units(seed)
-        batches = list(batched(units, lambda unit: instruction(unit).light, window))
+        batches = list(batched(units, lambda unit: instruction(unit).level, window))
 
         place = {unit: i for i, batch in enumerate(batches) for unit in batch}
         assert sorted(map(units.index, place)) == list(range(len(units)))
-        assert all(len(batch) == 1 or all(instruction(unit).light for unit in batch) for batch in batches)
+        assert all(
+            len(batch) == 1 or len({instruction(unit).level or unit for unit in batch}) == 1 for batch in batches
+        )
         for i, one in enumerate(units):
             for other in units[i + 1 :]:
                 a, b = instruction(one), instruction(other)
@@ -89,26 +91,39 @@ def test_batches_hold_every_unit_behind_those_that_it_depends_on(window):
 
 def test_light_units_that_do_not_depend_on_each_other_are_one_batch():
     a, b, c, d = (Root(8) for _ in range(4))
-    chain = [Fake((a,), (b,)), Fake((a,), (c,), True), Fake((b,), (d,)), Fake((a,), (Root(8),), True), Fake((c, d))]
+    chain = [
+        Fake((a,), (b,)),
+        Fake((a,), (c,), Level.LIGHT),
+        Fake((b,), (d,)),
+        Fake((a,), (Root(8),), Level.LIGHT),
+        Fake((c, d)),
+    ]
     units = [(Segment("wide", (each,), 4),) for each in chain]
 
     found = [
         [chain.index(instruction(unit)) for unit in batch]
-        for batch in batched(units, lambda u: instruction(u).light, 9)
+        for batch in batched(units, lambda u: instruction(u).level, 9)
     ]
 
     assert found == [[0], [2], [1, 3], [4]]
 
 
-def towers(count: int, rows: int, depth: int = 2) -> tuple[Block, list[np.ndarray]]:
-    """Functions of arrays of their own, one after the other: of the rows of each, and of these in another order."""
+def towers(count: int, rows: int, depth: int = 2, multiplies: bool = False) -> tuple[Block, list[np.ndarray]]:
+    """Functions of arrays of their own, one after the other: of the rows of each, and of these in another order.
+
+    multiplies: whether each tower has products with a matrix of its own.
+    """
     rng, b, values, results = np.random.default_rng(count), BlockBuilder(), [], []
     for i in range(count):
         size = rows * (i + 1)
         values += [rng.standard_normal((size, 5)).astype("float32"), rng.permutation(size)]
         made, order = b.param(TensorType((size, 5), "float32")), b.param(TensorType((size,), "int64"))
+        if multiplies:
+            w = b.param(TensorType((5, 5), "float32"))
+            values.append(rng.standard_normal((5, 5)).astype("float32"))
         for _ in range(depth):
-            made = b.emit("gather", b.emit("softmax", made), order)
+            made = b.emit("softmax", made)
+            made = b.emit("gather", b.emit("matmul", made, w) if multiplies else made, order)
         results.append(made)
     return optimize(b.build(results)), values
 
@@ -117,11 +132,12 @@ def code_of(block: Block, blocks: int = 4, rules: Rules = APART):
     return write_device_step(plan_block(block, DEVICE_TARGET), blocks, 64, rules)
 
 
+@pytest.mark.parametrize("multiplies", [False, True])
 @pytest.mark.parametrize(("rows", "blocks"), [(3, 4), (40, 4), (2000, 3), (40, 1)])
 def test_independent_instructions_share_a_launch_and_have_the_results_of_launches_of_their_own(
-    rows, blocks, monkeypatch
+    rows, blocks, multiplies, monkeypatch
 ):
-    block, values = towers(3, rows)
+    block, values = towers(3, rows, multiplies=multiplies)
     shared = code_of(block, blocks)
     found = native_interpreter(block, EmulatedBackend(blocks, 64, rules=APART))(Run(), *values)
 
@@ -129,7 +145,7 @@ def test_independent_instructions_share_a_launch_and_have_the_results_of_launche
     alone = code_of(block, blocks)
     apart = native_interpreter(block, EmulatedBackend(blocks, 64, rules=APART))(Run(), *values)
 
-    assert len(shared.work) < len(alone.work) or blocks == 1
+    assert len(shared.work) <= (4 + 2 * multiplies) < len(alone.work) or blocks == 1
     for one, other, wanted in zip(found, apart, interpreter_of(block)(Run(), *values), strict=True):
         np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-7)
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
@@ -150,6 +166,15 @@ def test_small_instructions_of_a_launch_have_blocks_of_their_own_and_large_ones_
         assert [each.firsts for each in made] == [
             (0, a % each.blocks, (a + b) % each.blocks) for each, (a, b, _) in zip(made, wanted, strict=True)
         ]
+
+
+@pytest.mark.parametrize(("terms", "level"), [(64, Level.PRODUCT), (4000, Level.ALONE)])
+def test_a_product_whose_sums_are_split_shares_no_launch(terms, level):
+    b = BlockBuilder()
+    x, y = b.param(TensorType((64, terms), "float32")), b.param(TensorType((terms, 64), "float32"))
+    plan = plan_block(b.build([b.emit("matmul", x, y)]), DEVICE_TARGET)
+
+    assert level_of(Segment("wide", plan.body.instructions, 132), 132, Threads(1, 256), Rules()) == level
 
 
 def test_equal_groups_share_a_kernel():
@@ -183,7 +208,7 @@ def test_an_order_that_needs_much_more_memory_is_not_taken(monkeypatch):
 
 
 def test_a_step_whose_times_are_measured_has_a_launch_for_each_instruction_and_the_same_bits():
-    block, values = towers(3, 300)
+    block, values = towers(3, 300, multiplies=True)
     plan = plan_block(block, DEVICE_TARGET)
     code, parts = write_timed_step(plan, 3, 64, APART)
 
