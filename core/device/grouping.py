@@ -15,6 +15,7 @@ from core.device.index_orders import NO_ROWS
 from core.device.product import product_plan
 from core.device.row_teams import sums_room
 from core.device.rules import Rules
+from core.device.scatter import scatter_scratch
 from core.device.segments import Segment
 from core.device.spread import SPREAD, is_resident, wanted_blocks
 from core.device.threads import Threads
@@ -80,11 +81,16 @@ def grouped(
 
 def _is_lonely(one: Instruction, processors: int, launch: Threads) -> bool:
     """Whether the threads of an instruction wait for nothing outside of their block, and need no scratch memory."""
-    if isinstance(one, Rows):
-        return not is_resident(one) and not sums_room(one, launch.on(processors))
-    if isinstance(one, ScatterAdd):
-        return one.order is not None
+    if isinstance(one, Rows | ScatterAdd):
+        return not (isinstance(one, Rows) and is_resident(one)) and not _scratch(one, launch.on(processors))
     return isinstance(one, Gather) or (isinstance(one, Kernel) and one.kind in LONELY)
+
+
+def _scratch(one: Instruction, threads: Threads) -> int:
+    """Bytes of scratch memory that a sum over rows needs on these threads, which then wait for each other."""
+    if isinstance(one, Rows):
+        return sums_room(one, threads)
+    return scatter_scratch(one, threads) if isinstance(one, ScatterAdd) else 0
 
 
 def _closed(waiting: Sequence[Segment], processors: int, launch: Threads, rules: Rules) -> Iterator[Segment]:
@@ -93,7 +99,7 @@ def _closed(waiting: Sequence[Segment], processors: int, launch: Threads, rules:
     if len(waiting) > 1:
         wanted = [max(1, _wanted(one, processors, launch, rules)) for one in instructions]
         blocks = min(sum(wanted), processors * SPREAD)
-        if not any(isinstance(one, Rows) and sums_room(one, launch.on(blocks)) for one in instructions):
+        if not any(_scratch(one, launch.on(blocks)) for one in instructions):
             firsts = accumulate(wanted[:-1], initial=0)
             yield Segment("group", instructions, blocks, tuple(first % blocks for first in firsts))
             return

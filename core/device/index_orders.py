@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from core.device.buckets import padded_sums
 from core.ir.stop import poll
+from core.ops.common.types import as_dtype
 from core.plan.data import Instruction, Kernel, Root, ScatterAdd, Sequence, View
 from core.plan.flow import Branch, Loop
 
@@ -68,7 +71,10 @@ def _ordered(body: Sequence) -> Iterator[Instruction]:
             index = each.index
             spec = IndexOrder(index.dtype, index.shape[0], each.out.shape[1])
             key = (index.root, index.offset, spec)
-            if key not in known:
+            now = _order_of_constant(index, spec)
+            if now is not None:
+                known[key] = known.get(key, now)
+            elif key not in known:
                 known[key] = _words(spec.count), _words(spec.bounds)
                 yield Kernel(INDEX_ORDER, spec, (index, *known[key]), 2, each.check, location=each.location)
             if is_sparse(spec.count, spec.size):
@@ -84,7 +90,26 @@ def _ordered(body: Sequence) -> Iterator[Instruction]:
 
 
 def _sorts(each: ScatterAdd) -> bool:
-    return min(each.index.shape[0], each.out.shape[1]) > FEW
+    return each.pattern is None and min(each.index.shape[0], each.out.shape[1]) > FEW
+
+
+def _order_of_constant(index: View, spec: IndexOrder) -> tuple[View, View] | None:
+    """The order of an index that is part of the code; None for another one, or if a row does not exist."""
+    if index.root.place != "constant":
+        return None
+    rows = np.frombuffer(index.root.data, as_dtype(index.dtype))[index.offset :][: spec.count].astype("int64")
+    rows = np.where(rows < 0, rows + spec.size, rows)
+    if rows.min() < 0 or rows.max() >= spec.size:
+        return None
+    order = np.argsort(rows, kind="stable")
+    ordered = rows[order]
+    bounds = ordered if is_sparse(spec.count, spec.size) else np.searchsorted(ordered, np.arange(spec.size + 1))
+    return _constant(order), _constant(bounds)
+
+
+def _constant(words: np.ndarray) -> View:
+    data = words.astype(WORD).tobytes()
+    return View(Root(len(data), "constant", data=data), WORD, words.shape, (1,), 0)
 
 
 def _words(count: int) -> View:

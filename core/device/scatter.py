@@ -4,7 +4,7 @@ That thread must know its rows. If there are few rows, or few results, it looks 
 more threads than results, several threads look through a part each, and one thread combines their results. Then the
 bits depend on the number of threads, but not on their order. Otherwise the positions of the index have been sorted
 (`core.device.index_orders`). The sort keeps the order of equal ones, so a thread adds its rows in the order of the
-index in any launch.
+index in any launch. An index with a pattern needs no sort: the rows of a result follow from its position.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from core.device.patch_tiles import digits, total
 from core.device.row_teams import AT_ONCE
 from core.device.threads import Threads, in_bundles, split
 from core.device.tiles import load_vector, store_vector, vector_of
-from core.plan.data import ScatterAdd, View
+from core.plan.data import IndexPattern, ScatterAdd, View
 
 __all__ = ["lanes_of", "reducing_units", "scatter_kernel", "scatter_scratch", "scatter_views"]
 
@@ -39,22 +39,29 @@ def _parts(each: ScatterAdd, threads: Threads) -> int:
 
 def scatter_scratch(each: ScatterAdd, threads: Threads) -> int:
     """Bytes of scratch memory that the threads share."""
-    parts = _parts(each, threads) if each.order is None else 1
+    parts = _parts(each, threads) if _looks_through(each) else 1
     return parts * math.prod(each.out.shape) * itemsize(each.x.dtype) if parts > 1 else 0
 
 
 def scatter_views(each: ScatterAdd) -> tuple[View, ...]:
     """The operands of `scatter_kernel` that are arrays."""
     rows = () if each.rows is None else (each.rows,)
-    return each.x, *(each.order or (each.index,)), each.out, *rows
+    index = () if each.pattern is not None else each.order or (each.index,)
+    return each.x, *index, each.out, *rows
 
 
 def reducing_units(each: ScatterAdd) -> int:
     """Threads that have something to reduce."""
     (outer, size, inner), count = each.out.shape, each.index.shape[0]
-    if each.order is None:
+    if _looks_through(each):
         return 0
-    return outer * (count if is_sparse(count, size) else size) * inner // lanes_of(each)
+    named = each.pattern is None and is_sparse(count, size)
+    return outer * (count if named else size) * inner // lanes_of(each)
+
+
+def _looks_through(each: ScatterAdd) -> bool:
+    """Whether each thread reads the whole index, or a part of it."""
+    return each.order is None and each.pattern is None
 
 
 def lanes_of(each: ScatterAdd) -> int:
@@ -65,12 +72,14 @@ def lanes_of(each: ScatterAdd) -> int:
 
 def scatter_kernel(name: str, each: ScatterAdd, threads: Threads) -> Function:
     """``name(arrays..., scratch, error, check)`` for all threads. arrays: `scatter_views`."""
-    given = ("index",) if each.order is None else ("order", "bounds")
+    given: tuple[str, ...] = (
+        () if each.pattern is not None else ("index",) if each.order is None else ("order", "bounds")
+    )
     names = ["x", *given, "out", *(["rows"] if each.rows is not None else []), "scratch", "error"]
     f = Function(name, [*((n, "ptr") for n in names), ("check", "int64")], noalias=False)
-    if each.order is None:
+    if _looks_through(each):
         _look_through(f, each, threads)
-    elif is_sparse(each.index.shape[0], each.out.shape[1]):
+    elif each.pattern is None and is_sparse(each.index.shape[0], each.out.shape[1]):
         _reduce_named(f, each, threads)
     else:
         _reduce(f, each, threads)
@@ -136,13 +145,56 @@ def _reduce(f: Function, each: ScatterAdd, threads: Threads) -> None:
         o, row, column = digits(f, number, (outer, size, inner // lanes))
         j = total(f, [column], [lanes])
         result = _begun(f, each, lanes)
-        first, end = (_word(f, "bounds", total(f, [row], start=more)) for more in (0, 1))
+        if each.pattern is not None:
+            _reduce_pattern(f, each, each.pattern, result, o, row, j, lanes)
+        else:
+            first, end = (_word(f, "bounds", total(f, [row], start=more)) for more in (0, 1))
 
-        def write(places: list[IRValue], o: IRValue = o, j: IRValue = j, result: IRValue = result) -> None:
-            _combine(f, each, result, [_word(f, "order", k) for k in places], o, j, lanes)
+            def write(places: list[IRValue], o: IRValue = o, j: IRValue = j, result: IRValue = result) -> None:
+                _combine(f, each, result, [_word(f, "order", k) for k in places], o, j, lanes)
 
-        in_bundles(f, first, end, 1, AT_ONCE, write)
+            in_bundles(f, first, end, 1, AT_ONCE, write)
         store_vector(f, f.read(result, dtype, lanes), f.at(f.param("out"), total(f, [number], [lanes]), dtype))
+
+
+def _reduce_pattern(
+    f: Function,
+    each: ScatterAdd,
+    index: IndexPattern,
+    result: IRValue,
+    o: IRValue,
+    row: IRValue,
+    j: IRValue,
+    lanes: int,
+) -> None:
+    """Reduce the rows of one result: of each line of the index at most one position names it."""
+    rest = f.binary("sub", row, I64(index.first))
+    reach = index.stride * (index.length - 1)  # of a line
+    before = f.intrinsic("smax", f.binary("sub", f.binary("add", rest, I64(index.step - 1)), I64(reach)), I64(0))
+    first = f.op(f"udiv {before}, {index.step}", "int64")
+    past = f.op(f"sdiv {f.binary('add', rest, I64(index.step))}, {index.step}", "int64")  # 0 for a rest below 0
+    end = f.intrinsic("smin", past, I64(index.count))
+
+    def write(lines: list[IRValue]) -> None:
+        rests = [f.binary("sub", rest, f.op(f"mul nsw {line}, {index.step}", "int64")) for line in lines]
+        if index.stride == 1:
+            _combine(
+                f,
+                each,
+                result,
+                [total(f, [a, b], [index.length, 1]) for a, b in zip(lines, rests, strict=True)],
+                o,
+                j,
+                lanes,
+            )
+            return
+        for line, left in zip(lines, rests, strict=True):
+            meets = f.compare("icmp eq", f.op(f"urem {left}, {index.stride}", "int64"), I64(0))
+            with f.when(meets):
+                at = f.op(f"udiv {left}, {index.stride}", "int64")
+                _combine(f, each, result, [total(f, [line, at], [index.length, 1])], o, j, lanes)
+
+    in_bundles(f, first, end, 1, AT_ONCE, write)
 
 
 def _reduce_named(f: Function, each: ScatterAdd, threads: Threads) -> None:

@@ -25,6 +25,7 @@ from core.device.flow import write_loop
 from core.device.gpu import GPU
 from core.device.grouping import grouped
 from core.device.index_orders import NO_ROWS, with_orders
+from core.device.index_patterns import with_patterns
 from core.device.indexed import gather_kernel
 from core.device.kernels import device_kernel, device_scratch, has_kernel
 from core.device.launches import PARAMETERS, DeviceCode, Launch
@@ -99,7 +100,7 @@ def _written(plan: Plan, blocks: int, block: int, rules: Rules, timed: bool = Fa
     work: list[Launch | Multiplication] = []
     parts: list[tuple[Instruction, ...]] = []
     sorts: list[int] = []  # positions
-    plan = replace(plan, body=sorts_first(with_orders(plan.body)))
+    plan = replace(plan, body=sorts_first(with_orders(with_patterns(plan.body))))
     with generating_for(GPU):
         usual = Threads(1, block)
         order = scheduled(plan, segments_of(plan, blocks, rules), blocks, usual, rules)
@@ -480,6 +481,7 @@ class DeviceStep(Step):
             "scatter",
             each.op,
             each.order is None,
+            each.pattern,
             each.rows_check,
             *((v.shape, v.dtype, v.root.place, v.offset) for v in views),
         )

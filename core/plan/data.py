@@ -308,6 +308,20 @@ class Gather(Indexed):
     __slots__ = ()
 
 
+@dataclass(frozen=True, slots=True)
+class IndexPattern:
+    """An index that follows from positions: element (a, b) of [count, length] is ``first + a step + b stride``.
+
+    Both steps are above 0, and all elements name rows that exist.
+    """
+
+    first: int
+    count: int
+    step: int
+    length: int
+    stride: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ScatterAdd(Indexed):
     """Zeros in `out` [outer, size, inner], then ``out[o, index[i], :] += x[o, i, :]``, in the order of i.
@@ -319,16 +333,21 @@ class ScatterAdd(Indexed):
     rows_check: number of the check of `rows`.
     order: the order of the index, which then is not read, and its bounds (`core.device.index_orders`). If most results
            have no rows, `out` is filled already.
+    pattern: of the index, which then is not read.
     """
 
     op: str = "sum"
     rows: View | None = None
     rows_check: int = 0
     order: tuple[View, View] | None = None
+    pattern: IndexPattern | None = None
 
     def reads(self) -> Iterator[Root]:
         yield self.x.root
-        yield from (self.index.root,) if self.order is None else (each.root for each in self.order)
+        if self.order is not None:
+            yield from (each.root for each in self.order)
+        elif self.pattern is None:
+            yield self.index.root
         if self.rows is not None:
             yield self.rows.root
 

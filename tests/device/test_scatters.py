@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 
 from core.codegen.backend import CPU
+from core.compiler.compile import optimize
 from core.device import index_orders, ranks, scatter
 from core.device.gpu import DEVICE_TARGET
+from core.device.index_patterns import with_patterns
 from core.device.ptx import cubin_of, has_linker, ptx_of
 from core.device.step import write_device_step
 from core.device.threads import Threads
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.plan import plan_block
-from core.plan.data import Kernel, ScatterAdd, Sequence
+from core.plan.data import IndexPattern, Kernel, ScatterAdd, Sequence
 from core.plan.flow import Loop
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
@@ -243,6 +245,80 @@ def test_a_barrier_of_a_sort_that_is_taken_out_is_a_race(most, monkeypatch):
         region.emulated = Emulated(replace(code, text=code.text[:start] + code.text[end:]), watches=True)
         with pytest.raises(EmulatorFault, match="a race"):
             native(Run(), *values)
+
+
+def framed(first: int, count: int, step: int, length: int, stride: int, op: str) -> tuple[Block, list[np.ndarray]]:
+    """Frames of a signal, added where they overlap; operands for it."""
+    b, size = BlockBuilder(), first + (count - 1) * step + (length - 1) * stride + 3
+    x = b.param(TensorType((2, count, length), "float32"))
+    like = b.param(TensorType((2, size), "float32"))
+    bounds = {"start": float(first), "end": float(first + count * step), "step": float(step)}
+    starts = b.emit("unsqueeze", b.emit("range", dtype="int64", **bounds), axes=(1,))
+    inside = b.emit("range", start=0.0, end=float(length * stride), step=float(stride), dtype="int64")
+    places = b.emit("add", starts, b.emit("unsqueeze", inside, axes=(0,)))
+    rng = np.random.default_rng(count)
+    values = [rng.standard_normal((2, count, length)).astype("float32"), np.zeros((2, size), "float32")]
+    return b.build([b.emit(op, x, places, like, axis=1)]), values
+
+
+@pytest.mark.parametrize("first", [0, 5])
+@pytest.mark.parametrize(
+    ("count", "step", "length", "stride"),
+    [
+        (9, 4, 7, 1),
+        (9, 7, 7, 1),
+        (6, 11, 7, 1),
+        (40, 1, 30, 1),
+        (9, 4, 7, 3),
+        (5, 6, 9, 4),
+        (2, 40, 36, 1),
+        (36, 1, 2, 50),
+    ],
+)
+def test_frames_that_overlap_are_added_without_an_index_and_have_the_bits_of_the_cpu(
+    first, count, step, length, stride
+):
+    block, values = framed(first, count, step, length, stride, "scatter_add_like")
+    backend = EmulatedBackend(2, 64, rules=APART)
+
+    (found,) = native_interpreter(block, backend)(Run(), *values)
+
+    (wanted,) = native_interpreter(block, CPU)(Run(), *values)
+    assert found.tobytes() == wanted.tobytes()
+    (launch,) = backend.compiled[0].emulated.code.launches
+    assert not launch.cooperative
+
+
+@pytest.mark.parametrize(("size", "kernel", "stride"), [(9, 3, 1), (12, 2, 2), (60, 3, 20)])
+def test_an_index_that_is_part_of_the_code_is_sorted_when_it_is_made(size, kernel, stride):
+    """Windows of images, added where they overlap; of the last ones most elements have no window."""
+    b, rng = BlockBuilder(), np.random.default_rng(size)
+    count = len(range(0, size - kernel + 1, stride)) ** 2
+    x = b.param(TensorType((2, 3 * kernel**2, count), "float32"))
+    made = b.emit("fold", x, output_size=(size, size), kernel=(kernel,), strides=(stride,))
+    block, values = optimize(b.build([made])), [rng.standard_normal((2, 3 * kernel**2, count)).astype("float32")]
+    backend = EmulatedBackend(2, 64, rules=APART)
+
+    (found,) = native_interpreter(block, backend)(Run(), *values)
+
+    (wanted,) = native_interpreter(block, CPU)(Run(), *values)
+    assert found.tobytes() == wanted.tobytes()
+    code = backend.compiled[0].emulated.code
+    assert "index_order" not in code.text and "@scatter" in code.text
+
+
+def test_an_index_with_a_pattern_that_leaves_the_rows_or_is_read_elsewhere_stays():
+    block, _ = framed(0, 9, 4, 7, 1, "scatter_add_like")
+    counts, scatter_of = plan_block(block, DEVICE_TARGET).body.instructions
+    short = replace(scatter_of, out=replace(scatter_of.out, shape=(2, 38, 1)))
+    reader = Kernel("any", None, (scatter_of.index, scatter_of.out))
+
+    assert with_patterns(Sequence((counts, short))).instructions == (counts, short)
+    assert [type(each) for each in with_patterns(Sequence((counts, scatter_of))).instructions] == [ScatterAdd]
+    kept = with_patterns(Sequence((counts, scatter_of, reader))).instructions
+    assert kept[0] is counts and kept[1].pattern == IndexPattern(0, 9, 4, 7, 1)
+    twice = with_patterns(Sequence((counts, scatter_of, Kernel("any", None, (scatter_of.out, scatter_of.index)))))
+    assert twice.instructions[1] is scatter_of
 
 
 @pytest.mark.skipif(not has_linker(), reason="no nvJitLink")
