@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from itertools import accumulate
 
+from core.device.fourier import fourier_scratch
 from core.device.index_orders import NO_ROWS
 from core.device.product import product_plan
 from core.device.row_teams import sums_room
@@ -31,19 +32,22 @@ LONELY = ("turn", "merge_rows", NO_ROWS)
 class Level(IntEnum):
     """With which others a segment may share its launch: with none, or with those of its level.
 
-    Other kernels do not join products, whose registers leave room for few threads.
+    LARGE: products, and Fourier transforms: their registers and their shared memory leave room for few other threads.
     """
 
     ALONE = 0
-    PRODUCT = 1
+    LARGE = 1
     LIGHT = 2
 
 
 def level_of(each: Segment, processors: int, launch: Threads, rules: Rules) -> Level:
     """See `Level`. processors, launch, rules: see `grouped`."""
     one, *more = each.instructions or (None,)
+    wide = launch.on(processors)
     if each.kind == "wide" and isinstance(one, Gemm) and not more:
-        return Level.PRODUCT if product_plan(one, launch.on(processors), rules.tf32).parts == 1 else Level.ALONE
+        return Level.LARGE if product_plan(one, wide, rules.tf32).parts == 1 else Level.ALONE
+    if each.kind == "wide" and isinstance(one, Kernel) and one.kind == "fourier" and not more:
+        return Level.ALONE if fourier_scratch(one.spec, wide) else Level.LARGE
     if each.kind not in ("wide", "together") or not all(_is_lonely(i, processors, launch) for i in each.instructions):
         return Level.ALONE
     written: set[Root] = set()

@@ -168,7 +168,7 @@ def test_small_instructions_of_a_launch_have_blocks_of_their_own_and_large_ones_
         ]
 
 
-@pytest.mark.parametrize(("terms", "level"), [(64, Level.PRODUCT), (4000, Level.ALONE)])
+@pytest.mark.parametrize(("terms", "level"), [(64, Level.LARGE), (4000, Level.ALONE)])
 def test_a_product_whose_sums_are_split_shares_no_launch(terms, level):
     b = BlockBuilder()
     x, y = b.param(TensorType((64, terms), "float32")), b.param(TensorType((terms, 64), "float32"))
