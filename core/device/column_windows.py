@@ -101,6 +101,7 @@ class _Windowed(ProductWriter):
 
     def write_part(self, across: str) -> None:
         f, form = self.f, self.form
+        self.place_tiles()
         cut = f.param("first_column"), f.param("end_column")
         rows, columns, terms = (
             cut if across == axis else (I64(0), I64(size))

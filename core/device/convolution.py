@@ -22,7 +22,7 @@ from typing import Any
 
 from core.codegen.llvm import Function, IRValue
 from core.device.patch_tiles import PatchTile, Place, digits, total
-from core.device.product import ProductPlan, ProductWriter, product_plan
+from core.device.product import ProductPlan, ProductWriter, Stage, product_plan
 from core.device.rules import Rules
 from core.device.threads import Threads
 from core.device.tiles import Tile
@@ -30,29 +30,37 @@ from core.plan.data import Gemm, Kernel, View
 from core.plan.patches import Patches
 from core.plan.windows import Windows
 
-__all__ = ["convolution_kernel", "convolution_scratch"]
+__all__ = ["as_product", "convolution_kernel", "convolution_plan", "convolution_scratch"]
 
 LONGEST = 1 << 12
 """Most terms of a sum in one register: the images of a batch have millions of pixels."""
 
 
-def convolution_kernel(name: str, each: Kernel, threads: Threads, rules: Rules) -> Function:
-    """``name(arrays..., scratch, error, check)`` for all threads. scratch: `convolution_scratch` bytes."""
+def convolution_kernel(
+    name: str, each: Kernel, threads: Threads, rules: Rules, plan: ProductPlan | None = None, stage: Stage = "whole"
+) -> Function:
+    """``name(arrays..., scratch, error, check)`` for all threads. scratch: `convolution_scratch` bytes.
+
+    plan: by default that for the threads (`convolution_plan`).
+    """
     write, names = FORMS[each.kind]
-    product = _as_product(each)
-    plan = product_plan(product, threads, rules.tf32)
+    product, plan = as_product(each), plan or convolution_plan(each, threads, rules)
     f = Function(name, [*((n, "ptr") for n in (*names, "scratch", "error")), ("check", "int64")], noalias=False)
-    write(f, product, threads, plan, each.spec).write()
+    write(f, product, threads, plan, each.spec).write(stage)
     return f
+
+
+def convolution_plan(each: Kernel, threads: Threads, rules: Rules) -> ProductPlan:
+    """How the threads compute it as a product."""
+    return product_plan(as_product(each), threads, rules.tf32)
 
 
 def convolution_scratch(each: Kernel, threads: Threads, rules: Rules) -> int:
     """Bytes of scratch memory that the threads share."""
-    product = _as_product(each)
-    return product_plan(product, threads, rules.tf32).scratch(product)
+    return convolution_plan(each, threads, rules).scratch(as_product(each))
 
 
-def _as_product(each: Kernel) -> Gemm:
+def as_product(each: Kernel) -> Gemm:
     """The product of matrices that a kernel computes. Strides of operands that are no matrices have no meaning."""
     spec: Patches = each.spec
     w, (first, second, out) = spec.windows, each.views

@@ -13,17 +13,20 @@ from itertools import accumulate
 
 from core.device.fourier import fourier_scratch
 from core.device.index_orders import NO_ROWS
-from core.device.product import product_plan
 from core.device.row_teams import sums_room
 from core.device.rules import Rules
 from core.device.scatter import scatter_scratch
 from core.device.segments import Segment
 from core.device.spread import SPREAD, is_resident, wanted_blocks
 from core.device.threads import Threads
+from core.device.tiled import tiled
 from core.ir.stop import poll
-from core.plan.data import Gather, Gemm, Instruction, Kernel, Root, Rows, ScatterAdd
+from core.plan.data import Gather, Instruction, Kernel, Root, Rows, ScatterAdd
 
 __all__ = ["Level", "grouped", "level_of"]
+
+MOST_SCRATCH = 1 << 26
+"""Bytes that the parts of the sums of a group may take."""
 
 LONELY = ("turn", "merge_rows", NO_ROWS)
 """Kinds of kernels whose threads wait for nothing outside of their block, and need no scratch memory."""
@@ -32,7 +35,8 @@ LONELY = ("turn", "merge_rows", NO_ROWS)
 class Level(IntEnum):
     """With which others a segment may share its launch: with none, or with those of its level.
 
-    LARGE: products, and Fourier transforms: their registers and their shared memory leave room for few other threads.
+    LARGE: products, convolutions, and Fourier transforms: their registers and their shared memory leave room for few
+    other threads. The parts of split sums are added up in a launch of their own.
     """
 
     ALONE = 0
@@ -44,8 +48,8 @@ def level_of(each: Segment, processors: int, launch: Threads, rules: Rules) -> L
     """See `Level`. processors, launch, rules: see `grouped`."""
     one, *more = each.instructions or (None,)
     wide = launch.on(processors)
-    if each.kind == "wide" and isinstance(one, Gemm) and not more:
-        return Level.LARGE if product_plan(one, wide, rules.tf32).parts == 1 else Level.ALONE
+    if each.kind == "wide" and one is not None and not more and tiled(one, wide, rules) is not None:
+        return Level.LARGE
     if each.kind == "wide" and isinstance(one, Kernel) and one.kind == "fourier" and not more:
         return Level.ALONE if fourier_scratch(one.spec, wide) else Level.LARGE
     if each.kind not in ("wide", "together") or not all(_is_lonely(i, processors, launch) for i in each.instructions):
@@ -103,7 +107,9 @@ def _closed(waiting: Sequence[Segment], processors: int, launch: Threads, rules:
     if len(waiting) > 1:
         wanted = [max(1, _wanted(one, processors, launch, rules)) for one in instructions]
         blocks = min(sum(wanted), processors * SPREAD)
-        if not any(_scratch(one, launch.on(blocks)) for one in instructions):
+        parts = [tiled(one, launch.on(processors), rules) for one in instructions]
+        room = sum(plan.scratch(product) for product, plan in filter(None, parts))
+        if room <= MOST_SCRATCH and not any(_scratch(one, launch.on(blocks)) for one in instructions):
             firsts = accumulate(wanted[:-1], initial=0)
             yield Segment("group", instructions, blocks, tuple(first % blocks for first in firsts))
             return
@@ -112,6 +118,8 @@ def _closed(waiting: Sequence[Segment], processors: int, launch: Threads, rules:
 
 def _wanted(one: Instruction, processors: int, launch: Threads, rules: Rules) -> int:
     """The blocks of an instruction in a launch of its own."""
-    if isinstance(one, Gemm):
-        return min(processors, product_plan(one, launch.on(processors), rules.tf32).tiles(one))
+    found = tiled(one, launch.on(processors), rules)
+    if found is not None:
+        product, plan = found
+        return min(processors, plan.parts * plan.tiles(product))
     return wanted_blocks(one, processors, launch)

@@ -20,13 +20,11 @@ from core.device.row_order import order_bytes, order_kernel, order_scratch, take
 from core.device.rules import Rules
 from core.device.small_convolution import is_small, small_convolution, small_scratch
 from core.device.threads import Threads
+from core.device.tiled import CONVOLUTIONS
 from core.device.transposition import transposition_kernel
 from core.plan.data import Kernel
-from core.plan.patches import PATCHED
 
 __all__ = ["device_kernel", "device_scratch", "has_kernel", "sort_bytes", "sort_waits"]
-
-CONVOLUTIONS = frozenset(PATCHED.values())
 
 GENERATORS: dict[str, Callable[[str, Kernel, Threads], Function]] = {
     "merge_rows": merge_kernel,

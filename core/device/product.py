@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.device.tensor_cores import TensorCores
@@ -20,7 +21,12 @@ from core.device.tiles import VECTOR_BYTES, Tile, load_vector, store_vector, vec
 from core.ir.precision import HALVES
 from core.plan.data import Gemm, View
 
-__all__ = ["ProductPlan", "ProductWriter", "product_kernel", "product_plan"]
+__all__ = ["ProductPlan", "ProductWriter", "Stage", "product_kernel", "product_plan"]
+
+Stage = Literal["whole", "parts", "sums"]
+"""What a kernel of a product does: all; only the parts of its sums; or only the addition of such parts. Without a
+barrier between them, several products can share a launch for each.
+"""
 
 DEPTH = 16
 """Terms of the sums whose operands lie in shared memory at a time, if the tiles are large."""
@@ -174,10 +180,10 @@ def product_plan(each: Gemm, threads: Threads, tf32: bool) -> ProductPlan:
     return best[1]
 
 
-def product_kernel(name: str, each: Gemm, threads: Threads, plan: ProductPlan) -> Function:
+def product_kernel(name: str, each: Gemm, threads: Threads, plan: ProductPlan, stage: Stage = "whole") -> Function:
     """``name(a, b, c, scratch)`` for all threads. scratch: `plan.scratch` bytes."""
     f = Function(name, [(p, "ptr") for p in ("a", "b", "c", "scratch")], noalias=False)
-    ProductWriter(f, each, threads, plan).write()
+    ProductWriter(f, each, threads, plan).write(stage)
     return f
 
 
@@ -205,12 +211,25 @@ class ProductWriter:
         self.block = f.op(f"udiv {number}, {threads.block}", "int64")
         self.ends: tuple[IRValue, IRValue] = I64(self.m), I64(self.n)
         self.tiles = self.operands(self.form.tiles(each))
-        first = threads.shared(f, sum(tile.nbytes for tile in self.tiles))
-        self.tiles[0].base = first
-        self.tiles[1].base = f.at(first, I64(self.tiles[0].nbytes), "uint8")
 
-    def write(self) -> None:
+    def write(self, stage: Stage = "whole") -> None:
+        if stage != "sums":
+            self._multiply()
+        if stage == "whole" and self.parts > 1:
+            self.threads.barrier(self.f)
+        if stage != "parts" and self.parts > 1:
+            self._add_parts()
+
+    def place_tiles(self) -> None:
+        """Give both tiles their shared memory."""
+        first = self.threads.shared(self.f, sum(tile.nbytes for tile in self.tiles))
+        self.tiles[0].base = first
+        self.tiles[1].base = self.f.at(first, I64(self.tiles[0].nbytes), "uint8")
+
+    def _multiply(self) -> None:
+        """Write the results, or the parts of their sums."""
         f, form = self.f, self.form
+        self.place_tiles()
         rows, columns = -(-self.m // form.rows), -(-self.n // form.columns)
         batch = self.each.c.shape[:-2]
         length = -(-self.k // (self.parts * form.depth)) * form.depth
@@ -236,9 +255,6 @@ class ProductWriter:
                     self._sum(bases, places, start, stop)
                     later = f.compare("icmp sgt", start, first)
                     self._put(target, view, at, places, literal(True, "bool") if adds else later)
-        if self.parts > 1:
-            self.threads.barrier(f)
-            self._add_parts()
 
     def operands(self, tiles: tuple[Tile, Tile]) -> tuple[Tile, Tile]:
         """The tiles to use, given those of the form for two matrices."""

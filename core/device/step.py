@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from core.codegen import kernels, parallel
 from core.codegen.checks import fail
@@ -20,6 +21,7 @@ from core.codegen.module import Module
 from core.codegen.reductions import identity
 from core.codegen.step import Step
 from core.device.arrays import write_array
+from core.device.convolution import convolution_kernel
 from core.device.early_sorts import overlapping, sorts_first
 from core.device.flow import write_loop
 from core.device.gpu import GPU
@@ -30,7 +32,7 @@ from core.device.indexed import gather_kernel
 from core.device.kernels import device_kernel, device_scratch, has_kernel
 from core.device.launches import PARAMETERS, DeviceCode, Launch
 from core.device.multiplication import Biased, Multiplication, Place, biased, multiplication_of, place_in
-from core.device.product import ProductPlan, product_kernel, product_plan
+from core.device.product import ProductPlan, Stage, product_kernel, product_plan
 from core.device.row_teams import sums_room
 from core.device.rows import form_of, row_kernel, sums_kernel
 from core.device.rules import RULES, Rules
@@ -38,10 +40,11 @@ from core.device.scatter import scatter_kernel, scatter_scratch, scatter_views
 from core.device.schedule import scheduled
 from core.device.segments import Segment, segments_of, separated
 from core.device.sharing import share_kernel
-from core.device.spread import blocks_of, joins_sums, resident_blocks, sums_of
+from core.device.spread import SPREAD, blocks_of, joins_sums, resident_blocks, sums_of
 from core.device.stripes import write_striped
 from core.device.systems import SYSTEMS, system_kernel
 from core.device.threads import BLOCK, MOST_THREADS, Threads
+from core.device.tiled import tiled
 from core.device.tiles import VECTOR_BYTES, vector_of
 from core.ir.errors import InternalError
 from core.ir.stop import poll
@@ -74,6 +77,9 @@ Timed = tuple[tuple[Instruction, ...], ...]
 
 MOST_SCRATCH = 1 << 26
 """Bytes of scratch memory for all threads of one kernel; fewer threads run a kernel that would need more."""
+
+ALIGNMENT = 256
+"""Bytes between the scratch memories of two products of a launch."""
 
 ANYWHERE = ("any", 0, 0)
 """The place of an address that only the run tells."""
@@ -135,6 +141,20 @@ class _Waiting:
     written: set[tuple[str, int, int]] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class _Group:
+    """Instructions that share a launch. stage: of products whose sums are split. room: bytes that these need so far."""
+
+    stage: Stage
+    room: int = 0
+
+    def take(self, nbytes: int) -> int:
+        """Where `nbytes` more begin."""
+        start = self.room
+        self.room += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return start
+
+
 class DeviceStep(Step):
     """Writes a plan for all threads of its launches. launch: the threads of the present one."""
 
@@ -142,7 +162,7 @@ class DeviceStep(Step):
         super().__init__(Module(), Function("none", [(name, "ptr") for name in PARAMETERS]), plan, arena, 1, None)
         self.processors, self.block, self.rules = processors, block, rules
         self.launch = Threads(1, block)
-        self._shared = False
+        self._group: _Group | None = None
         self.counts_ops = False
         self._waiting = _Waiting()
         self._placed: dict[Root, set[tuple[str, int, int]]] = {}
@@ -171,21 +191,14 @@ class DeviceStep(Step):
         self, number: int, each: Segment, behind: tuple[Instruction, ...] = ()
     ) -> list[tuple[Launch | Multiplication, tuple[Instruction, ...]]]:
         """Write one launch, or two: the second one adds up what the teams of a row kernel have."""
+        if each.kind == "group":
+            return [(launch, each.instructions) for launch in self._group_launches(f"step{number}", each)]
         name, sums = f"step{number}", sums_of(each, self._threads(1))
         if sums is None:
             loops = any(isinstance(one, Loop | Branch) for one in each.instructions)
             blocks = blocks_of(each, self._threads(1))
-
-            def write() -> None:
-                self._shared = each.kind == "group"
-                firsts = each.firsts or (0,) * len(each.instructions)
-                for one, first in zip(each.instructions, firsts, strict=True):
-                    poll()
-                    self.launch.first = first
-                    self.instruction(one)
-                self.launch.first, self._shared = 0, False
-
             block = MOST_THREADS // BLOCK * self.block if each.kind == "sort" else self.block
+            write = lambda: self.instructions(Sequence(each.instructions))
             whole = self._launch(name, blocks, write, loops, block)
             return [(replace(whole, resident=resident_blocks(each, blocks)), each.instructions)]
         rows, first, last = sums
@@ -197,6 +210,34 @@ class DeviceStep(Step):
         apart = self._launch(name, first.blocks, lambda: self.rows(rows, apart=True))
         apart = replace(apart, resident=resident_blocks(each, first.blocks))
         return [(apart, each.instructions), (self._launch(f"{name}_sums", last, add_up), (*each.instructions, *behind))]
+
+    def _group_launches(self, name: str, each: Segment) -> Iterator[Launch]:
+        """Write the launch of instructions that do not wait for each other, and one that adds up the parts of sums."""
+        yield self._launch(name, each.blocks, lambda: self._side_by_side(each.instructions, each.firsts, "parts"))
+        alone = self._threads(self.processors)
+        found = [(one, tiled(one, alone, self.rules)) for one in each.instructions]
+        split = {one: math.prod(of[0].c.shape) for one, of in found if of is not None and of[1].parts > 1}
+        if split:
+            wanted = [-(-size // self.block) for size in split.values()]
+            blocks = min(sum(wanted), self.processors * SPREAD)
+            firsts = [first % blocks for first in accumulate(wanted[:-1], initial=0)]
+            yield self._launch(f"{name}_sums", blocks, lambda: self._side_by_side(split, firsts, "sums"))
+
+    def _side_by_side(self, instructions: Iterable[Instruction], firsts: Iterable[int], stage: Stage) -> None:
+        """Write instructions whose threads are numbered from a block of their own on."""
+        self._group = _Group(stage)
+        for one, first in zip(instructions, firsts, strict=True):
+            poll()
+            self.launch.first = first
+            self.instruction(one)
+        self.launch.first, self._group = 0, None
+
+    def _staged(self, product: Gemm, plan: ProductPlan) -> tuple[Stage, IRValue]:
+        """What is written of a product of tiles now, and the address of its scratch memory."""
+        nbytes = plan.scratch(product)
+        if self._group is None or plan.parts == 1:
+            return "whole", self.scratch(nbytes)
+        return self._group.stage, self.scratch(nbytes, self._group.take(nbytes))
 
     def _threads(self, blocks: int) -> Threads:
         """A launch of so many blocks with the usual number of threads."""
@@ -346,6 +387,8 @@ class DeviceStep(Step):
 
     def _needs_scratch(self, each: Instruction) -> bool:
         """Whether an instruction writes to scratch memory, which all of them share."""
+        if self._group is not None:
+            return False  # each has its own
         if isinstance(each, Limited):
             return True
         if isinstance(each, Rows):
@@ -411,9 +454,11 @@ class DeviceStep(Step):
         views = (each.a, each.b, each.c)
         plan = self._product_plan(each)
         vectors = tuple(vector_of(v, axis) for v in views for axis in (-2, -1))
-        key = ("product", *((v.shape, v.strides, v.dtype) for v in views), each.accumulate, vectors, self._shared)
-        name = self.function(key, "product", lambda name: product_kernel(name, each, self.launch, plan))
-        more = [self.scratch(plan.scratch(each))]
+        stage, scratch = self._staged(each, plan)
+        form = (each.accumulate, vectors, stage, self._group is not None)
+        key = ("product", *((v.shape, v.strides, v.dtype) for v in views), *form)
+        name = self.function(key, "product", lambda name: product_kernel(name, each, self.launch, plan, stage))
+        more = [scratch]
         if addresses is None:
             self._call(name, views, more)
         else:
@@ -421,8 +466,21 @@ class DeviceStep(Step):
 
     def _product_plan(self, each: Gemm) -> ProductPlan:
         """A product that shares its launch has the form that it would have alone."""
-        threads = self._threads(self.processors) if self._shared else self.launch
+        threads = self.launch if self._group is None else self._threads(self.processors)
         return product_plan(each, threads, self.rules.tf32)
+
+    def _grouped_convolution(self, each: Kernel, product: Gemm, plan: ProductPlan) -> None:
+        stage, scratch = self._staged(product, plan)
+        key = (
+            "convolution",
+            each.kind,
+            each.spec,
+            stage,
+            *((v.root.place, v.offset % VECTOR_BYTES) for v in each.views),
+        )
+        make = lambda name: convolution_kernel(name, each, self.launch, self.rules, plan, stage)
+        name = self.function(key, each.kind, make)
+        self._call(name, each.views, [scratch, self.base(self.plan.error.root), I64(each.check)])
 
     def limited(self, each: Limited) -> None:
         """Write the part of an instruction that the length of its arrays asks for. All threads read one length."""
@@ -500,6 +558,10 @@ class DeviceStep(Step):
             name = self.function(key, each.kind, lambda name: system_kernel(name, each, self.launch))
             self._call(name, each.views, [self.base(self.plan.error.root), I64(each.check)])
             return
+        found = None if self._group is None else tiled(each, self._threads(self.processors), self.rules)
+        if found is not None:
+            self._grouped_convolution(each, *found)
+            return
         if has_kernel(each):
             starts = tuple((v.root.place, v.offset % VECTOR_BYTES) for v in each.views)
             own = ("device", each.kind, each.spec, starts)
@@ -531,10 +593,10 @@ class DeviceStep(Step):
     def _call(self, name: str, views: Iterable[View], more: Iterable[IRValue]) -> None:
         self.f.do(f"call void @{name}({', '.join(map(str, [*map(self.address, views), *more]))})")
 
-    def scratch(self, nbytes: int) -> IRValue:
-        """The address of scratch memory."""
-        self.module.scratch = max(self.module.scratch, nbytes)
-        return self.f.at(self.f.param("arena"), I64(self.arena.size), "uint8")
+    def scratch(self, nbytes: int, before: int = 0) -> IRValue:
+        """The address of scratch memory. before: bytes that others use."""
+        self.module.scratch = max(self.module.scratch, before + nbytes)
+        return self.f.at(self.f.param("arena"), I64(self.arena.size + before), "uint8")
 
 
 def _entry(step: DeviceStep, name: str) -> Function:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from core.autodiff.adjoint import vjp
 from core.compiler.compile import optimize
 from core.device import schedule, step
 from core.device.gpu import DEVICE_TARGET
-from core.device.grouping import Level, grouped, level_of
+from core.device.grouping import Level, grouped
 from core.device.rules import Rules
 from core.device.schedule import batched
 from core.device.segments import Segment
@@ -168,13 +169,37 @@ def test_small_instructions_of_a_launch_have_blocks_of_their_own_and_large_ones_
         ]
 
 
-@pytest.mark.parametrize(("terms", "level"), [(64, Level.LARGE), (4000, Level.ALONE)])
-def test_a_product_whose_sums_are_split_shares_no_launch(terms, level):
-    b = BlockBuilder()
-    x, y = b.param(TensorType((64, terms), "float32")), b.param(TensorType((terms, 64), "float32"))
-    plan = plan_block(b.build([b.emit("matmul", x, y)]), DEVICE_TARGET)
+def layers(count: int, terms: int, dtype: str = "float32") -> tuple[Block, list[np.ndarray]]:
+    """Products of matrices, and convolutions, with their adjoints. None of them depends on another one."""
+    rng, b, values, results = np.random.default_rng(terms), BlockBuilder(), [], []
 
-    assert level_of(Segment("wide", plan.body.instructions, 132), 132, Threads(1, 256), Rules()) == level
+    def array(*shape: int) -> str:
+        values.append(rng.standard_normal(shape).astype(dtype))
+        return b.param(TensorType(shape, dtype))
+
+    for i in range(count):
+        results.append(b.emit("matmul", array(24 + i, terms), array(terms, 17)))
+        results.append(b.emit("conv2d", array(2, 8, 9, terms // 8), array(8, 8, 3, 3), paddings=(1, 1)))
+    given = [*range(len(values))]
+    forward = b.build(results)
+    block = vjp(forward, [forward.params[i] for i in given])
+    values += [rng.standard_normal(block.types[n].shape).astype(dtype) for n in block.params[len(given) :]]
+    return optimize(block), values
+
+
+@pytest.mark.parametrize("terms", [40, 300])
+def test_products_and_convolutions_share_a_launch_and_one_for_the_parts_of_their_sums(terms):
+    block, values = layers(2, terms)
+    backend = EmulatedBackend(24, 64, rules=APART)
+    found = native_interpreter(block, backend)(Run(), *values)
+
+    for one, wanted in zip(found, interpreter_of(block)(Run(), *values), strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=2e-5, atol=2e-4)
+    launches = backend.compiled[0].emulated.code.launches
+    assert any(each.kernel.endswith("_sums") for each in launches) == (terms > 128) and not any(
+        each.cooperative for each in launches
+    )
+    assert len(launches) < len(block.ops)
 
 
 def test_equal_groups_share_a_kernel():
@@ -207,13 +232,14 @@ def test_an_order_that_needs_much_more_memory_is_not_taken(monkeypatch):
     assert len(given.work) < len(small.work)
 
 
-def test_a_step_whose_times_are_measured_has_a_launch_for_each_instruction_and_the_same_bits():
-    block, values = towers(3, 300, multiplies=True)
+@pytest.mark.parametrize("of", [lambda: towers(3, 300, multiplies=True), lambda: layers(2, 300)])
+def test_a_step_whose_times_are_measured_has_launches_for_each_instruction_and_the_same_bits(of):
+    block, values = of()
     plan = plan_block(block, DEVICE_TARGET)
-    code, parts = write_timed_step(plan, 3, 64, APART)
+    code, parts = write_timed_step(plan, 24, 64, APART)
 
-    assert len(code.work) == len(parts) == len(plan.body.instructions) and all(len(part) == 1 for part in parts)
-    native = native_interpreter(block, backend := EmulatedBackend(3, 64, rules=APART))
+    assert {*parts} == {(each,) for each in plan.body.instructions} and len(code.work) == len(parts)
+    native = native_interpreter(block, backend := EmulatedBackend(24, 64, rules=APART))
     shared = native(Run(), *values)
     (region,) = backend.compiled
     region.emulated = type(region.emulated)(code, watches=True)
