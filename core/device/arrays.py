@@ -22,7 +22,7 @@ from core.plan.flow import Growing
 from core.plan.growing import AddArrays, ArrayOp, ArrayWork
 
 if TYPE_CHECKING:
-    from core.device.step import DeviceStep
+    from core.device.device_step import DeviceStep
 
 __all__ = ["write_array"]
 

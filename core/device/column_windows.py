@@ -20,7 +20,7 @@ from core.plan.data import Gemm, Rows
 from core.plan.striped import Striped
 
 if TYPE_CHECKING:
-    from core.device.step import DeviceStep
+    from core.device.device_step import DeviceStep
 
 __all__ = ["find_moderate", "hide", "takes_window", "window_columns", "window_product"]
 

@@ -20,7 +20,7 @@ from core.plan.flow import Elements, Loop, Recording, State
 from core.runtime.control_words import CONTROL, STOPPED
 
 if TYPE_CHECKING:
-    from core.device.step import DeviceStep
+    from core.device.device_step import DeviceStep
 
 __all__ = ["CONTROL_WORDS", "GO", "STOP_AT", "TOO_SMALL", "wants", "write_loop"]
 

@@ -34,7 +34,7 @@ from core.plan.striped import Striped, StripedProduct
 from core.plan.unread import part_that_writes
 
 if TYPE_CHECKING:
-    from core.device.step import DeviceStep
+    from core.device.device_step import DeviceStep
 
 __all__ = ["SHARED_BYTES", "stripe_units", "write_striped"]
 

@@ -1,0 +1,570 @@
+"""The writer of a step on a GPU: one function for each launch, in which all threads run every instruction together.
+
+``step0(given, arena, control, stacks, numbers...)``: the table of the addresses of the caller's arrays, the arena, the
+control words, the table of stacks (see `core.codegen.step`), and the numbers of the launch (see `sharing`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+from core.codegen import kernels, parallel
+from core.codegen.checks import fail
+from core.codegen.llvm import I64, Function, IRValue, literal
+from core.codegen.module import Module
+from core.codegen.reductions import identity
+from core.codegen.step import Step
+from core.device.arrays import write_array
+from core.device.convolution import convolution_kernel
+from core.device.flow import write_loop
+from core.device.index_orders import NO_ROWS
+from core.device.indexed import gather_kernel
+from core.device.kernels import device_kernel, device_scratch, has_kernel
+from core.device.launches import PARAMETERS, Launch
+from core.device.multiplication import Biased, Multiplication, Place, biased, multiplication_of, place_in
+from core.device.product import ProductPlan, Stage, product_kernel, product_plan
+from core.device.row_teams import sums_room
+from core.device.rows import form_of, row_kernel, sums_kernel
+from core.device.rules import Rules
+from core.device.scatter import scatter_kernel, scatter_scratch, scatter_views
+from core.device.segments import Segment
+from core.device.sharing import share_kernel
+from core.device.spread import SPREAD, blocks_of, resident_blocks, sums_of
+from core.device.stripes import write_striped
+from core.device.systems import SYSTEMS, system_kernel
+from core.device.threads import BLOCK, MOST_THREADS, Threads
+from core.device.tiled import tiled
+from core.device.tiles import VECTOR_BYTES, vector_of
+from core.ir.errors import InternalError
+from core.ir.stop import poll
+from core.plan.arena import ArenaMap
+from core.plan.data import (
+    PRODUCT_BLOCK,
+    Gather,
+    Gemm,
+    Instruction,
+    Interpreted,
+    Kernel,
+    Limited,
+    Root,
+    Rows,
+    ScatterAdd,
+    Sequence,
+    Stack,
+    View,
+)
+from core.plan.flow import Branch, Loop
+from core.plan.growing import ArrayWork
+from core.plan.plan import Plan
+from core.plan.striped import Striped
+from core.runtime.control_words import OPS_LEFT
+
+__all__ = ["DeviceStep"]
+
+MOST_SCRATCH = 1 << 26
+"""Bytes of scratch memory for all threads of one kernel; fewer threads run a kernel that would need more."""
+
+ALIGNMENT = 256
+"""Bytes between the scratch memories of two products of a launch."""
+
+ANYWHERE = ("any", 0, 0)
+"""The place of an address that only the run tells."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What the instructions since the last barrier read and wrote. Places: see `DeviceStep.places`."""
+
+    read: set[tuple[str, int, int]] = field(default_factory=set)
+    written: set[tuple[str, int, int]] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Group:
+    """Instructions that share a launch. stage: of products whose sums are split. room: bytes that these need so far."""
+
+    stage: Stage
+    room: int = 0
+
+    def take(self, nbytes: int) -> int:
+        """Where `nbytes` more begin."""
+        start = self.room
+        self.room += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return start
+
+
+class DeviceStep(Step):
+    """Writes a plan for all threads of its launches. launch: the threads of the present one."""
+
+    def __init__(self, plan: Plan, arena: ArenaMap, processors: int, block: int, rules: Rules) -> None:
+        super().__init__(Module(), Function("none", [(name, "ptr") for name in PARAMETERS]), plan, arena, 1, None)
+        self.processors, self.block, self.rules = processors, block, rules
+        self.launch = Threads(1, block)
+        self._group: _Group | None = None
+        self.counts_ops = False
+        self._waiting = _Waiting()
+        self._placed: dict[Root, set[tuple[str, int, int]]] = {}
+        self._needs: dict[str, tuple[int, bool]] = {}
+
+    def segment(
+        self, number: int, each: Segment, behind: tuple[Instruction, ...] = ()
+    ) -> list[tuple[Launch | Multiplication, tuple[Instruction, ...]]]:
+        """Write launches, or make calls of the library instead, each with the instructions that it computes.
+
+        behind: runs in the last launch, if that is one of sums on one block.
+        """
+        product, *after = each.instructions or (None,)
+        if each.kind != "product" or not self.rules.library or not isinstance(product, Gemm):
+            return self._launches(number, each, behind)
+        whole = self._library_call(product, biased(product, after[0])) if after else None
+        if whole is not None:
+            return [(whole, each.instructions)]
+        alone = self._library_call(product)
+        if alone is None:
+            return self._launches(number, each)
+        rest = replace(each, kind="wide", instructions=tuple(after))
+        return [(alone, (product,)), *(self._launches(number, rest) if after else ())]
+
+    def _launches(
+        self, number: int, each: Segment, behind: tuple[Instruction, ...] = ()
+    ) -> list[tuple[Launch | Multiplication, tuple[Instruction, ...]]]:
+        """Write one launch, or two: the second one adds up what the teams of a row kernel have."""
+        if each.kind == "group":
+            return [(launch, each.instructions) for launch in self._group_launches(f"step{number}", each)]
+        name, sums = f"step{number}", sums_of(each, self._threads(1))
+        if sums is None:
+            loops = any(isinstance(one, Loop | Branch) for one in each.instructions)
+            blocks = blocks_of(each, self._threads(1))
+            block = MOST_THREADS // BLOCK * self.block if each.kind == "sort" else self.block
+            write = lambda: self.instructions(Sequence(each.instructions))
+            whole = self._launch(name, blocks, write, loops, block)
+            return [(replace(whole, resident=resident_blocks(each, blocks)), each.instructions)]
+        rows, first, last = sums
+
+        def add_up() -> None:
+            self._add_up(rows, first)  # at its end all threads of the block meet
+            self.instructions(Sequence(behind))
+
+        apart = self._launch(name, first.blocks, lambda: self.rows(rows, apart=True))
+        apart = replace(apart, resident=resident_blocks(each, first.blocks))
+        return [(apart, each.instructions), (self._launch(f"{name}_sums", last, add_up), (*each.instructions, *behind))]
+
+    def _group_launches(self, name: str, each: Segment) -> Iterator[Launch]:
+        """Write the launch of instructions that do not wait for each other, and one that adds up the parts of sums."""
+        yield self._launch(name, each.blocks, lambda: self._side_by_side(each.instructions, each.firsts, "parts"))
+        alone = self._threads(self.processors)
+        found = [(one, tiled(one, alone, self.rules)) for one in each.instructions]
+        split = {one: math.prod(of[0].c.shape) for one, of in found if of is not None and of[1].parts > 1}
+        if split:
+            wanted = [-(-size // self.block) for size in split.values()]
+            blocks = min(sum(wanted), self.processors * SPREAD)
+            firsts = [first % blocks for first in accumulate(wanted[:-1], initial=0)]
+            yield self._launch(f"{name}_sums", blocks, lambda: self._side_by_side(split, firsts, "sums"))
+
+    def _side_by_side(self, instructions: Iterable[Instruction], firsts: Iterable[int], stage: Stage) -> None:
+        """Write instructions whose threads are numbered from a block of their own on."""
+        self._group = _Group(stage)
+        for one, first in zip(instructions, firsts, strict=True):
+            poll()
+            self.launch.first = first
+            self.instruction(one)
+        self.launch.first, self._group = 0, None
+
+    def _staged(self, product: Gemm, plan: ProductPlan) -> tuple[Stage, IRValue]:
+        """What is written of a product of tiles now, and the address of its scratch memory."""
+        nbytes = plan.scratch(product)
+        if self._group is None or plan.parts == 1:
+            return "whole", self.scratch(nbytes)
+        return self._group.stage, self.scratch(nbytes, self._group.take(nbytes))
+
+    def _threads(self, blocks: int) -> Threads:
+        """A launch of so many blocks with the usual number of threads."""
+        return self.launch.on(blocks, self.block)
+
+    def _launch(
+        self, name: str, blocks: int, write: Callable[[], None], loops: bool = False, block: int | None = None
+    ) -> Launch:
+        """Write one launch. Its function is `name`, unless an earlier one is the same. block: threads of a block."""
+        self.launch = self.launch.on(blocks, block or self.block)
+        names = (*PARAMETERS, "ops_left") if loops else PARAMETERS
+        self.f = f = Function(f"{name}_body" if loops else name, [(n, "ptr") for n in names], noalias=False)
+        self.arguments = f.params
+        self.roots = {self.plan.error.root: f.param("control")}
+        self.cursors, self._waiting, self.counts_ops = {}, _Waiting(), False
+        write()
+        numbers: tuple[int, ...] = ()
+        if loops:
+            self.module.functions += [f, _entry(self, name)]
+        else:
+            name, numbers = share_kernel(self.module, f)
+        meets = self.launch.meets and blocks > 1
+        cluster = blocks if meets and blocks <= self.rules.cluster else 1
+        return Launch(
+            name, blocks, self.launch.block, self.launch.shared_bytes, meets and cluster == 1, numbers, cluster
+        )
+
+    def _library_call(self, product: Gemm, then: Biased | None = None) -> Multiplication | None:
+        """A product as a call of the library; None if that does not take it."""
+        if then is not None:
+            operands = self.places((product.a.root, product.b.root, then.bias.root))
+            if _overlap(operands, self.places((then.out.root,))):  # the operands are dead when the bias is added
+                return None
+        return multiplication_of(product, self._host_place, self.rules.tf32, then)
+
+    def _host_place(self, view: View) -> Place | None:
+        """Where the host finds the first element of `view`; None if only the code knows."""
+        root = view.root
+        if root.place == "arena" and root in self.arena.offsets:
+            return place_in(view, None, self.arena.offsets[root])
+        return place_in(view, self.given[root], 0) if root in self.given else None
+
+    def fail(self, check: IRValue) -> None:
+        """Report a failed check, unless an earlier op failed as well."""
+        fail(self.f, self.control("error"), check)
+
+    def stack_entry(self, stack: Stack) -> IRValue:
+        """The address of a stack's (address, bytes, bytes that a run wanted) in the table."""
+        return self.f.at(self.f.param("stacks"), I64(24 * self.plan.stacks.index(stack)), "uint8")
+
+    def sequence(self, body: Sequence) -> None:
+        """Write all instructions of `body`, and a barrier behind them: the caller may run them often, or not at all."""
+        self.instructions(body)
+        self.meet()
+
+    def instructions(self, body: Sequence) -> None:
+        for each in body.instructions:
+            poll()
+            self.instruction(each)
+
+    def instruction(self, each: Instruction) -> None:
+        if isinstance(each, Interpreted):
+            raise InternalError("a step on a GPU cannot call back")
+        if isinstance(each, Loop | Branch):
+            self.meet()
+            super().instruction(each)
+            self.meet()
+            return
+        self._order(each)
+        if isinstance(each, ArrayWork):
+            write_array(self, each)
+        elif isinstance(each, Striped):
+            write_striped(self, each)
+        else:
+            super().instruction(each)
+
+    def _nest(self, each: Loop | Branch) -> None:
+        if isinstance(each, Loop):
+            write_loop(self, each)
+        else:
+            super()._nest(each)
+
+    def base(self, root: Root) -> IRValue:
+        if root not in self.roots and root.place != "constant" and root in self.given:
+            return self.f.load(self.f.at(self.f.param("given"), I64(self.given[root]), "ptr"), "ptr")
+        return super().base(root)
+
+    # --- barriers ------------------------------------------------------------------------------------------------
+
+    def meet(self) -> None:
+        """A barrier, if anything was read or written since the last one."""
+        if self._waiting.read or self._waiting.written:
+            self.launch.barrier(self.f)
+        self._waiting = _Waiting()
+
+    def forget(self) -> None:
+        """All threads have just met."""
+        self._waiting = _Waiting()
+
+    @contextmanager
+    def sometimes(self) -> Iterator[None]:
+        """The code that is written inside runs in some trips only, so that threads may not have met behind it."""
+        before = self._waiting
+        self._waiting = _Waiting(set(before.read), set(before.written))
+        yield
+        self._waiting.read |= before.read
+        self._waiting.written |= before.written
+
+    def reads(self, roots: Iterable[Root]) -> None:
+        """The code has just read memory of these roots: a later write to it waits."""
+        self._waiting.read |= self.places(roots)
+
+    def put_place(self, root: Root, place: set[tuple[str, int, int]]) -> None:
+        """Note where the memory of a root is, whose address only the run tells."""
+        self._placed[root] = place
+
+    def reads_anything(self) -> None:
+        """The code has just read memory of any place: a later write waits for it."""
+        self._waiting.read.add(ANYWHERE)
+
+    def touches_anything(self) -> None:
+        """The code has just read and written memory of any place."""
+        self._waiting.read.add(ANYWHERE)
+        self._waiting.written.add(ANYWHERE)
+
+    def _order(self, each: Instruction) -> None:
+        """A barrier before `each` if it depends on an instruction since the last one."""
+        scratch = ("arena", self.arena.size, 1 << 62)
+        read, written = self.places(each.reads()), self.places(each.writes())
+        if self._needs_scratch(each):
+            written.add(scratch)
+        before = self._waiting
+        if (
+            _overlap(written, before.read | before.written)
+            or _overlap(read, before.written)
+        ):  # fmt: skip
+            self.meet()
+        self._waiting.read |= read
+        self._waiting.written |= written
+
+    def depend(self, one: Instruction, other: Instruction) -> bool:
+        """Whether an instruction must wait for another one before it. Neither needs scratch memory."""
+        if isinstance(one, Loop | Branch) or isinstance(other, Loop | Branch):
+            return True
+        read, written = self.places(one.reads()), self.places(one.writes())
+        return _overlap(self.places(other.writes()), read | written) or _overlap(self.places(other.reads()), written)
+
+    def _needs_scratch(self, each: Instruction) -> bool:
+        """Whether an instruction writes to scratch memory, which all of them share."""
+        if self._group is not None:
+            return False  # each has its own
+        if isinstance(each, Limited):
+            return True
+        if isinstance(each, Rows):
+            return sums_room(each, self.launch) > 0
+        if isinstance(each, Gemm):
+            return self._product_plan(each).scratch(each) > 0
+        if isinstance(each, ScatterAdd):
+            return scatter_scratch(each, self.launch) > 0
+        if isinstance(each, Kernel) and has_kernel(each):
+            return device_scratch(each, self.launch, self.rules) > 0
+        if isinstance(each, Kernel):
+            return each.kind not in SYSTEMS and kernels.scratch_bytes(each) > 0
+        return isinstance(each, Striped)
+
+    def places(self, roots: Iterable[Root]) -> set[tuple[str, int, int]]:
+        """(space, start, end) of memory. Arrays of the caller never overlap; an address that only the run tells may,
+        unless a loop has noted where it is.
+        """
+        found = set()
+        for root in roots:
+            if root.place == "constant" or root is self.plan.error.root:
+                continue
+            if root in self.arena.offsets and root not in self.roots:
+                start = self.arena.offsets[root]
+                found.add(("arena", start, start + root.nbytes))
+            elif root in self.given and root not in self.roots:
+                found.add(("given", self.given[root], self.given[root] + 1))
+            else:
+                found |= self._placed.get(root, {ANYWHERE})
+        return found
+
+    def function(self, key: tuple[object, ...], hint: str, make: Callable[[str], Function]) -> str:
+        """The function for `key` on the threads of this launch, which has the shared memory and barriers it needs."""
+        launch = self.launch
+        before, launch.shared_bytes, launch.meets = (launch.shared_bytes, launch.meets), 0, False
+        name = self.module.function((*key, launch.blocks, launch.block, launch.first), hint, make)
+        shared, meets = self._needs.setdefault(name, (launch.shared_bytes, launch.meets))
+        launch.shared_bytes, launch.meets = max(before[0], shared), before[1] or meets
+        return name
+
+    # --- kernels -------------------------------------------------------------------------------------------------
+
+    def rows(self, each: Rows, fresh: bool = True, apart: bool = False) -> None:
+        """apart: as in `row_kernel`."""
+        key = ("rows", fresh, apart, *form_of(each))
+        name = self.function(key, "rows", lambda name: row_kernel(name, each, self.launch, fresh, apart=apart))
+        self._call(name, each.views, [self.scratch(sums_room(each, self.launch))])
+
+    def _add_up(self, each: Rows, first: Threads) -> None:
+        """Add up what the teams of a row kernel have, which ran on the threads of the launch `first`."""
+        key = ("sums", first.blocks, *form_of(each))
+        name = self.function(key, "sums", lambda name: sums_kernel(name, each, self.launch, first))
+        self._call(name, each.views, [self.scratch(sums_room(each, first))])
+
+    def fill(self, view: View, number: IRValue) -> None:
+        """Set all elements of a dense array to one number, all threads together."""
+        f, address = self.f, self.address(view)
+        with f.loop(self.launch.number(f), I64(math.prod(view.shape)), self.launch.total) as i:
+            f.store(number, f.at(address, i, view.dtype))
+
+    def gemm(self, each: Gemm, addresses: list[IRValue] | None = None) -> None:
+        assert each.then is None, "the target has no epilogues"
+        views = (each.a, each.b, each.c)
+        plan = self._product_plan(each)
+        vectors = tuple(vector_of(v, axis) for v in views for axis in (-2, -1))
+        stage, scratch = self._staged(each, plan)
+        form = (each.accumulate, vectors, stage, self._group is not None)
+        key = ("product", *((v.shape, v.strides, v.dtype) for v in views), *form)
+        name = self.function(key, "product", lambda name: product_kernel(name, each, self.launch, plan, stage))
+        more = [scratch]
+        if addresses is None:
+            self._call(name, views, more)
+        else:
+            self.f.do(f"call void @{name}({', '.join(map(str, [*addresses, *more]))})")
+
+    def _product_plan(self, each: Gemm) -> ProductPlan:
+        """A product that shares its launch has the form that it would have alone."""
+        threads = self.launch if self._group is None else self._threads(self.processors)
+        return product_plan(each, threads, self.rules.tf32)
+
+    def _grouped_convolution(self, each: Kernel, product: Gemm, plan: ProductPlan) -> None:
+        stage, scratch = self._staged(product, plan)
+        key = (
+            "convolution",
+            each.kind,
+            each.spec,
+            stage,
+            *((v.root.place, v.offset % VECTOR_BYTES) for v in each.views),
+        )
+        make = lambda name: convolution_kernel(name, each, self.launch, self.rules, plan, stage)
+        name = self.function(key, each.kind, make)
+        self._call(name, each.views, [scratch, self.base(self.plan.error.root), I64(each.check)])
+
+    def limited(self, each: Limited) -> None:
+        """Write the part of an instruction that the length of its arrays asks for. All threads read one length."""
+        f, inner = self.f, each.instruction
+        length = f.load(self.address(each.length), "int64")
+        if isinstance(inner, Rows):
+            self._some_rows(inner, f.op(f"mul nsw {length}, {_elements(inner) // each.bound}", "int64"))
+        elif isinstance(inner, Gather):
+            self.gather(inner, f.op(f"mul nsw {length}, {math.prod(inner.out.shape) // each.bound}", "int64"))
+        elif each.along == "rows":
+            self.gemm(inner)  # rows of a result do not depend on each other
+        else:
+            self._blocks_of_terms(inner, length)
+
+    def _some_rows(self, each: Rows, elements: IRValue) -> None:
+        """The rows of a row kernel with its first `elements` elements. Sums that no row adds to are empty."""
+        f, kernel = self.f, each.kernel
+        sums = {i.operand: i for i in kernel.code if i.kind == "accumulate"}
+        for operand, instr in sums.items():
+            self.fill(each.views[operand], identity(instr.op, instr.dtype))
+        if sums:
+            self.launch.barrier(f)
+        end = f.op(f"udiv {f.binary('add', elements, I64(kernel.inner - 1))}, {kernel.inner}", "int64")
+        key = ("some rows", *form_of(each))
+        name = self.function(key, "rows", lambda name: row_kernel(name, each, self.launch, part=True))
+        self._call(name, each.views, [self.scratch(sums_room(each, self.launch, part=True)), I64(0), end])
+
+    def _blocks_of_terms(self, whole: Gemm, length: IRValue) -> None:
+        """A product with as many blocks of the terms of its sums as the length asks for."""
+        f = self.f
+        if not whole.accumulate:
+            self.fill(whole.c, literal(0, whole.c.dtype))
+        shapes = ((*whole.a.shape[:-1], PRODUCT_BLOCK), (PRODUCT_BLOCK, whole.b.shape[-1]))
+        a, b = (replace(v, shape=shape) for v, shape in zip((whole.a, whole.b), shapes, strict=True))
+        block = Gemm(a, b, whole.c, accumulate=True, location=whole.location)
+        starts = [self.address(v) for v in (whole.a, whole.b, whole.c)]
+        steps = (whole.a.strides[-1], whole.b.strides[-2])
+        count = f.op(f"udiv {f.binary('add', length, I64(PRODUCT_BLOCK - 1))}, {PRODUCT_BLOCK}", "int64")
+        with f.loop(I64(0), count) as i:
+            self.launch.barrier(f)  # the sums of the block before, and scratch memory
+            parts = zip(starts, steps, (a, b), strict=False)
+            moved = [f.at(at, f.op(f"mul nsw {i}, {n * PRODUCT_BLOCK}", "int64"), v.dtype) for at, n, v in parts]
+            self.gemm(block, [*moved, starts[2]])
+
+    def gather(self, each: Gather, end: IRValue | None = None) -> None:
+        """end: after the last element of the result to write; by default all."""
+        views = (each.x, each.index, each.out)
+        key = ("gather", *((v.shape, v.dtype) for v in views))
+        name = self.function(key, "gather", lambda name: gather_kernel(name, each, self.launch))
+        end = I64(math.prod(each.out.shape)) if end is None else end
+        self._call(name, views, [self.base(self.plan.error.root), I64(each.check), end])
+
+    def scatter(self, each: ScatterAdd) -> None:
+        views = scatter_views(each)
+        key = (
+            "scatter",
+            each.op,
+            each.order is None,
+            each.pattern,
+            each.rows_check,
+            *((v.shape, v.dtype, v.root.place, v.offset) for v in views),
+        )
+        name = self.function(key, "scatter", lambda name: scatter_kernel(name, each, self.launch))
+        scratch = self.scratch(scatter_scratch(each, self.launch))
+        self._call(name, views, [scratch, self.base(self.plan.error.root), I64(each.check)])
+
+    def kernel(self, each: Kernel) -> None:
+        """A kernel of `core.codegen`: its units are shared by as many threads as it has units and scratch memory."""
+        if each.kind == NO_ROWS:
+            (out,) = each.views
+            self.fill(out, identity(each.spec, out.dtype))
+            return
+        if each.kind in SYSTEMS:
+            key = ("block", each.kind, each.spec)
+            name = self.function(key, each.kind, lambda name: system_kernel(name, each, self.launch))
+            self._call(name, each.views, [self.base(self.plan.error.root), I64(each.check)])
+            return
+        found = None if self._group is None else tiled(each, self._threads(self.processors), self.rules)
+        if found is not None:
+            self._grouped_convolution(each, *found)
+            return
+        if has_kernel(each):
+            starts = tuple((v.root.place, v.offset % VECTOR_BYTES) for v in each.views)
+            own = ("device", each.kind, each.spec, starts)
+            name = self.function(
+                own, each.kind, lambda name: device_kernel(self.module, name, each, self.launch, self.rules)
+            )
+            scratch = self.scratch(device_scratch(each, self.launch, self.rules))
+            self._call(name, each.views, [scratch, self.base(self.plan.error.root), I64(each.check)])
+            return
+        f = self.f
+        name = self.module.function(
+            (each.kind, each.spec, len(each.views)), each.kind,
+            lambda name: kernels.kernel_function(self.module, name, each),
+        )  # fmt: skip
+        room, total = kernels.scratch_bytes(each), kernels.units(each)
+        chunks = min(total, self.launch.total, MOST_SCRATCH // room if room else total)
+        task = parallel.kernel_task(self.module, name, each, max(chunks, 1))
+        addresses = [*map(self.address, each.views), self.base(self.plan.error.root)]
+        if room:
+            addresses.append(self.scratch(chunks * room))
+        context = f.fresh("context")
+        f.top.append(f"  {context} = alloca [{len(addresses)} x ptr], align 16")
+        for i, address in enumerate(addresses):
+            f.store(address, f.at(IRValue(context, "ptr"), I64(i), "ptr"))
+        number = self.launch.number(f)
+        with f.when(f.compare("icmp slt", number, I64(max(chunks, 1)))):
+            f.do(f"call void @{task}(ptr {context}, {number})")
+
+    def _call(self, name: str, views: Iterable[View], more: Iterable[IRValue]) -> None:
+        self.f.do(f"call void @{name}({', '.join(map(str, [*map(self.address, views), *more]))})")
+
+    def scratch(self, nbytes: int, before: int = 0) -> IRValue:
+        """The address of scratch memory. before: bytes that others use."""
+        self.module.scratch = max(self.module.scratch, before + nbytes)
+        return self.f.at(self.f.param("arena"), I64(self.arena.size + before), "uint8")
+
+
+def _entry(step: DeviceStep, name: str) -> Function:
+    """The function of a launch with loops: each thread has a count of its own of the ops in loops that are left."""
+    f = Function(name, [(name, "ptr") for name in PARAMETERS], noalias=False)
+    left = f.slot("int64")
+    word = f.at(f.param("control"), I64(OPS_LEFT), "int64")
+    if step.counts_ops:
+        f.write(f.load(word, "int64"), left)
+    f.do(f"call void @{step.f.name}({', '.join(map(str, f.params))}, {left})")
+    if step.counts_ops:
+        step.launch.barrier(f)  # all threads have read the word
+        with step.launch.alone(f):
+            f.store(f.read(left, "int64"), word)
+    return f
+
+
+def _elements(each: Rows) -> int:
+    """The elements of the domain of a row kernel."""
+    return each.kernel.rows * each.kernel.inner
+
+
+def _overlap(some: set[tuple[str, int, int]], others: set[tuple[str, int, int]]) -> bool:
+    """Whether two sets of places have memory in common. Nothing is known about "any"."""
+    if not some or not others:
+        return False
+    if any(space == "any" for space, _, _ in (*some, *others)):
+        return True
+    return any(one == other and a < d and c < b for one, a, b in some for other, c, d in others)
