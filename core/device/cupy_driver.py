@@ -204,7 +204,7 @@ class _CupyStream:
         with self._driver._faults():
             if launch.cooperative:
                 api.launchCooperativeKernel(function.pointer, *shape)
-            elif follows and early is not None and starts_early(launch.grid, self._driver.properties.processors):
+            elif follows and early is not None and starts_early(launch, self._driver.properties.processors):
                 early(function.pointer, *shape)
             else:
                 api.launchKernel(function.pointer, *shape, 0)

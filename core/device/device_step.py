@@ -155,9 +155,12 @@ class DeviceStep(Step):
 
     def _group_launches(self, name: str, each: Segment) -> Iterator[Launch]:
         """Write the launch of instructions that do not wait for each other, and one that adds up the parts of sums."""
-        yield self._launch(name, each.blocks, lambda: self._side_by_side(each.instructions, each.firsts, "parts"))
+        launch = self._launch(name, each.blocks, lambda: self._side_by_side(each.instructions, each.firsts, "parts"))
+        assert not launch.cooperative and launch.cluster == 1, "no thread of a group waits for another block"
         alone = self._threads(self.processors)
         found = [(one, tiled(one, alone, self.rules)) for one in each.instructions]
+        multiplies = any(of is not None for _, of in found)  # see `core.device.early_launch.starts_early`
+        yield replace(launch, early=not multiplies)
         split = {one: math.prod(of[0].c.shape) for one, of in found if of is not None and of[1].parts > 1}
         if split:
             wanted = [-(-size // self.block) for size in split.values()]

@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+from core.device.launches import Launch
 from core.device.rules import follows_early
 
 __all__ = ["EarlyLaunch", "early_launch", "starts_early"]
@@ -28,14 +29,15 @@ FEW = 8
 """Blocks that find room of their own on any GPU."""
 
 
-def starts_early(grid: int, processors: int) -> bool:
-    """Whether a launch of `grid` blocks is faster if it starts early, on a GPU of so many processors.
+def starts_early(launch: Launch, processors: int) -> bool:
+    """Whether a launch is faster if it starts early, on a GPU of so many processors.
 
     Its blocks come to the processors that have room then, several to one. That takes no longer if they are few, or if
     each processor has several anyway: on an H100 a kernel ended 0.4 us earlier. But one block for each processor took
-    up to three times as long (20 to 150 us instead of 10 to 48).
+    up to three times as long (20 to 150 us instead of 10 to 48). Products that share a launch have about two blocks for
+    each processor, so they start late as well (`Launch.early`).
     """
-    return grid <= FEW or grid > processors
+    return launch.early and (launch.grid <= FEW or launch.grid > processors)
 
 
 class _Attribute(ctypes.Structure):

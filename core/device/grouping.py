@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
-from itertools import accumulate
+from itertools import accumulate, combinations
 
 from core.device.fourier import fourier_scratch
 from core.device.index_orders import NO_ROWS
@@ -21,12 +21,15 @@ from core.device.spread import SPREAD, is_resident, wanted_blocks
 from core.device.threads import Threads
 from core.device.tiled import tiled
 from core.ir.stop import poll
-from core.plan.data import Gather, Instruction, Kernel, Root, Rows, ScatterAdd
+from core.plan.data import Gather, Instruction, Kernel, Rows, ScatterAdd
 
-__all__ = ["Level", "grouped", "level_of"]
+__all__ = ["MOST_INSTRUCTIONS", "Level", "grouped", "level_of"]
 
 MOST_SCRATCH = 1 << 26
 """Bytes that the parts of the sums of a group may take."""
+
+MOST_INSTRUCTIONS = 32
+"""Instructions of a group: their kernels are one text, and each is compared with all others."""
 
 LONELY = ("turn", "merge_rows", NO_ROWS)
 """Kinds of kernels whose threads wait for nothing outside of their block, and need no scratch memory."""
@@ -54,12 +57,19 @@ def level_of(each: Segment, processors: int, launch: Threads, rules: Rules) -> L
         return Level.ALONE if fourier_scratch(one.spec, wide) else Level.LARGE
     if each.kind not in ("wide", "together") or not all(_is_lonely(i, processors, launch) for i in each.instructions):
         return Level.ALONE
-    written: set[Root] = set()
-    for one in each.instructions:
-        if written & {*one.reads(), *one.writes()}:
-            return Level.ALONE
-        written |= {*one.writes()}
-    return Level.LIGHT if each.instructions else Level.ALONE
+    few = 0 < len(each.instructions) <= MOST_INSTRUCTIONS
+    return Level.LIGHT if few and not any(_touch_alike(*pair) for pair in _pairs(each)) else Level.ALONE
+
+
+def _pairs(each: Segment) -> Iterator[tuple[Instruction, Instruction]]:
+    """Each instruction of a segment with each one behind it."""
+    return combinations(each.instructions, 2)
+
+
+def _touch_alike(one: Instruction, other: Instruction) -> bool:
+    """Whether one of two instructions writes an array that the other one reads or writes."""
+    read, written = {*one.reads()}, {*one.writes()}
+    return bool(written & {*other.reads(), *other.writes()} or read & {*other.writes()})
 
 
 def grouped(
@@ -79,8 +89,11 @@ def grouped(
     for each in segments:
         poll()
         own = level_of(each, processors, launch, rules)
+        if len(each.instructions) > MOST_INSTRUCTIONS or any(depend(*pair) for pair in _pairs(each)):
+            own = Level.ALONE
         before = [one for segment in waiting for one in segment.instructions]
-        if own != level or own == Level.ALONE or any(depend(one, new) for one in before for new in each.instructions):
+        joins = own == level != Level.ALONE and len(before) + len(each.instructions) <= MOST_INSTRUCTIONS
+        if not joins or any(depend(one, new) for one in before for new in each.instructions):
             yield from _closed(waiting, processors, launch, rules)
             waiting, level = [], own
         waiting.append(each)

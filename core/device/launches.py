@@ -31,6 +31,7 @@ class Launch:
     cluster:     the blocks, if they wait for each other as one cluster; else 1.
     numbers:     further arguments of the kernel, int64 each.
     resident:    blocks for which each processor must have enough registers at the same time.
+    early:       whether its blocks may start before the launch before it has ended.
     beside:      how many of the launches and products behind it may run at the same time.
     """
 
@@ -42,6 +43,7 @@ class Launch:
     numbers: tuple[int, ...] = ()
     cluster: int = 1
     resident: int = 1
+    early: bool = True
     beside: int = 0
 
     @property

@@ -67,7 +67,7 @@ def scheduled(plan: Plan, segments: Sequence[Segment], processors: int, launch: 
             units.append((each,))
     levels = {unit: level_of(unit[0], processors, launch, rules) if len(unit) == 1 else Level.ALONE for unit in units}
     for window in WINDOWS:
-        batches = list(batched(units, levels.__getitem__, window))
+        batches = list(batched(units, levels.__getitem__, window, plan.error.root))
         order = tuple(segment for batch in batches for unit in batch for segment in unit)
         body: list[Instruction] = []
         shared: list[range] = []
@@ -83,25 +83,29 @@ def scheduled(plan: Plan, segments: Sequence[Segment], processors: int, launch: 
     return as_given
 
 
-def batched(units: Iterable[Unit], level: Callable[[Unit], Level], window: int) -> Iterator[list[Unit]]:
+def batched(
+    units: Iterable[Unit], level: Callable[[Unit], Level], window: int, error: Root | None = None
+) -> Iterator[list[Unit]]:
     """The units in another order, as batches: of one unit, or of several of a level that do not depend on each other.
 
     level: of a unit; one of several segments is alone. window: by how many places a unit may run before another one
-    that stood before it.
+    that stood before it. error: the error word, to which any number of units may write at a time.
     """
     for fixed, group in groupby(units, _is_fixed):
         run = list(group)
-        yield from ([unit] for unit in run) if fixed else _ordered(run, level, window)
+        yield from ([unit] for unit in run) if fixed else _ordered(run, level, window, error)
 
 
 def _is_fixed(unit: Unit) -> bool:
     return any(isinstance(one, FIXED) for one in _instructions(unit))
 
 
-def _ordered(units: Sequence[Unit], level: Callable[[Unit], Level], window: int) -> Iterator[list[Unit]]:
+def _ordered(
+    units: Sequence[Unit], level: Callable[[Unit], Level], window: int, error: Root | None
+) -> Iterator[list[Unit]]:
     """Units of a higher level wait until no other one can run; those that are alone keep their order."""
     levels = [level(unit) for unit in units]
-    waits, behind = _dependences(units)
+    waits, behind = _dependences(units, error)
     ready: dict[Level, list[int]] = {each: [] for each in Level}  # heaps
     for i, count in enumerate(waits):
         if not count:
@@ -124,7 +128,7 @@ def _ordered(units: Sequence[Unit], level: Callable[[Unit], Level], window: int)
                 heappush(ready[levels[other]], other)
 
 
-def _dependences(units: Sequence[Unit]) -> tuple[list[int], list[list[int]]]:
+def _dependences(units: Sequence[Unit], error: Root | None) -> tuple[list[int], list[list[int]]]:
     """For each unit how many others it waits for, and the units that wait for it."""
     waits: list[int] = []
     behind: list[list[int]] = [[] for _ in units]
@@ -132,8 +136,8 @@ def _dependences(units: Sequence[Unit]) -> tuple[list[int], list[list[int]]]:
     readers: dict[Root, list[int]] = {}
     for i, unit in enumerate(units):
         poll()
-        read = {root for one in _instructions(unit) for root in one.reads()}
-        written = {root for one in _instructions(unit) for root in one.writes()}
+        read = {root for one in _instructions(unit) for root in one.reads()} - {error}
+        written = {root for one in _instructions(unit) for root in one.writes()} - {error}
         before = {writer[root] for root in read | written if root in writer}
         before |= {other for root in written for other in readers.get(root, ())}
         waits.append(len(before))

@@ -78,7 +78,10 @@ def test_a_launch_may_start_early_behind_a_launch_only_and_never_where_times_are
 
 @pytest.mark.parametrize("grid", [1, 8, 9, 131, 132, 133, 1056])
 def test_launches_of_one_block_for_each_processor_do_not_start_early(grid):
-    assert early_launch.starts_early(grid, 132) == (grid in (1, 8, 133, 1056))
+    launch = Launch("kernel", grid, 256)
+
+    assert early_launch.starts_early(launch, 132) == (grid in (1, 8, 133, 1056))
+    assert not early_launch.starts_early(replace(launch, early=False), 132)
 
 
 def test_the_driver_is_told_the_shape_the_arguments_and_the_attribute(monkeypatch):

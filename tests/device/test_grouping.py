@@ -12,7 +12,7 @@ from core.autodiff.adjoint import vjp
 from core.compiler.compile import optimize
 from core.device import schedule, step
 from core.device.gpu import DEVICE_TARGET
-from core.device.grouping import Level, grouped
+from core.device.grouping import MOST_INSTRUCTIONS, Level, grouped
 from core.device.rules import Rules
 from core.device.schedule import batched
 from core.device.segments import Segment
@@ -200,6 +200,7 @@ def test_products_and_convolutions_share_a_launch_and_one_for_the_parts_of_their
         each.cooperative for each in launches
     )
     assert len(launches) < len(block.ops)
+    assert not launches[0].early  # a group of products
 
 
 def test_equal_groups_share_a_kernel():
@@ -220,6 +221,26 @@ def test_a_dependence_that_is_overlooked_is_a_race(monkeypatch):
 
     with pytest.raises(EmulatorFault, match="a race"):
         native_interpreter(block, EmulatedBackend(3, 64, rules=APART))(Run(), *values)
+
+
+@pytest.mark.parametrize("pair", [None, (0, 1), (1, 2), (0, 2)])
+def test_no_two_instructions_of_a_group_depend_on_each_other(pair):
+    gathers = plan_block(towers(3, 40, depth=1)[0], DEVICE_TARGET).body.instructions[1::2]
+    segments = [Segment("together", tuple(gathers[:2]), 1), Segment("wide", tuple(gathers[2:]), 4)]
+    depend = lambda one, other: pair is not None and (one, other) == (gathers[pair[0]], gathers[pair[1]])
+
+    found = list(grouped(segments, 4, Threads(1, 64), APART, depend))
+
+    assert [each.kind for each in found] == (["group"] if pair is None else ["together", "wide"])
+
+
+def test_a_group_has_few_instructions():
+    gathers = plan_block(towers(3, 40, depth=1)[0], DEVICE_TARGET).body.instructions[1::2]
+    segments = [Segment("wide", (gathers[0],), 4)] * (MOST_INSTRUCTIONS + 3)
+
+    found = list(grouped(segments, 4, Threads(1, 64), APART, lambda one, other: False))
+
+    assert [len(each.instructions) for each in found] == [MOST_INSTRUCTIONS, 3]
 
 
 def test_an_order_that_needs_much_more_memory_is_not_taken(monkeypatch):
