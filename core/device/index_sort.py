@@ -48,24 +48,25 @@ def index_order_kernel(name: str, each: Kernel, threads: Threads, rules: Rules) 
     f = Function(name, [*((n, "ptr") for n in names), ("check", "int64")], noalias=False)
     nbytes = index_order_bytes(each.spec, threads)
     local = is_local(nbytes, threads, rules.shared_bytes)
-    _Sort(f, each.spec, threads, threads.shared(f, nbytes) if local else f.param("scratch")).write()
+    _Sort(f, each.spec, threads, threads.shared(f, nbytes) if local else f.param("scratch"), local).write()
     if local:
         threads.barrier(f)  # the shared memory is used again
     return f
 
 
 class _Sort:
-    """Sorts the positions of an index. Keys are the rows that they name."""
+    """Sorts the positions of an index. Keys are the rows that they name. local: whether `memory` is shared memory."""
 
-    def __init__(self, f: Function, spec: IndexOrder, threads: Threads, memory: IRValue) -> None:
+    def __init__(self, f: Function, spec: IndexOrder, threads: Threads, memory: IRValue, local: bool) -> None:
         self.f, self.spec, self.threads = f, spec, threads
         self.keys, self.searches = memory, _searches(spec, threads)
         own = padded(spec.count)
         self.sorted = f.at(self.keys, I64(own), WORD) if self.searches else f.param("bounds")
         rest = f.at(self.keys, I64(2 * own if self.searches else own), WORD)
-        starts = None if self.searches or is_sparse(spec.count, spec.size) else f.param("bounds")
+        self.starts_known = not self.searches and not is_sparse(spec.count, spec.size)
+        self.copies = self.starts_known and local
+        starts = f.param("bounds") if self.starts_known and not local else None  # their counters are near, if they can
         by_buckets = _buckets_room(spec, threads) > 0
-        self.starts_known = starts is not None
         self.buckets = Buckets(f, threads, self.keys, spec.count, spec.size, rest, starts) if by_buckets else None
 
     def write(self) -> None:
@@ -78,6 +79,14 @@ class _Sort:
         if self.searches:
             self.threads.barrier(self.f)
             self._find_starts()
+        if self.copies:
+            self._copy_starts()
+
+    def _copy_starts(self) -> None:
+        f = self.f
+        assert self.buckets is not None, "each bucket is a row"
+        with f.loop(self.threads.number(f), I64(self.spec.size + 1), self.threads.total) as row:
+            self._put(self.buckets.start(row), f.param("bounds"), row)
 
     def _read_keys(self) -> None:
         """Copy the index, counted from the front."""
