@@ -31,7 +31,7 @@ MOST_SCRATCH = 1 << 26
 MOST_INSTRUCTIONS = 32
 """Instructions of a group: their kernels are one text, and each is compared with all others."""
 
-LONELY = ("turn", "merge_rows", NO_ROWS)
+BARRIER_FREE = ("turn", "merge_rows", NO_ROWS)
 """Kinds of kernels whose threads wait for nothing outside of their block, and need no scratch memory."""
 
 
@@ -55,10 +55,11 @@ def level_of(each: Segment, processors: int, launch: Threads, rules: Rules) -> L
         return Level.LARGE
     if each.kind == "wide" and isinstance(one, Kernel) and one.kind == "fourier" and not more:
         return Level.ALONE if fourier_scratch(one.spec, wide) else Level.LARGE
-    if each.kind not in ("wide", "together") or not all(_is_lonely(i, processors, launch) for i in each.instructions):
+    free = all(_is_barrier_free(i, processors, launch) for i in each.instructions)
+    if not free or each.kind not in ("wide", "together"):
         return Level.ALONE
     few = 0 < len(each.instructions) <= MOST_INSTRUCTIONS
-    return Level.LIGHT if few and not any(_touch_alike(*pair) for pair in _pairs(each)) else Level.ALONE
+    return Level.LIGHT if few and not any(_conflict(*pair) for pair in _pairs(each)) else Level.ALONE
 
 
 def _pairs(each: Segment) -> Iterator[tuple[Instruction, Instruction]]:
@@ -66,7 +67,7 @@ def _pairs(each: Segment) -> Iterator[tuple[Instruction, Instruction]]:
     return combinations(each.instructions, 2)
 
 
-def _touch_alike(one: Instruction, other: Instruction) -> bool:
+def _conflict(one: Instruction, other: Instruction) -> bool:
     """Whether one of two instructions writes an array that the other one reads or writes."""
     read, written = {*one.reads()}, {*one.writes()}
     return bool(written & {*other.reads(), *other.writes()} or read & {*other.writes()})
@@ -100,11 +101,11 @@ def grouped(
     yield from _closed(waiting, processors, launch, rules)
 
 
-def _is_lonely(one: Instruction, processors: int, launch: Threads) -> bool:
+def _is_barrier_free(one: Instruction, processors: int, launch: Threads) -> bool:
     """Whether the threads of an instruction wait for nothing outside of their block, and need no scratch memory."""
     if isinstance(one, Rows | ScatterAdd):
         return not (isinstance(one, Rows) and is_resident(one)) and not _scratch(one, launch.on(processors))
-    return isinstance(one, Gather) or (isinstance(one, Kernel) and one.kind in LONELY)
+    return isinstance(one, Gather) or (isinstance(one, Kernel) and one.kind in BARRIER_FREE)
 
 
 def _scratch(one: Instruction, threads: Threads) -> int:
