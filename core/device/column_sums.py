@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from core.device.threads import WARP, Threads
 from core.plan.data import Instr, RowKernel, Rows
 
-__all__ = ["ColumnSums", "column_sums", "is_own", "is_total", "reduced_axes"]
+__all__ = ["FEW_ROWS", "ColumnSums", "column_sums", "is_own", "is_total", "reduced_axes"]
+
+FEW_ROWS = 24
+"""Rows of a column that one thread adds up in less time than several threads and the launch that adds up their parts:
+it waits for memory once for four rows.
+"""
 
 ADDERS = 16
 """Threads that add up the parts of one column, about: each has as many parts as each part has rows."""
@@ -68,7 +73,9 @@ def column_sums(each: Rows, threads: Threads) -> ColumnSums | None:
     if any(math.prod(each.views[i.operand].shape) != columns for i in columnwise):
         return None
     parts = max(1, min(threads.total // columns, rows))
-    if columnwise:
+    if columnwise and rows <= FEW_ROWS:
+        parts = 1
+    elif columnwise:
         parts = min(parts, 1 << ((ADDERS * rows - 1).bit_length() + 1) // 2)  # about the square root
     return ColumnSums(kept, reduced, columns, rows, parts, min(threads.warps, -(-parts * columns // WARP)))
 

@@ -30,6 +30,13 @@ __all__ = ["Schedule", "batched", "scheduled"]
 Unit = tuple[Segment, ...]
 """Segments that stay together."""
 
+Priority = tuple[bool, Level]
+"""Whether a unit reads what a sort has written, which may run beside all others, and with which it may share a launch.
+Units of a lower priority run first.
+"""
+
+PRIORITIES: tuple[Priority, ...] = tuple((late, level) for late in (False, True) for level in Level)
+
 MORE_MEMORY, LITTLE_MEMORY = 1.1, 1 << 25
 """How many times as large another order may make the arena, and bytes up to which its size does not matter: they fit
 into the second level of the caches of a large GPU.
@@ -65,9 +72,18 @@ def scheduled(plan: Plan, segments: Sequence[Segment], processors: int, launch: 
             units[-1] = (*units[-1], each)
         else:
             units.append((each,))
-    levels = {unit: level_of(unit[0], processors, launch, rules) if len(unit) == 1 else Level.ALONE for unit in units}
+    sorted_roots = {
+        root for each in segments if each.kind == "sort" for one in each.instructions for root in one.writes()
+    }
+    priorities = {
+        unit: (
+            any(root in sorted_roots for one in _instructions(unit) for root in one.reads()),
+            level_of(unit[0], processors, launch, rules) if len(unit) == 1 else Level.ALONE,
+        )
+        for unit in units
+    }
     for window in WINDOWS:
-        batches = list(batched(units, levels.__getitem__, window, plan.error.root))
+        batches = list(batched(units, priorities.__getitem__, window, plan.error.root))
         order = tuple(segment for batch in batches for unit in batch for segment in unit)
         body: list[Instruction] = []
         shared: list[range] = []
@@ -84,16 +100,16 @@ def scheduled(plan: Plan, segments: Sequence[Segment], processors: int, launch: 
 
 
 def batched(
-    units: Iterable[Unit], level: Callable[[Unit], Level], window: int, error: Root | None = None
+    units: Iterable[Unit], priority: Callable[[Unit], Priority], window: int, error: Root | None = None
 ) -> Iterator[list[Unit]]:
     """The units in another order, as batches: of one unit, or of several of a level that do not depend on each other.
 
-    level: of a unit; one of several segments is alone. window: by how many places a unit may run before another one
+    priority: of a unit; one of several segments is alone. window: by how many places a unit may run before another one
     that stood before it. error: the error word, to which any number of units may write at a time.
     """
     for fixed, group in groupby(units, _is_fixed):
         run = list(group)
-        yield from ([unit] for unit in run) if fixed else _ordered(run, level, window, error)
+        yield from ([unit] for unit in run) if fixed else _ordered(run, priority, window, error)
 
 
 def _is_fixed(unit: Unit) -> bool:
@@ -101,22 +117,22 @@ def _is_fixed(unit: Unit) -> bool:
 
 
 def _ordered(
-    units: Sequence[Unit], level: Callable[[Unit], Level], window: int, error: Root | None
+    units: Sequence[Unit], priority: Callable[[Unit], Priority], window: int, error: Root | None
 ) -> Iterator[list[Unit]]:
-    """Units of a higher level wait until no other one can run; those that are alone keep their order."""
-    levels = [level(unit) for unit in units]
+    """Units of a higher priority wait until no other one can run; those that are alone keep their order."""
+    priorities = [priority(unit) for unit in units]
     waits, behind = _dependences(units, error)
-    ready: dict[Level, list[int]] = {each: [] for each in Level}  # heaps
+    ready: dict[Priority, list[int]] = {each: [] for each in PRIORITIES}  # heaps
     for i, count in enumerate(waits):
         if not count:
-            heappush(ready[levels[i]], i)
+            heappush(ready[priorities[i]], i)
     first, done = 0, [False] * len(units)  # all before `first` are done, so it is ready
     while first < len(units):
         poll()
-        level_now = next(each for each in Level if ready[each] and ready[each][0] <= first + window)
-        batch = [heappop(ready[level_now])]
-        while level_now != Level.ALONE and ready[level_now] and ready[level_now][0] <= first + window:
-            batch.append(heappop(ready[level_now]))
+        chosen = next(ready[each] for each in PRIORITIES if ready[each] and ready[each][0] <= first + window)
+        batch = [heappop(chosen)]
+        while priorities[batch[0]][1] != Level.ALONE and chosen and chosen[0] <= first + window:
+            batch.append(heappop(chosen))
         yield [units[i] for i in batch]
         for i in batch:
             done[i] = True
@@ -125,7 +141,7 @@ def _ordered(
         for other in (other for i in batch for other in behind[i]):
             waits[other] -= 1
             if not waits[other]:
-                heappush(ready[levels[other]], other)
+                heappush(ready[priorities[other]], other)
 
 
 def _dependences(units: Sequence[Unit], error: Root | None) -> tuple[list[int], list[list[int]]]:

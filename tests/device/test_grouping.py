@@ -42,6 +42,7 @@ class Fake(Instruction):
     read: tuple[Root, ...] = ()
     written: tuple[Root, ...] = ()
     level: Level = Level.ALONE
+    late: bool = False
 
     def reads(self):
         return iter(self.read)
@@ -56,7 +57,7 @@ def drawn_units(seed: int) -> list[tuple[Segment, ...]]:
     roots = [Root(8) for _ in range(draw.choice((3, 10, 40)))]
     some = lambda most: tuple(draw.sample(roots, draw.randint(0, most)))
     return [
-        (Segment("wide", (Fake(some(3), some(2), draw.choice([*Level])),), 4),)
+        (Segment("wide", (Fake(some(3), some(2), draw.choice([*Level]), draw.random() < 0.3),), 4),)
         for _ in range(draw.choice((1, 5, 60)))
     ]  # fmt: skip
 
@@ -71,12 +72,13 @@ def instruction(unit: tuple[Segment, ...]) -> Fake:
 def test_batches_hold_every_unit_behind_those_that_it_depends_on(window):
     for seed in range(60):
         units = drawn_units(seed)
-        batches = list(batched(units, lambda unit: instruction(unit).level, window))
+        batches = list(batched(units, lambda unit: (instruction(unit).late, instruction(unit).level), window))
 
         place = {unit: i for i, batch in enumerate(batches) for unit in batch}
         assert sorted(map(units.index, place)) == list(range(len(units)))
         assert all(
-            len(batch) == 1 or len({instruction(unit).level or unit for unit in batch}) == 1 for batch in batches
+            len(batch) == 1 or len({(instruction(unit).late, instruction(unit).level or unit) for unit in batch}) == 1
+            for batch in batches
         )
         for i, one in enumerate(units):
             for other in units[i + 1 :]:
@@ -103,10 +105,25 @@ def test_light_units_that_do_not_depend_on_each_other_are_one_batch():
 
     found = [
         [chain.index(instruction(unit)) for unit in batch]
-        for batch in batched(units, lambda u: instruction(u).level, 9)
+        for batch in batched(units, lambda u: (instruction(u).late, instruction(u).level), 9)
     ]
 
     assert found == [[0], [2], [1, 3], [4]]
+
+
+def test_units_that_need_a_sort_wait_for_all_others():
+    a, b, c = (Root(8) for _ in range(3))
+    chain = [
+        Fake((a,), (b,), late=True),
+        Fake((a,), (Root(8),), Level.LIGHT, late=True),
+        Fake((a,), (c,)),
+        Fake((c,), (Root(8),), Level.LIGHT),
+        Fake((b,), (Root(8),), Level.LARGE),
+    ]
+    units = [(Segment("wide", (each,), 4),) for each in chain]
+    key = lambda unit: (instruction(unit).late, instruction(unit).level)
+
+    assert [[units.index(unit) for unit in batch] for batch in batched(units, key, 9)] == [[2], [3], [0], [4], [1]]
 
 
 def towers(count: int, rows: int, depth: int = 2, multiplies: bool = False) -> tuple[Block, list[np.ndarray]]:
