@@ -72,9 +72,9 @@ def lanes_of(each: ScatterAdd) -> int:
 
 def scatter_kernel(name: str, each: ScatterAdd, threads: Threads) -> Function:
     """``name(arrays..., scratch, error, check)`` for all threads. arrays: `scatter_views`."""
-    given: tuple[str, ...] = (
-        () if each.pattern is not None else ("index",) if each.order is None else ("order", "bounds")
-    )
+    given: tuple[str, ...] = ("index",) if each.order is None else ("order", "bounds")
+    if each.pattern is not None:
+        given = ()
     names = ["x", *given, "out", *(["rows"] if each.rows is not None else []), "scratch", "error"]
     f = Function(name, [*((n, "ptr") for n in names), ("check", "int64")], noalias=False)
     if _looks_through(each):
@@ -158,15 +158,9 @@ def _reduce(f: Function, each: ScatterAdd, threads: Threads) -> None:
 
 
 def _reduce_pattern(
-    f: Function,
-    each: ScatterAdd,
-    index: IndexPattern,
-    result: IRValue,
-    o: IRValue,
-    row: IRValue,
-    j: IRValue,
+    f: Function, each: ScatterAdd, index: IndexPattern, result: IRValue, o: IRValue, row: IRValue, j: IRValue,
     lanes: int,
-) -> None:
+) -> None:  # fmt: skip
     """Reduce the rows of one result: of each line of the index at most one position names it."""
     rest = f.binary("sub", row, I64(index.first))
     reach = index.stride * (index.length - 1)  # of a line
@@ -178,15 +172,8 @@ def _reduce_pattern(
     def write(lines: list[IRValue]) -> None:
         rests = [f.binary("sub", rest, f.op(f"mul nsw {line}, {index.step}", "int64")) for line in lines]
         if index.stride == 1:
-            _combine(
-                f,
-                each,
-                result,
-                [total(f, [a, b], [index.length, 1]) for a, b in zip(lines, rests, strict=True)],
-                o,
-                j,
-                lanes,
-            )
+            positions = [total(f, pair, [index.length, 1]) for pair in map(list, zip(lines, rests, strict=True))]
+            _combine(f, each, result, positions, o, j, lanes)
             return
         for line, left in zip(lines, rests, strict=True):
             meets = f.compare("icmp eq", f.op(f"urem {left}, {index.stride}", "int64"), I64(0))
