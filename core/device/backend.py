@@ -20,7 +20,7 @@ from core.device.launches import PARAMETERS, DeviceCode
 from core.device.ptx import has_linker, linker_version, ptx_of
 from core.device.ptx import machine_code_of as assembled
 from core.device.region import DeviceRegion, WordCopier
-from core.device.row_writer import row_updater_code, row_writer_code
+from core.device.row_writer import row_updater_code, row_writer_code, width_of
 from core.device.rules import Rules, rules_of
 from core.device.spread import SPREAD
 from core.device.step import write_device_step, write_timed_step
@@ -69,7 +69,7 @@ class DeviceBackend:
         self.rules = rules or replace(own, library=driver.multiplies)
         self.arena = SharedArena(driver)
         self._row_writers: dict[int, Callable[[int, int, int, int], None]] = {}
-        self._row_updaters: dict[int, RowUpdater] = {}
+        self._row_updaters: dict[tuple[int, int], RowUpdater] = {}
         self._word_copiers: dict[int, WordCopier] = {}
         self._word_gatherers: dict[int, Callable[[Stream, int], None]] = {}
         self._regions: weakref.WeakSet[DeviceRegion] = weakref.WeakSet()
@@ -87,12 +87,17 @@ class DeviceBackend:
             self._row_writers[row_bytes] = lambda *addresses: launched(self.driver.current(), addresses)
         return self._row_writers[row_bytes]
 
-    def row_updater(self, row_bytes: int) -> RowUpdater:
-        """See `core.device.row_writer.row_updater_code`. Raises ExecutionError (compiler_failed), DeviceFault."""
-        if row_bytes not in self._row_updaters:
-            launched = self._launched(row_updater_code(row_bytes, self._blocks * SPREAD, self._block))
-            self._row_updaters[row_bytes] = lambda stream, words: launched(stream, [words] * len(PARAMETERS))
-        return self._row_updaters[row_bytes]
+    def row_updater(self, row_bytes: int, nbytes: int) -> RowUpdater:
+        """See `core.device.row_writer.row_updater_code`. nbytes: of all rows that may be new.
+
+        Raises ExecutionError (compiler_failed), DeviceFault.
+        """
+        blocks = min(self._blocks * SPREAD, max(1, -(-nbytes // (width_of(row_bytes) * self._block))))
+        if (row_bytes, blocks) not in self._row_updaters:
+            launched = self._launched(row_updater_code(row_bytes, blocks, self._block))
+            update = lambda stream, words, follows: launched(stream, [words] * len(PARAMETERS), follows)
+            self._row_updaters[row_bytes, blocks] = update
+        return self._row_updaters[row_bytes, blocks]
 
     def word_copier(self, count: int) -> WordCopier:
         """What copies `count` words, or some more. Raises ExecutionError (compiler_failed), DeviceFault."""

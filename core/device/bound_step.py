@@ -389,7 +389,8 @@ class DeviceBoundStep:
             rows, values, count = (turn.results[i] for i in (each.rows, each.values, each.count))
             row_bytes = bytes_of(values.shape[1:], str(values.dtype))
             places = (address(rows), address(values), address(count), values.nbytes)
-            found.append(UpdatedRows(each.name, *places, backend.row_updater(row_bytes), self._writers[each.name]))
+            update = backend.row_updater(row_bytes, values.nbytes)
+            found.append(UpdatedRows(each.name, *places, update, self._writers[each.name]))
         return found
 
     def _outputs(self, results: Sequence[Any], counts: Mapping[int, int]) -> Outputs:

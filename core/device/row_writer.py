@@ -12,7 +12,7 @@ from core.device.gpu import GPU
 from core.device.launches import PARAMETERS, DeviceCode, Launch
 from core.device.threads import Threads
 
-__all__ = ["OPERANDS", "row_updater_code", "row_writer_code"]
+__all__ = ["OPERANDS", "row_updater_code", "row_writer_code", "width_of"]
 
 WORDS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 """Bytes -> dtype in which a row is copied."""
@@ -20,6 +20,11 @@ WORDS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 OPERANDS = ("table", "rows", "values", "count", "saved")
 """The operands of `row_updater_code`."""
+
+
+def width_of(row_bytes: int) -> int:
+    """Bytes that a thread copies at a time."""
+    return math.gcd(row_bytes, max(WORDS)) if row_bytes else 1
 
 
 def row_writer_code(row_bytes: int, blocks: int, block: int) -> DeviceCode:
@@ -48,7 +53,7 @@ def _write_rows(
     f: Function, threads: Threads, row_bytes: int, operand: Callable[[str], IRValue], saves: bool = False
 ) -> None:
     """Write the rows, whose numbers differ. saves: whether the old ones are written to `saved` first."""
-    width = math.gcd(row_bytes, max(WORDS)) if row_bytes else 1
+    width = width_of(row_bytes)
     words, dtype = row_bytes // width, WORDS[width]
     table, rows, values = (operand(name) for name in ("table", "rows", "values"))
     count = f.load(operand("count"), "int64")

@@ -17,8 +17,8 @@ from core.device.words import WORD
 
 __all__ = ["RowUpdater", "TableUpdates", "UpdatedRows"]
 
-RowUpdater = Callable[[Stream, int], None]
-"""``(stream, address of the words of an update)``."""
+RowUpdater = Callable[[Stream, int, bool], None]
+"""``(stream, address of the words of an update, follows)``. follows: see `Stream.launch`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class TableUpdates:
 
     def write(self, turn: int, stream: Stream) -> None:
         """Write the new rows of the step of this turn that was given to the stream last."""
-        for each in self._turns[turn]:
-            each.of.update(stream, each.words.address)
+        for i, each in enumerate(self._turns[turn]):
+            each.of.update(stream, each.words.address, i > 0)
 
     def undo(self, turns: Sequence[int], tables: Mapping[str, int]) -> None:
         """Put the old rows of the steps of these turns back, the last one first. Their work has ended."""

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cupy", reason="the stand-in is made from the installed cupy")
+from core.device import backend
+from core.device.backend import DeviceBackend
+from core.device.row_writer import row_updater_code
 from tests.cupy_stand_in import installed
 from tests.device.driver import EmulatedDriver
 from tests.device.emulator import compiler
@@ -29,3 +32,17 @@ def test_rows_are_written_to_their_places_and_nowhere_else(nbytes, count):
         backend_on(driver).row_writer(nbytes)(*map(driver.address, (on_gpu, *others)))
 
         np.testing.assert_array_equal(on_gpu.get(), wanted)
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "rows", "blocks"), [(12, 0, 1), (12, 7, 1), (12, 50, 3), (64, 8, 1), (64, 10**6, 16)]
+)
+def test_an_update_has_as_many_blocks_as_it_may_have_rows_for(row_bytes, rows, blocks, monkeypatch):
+    found = []
+    made = lambda row_bytes, blocks, block: found.append(blocks) or row_updater_code(row_bytes, blocks, block)
+    monkeypatch.setattr(backend, "row_updater_code", made)
+    driver = EmulatedDriver()
+
+    DeviceBackend(driver, driver.make, blocks=2, block=64).row_updater(row_bytes, rows * row_bytes)
+
+    assert found == [blocks]
