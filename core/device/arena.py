@@ -24,12 +24,12 @@ class SharedArena:
 
     @cached_property
     def stream(self) -> Stream:
-        """The stream of all work that uses the arena, but for that of `beside`."""
+        """The main stream of all runs."""
         return self._driver.stream()
 
     @cached_property
     def beside(self) -> Stream:
-        """The stream of launches that run beside others of their run; `stream` waits for it within each run."""
+        """A second stream, for launches with `Launch.beside`. The main stream waits for it before a run ends."""
         return self._driver.stream()
 
     @property

@@ -1,6 +1,6 @@
-"""Launches of a run that run beside others of it (`Launch.beside`), on a stream of their own.
+"""A second stream for launches that may overlap the launches behind them (`Launch.beside`).
 
-Both streams wait for each other by events. A capture records that as branches of one graph.
+The two streams wait for each other by events. A capture records them as branches of one graph.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Beside"]
 
 
 class Beside:
-    """The launches of one run. main: the stream of the run. other: theirs, on which they run in order."""
+    """The overlapping launches of one run. main: the stream of the run. other: the second stream."""
 
     def __init__(self, main: Stream, other: Stream) -> None:
         self._main, self._other = main, other

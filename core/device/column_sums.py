@@ -15,8 +15,8 @@ from core.plan.data import Instr, RowKernel, Rows
 __all__ = ["FEW_ROWS", "ColumnSums", "column_sums", "is_own", "is_total", "reduced_axes"]
 
 FEW_ROWS = 24
-"""Rows of a column that one thread adds up in less time than several threads and the launch that adds up their parts:
-it waits for memory once for four rows.
+"""Rows of a column up to which one thread adds them up. It waits for memory once for four rows, so by `Rules.load_wait`
+that takes less time than a second launch, which would add up the parts of several threads.
 """
 
 ADDERS = 16

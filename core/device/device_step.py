@@ -85,13 +85,13 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Group:
-    """Instructions that share a launch. stage: of products whose sums are split. room: bytes that these need so far."""
+    """The state of writing a group. stage: of its products with split sums. room: bytes of scratch memory in use."""
 
     stage: Stage
     room: int = 0
 
     def take(self, nbytes: int) -> int:
-        """Where `nbytes` more begin."""
+        """Take `nbytes` bytes of scratch memory; return their offset."""
         start = self.room
         self.room += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return start
@@ -169,7 +169,7 @@ class DeviceStep(Step):
             yield self._launch(f"{name}_sums", blocks, lambda: self._side_by_side(split, firsts, "sums"))
 
     def _side_by_side(self, instructions: Iterable[Instruction], firsts: Iterable[int], stage: Stage) -> None:
-        """Write instructions whose threads are numbered from a block of their own on."""
+        """Write the instructions of a group. firsts: the block that has the first threads of each instruction."""
         self._group = _Group(stage)
         for one, first in zip(instructions, firsts, strict=True):
             poll()
@@ -178,7 +178,7 @@ class DeviceStep(Step):
         self.launch.first, self._group = 0, None
 
     def _staged(self, product: Gemm, plan: ProductPlan) -> tuple[Stage, IRValue]:
-        """What is written of a product of tiles now, and the address of its scratch memory."""
+        """The stage of a tiled product that the present launch computes, and the address of its scratch memory."""
         nbytes = plan.scratch(product)
         if self._group is None or plan.parts == 1:
             return "whole", self.scratch(nbytes)
@@ -324,7 +324,7 @@ class DeviceStep(Step):
         self._waiting.written |= written
 
     def depend(self, one: Instruction, other: Instruction) -> bool:
-        """Whether an instruction must wait for another one before it. Neither needs scratch memory."""
+        """Whether `other`, which stands behind `one`, must wait for it. Neither of them shares its scratch memory."""
         if isinstance(one, Loop | Branch) or isinstance(other, Loop | Branch):
             return True
         read, written = self.places(one.reads()), self.places(one.writes())

@@ -1,7 +1,7 @@
-"""Sorts of inputs come first, and run beside the work up to their first reader.
+"""Sorts of inputs run first, and other launches overlap them until the first launch that reads their results.
 
-The rows of a gradient are sorted by ids, which are inputs as a rule. Then the sort need not wait for the gradient, and
-one block that sorts leaves all others to the rest of the step.
+A step sorts ids to add up the rows of a gradient. The ids are mostly inputs, so the sort need not wait for the
+gradient. One block sorts; the other processors of the GPU run the rest of the step meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["overlapping", "sorts_first"]
 
 
 def sorts_first(body: Body) -> Body:
-    """`body` with the sorts at its beginning that read only what no instruction writes."""
+    """Move the sorts to the beginning of `body` whose operands no instruction writes."""
     sorts = [each for each in body.instructions if isinstance(each, Kernel) and sort_waits(each)]
     if not sorts:
         return body
@@ -33,9 +33,9 @@ def sorts_first(body: Body) -> Body:
 def overlapping(
     sort: Instruction, behind: Sequence[Sequence[Instruction]], depends: Callable[[Instruction, Instruction], bool]
 ) -> int:
-    """How many of the launches `behind` a sort may run at the same time.
+    """The number of launches directly behind a sort that may overlap it. behind: the instructions of each launch.
 
-    depends: whether two instructions must run one after the other.
+    depends: whether the second instruction must wait for the first one.
     """
     for i, launch in enumerate(behind):
         poll()

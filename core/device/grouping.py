@@ -36,7 +36,7 @@ BARRIER_FREE = ("turn", "merge_rows", NO_ROWS)
 
 
 class Level(IntEnum):
-    """With which others a segment may share its launch: with none, or with those of its level.
+    """A segment may share its launch with segments of its level; one that is ALONE shares its launch with none.
 
     LARGE: products, convolutions, and Fourier transforms: their registers and their shared memory leave room for few
     other threads. The parts of split sums are added up in a launch of their own.
@@ -48,7 +48,7 @@ class Level(IntEnum):
 
 
 def level_of(each: Segment, processors: int, launch: Threads, rules: Rules) -> Level:
-    """See `Level`. processors, launch, rules: see `grouped`."""
+    """The level of a segment. processors, launch, rules: see `grouped`."""
     one, *more = each.instructions or (None,)
     wide = launch.on(processors)
     if each.kind == "wide" and one is not None and not more and tiled(one, wide, rules) is not None:
@@ -119,21 +119,16 @@ def _closed(waiting: Sequence[Segment], processors: int, launch: Threads, rules:
     """The segments as one group, if there are several, and if that is possible."""
     instructions = tuple(one for each in waiting for one in each.instructions)
     if len(waiting) > 1:
-        wanted = [max(1, _wanted(one, processors, launch, rules)) for one in instructions]
+        products = [tiled(one, launch.on(processors), rules) for one in instructions]
+        wanted = [
+            wanted_blocks(one, processors, launch) if product is None else min(processors, product[1].units(product[0]))
+            for one, product in zip(instructions, products, strict=True)
+        ]
+        wanted = [max(1, count) for count in wanted]
         blocks = min(sum(wanted), processors * SPREAD)
-        parts = [tiled(one, launch.on(processors), rules) for one in instructions]
-        room = sum(plan.scratch(product) for product, plan in filter(None, parts))
+        room = sum(plan.scratch(product) for product, plan in filter(None, products))
         if room <= MOST_SCRATCH and not any(_scratch(one, launch.on(blocks)) for one in instructions):
             firsts = accumulate(wanted[:-1], initial=0)
             yield Segment("group", instructions, blocks, tuple(first % blocks for first in firsts))
             return
     yield from waiting
-
-
-def _wanted(one: Instruction, processors: int, launch: Threads, rules: Rules) -> int:
-    """The blocks of an instruction in a launch of its own."""
-    found = tiled(one, launch.on(processors), rules)
-    if found is not None:
-        product, plan = found
-        return min(processors, plan.parts * plan.tiles(product))
-    return wanted_blocks(one, processors, launch)

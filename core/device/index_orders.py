@@ -94,7 +94,7 @@ def _sorts(each: ScatterAdd) -> bool:
 
 
 def _order_of_constant(index: View, spec: IndexOrder) -> tuple[View, View] | None:
-    """The order of an index that is part of the code; None for another one, or if a row does not exist."""
+    """The order and the bounds of a constant index; None if the index is not constant, or names a row out of range."""
     if index.root.place != "constant":
         return None
     rows = np.frombuffer(index.root.data, as_dtype(index.dtype))[index.offset :][: spec.count].astype("int64")

@@ -16,7 +16,7 @@ __all__ = ["with_patterns"]
 
 
 def with_patterns(body: Sequence) -> Sequence:
-    """`body` with scatters that know the pattern of their index, and without the kernels that only wrote such an index.
+    """Give scatters the pattern of their index, and leave out the kernels that wrote such an index for nobody else.
 
     Scatters in loops and branches stay as they are.
     """
@@ -35,7 +35,7 @@ def with_patterns(body: Sequence) -> Sequence:
 
 
 def _counts(each: Rows) -> bool:
-    """Whether a kernel only writes numbers that follow from positions, in the order of memory."""
+    """Whether a kernel only writes an arithmetic sequence of each row's positions, in the order of memory."""
     (operand, *more), view = each.kernel.operands, each.views[0]
     inner, outer = each.kernel.inner, each.kernel.outer
     return (
@@ -47,7 +47,7 @@ def _counts(each: Rows) -> bool:
 
 
 def _pattern_of(each: ScatterAdd, writer: Rows) -> IndexPattern | None:
-    """The pattern of an index, if its rows are in order and exist."""
+    """The pattern of an index; None if the index is not in the order of memory, or names a row out of range."""
     iota, index = writer.kernel.code[0], each.index
     attrs, length = dict(iota.attrs), writer.kernel.inner
     (count,), (step,) = writer.kernel.outer or (1,), attrs["outer"] or (1,)

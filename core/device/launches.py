@@ -32,7 +32,7 @@ class Launch:
     numbers:     further arguments of the kernel, int64 each.
     resident:    blocks for which each processor must have enough registers at the same time.
     early:       whether its blocks may start before the launch before it has ended.
-    beside:      how many of the launches and products behind it may run at the same time.
+    beside:      the number of launches and products directly behind it that may overlap it.
     """
 
     kernel: str

@@ -24,8 +24,8 @@ from core.plan.data import Gemm, View
 __all__ = ["ProductPlan", "ProductWriter", "Stage", "product_kernel", "product_plan"]
 
 Stage = Literal["whole", "parts", "sums"]
-"""What a kernel of a product does: all; only the parts of its sums; or only the addition of such parts. Without a
-barrier between them, several products can share a launch for each.
+"""The part of a product that a kernel computes: "whole"; "parts", the parts of its sums; or "sums", the sums of these
+parts. With a launch for each of the last two, no block waits for others, so that several products can share them.
 """
 
 DEPTH = 16
@@ -143,10 +143,10 @@ class ProductPlan:
     form: Registers | TensorCores
     parts: int
 
-    def tiles(self, each: Gemm) -> int:
-        """Tiles of the result, all matrices of a batch together."""
+    def units(self, each: Gemm) -> int:
+        """Blocks that have something to do: one for each part of each tile of the result."""
         *batch, m, n = each.c.shape
-        return math.prod(batch) * -(-m // self.form.rows) * -(-n // self.form.columns)
+        return self.parts * math.prod(batch) * -(-m // self.form.rows) * -(-n // self.form.columns)
 
     def scratch(self, each: Gemm) -> int:
         """Bytes of scratch memory."""
@@ -160,7 +160,6 @@ def _sums_dtype(each: Gemm) -> str:
 
 def product_plan(each: Gemm, threads: Threads, tf32: bool) -> ProductPlan:
     """The form with the least time, by the steps that the busiest block makes."""
-    *batch, m, n = each.c.shape
     k = each.a.shape[-1]
     on_tensor_cores = each.a.dtype in HALVES or (tf32 and each.a.dtype == "float32")
     kind = TensorCores if on_tensor_cores else Registers
@@ -168,7 +167,7 @@ def product_plan(each: Gemm, threads: Threads, tf32: bool) -> ProductPlan:
     for form in kind.options(each, threads):
         if sum(tile.nbytes for tile in form.tiles(each)) > SHARED_BYTES:
             continue
-        count = math.prod(batch) * -(-m // form.rows) * -(-n // form.columns)
+        count = ProductPlan(form, 1).units(each)
         parts = max(1, min(threads.blocks // max(count, 1), k // LEAST_PART, MOST_PARTS))
         steps = -(-count * parts // threads.blocks) * -(-k // parts)
         time = steps * form.rows * form.columns * form.cost

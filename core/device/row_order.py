@@ -35,7 +35,7 @@ def order_bytes(spec: RowOrder, threads: Threads) -> int:
 
 
 def _rest(spec: RowOrder, threads: Threads) -> int:
-    """Words for buckets, or for what is behind the sort (`_Writer.firsts`)."""
+    """Words of the buckets, which include `_Writer.firsts`; without buckets, words of `firsts` and its prefix sums."""
     if is_short(spec.count, threads):
         return padded_sums(threads.warps) + padded_sums(spec.count + 1)
     return buckets_room(spec.count, spec.size, threads)

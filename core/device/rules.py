@@ -20,13 +20,13 @@ class Rules:
     bandwidth, block_bandwidth: bytes per second of the device, and of one block that works alone.
     flops, block_flops:         operations per second, likewise.
     load_wait:     seconds until a load of memory has its value.
-    shared_wait:   seconds until a load of shared memory has its value.
+    shared_wait:   seconds until a load of shared memory has its value; assumed, not measured.
     row_wait:      seconds that a team takes for a short row which it reduces: a load, the reductions, the rest.
     trips:         of a loop whose number of trips only the run tells.
     product_flops: operations from which on a product is a segment of the kind "product".
     library:       whether such a product is a call of cuBLASLt, if that takes its arrays.
     shared_bytes:  most shared memory of a block.
-    sorted_apart:  keys from which on a sort in the memory of one block has a launch of its own.
+    sorted_apart:  fewest keys of a sort in shared memory that has a launch of its own.
     tf32:          whether products of float32 numbers may round their operands to 11 bits, for tensor cores.
     """
 

@@ -1,4 +1,4 @@
-"""The order of the segments of a step: those that can share a launch come to stand behind each other.
+"""The order of the segments of a step, chosen so that segments that can share a launch follow each other.
 
 A step is a list of instructions in the order of the client's ops and of their gradients. Any other order in which each
 one follows those that it depends on has the same results. Those that can share a launch (`core.device.grouping`) wait
@@ -30,12 +30,12 @@ __all__ = ["Schedule", "batched", "scheduled"]
 Unit = tuple[Segment, ...]
 """Segments that stay together."""
 
-Priority = tuple[bool, Level]
-"""Whether a unit reads what a sort has written, which may run beside all others, and with which it may share a launch.
-Units of a lower priority run first.
+Rank = tuple[bool, Level]
+"""Whether a unit reads the results of a sort, which other launches may overlap; and with which units it may share a
+launch. Units of a lower rank run first.
 """
 
-PRIORITIES: tuple[Priority, ...] = tuple((late, level) for late in (False, True) for level in Level)
+RANKS: tuple[Rank, ...] = tuple((late, level) for late in (False, True) for level in Level)
 
 MORE_MEMORY, LITTLE_MEMORY = 1.1, 1 << 25
 """How many times as large another order may make the arena, and bytes up to which its size does not matter: they fit
@@ -48,7 +48,7 @@ ones made no fewer batches in the steps of the bench, but up to twice as large a
 """
 
 FIXED = (Loop, Branch, ArrayWork, Limited)
-"""Instructions that others do not pass: loops share the limits of a run, and lengths are known only then."""
+"""Instructions that no unit moves across: loops share the limits of a run, and only the run tells the lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,6 @@ def scheduled(plan: Plan, segments: Sequence[Segment], processors: int, launch: 
 
     segments: of the plan, in its order. processors, launch, rules: see `core.device.grouping.grouped`.
     """
-    as_given = Schedule(plan, tuple(segments), arrange(plan))
     units: list[Unit] = []
     for each in segments:
         if units and len(units[-1]) == 1 and joins_sums(units[-1][0], each, launch):
@@ -75,15 +74,16 @@ def scheduled(plan: Plan, segments: Sequence[Segment], processors: int, launch: 
     sorted_roots = {
         root for each in segments if each.kind == "sort" for one in each.instructions for root in one.writes()
     }
-    priorities = {
+    ranks = {
         unit: (
             any(root in sorted_roots for one in _instructions(unit) for root in one.reads()),
             level_of(unit[0], processors, launch, rules) if len(unit) == 1 else Level.ALONE,
         )
         for unit in units
     }
+    given: ArenaMap | None = None  # of the plan's own order
     for window in WINDOWS:
-        batches = list(batched(units, priorities.__getitem__, window, plan.error.root))
+        batches = list(batched(units, ranks.__getitem__, window, plan.error.root))
         order = tuple(segment for batch in batches for unit in batch for segment in unit)
         body: list[Instruction] = []
         shared: list[range] = []
@@ -94,22 +94,25 @@ def scheduled(plan: Plan, segments: Sequence[Segment], processors: int, launch: 
                 shared.append(range(start, len(body)))
         new = replace(plan, body=Body(tuple(body)))
         arena = arrange(new, shared)
-        if arena.size <= max(MORE_MEMORY * as_given.arena.size, LITTLE_MEMORY):
+        if arena.size <= LITTLE_MEMORY:
             return Schedule(new, order, arena)
-    return as_given
+        given = given or arrange(plan)
+        if arena.size <= MORE_MEMORY * given.size:
+            return Schedule(new, order, arena)
+    return Schedule(plan, tuple(segments), given or arrange(plan))
 
 
 def batched(
-    units: Iterable[Unit], priority: Callable[[Unit], Priority], window: int, error: Root | None = None
+    units: Iterable[Unit], rank: Callable[[Unit], Rank], window: int, error: Root | None = None
 ) -> Iterator[list[Unit]]:
     """The units in another order, as batches: of one unit, or of several of a level that do not depend on each other.
 
-    priority: of a unit; one of several segments is alone. window: by how many places a unit may run before another one
+    rank: of a unit; one of several segments is alone. window: by how many places a unit may run before another one
     that stood before it. error: the error word, to which any number of units may write at a time.
     """
     for fixed, group in groupby(units, _is_fixed):
         run = list(group)
-        yield from ([unit] for unit in run) if fixed else _ordered(run, priority, window, error)
+        yield from ([unit] for unit in run) if fixed else _ordered(run, rank, window, error)
 
 
 def _is_fixed(unit: Unit) -> bool:
@@ -117,21 +120,21 @@ def _is_fixed(unit: Unit) -> bool:
 
 
 def _ordered(
-    units: Sequence[Unit], priority: Callable[[Unit], Priority], window: int, error: Root | None
+    units: Sequence[Unit], rank: Callable[[Unit], Rank], window: int, error: Root | None
 ) -> Iterator[list[Unit]]:
-    """Units of a higher priority wait until no other one can run; those that are alone keep their order."""
-    priorities = [priority(unit) for unit in units]
+    """A unit waits while units of a lower rank can run. Units that share no launch keep their order."""
+    ranks = [rank(unit) for unit in units]
     waits, behind = _dependences(units, error)
-    ready: dict[Priority, list[int]] = {each: [] for each in PRIORITIES}  # heaps
+    ready: dict[Rank, list[int]] = {each: [] for each in RANKS}  # heaps
     for i, count in enumerate(waits):
         if not count:
-            heappush(ready[priorities[i]], i)
+            heappush(ready[ranks[i]], i)
     first, done = 0, [False] * len(units)  # all before `first` are done, so it is ready
     while first < len(units):
         poll()
-        chosen = next(ready[each] for each in PRIORITIES if ready[each] and ready[each][0] <= first + window)
+        chosen = next(ready[each] for each in RANKS if ready[each] and ready[each][0] <= first + window)
         batch = [heappop(chosen)]
-        while priorities[batch[0]][1] != Level.ALONE and chosen and chosen[0] <= first + window:
+        while ranks[batch[0]][1] != Level.ALONE and chosen and chosen[0] <= first + window:
             batch.append(heappop(chosen))
         yield [units[i] for i in batch]
         for i in batch:
@@ -141,11 +144,11 @@ def _ordered(
         for other in (other for i in batch for other in behind[i]):
             waits[other] -= 1
             if not waits[other]:
-                heappush(ready[priorities[other]], other)
+                heappush(ready[ranks[other]], other)
 
 
 def _dependences(units: Sequence[Unit], error: Root | None) -> tuple[list[int], list[list[int]]]:
-    """For each unit how many others it waits for, and the units that wait for it."""
+    """For each unit the number of units that it waits for, and the units that wait for it."""
     waits: list[int] = []
     behind: list[list[int]] = [[] for _ in units]
     writer: dict[Root, int] = {}

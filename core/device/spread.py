@@ -56,9 +56,9 @@ def blocks_of(each: Segment, launch: Threads) -> int:
 
 
 def wanted_blocks(one: Instruction, processors: int, launch: Threads) -> int:
-    """The blocks of an instruction in a launch of its own, several for each processor; 0 if nothing speaks for that.
+    """The number of blocks for which an instruction has work, at most several for each processor.
 
-    launch: any launch of the step.
+    It is 0 for kinds of instructions that run on one block for each processor. launch: any launch of the step.
     """
     spread, units, wide = SPREAD, 0, launch.on(processors)
     if isinstance(one, Gather):

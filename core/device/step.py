@@ -42,10 +42,7 @@ def write_timed_step(plan: Plan, blocks: int, block: int, rules: Rules = RULES) 
 
 
 def _written(plan: Plan, blocks: int, block: int, rules: Rules, timed: bool = False) -> tuple[DeviceCode, Timed]:
-    """timed: whether each segment has launches of its own, of which no two run at the same time.
-
-    Otherwise one of one block may run in the launch of the one before it, if that ends on one block.
-    """
+    """timed: whether each instruction has a launch of its own as far as possible, and no two launches overlap."""
     work: list[Launch | Multiplication] = []
     parts: list[tuple[Instruction, ...]] = []
     sorts: list[int] = []  # positions

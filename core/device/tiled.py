@@ -1,4 +1,4 @@
-"""Instructions that are products of tiles of matrices: products, and convolutions of many channels."""
+"""Instructions that compute a product of matrices tile by tile: products, and convolutions of many channels."""
 
 from __future__ import annotations
 
