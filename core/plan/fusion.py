@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from core.ir.errors import Location
-from core.plan.data import Instr, Operand, Root, RowKernel, Rows, View
+from core.plan.data import Instr, Operand, Root, RowKernel, Rows, View, contiguous
 from core.plan.target import RowLimits
 
 __all__ = ["Axes", "Fusion", "Member"]
@@ -39,6 +39,13 @@ class Member:
     dtype: str
     shape: tuple[int, ...]
     axes: Axes
+
+    def layout(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The sizes of an array of its own, row-major along the axes of the domain, and its strides along `shape`."""
+        varies = self.fusion.drafts[self.number].varies
+        sizes = tuple(n if i in varies else 1 for i, n in enumerate(self.fusion.shape))
+        steps = contiguous(sizes)
+        return sizes, tuple(steps[axis] if axis is not None and axis in varies else 0 for axis in self.axes)
 
 
 @dataclass(slots=True, eq=False)
@@ -185,11 +192,15 @@ class Fusion:
 
     def strides(self, view: View, axes: Axes) -> tuple[int, ...]:
         """The strides of `view` along the axes of the domain."""
-        strides = [0] * len(self.shape)
-        for axis, stride, size in zip(axes, view.strides, view.shape, strict=True):
+        return self.along(view.shape, view.strides, axes)
+
+    def along(self, shape: Sequence[int], strides: Sequence[int], axes: Axes) -> tuple[int, ...]:
+        """The strides of an array of `shape` along the axes of the domain."""
+        found = [0] * len(self.shape)
+        for axis, stride, size in zip(axes, strides, shape, strict=True):
             if axis is not None and size > 1:
-                strides[axis] = stride
-        return tuple(strides)
+                found[axis] = stride
+        return tuple(found)
 
     def constant(self, value: Any, dtype: str) -> int:
         return self._add(Draft(Instr("constant", dtype, value=value)))
@@ -247,6 +258,7 @@ class Fusion:
         self._add(draft)
 
     def _add(self, draft: Draft) -> int:
+        assert not draft.walks or self.can_load(draft.strides), "a row would be several walks, and its sums partial"
         self.drafts.append(draft)
         return len(self.drafts) - 1
 

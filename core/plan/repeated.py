@@ -116,8 +116,11 @@ def repeated_of(
         if draft.instr.kind == "load":
             view = found.array(n)
         else:
-            stored_in = held(replace(entry, number=n, dtype=draft.instr.dtype))
+            value = replace(entry, number=n, dtype=draft.instr.dtype)
+            stored_in = held(value)
             if stored_in is None:  # a small value, in memory of its own
+                if not fusion.can_load(fusion.along(value.shape, value.layout()[1], axes)):
+                    return None
                 continue
             view = stored_in
         if not stays(view) or not fusion.can_load(fusion.strides(view, axes)):

@@ -153,10 +153,7 @@ class Storage:
             self.destinations.taken.add(name)
             self._store(member, home)
             return home
-        varies = member.fusion.drafts[member.number].varies
-        sizes = tuple(n if i in varies else 1 for i, n in enumerate(member.fusion.shape))
-        steps = contiguous(sizes)
-        strides = tuple(steps[axis] if axis is not None and axis in varies else 0 for axis in member.axes)
+        sizes, strides = member.layout()
         view = View(self.root(bytes_of(sizes, member.dtype)), member.dtype, member.shape, strides)
         self._store(member, view)
         return view

@@ -135,6 +135,23 @@ def test_a_mask_is_stored_if_its_operand_is_not_read_otherwise():
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(2, 20), (3, 1, 20), (2, 3, 20)])
+def test_a_pass_over_a_row_of_several_axes_does_not_compute_again_what_varies_along_some_of_them(shape):
+    """The second pass sums all elements as one row, along which the means of the first pass are no single walk."""
+    b = BlockBuilder()
+    x = b.param(TensorType(shape, "float64"))
+    centred = x - b.emit("reduce_mean", x, axes=(-1,), keepdims=True)
+    bounded = b.emit("tanh", centred)
+    scaled = bounded * b.emit("reduce_sum", bounded * x, axes=None, keepdims=True)
+    squares = b.emit("reduce_sum", b.emit("square", scaled), axes=None, keepdims=True)
+    block = optimize(b.build([scaled * squares + centred]))
+    args = arguments(block)
+
+    (found,), (expected,) = native_interpreter(block, CPU)(Run(), *args), execute(block, args)
+
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
 def after_a_sum(dtype: str, other: bool = False) -> Block:
     """Layer normalisation of a sum that another product reads, too, as in a transformer.
 
