@@ -18,6 +18,7 @@ from core.codegen import backend as codegen_backend
 from core.codegen import cpu_target, gemm, gemv, packed_gemm, parallel, stripes
 from core.codegen.backend import CpuBackend
 from core.codegen.cpu_target import CPU_TARGET
+from core.codegen.llvm import itemsize
 from core.compiler.compile import optimize
 from core.ir import Block
 from core.ops.common.types import as_dtype
@@ -31,7 +32,7 @@ from tests.nested_mixtures import nested_mixture
 
 __all__ = ["guards"]
 
-PARTS = {"float64": 1e-9, "float32": 2e-4, "bfloat16": 0.1}
+PARTS = {"float64": 1e-9, "float32": 2e-4, "bfloat16": 0.1, "float16": 0.02}
 """Largest errors as parts of the largest element."""
 
 SCORED = (0, 3, 11, 24)
@@ -129,7 +130,7 @@ def agree(
 
 
 def widened(value: np.ndarray) -> np.ndarray:
-    return value.astype("f8") if value.dtype == ml_dtypes.bfloat16 else value
+    return value.astype("f8") if value.dtype in (ml_dtypes.bfloat16, np.float16) else value
 
 
 def compare(
@@ -137,7 +138,7 @@ def compare(
 ) -> None:
     """Compare a mixture, its gradients, and sometimes the gradients of these."""
     draw = random.Random(seed * 7 + 1)
-    dtype = draw.choice(("float64", "float64", "float64", "float32", "bfloat16"))
+    dtype = draw.choice(("float64", "float64", "float64", "float32", ("bfloat16", "float16")[seed % 2]))
     backend = rare_forms(draw, monkeypatch)
     statements = draw.choice((1, 2, 3, 3, 4))
 
@@ -147,7 +148,7 @@ def compare(
         return mixture(seed, dtype, statements, scored)
 
     block, values, wrt = made(dtype)
-    wide = vjp(*made("float64")[::2]) if dtype == "bfloat16" else None
+    wide = vjp(*made("float64")[::2]) if itemsize(dtype) == 2 else None
     rng = np.random.default_rng(seed)
     orders = 2 if dtype == "float64" and draw.random() < 0.35 else 1
     for order in range(1, orders + 1):
