@@ -48,7 +48,9 @@ class Batches(Sequence[Arrays]):
         return self.size
 
     def __getitem__(self, i: Any) -> Any:
-        """The feeds of batch `i`."""
+        """The feeds of batch `i`. Raises IndexError: it ends a loop where no feed has an axis of batches, too."""
+        if not 0 <= i < self.size:
+            raise IndexError(i)
         return {**self.shared, **{name: value[i, ...] for name, value in self.split.items()}}
 
 

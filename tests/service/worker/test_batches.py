@@ -271,6 +271,30 @@ def test_the_mean_over_batches_is_the_gradient_of_one_large_batch():
     assert arrays["loss"].mean() == pytest.approx(float(wanted["loss"]))
 
 
+@pytest.mark.parametrize(("batches", "axes"), [({}, 0), ({"batches": 2}, 1)])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_feed_without_an_axis_of_batches_is_the_same_in_all_of_them(parts, batches, axes):
+    """No feed says how many there are: only the call does."""
+    sketch = linear()
+    one, each = Side(sketch, "never"), Side(sketch, "never")
+    x = X[0].astype("float64")
+
+    _, arrays = one.step({"x": x}, accumulate=parts, **batches)
+    for _ in range(batches.get("batches", 1)):
+        each.step({"x": np.stack([x] * parts)}, accumulate=parts)
+
+    equal(one.held(), each.held())
+    assert arrays["loss"].shape == (2,) * axes + (parts,)
+
+
+def test_equal_batches_of_an_accumulating_call_are_as_many_as_it_says():
+    side = Side(linear(), "never")
+
+    said, arrays = side.call(training.gradients, {"x": X[0].astype("float64")}, accumulate=True, batches=3)
+
+    assert (said["accumulated"], arrays["loss"].shape) == (3, (3,))
+
+
 def test_batches_of_accumulated_batches_equal_accumulating_steps():
     sketch = model()
     one, each = Side(sketch, "never"), Side(sketch, "never")
