@@ -18,6 +18,7 @@ from core.cost.step import Step
 from core.ir import Block, Op, Program, StackType, inner_blocks
 from core.ir.errors import CoreError
 from core.ir.names import block_index
+from core.ir.program import Type
 from core.ir.recursion import headroom
 from core.ir.registry import is_loop
 from core.ops.common.types import byte_size
@@ -85,7 +86,7 @@ def _report(
     work = count_work(step, trips)
     forward = sum(1 for i in backward.roles if i in (0, 256))
     ops = backward.program.block.ops
-    kept = _residuals(backward, forward)
+    kept = _residuals(backward, forward, known.program.block.types)
     return {
         "types": _types(program.block),
         "ops": {
@@ -97,7 +98,7 @@ def _report(
             "peak": memory.peak,
             "peak_at": place(memory.at.location if memory.at else None),
             "parameters": sum(byte_size(v.type) for v in program.parameters),
-            "feeds": sum(byte_size(program.block.types[v.name]) for v in program.feeds),
+            "feeds": sum(byte_size(sized.block.types[v.name]) for v in program.feeds),
             "states": sum(byte_size(v.type) for v in program.states),
             "kept": sum(each["bytes"] for each in kept),
             "by_loop_memory": _by_policy(sized, known, query, step, memory.peak, trips),
@@ -159,9 +160,13 @@ def _types(block: Block) -> list[dict[str, Any]]:
     return found
 
 
-def _residuals(backward: Backward, forward: int) -> list[dict[str, Any]]:
-    """The residuals: forward values of block 0 that backward ops read, with the ops that read them."""
+def _residuals(backward: Backward, forward: int, sized: Mapping[str, Type]) -> list[dict[str, Any]]:
+    """The residuals: forward values of block 0 that backward ops read, with the ops that read them.
+
+    sized: the types of variables with the sizes of feeds, where the same variable exists with these.
+    """
     block = backward.program.block
+    types = {name: sized.get(name, type) for name, type in block.types.items()}
     made = {name: op for op in block.ops[:forward] for name in op.outputs}
     readers: dict[str, list[dict[str, Any]]] = {}
     for i, op in enumerate(block.ops[forward:], start=forward):
@@ -171,9 +176,9 @@ def _residuals(backward: Backward, forward: int) -> list[dict[str, Any]]:
     return [
         {
             "variable": name,
-            "type": str(block.types[name]),
-            "bytes": byte_size(block.types[name]),
-            "each_trip": isinstance(block.types[name], StackType),
+            "type": str(types[name]),
+            "bytes": byte_size(types[name]),
+            "each_trip": isinstance(types[name], StackType),
             "made_by": place(made[name].location),
             "read_by": ops,
         }

@@ -86,6 +86,20 @@ def test_the_report_counts_work_and_lists_residuals_with_their_readers():
     assert set(report["ready_at"]) == {"w0", "w1", "w2"}
 
 
+def test_bytes_of_open_feeds_are_those_of_the_sizes_that_are_given():
+    fixed, opened = mlp(8, 16), mlp(8, 16)
+    opened.blocks[0]["vars"][0]["shape"] = [-1, 16]
+    query = GradientQuery(loss="loss")
+
+    found, wanted = analyse(read(opened.document), query, {"x": (8, 16)}), analyse(read(fixed.document), query)
+
+    assert found["memory"] == wanted["memory"]
+    assert [(each["variable"], each["type"], each["bytes"]) for each in found["kept"]] == [
+        (each["variable"], each["type"], each["bytes"]) for each in wanted["kept"]
+    ]
+    assert found["memory"]["feeds"] == 8 * 16 * 8
+
+
 def test_95_a_missing_gradient_has_a_reason_and_the_location_where_its_path_ends():
     s = Sketch()
     s.param("w", [0.5, 0.7])
