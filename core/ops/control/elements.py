@@ -7,8 +7,9 @@ loops that run over them, so their cotangents need no such op, which would keep 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 from core.autodiff.adjoint import Adjoint
 from core.ir import HOLE, Block, Op, StackType
@@ -25,12 +26,14 @@ READS_LENGTHS = {"array_fill": 1, "array_flatten": 1, "array_regroup": 1, "array
 
 def has_every_element(a: Adjoint, array: str) -> bool:
     """Whether the cotangent of `array`, a variable of the block of `a`, has every element, of inner arrays too."""
-    return _whole(_Scope(a.block, a.whole, a.readers), array)
+    return _Scope(a.block, a.whole.__contains__, a.readers).whole(array)
 
 
 def returned_arrays(a: Adjoint, op: Op, block: Block) -> set[str]:
     """The results of a branch of `op` whose cotangents have every element."""
-    return _returned(_Scope(a.block, a.whole, a.readers, condition=op.inputs[0]), op, block, 0)
+    outer = _Scope(a.block, a.whole.__contains__, a.readers, condition=op.inputs[0])
+    stacks = {name for name in block.results if isinstance(block.types[name], StackType)}
+    return {name for name in stacks if _returned(outer, op, block, 0, name)}
 
 
 def recorded_arrays(op: Op, body: Block) -> set[str]:
@@ -39,40 +42,60 @@ def recorded_arrays(op: Op, body: Block) -> set[str]:
     return set(body.results[n:]).difference(body.results[:n])
 
 
-@dataclass(frozen=True, slots=True)
 class _Scope:
-    """A block, the results whose cotangents have every element, and the ops that read a variable.
+    """A block under the question which of its arrays have cotangents with every element. Each answer is kept.
 
+    returns:   whether the cotangent of a result has every element.
+    readers:   the ops that read a variable.
     condition: of the branch that returns the array; another branch on it takes the side that reads the array.
     inside:    whether the array is an element of a stack. A branch that reads it on one side only is the gradient of a
                branch that recorded it there, and returned an empty array on the other side.
     """
 
-    block: Block
-    whole: Collection[str]
-    readers: Callable[[str], list[Op]]
-    condition: str | None = None
-    inside: bool = False
+    def __init__(
+        self,
+        block: Block,
+        returns: Callable[[str], bool],
+        readers: Callable[[str], Sequence[Op]] | None = None,
+        condition: str | None = None,
+        inside: bool = False,
+    ) -> None:
+        self.block, self.condition, self.inside = block, condition, inside
+        self.readers = readers or _readers(block)
+        self._returns = returns
+        self._answers: dict[str, bool] = {}
+        self._inner: dict[tuple[int, int], _Scope] = {}
 
-    @classmethod
-    def of(cls, block: Block, whole: Collection[str], inside: bool) -> _Scope:
-        return cls(block, whole, lambda name: [op for op in block.ops if name in op.inputs], None, inside)
+    def whole(self, array: str) -> bool:
+        """Whether the cotangent of `array` has every element."""
+        if array not in self._answers:
+            returned = array not in self.block.results or self._returns(array)
+            self._answers[array] = returned and all(_reads_all(self, op, array) for op in self.readers(array))
+        return self._answers[array]
+
+    def within(self, op: Op, block: Block, first: int, inside: bool) -> _Scope:
+        """An inner block of `op`, an op of this block. first: as in `_returned`."""
+        key = id(op), id(block)  # equal blocks of several ops return to different variables
+        if key not in self._inner:
+            self._inner[key] = _Scope(block, partial(_returned, self, op, block, first), inside=inside)
+        return self._inner[key]
 
 
-def _returned(outer: _Scope, op: Op, block: Block, first: int) -> set[str]:
-    """The results of an inner block whose cotangents have every element. A result may be returned several times.
+def _readers(block: Block) -> Callable[[str], Sequence[Op]]:
+    found = defaultdict[str, list[Op]](list)
+    for op in block.ops:
+        for name in {*op.inputs}:
+            found[name].append(op)
+    return lambda name: found.get(name, [])
+
+
+def _returned(outer: _Scope, op: Op, block: Block, first: int, name: str) -> bool:
+    """Whether the cotangent of a result of an inner block has every element. A result may be returned several times.
 
     first: the first position whose output has the cotangent of the result.
     """
-    stacks = [(i, name) for i, name in enumerate(block.results) if isinstance(block.types[name], StackType)]
-    partial = {name for i, name in stacks if i < first or not _whole(outer, op.outputs[i])}
-    return {name for _, name in stacks} - partial
-
-
-def _whole(scope: _Scope, array: str) -> bool:
-    if array in scope.block.results and array not in scope.whole:
-        return False
-    return all(_reads_all(scope, op, array) for op in scope.readers(array))
+    at = [i for i, each in enumerate(block.results) if each == name]
+    return at[0] >= first and all(outer.whole(op.outputs[i]) for i in at)
 
 
 def _reads_all(scope: _Scope, op: Op, array: str) -> bool:
@@ -86,7 +109,7 @@ def _reads_all(scope: _Scope, op: Op, array: str) -> bool:
         return all(_side_reads_all(scope, op, op.attrs[side], at) for side in ("true_block", "false_block"))
     if op.type == "array_join":
         return _joins_all(scope, op, array)
-    return op.type == "array_concat" or (op.type in PASSES_ON and _whole(scope, op.outputs[0]))
+    return op.type == "array_concat" or (op.type in PASSES_ON and scope.whole(op.outputs[0]))
 
 
 def _runs_over(scope: _Scope, op: Op, at: Collection[int]) -> bool:
@@ -95,16 +118,15 @@ def _runs_over(scope: _Scope, op: Op, at: Collection[int]) -> bool:
     if any(i < n + op.attrs["captured"] for i in at):
         return False
     params = [body.params[i] for i in at if isinstance(body.types[body.params[i]], StackType)]
-    inner = _Scope.of(body, _returned(scope, op, body, n) if params else (), inside=True)
-    return all(_whole(inner, param) for param in params)
+    return all(scope.within(op, body, n, inside=True).whole(param) for param in params)
 
 
 def _side_reads_all(scope: _Scope, op: Op, block: Block, at: Collection[int]) -> bool:
     """Whether one side of a branch reads all of the array at the positions `at`, or need not read it."""
-    inner = _Scope.of(block, _returned(scope, op, block, 0), scope.inside)
+    inner = scope.within(op, block, 0, scope.inside)
     params = [block.params[i - 1] for i in at]
     if any(inner.readers(param) or param in block.results for param in params):
-        return all(_whole(inner, param) for param in params)
+        return all(inner.whole(param) for param in params)
     return scope.inside or op.inputs[0] == scope.condition
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from types import FrameType
 
 import numpy as np
 import pytest
 
-from core.backward.append_backward import append_backward
+from core.backward.append_backward import append_backward, gradients
 from core.codegen.backend import write_plan
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training
@@ -38,6 +39,26 @@ def nest(ops: int) -> Sketch:
             for _ in range(8):
                 s.op("tanh", s.op("mul", "h", "w"), out="h")
     s.total("h")
+    return s
+
+
+def rotating(carried: int) -> Sketch:
+    """Three nested loops, each of which rotates so many carried values."""
+    s = Sketch()
+    s.param("w", [0.5, 0.9])
+    values = [s.op("scale", "w", scale=1 + i, out=f"h{i}") for i in range(carried)]
+
+    def level(depth: int) -> None:
+        with s.repeat(2):
+            s.op("assign", values[0], out=f"first{depth}")
+            for value, following in pairwise(values):
+                s.op("tanh", s.op("mul", following, "w"), out=value)
+            s.op("assign", f"first{depth}", out=values[-1])
+            if depth:
+                level(depth - 1)
+
+    level(2)
+    s.total(s.op("sum", values))
     return s
 
 
@@ -86,6 +107,18 @@ def test_89_twice_the_ops_take_twice_the_work(program, stage):
     _, small, large = work(20), work(1000), work(2000)  # the first call fills caches
 
     assert large < 2.1 * small
+
+
+def test_third_gradients_of_nested_loops_take_work_in_proportion_to_the_carried_values():
+    def third(carried: int) -> None:
+        program, targets = read(rotating(carried).document), ("loss",)
+        for _ in range(3):
+            backward = gradients(program, targets, ["w"])
+            program, targets = backward.program, tuple(backward.gradients.values())
+
+    _, small, large = calls(third, 2), calls(third, 5), calls(third, 10)
+
+    assert large < 2.5 * small
 
 
 def test_twice_the_layers_are_twice_the_work_for_the_compiler():
