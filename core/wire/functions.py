@@ -30,18 +30,19 @@ def call(r: Reader, at: Site, *, function: Annotated[str, Bounds(max_length=256)
     """Run the function named `function`, one of the program's ``functions``, on `x`.
 
     A function is a program whose feeds are its parameters, with a list of ``results``, variables of its block 0. It may
-    name another function as its ``gradient``, its vector-Jacobian product. That function takes the operands, the
-    results and one cotangent per result; its results are the cotangents of the operands, or null for no gradient.
+    call other functions of the program, but not itself. It may name another function as its ``gradient``, its
+    vector-Jacobian product. That function takes the operands, the results and one cotangent per result; its results are
+    the cotangents of the operands, or null for no gradient.
     """
     operands = r.operands(at, "x")
     raw = _function(r, at, function)
-    block, _ = _block(r, at, function, raw, [v.type for v in operands], raw.results)
+    block, _ = _block(r, at, (function,), raw, [v.type for v in operands], raw.results)
     gradient: Block | None = None
     inputs: tuple[int, ...] = ()
     if raw.gradient is not None:
         rule = _function(r, at, raw.gradient)
         types = [*(v.type for v in operands), *block.result_types, *block.result_types]
-        gradient, inputs = _block(r, at, raw.gradient, rule, types, rule.results)
+        gradient, inputs = _block(r, at, (function, raw.gradient), rule, types, rule.results)
     op = at.b.typed(at.b.make("call", *operands, block=block, gradient=gradient, inputs=inputs))
     names = at.raw.outputs.get("out", ())
     if len(names) != len(op.outputs):
@@ -59,14 +60,26 @@ def _function(r: Reader, at: Site, name: str) -> RawFunction:
 
 
 def _block(
-    r: Reader, at: Site, name: str, raw: RawFunction, types: list, results: tuple[str | None, ...]
+    r: Reader, at: Site, names: tuple[str, ...], raw: RawFunction, types: list, results: tuple[str | None, ...]
 ) -> tuple[Block, tuple[int, ...]]:
     """The block of a function for operands of `types`, and the positions of the results that are not null.
 
+    names: its name, after that of the function whose gradient it is, if it is one.
     Raises ProgramError, or AlreadyReported if the function itself is wrong.
     """
+    name, calls = names[-1], (*r.calls, *names)
+    again = next((each for each in names if each in r.calls), None)
+    if again is not None:
+        path = " -> ".join(calls[calls.index(again) : len(calls) - calls[::-1].index(again)])
+        message = f"a function cannot need itself, in a call or for its gradient: {path}"
+        raise at.refuse(message, "bad_function", "attrs/function")
+    if len(calls) > r.limits.max_depth:
+        message = f"calls of functions are nested deeper than the limit of {r.limits.max_depth}"
+        raise at.refuse(message, "limit_exceeded", "attrs/function")
     before = len(r.problems.found)
-    inner = Reader(raw.program, Scopes(raw.program, r.problems, r.limits), r.problems, r.limits, r.for_test)
+    whole = replace(raw.program, functions=r.raw.functions)
+    scopes = Scopes(whole, r.problems, r.limits)
+    inner = Reader(whole, scopes, r.problems, r.limits, r.for_test, calls)
     inner.ops_left = r.ops_left
     program = inner.program()
     r.ops_left = inner.ops_left

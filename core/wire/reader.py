@@ -27,9 +27,16 @@ class Reader:
     """Reads the blocks of one program. Problems are added to `problems`, and reading goes on."""
 
     def __init__(
-        self, raw: RawProgram, scopes: Scopes, problems: Problems, limits: Limits, for_test: bool = False
+        self,
+        raw: RawProgram,
+        scopes: Scopes,
+        problems: Problems,
+        limits: Limits,
+        for_test: bool = False,
+        calls: tuple[str, ...] = (),
     ) -> None:
         self.raw = raw
+        self.calls = calls  # the functions that are being read, from the outermost call inwards
         self.scopes = scopes
         self.problems = problems
         self.limits = limits

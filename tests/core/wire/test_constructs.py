@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core.ir.errors import ExecutionError, ProgramError
-from core.wire import read, write
+from core.wire import Limits, read, write
 from tests.programs import Sketch, check, close, grads, step
 
 X = [[1.0, 2.0], [0.5, -1.0], [-1.0, 0.3]]
@@ -322,6 +322,73 @@ def test_a_function_has_the_gradient_of_its_block_unless_it_names_another():
     close(check(custom(0.0, gradient=False))["w"], 8 * w)
     close(check(custom(2.0))["w"], 8 * w)
     close(grads(custom(-1.0))["w"], -4 * w)
+
+
+def calling(**bodies: str) -> Sketch:
+    """A program that calls function `f` on w. bodies: of each function, the functions that it applies in turn.
+
+    A name that is no function is an elementwise op.
+    """
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    for name, body in bodies.items():
+        inner, last = Sketch(), "x"
+        inner.feed("x", [0.0, 0.0])
+        for i, applied in enumerate(body.split()):
+            if applied in bodies:
+                inner.construct("call", {"x": last}, {"out": f"y{i}"}, function=applied)
+            else:
+                inner.op(applied, last, out=f"y{i}")
+            last = f"y{i}"
+        s.functions[name] = {"program": inner.document, "results": [last]}
+    s.construct("call", {"x": "w"}, {"out": "y"}, function="f")
+    s.total("y")
+    return s
+
+
+def test_functions_call_each_other():
+    s = calling(f="g square g", g="h h", h="sin")
+    flat = Sketch()
+    flat.param("w", [0.5, 0.7])
+    last = "w"
+    for op in ("sin", "sin", "square", "sin", "sin"):
+        last = flat.op(op, last)
+    flat.total(last)
+
+    close(check(s)["w"], grads(flat)["w"])
+
+
+@pytest.mark.parametrize(
+    ("bodies", "path"),
+    [({"f": "f"}, "f -> f"), ({"f": "g", "g": "sin h", "h": "g"}, "g -> h -> g")],
+    ids=["directly", "through others"],
+)
+def test_a_function_that_calls_itself_is_refused_with_the_path(bodies, path):
+    with pytest.raises(ProgramError, match=f"cannot need itself.*{path}") as error:
+        read(calling(**bodies).document)
+
+    assert error.value.code == "bad_function"
+
+
+def test_a_gradient_that_calls_its_function_is_refused():
+    s = custom(2.0)
+    s.functions["df"]["program"]["blocks"][0]["ops"].insert(
+        0, {"type": "call", "inputs": {"x": ["x"]}, "outputs": {"out": ["again"]}, "attrs": {"function": "f"}}
+    )
+
+    with pytest.raises(ProgramError, match="for its gradient: f -> df -> f"):
+        read(s.document)
+
+
+def test_calls_of_functions_end_at_the_limits():
+    chain = {"f": "f1"} | {f"f{i}": f"f{i + 1}" for i in range(1, 230)} | {"f230": "sin"}
+    with pytest.raises(ProgramError, match="nested deeper than the limit") as error:
+        read(calling(**chain).document)
+    assert error.value.code == "limit_exceeded"
+
+    doubling = {"f": "f1 f1"} | {f"f{i}": f"f{i + 1} f{i + 1}" for i in range(1, 40)} | {"f40": "sin"}
+    with pytest.raises(ProgramError, match="takes too long to read"):
+        read(calling(**doubling).document, Limits(max_ops=1000))
 
 
 def test_errors_in_a_function_have_a_location():
