@@ -91,7 +91,8 @@ class Program:
         Raises Refused with every node that the service cannot read.
         """
         owns = isinstance(service, str)
-        asked = {"loss": loss, "of": of, "label": label, "axis": axis, "trainable": trainable}
+        trained = [""] if trainable is not None and not trainable else trainable  # a query has no empty lists
+        asked = {"loss": loss, "of": of, "label": label, "axis": axis, "trainable": trained}
         query = {name: value for name, value in asked.items() if value is not None}
         content = content_of(model)
         connection = Service(service) if isinstance(service, str) else service

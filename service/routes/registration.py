@@ -160,7 +160,7 @@ async def create_program(
         Query(
             max_length=10_000,
             description="Only with an ONNX model: the initialisers to train; by default all of floating point with an "
-            "axis, without running statistics.",
+            "axis, without running statistics. An empty name trains none.",
         ),
     ] = None,
 ) -> Response:

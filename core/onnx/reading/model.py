@@ -10,10 +10,13 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
 
 from core.ir.errors import ProgramError
 
-__all__ = ["OLDEST", "embedded", "parse", "subgraphs"]
+__all__ = ["NEWEST", "OLDEST", "embedded", "parse", "subgraphs"]
 
 OLDEST = 6
 """The oldest opset of the default domain that is read."""
+
+NEWEST = onnx.defs.onnx_opset_version()
+"""The newest one. What an operator means in a later one is not known."""
 
 
 def parse(data: bytes, files: Mapping[str, bytes]) -> ModelProto:

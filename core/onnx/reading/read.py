@@ -18,8 +18,8 @@ from core.onnx.reading.document import document
 from core.onnx.reading.draft import Draft
 from core.onnx.reading.graph import Env, GraphReader
 from core.onnx.reading.losses import Loss, append_loss
-from core.onnx.reading.model import OLDEST, parse, subgraphs
-from core.onnx.reading.training import bound, read_updates, trainable
+from core.onnx.reading.model import NEWEST, OLDEST, parse, subgraphs
+from core.onnx.reading.training import bound, chosen, read_updates, trainable
 from core.onnx.reading.values import Label, List, Maybe, Poison, Tensor, Value
 from core.wire.document import LONGEST_ALIAS, Limits
 
@@ -60,9 +60,9 @@ def read_model(
     data:       the protobuf.
     files:      external data, by the location that the tensors of the model name.
     loss:       a loss to name or to append.
-    parameters: the initialisers that training may change. The default is the list that the model names in its metadata
-                under `backpass.trainable`; without it, every initialiser of floats with at least one axis, except
-                running statistics.
+    parameters: the initialisers that training may change; an empty name is none. The default is the list that the model
+                names in its metadata under `backpass.trainable`; without it, every initialiser of floats with at least
+                one axis, except running statistics.
 
     An initialiser that the model's training information binds to a value is a state, and each step writes that value
     to it.
@@ -77,8 +77,10 @@ def _read(model: ModelProto, loss: Loss | None, parameters: Collection[str] | No
     opsets = {("" if each.domain == "ai.onnx" else each.domain): each.version for each in model.opset_import}
     if opsets.get("", OLDEST) < OLDEST:
         raise ProgramError(f"opset {opsets['']} is older than {OLDEST}, the oldest one supported", "malformed_model")
+    if opsets.get("", OLDEST) > NEWEST:
+        raise ProgramError(f"opset {opsets['']} is newer than {NEWEST}, the newest one supported", "malformed_model")
     draft = Draft()
-    parameters = trainable(model) if parameters is None else parameters
+    parameters = trainable(model) if parameters is None else chosen(model, parameters)
     states = _statistics(model.graph) | bound(model)
     reader = GraphReader(draft, opsets, model.functions, states, parameters)
     env: Env = {}

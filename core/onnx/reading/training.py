@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from onnx import ModelProto
 
 from core.ir.errors import ProgramError
+from core.ir.suggest import near
+from core.onnx.reading.model import subgraphs
 from core.onnx.reading.values import Poison, Tensor
 
 if TYPE_CHECKING:
     from core.onnx.reading.graph import Env, GraphReader
 
-__all__ = ["TRAINABLE", "bound", "read_updates", "trainable"]
+__all__ = ["TRAINABLE", "bound", "chosen", "read_updates", "trainable"]
 
 TRAINABLE = "backpass.trainable"
 """Key in the metadata of a model: the names of the initialisers to train, as JSON."""
@@ -31,6 +34,17 @@ def trainable(model: ModelProto) -> frozenset[str] | None:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ProgramError(f"the metadata {TRAINABLE!r} must be a JSON list of names", "malformed_model")
     return frozenset(names)
+
+
+def chosen(model: ModelProto, names: Collection[str]) -> frozenset[str]:
+    """The initialisers that a client names; an empty name is none. Raises ProgramError if there is no such one."""
+    graphs = [model.graph, *subgraphs(iter(model.graph.node))]
+    known = {tensor.name for graph in graphs for tensor in graph.initializer}
+    wanted = frozenset(name for name in names if name)
+    for name in sorted(wanted - known):
+        message = f"there is no initialiser {name!r} to train"
+        raise ProgramError(message, "unknown_variable", suggestion=near(name, known))
+    return wanted
 
 
 def bound(model: ModelProto) -> set[str]:

@@ -112,6 +112,22 @@ def test_a_binding_that_does_not_fit_is_refused(bindings: dict[str, str], told: 
     assert told in str(error.value)
 
 
+def test_an_unknown_initialiser_to_train_is_refused_with_a_suggestion():
+    with pytest.raises(ProgramError, match="there is no initialiser 'weigth' to train") as error:
+        read_model(scaled({}, weight=np.ones(2, "f")).SerializeToString(), parameters=["weigth"])
+
+    assert error.value.suggestion == "did you mean weight?"
+
+
+@pytest.mark.parametrize(("opset", "told"), [(5, "older than 6"), (999, "newer than")])
+def test_an_opset_outside_those_that_are_read_is_refused(opset: int, told: str):
+    model = scaled({})
+    model.opset_import[0].version = opset
+
+    with pytest.raises(ProgramError, match=told):
+        read_model(model.SerializeToString())
+
+
 @pytest.mark.parametrize("text", ["w", '{"w": 1}', "[1]", "[" * 5000])
 def test_metadata_that_is_no_list_of_names_is_refused(text: str):
     model = scaled({})

@@ -96,7 +96,7 @@ def test_an_output_can_be_the_loss_and_weights_can_be_frozen(client):
         weights={"0.weight": np.array([[1.0], [2.0]], np.float32)},
         out="total",
     )
-    made, frozen = posted(client, content, loss="total"), posted(client, content, trainable=["nothing"])
+    made, frozen = posted(client, content, loss="total"), posted(client, content, trainable=[""])
     body = {"loss": "total", "feeds": {"x": tensor(X)}}
     found = client.post(f"/v1/programs/{made['id']}/gradients", json=body).json()
 
