@@ -33,7 +33,7 @@ from core.plan.target import Target
 
 __all__ = ["DeviceBackend", "key_of", "machine_code_of"]
 
-GENERATOR = 5
+GENERATOR = 6
 """Version of the machine code. Increase it when the code changes but the text of its step does not: the functions
 `dev_*`, the entry, or the way to PTX.
 """

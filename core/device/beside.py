@@ -6,7 +6,7 @@ The two streams wait for each other by events. A capture records them as branche
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from core.device.driver import Event, Stream
 from core.device.launches import Launch
@@ -15,22 +15,38 @@ __all__ = ["Beside"]
 
 
 class Beside:
-    """The overlapping launches of one run. main: the stream of the run. other: the second stream."""
+    """The overlapping launches of one run. main: the stream of the run. other: the second stream.
+
+    At the end of its context the main stream waits for all of them, whatever was raised inside.
+    """
 
     def __init__(self, main: Stream, other: Stream) -> None:
         self._main, self._other = main, other
         self._ends: list[tuple[int, Event]] = []
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._join(self._ends)
+
     def launch(self, position: int, function: Any, launch: Launch, arguments: Sequence[int]) -> None:
-        """Launch what stands at `position` of the work, behind all that was given to the main stream before."""
+        """Launch what stands at `position` of the work, behind all that was given to the main stream before.
+
+        Its blocks may not wait for each other: the launches that it overlaps may leave no room for some of them.
+        """
+        assert not launch.cooperative and launch.cluster == 1, "its blocks need not run at once"
         self._other.wait(self._main.record())
         self._other.launch(function, launch, arguments)
         self._ends.append((position + launch.beside, self._other.record()))
 
     def join(self, position: int) -> bool:
         """Let the main stream wait for what must end before `position` of the work. Returns whether it waits."""
-        ended = [event for last, event in self._ends if last < position]
-        for event in ended:
-            self._main.wait(event)
-        self._ends = [each for each in self._ends if each[0] >= position]
+        ended = [each for each in self._ends if each[0] < position]
+        self._join(ended)
         return bool(ended)
+
+    def _join(self, ended: Sequence[tuple[int, Event]]) -> None:
+        self._ends = [each for each in self._ends if each not in ended]
+        for _, event in ended:
+            self._main.wait(event)

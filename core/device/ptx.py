@@ -94,7 +94,7 @@ done:
   ret void
 }}
 
-attributes #1 = {{ nounwind alwaysinline }}
+attributes #1 = {{ nounwind alwaysinline convergent }}
 """
 """The functions `dev_*` (see `core.device.threads`).
 
@@ -125,7 +125,7 @@ MMA = """
 declare {{float, float, float, float}} @llvm.nvvm.mma.{instruction}({types}, float, float, float, float)
 define internal <4 x float> @dev_mma_{kind}({params}, <4 x float> %c, i32 %place) #1 {{
 {before}
-  %sum = call {{float, float, float, float}} @llvm.nvvm.mma.{instruction}({words})
+  %sum = call {{float, float, float, float}} @llvm.nvvm.mma.{instruction}({words}) convergent
 {after}
   ret <4 x float> %d3
 }}
@@ -183,6 +183,8 @@ def ptx_of(code: DeviceCode, architecture: str = "sm_80") -> str:
     """The PTX of a step; its kernels are the `entry` of each launch. Raises ExecutionError (compiler_failed)."""
     declared = "\n".join(line for line in code.text.split("\n") if not re.match(r"declare .*? @dev_", line))
     declared = _inlined(declared, {each.kernel for each in code.launches})
+    # all threads of a warp call its functions together: LLVM must not copy a call to both sides of a branch
+    declared = declared.replace("attributes #0 = { nounwind ", "attributes #0 = { nounwind convergent ")
     launches = {each.entry: each for each in code.launches}.values()
     has_clusters = any(each.cluster > 1 for each in launches)
     if has_clusters and cluster_of(architecture) == 1:

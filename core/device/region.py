@@ -292,22 +292,23 @@ class DeviceRegion:
         follows = self._has_loops
         if self._has_loops:
             self._copied(control, words.sent.address, follows=False)
-        functions, operands, apart = iter(self._functions), iter(products), Beside(self._stream, self._arena.beside)
+        functions, operands = iter(self._functions), iter(products)
         if events is not None:
             events.append(self._stream.record(timed=True))
         arguments = (given, arena.address, control, stacks)
-        for i, each in enumerate(self.code.work):
-            follows = not apart.join(i) and follows and events is None
-            if isinstance(each, Launch) and each.beside:
-                apart.launch(i, next(functions), each, arguments)
-            elif isinstance(each, Launch):
-                self._stream.launch(next(functions), each, arguments, follows)
-            else:
-                self._stream.multiply(each, next(operands))
-            follows = isinstance(each, Launch) and not each.beside  # a product of the library gains nothing
-            if events is not None:
-                events.append(self._stream.record(timed=True))
-        follows = not apart.join(len(self.code.work)) and follows and events is None
+        with Beside(self._stream, self._arena.beside) as apart:
+            for i, each in enumerate(self.code.work):
+                follows = not apart.join(i) and follows and events is None
+                if isinstance(each, Launch) and each.beside:
+                    apart.launch(i, next(functions), each, arguments)
+                elif isinstance(each, Launch):
+                    self._stream.launch(next(functions), each, arguments, follows)
+                else:
+                    self._stream.multiply(each, next(operands))
+                follows = isinstance(each, Launch) and not each.beside  # a product of the library gains nothing
+                if events is not None:
+                    events.append(self._stream.record(timed=True))
+            follows = not apart.join(len(self.code.work)) and follows and events is None
         if self._reports:
             self._copied(words.back.address, control, follows)
         if behind is not None:

@@ -15,6 +15,7 @@ from core.device.beside import Beside
 from core.device.early_sorts import sorts_first
 from core.device.gpu import DEVICE_TARGET
 from core.device.kernels import sort_waits
+from core.device.launches import Launch
 from core.device.rules import RULES
 from core.device.step import write_timed_step
 from core.ir.errors import ExecutionError
@@ -24,7 +25,7 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from core.wire import read
-from tests.device.driver import EmulatedDriver
+from tests.device.driver import EmulatedDriver, _Stream
 from tests.device.emulator import compiler
 from tests.laws.test_native import same
 from tests.programs import Sketch
@@ -109,6 +110,7 @@ def test_sorts_beside_the_step_change_no_results_in_any_order_of_the_streams(see
 def test_a_step_that_does_not_wait_for_its_sort_is_wrong(monkeypatch):
     block, values = lookups("a")
     monkeypatch.setattr(Beside, "join", lambda self, position: False)
+    monkeypatch.setattr(Beside, "__exit__", lambda self, *_: None)
     monkeypatch.setattr(EmulatedDriver, "some_work", lambda self: None)  # only what someone waits for
     native = native_of(block, EmulatedDriver())
 
@@ -117,6 +119,40 @@ def test_a_step_that_does_not_wait_for_its_sort_is_wrong(monkeypatch):
     assert any(f.shape != w.shape or not np.allclose(f, w, atol=1e-5) for f, w in zip(found, wanted, strict=True))
     with pytest.raises(AssertionError, match="has not waited"):
         native(Run(), *values)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("failing", range(1, 5))
+def test_a_launch_that_fails_behind_a_sort_leaves_no_stream_alone(failing, captured, monkeypatch):
+    """The error is that of the launch, and the next run is right: the main stream has waited for the sort."""
+    block, values = lookups("a")
+    native = native_of(block, EmulatedDriver(failing))
+    if captured:  # the second run is
+        native(Run(), *values)
+    launch, count = _Stream.launch, 0
+
+    def launched(self, *given):
+        nonlocal count
+        count += 1
+        if count == failing + 1:
+            raise ExecutionError("no such launch", "launch_failed")
+        return launch(self, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Stream, "launch", launched)
+        with pytest.raises(ExecutionError, match="no such launch"):
+            native(Run(), *values)
+
+    for _ in range(2):
+        for found, wanted in zip(native(Run(), *values), interpreter_of(block)(Run(), *values), strict=True):
+            same(found, wanted)
+
+
+def test_blocks_that_wait_for_each_other_do_not_run_beside_other_launches():
+    stream = EmulatedDriver().stream()
+
+    with pytest.raises(AssertionError, match="run at once"), Beside(stream, stream) as apart:
+        apart.launch(0, None, Launch("step0", 4, 64, cooperative=True, beside=3), ())
 
 
 def drawn_lookups(seed: int):
