@@ -16,9 +16,9 @@ write the step with its loops, `rows`, `product`, `stripes`, `systems` (with `ch
 `substitution`), `indexed`, `scatter` and `kernels` the kernels, the last with those of `convolution`,
 `small_convolution`, `pooling`, `fourier`, `transposition`, `row_order`, `merging` and `index_sort`; `row_teams`,
 `row_sums` and `column_sums` are parts of row kernels, `row_waits` how long these wait, `tiles`, `patch_tiles` and
-`tensor_cores` parts of products, `tiled` says what is one, `ranks` and `buckets` are the sorts of ids, `row_writer` has
-kernels of their own behind a step. `sharing` has the kernels that several launches share, `ptx` the way to PTX and
-cubins, and `parts` the parts in which a step goes there.
+`tensor_cores` parts of products, `tiled` says what is one, `ranks`, `buckets` and `merge_sort` are the sorts of ids,
+`row_writer` has kernels of their own behind a step. `sharing` has the kernels that several launches share, `ptx` the
+way to PTX and cubins, and `parts` the parts in which a step goes there.
 
 The host's part: `backend` compiles plans and keeps machine code on disk, `region` runs them, `words` has the arrays of
 a run and what it and the host tell each other, `arena` the memory and the streams that regions share, `beside` the

@@ -9,26 +9,37 @@ from core.codegen.gather_scatter import checked
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.device.buckets import Buckets, buckets_room, is_local, shift_of, write_sort
 from core.device.index_orders import IndexOrder, is_sparse
+from core.device.merge_sort import MergeSort, MergeWriter, merge_sort
 from core.device.patch_tiles import total
 from core.device.ranks import LAST_KEY, is_short, padded
 from core.device.rules import Rules
 from core.device.threads import Threads
 from core.plan.data import Kernel
 
-__all__ = ["index_order_bytes", "index_order_kernel", "index_order_scratch"]
+__all__ = ["index_merge", "index_order_bytes", "index_order_kernel", "index_order_scratch"]
 
 WORD = "int32"
 
 
 def index_order_scratch(spec: IndexOrder, threads: Threads, rules: Rules) -> int:
     """Bytes of scratch memory; 0 if one block sorts in its shared memory."""
-    nbytes = index_order_bytes(spec, threads)
+    nbytes = index_order_bytes(spec, threads, rules)
     return 0 if is_local(nbytes, threads, rules.shared_bytes) else nbytes
 
 
-def index_order_bytes(spec: IndexOrder, threads: Threads) -> int:
+def index_order_bytes(spec: IndexOrder, threads: Threads, rules: Rules) -> int:
     """Bytes: the keys as they come and, if they are searched, as they are sorted; what buckets need."""
+    merge = index_merge(spec, threads, rules)
+    if merge is not None:
+        return 2 * merge.array_bytes
     return 4 * (padded(spec.count) * (2 if _searches(spec, threads) else 1) + _buckets_room(spec, threads))
+
+
+def index_merge(spec: IndexOrder, threads: Threads, rules: Rules) -> MergeSort | None:
+    """How one block merges the positions; None if it compares each with all others, or has no room."""
+    if is_short(spec.count, threads):
+        return None
+    return merge_sort(spec.count, spec.size, threads, rules.shared_bytes)
 
 
 def _buckets_room(spec: IndexOrder, threads: Threads) -> int:
@@ -46,9 +57,13 @@ def index_order_kernel(name: str, each: Kernel, threads: Threads, rules: Rules) 
     """``name(index, order, bounds, scratch, error, check)`` for all threads."""
     names = ("index", "order", "bounds", "scratch", "error")
     f = Function(name, [*((n, "ptr") for n in names), ("check", "int64")], noalias=False)
-    nbytes = index_order_bytes(each.spec, threads)
+    nbytes, merge = index_order_bytes(each.spec, threads, rules), index_merge(each.spec, threads, rules)
     local = is_local(nbytes, threads, rules.shared_bytes)
-    _Sort(f, each.spec, threads, threads.shared(f, nbytes) if local else f.param("scratch"), local).write()
+    memory = threads.shared(f, nbytes) if local else f.param("scratch")
+    sort = (
+        _Sort(f, each.spec, threads, memory, local) if merge is None else _Merger(f, each.spec, threads, memory, merge)
+    )
+    sort.write()
     if local:
         threads.barrier(f)  # the shared memory is used again
     return f
@@ -92,10 +107,16 @@ class _Sort:
         """Copy the index, counted from the front."""
         f, spec = self.f, self.spec
         with f.loop(self.threads.number(f), I64(spec.count), self.threads.total) as i:
-            key = checked(f, f.at(f.param("index"), i, spec.dtype), spec.dtype, spec.size)
-            self._put(key, self.keys, i)
-            if self.buckets is not None:
-                self.buckets.arrive(i, key)
+            self._put_key(i, checked(f, f.at(f.param("index"), i, spec.dtype), spec.dtype, spec.size))
+        self._fill()
+
+    def _put_key(self, i: IRValue, key: IRValue) -> None:
+        self._put(key, self.keys, i)
+        if self.buckets is not None:
+            self.buckets.arrive(i, key)
+
+    def _fill(self) -> None:
+        f, spec = self.f, self.spec
         if self.buckets is None:
             behind = f.binary("add", self.threads.number(f), I64(spec.count))
             with f.loop(behind, I64(padded(spec.count)), self.threads.total) as i:
@@ -124,11 +145,46 @@ class _Sort:
                 middle = f.op(f"lshr i64 {f.binary('add', a, b).name}, 1", "int64")
                 open = f.compare("icmp slt", a, b)
                 inside = f.select(open, middle, I64(0))
-                its = f.convert(f.load(f.at(self.sorted, inside, WORD), WORD), "int64")
-                less = f.binary("and", open, f.compare("icmp slt", its, key))
+                less = f.binary("and", open, f.compare("icmp slt", self._key_at(inside), key))
                 f.write(f.select(less, total(f, [middle], start=1), a), low)
                 f.write(f.select(f.binary("and", open, f.op(f"xor {less}, true", "bool")), middle, b), high)
             self._put(f.read(low, "int64"), f.param("bounds"), key)
 
+    def _key_at(self, place: IRValue) -> IRValue:
+        return self.f.convert(self.f.load(self.f.at(self.sorted, place, WORD), WORD), "int64")
+
     def _put(self, value: IRValue, array: IRValue, at: IRValue) -> None:
         self.f.store(self.f.convert(value, WORD), self.f.at(array, at, WORD))
+
+
+class _Merger(_Sort):
+    """The same by a merge sort of one block."""
+
+    def __init__(self, f: Function, spec: IndexOrder, threads: Threads, memory: IRValue, merge: MergeSort) -> None:
+        self.f, self.spec, self.threads = f, spec, threads
+        self.merge = MergeWriter(f, threads, merge, memory)
+
+    def write(self) -> None:
+        self._read_keys()
+        self.threads.barrier(self.f)
+        self.merge.sort()
+        self.threads.barrier(self.f)
+        self._write_order()
+        if not is_sparse(self.spec.count, self.spec.size):
+            self._find_starts()
+
+    def _put_key(self, i: IRValue, key: IRValue) -> None:
+        self.merge.put(i, key)
+
+    def _fill(self) -> None:
+        self.merge.fill()
+
+    def _write_order(self) -> None:
+        f = self.f
+        with f.loop(self.threads.number(f), I64(self.spec.count), self.threads.total) as place:
+            self._put(self.merge.number(place), f.param("order"), place)
+            if is_sparse(self.spec.count, self.spec.size):
+                self._put(self.merge.key(place), f.param("bounds"), place)
+
+    def _key_at(self, place: IRValue) -> IRValue:
+        return self.merge.key(place)

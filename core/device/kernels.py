@@ -13,10 +13,11 @@ from core.codegen.module import Module
 from core.device.convolution import convolution_kernel, convolution_scratch
 from core.device.fourier import fourier_kernel, fourier_scratch
 from core.device.index_orders import INDEX_ORDER, NO_ROWS
-from core.device.index_sort import index_order_bytes, index_order_kernel, index_order_scratch
+from core.device.index_sort import index_merge, index_order_bytes, index_order_kernel, index_order_scratch
+from core.device.merge_sort import MergeSort
 from core.device.merging import merge_kernel
 from core.device.pooling import POOLING, pooling_kernel
-from core.device.row_order import order_bytes, order_kernel, order_scratch, takes_order
+from core.device.row_order import order_bytes, order_kernel, order_merge, order_scratch, takes_order
 from core.device.rules import Rules
 from core.device.small_convolution import is_small, small_convolution, small_scratch
 from core.device.threads import Threads
@@ -24,7 +25,7 @@ from core.device.tiled import CONVOLUTIONS
 from core.device.transposition import transposition_kernel
 from core.plan.data import Kernel
 
-__all__ = ["device_kernel", "device_scratch", "has_kernel", "sort_bytes", "sort_waits"]
+__all__ = ["device_kernel", "device_scratch", "has_kernel", "sort_bytes", "sort_merge", "sort_waits"]
 
 GENERATORS: dict[str, Callable[[str, Kernel, Threads], Function]] = {
     "merge_rows": merge_kernel,
@@ -41,15 +42,20 @@ def has_kernel(each: Kernel) -> bool:
 
 
 def sort_waits(each: Kernel) -> int:
-    """Barriers of a kernel that sorts ids, or the positions of an index; 0 for others."""
+    """Barriers of a kernel that sorts ids, or the positions of an index, by buckets; 0 for others."""
     if each.kind == INDEX_ORDER:
         return 5
     return 8 if takes_order(each) else 0
 
 
-def sort_bytes(each: Kernel, threads: Threads) -> int:
+def sort_merge(each: Kernel, threads: Threads, rules: Rules) -> MergeSort | None:
+    """How a kernel that sorts merges words; None if it has another form."""
+    return (order_merge if takes_order(each) else index_merge)(each.spec, threads, rules)
+
+
+def sort_bytes(each: Kernel, threads: Threads, rules: Rules) -> int:
     """Bytes that the keys of a sort, and what belongs to them, take."""
-    return order_bytes(each.spec, threads) if takes_order(each) else index_order_bytes(each.spec, threads)
+    return (order_bytes if takes_order(each) else index_order_bytes)(each.spec, threads, rules)
 
 
 def device_kernel(module: Module, name: str, each: Kernel, threads: Threads, rules: Rules) -> Function:

@@ -17,8 +17,9 @@ from typing import Literal
 
 from core.device.buckets import is_local
 from core.device.fourier import fourier_units, fourier_waits
-from core.device.kernels import sort_bytes, sort_waits
+from core.device.kernels import sort_bytes, sort_merge, sort_waits
 from core.device.multiplication import biased
+from core.device.ranks import is_short
 from core.device.row_teams import sums_room
 from core.device.row_waits import row_waits
 from core.device.rules import Rules
@@ -161,11 +162,15 @@ def flat(instructions: Iterable[Instruction]) -> Iterator[Instruction]:
 
 
 def _sorts_apart(each: Instruction, rules: Rules) -> bool:
-    """Whether an instruction is a sort of many keys that fit into the memory of one block."""
+    """Whether an instruction is a sort of many keys that fit into the memory of one block.
+
+    Not by buckets: where most keys are equal, each is compared with each.
+    """
     if not isinstance(each, Kernel) or not sort_waits(each) or each.spec.count < rules.sorted_apart:
         return False
     threads = Threads(1, MOST_THREADS)
-    return is_local(sort_bytes(each, threads), threads, rules.shared_bytes)
+    fits = is_local(sort_bytes(each, threads, rules), threads, rules.shared_bytes)
+    return fits and (is_short(each.spec.count, threads) or sort_merge(each, threads, rules) is not None)
 
 
 def _is_alone(each: Instruction, blocks: int, rules: Rules) -> bool:
@@ -244,10 +249,14 @@ def _seconds(each: Instruction, blocks: int, rules: Rules) -> float:
     nbytes, latency = work.nbytes, 0.0
     if isinstance(each, Kernel) and sort_waits(each):
         threads = Threads(blocks, BLOCK)
-        near = is_local(sort_bytes(each, threads), threads, rules.shared_bytes)
+        merge = sort_merge(each, threads, rules)
+        near = is_local(sort_bytes(each, threads, rules), threads, rules.shared_bytes)
         loads = SORT_LOADS * -(-each.spec.count // threads.total)  # of a thread
         latency = rules.load_wait + loads * rules.shared_wait if near else loads * rules.load_wait
         waiting = sort_waits(each) * _barrier(blocks, rules)
+        if merge is not None:
+            latency = rules.load_wait + merge.instructions * merge.threads / rules.block_flops
+            waiting += merge.rounds * _barrier(blocks, rules)
     if isinstance(each, Rows):
         latency = row_waits(each, Threads(blocks, BLOCK), rules)
         moved = 2 * sums_room(each, Threads(blocks, BLOCK))  # what teams have is written, and read again

@@ -9,20 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.codegen.llvm import Function
+from core.codegen.llvm import I64, Function
 from core.codegen.module import Module
 from core.device import ranks
 from core.device.buckets import PrefixSums, padded_sums, shift_of
+from core.device.gpu import DEVICE_TARGET
+from core.device.kernels import sort_bytes, sort_merge
 from core.device.launches import PARAMETERS, DeviceCode, Launch
+from core.device.merge_sort import MergeSort, MergeWriter, merge_sort
 from core.device.ranks import Ranks, is_short, padded
 from core.device.row_order import takes_order
-from core.device.rules import Rules
-from core.device.threads import Threads
+from core.device.rules import RULES, Rules
+from core.device.step import write_device_step
+from core.device.threads import MOST_THREADS, Threads
 from core.ir import Block, TensorType
 from core.ir.aligned import aligned_copy, aligned_empty
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError
 from core.ops.common.types import as_dtype
+from core.plan import plan_block
 from core.plan.data import Kernel
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
@@ -114,6 +119,67 @@ def test_one_block_of_many_threads_sorts_in_its_own_memory_as_far_as_it_has_that
     assert (sort.grid, sort.block, sort.shared > 0) == ((1, 256, True) if shared else (3, 64, False))
     for f, w in zip(found, interpreter_of(block)(Run(), *values), strict=True):
         np.testing.assert_array_equal(f, w)
+
+
+def order_of(how: MergeSort, block: int) -> DeviceCode:
+    """A launch that writes the numbers of the keys in `given`, in order, to `arena`."""
+    threads = Threads(1, block)
+    f = Function("order", [(name, "ptr") for name in PARAMETERS], noalias=False)
+    writer = MergeWriter(f, threads, how, threads.shared(f, 2 * how.array_bytes))
+    with f.loop(threads.number(f), I64(how.count), block) as i:
+        writer.put(i, f.load(f.at(f.param("given"), i, "int64"), "int64"))
+    writer.fill()
+    threads.barrier(f)
+    writer.sort()
+    threads.barrier(f)
+    with f.loop(threads.number(f), I64(how.count), block) as i:
+        f.store(writer.number(i), f.at(f.param("arena"), i, "int64"))
+    module = Module()
+    module.functions.append(f)
+    return DeviceCode(module.text(), (Launch("order", 1, block, shared=threads.shared_bytes),), 0)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("block", [32, 96, 256])
+def test_a_merge_sort_is_stable_for_all_keys(block, dtype):
+    """Few words for each thread and many, some threads without words; keys in order, in reverse, equal, and drawn."""
+    size = 70_000 if dtype == "int32" else 2**40
+    draw = np.random.default_rng(block)
+    for count in (2, 33, 100, 3 * block, 4 * block + 1, 17 * block if block < 96 else 5 * block - 7):
+        how = merge_sort(count, size, Threads(1, block), 1 << 20)
+        assert how is not None and how.dtype == dtype
+        code, row = Emulated(order_of(how, block), watches=True), min(size, 2**40)
+        skewed = np.where(draw.random(count) < 0.7, 7, draw.integers(0, row, count))
+        for keys in (np.arange(count), np.arange(count)[::-1], np.full(count, row), skewed, draw.integers(0, 3, count)):
+            given, found = aligned_copy(keys), aligned_empty((count,), np.dtype("int64"))
+            code.run([given.ctypes.data, found.ctypes.data, 0, 0], seed=count)
+            np.testing.assert_array_equal(found, np.argsort(keys, kind="stable"))
+
+
+def test_a_merge_sort_has_no_more_words_than_there_is_room_for():
+    threads, room = Threads(1, 1024), 227 << 10
+
+    assert merge_sort(10_240, 100_000, threads, room).each == 11
+    assert merge_sort(17 * 1024, 2000, threads, room) is not None
+    assert merge_sort(17 * 1024 + 1, 2000, threads, room) is None
+    assert merge_sort(17 * 1024, 10**6, threads, room) is None  # words of 8 bytes
+    assert 2 * merge_sort(10_240, 100_000, threads, 99 << 10).array_bytes <= 99 << 10
+    assert merge_sort(1000, 100, Threads(2, 512), room) is None
+
+
+@pytest.mark.parametrize("size", [5, 100_000])
+@pytest.mark.parametrize("count", [300, 3000, 12_000, 40_000])
+def test_a_sort_in_a_launch_of_its_own_never_compares_all_keys_of_a_bucket(count, size):
+    """Its time does not depend on the keys: all may name one row."""
+    plan = plan_block(merged(count, "int64", None, False, size), DEVICE_TARGET)
+    (sort,) = [each for each in plan.body.instructions if isinstance(each, Kernel) and takes_order(each)]
+    apart = Threads(1, MOST_THREADS)
+
+    for rules in (RULES, replace(RULES, shared_bytes=227 << 10)):
+        code = write_device_step(plan, 132, 256, rules)
+        own = [each for each in code.launches if each.block == MOST_THREADS]
+        quick = is_short(count, apart) or sort_merge(sort, apart, rules) is not None
+        assert bool(own) == (quick and sort_bytes(sort, apart, rules) <= rules.shared_bytes)
 
 
 def test_sorts_of_one_launch_use_the_same_shared_memory_one_after_the_other():
