@@ -3,8 +3,9 @@
 float16 and bfloat16 are storage dtypes. A kernel reads and writes them and computes in float32. A composite, or the
 gradient of an op, consists of several ops. In 16 bits it would round after each of them, lose the small results of
 differences, and overflow where only an intermediate value is too large: ``sqrt(x * x)`` of 300 in float16. Such a block
-is written in float32 with casts at its ends, if that changes its results. Matrix products stay in 16 bits: they
-accumulate in float32 already, and devices multiply 16-bit numbers several times faster.
+is written in float32 with casts at its ends, if that changes its results. A block with a matrix product or convolution
+stays in 16 bits as a whole: the product accumulates in float32 already, and devices multiply 16-bit numbers several
+times faster. It rounds the product, and each later op again.
 """
 
 from __future__ import annotations

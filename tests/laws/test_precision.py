@@ -186,6 +186,7 @@ def spread(shape: tuple[int, ...], low: float = -2.0, high: float = 2.0) -> np.n
 LONG = np.ones(70_000)
 ROWS = spread((8, 4096))
 LABELS = np.arange(8) * 500
+FAR = np.array([[1.0], [0.9], [-1.0], [0.001]]) * np.where(np.arange(128) % 3, 26.0, -32.0)
 LARGE: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
     ("more ones than float16 can count", "reduce_mean", (LONG,), {}),
     ("a sum beyond where bfloat16 adds ones", "reduce_sum", (LONG[:4096],), {}),
@@ -219,6 +220,9 @@ LARGE: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
     ("a norm of each image", "instance_norm", (300 * spread((2, 2, 40, 40)), np.ones(2), np.ones(2)), {}),
     ("means of segments", "segment_mean", (LONG[:4096], np.zeros(4096, int)), {"num_segments": 1}),
     ("attention to many", "scaled_dot_product_attention", (ROWS[:, :8], ROWS.T[:2000, :8], ROWS.T[2000:4000]), {}),
+    ("products beyond 65504 before their scale", "scaled_dot_product_attention", (FAR, FAR[:3], ROWS[:3, :4]), {}),
+    ("such products with a mask", "scaled_dot_product_attention", (FAR, FAR, ROWS[:4, :4]), {"causal": True}),
+    ("such products with a scale", "scaled_dot_product_attention", (FAR, FAR, ROWS[:4, :4]), {"scale": -0.002}),
     ("a contraction", "einsum", (ROWS, ROWS), {"equation": "ij,kj->ik"}),
     ("a loss of probabilities", "bce_loss", (np.abs(ROWS) / 2.01, np.abs(ROWS[::-1]) / 2.01), {}),
     ("a distance of far points", "cdist", (300 * spread((3, 40)), 300 * spread((4, 40))), {}),

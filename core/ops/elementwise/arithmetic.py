@@ -231,6 +231,8 @@ def neg(xp, x):
 
 @neg.infer
 def neg_infer(x):
+    if x.dtype == "uint8":
+        raise ProgramError(f"neg needs a signed dtype, not {x}: cast it", "dtype_mismatch")
     return scale_infer(x, scale=-1.0, bias=0.0)
 
 

@@ -7,8 +7,9 @@ import numpy as np
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, op
 from core.ops.common.types import broadcast, floating
+from core.ops.elementwise.arithmetic import stop_gradient
 from core.ops.elementwise.logic import not_equal, where, where_or_zero
-from core.ops.elementwise.math import rsqrt, square
+from core.ops.elementwise.math import clip, rsqrt, square
 from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__: list[str] = []
@@ -19,8 +20,10 @@ ABOVE = 1.2 + A * A
 
 
 def _one_minus_square(x):
-    # the product stays accurate near |x| = 1, where 1 - x * x cancels
-    return (1.0 - x) * (x + 1.0)
+    # The value is a product, because 1 - x * x cancels near |x| = 1. The derivative is that of -x * x, because the
+    # derivative of the product, (1 - x) - (1 + x), cancels near 0. Clipped, x * x does not overflow outside the domain.
+    squared = square(clip(x, min=-1.0, max=1.0))
+    return stop_gradient((1.0 - x) * (x + 1.0)) + (stop_gradient(squared) - squared)
 
 
 @op(elementwise=True)

@@ -172,7 +172,8 @@ def eigh(x):
     In each vector, the first of the components with at least 0.9 times the largest magnitude is positive. The gradient
     is symmetric.
     Eigenvectors of equal eigenvalues (equal up to rounding) are not unique: a nonzero cotangent that reaches them is an
-    error of the run (degenerate_spectrum). The eigenvalues always have a gradient, as in `eigvalsh`.
+    error of the run (degenerate_spectrum), even in a loss that is the same for all choices of vectors, because its
+    gradient does not follow from the cotangents. The eigenvalues always have a gradient, as in `eigvalsh`.
     """
     return eigh_factor(symmetric_part(x, "eigh"))
 

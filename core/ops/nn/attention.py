@@ -55,7 +55,7 @@ def scaled_dot_product_attention(
         if query.shape[-1] == 0:
             raise ProgramError(f"the last axis of {query.type} must not be empty", "shape_mismatch")
         scale = 1.0 / math.sqrt(query.shape[-1]) if query.shape[-1] > 0 else sqrt(inverse_count(query, axes=(-1,)))
-    scores = matmul(query, key, transpose_y=True) * scale
+    scores = _scaled_product(query, key, scale)
     if softcap > 0:
         scores = tanh(scores / softcap) * softcap
     if mask is None and not causal:
@@ -79,6 +79,17 @@ def scaled_dot_product_attention(
     visible = greater_than(total, full_like(total, value=0.0))
     weight = weight / where(visible, total, full_like(total, value=1.0))
     return matmul(weight, value)
+
+
+def _scaled_product(query, key, scale):
+    """``query @ key.T * scale``, without overflow where only the product without the scale is beyond float16."""
+    if query.dtype != "float16":
+        return matmul(query, key, transpose_y=True) * scale
+    if not isinstance(scale, float) or scale == 0.0:
+        return matmul(query * scale, key, transpose_y=True)
+    first = 2.0 ** min(math.floor(math.log2(abs(scale))), 0)  # a power of 2, by which the query is scaled exactly
+    scores = matmul(query * first, key, transpose_y=True)
+    return scores if scale == first else scores * (scale / first)
 
 
 def _attend(q, k, v, mask=None, scale=None):

@@ -71,10 +71,12 @@ l1_loss.example(cases(lambda x, y: np.abs(x - y), X, Y, reduction="none"))
 
 
 def _huber(difference, delta: float):
-    """Half the square within `delta`, and a line with slope `delta` outside."""
-    size = abs_(difference)
-    inside = less_equal(size, _full(size, delta))
-    return where(inside, square(difference) * 0.5, (size - 0.5 * delta) * delta)
+    """Half the square within `delta`, and a line with slope `delta` outside.
+
+    A sum, not a choice: the branch that a choice leaves out may overflow, and its gradient would be 0 * inf.
+    """
+    near = clip(difference, min=-delta, max=delta)
+    return square(near) * 0.5 + abs_(difference - near) * delta
 
 
 @composite

@@ -169,7 +169,7 @@ def cumprod(xp, x, *, axis: int = -1, exclusive: bool = False, reverse: bool = F
     `exclusive` and `reverse` work as in `cumsum`; the first exclusive result is 1. The gradient uses no division, so it
     is exact for zeros.
     """
-    return _accumulated(xp, x, axis, lambda v: xp.cumprod(v, axis=0, dtype=x.dtype), 1, exclusive, reverse)
+    return _accumulated(xp, x, axis, lambda v: xp.cumprod(v, axis=0, dtype=working_dtype(x)), 1, exclusive, reverse)
 
 
 cumprod.infer(_along)

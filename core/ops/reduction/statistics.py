@@ -155,7 +155,8 @@ def _root(x):
 def std(x, *, axes: tuple[int, ...] | None = None, ddof: int = 1, keepdims: bool = False):
     """Standard deviation over `axes`: ``sqrt(var(x))``, with `ddof` as in `var`.
 
-    Where all elements are equal, the result is 0 with gradient 0.
+    Where all elements are equal, the result is 0 with gradient 0. The same holds where the squares of all deviations
+    underflow; where a square overflows, the result is inf.
     """
     return _root(var(x, axes=axes, ddof=ddof, keepdims=keepdims))
 

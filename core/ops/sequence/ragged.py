@@ -94,7 +94,8 @@ def sequence_pool(
 ):
     """One row for each sequence: the sum, mean, ``sum / sqrt(length)``, maximum, first or last of its rows.
 
-    The row of an empty sequence is `pad_value`; it gets no gradient.
+    The row of an empty sequence is `pad_value`; it gets no gradient. Rows that tie for the maximum share the gradient
+    evenly.
     """
     if pool_type in ("first", "last"):
         # an empty sequence reads the first row of x; if x has no rows, a row of zeros after the end

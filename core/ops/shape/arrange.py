@@ -10,7 +10,7 @@ from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.ranges import Count, OpenSize, Size
-from core.ops.common.types import axis_of, matches, same_size
+from core.ops.common.types import axis_of, matches, same_size, working_dtype
 from core.ops.elementwise.logic import greater_equal, less_than, logical_and, where
 from core.ops.indexing.gather import gather, slice_
 from core.ops.reduction.sums import reduce_sum
@@ -71,7 +71,7 @@ tile.example(
 @op
 def sum_tiles_like(xp, x, like, *, repeats: tuple[Size, ...]):
     """Sum of the tiles of x, each shaped like `like`: the transpose of `tile` with these `repeats`. `like` gives only
-    its shape.
+    its shape. 16-bit floats are accumulated in float32.
     """
     rank = max(like.ndim, len(repeats))
     split = [
@@ -79,7 +79,8 @@ def sum_tiles_like(xp, x, like, *, repeats: tuple[Size, ...]):
         for pair in zip(_padded_in_front(repeats, rank), _padded_in_front(like.shape, rank), strict=True)
         for n in pair
     ]
-    return xp.sum(x.reshape(split), axis=tuple(range(0, 2 * rank, 2)), dtype=x.dtype).reshape(like.shape)
+    total = xp.sum(x.reshape(split), axis=tuple(range(0, 2 * rank, 2)), dtype=working_dtype(x))
+    return total.astype(x.dtype, copy=False).reshape(like.shape)
 
 
 @sum_tiles_like.infer

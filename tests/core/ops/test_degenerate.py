@@ -77,6 +77,20 @@ def test_vectors_of_equal_eigenvalues_have_no_gradient():
     assert error.value.code == "degenerate_spectrum"
 
 
+def test_a_loss_that_is_the_same_for_all_vectors_of_equal_eigenvalues_is_refused():
+    # The loss is sum(x @ x), and its gradient 4 everywhere. But the cotangents of the vectors depend on the squares of
+    # the values only, and the gradient off the diagonal on their derivatives.
+    s = Sketch()
+    s.param("x", 2.0 * np.eye(2))
+    values, vectors = s.op("eigh", "x", out=("values", "vectors"))
+    scaled = s.op("mul", vectors, s.op("square", values))
+    s.total(s.op("matmul", scaled, vectors, transpose_y=True))
+
+    with pytest.raises(ExecutionError) as error:
+        grads(s)
+    assert error.value.code == "degenerate_spectrum"
+
+
 def test_a_zero_vector_has_similarity_0():
     s = Sketch()
     s.param("x", [[0.0, 0.0]])

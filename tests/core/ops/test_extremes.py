@@ -4,14 +4,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training
+from core.autodiff.adjoint import vjp
+from core.codegen.backend import CPU
+from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training, optimize
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import CoreError
-from core.runtime.reference import execute
+from core.runtime.native import native_interpreter
+from core.runtime.reference import execute, interpreter_of
+from core.runtime.run import Run
 from core.wire import read
 from tests.core.ops.test_kinks_elementwise import run, slope
 from tests.programs import Sketch
@@ -37,6 +43,7 @@ HUGE, TINY = 3e200, 3e-200
         ("sqrt", (1e-300,), (0.5e150,)),
         ("div", (HUGE, HUGE), (1 / HUGE, -1 / HUGE)),
         ("atan", (HUGE,), (0.0,)),
+        ("atanh", (HUGE,), (0.0,)),  # outside the domain, but a `where` may leave it out
         ("softsign", (1e100,), (1e-200,)),
         ("softsign", (-1e8,), (1 / 100000001.0**2,)),
         ("tanh", (HUGE,), (0.0,)),
@@ -147,3 +154,32 @@ def test_too_many_windows_are_refused(kind, sizes):
     with pytest.raises(CoreError) as error:
         compile_gradient(read(s.document), GradientQuery(loss="loss"))
     assert any(word in str(error.value) for word in ("bytes", "windows", "at most 2147483647", "larger than any array"))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("name", "slope", "curvature"),
+    [
+        ("asin", lambda x: (1 - x * x) ** -0.5, lambda x: x * (1 - x * x) ** -1.5),
+        ("acos", lambda x: -((1 - x * x) ** -0.5), lambda x: -x * (1 - x * x) ** -1.5),
+        ("atanh", lambda x: 1 / (1 - x * x), lambda x: 2 * x / (1 - x * x) ** 2),
+    ],
+)
+def test_derivatives_of_inverse_functions_are_exact_near_0_and_near_1(name, slope, curvature, dtype, compiled):
+    b = BlockBuilder()
+    x = b.param(TensorType((12,), dtype))
+    forward = b.build([b.emit(name, x)])
+    first = vjp(forward)
+    first = replace(first, results=first.results[1:])
+    second = vjp(first, first.params[:1])
+    second = replace(second, results=second.results[1:])
+    eps = np.finfo(dtype).eps
+    at = np.array([1e-12, -3e-8, 1e-4, 0.03, -0.2, 0.4, 0.5, -0.7, 0.9, 0.999, 1 - 2 * eps, eps / 2 - 1], dtype)
+    one = np.ones_like(at)
+    exact = at.astype(np.longdouble)
+
+    for block, args, wanted in ((first, [at, one], slope), (second, [at, one, one], curvature)):
+        call = native_interpreter(optimize(block), CPU) if compiled else interpreter_of(optimize(block))
+        found = call(Run(), *args)[0]
+        np.testing.assert_allclose(found, wanted(exact).astype(dtype), rtol=8 * eps)

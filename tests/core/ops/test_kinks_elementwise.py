@@ -326,3 +326,11 @@ def test_cast_rounds_towards_zero_and_saturates(source, dtype):
         (found,) = run(Run(), x)
         assert found.dtype == dtype
         assert found.tolist() == wanted
+
+
+def test_the_negation_of_unsigned_integers_is_refused_by_name():
+    with pytest.raises(CoreError) as error:
+        run("neg", np.array([1, 2], "uint8"))
+
+    assert error.value.code == "dtype_mismatch"
+    assert "neg needs a signed dtype, not uint8[2]: cast it" in str(error.value)

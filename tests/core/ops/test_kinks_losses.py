@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
+from core.autodiff.adjoint import vjp
+from core.codegen.backend import CPU
+from core.compiler.compile import optimize
+from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
 from core.ir.errors import CoreError
+from core.ops.common.types import as_dtype
+from core.runtime.native import native_interpreter
+from core.runtime.reference import execute
+from core.runtime.run import Run
 from tests.programs import Sketch, close, grads, step
 
 
@@ -139,3 +150,39 @@ def test_the_gradient_of_a_chain_is_the_label_marginal_minus_the_observed_label(
 
     close(found["x0"], [[[-0.5, 0.25, 0.25], [0.1, 0.2, -0.3]]], 1e-12)
     close(found["x1"][:2], [[-0.5, 0.25, 0.25], [0.1, 0.2, -0.3]], 1e-12)
+
+
+def compiled(block: Block, args: list[Any]) -> list[Any]:
+    return list(native_interpreter(block, CPU)(Run(), *args))
+
+
+def gradient_with_seed(block: Block) -> Block:
+    """The block from the parameters of `block` and a seed to the cotangents of its parameters, the first result's."""
+    pulled = vjp(replace(block, results=block.results[:1]), block.params)
+    return replace(pulled, results=pulled.results[1:])
+
+
+@pytest.mark.parametrize("run", [execute, compiled])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(("name", "slope"), [("huber_loss", 2.0), ("smooth_l1_loss", 1.0)])
+def test_the_slope_of_a_robust_loss_is_bounded_where_the_difference_overflows(name, slope, dtype, run):
+    kind = as_dtype(dtype)
+    most = float(ml_dtypes.finfo(kind).max)
+    x, label = (np.array(each, kind) for each in ([INF, -INF, most, -most, 0.5], [0.0, 0.0, -most, most, 0.25]))
+    b = BlockBuilder()
+    names = [b.param(TensorType((5,), dtype)) for _ in range(2)]
+    loss = b.build([b.emit(name, *names, delta=2.0, reduction="none")])
+    first = gradient_with_seed(loss)
+    second = gradient_with_seed(first)
+    one = np.ones(5, kind)
+
+    with np.errstate(all="ignore"):
+        value = run(optimize(loss), [x, label])[0]
+        gradient = run(optimize(first), [x, label, one])[0]
+        curvature, _, of_seed = run(optimize(second), [x, label, one, one])
+
+    near = 0.25 * slope / 2.0
+    assert value[0] == value[1] == INF and not np.isnan(value.astype("f8")).any()
+    np.testing.assert_array_equal(gradient.astype("f8"), [slope, -slope, slope, -slope, near])
+    np.testing.assert_array_equal(curvature.astype("f8"), [0, 0, 0, 0, slope / 2.0])
+    np.testing.assert_array_equal(of_seed.astype("f8"), gradient.astype("f8"))
