@@ -34,6 +34,8 @@ __all__ = ["Header", "checked_header", "digest_in", "store"]
 
 LENGTH = struct.Struct("<Q")
 DIGEST = re.compile(r"(?:^|,)\s*sha-256\s*=\s*:([A-Za-z0-9+/=]*):")
+ONE_DIGEST = r"\s*[a-z0-9*_.-]+\s*=\s*:[A-Za-z0-9+/=]*:\s*"
+DIGESTS = re.compile(f"{ONE_DIGEST}(,{ONE_DIGEST})*")
 METADATA = "__metadata__"
 Chunks = AsyncIterator[bytes]
 
@@ -59,9 +61,15 @@ def digest_in(headers: Mapping[str, str]) -> str | None:
     """The SHA-256 in Repr-Digest or Content-Digest, in hexadecimal; None if there is none. Raises HttpProblem 422."""
     found = None
     for name in ("repr-digest", "content-digest"):
-        match = DIGEST.search(headers.get(name, ""))
-        if match is None:
+        given = headers.get(name)
+        if given is None:
             continue
+        match = DIGEST.search(given)
+        if match is None:
+            if DIGESTS.fullmatch(given):  # other algorithms may be left out
+                continue
+            detail = "is not a list of digests such as sha-256=:<base64>:"
+            raise HttpProblem("invalid-request", f"{name} {detail}", errors=[_in_header(name, detail)])
         try:
             digest = b64decode(match.group(1), validate=True)
         except Base64Error:
