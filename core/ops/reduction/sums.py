@@ -142,7 +142,7 @@ inverse_count.example(
 
 @composite
 def mean(x):
-    """Mean of all elements: ``sum(x) / n``, a 0-d array."""
+    """Mean of all elements: ``sum(x) / n``, a 0-d array; 0 if there are none."""
     return reduce_mean(x)
 
 
