@@ -99,11 +99,10 @@ def _body(body: Json) -> list[str]:
 def _answers(api: Json, operation: Json) -> Iterator[str]:
     for status, given in sorted(operation["responses"].items()):
         answer = {**_resolved(api, given), **{key: each for key, each in given.items() if key != "$ref"}}
-        meaning = (
-            re.sub(r"`([a-z-]+)`", _code_link, answer["description"]) if int(status) >= 400 else answer["description"]
-        )
+        is_problem = status != "default" and int(status) >= 400
+        meaning = re.sub(r"`([a-z-]+)`", _code_link, answer["description"]) if is_problem else answer["description"]
         content = answer.get("content", {})
-        if int(status) >= 400 or not content:
+        if is_problem or not content:
             media = ", ".join(f"`{each}`" for each in content)
             yield f"| {status} | {media} | {cell(meaning)} |"
             continue

@@ -2,7 +2,7 @@
 
 The client gets 202 with the operation's path as soon as its body has arrived and `wait` seconds (of the same header, by
 default 0) have passed. The call goes on; its answer is stored and can be read for an hour. A call that ends earlier is
-answered as usual.
+answered as usual. Only a call that changes nothing can be canceled: the result of any other one tells its effect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import problems
 from service.caller import tenant
-from service.http.idempotency import SECRETS
+from service.http.idempotency import SECRETS, may_change, outcome_unknown
 from service.http.recorded import Recorded, Recorder, delete_stored, stored
 from service.ids import new_id
 from service.objects import Objects
@@ -48,7 +48,7 @@ class Operations:
     def __init__(self, settings: Settings, store: Store, objects: Objects, instance: str) -> None:
         """instance: id of this process."""
         self.settings, self.store, self.objects, self.instance = settings, store, objects, instance
-        self._calls: dict[str, asyncio.Task[Recorded]] = {}
+        self._calls: dict[str, asyncio.Task[Recorded]] = {}  # those that can be canceled
         self._finishing: set[asyncio.Task[None]] = set()
         self._ended: dict[str, asyncio.Event] = {}
 
@@ -64,9 +64,14 @@ class Operations:
     async def sweep(self) -> None:
         """End operations whose process died, and delete expired ones. Raises StorageError, OSError."""
         now = time.time()
-        problem = HttpProblem("canceled", "the service ended while it executed the call; send the request again")
-        answer = await stored(_as_answer(problem, ""), self.objects)
-        await self.store.write(lambda db: rows.lose(db, self.instance, answer, problem.status, now, now + KEPT_S))
+        ended = "the service ended while it executed the call"
+        again, unknown = HttpProblem("canceled", f"{ended}; send the request again"), outcome_unknown(ended)
+        answers = {
+            changes: (problem.status, await stored(_as_answer(problem, ""), self.objects))
+            for changes, problem in ((False, again), (True, unknown))
+        }
+        answer_to = lambda kind: answers[_may_change(kind)]
+        await self.store.write(lambda db: rows.lose(db, self.instance, answer_to, now, now + KEPT_S))
         for old in await self.store.write(lambda db: rows.expired(db, now)):
             await delete_stored(old, self.objects)
 
@@ -100,8 +105,10 @@ class Operations:
             return id
 
         id = await self.store.write(adding)
-        self._ended[id], self._calls[id] = asyncio.Event(), ending
-        task = asyncio.create_task(self._finish(owner, id, request.partition(" ")[2], ending))
+        self._ended[id] = asyncio.Event()
+        if not _may_change(request):
+            self._calls[id] = ending
+        task = asyncio.create_task(self._finish(owner, id, request, ending))
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)
         return id
@@ -118,17 +125,19 @@ class Operations:
 
         await self.store.write(adding)
 
-    async def _finish(self, owner: str, id: str, path: str, ending: asyncio.Task[Recorded]) -> None:
+    async def _finish(self, owner: str, id: str, request: str, ending: asyncio.Task[Recorded]) -> None:
         """Store the answer of the call when it has ended."""
-        state = "succeeded"
+        state, path = "succeeded", request.partition(" ")[2]
         try:
             recorded = await ending
             if recorded.status >= 400:
                 state = "failed"
         except asyncio.CancelledError:
             ending.cancel()
-            recorded = _as_answer(HttpProblem("canceled", "the operation was canceled", retryable=False), path)
-            state = "canceled"
+            problem, state = HttpProblem("canceled", "the operation was canceled", retryable=False), "canceled"
+            if _may_change(request):  # the service stops: what the call has begun may go on
+                problem, state = outcome_unknown("the service ended while it executed the call"), "failed"
+            recorded = _as_answer(problem, path)
         except Exception as error:
             log.exception("operation %s failed", id)
             recorded = _as_answer(problems.from_exception(error), path)
@@ -159,16 +168,18 @@ class Operations:
                         return
                     await asyncio.sleep(POLL_S)
 
-    async def cancel(self, id: str) -> None:
-        """Stop the call of the operation; does nothing if it has ended. Raises StorageError.
+    async def cancel(self, id: str, request: str) -> None:
+        """Stop the call of the operation. Raises StorageError.
 
-        One of another process may still run afterwards: that process stops it as soon as it can.
+        request: its method and path. Does nothing if the call has ended or may change something: such a call cannot be
+        undone, so it runs to its end. One of another process may still run afterwards: that process stops it as soon as
+        it can.
         """
         call, event, owner = self._calls.get(id), self._ended.get(id), tenant()
         if call is not None and event is not None:
             call.cancel()
             await event.wait()
-        elif not self.store.is_sqlite:
+        elif not self.store.is_sqlite and not _may_change(request):
             await self.store.write(lambda db: rows.ask_to_stop(db, owner, id))
             await self.wait(id, STOP_S)
 
@@ -250,6 +261,12 @@ class _Received:
         if message["type"] == "http.request" and not message.get("more_body", False):
             self.whole.set()
         return message
+
+
+def _may_change(request: str) -> bool:
+    """As `may_change`. request: method and path, with a space between."""
+    method, _, path = request.partition(" ")
+    return may_change(method, path)
 
 
 def _has_body(scope: Scope) -> bool:

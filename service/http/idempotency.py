@@ -31,7 +31,7 @@ from service.settings import Settings
 from service.store import idempotency as rows
 from service.store.store import Store
 
-__all__ = ["HEADER", "SECRETS", "Idempotency", "Idempotent"]
+__all__ = ["HEADER", "SECRETS", "Idempotency", "Idempotent", "may_change", "outcome_unknown"]
 
 log = logging.getLogger("backpass.http")
 
@@ -58,6 +58,20 @@ CREATED = {
 
 CHANGES = re.compile(r"/v1/(?:sessions|tapes)/[a-z]{3}_[a-z2-7]{26}/\w+")
 """Requests that change an open session or tape, whose effect cannot be looked up afterwards."""
+
+HARMLESS = re.compile(r"/v1/(?:gradients|datasets|programs(?:/[^/]+/\w+)?|sessions/ses_[a-z2-7]{26}/evaluations)")
+"""Paths whose POST changes nothing, or stores what the same request stores again under the same id."""
+
+
+def may_change(method: str, path: str) -> bool:
+    """Whether a second execution of the request may have a second effect."""
+    return method not in ("GET", "HEAD") and not (method == "POST" and HARMLESS.fullmatch(path))
+
+
+def outcome_unknown(ended: str) -> HttpProblem:
+    """The problem for a request that may have taken effect. ended: says how its execution ended."""
+    advice = "read the state to see whether it took effect, and number requests with seq, which are safe to repeat"
+    return HttpProblem("outcome-unknown", f"{ended}; {advice}")
 
 
 class Idempotency:
@@ -189,11 +203,7 @@ class Idempotent:
                     return None
                 return Recorded(201, {**found.headers, "location": path}, found.parts)
         if CHANGES.fullmatch(scope["path"]):
-            raise HttpProblem(
-                "outcome-unknown",
-                "the service ended while it executed the first request with this key; read the state to see whether it "
-                "took effect, and number requests with seq, which are safe to repeat",
-            )
+            raise outcome_unknown("the service ended while it executed the first request with this key")
         return None
 
 

@@ -94,7 +94,8 @@ async def get_operation(request: Request, operation_id: OperationId) -> Response
     "/{operation_id}/result",
     summary="Read the answer of an operation",
     responses={
-        200: {"description": "The answer of the call, as it would have been without `Prefer`: any status."},
+        200: {"description": "The answer of the call, if its status is 200."},
+        "default": {"description": "The answer of the call, as it would have been without `Prefer`: any status."},
         **responses("not-found", "invalid-state", "invalid-request"),
     },
 )
@@ -121,12 +122,13 @@ async def get_operation_result(request: Request, operation_id: OperationId) -> R
     openapi_extra={"requestBody": {"required": False, "content": {JSON: {"schema": {}, "examples": {}}}}},
 )
 async def cancel_operation(request: Request, operation_id: OperationId) -> Response:
-    """Stop the call of the operation. Safe to repeat; an operation that has ended stays as it is.
+    """Stop the call of the operation if it changes nothing. Safe to repeat; an ended operation stays as it is.
 
-    A step of a session that has begun goes on, as when its client disconnects.
+    A call that may change something, such as the steps of a session, goes on: its operation stays `running` until the
+    call ends, and its result tells the effect.
     """
-    await _found(request, operation_id)
-    await _operations(request).cancel(operation_id)
+    found = await _found(request, operation_id)
+    await _operations(request).cancel(operation_id, found.kind)
     return json_answer(_view(await _found(request, operation_id)))
 
 
@@ -137,10 +139,14 @@ async def cancel_operation(request: Request, operation_id: OperationId) -> Respo
     responses=empty_answer("The operation is deleted.", "invalid-request"),
 )
 async def delete_operation(request: Request, operation_id: OperationId) -> Response:
-    """Stop the operation if it runs, and delete it with its answer. Safe to repeat."""
+    """Delete the operation with its answer, and stop its call as `POST .../cancel` does. Safe to repeat.
+
+    A call that may change something goes on, and nothing tells its result then.
+    """
     owner = tenant()
-    if await store(request).read(lambda db: rows.get(db, owner, operation_id)) is not None:
-        await _operations(request).cancel(operation_id)
+    found = await store(request).read(lambda db: rows.get(db, owner, operation_id))
+    if found is not None:
+        await _operations(request).cancel(operation_id, found.kind)
         answer = await store(request).write(lambda db: rows.remove(db, owner, operation_id))
         if answer is not None:
             await delete_stored(answer, objects(request))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Select, and_, delete, func, insert, select, update
@@ -99,15 +100,20 @@ def remove(db: Connection, tenant: str, id: str) -> bytes | None:
     return None if found is None else found.answer
 
 
-def lose(db: Connection, owner: str, answer: bytes, status: int, now: float, expires: float) -> int:
-    """End the running operations of processes that have ended with `answer`; their number. owner: this process."""
+def lose(db: Connection, owner: str, answer_to: Callable[[str], tuple[int, bytes]], now: float, expires: float) -> int:
+    """End the running operations of processes that have ended; their number.
+
+    owner: this process. answer_to: (status, answer) of an operation, from its kind.
+    """
     others = select(operations.c.owner).where(operations.c.state == RUNNING, operations.c.owner != owner).distinct()
     dead = [each for each in db.execute(others).scalars() if presence.ended(db, each)]
     if not dead:
         return 0
     found = and_(operations.c.state == RUNNING, operations.c.owner.in_(dead))
-    values = {"state": "failed", "status": status, "answer": answer, "ended": now, "expires": expires}
-    return db.execute(update(operations).where(found).values(**values)).rowcount
+    lost = db.execute(select(operations.c.tenant, operations.c.id, operations.c.kind).where(found)).all()
+    for row in lost:
+        finish(db, row.tenant, row.id, "failed", *answer_to(row.kind), now, expires)
+    return len(lost)
 
 
 def expired(db: Connection, now: float) -> list[bytes]:

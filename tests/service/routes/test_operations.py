@@ -7,7 +7,13 @@ import time
 import httpx
 import pytest
 
-from service.schemas.examples import REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS, WHILE_ID
+from service.schemas.examples import (
+    REGRESSION_FEEDS,
+    REGRESSION_ID,
+    REGRESSION_PARAMETERS,
+    SAMPLE_SETTINGS,
+    WHILE_ID,
+)
 from tests.service.conftest import serve
 
 ASYNC = {"Prefer": "respond-async"}
@@ -19,6 +25,9 @@ LONG = {
     "parameters": {"w": {"dtype": "float64", "shape": [2], "data": [0.5, 0.25]}},
 }
 """A call of many trips, which takes longer than the answer 202."""
+
+STEPS = {"feeds": REGRESSION_FEEDS, "batches": 200_000, "return_gradients": "none"}
+"""Steps of a session that take seconds."""
 
 
 def ended(client: httpx.Client, path: str, seconds: float = 60.0) -> dict:
@@ -92,6 +101,55 @@ def test_an_operation_and_a_key_go_together(client):
 
     assert again.status_code == 202
     assert again.headers["location"] == first.headers["location"]
+
+
+def long_steps(client: httpx.Client) -> tuple[str, str]:
+    """The paths of a session and of an operation that runs STEPS in it."""
+    session = client.post("/v1/sessions", json=SAMPLE_SETTINGS).headers["location"]
+    accepted = client.post(f"{session}/steps", json=STEPS, headers=ASYNC)
+    assert accepted.status_code == 202, accepted.text
+    return session, accepted.headers["location"]
+
+
+def test_canceled_steps_go_on_and_the_operation_reports_them(client):
+    session, path = long_steps(client)
+    asked = client.post(f"{path}/cancel").json()
+    assert asked["state"] == "running"
+
+    found = ended(client, path)
+
+    answer = client.get(f"{path}/result").json()
+    assert (found["state"], answer["applied"]) == ("succeeded", STEPS["batches"])
+    assert client.get(session).json()["step"] == answer["step"] == STEPS["batches"]
+    client.delete(session)
+
+
+def test_deleted_steps_go_on_without_their_operation(client):
+    session, path = long_steps(client)
+
+    assert client.delete(path).status_code == 204
+    assert client.get(path).status_code == 404
+    assert client.post(f"{session}/steps", json={"feeds": REGRESSION_FEEDS}).json()["step"] == STEPS["batches"] + 1
+    client.delete(session)
+
+
+def test_a_canceled_call_that_changes_nothing_stops(client):
+    path = client.post("/v1/gradients", json=LONG, headers=ASYNC).headers["location"]
+
+    assert client.post(f"{path}/cancel").json()["state"] in ("canceled", "succeeded")
+
+
+def test_steps_that_ran_at_a_kill_have_an_unknown_outcome(tmp_path):
+    with serve(tmp_path, workers=1) as first:
+        _, path = long_steps(first.client)
+        first.process.kill()
+        first.process.wait()
+    with serve(tmp_path, workers=1) as second:
+        found = second.client.get(path).json()
+        problem = second.client.get(found["result"]).json()
+
+    assert (found["state"], found["status"]) == ("failed", 409)
+    assert (problem["code"], problem["retryable"]) == ("outcome-unknown", False)
 
 
 def test_unfinished_operations_are_ended_after_a_kill(tmp_path):
