@@ -21,7 +21,7 @@ from service.problems import HttpProblem
 from service.store import tables
 from service.store.store import Store
 
-__all__ = ["LEASE_S", "Fenced", "JobStore", "Turn"]
+__all__ = ["LEASE_S", "Fenced", "JobStore", "Turn", "session_in_use"]
 
 LEASE_S = 30.0
 """Seconds after which another process may take over a job whose process is silent."""
@@ -61,9 +61,14 @@ class JobStore:
     # For clients
 
     async def add(self, job: Job, said: Said) -> None:
-        """Store a new job, with its first events."""
+        """Store a new job, with its first events. Raises HttpProblem 409 while another job uses its session."""
+        of_session = and_(jobs.c.tenant == job.tenant, jobs.c.session == job.session)
+        others = select(jobs.c.id, jobs.c.state).where(of_session, jobs.c.state.not_in(ENDED))
 
         def work(connection: Connection) -> None:
+            other = connection.execute(others).first()
+            if other is not None:  # the steps of one job would end the other with session-changed
+                raise session_in_use(other.id, other.state)
             connection.execute(insert(jobs).values(job.row()))
             _say(connection, job.id, said)
 
@@ -301,6 +306,12 @@ def _next(connection: Connection) -> Any:
     first = min(waiting, key=lambda row: (running.get(row[0], 0), served.get(row[0], 0.0), row[1]))[0]
     query = select(jobs).where(candidates, jobs.c.tenant == first).order_by(jobs.c.queued, jobs.c.id).limit(1)
     return connection.execute(query).first()
+
+
+def session_in_use(job: str, state: str = "unfinished") -> HttpProblem:
+    """The problem for a second job on a session. job, state: of the first one."""
+    detail = f"job {job}, which is {state}, trains this session; cancel it, or wait for its end"
+    return HttpProblem("in-use", detail, jobs=[job])
 
 
 def _say(connection: Connection, job: str, said: Said) -> None:

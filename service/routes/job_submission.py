@@ -16,6 +16,7 @@ from service.ids import new_id
 from service.jobs import Job, Runner, Spec
 from service.jobs.early_stop import EarlyStop
 from service.jobs.job import Validation
+from service.jobs.store import session_in_use
 from service.problems import FieldError, HttpProblem, from_remote
 from service.routes.common import datasets, sessions, settings
 from service.routes.new_sessions import optimizer_of
@@ -135,7 +136,7 @@ async def _found(request: Request, asked: schemas.CreateJob, errors: list[FieldE
             errors.append(FieldError("/session_id", problem.code, problem.detail))
         else:
             if session.job is not None:
-                errors.append(FieldError("/session_id", "in-use", "another job trains the session"))
+                raise session_in_use(session.job)
             if not errors:
                 return session
     raise _refused(errors)

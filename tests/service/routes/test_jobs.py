@@ -260,3 +260,16 @@ def test_a_job_goes_on_after_a_kill_with_the_same_numbers(client, dataset, tmp_p
         kinds = [e["kind"] for e in served.client.get(f"/v1/jobs/{job}/events?limit=1000").json()["events"]]
     assert all(found[name].tobytes() == held[name].tobytes() for name in held)
     assert "continued" in kinds
+
+
+def test_a_session_takes_one_unfinished_job(client, dataset):
+    session = opened(client)
+    body = {"session_id": session, "dataset_id": dataset, "batch_size": 32}
+    first = submitted(client, {**body, "steps": 10**6})
+    refused = client.post("/v1/jobs", json={**body, "steps": 5})
+    client.post(f"/v1/jobs/{first['id']}/cancel")
+    ended(client, first["id"])
+
+    assert (refused.status_code, refused.json()["code"], refused.json()["jobs"]) == (409, "in-use", [first["id"]])
+    assert ended(client, submitted(client, {**body, "steps": 5})["id"])["state"] == "succeeded"
+    client.delete(f"/v1/sessions/{session}")
