@@ -226,6 +226,7 @@ def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracin
     )
     app.state.programs.limit_of = lambda tenant: app.state.tenancy.quotas.limits(tenant).programs
     app.state.ingest.room = lambda tenant, size: app.state.tenancy.quotas.room_for(tenant, "dataset_bytes", size)
+    app.state.sessions.closed = app.state.live.wake
     app.state.sessions.quota = app.state.tapes.quota = app.state.tenancy.quotas.limits
     app.state.idempotency = Idempotency(settings, app.state.store, app.state.objects, app.state.instance)
     app.state.operations = Operations(settings, app.state.store, app.state.objects, app.state.instance)

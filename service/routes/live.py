@@ -176,13 +176,14 @@ async def get_session_events(
     last one; else the answer of `GET .../metrics`.
 
     A stream that breaks goes on with `Last-Event-ID`. The event `reset` says that the numbers of points have started
-    again, `shutdown` that the service stops. A stream ends after an hour.
+    again, `shutdown` that the service stops. A stream ends after an hour, and with the event `closed` when its session
+    is closed.
     """
     session = await sessions(request).seen(tenant(), session_id, settings(request).step_deadline)
     after = last_event_id(request, after)
     if EVENT_STREAM not in request.headers.get("accept", ""):
         return json_answer(_curves(session_id, live(request).history(session.key), after, MOST_POINTS))
-    source = LivePoints(live(request), session.key)
+    source = LivePoints(live(request), session.key, sessions(request).why_closed)
     return EventStream(request.app.state.streams, tenant(), source, after)
 
 

@@ -14,7 +14,7 @@ import time
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -155,6 +155,10 @@ class LiveMetrics:
         self._points += len(history) - before
         if self._points > MOST_OF_ALL or len(self._histories) > MOST_HISTORIES:
             self._shrink()
+        self.wake(key)
+
+    def wake(self, key: Key) -> None:
+        """Set the events of those who watch the session."""
         for event in self._watched.get(key, ()):
             event.set()
 
@@ -174,7 +178,7 @@ class LiveMetrics:
 
     @contextlib.contextmanager
     def watching(self, key: Key) -> Iterator[asyncio.Event]:
-        """An event that is set whenever a point of the session is recorded."""
+        """An event that is set whenever a point of the session is recorded, and when the session is closed."""
         event = asyncio.Event()
         self._watched.setdefault(key, set()).add(event)
         try:
@@ -186,21 +190,29 @@ class LiveMetrics:
 
 
 class LivePoints:
-    """The points of one session as a source of `service.http.sse`: an event has all points up to its number."""
+    """The points of one session as a source of `service.http.sse`: an event has all points up to its number.
 
-    def __init__(self, live: LiveMetrics, key: Key) -> None:
-        self._live, self._key = live, key
+    The last event of a session that was closed is `closed`.
+    """
+
+    def __init__(self, live: LiveMetrics, key: Key, why_closed: Callable[[Key], str | None] = lambda key: None) -> None:
+        """why_closed: completes "the session ..." for one that was closed."""
+        self._live, self._key, self._why_closed = live, key, why_closed
 
     async def after(self, id: int, limit: int) -> Page:
-        history = self._live.history(self._key)
+        history, closed = self._live.history(self._key), self._why_closed(self._key)
         columns = history.columns(id, limit)
-        data = {"history": history.id, "columns": columns}
-        events = [Event(history.recorded, "steps", data)] if columns["point"] else []
-        return Page(1, history.recorded, False, events)
+        if columns["point"]:
+            data = {"history": history.id, "columns": columns}
+            return Page(1, history.recorded, False, [Event(history.recorded, "steps", data)])
+        if closed is None:
+            return Page(1, history.recorded, False, [])
+        last = Event(history.recorded + 1, "closed", {"reason": f"the session {closed}"})
+        return Page(1, last.id, True, [last] if id < last.id else [])
 
     async def wait(self, id: int, seconds: float) -> None:
         with self._live.watching(self._key) as changed:
-            if self._live.history(self._key).recorded > id:
+            if self._live.history(self._key).recorded > id or self._why_closed(self._key) is not None:
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):

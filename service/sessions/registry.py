@@ -98,6 +98,8 @@ class SessionRegistry:
         self._started = time.monotonic()
         self.quota: Callable[[str], Quota] = lambda tenant: settings
         """The limits of a tenant."""
+        self.closed: Callable[[Key], None] = lambda key: None
+        """Called when a session has been closed."""
         self._elsewhere = elsewhere
         self._stored: StoredSessions | None = None
         rebuilder = None
@@ -201,6 +203,11 @@ class SessionRegistry:
             return session
 
         return await self._turns.alone(session, deadline, nothing)
+
+    def why_closed(self, key: Key) -> str | None:
+        """How the session ended, if this process has closed it: completes "the session ..."."""
+        gone = self._gone.get(key)
+        return None if gone is None else gone.reason
 
     def is_open(self, tenant: str, id: str) -> bool:
         """Whether this process holds a session with this id that is not lost."""
@@ -417,6 +424,7 @@ class SessionRegistry:
                 self._sessions[session.key] = session
                 raise
             session.history.clear()
+        self.closed(session.key)
 
     async def _delete_in_worker(self, session: Session) -> None:
         deadline = max(DELETE_S, self._settings.step_deadline)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -43,6 +44,20 @@ def test_a_replayed_step_is_recorded_once(client, session):
         client.post(f"{session}/steps", json={"seq": 1, "feeds": REGRESSION_FEEDS})
 
     assert client.get(f"{session}/metrics").json()["recorded"] == 1
+
+
+def test_the_stream_of_a_deleted_session_ends(client, session):
+    client.post(f"{session}/steps", json={"feeds": REGRESSION_FEEDS})
+    kinds = []
+    with client.stream("GET", f"{session}/events", headers={"accept": "text/event-stream"}, timeout=20) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("event: "):
+                kinds.append(line.removeprefix("event: "))
+                client.delete(session)
+            if kinds[-1:] == ["closed"] and line.startswith("data: "):
+                assert json.loads(line.removeprefix("data: ")) == {"reason": "the session was deleted"}
+
+    assert kinds == ["steps", "closed"]
 
 
 def test_histograms_describe_the_parameters(client, session):
