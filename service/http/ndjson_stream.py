@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -23,7 +24,7 @@ from service.formats import json_tensors as tensors
 from service.http.codec import CODEC
 from service.http.pieces import Part, pieces
 from service.http.request_body import NDJSON
-from service.http.tensor_payloads import INLINE_BYTES, Answer, grouped, grouped_texts, joined, timing_of
+from service.http.tensor_payloads import INLINE_BYTES, Answer, grouped, grouped_texts, joined, sent, timing_of
 from service.problems import HttpProblem, from_exception, problem_body
 
 __all__ = ["GradientStream", "StepStream", "whole_stream"]
@@ -126,7 +127,7 @@ class StepStream(Response):
             part = await parts.get()
             if part is None:
                 answer, replayed = running.result()
-                await answer.response({"Idempotency-Replayed": "true"} if replayed else {})(scope, receive, send)
+                await sent(Request(scope), answer, replayed)(scope, receive, send)
                 return
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             lines = 0

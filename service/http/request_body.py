@@ -31,6 +31,7 @@ __all__ = [
     "Body",
     "accepts_onnx",
     "body_chunks",
+    "check_accepted",
     "decoded",
     "media_type",
     "parse_json",
@@ -314,6 +315,13 @@ def accepts_onnx(request: Request) -> None:
     if _quality(_header(request, b"accept", "*/*"), ONNX_ALIASES) <= 0:
         raise HttpProblem("not-acceptable", f"the answer is {ONNX}")
     _allow_files()
+
+
+def check_accepted(request: Request, form: str) -> None:
+    """Raises HttpProblem 406 unless the Accept header accepts `form`, the media type of a stored answer."""
+    names = BINARY_ALIASES if form == SAFETENSORS else (form,)
+    if _quality(_header(request, b"accept", "*/*"), names) <= 0:
+        raise HttpProblem("not-acceptable", f"the request took effect before; its stored answer is {form}")
 
 
 def _allow_files() -> None:

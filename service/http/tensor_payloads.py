@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from starlette.requests import Request
 from starlette.responses import Response
 
 from service.engine import Reply
@@ -24,9 +25,9 @@ from service.formats import json_tensors as tensors
 from service.formats import safetensors as tensorfile
 from service.http.codec import CODEC
 from service.http.pieces import PIECE_BYTES, Part, PiecedResponse, size_of
-from service.http.request_body import JSON, SAFETENSORS
+from service.http.request_body import JSON, SAFETENSORS, check_accepted
 
-__all__ = ["THREAD_BYTES", "Answer", "grouped", "render", "timing_of"]
+__all__ = ["THREAD_BYTES", "Answer", "grouped", "render", "sent", "timing_of"]
 
 THREAD_BYTES = 2**18  # above, reading or writing would delay other requests
 INLINE_BYTES = 2**16  # of the tensors of a JSON answer; above, another process encodes them
@@ -62,6 +63,17 @@ class Answer:
         if len(self.parts) == 1 and len(self.parts[0]) <= PIECE_BYTES:
             return Response(self.parts[0], 200, headers, self.media_type)
         return PiecedResponse(self.parts, 200, headers, self.media_type)
+
+
+def sent(request: Request, answer: Answer, replayed: bool) -> Response:
+    """The response to a numbered call. replayed: whether `answer` is that of an earlier execution.
+
+    Raises HttpProblem 406 if the request does not accept the form of the stored answer.
+    """
+    if not replayed:
+        return answer.response()
+    check_accepted(request, answer.media_type)
+    return answer.response({"Idempotency-Replayed": "true"})
 
 
 def grouped(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, list[int]] = NO_SHAPES) -> dict[str, Any]:

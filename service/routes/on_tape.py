@@ -14,7 +14,7 @@ from service.engine.protocol import NO_TENSORS
 from service.http.given_values import Values, read_values
 from service.http.pieces import PiecedResponse
 from service.http.request_body import JSON, Body, wants_tensorfile
-from service.http.tensor_payloads import Answer, joined, render
+from service.http.tensor_payloads import Answer, joined, render, sent
 from service.problems import FieldError, HttpProblem, from_remote, responses
 from service.routes.common import LOSS, settings, tapes
 from service.routes.documented import HOT_PROBLEMS, accepts, answers, empty_answer
@@ -231,7 +231,7 @@ async def _written(
     deadline = deadline_of(deadline_s, settings(request))
     with (values or Values()).told(_on_tape):
         found, replayed = await tapes(request).write(tape, write, deadline, answer)
-    return found.response({"Idempotency-Replayed": "true"} if replayed else {})
+    return sent(request, found, replayed)
 
 
 def _shown(result: Mapping[str, Any]) -> dict[str, Any]:

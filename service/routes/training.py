@@ -13,7 +13,7 @@ from service.engine.protocol import PartCallback
 from service.http.given_values import Values, read_gradients, read_values
 from service.http.ndjson_stream import GradientStream, StepStream
 from service.http.request_body import NDJSON, SAFETENSORS, Body
-from service.http.tensor_payloads import Answer
+from service.http.tensor_payloads import Answer, sent
 from service.problems import FieldError, HttpProblem
 from service.routes.common import Profiled, live, sessions, settings
 from service.routes.documented import accepts, answers, empty_answer, lines
@@ -90,7 +90,8 @@ TWO_BATCHES = {
 async def train_step(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
     """Forward pass, backward pass and update; with `batches` several of them, in one call.
 
-    With a `seq` the request can be repeated safely: the step is done once. If a step of several fails, or the deadline
+    With a `seq` the request can be repeated safely: the step is done once, and the stored answer is sent again in the
+    form that it has (406 if `Accept` does not allow it). If a step of several fails, or the deadline
     passes between them, the earlier ones stay: the answer has their number as `applied` and the reason as `stopped`.
 
     With `Accept: application/x-ndjson` the gradients, by default all of them, leave in the order in which the backward
@@ -280,7 +281,7 @@ async def _written(
 
     with values.told():
         found, replayed = await sessions(request).write(session, replace(write, form=form), deadline, answer)
-    return found.response({"Idempotency-Replayed": "true"} if replayed else {})
+    return sent(request, found, replayed)
 
 
 def _streamed(

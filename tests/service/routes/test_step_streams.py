@@ -77,6 +77,20 @@ def test_only_named_gradients_are_streamed(client, pair):
     assert not gradients and done["gradient_norms"].keys() == {"w", "b", "global"}
 
 
+@pytest.mark.parametrize("first", ["application/json", "application/x-ndjson", "application/x-safetensors"])
+def test_a_repeated_step_never_gets_a_form_that_it_does_not_accept(client, pair, first):
+    step = {"feeds": REGRESSION_FEEDS, "seq": 1}
+    client.post(f"{pair[0]}/steps", json=step, headers={"accept": first})
+
+    for accept in ("application/json", "application/x-ndjson", "application/x-safetensors", "*/*"):
+        answer = client.post(f"{pair[0]}/steps", json=step, headers={"accept": accept})
+        if accept in (first, "*/*"):
+            assert (answer.status_code, answer.headers["content-type"]) == (200, first)
+        else:
+            assert (answer.status_code, answer.json()["code"]) == (406, "not-acceptable")
+            assert first in answer.json()["detail"]
+
+
 def test_steps_on_several_batches_are_not_streamed(client, pair):
     for member in ("batches", "accumulate"):
         body = {"feeds": REGRESSION_FEEDS, member: 2}
