@@ -42,7 +42,7 @@ class Stopped(BackpassError):
     """A step of several in one call failed after others, which stay applied.
 
     step:    the values of the steps before it; `step.said["applied"]` is their number.
-    reason:  the failure: code, detail, and the number of the batch, from 0.
+    reason:  the failure: code, reason, detail, and the number of the batch, from 0.
     """
 
     def __init__(self, step: Step, reason: dict[str, Any]) -> None:

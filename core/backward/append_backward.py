@@ -19,7 +19,7 @@ from core.backward.unreachable import reason_for
 from core.cost.budget import Budget, Policies, choose
 from core.ir import Block, Program, StackType, TensorType, blocks_inside, live
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
-from core.ir.errors import ProgramError
+from core.ir.errors import ProgramError, pointing_to
 from core.ir.names import list_of_names, root_variable
 from core.ir.recursion import headroom
 from core.ir.size import check_size
@@ -51,17 +51,19 @@ def append_backward(
     bad_parameter_list, bad_no_grad_set, bad_hook, checkpoint_unknown, no_gradient_registered, budget_too_small,
     limit_exceeded.
     """
-    target = root_variable(program, loss, "loss_not_in_root")
-    _check_loss(program.block, loss, target)
+    with pointing_to("/loss"):
+        target = root_variable(program, loss, "loss_not_in_root")
+        _check_loss(program.block, loss, target)
     if parameter_list is None:
         wanted = [v.name for v in program.parameters if v.trainable]
     else:
         wanted = list_of_names(parameter_list, "bad_parameter_list")
         known = {v.name for v in program.variables if v.role == "parameter"}
-        for name in wanted:
+        for i, name in enumerate(wanted):
             if name not in known:
-                hint = near(name, [v.name for v in program.parameters])
-                raise ProgramError(f"the program has no parameter {name!r}", "unknown_variable", suggestion=hint)
+                hint, place = near(name, [v.name for v in program.parameters]), f"/parameter_list/{i}"
+                text = f"the program has no parameter {name!r}"
+                raise ProgramError(text, "unknown_variable", suggestion=hint, pointer=place)
     with headroom():
         return _within_budget(program, [target], wanted, None, options or Options(), step_of)
 
@@ -84,12 +86,16 @@ def gradients(
     Raises ProgramError: unknown_variable, loss_not_in_root, loss_not_float, target_grad_shape, bad_no_grad_set,
     budget_too_small.
     """
-    names = [root_variable(program, t, "loss_not_in_root") for t in list_of_names(targets, "bad_targets")]
+    names = []
+    for i, target in enumerate(list_of_names(targets, "bad_targets")):
+        with pointing_to(f"/targets/{i}"):
+            name = root_variable(program, target, "loss_not_in_root")
+            type = program.block.types[name]
+            if not type.is_float or isinstance(type, StackType):
+                raise ProgramError(f"target {name!r} is {type}, not floating-point", "loss_not_float")
+        names.append(name)
     if not names:
         raise ProgramError("the list of targets is empty", "bad_targets")
-    for name in names:
-        if not program.block.types[name].is_float or isinstance(program.block.types[name], StackType):
-            raise ProgramError(f"target {name!r} is {program.block.types[name]}, not floating-point", "loss_not_float")
     seeds: list[str | None] = [None] * len(names)
     if target_gradients is not None:
         if len(target_gradients) != len(names):
@@ -177,7 +183,10 @@ def _backward(
 ) -> Backward:
     """The backward pass by `options`, which hold no budget. policies, chosen: of loops and cuts, from a budget."""
     block = with_memory(program.block, options, policies)
-    variables = {name: root_variable(program, name, "unknown_variable", entry=True) for name in wanted}
+    variables = {}
+    for i, name in enumerate(wanted):
+        with pointing_to(f"/inputs/{i}"):  # those of a parameter_list are checked already
+            variables[name] = root_variable(program, name, "unknown_variable", entry=True)
     block, cut = without_flow(program, block, options)
     activity = Activity()
     hooks = Hooks(options.hooks, {v.name: v.role for v in program.variables})

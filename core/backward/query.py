@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from core.autodiff.hooks import Hook
 from core.cost.budget import Budget, Policies
 from core.ir import Block, Program, inner_blocks, with_inner
-from core.ir.errors import ProgramError
+from core.ir.errors import ProgramError, pointing_to
 from core.ir.members import Member, Name, read_members
 from core.ir.names import block_index, called, check_places, inner_name, list_of_names, root_variable, unversioned
 from core.ir.suggest import near
@@ -109,8 +109,9 @@ def with_memory(block: Block, options: Options, policies: Policies = ()) -> Bloc
     Raises ProgramError (checkpoint_unknown).
     """
     named = options.checkpoints if isinstance(options.checkpoints, tuple | list) else ()
-    if inner := {place for place in map(inner_name, named) if place[0]}:
-        check_places(block, inner, "checkpoint_unknown")
+    places = list(map(inner_name, named))
+    if inner := {place for place in places if place[0]}:
+        _check_each(block, places, "checkpoints", "checkpoint_unknown")
         block = _with_checkpoints(block, inner)
     assert not isinstance(options.loop_memory, Budget)
     return chunk_loops(block, options.loop_memory, dict(policies))
@@ -132,7 +133,7 @@ def cuts(
     assert not isinstance(options.checkpoints, Budget)
     written = {name: i for i, op in enumerate(block.ops) for name in op.outputs}
     kept = set()
-    for name in options.checkpoints:
+    for i, name in enumerate(options.checkpoints):
         number, name = inner_name(name)
         if number:
             kept.update(called(block, 0, number, name)[-1:])
@@ -140,7 +141,7 @@ def cuts(
         try:
             kept.add(root_variable(program, name, "checkpoint_unknown"))
         except ProgramError as error:
-            raise ProgramError(error.message, "checkpoint_unknown") from None
+            raise ProgramError(error.message, "checkpoint_unknown", pointer=f"/checkpoints/{i}") from None
     return (sorted({written[n] for n in kept if n in written}), kept) if kept else None
 
 
@@ -151,19 +152,19 @@ def without_flow(program: Program, block: Block, options: Options) -> tuple[Bloc
     Raises ProgramError (bad_no_grad_set).
     """
     stopped: set[str] = set()
-    inner: set[tuple[int, str]] = set()
-    for name in list_of_names(options.no_grad_set, "bad_no_grad_set"):
-        number, name = inner_name(name)
+    places = [inner_name(name) for name in list_of_names(options.no_grad_set, "bad_no_grad_set")]
+    inner = {place for place in places if place[0]}
+    for i, (number, name) in enumerate(places):
         if number:
-            inner.add((number, name))
             continue
         versions = set(called(program.block, 0, 0, name))
         if not versions:
             hint = near(name, [each for each in block.types if "@" not in each])
-            raise ProgramError(f"block 0 has no variable {name!r}", "bad_no_grad_set", suggestion=hint)
+            text, at = f"block 0 has no variable {name!r}", f"/no_grad_set/{i}"
+            raise ProgramError(text, "bad_no_grad_set", suggestion=hint, pointer=at)
         stopped |= versions
     if inner:
-        check_places(block, inner, "bad_no_grad_set")
+        _check_each(block, places, "no_grad_set", "bad_no_grad_set")
         stopped.update(n for place in inner for n in called(block, 0, *place))
         block = _stopped_inside(block, inner)
     return block, stopped
@@ -171,9 +172,18 @@ def without_flow(program: Program, block: Block, options: Options) -> tuple[Bloc
 
 def check_hooks(program: Program, hooks: Sequence[Hook]) -> None:
     """Raises ProgramError (bad_hook) for a hook on a variable that does not exist."""
-    for hook in hooks:
+    for i, hook in enumerate(hooks):
         if hook.match.variable is not None:
-            check_places(program.block, [hook.place], "bad_hook")
+            with pointing_to(f"/hooks/{i}/match/variable"):
+                check_places(program.block, [hook.place], "bad_hook")
+
+
+def _check_each(block: Block, places: Sequence[tuple[int, str]], member: str, code: str) -> None:
+    """As `check_places` for the `places` in inner blocks. member: of the request, which lists all places in order."""
+    for i, place in enumerate(places):
+        if place[0]:
+            with pointing_to(f"/{member}/{i}"):
+                check_places(block, [place], code)
 
 
 def _with_checkpoints(block: Block, places: Collection[tuple[int, str]]) -> Block:

@@ -19,7 +19,6 @@ from core.cost.budget import Budget, Choice
 from core.ir import Program, TensorType, Variable
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import ProgramError
-from core.ir.names import root_array
 from core.ir.precision import is_half
 from core.ir.recursion import headroom
 from core.optim.clipping import Clip
@@ -28,7 +27,7 @@ from core.optim.optimizers import Optimizer
 from core.passes import optimize
 from core.passes.bind import bind
 from core.runtime.executable import Executable, Outputs, Update, key_of
-from core.runtime.outputs import Result, Wanted, states_of, step_block, wanted_by
+from core.runtime.outputs import Wanted, fetched_by, states_of, step_block, wanted_by
 from core.runtime.reference import interpreter_of
 
 __all__ = [
@@ -97,8 +96,7 @@ def compile_forward(
     """Compile the step that only evaluates. It returns `fetch` and the program's states."""
     with headroom():
         program = bind_shapes(program, shapes)
-        wanted = [(Result("fetched", name), root_array(program, name)) for name in fetch]
-        return _executable(program, wanted + states_of(program), {}, {})
+        return _executable(program, fetched_by(program, fetch) + states_of(program), {}, {})
 
 
 def compile_training(

@@ -15,7 +15,8 @@ calls `error.at(...)`, which sets the location once: the innermost place wins.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -32,6 +33,7 @@ __all__ = [
     "ProgramError",
     "TypeMismatch",
     "escaped",
+    "pointing_to",
 ]
 
 
@@ -163,6 +165,19 @@ class ProgramError(CoreError):
     """The program or the query is wrong. The same request will fail again."""
 
     default_code = "invalid_program"
+
+
+@contextmanager
+def pointing_to(pointer: str) -> Iterator[None]:
+    """Give program errors without a pointer this one, to a member of the request beside the program.
+
+    Without it, an error about a name in a query would point to the program, which is right.
+    """
+    try:
+        yield
+    except ProgramError as error:
+        error.at(None, pointer)
+        raise
 
 
 class TypeMismatch(ProgramError):

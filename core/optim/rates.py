@@ -15,7 +15,7 @@ import numpy as np
 
 from core.ir import TensorType, Variable
 from core.ir.builder import BlockBuilder, Value
-from core.ir.errors import ProgramError
+from core.ir.errors import ProgramError, escaped
 from core.optim.optimizers import Group, Optimizer
 
 __all__ = ["Rates", "open_rate"]
@@ -93,7 +93,8 @@ def _values(groups: Sequence[Group], given: Any) -> dict[str, float]:
     for name in own:
         if name not in names:
             known = f"one of {', '.join(names)}"
-            raise ProgramError(f"the optimizer has no group {name!r}", "bad_group", suggestion=known)
+            text, place = f"the optimizer has no group {name!r}", f"/learning_rate/{escaped(name)}"
+            raise ProgramError(text, "bad_group", suggestion=known, pointer=place)
     found: dict[str, float] = {}
     for group in groups:
         rate = own.get(group.name)

@@ -9,10 +9,11 @@ from typing import Any
 from core.backward.backward_program import Backward
 from core.backward.query import GradientQuery
 from core.ir import Block, Program
+from core.ir.errors import pointing_to
 from core.ir.names import root_array
 from core.passes import optimize
 
-__all__ = ["Result", "Wanted", "gradient_step", "rows_of", "states_of", "step_block", "wanted_by"]
+__all__ = ["Result", "Wanted", "fetched_by", "gradient_step", "rows_of", "states_of", "step_block", "wanted_by"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,18 @@ def wanted_by(backward: Backward, query: GradientQuery, fetch: Sequence[str], gi
             wanted.append((Result("gradients", name), grad))
     if query.loss is not None:
         wanted.append((Result("loss", query.loss), root_array(program, query.loss)))
-    wanted += [(Result("fetched", name), root_array(program, name)) for name in fetch]
+    wanted += fetched_by(program, fetch)
     wanted += [(Result("recorded", key), variable) for key, variable in backward.recorded.items()]
     return wanted + states_of(program)
+
+
+def fetched_by(program: Program, fetch: Sequence[str]) -> Wanted:
+    """The variables to fetch. Raises ProgramError (unknown_variable)."""
+    wanted: Wanted = []
+    for i, name in enumerate(fetch):
+        with pointing_to(f"/fetch/{i}"):
+            wanted.append((Result("fetched", name), root_array(program, name)))
+    return wanted
 
 
 def rows_of(place: str, name: str, variables: tuple[str, str], table: Any) -> Wanted:

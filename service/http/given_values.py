@@ -20,7 +20,7 @@ from service.engine import EngineError, RemoteError
 from service.formats import json_tensors as tensors
 from service.formats.json_tensors import TensorError
 from service.http.request_body import Body
-from service.problems import FieldError, HttpProblem, from_remote
+from service.problems import OF_QUERY, FieldError, HttpProblem, from_remote
 from service.settings import Settings
 
 __all__ = ["Values", "read_gradients", "read_values", "told_in_query"]
@@ -204,10 +204,10 @@ def _flaw(values: Values, name: str, error: TensorError, pointer: str) -> None:
 
 
 @contextmanager
-def told_in_query(parameter: str, members: Iterable[str]) -> Iterator[None]:
-    """Turn pointers of a worker into positions of a repeated query parameter.
+def told_in_query(parameter: str = "", members: Iterable[str] = ()) -> Iterator[None]:
+    """Turn pointers of a worker into query parameters of the same name, or into positions of `parameter`.
 
-    parameter: its name. members: the names that its values give, in order.
+    parameter: a repeated one whose values name feeds or variables. members: the names that its values give, in order.
     """
     positions = {name: i for i, name in enumerate(members)}
     try:
@@ -222,10 +222,10 @@ def told_in_query(parameter: str, members: Iterable[str]) -> Iterator[None]:
             at = positions.get(plain[1]) if len(plain) > 1 and plain[0] in ("feeds", "names") else None
             if at is None and len(plain) == 2 and plain[0] == "names" and plain[1].isdecimal():
                 at = int(plain[1])
-            if at is None:
+            if at is None and (not plain or plain[0] not in OF_QUERY):
                 moved.append(each)
             else:
-                place = f"query: {parameter}/{at}"
+                place = f"query: {'/'.join(plain)}" if at is None else f"query: {parameter}/{at}"
                 moved.append(FieldError("", each.code, each.detail, each.location, each.suggestion, place))
         raise HttpProblem(
             problem.code, problem.detail, status=problem.status, errors=moved, **problem.extensions

@@ -6,12 +6,13 @@ the handlers that turn each into a document. Documents never contain input value
 
 from service.problems.document import FieldError, HttpProblem, new_request_id, problem_body, problem_response
 from service.problems.install import EXPECTED, answer, components, install, responses
-from service.problems.translate import from_exception, from_remote, from_validation
+from service.problems.translate import OF_QUERY, from_exception, from_remote, from_validation, stopped_document
 from service.problems.types import CODES, ProblemType
 
 __all__ = [
     "CODES",
     "EXPECTED",
+    "OF_QUERY",
     "FieldError",
     "HttpProblem",
     "ProblemType",
@@ -25,4 +26,5 @@ __all__ = [
     "problem_body",
     "problem_response",
     "responses",
+    "stopped_document",
 ]

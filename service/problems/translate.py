@@ -18,9 +18,14 @@ from service.engine.protocol import DeadlineExceeded, EngineError, NoCapacity, Q
 from service.problems.document import FieldError, HttpProblem, clipped_location, retry_after
 from service.problems.unions import one_form, suggested
 
-__all__ = ["from_core", "from_exception", "from_remote", "from_validation"]
+__all__ = ["OF_QUERY", "from_core", "from_exception", "from_remote", "from_validation", "stopped_document"]
 
 PROGRAM_PREFIX = "/program"
+
+OF_QUERY = frozenset({
+    "loss", "targets", "inputs", "parameter_list", "no_grad_set", "checkpoints", "hooks", "fetch",
+})  # fmt: skip
+"""Members of a request beside its program: an error about one of them points to it, not into the program."""
 
 # Codes of the core with a problem code of their own. All other program errors are invalid-program, all other execution
 # errors execution-failed.
@@ -142,6 +147,16 @@ def from_core(error: CoreError, *, prefix: str = PROGRAM_PREFIX) -> HttpProblem:
     return _from_core(isinstance(error, ProgramError), error.code, error.message, problems, location, prefix, sizes)
 
 
+def stopped_document(stopped: Mapping[str, Any]) -> dict[str, Any]:
+    """The reason why a call of several steps ended early, with the code, reason and location of a problem.
+
+    stopped: the reason as the worker gives it: code, detail, batch, and location if there is one.
+    """
+    code, location = stopped["code"], stopped.get("location")
+    shown = {**stopped, "code": _EXECUTION_CODES.get(code, "execution-failed"), "reason": code.replace("_", "-")}
+    return shown if location is None else {**shown, "location": clipped_location(location)}
+
+
 def _from_core(
     in_program: bool,
     code: str,
@@ -162,7 +177,7 @@ def _from_core(
         return HttpProblem(kind, message, **extensions)
     errors = [
         FieldError(
-            pointer=prefix + problem["pointer"] if kind == "invalid-program" else problem["pointer"],
+            pointer=_place(problem["pointer"], prefix) if kind == "invalid-program" else problem["pointer"],
             code=problem["code"],
             detail=problem["message"],
             location=problem.get("location"),
@@ -171,6 +186,11 @@ def _from_core(
         for problem in problems
     ]
     return HttpProblem(kind, message, errors=errors, **extensions)
+
+
+def _place(pointer: str, prefix: str) -> str:
+    """A pointer of the core as one into the request. prefix: pointer to the program."""
+    return pointer if pointer[1:].partition("/")[0] in OF_QUERY else prefix + pointer
 
 
 @from_exception.register

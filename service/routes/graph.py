@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from service.formats.graph import drawn
 from service.http.codec import CODEC
+from service.http.given_values import told_in_query
 from service.http.pieces import Part, PiecedResponse
 from service.http.request_body import INLINE_BYTES, JSON
 from service.problems import HttpProblem, responses
@@ -75,7 +76,8 @@ async def get_program_graph(
     if loss is None:
         answer = await asked_of(request, "graph", stored.program, {})
     else:
-        answer = await backward_of(request, stored, Question.model_validate({"loss": loss}))
+        with told_in_query():
+            answer = await backward_of(request, stored, Question.model_validate({"loss": loss}))
     if form == PAGE:
         headers["Content-Security-Policy"] = POLICY
     return PiecedResponse([await _drawn(answer, form, f"Program {program_id}")], 200, headers, form)

@@ -14,6 +14,7 @@ from core.backward.query import GradientQuery, Unconnected
 from service import __version__
 from service.caller import tenant
 from service.formats.packed import as_text
+from service.http.given_values import told_in_query
 from service.http.pieces import Part, PiecedResponse
 from service.http.request_body import JSON, ONNX, decoded, prefers_onnx, read_body
 from service.problems import HttpProblem, responses
@@ -275,9 +276,10 @@ async def get_backward(
     }
     question = Question.model_validate(asked)
     headers = {"ETag": tag, **CACHED}
-    if as_onnx:
-        return await onnx_models.backward_file(request, stored, question, opset, headers)
-    return pieced([(await backward_of(request, stored, question)).data], headers=headers)
+    with told_in_query():
+        if as_onnx:
+            return await onnx_models.backward_file(request, stored, question, opset, headers)
+        return pieced([(await backward_of(request, stored, question)).data], headers=headers)
 
 
 @router.post(

@@ -472,8 +472,12 @@ class Checked(Timed):
 class Stopped(Strict):
     """The reason why the last steps of a call were not taken."""
 
-    code: str
+    code: str = Field(description="Code of the problem that the failed step alone would have had.")
+    reason: str = Field(description="The cause, as in a problem: `index-out-of-range`, for example.")
     detail: str
+    location: dict[str, Any] | None = Field(
+        None, description="Position in the program: block, op, type, slot, variable."
+    )
     batch: int = Field(description="Number of the batch that failed, from 0.")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from service.engine import Reply
 from service.http.ndjson_stream import whole_stream
 from service.http.tensor_payloads import Answer, render
+from service.problems import stopped_document
 from service.sessions.entry import Form
 from service.sessions.session import version_text
 
@@ -15,8 +16,10 @@ __all__ = ["etag_of", "shown", "written"]
 
 
 def shown(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of a worker, with the version in the form that clients see."""
+    """The result of a worker, with the version and the codes in the form that clients see."""
     plain = {name: value for name, value in result.items() if name not in ("version", "seq")}
+    if plain.get("stopped") is not None:
+        plain["stopped"] = stopped_document(plain["stopped"])
     return {**plain, "weights_version": version_text(result["version"])}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +110,8 @@ def steps_of_batches(
     except CoreError as error:
         if answers.done == 0:
             raise
-        stopped = {"code": error.code, "detail": error.message, "batch": answers.done}
+        place = asdict(error.location) if error.location is not None else None
+        stopped = {"code": error.code, "detail": error.message, "location": place, "batch": answers.done}
     result, arrays = answers.collected(rates)
     return {**result, "stopped": stopped, **session.about()}, arrays
 

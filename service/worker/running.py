@@ -253,9 +253,10 @@ def wanted(returned: ReturnedGradients, computed: Collection[str], missing: Coll
     """The `computed` gradients to return. Raises ProgramError (bad_query) for a name that is in neither list."""
     if isinstance(returned, str):
         return list(computed) if returned == "all" else []
-    for name in returned:
+    for i, name in enumerate(returned):
         if name not in computed and name not in missing:
-            raise ProgramError(f"return_gradients names {name!r}, whose gradient is not computed", "bad_query")
+            text = f"return_gradients names {name!r}, whose gradient is not computed"
+            raise ProgramError(text, "bad_query", pointer=f"/return_gradients/{i}")
     return [name for name in returned if name in computed]
 
 

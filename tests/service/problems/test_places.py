@@ -57,6 +57,63 @@ def test_an_error_points_to_the_invalid_value(client, path, wrong, pointer):
     assert problem["detail"].startswith("one ") or len(problem["errors"]) > 1
 
 
+ASKS: dict[str, Any] = {
+    "/loss": {"loss": "zz"},
+    "/fetch/1": {"fetch": ["loss", "zz"]},
+    "/parameter_list/1": {"parameter_list": ["w", "zz"]},
+    "/no_grad_set/1": {"no_grad_set": ["prediction", "zz"]},
+    "/no_grad_set/0": {"no_grad_set": ["3:zz"]},
+    "/checkpoints/1": {"checkpoints": ["prediction", "zz"]},
+    "/checkpoints/0": {"checkpoints": ["3:zz"]},
+    "/hooks/0/match/variable": {"hooks": [{"match": {"variable": "zz"}, "do": "scale", "factor": 2.0}]},
+    "/targets/1": {"targets": ["loss", "zz"], "inputs": ["w"]},
+    "/inputs/1": {"targets": ["loss"], "inputs": ["w", "zz"]},
+    "/return_gradients/1": {"return_gradients": ["w", "zz"]},
+}
+"""Pointer -> members of a request, one of which names no variable of a valid program."""
+
+
+@pytest.mark.parametrize("pointer", ASKS)
+def test_an_unknown_name_has_its_place_in_the_request(client, pointer):
+    body = {**GRADIENTS, **ASKS[pointer]}
+    if "targets" in body:
+        del body["loss"]
+    answer = client.post("/v1/gradients", json=body)
+
+    assert answer.status_code == 422
+    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+
+
+@pytest.mark.parametrize(
+    ("more", "pointer"),
+    [
+        ({"learning_rate": {"z/z": 1}}, "/learning_rate/z~1z"),
+        ({"return_gradients": ["w", "zz"]}, "/return_gradients/1"),
+        ({"fetch": ["zz"]}, "/fetch/0"),
+    ],
+)
+def test_an_unknown_name_has_its_place_in_a_step(client, more, pointer):
+    session = client.post("/v1/sessions", json=SESSION).json()["id"]
+    answer = client.post(f"/v1/sessions/{session}/steps", json={"feeds": REGRESSION_FEEDS, **more})
+
+    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+    client.delete(f"/v1/sessions/{session}")
+
+
+@pytest.mark.parametrize(
+    ("query", "parameter"),
+    [
+        ("analysis?loss=zz", "query: loss"),
+        ("backward?loss=loss&no_grad_set=prediction&no_grad_set=zz", "query: no_grad_set/1"),
+        ("graph?loss=zz", "query: loss"),
+    ],
+)
+def test_an_unknown_name_has_its_place_in_the_query(client, query, parameter):
+    answer = client.get(f"/v1/programs/{REGRESSION_ID}/{query}")
+
+    assert [(error["pointer"], error["parameter"]) for error in answer.json()["errors"]] == [("", parameter)]
+
+
 def test_an_error_points_to_the_place_of_a_missing_member(client):
     answer = client.post("/v1/sessions", json={"program_id": REGRESSION_ID, "optimizer": {"type": "sgd"}})
 

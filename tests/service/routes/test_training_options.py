@@ -45,6 +45,22 @@ def path(client):
         yield path
 
 
+def test_stopped_steps_have_the_code_of_a_single_step(client):
+    s = Sketch()
+    s.feed("i", [0, 1], "int64")
+    s.param("w", np.ones((3, 2)))
+    s.op("mean", s.op("embedding", "w", "i"), out="loss")
+    with opened(client, s, optimizer=SGD) as path:
+        several = client.post(f"{path}/steps", json={"feeds": tensors({"i": np.array([[0, 1], [2, 9]])}), "batches": 2})
+        single = client.post(f"{path}/steps", json={"feeds": tensors({"i": np.array([2, 9])})}).json()
+        stopped = several.json()["stopped"]
+
+    assert [stopped[name] for name in ("code", "reason", "location")] == [
+        single[name] for name in ("code", "reason", "location")
+    ]
+    assert (stopped["reason"], stopped["batch"]) == ("index-out-of-range", 1)
+
+
 def test_groups_have_rates_of_their_own_which_every_answer_names(client):
     groups = [{"match": "b*", "name": "biases", "learning_rate": 0.5}]
     with opened(client, sketch(), optimizer={**SGD, "groups": groups}) as path:
