@@ -1,12 +1,13 @@
-"""The machine or container that the service runs on: its cores and its memory."""
+"""The machine or container that the service runs on: its cores, its memory and its ports."""
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["available_cores", "available_memory"]
+__all__ = ["available_cores", "available_memory", "check_port"]
 
 
 def available_cores() -> int:
@@ -20,6 +21,14 @@ def available_memory(root: Path = Path("/")) -> int:
     root: the directory that contains proc and sys.
     """
     return min(_machine_memory(root), *_group_limits(root))
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises OSError if this process cannot listen there. Port 0 stands for any free one."""
+    family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    with socket.socket(family[0], family[1]) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(family[4])
 
 
 def _machine_memory(root: Path) -> int:

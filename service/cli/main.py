@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from service import __version__, logs
 from service.cli import backup, importing
 from service.cli.keys import add_keys, run_keys
+from service.machine import check_port
 from service.settings import Settings
 
 __all__ = ["main"]
@@ -160,6 +161,8 @@ def _serve(chosen: argparse.Namespace) -> int:
     settings = _settings(given)
     if settings is None:
         return 2
+    if not _ports_are_free(settings):
+        return 1
     gc.disable()  # until the server starts: what the imports make stays
     # imported here, because `version` and an invalid option need no application
     from service.engine import EmbeddedPool, UnusableSettings, worker_memory
@@ -208,6 +211,20 @@ def _settings(given: Mapping[str, Any]) -> Settings | None:
             name = "_".join(str(part) for part in mistake["loc"])
             print(f"BACKPASS_{name.upper()}: {mistake['msg']}", file=sys.stderr)
         return None
+
+
+def _ports_are_free(settings: Settings) -> bool:
+    """Whether the service can listen, before it starts anything; prints the reason if not."""
+    places = [("port", settings.host, settings.port)]
+    if settings.metrics_port:
+        places.append(("metrics_port", settings.metrics_host, settings.metrics_port))
+    for name, host, port in places:
+        try:
+            check_port(host, port)
+        except OSError as error:
+            print(f"BACKPASS_{name.upper()}: cannot listen on {host}:{port}: {error.strerror}", file=sys.stderr)
+            return False
+    return True
 
 
 def _keys(chosen: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from service.doctor.finding import Finding, ok, wrong
 from service.http.hosts import EVERY_ADDRESS
+from service.machine import check_port
 from service.settings import Settings
 
 __all__ = ["ports"]
@@ -25,10 +26,7 @@ def _port(setting: str, host: str, port: int, tls: bool) -> Finding:
     if port == 0:
         return ok("ports", f"{name}: a free one is chosen at start")
     try:
-        family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        with socket.socket(family[0], family[1]) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(family[4])
+        check_port(host, port)
     except PermissionError:
         return wrong("ports", f"{name}: this user may not listen on {port}", "Choose a port above 1023.")
     except socket.gaierror as error:

@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
+import subprocess
+import sys
+import time
 
 import pytest
 
+from tests.paths import ROOT
 from tests.service.conftest import serve
+
+
+@pytest.mark.parametrize("name", ["port", "metrics_port"])
+def test_a_port_in_use_ends_the_start_at_once(tmp_path, name):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        given = {
+            "data_dir": tmp_path / "data",
+            "host": "127.0.0.1",
+            "port": 0,
+            "metrics_host": "127.0.0.1",
+            name: taken,
+        }
+        environment = os.environ | {f"BACKPASS_{key.upper()}": str(value) for key, value in given.items()}
+        began = time.monotonic()
+        ended = subprocess.run(
+            [sys.executable, "-m", "service", "serve"], cwd=ROOT, env=environment, capture_output=True, timeout=60
+        )
+
+    assert ended.returncode == 1
+    said = f"BACKPASS_{name.upper()}: cannot listen on 127.0.0.1:{taken}: Address already in use"
+    assert ended.stderr.decode().strip() == said
+    assert not (tmp_path / "data").exists()
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
