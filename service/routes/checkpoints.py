@@ -64,9 +64,8 @@ VIEW: dict[str, Any] = {
     "created": 1767225600.0,
     "expires": 1767830400.0,
 }
-KEPT = {name: value for name, value in VIEW.items() if name not in ("session", "expires")}
-UPLOADED = {name: value for name, value in KEPT.items() if name not in ("program_id", "loss", "optimizer")}
-UPLOADED |= {"resumable": False, "step": 0, "labels": {}}
+KEPT = {**VIEW, "session": None, "expires": None}
+UPLOADED = {**KEPT, "program_id": None, "loss": None, "optimizer": None, "resumable": False, "step": 0, "labels": {}}
 STORED = ("storage-full", "storage-unavailable")
 MOST_LABELS = 64
 NAMED_IN_QUERY = "Of a safetensors body; JSON has it in the body. "

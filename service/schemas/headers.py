@@ -47,4 +47,5 @@ def add_headers(document: dict[str, Any]) -> None:
             answers.setdefault("202", ACCEPTED)
             if method == "post":
                 for status, answer in responses(*CODES).items():
-                    answers.setdefault(str(status), answer)
+                    present = answers.get(str(status), {"description": ""})["description"]
+                    answers[str(status)] = {**answer, "description": f"{present} {answer['description']}".strip()}

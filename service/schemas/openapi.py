@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute, iter_route_contexts
 
 from service.problems import components
 from service.schemas.access import add_access
@@ -28,6 +29,7 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(
         title=app.title, version=app.version, description=app.description, tags=app.openapi_tags, routes=app.routes
     )
+    _restore_examples(document, app)
     schemas, own = document["components"]["schemas"], definitions()
     assert all(schemas[name] == SCHEMAS[name] for name in schemas.keys() & SCHEMAS.keys()), "two schemas have one name"
     schemas |= own
@@ -42,6 +44,19 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
             _say_default(member)
     _share_parameters(document)
     return document
+
+
+def _restore_examples(document: dict[str, Any], app: FastAPI) -> None:
+    """Put back the examples of answers as the routes have them: FastAPI leaves out their members that are null."""
+    for route in iter_route_contexts(app.routes):
+        if not isinstance(route.original_route, APIRoute) or not route.include_in_schema:
+            continue
+        for method in route.methods or ():
+            shown = document["paths"][route.path_format][method.lower()]["responses"]
+            for status, answer in route.responses.items():
+                for kind, content in answer.get("content", {}).items():
+                    if "example" in content:
+                        shown[str(status)]["content"][kind]["example"] = content["example"]
 
 
 def openapi_text(value: Any, indent: str = "") -> str:
