@@ -32,7 +32,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3 python; do \
 	"$$p" -c 'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo "$$p" && break; done)
 
-.PHONY: help demo serve docs doctor examples test test-all check format bench bench-peers performance test-arm test-gpu openapi catalogue lock \
+.PHONY: help demo serve docs doctor test test-all check format bench bench-peers performance test-arm test-gpu openapi catalogue lock \
 	image pin-image sbom secrets clean
 
 help:  ## show this list
