@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from core.device.driver import Event, Stream
 from core.device.launches import Launch
+from core.ir.errors import InternalError
 
 __all__ = ["Beside"]
 
@@ -35,7 +36,8 @@ class Beside:
 
         Its blocks may not wait for each other: the launches that it overlaps may leave no room for some of them.
         """
-        assert not launch.cooperative and launch.cluster == 1, "its blocks need not run at once"
+        if launch.cooperative or launch.cluster > 1:
+            raise InternalError("blocks that wait for each other beside other launches")
         self._other.wait(self._main.record())
         self._other.launch(function, launch, arguments)
         self._ends.append((position + launch.beside, self._other.record()))

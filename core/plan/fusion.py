@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from core.ir.errors import Location
+from core.ir.errors import InternalError, Location
 from core.plan.data import Instr, Operand, Root, RowKernel, Rows, View, contiguous
 from core.plan.target import RowLimits
 
@@ -258,7 +258,8 @@ class Fusion:
         self._add(draft)
 
     def _add(self, draft: Draft) -> int:
-        assert not draft.walks or self.can_load(draft.strides), "a row would be several walks, and its sums partial"
+        if draft.walks and not self.can_load(draft.strides):
+            raise InternalError("a row would be several walks, and its sums partial")
         self.drafts.append(draft)
         return len(self.drafts) - 1
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import core
+from core.codegen.cpu_target import CPU_TARGET
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.module import Module
 from core.codegen.operands import Operands
@@ -15,6 +16,7 @@ from core.codegen.product import product_function
 from core.codegen.vector_slices import load_phases
 from core.ir.errors import InternalError, Location
 from core.plan.data import Gemm, Instr, Operand, Root, RowKernel, Rows, View
+from core.plan.fusion import Fusion
 from core.runtime.memory import LENT, Arenas
 
 ROOMS = ("codegen", "plan", "runtime")
@@ -54,6 +56,16 @@ def test_neighbors_beyond_the_stride_are_not_read():
 
     with pytest.raises(InternalError, match="cannot read 3 neighbors"):
         load_phases(f, f.param("x"), "float32", stride=1, lanes=1, count=1, wanted=3)
+
+
+def test_a_fusion_takes_no_array_that_would_split_its_row():
+    fusion = Fusion((2, 20), 0, CPU_TARGET.rows)
+    x = View(Root(160, "float32", name="x"), "float32", (2, 20), (20, 1))
+    of_rows = View(Root(8, "float32", name="m"), "float32", (2, 20), (1, 0))
+    fusion.reduce("sum", fusion.load(x, (0, 1)), frozenset({0, 1}), "float32")
+
+    with pytest.raises(InternalError, match="its sums partial"):
+        fusion.load(of_rows, (0, 1))
 
 
 def test_a_store_of_one_element_needs_an_operand_with_one_element_a_row():

@@ -18,7 +18,7 @@ from core.device.kernels import sort_waits
 from core.device.launches import Launch
 from core.device.rules import RULES
 from core.device.step import write_timed_step
-from core.ir.errors import ExecutionError
+from core.ir.errors import ExecutionError, InternalError
 from core.plan import plan_block
 from core.plan.data import Kernel
 from core.runtime.native import native_interpreter
@@ -151,7 +151,7 @@ def test_a_launch_that_fails_behind_a_sort_leaves_no_stream_alone(failing, captu
 def test_blocks_that_wait_for_each_other_do_not_run_beside_other_launches():
     stream = EmulatedDriver().stream()
 
-    with pytest.raises(AssertionError, match="run at once"), Beside(stream, stream) as apart:
+    with pytest.raises(InternalError, match="wait for each other"), Beside(stream, stream) as apart:
         apart.launch(0, None, Launch("step0", 4, 64, cooperative=True, beside=3), ())
 
 
