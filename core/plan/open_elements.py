@@ -116,7 +116,7 @@ def _write(low: Lowering, op: Op) -> None:
     x, index, array = op.inputs
     type, axes = low.type(x), _declared_axes(low, op.outputs[0])
     lengths, at = _lengths(low, x, axes), index_of(low, index)
-    check = low.shared.check(LOST, "cannot write beyond the end of a tensor array", op.location)
+    check = low.shared.check(LOST, "cannot write outside of a tensor array", op.location)
     made = _array_for(low, op, array, type)
     _open_axes_only(low, made, axes)
     value = fitted(low, low.dense(low.entry(x)), made.shape, made.dtype)
@@ -131,7 +131,7 @@ def _read(low: Lowering, op: Op) -> None:
     source, at = moved(low, array), index_of(low, index)
     _open_axes_only(low, source, _declared_axes(low, array))
     type = _held(low, array)
-    check = low.shared.check(LOST, "cannot read beyond the end of a tensor array", op.location)
+    check = low.shared.check(LOST, "cannot read outside of a tensor array", op.location)
     own = {}
     for axis, bound, lengths in sizes_of_elements(source):
         length = low.allocate((), "int64", "length")

@@ -69,7 +69,7 @@ def _zeros(low: Lowering, op: Op) -> None:
 def _write(low: Lowering, op: Op) -> None:
     x, index, array = op.inputs
     value, at = _element(low, op, x, op.outputs[0]), index_of(low, index)
-    check = low.shared.check(LOST, "cannot write beyond the end of a tensor array", op.location)
+    check = low.shared.check(LOST, "cannot write outside of a tensor array", op.location)
     made = change(low, op, array)
     do(low, "put", made, value=value, index=at, check=check)
     low.define(op.outputs[0], made)
@@ -87,7 +87,7 @@ def _read(low: Lowering, op: Op) -> None:
     shape_of(source)
     check = 0
     if op.type == "array_read":
-        check = low.shared.check(LOST, "cannot read beyond the end of a tensor array", op.location)
+        check = low.shared.check(LOST, "cannot read outside of a tensor array", op.location)
     out = _result(low, op)
     do(low, "get", None, source, value=out, index=at, check=check)
     low.define(op.outputs[0], out)

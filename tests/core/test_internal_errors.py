@@ -60,8 +60,8 @@ def test_neighbors_beyond_the_stride_are_not_read():
 
 def test_a_fusion_takes_no_array_that_would_split_its_row():
     fusion = Fusion((2, 20), 0, CPU_TARGET.rows)
-    x = View(Root(160, "float32", name="x"), "float32", (2, 20), (20, 1))
-    of_rows = View(Root(8, "float32", name="m"), "float32", (2, 20), (1, 0))
+    x = View(Root(160), "float32", (2, 20), (20, 1))
+    of_rows = View(Root(8), "float32", (2, 20), (1, 0))
     fusion.reduce("sum", fusion.load(x, (0, 1)), frozenset({0, 1}), "float32")
 
     with pytest.raises(InternalError, match="its sums partial"):
