@@ -26,7 +26,8 @@ def add_keys(commands: Any) -> None:
         description="API keys and tenants, in the store of BACKPASS_DATA_DIR or BACKPASS_DATABASE_URL. A running "
         "service follows each change within seconds. As soon as one key exists, every request needs one.",
     )
-    keys.add_argument("--data-dir", metavar="DATA_DIR", help="directory of the service (default: BACKPASS_DATA_DIR)")
+    of_service = "directory of the service (default: BACKPASS_DATA_DIR)"
+    keys.add_argument("--data-dir", metavar="DATA_DIR", help=of_service)
     actions = keys.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = actions.add_parser("create", help="make a key and print it", description="Make a key and print it, once.")
     create.add_argument("--tenant", default="local", help="tenant whose things the key opens (default: local)")
@@ -66,6 +67,7 @@ def add_keys(commands: Any) -> None:
     setting.add_argument("limits", nargs="+", metavar="NAME=NUMBER")
     for parser in (create, listing, revoke, rotate, tenants, listed, setting):
         parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+        parser.add_argument("--data-dir", metavar="DATA_DIR", default=argparse.SUPPRESS, help=of_service)
 
 
 def run_keys(chosen: argparse.Namespace, settings: Settings) -> int:

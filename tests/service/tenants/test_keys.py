@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import logging
 import os
 import time
@@ -11,6 +12,7 @@ import time
 import pytest
 from sqlalchemy import text
 
+from service.cli.main import main
 from service.store.store import Store
 from service.tenants import actions, table
 from service.tenants.key import SCOPES, new_key, new_secret
@@ -203,3 +205,13 @@ def test_a_service_with_an_empty_file_of_keys_stays_closed(tmp_path, store):
     ring = KeyRing(store, KeyFile(path))
     ring.load_now()
     assert ring.is_needed
+
+
+def test_the_directory_of_the_service_may_follow_the_action(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("BACKPASS_DATA_DIR", str(tmp_path / "other"))
+
+    assert main(["keys", "create", "--tenant", "acme", "--data-dir", str(tmp_path), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert main(["keys", "--data-dir", str(tmp_path), "list"]) == 0
+
+    assert made["id"] in capsys.readouterr().out
