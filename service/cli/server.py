@@ -108,6 +108,8 @@ class Server(uvicorn.Server):
         self._drain.refuse()
         left = grace - reserve - self._drain.seconds
         await asyncio.gather(*(self._tell(name, left) for name in BESIDE), self._calls(grace - reserve))
+        for name in ("operations", "idempotency"):  # a call that had begun may have become an operation meanwhile
+            await self._tell(name, grace - reserve - self._drain.seconds)
         if self._metrics is not None:
             await self._metrics.shutdown()
         await super().shutdown(sockets)

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import problems
 from service.caller import tenant
-from service.http.idempotency import SECRETS, may_change, outcome_unknown
+from service.http.idempotency import SECRETS, is_uncertain, may_change, outcome_unknown
 from service.http.recorded import Recorded, Recorder, delete_stored, stored
 from service.ids import new_id
 from service.objects import Objects
@@ -130,6 +130,8 @@ class Operations:
         state, path = "succeeded", request.partition(" ")[2]
         try:
             recorded = await ending
+            if _may_change(request) and is_uncertain(recorded):
+                recorded = _as_answer(outcome_unknown(f"the call ended with status {recorded.status}"), path)
             if recorded.status >= 400:
                 state = "failed"
         except asyncio.CancelledError:
@@ -184,8 +186,8 @@ class Operations:
             await self.wait(id, STOP_S)
 
     async def drain(self) -> None:
-        """Wait for the running operations."""
-        if self._finishing:
+        """Wait for the running operations, also those that begin meanwhile."""
+        while self._finishing:
             await asyncio.wait(self._finishing)
 
 
@@ -212,6 +214,7 @@ class Deferred:
         body = _Received(receive, _has_body(scope))
         inner = {**scope, "state": dict(scope.get("state", {}))}
         inner.pop("on_disconnect", None)
+        request = f"{scope['method']} {scope['path']}"
 
         async def run() -> Recorded:
             recorder = Recorder()
@@ -219,6 +222,9 @@ class Deferred:
                 await self.app(inner, body.receive, recorder.send)
             except problems.EXPECTED as error:
                 await (await problems.answer(Request(inner), error))(inner, body.receive, recorder.send)
+            if recorder.recorded is None and _may_change(request):
+                problem = outcome_unknown("the call has ended, but its answer is too large to be kept")
+                return _as_answer(problem, scope["path"])
             if recorder.recorded is None:
                 raise HttpProblem("limit-exceeded", "the answer is too large for an operation")
             return recorder.recorded
@@ -232,7 +238,14 @@ class Deferred:
             if ending.done():
                 scope["route"] = inner.get("route")
                 return (await ending).response()
-            id = await self._operations.begin(f"{scope['method']} {scope['path']}", ending)
+            beginning = asyncio.create_task(self._operations.begin(request, ending))
+            beginning.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may wait for it
+            try:
+                id = await asyncio.shield(beginning)  # once stored, an operation must end, also if its client leaves
+            except HttpProblem:
+                if not _may_change(request):
+                    raise
+                return (await ending).response()  # no operation can be stored, but the call takes effect
         except BaseException:
             ending.cancel()  # the client left, or there is no room for an operation
             raise
@@ -240,7 +253,7 @@ class Deferred:
             arrived.cancel()
             scope["route"] = inner.get("route")
         path = f"/v1/operations/{id}"
-        content = orjson.dumps({"id": id, "state": rows.RUNNING, "request": f"{scope['method']} {scope['path']}"})
+        content = orjson.dumps({"id": id, "state": rows.RUNNING, "request": request})
         headers = {"Location": path, "Preference-Applied": "respond-async", "Retry-After": "1"}
         return Response(content, 202, headers, "application/json")
 
@@ -251,10 +264,14 @@ class _Received:
     def __init__(self, receive: Receive, has_body: bool) -> None:
         self._receive = receive
         self.whole = asyncio.Event()
+        self._is_empty = not has_body
         if not has_body:
             self.whole.set()
 
     async def receive(self) -> Message:
+        if self._is_empty:
+            self._is_empty = False
+            return {"type": "http.request", "body": b"", "more_body": False}
         if self.whole.is_set():
             await asyncio.get_running_loop().create_future()  # the operation does not end with its client
         message = await self._receive()

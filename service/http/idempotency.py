@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import problems
 from service.caller import tenant
 from service.http.recorded import Recorded, Recorder, delete_stored, load, stored
+from service.http.request_body import check_accepted
 from service.ids import REPEATABLE, Repeatable
 from service.objects import Objects
 from service.problems import FieldError, HttpProblem
@@ -31,7 +32,7 @@ from service.settings import Settings
 from service.store import idempotency as rows
 from service.store.store import Store
 
-__all__ = ["HEADER", "SECRETS", "Idempotency", "Idempotent", "may_change", "outcome_unknown"]
+__all__ = ["HEADER", "SECRETS", "Idempotency", "Idempotent", "is_uncertain", "may_change", "outcome_unknown"]
 
 log = logging.getLogger("backpass.http")
 
@@ -40,7 +41,7 @@ KEY = re.compile(r"[\x21-\x7e]{1,255}")
 KEPT_S = 24 * 3600.0
 PATIENCE_S = 60.0  # for the first of several equal requests
 SWEEP_S = 300.0
-REFUSED = frozenset({408, 409, 425, 429})  # these answers are not stored: the same request may succeed later
+REFUSED = frozenset({406, 408, 409, 425, 429})  # these answers are not stored: the same request may succeed later
 
 SECRETS = "/v1/keys"
 """Answers below this path contain the text of an API key, which is stored nowhere."""
@@ -66,6 +67,22 @@ HARMLESS = re.compile(r"/v1/(?:gradients|datasets|programs(?:/[^/]+/\w+)?|sessio
 def may_change(method: str, path: str) -> bool:
     """Whether a second execution of the request may have a second effect."""
     return method not in ("GET", "HEAD") and not (method == "POST" and HARMLESS.fullmatch(path))
+
+
+UNCERTAIN = frozenset({"no-capacity", "recovering", "draining", "worker-lost", "internal"})
+"""Codes of answers to calls that may have taken effect: the steps of a journal, for example, are taken again."""
+
+
+def is_uncertain(recorded: Recorded | None) -> bool:
+    """Whether a call that may change something may have done so, though its answer is an error or too long to keep."""
+    if recorded is None:
+        return True
+    if recorded.status < 500:
+        return False
+    try:
+        return orjson.loads(b"".join(map(bytes, recorded.parts)))["code"] in UNCERTAIN
+    except (ValueError, TypeError, KeyError):
+        return True
 
 
 def outcome_unknown(ended: str) -> HttpProblem:
@@ -152,7 +169,7 @@ class Idempotent:
         if known is not None and known.answer is not None:
             if await body.whole(keys.settings) != known.digest:
                 raise HttpProblem("idempotency-conflict", f"the {HEADER} was used with another request")
-            return await self._stored(known.answer)
+            return await self._stored(known.answer, Request(scope))
         source = Repeatable(f"{owner}\0{key}".encode())
         if known is not None:
             if known.owner != keys.instance and not await keys.store.write(
@@ -171,17 +188,25 @@ class Idempotent:
                 await keys.store.write(lambda db: rows.drop(db, owner, key, keys.instance))
             raise
         recorded = recorder.recorded
+        if CHANGES.fullmatch(scope["path"]) and is_uncertain(recorded):
+            return (
+                recorded.response() if recorded is not None else None
+            )  # without an answer, the key runs nothing again
         if recorded is None or recorded.status >= 500 or recorded.status in REFUSED:
             await keys.store.write(lambda db: rows.drop(db, owner, key, keys.instance))
             return recorded.response() if recorded is not None else None
         return await self._keep(recorded, key, owner, await body.whole(keys.settings))
 
-    async def _stored(self, answer: bytes) -> Response:
+    async def _stored(self, answer: bytes, request: Request) -> Response:
+        """The stored answer. Raises HttpProblem 406 if the request does not accept its form."""
         try:
             found = await load(answer, self._keys.objects)
         except FileNotFoundError:
             detail = "the request has taken effect, but its answer is not stored any more"
             raise HttpProblem("outcome-unknown", detail) from None
+        form = found.headers.get("content-type", "").partition(";")[0]
+        if form and found.status < 300:
+            check_accepted(request, form)
         return found.response({"Idempotency-Replayed": "true"})
 
     async def _keep(self, recorded: Recorded, key: str, owner: str, digest: str) -> Response:
@@ -203,7 +228,7 @@ class Idempotent:
                     return None
                 return Recorded(201, {**found.headers, "location": path}, found.parts)
         if CHANGES.fullmatch(scope["path"]):
-            raise outcome_unknown("the service ended while it executed the first request with this key")
+            raise outcome_unknown("the first request with this key ended without an answer that could be kept")
         return None
 
 

@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from service.schemas.examples import REGRESSION, REGRESSION_ID, SAMPLE_SETTINGS
+from service.http.idempotency import is_uncertain
+from service.http.recorded import Recorded
+from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, SAMPLE_SETTINGS
 from tests.service.conftest import serve
 
 SESSION = {**SAMPLE_SETTINGS, "program_id": REGRESSION_ID}
@@ -88,6 +90,55 @@ def test_a_malformed_key_is_refused(client, bad):
 
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["parameter"] == "Idempotency-Key"
+
+
+STEP = {"feeds": REGRESSION_FEEDS}
+LINES = {"Accept": "application/x-ndjson"}
+
+
+def steps_of(client: httpx.Client, path: str) -> int:
+    return client.get(path).json()["step"]
+
+
+def test_a_streamed_step_with_a_key_is_taken_once(client):
+    """Its answer is not kept, so the key knows only that it has run."""
+    path, headers = client.post("/v1/sessions", json=SESSION).headers["location"], key() | LINES
+    answers = [client.post(f"{path}/steps", json=STEP, headers=headers) for _ in range(3)]
+
+    assert [each.status_code for each in answers] == [200, 409, 409]
+    assert answers[1].json()["code"] == "outcome-unknown"
+    assert steps_of(client, path) == 1
+    client.delete(path)
+
+
+def test_an_answer_kept_for_a_key_has_a_form_that_the_request_accepts(client):
+    path, headers = client.post("/v1/sessions", json=SESSION).headers["location"], key()
+    assert client.post(f"{path}/steps", json=STEP, headers=headers).status_code == 200
+
+    refused = client.post(f"{path}/steps", json=STEP, headers=headers | {"Accept": "application/x-safetensors"})
+    again = client.post(f"{path}/steps", json=STEP, headers=headers)
+
+    assert (refused.status_code, refused.json()["code"]) == (406, "not-acceptable")
+    assert (again.status_code, again.headers["idempotency-replayed"]) == (200, "true")
+    assert steps_of(client, path) == 1
+    client.delete(path)
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "uncertain"),
+    [
+        (200, b"{}", False),
+        (422, b"{}", False),
+        (503, b'{"code": "recovering"}', True),
+        (503, b'{"code": "worker-lost"}', True),
+        (503, b'{"code": "storage-unavailable"}', False),
+        (504, b'{"code": "deadline-exceeded"}', False),
+        (500, b"no JSON", True),
+    ],
+)
+def test_an_answer_says_whether_its_call_may_have_taken_effect(status, content, uncertain):
+    assert is_uncertain(Recorded(status, {}, [content])) == uncertain
+    assert is_uncertain(None)
 
 
 def test_keys_survive_a_kill_of_the_service(tmp_path):

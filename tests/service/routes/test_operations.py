@@ -172,3 +172,28 @@ def test_unfinished_operations_are_ended_after_a_kill(tmp_path):
                     "canceled",
                     True,
                 )
+
+
+def test_a_step_beyond_the_limit_of_operations_is_answered_when_it_ends(tmp_path):
+    """It has begun when its operation is refused: an error would deny its effect."""
+    with serve(tmp_path, operations=1, workers=2) as served:
+        client = served.client
+        busy, other = (client.post("/v1/sessions", json=SAMPLE_SETTINGS).headers["location"] for _ in range(2))
+        assert client.post(f"{busy}/steps", json=STEPS, headers=ASYNC).status_code == 202
+
+        answer = client.post(f"{other}/steps", json={"feeds": REGRESSION_FEEDS}, headers=ASYNC)
+        refused = client.post("/v1/gradients", json=LONG, headers=ASYNC)
+
+        assert (answer.status_code, client.get(other).json()["step"]) == (200, 1)
+        assert refused.status_code == 429
+
+
+def test_a_request_without_a_body_is_answered_at_once_with_respond_async(client):
+    path = client.post("/v1/sessions", json=SAMPLE_SETTINGS).headers["location"]
+
+    for headers in ({}, ASYNC):
+        answer = client.post(f"{path}/steps", content=b"", headers={"content-type": "application/json", **headers})
+        if answer.status_code == 202:
+            answer = client.get(ended(client, answer.headers["location"])["result"])
+        assert answer.status_code == 400
+    client.delete(path)
