@@ -278,7 +278,8 @@ class Fusion:
         merged, columns = _merged(self.shape, arrays, first)
         if first is None and len(merged) == 1:
             merged, columns = _cut(merged, columns, self.limits)
-        if all(d.instr.kind in IN_ANY_ORDER for d in self.drafts):
+        # rows beyond a length are left out at the end, so the axis that has it stays the outermost one
+        if self.size is None and all(d.instr.kind in IN_ANY_ORDER for d in self.drafts):
             stored = [bool(d.view) for d in self.drafts if d.walks]
             _bring_dense_last(merged, columns, [c for c, is_stored in zip(columns, stored, strict=True) if is_stored])
         outer, inner = tuple(merged[:-1]), merged[-1] if merged else 1

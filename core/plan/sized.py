@@ -195,10 +195,26 @@ def lower_sized(low: Lowering, op: Op) -> None:
 
 
 def _elementwise(low: Lowering, op: Op) -> None:
+    op, sizes = _meeting(low, op)
+    run(low, op, sizes.get(0))
+
+
+def _meeting(low: Lowering, op: Op) -> tuple[Op, Axes]:
+    """An elementwise op whose operands have sizes that agree, and the open ones of its result."""
     op = agreeing(low, op)
     sizes = with_known(low, op, broadcast(low, [n for n in op.inputs if n != HOLE]))
     set_sizes(low, op, [sizes])
-    run(low, op, sizes.get(0))
+    return op, sizes
+
+
+@rule("mod", "fmod", "floor_div", "bitwise_left_shift", "bitwise_right_shift")
+def _checked(low: Lowering, op: Op) -> None:
+    """All elements of the second operand are checked, whatever the length of the first: those beyond its own are 1."""
+    op, _ = _meeting(low, op)
+    second = op.inputs[1]
+    if sizes_of(low, second):
+        op = under(low, op, {second: whole(low, second, 1)})
+    run(low, op)
 
 
 @rule(

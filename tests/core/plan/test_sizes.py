@@ -278,3 +278,51 @@ def test_a_size_without_a_largest_value_is_expected_if_the_target_can_expect_any
     assert bounded_types(block, None) == dict(block.types)
     assert "known only when it runs" in plan_parts(block, replace(CPU_TARGET, expects=False)).refused[0]
     assert not plan_parts(block, CPU_TARGET).refused
+
+
+def chosen_rows(shape: tuple[int, ...], dtype: str, count: int = 1) -> tuple[BlockBuilder, list]:
+    """A block with chosen rows of `count` arrays of `shape`; the arrays come first, and the mask behind them."""
+    b = BlockBuilder()
+    arrays = [b.param(TensorType(shape, dtype)) for _ in range(count)]
+    mask = b.param(TensorType(shape[:1], "bool"))
+    return b, [b.emit("split_by_mask", each, mask)[0] for each in arrays]
+
+
+@pytest.mark.parametrize("chosen", [0, 5, 12, 24])
+def test_a_pass_over_chosen_rows_with_their_axes_in_another_order_writes_all_of_them(chosen):
+    """The row of the pass may be any axis but not the one whose length leaves rows out."""
+    rng = np.random.default_rng(chosen)
+    b, (x,) = chosen_rows((24, 3, 20), "float64")
+    moved = b.emit("transpose", b.emit("tanh", b.emit("transpose", x, axes=(1, 2, 0))), axes=(2, 0, 1))
+    block = b.build([moved + x + b.param(TensorType((20,), "float64"))])
+
+    both(optimize(block), [rng.standard_normal((24, 3, 20)), np.arange(24) < chosen, rng.standard_normal(20)])
+
+
+CHECKED = ("mod", "fmod", "floor_div", "bitwise_left_shift", "bitwise_right_shift")
+
+
+@pytest.mark.parametrize("shape", [(24,), (24, 7)])
+@pytest.mark.parametrize("op", CHECKED)
+def test_operands_beyond_the_length_are_not_checked(op, shape):
+    b, (x, y) = chosen_rows(shape, "int64", 2)
+    block = optimize(b.build([b.emit(op, x, y)]))
+
+    for chosen in (0, 5, 24):
+        both(block, [np.arange(np.prod(shape)).reshape(shape) + 1, np.full(shape, 3), np.arange(24) < chosen])
+
+
+@pytest.mark.parametrize("at", [2, 20])
+@pytest.mark.parametrize("op", CHECKED)
+def test_operands_whose_known_size_is_the_largest_length_are_all_checked(op, at):
+    """The second operand has 24 rows of its own; the first, of which 5 are chosen, repeats them."""
+    b, (x,) = chosen_rows((24, 24, 7), "int64")
+    second = b.emit("transpose", b.param(TensorType((7, 24), "int64")), axes=(1, 0))
+    block = optimize(b.build([b.emit(op, x, second)]))
+    values = np.full((7, 24), 3)
+    values[3, at] = -1 if "shift" in op else 0
+
+    with pytest.raises(ExecutionError) as error:
+        native_interpreter(block, CPU)(Run(), np.ones((24, 24, 7), "int64"), np.arange(24) < 5, values)
+
+    assert error.value.code == ("index_out_of_range" if "shift" in op else "division_by_zero")
