@@ -21,7 +21,7 @@ from service.objects import Objects
 from service.problems import HttpProblem
 from service.settings import Settings
 from service.store import tables
-from service.store.errors import StorageError
+from service.store.errors import StorageError, StorageFull
 from service.store.store import Store
 
 __all__ = ["UPLOAD_ID", "Upload", "Uploads"]
@@ -118,8 +118,10 @@ class Uploads:
 
         try:
             found = await self._store.write(work)
-        except BaseException:
-            await asyncio.to_thread(self._objects.delete, key)
+        except HttpProblem as problem:
+            # Other errors and a cancellation do not tell whether the part is counted: the sweep deletes it if not.
+            if isinstance(problem, StorageFull) or not isinstance(problem, StorageError):
+                await asyncio.to_thread(self._objects.delete, key)
             raise
         if found is None:
             await asyncio.to_thread(self._objects.delete, key)

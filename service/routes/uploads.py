@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from collections.abc import Coroutine
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Header, Path, Request, Response
 
@@ -19,6 +20,8 @@ from service.schemas import datasets as schemas
 from service.schemas.examples import SAMPLE_CSV, SAMPLE_UPLOAD
 
 __all__ = ["UploadId", "router", "upload_of", "uploads"]
+
+T = TypeVar("T")
 
 router = APIRouter(prefix="/v1/uploads", tags=["datasets"])
 
@@ -164,13 +167,24 @@ async def append_to_upload(
                 await _keep(uploads(request), owner, upload_id, upload_offset, path)
             raise
         except asyncio.CancelledError:  # the client left; the bytes that arrived stay
-            keeping = asyncio.create_task(_keep(uploads(request), owner, upload_id, upload_offset, path))
-            await asyncio.shield(keeping)
+            await _finished(_keep(uploads(request), owner, upload_id, upload_offset, path))
             raise
-        after = await uploads(request).append(owner, upload_id, upload_offset, path, size)
+        after = await _finished(uploads(request).append(owner, upload_id, upload_offset, path, size))
     if after is None:
         raise HttpProblem("not-found", "no upload has this id")
     return Response(status_code=204, headers=_headers(after))
+
+
+async def _finished(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which also finishes if the caller is cancelled: it uses files that the caller deletes."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # nobody waits for it any more
+        raise
 
 
 async def _keep(store: Uploads, owner: str, id: str, offset: int, path: Any) -> None:

@@ -23,7 +23,7 @@ from service.objects.tensor_file import mapped
 from service.problems import HttpProblem
 from service.settings import LEAST_WORKER_MEMORY, Settings
 from service.store import tables
-from service.store.errors import StorageFull
+from service.store.errors import StorageFull, StorageUnavailable
 from service.store.store import Store
 from tests.service.datasets.tables import as_csv, as_npz
 
@@ -204,6 +204,28 @@ def test_two_writers_of_one_upload_cannot_both_add_at_an_offset(tmp_path, databa
         assert list(house.objects.keys("uploads")) == list(after.keys)
 
     run(tmp_path, scenario, database=database)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), StorageUnavailable("the directory was replaced")])
+def test_a_part_that_was_counted_keeps_its_file_when_its_caller_gets_an_error(tmp_path, monkeypatch, error):
+    async def scenario(house):
+        upload = await house.uploads.create("a", 10)
+        part = tmp_path / "part"
+        part.write_bytes(b"123")
+        write = house.store.write
+
+        async def fails_after_commit(work):
+            await write(work)
+            raise error
+
+        monkeypatch.setattr(house.store, "write", fails_after_commit)
+        with pytest.raises(type(error)):
+            await house.uploads.append("a", upload.id, 0, part, 3)
+        after = await house.uploads.get("a", upload.id)
+        assert after.offset == 3
+        assert [house.objects.size(key) for key in after.keys] == [3]
+
+    run(tmp_path, scenario)
 
 
 def test_other_tenants_see_neither_datasets_nor_uploads(tmp_path):
