@@ -61,12 +61,13 @@ class Quota(Protocol):
     def tapes(self) -> float: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Gone:
-    """A session that was closed. reason: completes "the session ..."."""
+    """A session that was closed. reason: completes "the session ...". is_complete: it has ended, and stays closed."""
 
     reason: str
     program_id: str
+    is_complete: bool = False
 
 
 class SessionRegistry:
@@ -205,9 +206,9 @@ class SessionRegistry:
         return await self._turns.alone(session, deadline, nothing)
 
     def why_closed(self, key: Key) -> str | None:
-        """How the session ended, if this process has closed it: completes "the session ..."."""
+        """How the session ended, if this process has closed it completely: completes "the session ..."."""
         gone = self._gone.get(key)
-        return None if gone is None else gone.reason
+        return gone.reason if gone is not None and gone.is_complete else None
 
     def is_open(self, tenant: str, id: str) -> bool:
         """Whether this process holds a session with this id that is not lost."""
@@ -400,7 +401,8 @@ class SessionRegistry:
     async def _close(self, session: Session, reason: str) -> None:
         if self._sessions.pop(session.key, None) is None:
             return
-        self._gone.put(session.key, Gone(reason, session.program_id))
+        gone = Gone(reason, session.program_id)
+        self._gone.put(session.key, gone)
         self._count()
         async with session.turn:  # waits for the running step
             if session.rebuilding is not None:
@@ -424,6 +426,7 @@ class SessionRegistry:
                 self._sessions[session.key] = session
                 raise
             session.history.clear()
+        gone.is_complete = True
         self.closed(session.key)
 
     async def _delete_in_worker(self, session: Session) -> None:
@@ -448,6 +451,8 @@ class SessionRegistry:
                 await self.sweep()
             except StorageError as error:
                 log.warning("sessions cannot be swept: %s", error)
+            except Exception:  # without later sweeps, sessions would stay open and in memory for ever
+                log.exception("sessions cannot be swept")
 
     async def sweep(self) -> None:
         """Close sessions with an expired lease, park idle ones, and note the position of the others."""
@@ -478,8 +483,14 @@ class SessionRegistry:
         for tenant, id, lease_s in await self._stored.unused_since(time.time(), MANY):
             if lease_s > uptime or (tenant, id) in self._sessions:
                 continue
-            session = await self.find(tenant, id)
-            await self._close(session, EXPIRED)
+            try:
+                session = await self.find(tenant, id)
+                await self._close(session, EXPIRED)
+            except Fenced:
+                continue  # another process has taken it over
+            except HttpProblem as problem:
+                if problem.code not in ("not-found", "gone"):  # for one that was deleted meanwhile
+                    raise
 
     async def _make_room(self, other: Session | None) -> bool:
         return await self._saver.park_longest_idle(other)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import service.sessions.registry as registry_module
 from service.engine import DeadlineExceeded, NoCapacity, RemoteError, Reply, WorkerLost
 from service.http.tensor_payloads import Answer
 from service.http.worker_calls import Calls
@@ -184,6 +185,43 @@ async def test_a_session_that_failed_to_close_stays_open(registry, session, work
     with pytest.raises(NoCapacity):
         await registry.close("local", session.id)
     assert await registry.find("local", session.id) is session
+
+
+async def test_a_close_is_told_only_after_the_running_step_and_the_deletion(registry, session, worker):
+    go_on = asyncio.Event()
+    told: list[str | None] = []
+    registry.closed = lambda key: told.append(registry.why_closed(key))
+    worker.before = go_on.wait
+    stepping = asyncio.create_task(step(registry, session, 1))
+    await asyncio.sleep(0.01)
+
+    closing = asyncio.create_task(registry.close("local", session.id))
+    await asyncio.sleep(0.01)
+
+    assert registry.why_closed(session.key) is None
+    go_on.set()
+    await asyncio.gather(stepping, closing)
+    assert told == ["was deleted"]
+    assert registry.why_closed(session.key) == "was deleted"
+
+
+async def test_the_watch_goes_on_after_an_unexpected_error(registry, monkeypatch):
+    sweeps = 0
+    again = asyncio.Event()
+
+    async def sweep() -> None:
+        nonlocal sweeps
+        sweeps += 1
+        if sweeps > 1:
+            again.set()
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(registry_module, "SWEEP_S", 0.001)
+    monkeypatch.setattr(registry, "sweep", sweep)
+    watching = asyncio.create_task(registry.watch())
+    async with asyncio.timeout(5):
+        await again.wait()
+    watching.cancel()
 
 
 async def test_a_program_is_sent_only_to_a_worker_that_lacks_it(worker):

@@ -16,6 +16,7 @@ from service.objects import Objects
 from service.problems import HttpProblem
 from service.sessions.registry import Write
 from service.sessions.session import Session
+from service.sessions.stored import Fenced
 from service.settings import Settings
 from service.store.store import Store
 from tests.service.sessions.fake_service import Faults, Process, tensor
@@ -82,6 +83,41 @@ async def test_a_call_longer_than_the_lease_keeps_its_session_from_the_sweeps_of
         await second.registry.sweep()
 
     assert (await first.registry.seen("local", id, 5.0)).step == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [HttpProblem("not-found", "deleted"), HttpProblem("gone", "deleted"), Fenced()],
+    ids=["404", "410", "fenced"],
+)
+async def test_the_sweep_goes_on_after_a_session_that_another_process_deletes_meanwhile(pair, monkeypatch, error):
+    first, second = pair
+    deleted, other = await opened(first), await opened(first)
+    for id in deleted, other:
+        session = await step(first, id)
+        session.used -= 2 * LEASE_S
+    await first.registry.stop()
+    second.registry._started -= 4 * LEASE_S
+    found: list[str] = []
+
+    async def unused(now: float, limit: int) -> list[tuple[str, str, float]]:
+        return [("local", deleted, LEASE_S), ("local", other, LEASE_S)]
+
+    find = second.registry.find
+
+    async def meanwhile(tenant: str, id: str) -> Session:
+        found.append(id)
+        if id == deleted:
+            raise error
+        return await find(tenant, id)
+
+    monkeypatch.setattr(second.registry._stored, "unused_since", unused)
+    monkeypatch.setattr(second.registry, "find", meanwhile)
+
+    await second.registry.sweep()
+
+    assert found == [deleted, other]
+    assert second.registry.why_closed(("local", other)) is not None
 
 
 async def test_a_session_that_is_being_rebuilt_is_seen_at_the_step_of_its_last_answered_call(pair):
