@@ -99,8 +99,8 @@ class Runner:
                 if loop.time() - renewed > RENEW_S:
                     renewed = loop.time()
                     await self.jobs.renew()
-                for id in await self.jobs.expire():
-                    self.bell.ring(id)
+                for late in await self.jobs.expire():
+                    self._told(late)
                 while len(self._running) < self._limit and (job := await self.jobs.claim()) is not None:
                     self._begin(job)
             except (StorageError, HttpProblem) as error:
@@ -153,6 +153,6 @@ class Runner:
                 log.exception("job %s failed", job.id)
                 with contextlib.suppress(Fenced, StorageError):
                     await training.give_up(error)
-                return
+                    return
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(LONGEST_PAUSE_S, pause * 2)

@@ -189,10 +189,10 @@ class JobStore:
         mine = update(jobs).where(jobs.c.owner == self.owner)
         await self._store.write(lambda c: c.execute(mine.values(owner=None, owner_until=None)))
 
-    async def expire(self) -> list[str]:
-        """End the waiting jobs whose deadline has passed; returns their ids."""
+    async def expire(self) -> list[Job]:
+        """End the waiting jobs whose deadline has passed; returns them as they are then."""
 
-        def work(connection: Connection) -> list[str]:
+        def work(connection: Connection) -> list[Job]:
             now = time.time()
             late = select(jobs).where(jobs.c.state.in_(("queued", "paused")), jobs.c.deadline < now)
             rows = connection.execute(late.limit(100).with_for_update()).all()
@@ -202,7 +202,8 @@ class JobStore:
                 connection.execute(update(jobs).where(jobs.c.id == row.id).values(values))
                 _say(connection, row.id, [("state", {"state": state, "reason": "deadline"})])
                 _show_session(connection, row.session)
-            return [row.id for row in rows]
+            ended = select(jobs).where(jobs.c.id.in_([row.id for row in rows]))
+            return [Job.of_row(row) for row in connection.execute(ended)] if rows else []
 
         return await self._store.write(work)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from typing import Any
@@ -40,7 +41,6 @@ async def submitted(
 
     Raises HttpProblem with all mistakes; then nothing has been created.
     """
-    runner: Runner = request.app.state.runner
     id = new_id("job_") if id is None else id
     errors = _mistakes(asked)
     data, validation = await _datasets(request, asked, errors)
@@ -58,14 +58,31 @@ async def submitted(
         job = await _checked(request, asked, id, session, data, validation, errors)
         if paused:
             job.state = "paused"
-        await runner.jobs.add(job, [("state", {"state": job.state, "reason": None})])
     except BaseException:
-        if asked.session_id is None:
-            with contextlib.suppress(HttpProblem, EngineError, StorageError):
-                await sessions(request).close(session.tenant, session.id)
+        await _withdrawn(request, asked, session)
+        raise
+    adding = asyncio.create_task(_added(request, asked, session, job))
+    adding.add_done_callback(lambda task: task.cancelled() or task.exception())  # the client may have left
+    await asyncio.shield(adding)  # a cancelled write may take effect: its job would have no session
+    return job
+
+
+async def _added(request: Request, asked: schemas.CreateJob, session: Session, job: Job) -> None:
+    """Put the job into the queue, or close the session that was opened for it. Raises HttpProblem."""
+    runner: Runner = request.app.state.runner
+    try:
+        await runner.jobs.add(job, [("state", {"state": job.state, "reason": None})])
+    except Exception:
+        await _withdrawn(request, asked, session)
         raise
     runner.wake()
-    return job
+
+
+async def _withdrawn(request: Request, asked: schemas.CreateJob, session: Session) -> None:
+    """Close the session if it was opened for the job."""
+    if asked.session_id is None:
+        with contextlib.suppress(HttpProblem, EngineError, StorageError):
+            await sessions(request).close(session.tenant, session.id)
 
 
 def _mistakes(asked: schemas.CreateJob) -> list[FieldError]:

@@ -17,6 +17,7 @@ from service.jobs.early_stop import EarlyStop
 from service.jobs.job import Validation
 from service.jobs.store import Fenced, Turn
 from service.problems import HttpProblem
+from service.store.errors import StorageUnavailable
 from service.worker import fit
 from tests.service.jobs.conftest import House, described
 from tests.service.worker.test_fit import PLAIN, Side, batches, same
@@ -261,6 +262,42 @@ async def test_a_failure_that_stays_ends_the_job_with_its_reason_and_its_problem
     assert (done.state, done.reason) == ("failed", reason)
     assert done.error is not None
     assert "a defect" not in str(done.error)
+
+
+async def test_a_job_with_a_defect_ends_as_soon_as_the_store_takes_its_end(house, monkeypatch):
+    runner = await house.runner()
+    advance, refusals = runner.jobs.advance, 2
+
+    async def refused(job: Job, turn: Turn) -> Any:
+        nonlocal refusals
+        if turn.state is not None and refusals:
+            refusals -= 1
+            raise StorageUnavailable("away for a moment")
+        return await advance(job, turn)
+
+    def fails(op: str) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(runner.jobs, "advance", refused)
+    house.sessions.before = fails
+    done = await until(runner, await house.submit(runner))
+
+    assert (done.state, done.reason, refusals) == ("failed", "internal", 0)
+
+
+async def test_the_session_of_a_waiting_job_is_free_after_the_deadline(house):
+    runner = await house.runner(limit=0)
+    job = await house.submit(runner, deadline_s=0.05)
+    session = house.sessions.held("local", job.session)
+    session.job = job.id
+
+    await until(runner, job)
+    for _ in range(1000):  # the end is stored before the session is told
+        if session.job is None:
+            break
+        await asyncio.sleep(0.005)
+
+    assert session.job is None
 
 
 async def test_a_client_that_steps_the_session_of_a_job_ends_it(house):

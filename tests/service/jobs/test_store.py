@@ -87,7 +87,7 @@ async def test_waiting_jobs_past_their_deadline_end(store: Store):  # noqa: F811
     started.created, started.started, started.state = time.time() - 5, time.time(), "paused"
     for each in (late, fresh, started):
         await rows.add(each, [])
-    assert sorted(await rows.expire()) == sorted([late.id, started.id])
+    assert sorted(each.id for each in await rows.expire()) == sorted([late.id, started.id])
     found = [await rows.get("t", each.id) for each in (late, fresh, started)]
     assert [(each.state, each.reason) for each in found] == [
         ("aborted", "deadline"), ("queued", None), ("canceled", "deadline"),

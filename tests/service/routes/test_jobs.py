@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,6 +15,8 @@ import pytest
 from safetensors.numpy import save
 
 from examples.models import digits_mlp
+from service.problems import HttpProblem
+from service.routes import job_submission
 from service.sampling import Sampling
 from tests.service.conftest import Served, serve
 from tests.service.wire import FILE, file_of, read_file
@@ -273,3 +277,47 @@ def test_a_session_takes_one_unfinished_job(client, dataset):
     assert (refused.status_code, refused.json()["code"], refused.json()["jobs"]) == (409, "in-use", [first["id"]])
     assert ended(client, submitted(client, {**body, "steps": 5})["id"])["state"] == "succeeded"
     client.delete(f"/v1/sessions/{session}")
+
+
+@pytest.mark.parametrize("error", [None, HttpProblem("in-use", "another job was faster")], ids=["stored", "refused"])
+def test_a_client_that_leaves_while_its_job_is_stored_keeps_the_session_of_a_stored_job(monkeypatch, error):
+    async def scenario() -> list[str]:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+        seen: list[str] = []
+
+        async def add(*args: Any) -> None:
+            begun.set()
+            await go_on.wait()
+            seen.append("added")
+            if error is not None:
+                raise error
+
+        async def close(tenant: str, id: str) -> None:
+            seen.append("closed")
+
+        async def give(value: Any) -> Any:
+            return value
+
+        runner = SimpleNamespace(jobs=SimpleNamespace(add=add), wake=lambda: seen.append("woken"))
+        request = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(runner=runner)))
+        session = SimpleNamespace(tenant="local", id="ses_1")
+        for name, value in {
+            "_mistakes": lambda asked: [],
+            "_datasets": lambda *args: give((None, None)),
+            "_checked": lambda *args: give(SimpleNamespace(state="queued")),
+            "open_session": lambda *args, **more: give(session),
+            "sessions": lambda request: SimpleNamespace(close=close),
+        }.items():
+            monkeypatch.setattr(job_submission, name, value)
+        asked = SimpleNamespace(session_id=None, session=lambda: None)
+        task = asyncio.create_task(job_submission.submitted(request, None, asked))  # type: ignore[arg-type]
+        await begun.wait()
+        task.cancel()
+        await asyncio.sleep(0.01)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0.01)
+        return seen
+
+    assert asyncio.run(scenario()) == (["added", "woken"] if error is None else ["added", "closed"])
