@@ -40,9 +40,12 @@ RESERVE_S = 5.0
 CANCELED_S = 0.5
 """Time that canceled requests get to send their answers."""
 
-BESIDE = {"streams": "close", "runner": "stop", "operations": "drain", "idempotency": "drain"}
+BESIDE = {"streams": "close", "runner": "stop"}
 """Parts of the application that end beside the running calls, and the method by which each ends. The application itself
 ends the others when all connections are closed; sessions are among them."""
+
+BEHIND = {"operations": "drain", "idempotency": "drain"}
+"""Parts that end behind the running calls: a call may still become an operation."""
 
 
 class Server(uvicorn.Server):
@@ -107,9 +110,9 @@ class Server(uvicorn.Server):
         await asyncio.sleep(min(self._settings.drain_delay, grace / 2) - self._drain.seconds)
         self._drain.refuse()
         left = grace - reserve - self._drain.seconds
-        await asyncio.gather(*(self._tell(name, left) for name in BESIDE), self._calls(grace - reserve))
-        for name in ("operations", "idempotency"):  # a call that had begun may have become an operation meanwhile
-            await self._tell(name, grace - reserve - self._drain.seconds)
+        await asyncio.gather(*(self._tell(*part, left) for part in BESIDE.items()), self._calls(grace - reserve))
+        left = grace - reserve - self._drain.seconds
+        await asyncio.gather(*(self._tell(*part, left) for part in BEHIND.items()))
         if self._metrics is not None:
             await self._metrics.shutdown()
         await super().shutdown(sockets)
@@ -126,10 +129,10 @@ class Server(uvicorn.Server):
                 task.cancel()
             await asyncio.wait(set(tasks), timeout=CANCELED_S)
 
-    async def _tell(self, name: str, within: float) -> None:
+    async def _tell(self, name: str, method: str, within: float) -> None:
         """Let one part of the application end its work, for `within` seconds at most."""
         part = getattr(self._app.state, name, None)
-        end: Callable[[], Awaitable[None] | None] | None = getattr(part, BESIDE[name], None)
+        end: Callable[[], Awaitable[None] | None] | None = getattr(part, method, None)
         if end is None:
             return
         try:

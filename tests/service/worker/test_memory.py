@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +20,19 @@ LIMIT = 2**14 * MIB
 """Much more than a process takes that has run many tests."""
 
 
+def alone(check: Callable[[], None]) -> None:
+    """Run a check in a process of its own: what other tests have left in threads would count, too."""
+    process = get_context("spawn").Process(target=check)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+
+
 def test_arrays_count_from_their_allocation_to_their_end():
+    alone(_arrays_count)
+
+
+def _arrays_count() -> None:
     host = HostMemory(LIMIT)
     before = host.used()
 
@@ -31,6 +45,10 @@ def test_arrays_count_from_their_allocation_to_their_end():
 
 
 def test_arrays_count_in_full_when_threads_have_ended_meanwhile():
+    alone(_arrays_count_in_full)
+
+
+def _arrays_count_in_full() -> None:
     """A thread's stack is mapped but hardly used, and the system unmaps it at the end of the thread."""
     stacks = [mmap.mmap(-1, 40 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(4)]
     host = HostMemory(LIMIT)
