@@ -1,4 +1,4 @@
-"""A second stream for launches that may overlap the launches behind them (`Launch.beside`).
+"""A second stream. Its launches overlap the launches that follow them on the main stream (`Launch.beside`).
 
 The two streams wait for each other by events. A capture records them as branches of one graph.
 """
@@ -18,7 +18,7 @@ __all__ = ["Beside"]
 class Beside:
     """The overlapping launches of one run. main: the stream of the run. other: the second stream.
 
-    At the end of its context the main stream waits for all of them, whatever was raised inside.
+    At the end of the context the main stream waits for all of them, also after an exception.
     """
 
     def __init__(self, main: Stream, other: Stream) -> None:

@@ -60,10 +60,10 @@ def index_order_kernel(name: str, each: Kernel, threads: Threads, rules: Rules) 
     nbytes, merge = index_order_bytes(each.spec, threads, rules), index_merge(each.spec, threads, rules)
     local = is_local(nbytes, threads, rules.shared_bytes)
     memory = threads.shared(f, nbytes) if local else f.param("scratch")
-    sort = (
-        _Sort(f, each.spec, threads, memory, local) if merge is None else _Merger(f, each.spec, threads, memory, merge)
-    )
-    sort.write()
+    if merge is None:
+        _Sort(f, each.spec, threads, memory, local).write()
+    else:
+        _Merger(f, each.spec, threads, memory, merge).write()
     if local:
         threads.barrier(f)  # the shared memory is used again
     return f
@@ -158,7 +158,7 @@ class _Sort:
 
 
 class _Merger(_Sort):
-    """The same by a merge sort of one block."""
+    """Sorts the positions with a merge sort of one block."""
 
     def __init__(self, f: Function, spec: IndexOrder, threads: Threads, memory: IRValue, merge: MergeSort) -> None:
         self.f, self.spec, self.threads = f, spec, threads

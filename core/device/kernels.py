@@ -42,14 +42,14 @@ def has_kernel(each: Kernel) -> bool:
 
 
 def sort_waits(each: Kernel) -> int:
-    """Barriers of a kernel that sorts ids, or the positions of an index, by buckets; 0 for others."""
+    """Barriers of a kernel that sorts ids, or the positions of an index, without those of a merge; 0 for others."""
     if each.kind == INDEX_ORDER:
         return 5
     return 8 if takes_order(each) else 0
 
 
 def sort_merge(each: Kernel, threads: Threads, rules: Rules) -> MergeSort | None:
-    """How a kernel that sorts merges words; None if it has another form."""
+    """The merge sort of a kernel that sorts; None if the kernel compares keys or has buckets."""
     return (order_merge if takes_order(each) else index_merge)(each.spec, threads, rules)
 
 

@@ -1,4 +1,4 @@
-"""A sort of keys by one block, in its shared memory, in the same time for all keys.
+"""A merge sort of keys by one block, in its shared memory. Its time does not depend on the keys.
 
 A word holds a key and, below it, the number of the key: no two words are equal, and equal keys are in the order of
 their numbers. Each thread sorts a few words. Then runs of words are merged in pairs, in rounds between two arrays: each
@@ -21,7 +21,7 @@ MOST_EACH = 17
 """Words that a thread sorts in its registers."""
 
 SEARCH, MERGE = 12, 14
-"""Instructions of a step of a search, and for a word that is merged (counted in PTX)."""
+"""Instructions of one step of a search, and of the merge of one word (counted in PTX)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,12 @@ class MergeSort:
 
     @property
     def array_bytes(self) -> int:
-        """Bytes of each array: the one that is free behind the sort has room for prefix sums of all places, too."""
+        """Bytes of each array. The array that is free behind the sort has room for prefix sums of all places."""
         return max(-(-self.words * as_dtype(self.dtype).itemsize // 16) * 16, 4 * padded_sums(self.count + 1))
 
     @property
     def instructions(self) -> int:
-        """Instructions of a thread, about."""
+        """Estimated instructions of a thread."""
         return self.rounds * (SEARCH * self.words.bit_length() + MERGE * self.each)
 
 
@@ -172,7 +172,7 @@ class MergeWriter:
                 first, second = f.select(takes, following, first), f.select(takes, second, following)
 
     def _inside(self, run: IRValue, i: IRValue, length: IRValue) -> IRValue:
-        """Word `i` of a run; the largest one behind its end."""
+        """Word `i` of a run. Behind the end of the run it is the largest word."""
         f = self.f
         inside = f.compare("icmp slt", i, length)
         return f.select(inside, self._load(run, f.select(inside, i, I64(0))), self._last)

@@ -183,7 +183,7 @@ def ptx_of(code: DeviceCode, architecture: str = "sm_80") -> str:
     """The PTX of a step; its kernels are the `entry` of each launch. Raises ExecutionError (compiler_failed)."""
     declared = "\n".join(line for line in code.text.split("\n") if not re.match(r"declare .*? @dev_", line))
     declared = _inlined(declared, {each.kernel for each in code.launches})
-    # all threads of a warp call its functions together: LLVM must not copy a call to both sides of a branch
+    # All threads of a warp call a function together, so LLVM must not copy a call to both sides of a branch.
     declared = declared.replace("attributes #0 = { nounwind ", "attributes #0 = { nounwind convergent ")
     launches = {each.entry: each for each in code.launches}.values()
     has_clusters = any(each.cluster > 1 for each in launches)

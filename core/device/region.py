@@ -305,7 +305,7 @@ class DeviceRegion:
                     self._stream.launch(next(functions), each, arguments, follows)
                 else:
                     self._stream.multiply(each, next(operands))
-                follows = isinstance(each, Launch) and not each.beside  # a product of the library gains nothing
+                follows = isinstance(each, Launch) and not each.beside  # a library product cannot start early
                 if events is not None:
                     events.append(self._stream.record(timed=True))
             follows = not apart.join(len(self.code.work)) and follows and events is None

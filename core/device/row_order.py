@@ -188,7 +188,7 @@ class _Writer:
 
 
 class _Merger(_Writer):
-    """The same by a merge sort of one block."""
+    """Sorts the ids with a merge sort of one block."""
 
     def __init__(self, f: Function, spec: RowOrder, threads: Threads, memory: IRValue, merge: MergeSort) -> None:
         self.f, self.spec, self.threads = f, spec, threads

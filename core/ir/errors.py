@@ -169,9 +169,9 @@ class ProgramError(CoreError):
 
 @contextmanager
 def pointing_to(pointer: str) -> Iterator[None]:
-    """Give program errors without a pointer this one, to a member of the request beside the program.
+    """Set the pointer of a program error that has none. pointer: of a member of the request beside the program.
 
-    Without it, an error about a name in a query would point to the program, which is right.
+    Without it, an error about a name in a query would point to the program, though the program is right.
     """
     try:
         yield

@@ -209,7 +209,7 @@ def _meeting(low: Lowering, op: Op) -> tuple[Op, Axes]:
 
 @rule("mod", "fmod", "floor_div", "bitwise_left_shift", "bitwise_right_shift")
 def _checked(low: Lowering, op: Op) -> None:
-    """All elements of the second operand are checked, whatever the length of the first: those beyond its own are 1."""
+    """Check all elements of the second operand. Elements beyond its length are 1, which passes the check."""
     op, _ = _meeting(low, op)
     second = op.inputs[1]
     if sizes_of(low, second):

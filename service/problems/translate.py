@@ -25,7 +25,7 @@ PROGRAM_PREFIX = "/program"
 OF_QUERY = frozenset({
     "loss", "targets", "inputs", "parameter_list", "no_grad_set", "checkpoints", "hooks", "fetch",
 })  # fmt: skip
-"""Members of a request beside its program: an error about one of them points to it, not into the program."""
+"""Members of a request beside its program. An error about such a member points to the member, not to the program."""
 
 # Codes of the core with a problem code of their own. All other program errors are invalid-program, all other execution
 # errors execution-failed.

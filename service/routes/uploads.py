@@ -176,7 +176,7 @@ async def append_to_upload(
 
 
 async def _finished(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which also finishes if the caller is cancelled: it uses files that the caller deletes."""
+    """The result of `work`. A cancelled caller waits for its end, as `work` reads files that the caller deletes."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)

@@ -158,7 +158,7 @@ class LiveMetrics:
         self.wake(key)
 
     def wake(self, key: Key) -> None:
-        """Set the events of those who watch the session."""
+        """Wake the streams that watch the session."""
         for event in self._watched.get(key, ()):
             event.set()
 

@@ -48,7 +48,7 @@ class Batches(Sequence[Arrays]):
         return self.size
 
     def __getitem__(self, i: Any) -> Any:
-        """The feeds of batch `i`. Raises IndexError: it ends a loop where no feed has an axis of batches, too."""
+        """The feeds of batch `i`. Raises IndexError, which ends a loop even if no feed has an axis of batches."""
         if not 0 <= i < self.size:
             raise IndexError(i)
         return {**self.shared, **{name: value[i, ...] for name, value in self.split.items()}}

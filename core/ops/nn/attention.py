@@ -82,7 +82,7 @@ def scaled_dot_product_attention(
 
 
 def _scaled_product(query, key, scale):
-    """``query @ key.T * scale``, without overflow where only the product without the scale is beyond float16."""
+    """``query @ key.T * scale``. In float16 the query is scaled first: the product alone may overflow."""
     if query.dtype != "float16":
         return matmul(query, key, transpose_y=True) * scale
     if not isinstance(scale, float) or scale == 0.0:

@@ -86,7 +86,7 @@ def test_the_report_counts_work_and_lists_residuals_with_their_readers():
     assert set(report["ready_at"]) == {"w0", "w1", "w2"}
 
 
-def test_bytes_of_open_feeds_are_those_of_the_sizes_that_are_given():
+def test_bytes_of_open_feeds_follow_the_given_shapes():
     fixed, opened = mlp(8, 16), mlp(8, 16)
     opened.blocks[0]["vars"][0]["shape"] = [-1, 16]
     query = GradientQuery(loss="loss")

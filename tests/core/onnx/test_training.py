@@ -120,7 +120,7 @@ def test_an_unknown_initialiser_to_train_is_refused_with_a_suggestion():
 
 
 @pytest.mark.parametrize(("opset", "told"), [(5, "older than 6"), (999, "newer than")])
-def test_an_opset_outside_those_that_are_read_is_refused(opset: int, told: str):
+def test_an_unsupported_opset_is_refused(opset: int, told: str):
     model = scaled({})
     model.opset_import[0].version = opset
 

@@ -77,7 +77,7 @@ def test_vectors_of_equal_eigenvalues_have_no_gradient():
     assert error.value.code == "degenerate_spectrum"
 
 
-def test_a_loss_that_is_the_same_for_all_vectors_of_equal_eigenvalues_is_refused():
+def test_a_loss_that_no_choice_of_eigenvectors_changes_is_refused():
     # The loss is sum(x @ x), and its gradient 4 everywhere. But the cotangents of the vectors depend on the squares of
     # the values only, and the gradient off the diagonal on their derivatives.
     s = Sketch()
