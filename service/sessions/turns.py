@@ -409,7 +409,11 @@ class Turns:
             session.void = n
             raise
         session.deaths = n, 1
-        done, reply = await self._rebuilt(session, give_up, n)
+        try:
+            done, reply = await self._rebuilt(session, give_up, n)
+        except (EngineError, StorageError) as failure:  # by itself it would say that the call has not happened
+            detail = f"the worker of the call ended, and another cannot run it yet: {failure}; {STILL_STORED}"
+            raise HttpProblem("recovering", detail) from failure
         if done != n or reply is None:
             if time.monotonic() >= give_up:
                 raise DeadlineExceeded("the deadline of the call has passed", waited=False)
@@ -464,9 +468,8 @@ class Turns:
             task = session.rebuilding = asyncio.create_task(self._rebuilder.rebuild(session, pending, give_up))
         await asyncio.wait({task}, timeout=max(0.0, give_up - time.monotonic()))
         if not task.done():
-            again = "" if pending is None else "; if the request has a seq, send it again to get its answer"
-            detail = f"the session is being rebuilt from its checkpoint and journal{again}"
-            raise HttpProblem("recovering", detail, headers={"Retry-After": "1"})
+            again = "" if pending is None else f"; {STILL_STORED}"
+            raise HttpProblem("recovering", f"the session is being rebuilt from its checkpoint and journal{again}")
         session.rebuilding = None
         try:
             return task.result()
@@ -568,6 +571,9 @@ def _retrieved(storing: asyncio.Task[Entry]) -> None:
 
 UPDATES = {"session.step": 1, "session.update": 1}
 """Calls that update the parameters: once, or once for each of several batches."""
+
+STILL_STORED = "the journal has the call, which will run; if it has a seq, send it again to get its answer"
+"""About a call whose entry is stored, but which no worker has run to its end yet."""
 
 LATE = {"code": "deadline_exceeded", "detail": "the deadline of the call has passed"}
 """The reason why the last steps of a call were not taken whose answer came too late."""

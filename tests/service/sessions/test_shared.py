@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from service.engine import NoCapacity, QueueFull, RemoteError
 from service.ids import REPEATABLE, Repeatable
 from service.objects import Objects
 from service.problems import HttpProblem
@@ -18,6 +19,7 @@ from service.sessions.registry import Write
 from service.sessions.session import Session
 from service.sessions.stored import Fenced
 from service.settings import Settings
+from service.store.errors import StorageUnavailable
 from service.store.store import Store
 from tests.service.sessions.fake_service import Faults, Process, tensor
 
@@ -182,3 +184,39 @@ async def test_two_executions_of_one_request_open_one_session(pair):
     assert len(await pair[0].registry.page("local", "", 10)) == 1
     assert (await step(pair[0], first)).step == 1
     assert (await step(pair[1], first)).step == 2
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        NoCapacity("the engine is stopping"),
+        QueueFull("the queue is full"),
+        RemoteError("memory", "out_of_memory", "full", {}),
+        StorageUnavailable("the store failed"),
+    ],
+    ids=lambda failure: type(failure).__name__,
+)
+async def test_a_call_that_waits_in_the_journal_for_a_worker_is_not_told_as_one_that_did_not_happen(
+    pair, monkeypatch, failure
+):
+    """Its worker ended, and the session cannot be rebuilt: the call runs when it can be."""
+    process, other = pair
+    id = await opened(process)
+    await step(process, id)
+    call = process.pool.call
+
+    async def failing(op: str, args: dict[str, Any], *more: Any, **named: Any) -> Any:
+        if op == "session.step":
+            process.pool.kill(named["worker"])
+            process.pool.held.clear()
+        elif op in ("session.create", "session.restore"):
+            raise failure
+        return await call(op, args, *more, **named)
+
+    monkeypatch.setattr(process.pool, "call", failing)
+    with pytest.raises(HttpProblem) as caught:
+        await step(process, id)
+    assert (caught.value.code, "send it again" in caught.value.detail) == ("recovering", True)
+    process.end()
+
+    assert (await step(other, id)).step == 3
