@@ -3,6 +3,7 @@
 registry  finds, opens and closes sessions; leases and quotas
 turns     the calls of a session, one at a time; their journal entries
 recovery  rebuilding of a session in another worker
+copies    the copies in workers that are no longer those of their sessions
 saving    checkpoints that the service makes, and parking of idle sessions
 stored    the rows of sessions, journals and answers; refuses writes of a process that lost the session
 entry     one entry of the journal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -13,9 +14,10 @@ from service.http.codec import CODEC
 from service.http.worker_calls import ANSWER_BYTES, Calls
 from service.problems import HttpProblem
 from service.sessions.answer import written
+from service.sessions.copies import delete_copy
 from service.sessions.entry import Entry
 from service.sessions.replay import MAX_ANSWERS
-from service.sessions.session import Session
+from service.sessions.session import SESSIONS, Session
 from service.sessions.stored import Fenced, StoredSessions
 from service.settings import Settings
 
@@ -106,7 +108,21 @@ class Rebuilder:
             op, args, tensors = row.op, row.args, (await self._stored.creation(session)).tensors
         limit = self._settings.max_step_deadline
         args = {**args, "id": session.handle}
-        made = await self._calls.with_program(op, session.program_id, row.document, args, tensors, deadline=limit)
+        made = asyncio.create_task(
+            self._calls.with_program(op, session.program_id, row.document, args, tensors, deadline=limit)
+        )
+        try:
+            return await self._caught_up(session, await asyncio.shield(made), pending)
+        except BaseException:
+            await asyncio.wait({made})  # a worker may make the session although nobody waits for it any more
+            if made.exception() is None:
+                await delete_copy(self._calls, SESSIONS, session, made.result().worker)
+            raise
+
+    async def _caught_up(
+        self, session: Session, made: Reply, pending: tuple[int, float] | None
+    ) -> tuple[int, Reply | None]:
+        """Run the journal in the worker that has made the session; as `rebuild`."""
         reply: Reply | None = None
         done, position, optimizer = session.saved_entry, made.result, made.result.get("optimizer")
         _, last_seq = await self._stored.last_entry(session)

@@ -25,13 +25,14 @@ from service.ids import REPEATABLE, new_id
 from service.objects import Objects
 from service.observability.metrics import Metrics
 from service.problems import HttpProblem
+from service.sessions.copies import DELETE_S
 from service.sessions.entry import Entry
 from service.sessions.recovery import Rebuilder
 from service.sessions.replay import MAX_BYTES_OF_ALL, History, stored_answers
 from service.sessions.saving import Saver
 from service.sessions.session import SESSIONS, Durability, Kind, Session
 from service.sessions.stored import Fenced, StoredSessions
-from service.sessions.turns import DELETE_S, Turns, Write
+from service.sessions.turns import Turns, Write
 from service.settings import Settings
 from service.store.errors import StorageError
 from service.store.store import Store
@@ -407,6 +408,7 @@ class SessionRegistry:
         async with session.turn:  # waits for the running step
             if session.rebuilding is not None:
                 session.rebuilding.cancel()
+                await asyncio.wait({session.rebuilding}, timeout=DELETE_S)  # it deletes the copy in its worker
             try:
                 if session.is_stored:
                     assert self._stored is not None

@@ -10,9 +10,10 @@ from typing import Any
 from service.engine import EngineError
 from service.http.worker_calls import Calls
 from service.problems import HttpProblem
+from service.sessions.copies import DELETE_S
 from service.sessions.session import Session
 from service.sessions.stored import Fenced, StoredSessions, checkpoints_of
-from service.sessions.turns import DELETE_S, Turns
+from service.sessions.turns import Turns
 from service.settings import Settings
 from service.store.errors import StorageError
 

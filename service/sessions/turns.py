@@ -9,7 +9,6 @@ because the client can fetch the stored answer with its next try.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -25,6 +24,7 @@ from service.http.tensor_payloads import THREAD_BYTES, Answer
 from service.http.worker_calls import Calls
 from service.problems import HttpProblem, from_exception
 from service.sessions.answer import written
+from service.sessions.copies import delete_copy
 from service.sessions.entry import Entry, Form
 from service.sessions.recovery import Rebuilder
 from service.sessions.session import Kind, Session, Unsure
@@ -32,11 +32,10 @@ from service.sessions.stored import Fenced, StoredSessions
 from service.settings import Settings
 from service.store.errors import StorageError
 
-__all__ = ["DELETE_S", "Turns", "Write"]
+__all__ = ["Turns", "Write"]
 
 log = logging.getLogger("backpass.sessions")
 
-DELETE_S = 10.0
 TAKEOVERS = 5  # by other processes during one call
 
 T = TypeVar("T")
@@ -509,9 +508,7 @@ class Turns:
         """Delete the worker's copy of the session, which differs from the stored one."""
         worker, session.worker, session.unsure = session.worker, "", None
         if worker:
-            args = {"id": session.handle}
-            with contextlib.suppress(EngineError):
-                await self._calls.call(f"{self._kind.name}.delete", args, worker=worker, deadline=DELETE_S)
+            await delete_copy(self._calls, self._kind, session, worker)
 
     async def forget(self, session: Session) -> None:
         """Forget the session, which another process has taken over or deleted.

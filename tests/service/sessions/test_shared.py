@@ -186,6 +186,32 @@ async def test_two_executions_of_one_request_open_one_session(pair):
     assert (await step(pair[1], first)).step == 2
 
 
+@pytest.mark.parametrize("at", ["session.create", "session.step"])
+async def test_a_session_deleted_while_it_is_rebuilt_leaves_no_copy_in_a_worker(pair, monkeypatch, at):
+    process, _ = pair
+    id = await opened(process)
+    await step(process, id)
+    session = process.registry.held("local", id)
+    process.pool.kill(session.worker)
+    call, begun = process.pool.call, asyncio.Event()
+
+    async def slow(op: str, *more: Any, **named: Any) -> Any:
+        reply = await call(op, *more, **named)
+        if op == at:
+            begun.set()
+            await asyncio.sleep(0.2)
+        return reply
+
+    monkeypatch.setattr(process.pool, "call", slow)
+    with pytest.raises(HttpProblem, match="is being rebuilt"):
+        await process.registry.read(session, "session.get", {}, {}, 0.05)
+    await begun.wait()
+
+    await process.registry.close("local", id)
+
+    assert not any(process.pool.held.values())
+
+
 @pytest.mark.parametrize(
     "failure",
     [
