@@ -363,6 +363,8 @@ class Turns:
             reply = await self._rebuilt_with(session, n, storing, give_up, error)
         except Exception as error:
             await self._failed(session, write, seq, n, storing, error)
+            if session.unsure is not None and isinstance(error, DeadlineExceeded):
+                raise DeadlineExceeded(f"{error}; {UNSURE}", waited=False) from error
             raise
         else:
             if storing is not None:
@@ -571,6 +573,9 @@ UPDATES = {"session.step": 1, "session.update": 1}
 
 STILL_STORED = "the journal has the call, which will run; if it has a seq, send it again to get its answer"
 """About a call whose entry is stored, but which no worker has run to its end yet."""
+
+UNSURE = "it may have taken effect, or some of its steps: read the session to see its step"
+"""About a call whose answer came too late."""
 
 LATE = {"code": "deadline_exceeded", "detail": "the deadline of the call has passed"}
 """The reason why the last steps of a call were not taken whose answer came too late."""
