@@ -31,7 +31,6 @@ from service.routes.in_session import (
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_FEEDS
 from service.sessions.answer import written
-from service.sessions.entry import Form
 from service.sessions.registry import Write
 from service.sessions.session import Session
 
@@ -273,15 +272,20 @@ async def _written(
     members: dict[str, Any],
 ) -> Response:
     deadline = deadline_of(deadline_s, settings(request))
-    form: Form = {"as_file": as_file, "members": members}
+    write = replace(write, form={"as_file": as_file, "members": members})
+    with values.told():
+        found, replayed = await _recorded(request, session, write, deadline)
+    return sent(request, found, replayed)
+
+
+async def _recorded(request: Request, session: Session, write: Write, deadline: float) -> tuple[Answer, bool]:
+    """As `SessionRegistry.write`, with a point in the live curves of the session if the call is not a repeated one."""
 
     async def answer(reply: Reply) -> Answer:
         live(request).record(session.key, reply.result, reply.tensors, reply.timing_ms)
-        return await written(reply, form)
+        return await written(reply, write.form or {})
 
-    with values.told():
-        found, replayed = await sessions(request).write(session, replace(write, form=form), deadline, answer)
-    return sent(request, found, replayed)
+    return await sessions(request).write(session, write, deadline, answer)
 
 
 def _streamed(
@@ -293,6 +297,6 @@ def _streamed(
 
     async def call(on_part: PartCallback) -> tuple[Answer, bool]:
         with values.told():
-            return await sessions(request).write(session, replace(write, on_part=on_part), deadline)
+            return await _recorded(request, session, replace(write, on_part=on_part), deadline)
 
     return StepStream(call)

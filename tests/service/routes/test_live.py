@@ -46,6 +46,17 @@ def test_a_replayed_step_is_recorded_once(client, session):
     assert client.get(f"{session}/metrics").json()["recorded"] == 1
 
 
+def test_a_step_whose_gradients_are_streamed_is_recorded_once(client, session):
+    body, form = {"feeds": REGRESSION_FEEDS, "seq": 1}, {"accept": "application/x-ndjson"}
+    first, again = (client.post(f"{session}/steps", json=body, headers=form) for _ in range(2))
+    assert again.content == first.content
+
+    found = client.get(f"{session}/metrics").json()["columns"]
+
+    assert found["step"] == [1]
+    assert found["loss"] == pytest.approx(json.loads(first.text.splitlines()[-1])["loss"]["data"], rel=1e-6)
+
+
 def test_the_stream_of_a_deleted_session_ends(client, session):
     client.post(f"{session}/steps", json={"feeds": REGRESSION_FEEDS})
     kinds = []
