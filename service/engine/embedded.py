@@ -139,6 +139,7 @@ class EmbeddedPool:
         worker: str | None = None,
         deadline: float,
         on_part: PartCallback | None = None,
+        stop: asyncio.Event | None = None,
     ) -> Reply:
         arrived = time.monotonic()
         give_up = arrived + deadline
@@ -149,7 +150,7 @@ class EmbeddedPool:
             started = time.monotonic()
             queued += started - requested
             try:
-                reply = await self._run(slot, op, args, tensors, give_up, on_part)
+                reply = await self._run(slot, op, args, tensors, give_up, on_part, stop)
                 break
             except ParkedCall as parked:
                 worker = parked.process.id  # the result of the compilation is in this worker
@@ -176,6 +177,7 @@ class EmbeddedPool:
         tensors: Mapping[str, np.ndarray],
         give_up: float,
         on_part: PartCallback | None,
+        stop: asyncio.Event | None,
     ) -> Reply:
         """Run the call on `slot`, then release the slot. Raises ParkedCall, or TimeoutError at the deadline."""
         process = slot.process
@@ -187,6 +189,7 @@ class EmbeddedPool:
         pending.over.add_done_callback(lambda over: self._over(slot, process, over, started, caller))
         patience = max(0.0, give_up - started) + OWN_ANSWER_S
         timer = asyncio.get_running_loop().call_later(patience, pending.time_out)
+        stopping = None if stop is None else asyncio.create_task(_stop_when(stop, process, pending.over))
         try:
             return await pending.reply
         except asyncio.CancelledError:
@@ -196,7 +199,8 @@ class EmbeddedPool:
             self._stop(process, op, pending.over, "deadline")
             raise
         except RemoteError as error:
-            if error.code in ("deadline_exceeded", "canceled"):  # the caller did not cancel, so the deadline did
+            is_stopped = error.code == "canceled" and stop is not None and stop.is_set()
+            if error.code in ("deadline_exceeded", "canceled") and not is_stopped:  # without a caller's doing
                 self.events["stopped", "deadline"] += 1
                 raise DeadlineExceeded(error.message, waited=False) from error
             raise
@@ -204,6 +208,8 @@ class EmbeddedPool:
             raise NoCapacity(f"the service has no memory for the tensors: {error}") from error
         finally:
             timer.cancel()
+            if stopping is not None:
+                stopping.cancel()
 
     async def _compiled(self, parked: ParkedCall, give_up: float) -> None:
         """Wait until the compilation for the call is done. Its worker serves other calls meanwhile."""
@@ -311,6 +317,13 @@ class EmbeddedPool:
                 callback(process.id, reason)
             except Exception:
                 log.exception("a callback failed after the loss of worker %s", process.id)
+
+
+async def _stop_when(stop: asyncio.Event, process: WorkerProcess, over: asyncio.Future[bool]) -> None:
+    """Ask the worker to end its call as soon as `stop` is set, unless the call has ended."""
+    await stop.wait()
+    if not over.done():
+        process.cancel()
 
 
 def _backoff(failures: int) -> float:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -181,6 +182,7 @@ class Engine(Protocol):
         worker: str | None = None,
         deadline: float,
         on_part: PartCallback | None = None,
+        stop: asyncio.Event | None = None,
     ) -> Reply:
         """Run `op` on `worker`, or on any idle worker if None.
 
@@ -189,6 +191,8 @@ class Engine(Protocol):
         deadline: seconds from now, including the time in the queue.
         on_part:  called on the event loop, in order, with the result and tensors of each part that the handler sends
                   while it runs; all calls happen before this method returns.
+        stop:     once set, the worker is asked to end the call early; the call is answered with what it has done, or
+                  with RemoteError `canceled`. A worker that does not look at it finishes the call.
         Cancelling the awaiting task also cancels the call in the worker.
         Raises WorkerLost, DeadlineExceeded, QueueFull, NoCapacity or RemoteError.
         """

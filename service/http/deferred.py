@@ -2,7 +2,8 @@
 
 The client gets 202 with the operation's path as soon as its body has arrived and `wait` seconds (of the same header, by
 default 0) have passed. The call goes on; its answer is stored and can be read for an hour. A call that ends earlier is
-answered as usual. Only a call that changes nothing can be canceled: the result of any other one tells its effect.
+answered as usual. A call that changes nothing can be canceled. One that may change something goes on, because its
+result tells the effect; several steps of a session end after the one that runs.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -22,6 +24,7 @@ from service import problems
 from service.caller import tenant
 from service.http.idempotency import SECRETS, is_uncertain, may_change, outcome_unknown
 from service.http.recorded import Recorded, Recorder, delete_stored, stored
+from service.http.worker_calls import STOP
 from service.ids import new_id
 from service.objects import Objects
 from service.problems import HttpProblem, new_request_id, problem_body
@@ -38,7 +41,7 @@ KEPT_S = 3600.0
 MAX_WAIT_S = 60.0
 SWEEP_S = 15.0
 POLL_S = 0.5  # between two looks at an operation of another process
-STOP_S = 5.0  # for another process to stop one
+STOP_S = 5.0  # for another process to stop one, and for a call that may change something
 STREAMS = (b"text/event-stream", b"application/x-ndjson")
 
 
@@ -48,7 +51,7 @@ class Operations:
     def __init__(self, settings: Settings, store: Store, objects: Objects, instance: str) -> None:
         """instance: id of this process."""
         self.settings, self.store, self.objects, self.instance = settings, store, objects, instance
-        self._calls: dict[str, asyncio.Task[Recorded]] = {}  # those that can be canceled
+        self._stops: dict[str, Callable[[], object]] = {}  # end the calls of the running operations
         self._finishing: set[asyncio.Task[None]] = set()
         self._ended: dict[str, asyncio.Event] = {}
 
@@ -79,20 +82,20 @@ class Operations:
         """Stop the calls whose operations were canceled or deleted at another process, until cancelled."""
         while not self.store.is_sqlite:
             await asyncio.sleep(POLL_S)
-            if mine := dict(self._calls):
+            if mine := dict(self._stops):
                 try:
                     going_on = await self.store.read(lambda db: rows.going_on(db, self.instance))
                 except HttpProblem as error:
                     log.warning("requests to stop operations are not seen: %s", error)
                     continue
-                for id, call in mine.items():
+                for id, stop in mine.items():
                     if id not in going_on:
-                        call.cancel()
+                        stop()
 
-    async def begin(self, request: str, ending: asyncio.Task[Recorded]) -> str:
+    async def begin(self, request: str, ending: asyncio.Task[Recorded], stop: asyncio.Event) -> str:
         """The id of a new operation for the call `ending`. Raises HttpProblem for too many, StorageError.
 
-        request: its method and path.
+        request: its method and path. stop: asks it to end early, if it may change something.
         """
         owner, now, limit = tenant(), time.time(), self.settings.operations
 
@@ -106,8 +109,7 @@ class Operations:
 
         id = await self.store.write(adding)
         self._ended[id] = asyncio.Event()
-        if not _may_change(request):
-            self._calls[id] = ending
+        self._stops[id] = stop.set if _may_change(request) else ending.cancel
         task = asyncio.create_task(self._finish(owner, id, request, ending))
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)
@@ -133,7 +135,7 @@ class Operations:
             if _may_change(request) and is_uncertain(recorded):
                 recorded = _as_answer(outcome_unknown(f"the call ended with status {recorded.status}"), path)
             if recorded.status >= 400:
-                state = "failed"
+                state = "canceled" if recorded.problem_code == "canceled" else "failed"
         except asyncio.CancelledError:
             ending.cancel()
             problem, state = HttpProblem("canceled", "the operation was canceled", retryable=False), "canceled"
@@ -153,11 +155,11 @@ class Operations:
         except (HttpProblem, OSError) as error:
             log.error("the result of operation %s is lost: %s", id, error)
         finally:
-            self._calls.pop(id, None)
+            self._stops.pop(id, None)
             self._ended.pop(id).set()
 
-    async def wait(self, id: str, seconds: float) -> None:
-        """Wait until the operation ends, at most `seconds`. Raises StorageError."""
+    async def wait(self, id: str, seconds: float | None) -> None:
+        """Wait until the operation ends, at most `seconds`; None for no limit. Raises StorageError."""
         event, owner = self._ended.get(id), tenant()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -173,15 +175,16 @@ class Operations:
     async def cancel(self, id: str, request: str) -> None:
         """Stop the call of the operation. Raises StorageError.
 
-        request: its method and path. Does nothing if the call has ended or may change something: such a call cannot be
-        undone, so it runs to its end. One of another process may still run afterwards: that process stops it as soon as
-        it can.
+        Does nothing if the call has ended. One that changes nothing has stopped afterwards, unless it runs in another
+        process, which stops it as soon as it can. One that may change something cannot be undone: it is asked to end
+        early, and may run for longer.
+        request: its method and path.
         """
-        call, event, owner = self._calls.get(id), self._ended.get(id), tenant()
-        if call is not None and event is not None:
-            call.cancel()
-            await event.wait()
-        elif not self.store.is_sqlite and not _may_change(request):
+        stop, owner = self._stops.get(id), tenant()
+        if stop is not None:
+            stop()
+            await self.wait(id, STOP_S if _may_change(request) else None)
+        elif not self.store.is_sqlite:
             await self.store.write(lambda db: rows.ask_to_stop(db, owner, id))
             await self.wait(id, STOP_S)
 
@@ -214,9 +217,10 @@ class Deferred:
         body = _Received(receive, _has_body(scope))
         inner = {**scope, "state": dict(scope.get("state", {}))}
         inner.pop("on_disconnect", None)
-        request = f"{scope['method']} {scope['path']}"
+        request, stop = f"{scope['method']} {scope['path']}", asyncio.Event()
 
         async def run() -> Recorded:
+            STOP.set(stop)
             recorder = Recorder()
             try:
                 await self.app(inner, body.receive, recorder.send)
@@ -238,7 +242,7 @@ class Deferred:
             if ending.done():
                 scope["route"] = inner.get("route")
                 return (await ending).response()
-            beginning = asyncio.create_task(self._operations.begin(request, ending))
+            beginning = asyncio.create_task(self._operations.begin(request, ending, stop))
             beginning.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may wait for it
             try:
                 id = await asyncio.shield(beginning)  # once stored, an operation must end, also if its client leaves

@@ -79,10 +79,8 @@ def is_uncertain(recorded: Recorded | None) -> bool:
         return True
     if recorded.status < 500:
         return False
-    try:
-        return orjson.loads(b"".join(map(bytes, recorded.parts)))["code"] in UNCERTAIN
-    except (ValueError, TypeError, KeyError):
-        return True
+    code = recorded.problem_code
+    return code is None or code in UNCERTAIN
 
 
 def outcome_unknown(ended: str) -> HttpProblem:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import orjson
 from starlette.responses import Response
 from starlette.types import Message, Send
 
@@ -33,6 +35,13 @@ class Recorded:
     status: int
     headers: dict[str, str]
     parts: Sequence[Part]
+
+    @property
+    def problem_code(self) -> str | None:
+        """The code of an answer that is a problem document; None for any other."""
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            return str(orjson.loads(b"".join(map(bytes, self.parts)))["code"])
+        return None
 
     def response(self, more: dict[str, str] | None = None) -> Response:
         return PiecedResponse(self.parts, self.status, {**self.headers, **(more or {})})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -15,10 +16,14 @@ from service.observability.metrics import Metrics
 from service.observability.tracing import TRACE
 from service.problems import from_exception
 
-__all__ = ["ANSWER_BYTES", "Calls"]
+__all__ = ["ANSWER_BYTES", "STOP", "Calls"]
 
 ANSWER_BYTES: ContextVar[int | None] = ContextVar("answer_bytes", default=None)
 """Limit of the tensors in the answer to the current request. Workers check it before a call takes effect."""
+
+STOP: ContextVar[asyncio.Event | None] = ContextVar("stop", default=None)
+"""Set by the client when the current request need not go on. A call that changes a session then ends between two of its
+steps, and tells how many it has taken."""
 
 
 class Calls:
@@ -37,6 +42,7 @@ class Calls:
         worker: str | None = None,
         deadline: float,
         on_part: PartCallback | None = None,
+        stop: asyncio.Event | None = None,
     ) -> Reply:
         """As `Engine.call`, counted under `op`. Raises EngineError."""
         limit = ANSWER_BYTES.get()
@@ -45,7 +51,8 @@ class Calls:
         trace = TRACE.get()
         began = 0 if trace is None else time.monotonic_ns()
         try:
-            reply = await self.engine.call(op, args, tensors, worker=worker, deadline=deadline, on_part=on_part)
+            more: dict[str, Any] = {"on_part": on_part, "stop": stop}
+            reply = await self.engine.call(op, args, tensors, worker=worker, deadline=deadline, **more)
         except EngineError as error:
             if trace is not None:
                 trace.call(op, began, None, type(error).__name__)

@@ -122,10 +122,11 @@ async def get_operation_result(request: Request, operation_id: OperationId) -> R
     openapi_extra={"requestBody": {"required": False, "content": {JSON: {"schema": {}, "examples": {}}}}},
 )
 async def cancel_operation(request: Request, operation_id: OperationId) -> Response:
-    """Stop the call of the operation if it changes nothing. Safe to repeat; an ended operation stays as it is.
+    """Stop the call of the operation. Safe to repeat; an ended operation stays as it is.
 
-    A call that may change something, such as the steps of a session, goes on: its operation stays `running` until the
-    call ends, and its result tells the effect.
+    Several steps of a session end after the one that runs: the result has their number as `applied`, and `stopped` with
+    the code `canceled`. Any other call that may change something goes on: its operation stays `running` until the call
+    ends, and its result tells the effect.
     """
     found = await _found(request, operation_id)
     await _operations(request).cancel(operation_id, found.kind)
@@ -141,7 +142,7 @@ async def cancel_operation(request: Request, operation_id: OperationId) -> Respo
 async def delete_operation(request: Request, operation_id: OperationId) -> Response:
     """Delete the operation with its answer, and stop its call as `POST .../cancel` does. Safe to repeat.
 
-    A call that may change something goes on, and nothing tells its result then.
+    Nothing tells the result then of a call that may change something.
     """
     owner = tenant()
     found = await store(request).read(lambda db: rows.get(db, owner, operation_id))

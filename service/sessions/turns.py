@@ -21,7 +21,7 @@ from service.engine import DeadlineExceeded, EngineError, QueueFull, RemoteError
 from service.engine.protocol import NO_TENSORS, PartCallback
 from service.http.request_body import Body
 from service.http.tensor_payloads import THREAD_BYTES, Answer
-from service.http.worker_calls import Calls
+from service.http.worker_calls import STOP, Calls
 from service.problems import HttpProblem, from_exception
 from service.sessions.answer import written
 from service.sessions.copies import delete_copy
@@ -356,7 +356,7 @@ class Turns:
                 await self._stored.set_dirty(session, True)
         args = {**write.args, "seq": seq} if seq else write.args
         try:
-            reply = await self._call(session, write.op, args, write.tensors, give_up, write.on_part)
+            reply = await self._call(session, write.op, args, write.tensors, give_up, write.on_part, STOP.get())
         except WorkerLost as error:
             if storing is None:
                 raise self._told(session, error) from error
@@ -485,12 +485,14 @@ class Turns:
         tensors: Tensors,
         give_up: float,
         on_part: PartCallback | None = None,
+        stop: asyncio.Event | None = None,
     ) -> Reply:
         """Run `op` in the session's worker. give_up: the deadline, a value of time.monotonic(). Raises EngineError."""
         args = {**args, "id": session.handle}
         left = max(0.0, give_up - time.monotonic())
         try:
-            return await self._calls.call(op, args, tensors, worker=session.worker, deadline=left, on_part=on_part)
+            more: dict[str, Any] = {"on_part": on_part, "stop": stop}
+            return await self._calls.call(op, args, tensors, worker=session.worker, deadline=left, **more)
         except WorkerLost as error:
             self.lose(session, error.reason)
             raise

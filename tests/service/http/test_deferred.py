@@ -17,7 +17,7 @@ def test_an_operation_whose_client_leaves_while_it_is_stored_begins_all_the_same
         entered, gate = asyncio.Event(), asyncio.Event()
 
         class Operations:
-            async def begin(self, request: str, ending: asyncio.Task[Any]) -> str:
+            async def begin(self, request: str, ending: asyncio.Task[Any], stop: asyncio.Event) -> str:
                 entered.set()
                 await gate.wait()
                 begun.append(request)
@@ -37,7 +37,8 @@ def test_an_operation_whose_client_leaves_while_it_is_stored_begins_all_the_same
         headers = [(b"prefer", b"respond-async"), (b"content-length", b"2")]
         scope = {"type": "http", "method": "POST", "path": "/v1/gradients", "headers": headers, "state": {}}
         call = asyncio.create_task(Deferred(app, Operations())(scope, receive, send))  # type: ignore[arg-type]
-        await entered.wait()
+        async with asyncio.timeout(10):
+            await entered.wait()
         call.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await call
