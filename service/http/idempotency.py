@@ -73,6 +73,11 @@ UNCERTAIN = frozenset({"no-capacity", "recovering", "draining", "worker-lost", "
 """Codes of answers to calls that may have taken effect: the steps of a journal, for example, are taken again."""
 
 
+def _may_succeed_later(status: int) -> bool:
+    """Whether the same request may succeed although an earlier one was answered with this status."""
+    return status >= 500 or status in REFUSED
+
+
 def is_uncertain(recorded: Recorded | None) -> bool:
     """Whether a call that may change something may have done so, though its answer is an error or too long to keep."""
     if recorded is None:
@@ -163,7 +168,12 @@ class Idempotent:
     ) -> Response | None:
         """The answer to send; None if it was sent already."""
         keys, now = self._keys, time.time()
-        known = await keys.store.write(lambda db: rows.begin(db, owner, key, keys.instance, now, now + KEPT_S))
+        begin = lambda db: rows.begin(db, owner, key, keys.instance, now, now + KEPT_S)
+        known = await keys.store.write(begin)
+        if known is not None and known.answer is not None and await self._has_failed(known.answer, scope):
+            if await keys.store.write(lambda db: rows.drop_answer(db, owner, key, known.answer)):
+                await delete_stored(known.answer, keys.objects)
+            known = await keys.store.write(begin)
         if known is not None and known.answer is not None:
             if await body.whole(keys.settings) != known.digest:
                 raise HttpProblem("idempotency-conflict", f"the {HEADER} was used with another request")
@@ -190,10 +200,24 @@ class Idempotent:
             return (
                 recorded.response() if recorded is not None else None
             )  # without an answer, the key runs nothing again
-        if recorded is None or recorded.status >= 500 or recorded.status in REFUSED:
+        if recorded is None or _may_succeed_later(recorded.status):
             await keys.store.write(lambda db: rows.drop(db, owner, key, keys.instance))
             return recorded.response() if recorded is not None else None
         return await self._keep(recorded, key, owner, await body.whole(keys.settings))
+
+    async def _has_failed(self, answer: bytes, scope: Scope) -> bool:
+        """Whether a stored answer names an operation that changed nothing and has no result that can be used."""
+        if may_change(scope["method"], scope["path"]):
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            accepted = await load(answer, self._keys.objects)
+            if accepted.status != 202:
+                return False
+            found = await _read(self.app, accepted.headers["location"], scope)
+            if found is not None:
+                status = orjson.loads(b"".join(map(bytes, found.parts)))["status"]
+                return status is not None and _may_succeed_later(status)
+        return True
 
     async def _stored(self, answer: bytes, request: Request) -> Response:
         """The stored answer. Raises HttpProblem 406 if the request does not accept its form."""

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, and_, delete, insert, select, update
 from service.store import presence
 from service.store.tables import idempotency
 
-__all__ = ["Known", "begin", "drop", "expired", "finish", "take_over"]
+__all__ = ["Known", "begin", "drop", "drop_answer", "expired", "finish", "take_over"]
 
 WIDTH = 500  # rows that one sweep deletes
 
@@ -56,6 +56,11 @@ def finish(db: Connection, tenant: str, key: str, owner: str, digest: str, statu
 def drop(db: Connection, tenant: str, key: str, owner: str) -> None:
     """Forget the request of process `owner`: it had no effect, and may be sent again."""
     db.execute(delete(idempotency).where(and_(_is(tenant, key), idempotency.c.owner == owner)))
+
+
+def drop_answer(db: Connection, tenant: str, key: str, answer: bytes) -> bool:
+    """Forget the request that was answered with `answer`; whether it was still known."""
+    return db.execute(delete(idempotency).where(and_(_is(tenant, key), idempotency.c.answer == answer))).rowcount == 1
 
 
 def expired(db: Connection, now: float) -> list[bytes]:

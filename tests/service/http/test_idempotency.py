@@ -32,9 +32,13 @@ class Application:
         self.dies: str | None = None
         self.status = 201
         self.size = 0
+        self.operation: dict[str, Any] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "GET":
+            if self.operation is not None:
+                await JSONResponse(self.operation)(scope, receive, send)
+                return
             found = self.things.get(scope["path"].rpartition("/")[2])
             answer = JSONResponse({"body": found.decode()} if found is not None else {}, 404 if found is None else 200)
             await answer(scope, receive, send)
@@ -112,6 +116,27 @@ async def test_a_request_that_died_creates_one_thing_when_it_is_repeated(house, 
     assert (status, body) == (201, {"body": "a"})
     assert list(house.app.things) == [headers["location"].rpartition("/")[2]]
     assert again[0] == 201 and again[2] == body and again[1]["idempotency-replayed"] == "true"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "operation, runs",
+    [({"status": None}, 1), ({"status": 200}, 1), ({"status": 422}, 1), ({"status": 503}, 2), (None, 2)],
+    ids=["running", "succeeded", "refused", "failed by chance", "not stored any more"],
+)
+@pytest.mark.parametrize("path", ["/v1/gradients", "/v1/sessions/ses_aaaaaaaaaaaaaaaaaaaaaaaaaa/steps"])
+async def test_a_repeated_request_runs_again_if_its_operation_changed_nothing_and_has_no_result(
+    house, path, operation, runs
+):
+    house.app.status = 202
+    await house.call(path=path)
+    house.app.operation = operation
+
+    again = await house.call(path=path)
+
+    runs = runs if path == "/v1/gradients" else 1
+    assert house.app.runs == runs
+    assert ("idempotency-replayed" in again[1]) == (runs == 1)
 
 
 @pytest.mark.anyio
