@@ -219,7 +219,7 @@ def _(error: RequestValidationError) -> HttpProblem:
             fields.append(_member(where, mistake))
         else:
             name = "/".join(map(str, where))
-            fields.append(FieldError("", mistake["type"], mistake["msg"], parameter=f"{source}: {name}"))
+            fields.append(FieldError("", mistake["type"], _message(mistake), parameter=f"{source}: {name}"))
     return _refused(fields)
 
 
@@ -231,6 +231,11 @@ def _refused(fields: Sequence[FieldError]) -> HttpProblem:
 
 def _member(where: Sequence[str | int], mistake: Mapping[str, Any], suggestion: str | None = None) -> FieldError:
     pointer = "".join("/" + escaped(str(part)) for part in where)
-    # The only message of pydantic that quotes the value.
-    message = "unknown tag of a union" if mistake["type"] == "union_tag_invalid" else mistake["msg"]
-    return FieldError(pointer, mistake["type"], message, suggestion=suggestion)
+    return FieldError(pointer, mistake["type"], _message(mistake), suggestion=suggestion)
+
+
+def _message(mistake: Mapping[str, Any]) -> str:
+    """The message of pydantic, or of one of our validators without pydantic's prefix; it never quotes the value."""
+    if mistake["type"] == "union_tag_invalid":  # the only message of pydantic that quotes it
+        return "unknown tag of a union"
+    return str(mistake["msg"]).removeprefix("Value error, ")

@@ -57,6 +57,13 @@ def test_an_error_points_to_the_invalid_value(client, path, wrong, pointer):
     assert problem["detail"].startswith("one ") or len(problem["errors"]) > 1
 
 
+@pytest.mark.parametrize("wrong", [{"targets": ["loss"]}, {"program": {"blocks": []}}])
+def test_an_error_says_only_what_a_validator_says(client, wrong):
+    details = [error["detail"] for error in client.post("/v1/sessions", json=SESSION | wrong).json()["errors"]]
+
+    assert any(detail.startswith("give ") for detail in details), details
+
+
 ASKS: dict[str, Any] = {
     "/loss": {"loss": "zz"},
     "/fetch/1": {"fetch": ["loss", "zz"]},
