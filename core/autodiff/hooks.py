@@ -43,6 +43,10 @@ class Action(Kind):
         """Whether the action on the nonzero rows of a gradient equals the action on the whole gradient."""
         return True
 
+    def scaled(self, factor: float) -> Action:
+        """The action on `factor` times a gradient that does the same: itself, unless it has a bound."""
+        return self
+
     def emit(self, b: BlockBuilder, x: Value) -> Op:
         """The op of this action on `x`: typed, but not yet added, and without a name for its output."""
         raise NotImplementedError
@@ -78,6 +82,10 @@ class ClipValue(Action):
     def by_rows(self) -> bool:
         return self.low <= 0 <= self.high
 
+    def scaled(self, factor: float) -> ClipValue:
+        bounds = (None if bound is None else bound * factor for bound in (self.min, self.max))
+        return ClipValue(*bounds)
+
     def emit(self, b: BlockBuilder, x: Value) -> Op:
         return b.make("clip", x, min=self.low, max=self.high)
 
@@ -89,6 +97,9 @@ class ClipNorm(Action):
 
     name = "clip_norm"
     max_norm: Annotated[float, Member("Largest 2-norm.", gt=0)]
+
+    def scaled(self, factor: float) -> ClipNorm:
+        return ClipNorm(self.max_norm * factor)
 
     def emit(self, b: BlockBuilder, x: Value) -> Op:
         return b.make("clip_by_norm", x, max_norm=self.max_norm)

@@ -120,7 +120,7 @@ def compile_training(
     open_rates:      whether the learning rates are inputs of the step (core.optim.rates), not constants.
     """
     with headroom():
-        by_name = {v.name: v for v in program.parameters if query.loss is not None or v.trainable}
+        by_name = {v.name: v for v in program.parameters if v.trainable}
         if query.loss is None and by_name.keys().isdisjoint(query.inputs):
             raise ProgramError("training needs a loss, or a trainable parameter among inputs", "bad_query")
         if query.loss is None and loss_scale is not None:
@@ -150,9 +150,7 @@ def compile_training(
         bound = bind_shapes(program, shapes)
         if not gives_gradients and not query.hooks and not any("@GRAD" in name for name in fetch):
             bound = lookups_by_rows(bound, by_name, optimizer, clip)
-        found = differentiate_scaled(
-            bound, query, loss_scale, step_of=lambda found: step_block(*with_update(found)[:2])
-        )
+        found = differentiate_scaled(bound, query, loss_scale, fetch, lambda found: step_block(*with_update(found)[:2]))
         backward = found.backward
         trained_program, wanted, densified = with_update(found)
         densified = (*backward.densified, *densified)

@@ -6,12 +6,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from core.autodiff.hooks import Hook
 from core.backward.append_backward import append_backward, gradients
 from core.backward.backward_program import Backward
 from core.backward.query import GradientQuery
 from core.ir import Block, Program, TensorType, Variable
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
-from core.ir.errors import ProgramError
+from core.ir.errors import ProgramError, pointing_to
 from core.ir.names import root_array
 from core.optim.loss_scaling import (
     FACTOR,
@@ -134,11 +137,17 @@ def differentiate_scaled(
     fetch: Sequence[str] = (),
     step_of: Callable[[ScaledBackward], Block] | None = None,
 ) -> ScaledBackward:
-    """`differentiate`, with the loss multiplied by `scale` and the gradients divided by it."""
+    """`differentiate`, with the loss multiplied by `scale` and all gradients that leave the step divided by it.
+
+    Raises ProgramError (bad_hook) for a hook with a bound that would have to follow a factor of later steps.
+    """
     found = None if scale is None or query.loss is None else scaled(program, query.loss, scale)
+    if found is not None:
+        assert scale is not None
+        query = replace(query, hooks=_scaled_hooks(query.hooks, scale))
 
     def of(backward: Backward) -> ScaledBackward:
-        return ScaledBackward(backward) if found is None else _divided(program, found, backward)
+        return ScaledBackward(backward) if found is None else _divided(program, found, backward, fetch)
 
     budgeted_step = step_of or (lambda each: gradient_step(each.backward, query, fetch))
     differentiated = program if found is None else found.program
@@ -146,7 +155,20 @@ def differentiate_scaled(
     return replace(of(backward), seeds=seeds)
 
 
-def _divided(program: Program, found: Scaled, backward: Backward) -> ScaledBackward:
+def _scaled_hooks(hooks: Sequence[Hook], scale: LossScale) -> tuple[Hook, ...]:
+    """The hooks for gradients of the scaled loss. Raises ProgramError (bad_hook)."""
+    found = []
+    for i, hook in enumerate(hooks):
+        action = hook.do.scaled(float(np.float32(scale.initial)))
+        if action != hook.do and scale.interval is not None:
+            message = f"the bound of {hook.do.name} cannot follow a dynamic loss scale; a constant one, or `clip`, can"
+            with pointing_to(f"/hooks/{i}"):
+                raise ProgramError(message, "bad_hook")
+        found.append(replace(hook, do=action))
+    return tuple(found)
+
+
+def _divided(program: Program, found: Scaled, backward: Backward, fetch: Sequence[str]) -> ScaledBackward:
     """The backward pass of `program`, from the backward pass of the same program with a scaled loss."""
     b = BlockBuilder.like(backward.program.block)
     types = {v.name: v.type for v in program.parameters}
@@ -158,15 +180,28 @@ def _divided(program: Program, found: Scaled, backward: Backward) -> ScaledBackw
     grads = {name: backward.gradients[name] if isinstance(g, SparseRows) else g.name for name, g in returned.items()}
     sparse = {name: (g.rows.name, g.values.name) for name, g in returned.items() if isinstance(g, SparseRows)}
     latest = {**backward.program.latest, found.loss: program.latest.get(found.loss, found.loss)}
+    scaled_values = {*backward.grad_to_var, *(values for _, values in backward.sparse.values())}
+    for name in fetch:
+        if (variable := latest.get(name, name)) in scaled_values and variable in b.types:
+            latest[name] = _share(b, variable, factor)
+    recorded = {key: _share(b, variable, factor) for key, variable in backward.recorded.items()}
     divided = replace(
         backward,
         program=replace(backward.program, block=b.build(backward.program.block.results), latest=latest),
         params_grads=tuple((name, grads.get(name)) for name, _ in backward.params_grads),
         sparse=sparse,
+        recorded=recorded,
         ready_at={name: at - found.ops for name, at in backward.ready_at.items()},
     )
     pairs = tuple((g.rows.name, g.values.name) if isinstance(g, SparseRows) else (None, g.name) for g in exact)
     return ScaledBackward(divided, {}, pairs, found.factor, finite.name, found.limit)
+
+
+def _share(b: BlockBuilder, variable: str, factor: Value) -> str:
+    """The variable of a gradient divided by the factor, in the dtype of the gradient."""
+    value = b.value(variable)
+    (share,) = unscaled([value], factor)
+    return rounded(share, value.type).name  # type: ignore[union-attr]
 
 
 def _gradient(b: BlockBuilder, backward: Backward, name: str) -> Cotangent:

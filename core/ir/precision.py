@@ -17,7 +17,7 @@ import numpy as np
 
 from core.ir.program import Block, Op, StackType, Type
 
-__all__ = ["EXACT", "HALVES", "can_widen", "is_half", "largest", "rounds_often"]
+__all__ = ["EXACT", "HALVES", "can_widen", "is_half", "largest", "rounds_often", "smallest"]
 
 KINDS = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 HALVES = tuple(KINDS)
@@ -43,6 +43,11 @@ CONTRACTIONS = frozenset({"matmul", "einsum", "correlate", "correlate_input_adjo
 def largest(dtype: str) -> float:
     """The largest finite number of a floating-point dtype."""
     return float(ml_dtypes.finfo(KINDS.get(dtype, dtype)).max)
+
+
+def smallest(dtype: str) -> float:
+    """The smallest positive number of a floating-point dtype that has all its digits."""
+    return float(ml_dtypes.finfo(KINDS.get(dtype, dtype)).smallest_normal)
 
 
 def is_half(type: Type | None) -> bool:

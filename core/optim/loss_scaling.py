@@ -17,7 +17,7 @@ from core.ir import Program, TensorType, Variable
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value, narrowed, widened
 from core.ir.errors import ProgramError
 from core.ir.members import Member, check_members, read_members
-from core.ir.precision import largest
+from core.ir.precision import largest, smallest
 
 __all__ = [
     "FACTOR",
@@ -111,15 +111,16 @@ class Scaled:
 def scaled(program: Program, loss: str, scale: LossScale) -> Scaled | None:
     """`program` with its loss multiplied under the same name; None if it has no such loss, which the caller reports.
 
-    Raises ProgramError (bad_query) if the dtype of the loss cannot hold a constant factor.
+    Raises ProgramError (bad_query) if the dtype of the loss cannot hold a constant factor, or the least one.
     """
     name = program.latest.get(loss, loss)
     type = program.block.types.get(name)
     if not isinstance(type, TensorType) or not type.is_float:
         return None
     limit = largest_factor(type)
-    if scale.interval is None and scale.initial > limit:
-        raise ProgramError(f"a loss of type {type} cannot be multiplied by {scale.initial:g}", "bad_query")
+    least = scale.initial if scale.interval is None else scale.least
+    if not max(smallest(type.dtype), smallest("float32")) <= least <= limit:
+        raise ProgramError(f"a loss of type {type} cannot be multiplied by {least:g}", "bad_query")
     b = BlockBuilder.like(program.block)
     slots = tuple(Variable(n, t, "state") for n, t in scale.slots.items())
     held = {v.name: b.param(v.type, v.name) for v in slots}

@@ -13,7 +13,7 @@ from core.ir.builder import Value
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, Family, OpSpec, composite
 from core.ir.suggest import near
-from core.ops.common.ranges import Count
+from core.ops.common.ranges import Count, Positive
 from core.ops.elementwise.arithmetic import cast, maximum, minimum, pow_
 from core.ops.elementwise.logic import greater_equal, less_equal, less_than, where
 from core.ops.elementwise.math import clip, cos, exp, rsqrt
@@ -65,19 +65,15 @@ def _full(x: Value, value: float) -> Value:
     return full_like(x, value=value)
 
 
-def _power(base: float, exponent: Value) -> Value:
-    return exp(exponent * math.log(base)) if base > 0 else _full(exponent, 0.0)
-
-
 def _periods(step: Value, decay_steps: int, staircase: bool) -> Value:
     periods = _count(step) / float(decay_steps)
     return floor(periods) if staircase else periods
 
 
 @schedule
-def exponential_decay(step, *, learning_rate: float, decay_steps: Count, decay_rate: float, staircase: bool = False):
+def exponential_decay(step, *, learning_rate: float, decay_steps: Count, decay_rate: Positive, staircase: bool = False):
     """``learning_rate * decay_rate ** (step / decay_steps)``. `staircase` rounds the exponent down."""
-    return _power(decay_rate, _periods(step, decay_steps, staircase)) * learning_rate
+    return exp(_periods(step, decay_steps, staircase) * math.log(decay_rate)) * learning_rate
 
 
 @schedule
@@ -99,7 +95,7 @@ def polynomial_decay(
     learning_rate: float,
     decay_steps: Count,
     end_learning_rate: float = 0.0001,
-    power: float = 1.0,
+    power: Positive = 1.0,
     cycle: bool = False,
 ):
     """``(learning_rate - end) * (1 - step / decay_steps) ** power + end``, with end = `end_learning_rate`.

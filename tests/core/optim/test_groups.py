@@ -168,3 +168,18 @@ def test_a_group_without_parameters_is_refused(patterns):
 def test_wrong_rates_of_a_step_are_refused(given):
     with pytest.raises(ProgramError):
         Rates.of(Optimizer("sgd"), given)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"schedule": "exponential_decay", "learning_rate": 0.1, "decay_steps": 10, "decay_rate": 0.0},
+        {"schedule": "exponential_decay", "learning_rate": 0.1, "decay_steps": 10, "decay_rate": -0.5},
+        {"schedule": "polynomial_decay", "learning_rate": 0.1, "decay_steps": 10, "power": 0.0},
+        {"schedule": "polynomial_decay", "learning_rate": 0.1, "decay_steps": 10, "power": -1.0},
+    ],
+)
+def test_a_schedule_whose_formula_has_no_rate_at_some_step_is_refused(schedule):
+    with pytest.raises(ProgramError) as error:
+        Optimizer("sgd", {"learning_rate": schedule})
+    assert error.value.code == "bad_attr"

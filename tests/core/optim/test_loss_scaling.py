@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from core.autodiff.hooks import ACTIONS, Hook
 from core.compiler.compile import GradientQuery, LossScale, Optimizer, compile_gradient, compile_training
 from core.ir.errors import ProgramError
+from core.runtime.sparse_rows import RowArray
 from core.wire import read
+from tests.core.autodiff.test_hooks import EXAMPLES
 from tests.programs import Sketch, close
 
 QUERY = GradientQuery(loss="loss")
@@ -159,3 +162,62 @@ def test_an_invalid_loss_gives_the_same_error_with_and_without_a_scale(loss):
             compile_training(read(s.document), GradientQuery(loss=loss), Optimizer("sgd"), loss_scale=scale)
         told.append((error.value.code, error.value.message))
     assert told[0] == told[1]
+
+
+def looped(sparse: bool) -> Sketch:
+    """h = tanh(h * w) for three trips from a row of a table: a variable with a gradient in each of its places."""
+    s = Sketch()
+    s.param("table", [[1.0, -2.0], [0.5, 3.0], [2.0, 1.0]], "float32")
+    s.param("w", [0.5, 0.7], "float32")
+    s.feed("row", 1, "int64")
+    s.op("embedding", "table", "row", is_sparse=sparse, out="h")
+    with s.repeat(3):
+        s.op("tanh", s.op("mul", "h", "w"), out="h")
+    s.total(s.op("square", "h", out="q"))
+    return s
+
+
+def whole(value: np.ndarray | RowArray) -> np.ndarray:
+    return value.whole() if isinstance(value, RowArray) else value
+
+
+@pytest.mark.parametrize("scale", [1024.0, "dynamic"])
+@pytest.mark.parametrize("when", ["after_accumulation", "each_contribution"])
+@pytest.mark.parametrize("match", [{"role": "parameter"}, {"variable": "1:h"}, {"op": "square"}], ids=str)
+@pytest.mark.parametrize("do", EXAMPLES)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_hooks_and_fetched_gradients_see_those_of_the_unscaled_loss(do, match, when, scale, sparse):
+    if when == "each_contribution" and ACTIONS[do].returned:
+        pytest.skip("such a hook is refused")
+    s = looped(sparse)
+    query = GradientQuery(loss="loss", hooks=(Hook.read({"match": match, "do": do, "when": when, **EXAMPLES[do]}),))
+    fetch = ["q@GRAD", "w@GRAD", "table@GRAD"]
+    given = (read(s.document), query, Optimizer("sgd", {"learning_rate": 1.0}), None, fetch)
+    plain = compile_training(*given)
+    if scale == "dynamic" and do.startswith("clip"):
+        with pytest.raises(ProgramError, match="cannot follow a dynamic loss scale"):
+            compile_training(*given, loss_scale=LossScale.read(scale))
+        return
+    scaled = compile_training(*given, loss_scale=LossScale.read(scale))
+
+    a, b = (exe.step(s.values | exe.initial_state()) for exe in (plain, scaled))
+
+    for place in ("gradients", "fetched", "recorded", "parameters"):
+        assert getattr(a, place).keys() == getattr(b, place).keys()
+        for name, expected in getattr(a, place).items():
+            np.testing.assert_allclose(whole(getattr(b, place)[name]), whole(expected), rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "loss, raw",
+    [
+        ("float32", 1e-50),
+        ("float16", 1e-6),
+        ("float16", {"initial": 65536.0, "least": 65536.0}),
+        ("float32", {"initial": 1.0, "least": 1e-50}),
+    ],
+)
+def test_a_scale_that_the_loss_cannot_hold_is_refused(loss, raw):
+    """As zero it would make every gradient NaN; above the range it would skip every step."""
+    with pytest.raises(ProgramError, match="cannot be multiplied by"):
+        compile_training(read(tiny("float16", loss).document), QUERY, Optimizer("sgd"), loss_scale=LossScale.read(raw))

@@ -217,3 +217,21 @@ def test_a_name_goes_before_patterns_and_the_first_pattern_before_the_next():
 def test_a_pattern_that_matches_nothing_is_refused():
     with pytest.raises(ProgramError, match=r"'decoder\.\*'"):
         first_values(u_net(), {"decoder.*": {"type": "ones"}})
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "momentum"])
+def test_a_frozen_parameter_keeps_its_value_though_the_query_names_it(optimizer):
+    s = Sketch()
+    s.feed("x", 1.0)
+    s.param("w", 2.0)
+    s.param("frozen", 3.0, trainable=False)
+    s.op("mul", s.op("mul", "w", "frozen"), "x", out="loss")
+    query = GradientQuery(loss="loss", parameter_list=("w", "frozen"), unconnected="zeros")
+    decay = {"learning_rate": 0.1, "weight_decay": 0.5}
+    exe = compile_training(read(s.document), query, Optimizer(optimizer, decay))
+
+    out = exe.step(s.values | exe.initial_state())
+
+    assert out.gradients.keys() == {"w", "frozen"} and out.gradients["frozen"] == 0
+    assert out.parameters.keys() == {"w"} and out.parameters["w"] < 2
+    assert not any(name.startswith("frozen/") for name in out.optimizer_state)
