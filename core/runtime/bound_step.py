@@ -60,7 +60,7 @@ class BoundStep:
         self._executable = executable
         self._region = region
         self._readable = region.readable
-        self._has_rows = any(each.table is not None for each in executable.layout)
+        self._has_rows = any(end is not None for _, end in picks_of(executable))
         self._results = [each[count:] for each in (first, second)]
         self._turns: list[tuple[Any, Outputs]] = [
             (region.bind(given), self._outputs(results))
@@ -172,7 +172,7 @@ class BoundStep:
     def _outputs(self, results: Sequence[Any]) -> Outputs:
         machine = self._executable.machine
         assert machine is not None, "the step is machine code"
-        return self._executable.outputs(machine.picked(results) if self._has_rows else results)
+        return self._executable.outputs(machine.picked(results))
 
     def _put(self, i: int, value: np.ndarray) -> None:
         for given, _ in self._turns:
