@@ -97,8 +97,8 @@ class CreateJob(CreateSession):
     )
     drop_last: bool | None = Field(
         None,
-        description="Leave out the last rows of an epoch that do not fill a batch. By default only where the feeds "
-        "declare the size of a batch.",
+        description="Leave out the last training rows of an epoch that do not fill a batch. By default only where the "
+        "feeds declare the size of a batch.",
     )
     shuffle: bool = Field(True, description="Another order of the rows in each epoch, else the order of the dataset.")
     seed: int | None = Field(

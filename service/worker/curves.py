@@ -21,6 +21,9 @@ PART = 2**13
 """Elements of a gradient that are squared and summed at a time: BLAS uses one thread for so few, so that the sum does
 not depend on the number of threads."""
 
+LEAST = 1e-30
+"""Sums of squares below this have lost digits, or all of them, in float32."""
+
 SUMMED = (np.dtype("float32"), np.dtype("float64"))
 
 
@@ -39,17 +42,19 @@ class Curves:
         state = self._state
         if state.xp is np:
             norm = global_norm(out.gradients)
+            finite = math.isfinite(norm) or all(map(_is_finite, out.gradients.values()))
         else:
             _, norms = judged(state, out, "norms", require_finite=False)
-            norm = math.sqrt(sum(each * each for each in norms.values()))
+            norm = math.hypot(*norms.values())
+            finite = all(map(math.isfinite, norms.values()))
         loss = scalar(state, out.loss)
         values = {name: scalar(state, value) for name, value in out.fetched.items()}
         known = all(map(math.isfinite, (loss, *values.values())))
-        if self._require_finite and not (known and (math.isfinite(norm) or out.scaling)):
+        if self._require_finite and not (known and (finite or out.scaling)):
             names = [name for name, value in {"loss": loss, **values}.items() if not math.isfinite(value)]
-            names += [] if math.isfinite(norm) else ["the gradients"]
+            names += [] if finite else ["the gradients"]
             raise ExecutionError(f"not finite: {', '.join(names)}", "not_finite")
-        self.finite = self.finite and known and math.isfinite(norm)
+        self.finite = self.finite and known and finite
         put = self._columns
         put["loss"].append(loss if math.isfinite(loss) else None)
         put["gradient_norm"].append(norm if math.isfinite(norm) else None)
@@ -74,18 +79,26 @@ def global_norm(gradients: Mapping[str, Any]) -> float:
     """The joint 2-norm of gradients on the CPU, equal to the bit for equal gradients."""
     total = 0.0
     for gradient in gradients.values():
-        array = gradient.values if isinstance(gradient, RowArray) else gradient
-        flat = array.reshape(-1)
+        flat = _array(gradient).reshape(-1)
         if flat.dtype in SUMMED:
             found = 0.0
             for start in range(0, flat.size, PART):
                 part = flat[start : start + PART]
                 found += float(np.vdot(part, part))
-            if math.isfinite(found):
+            if math.isfinite(found) and (found > LEAST or flat.dtype != np.float32):
                 total += found
                 continue
-        total += _squares(flat)  # an infinite sum in float32 may have overflowed
+        total += _squares(flat)  # squares that float32 cannot hold
     return math.sqrt(total)
+
+
+def _array(gradient: Any) -> np.ndarray:
+    """The elements of a gradient; those of the rows that are not zero."""
+    return gradient.values if isinstance(gradient, RowArray) else gradient
+
+
+def _is_finite(gradient: Any) -> bool:
+    return bool(np.isfinite(_array(gradient)).all())
 
 
 def _squares(flat: np.ndarray) -> float:

@@ -10,7 +10,8 @@ import numpy as np
 from core.ir.errors import ProgramError
 from core.ir.suggest import near
 from core.optim.initializers import named
-from core.optim.loss_scaling import FACTOR, STREAK
+from core.optim.loss_scaling import FACTOR, STREAK, LossScale
+from core.optim.optimizers import REST, Optimizer
 from service.worker.checkpoint_file import CheckpointFile
 from service.worker.checkpoint_state import CheckpointState
 from service.worker.given import Mistakes, check_values
@@ -67,6 +68,8 @@ def derive(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     mistakes, kinds = Mistakes(), {name: Kind(*entry[:2]) for name, entry in file.entries.items()}
     values = _values_in(new, saved, kinds, args, tensors, mistakes)
     slots = _slots_in(new, saved, kinds, args["extra"] == "ignore", mistakes) if keeps and saved is not None else []
+    remainders = {f"{name}/{REST}" for name in tensors}  # they belong to the value of the checkpoint
+    slots = [name for name in slots if name not in remainders]
     sums = saved if keeps and saved is not None and saved.program_id == args.get("program_id") else None
     added = [] if sums is None else [n + end for n in sums.gradients for end in (SUM, ROWS) if n + end in kinds]
     if saved is not None:
@@ -147,10 +150,21 @@ def _slots_in(
 ) -> list[str]:
     """The optimiser state to read from the checkpoint."""
     types = slot_types(new.cached, new.optimizer, new.loss_scale)
+    if saved.loss_scale is None or LossScale.read(saved.loss_scale) != new.loss_scale:
+        types = {name: type for name, type in types.items() if name not in (FACTOR, STREAK)}
     parameters = {v.name for v in new.cached.program.parameters}
     found = []
+    before = Optimizer(saved.optimizer.type, saved.optimizer.attrs)
+    trained = {owner for owner, _, slot in (each.rpartition("/") for each in saved.slots) if slot != REST}
+    retrained = {name for name in trained & parameters if before.of(name).type != new.optimizer.of(name).type}
+    for name in sorted(retrained):  # slots of one name may differ in meaning
+        types_of = f"{before.of(name).type}, not {new.optimizer.of(name).type}"
+        message = f"{name!r} was trained by {types_of}; to start without its state, send optimizer_state: false"
+        mistakes.add("bad_query", message, PLACE)
     for name in saved.slots:
         wanted, owner = types.get(name), name.rpartition("/")[0]
+        if owner in retrained:
+            continue
         if name not in kinds:
             mistakes.add("feed_missing", f"the checkpoint has no value of optimizer state {name!r}", PLACE)
         elif wanted is not None:

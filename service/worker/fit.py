@@ -97,7 +97,7 @@ def evaluate_on(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.
         rows, total = slice(0, sampling.rows), sampling.rows
     cached = session.cached.for_test()
     size, values, counts = sampling.batch_size, [], []
-    last = total // size if sampling.drop_last else -(-total // size)
+    last = total // size if source.declares_rows else -(-total // size)
     numbers = range(args["start"], min(args["start"] + args["batches"], last))
     ends = (numbers[0], numbers[-1]) if numbers else ()
     sizes = dict.fromkeys(min(size, total - number * size) for number in ends)
@@ -128,6 +128,8 @@ class Source:
             feed_of(name, types[name], [held[column] for column in columns])
             for name, columns in data["columns"].items()
         ]
+        self.declares_rows = any(types[name].shape[0] != -1 for name in data["columns"])
+        """Whether a feed has only batches of one size."""
         self._state = state
         self._epoch: tuple[int, Any] = (-1, None)
 

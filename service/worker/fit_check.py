@@ -49,7 +49,9 @@ def check_fit(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
         _check_validation(state, feeds, columns, args, mistakes)
     size, drop_last = _batch(feeds, args, mistakes)
     mistakes.raise_if_any()
-    _check_batch(session, feeds, size, columns, stored(state).columns(state, args["data"]["key"]))
+    held = stored(state).columns(state, args["data"]["key"])
+    for each in _sizes(feeds, args, size, drop_last):
+        _check_batch(session, feeds, each, columns, held)
     return {**session.about(), "columns": columns, "batch_size": size, "drop_last": drop_last}, {}
 
 
@@ -174,6 +176,16 @@ def _batch(feeds: Sequence[Variable], args: Mapping[str, Any], mistakes: Mistake
         message = f"the dataset has {rows} rows to train on, fewer than a batch of {size}"
         mistakes.add("feed_shape", message, "/batch_size")
     return size, drop_last
+
+
+def _sizes(feeds: Sequence[Variable], args: Mapping[str, Any], size: int, drop_last: bool) -> list[int]:
+    """All numbers of rows that a batch of training or validation has."""
+    if any(v.type.rank and v.type.shape[0] != -1 for v in feeds):
+        return [size]
+    data = args["data"]
+    held_out = data["holdout"] if args["validation"] is None else args["validation"]["rows"]
+    ends = [held_out] if drop_last else [held_out, data["rows"] - data["holdout"]]
+    return sorted({size, *(rows % size for rows in ends)} - {0}, reverse=True)
 
 
 def _check_batch(

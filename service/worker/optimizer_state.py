@@ -67,7 +67,8 @@ def put_optimizer(state: WorkerState, args: dict[str, Any], tensors: dict[str, n
     # copies: a step may write optimiser state in place, and these arrays are read-only
     new = {name: state.xp.array(value) for name, value in tensors.items()}
     step = args["step"]
-    if step is not None and STEPS in session.slots and STEPS not in new:
+    is_scheduled = any(group.optimizer.schedule is not None for group in session.optimizer.all_groups)
+    if step is not None and STEPS not in new and is_scheduled:
         new[STEPS] = state.xp.asarray(step, "int64")
 
     session.slots |= new

@@ -11,7 +11,7 @@ import pytest
 from core.ir.errors import CoreError, InvalidProgram, ProgramError
 from service.objects import Objects
 from service.objects.tensor_file import chunks
-from service.worker import derive, optimizer_state, snapshot, training
+from service.worker import derive, optimizer_state, sessions, snapshot, training
 from tests.programs import Sketch
 from tests.service.worker.test_last_step import going
 from tests.service.worker.test_snapshot import KEY, Side, feeds, model, same_bits
@@ -79,13 +79,42 @@ def test_without_optimizer_state_training_starts_anew_from_the_parameters(tmp_pa
     same_bits(other.session.parameters, side.session.parameters)
 
 
-def test_optimizer_state_of_another_type_is_refused_by_name(tmp_path):
+@pytest.mark.parametrize("other", ["sgd", "adamw", "lamb", "momentum"])
+def test_optimizer_state_of_another_type_is_refused_by_parameter(tmp_path, other):
+    """Also if the slots have the same names: their meanings may differ."""
     with pytest.raises(InvalidProgram) as error:
-        derived(trained(tmp_path), model(), changes={"query": {}, "optimizer": {"type": "sgd", "attrs": {}}})
+        derived(trained(tmp_path), model(), changes={"query": {}, "optimizer": {"type": other, "attrs": {}}})
 
     told = [problem.message for problem in error.value.problems]
-    assert "sgd has no optimizer state 'w/first'; to start without it, send optimizer_state: false" in told
-    assert len(told) == 6  # three slots of each of two parameters
+    advice = "to start without its state, send optimizer_state: false"
+    assert told == [f"{name!r} was trained by adam, not {other}; {advice}" for name in ("table", "w")]
+
+
+def test_a_16_bit_parameter_given_anew_starts_without_the_rounding_remainder_of_the_old_value(tmp_path):
+    s = Sketch()
+    s.feed("x", np.ones(1), dtype="bfloat16")
+    s.param("w", [1000.0], dtype="bfloat16")
+    s.total(s.op("mul", "w", "x"))
+    side = Side(tmp_path)
+    asked = {"id": "s", "document": s.document, "query": {"loss": "loss"}, "clip": None, "seed": 3}
+    rate = {"type": "sgd", "attrs": {"learning_rate": 1.0}}
+    sessions.create(side.state, {**asked, "optimizer": rate, "initializers": {}, "program_id": "prg_a"}, {"w": s.values["w"]})
+    side.call(training.step, {"x": s.values["x"]})
+    assert side.session.slots["w/rest"] == -1.0  # 999 in bfloat16 is 1000
+
+    other = derived(side, s, {"w": np.zeros_like(s.values["w"])})
+    other.call(training.step, {"x": np.zeros_like(s.values["x"])})
+
+    assert not other.session.parameters["w"].any()
+
+
+def test_another_loss_scale_begins_with_its_own_factor(tmp_path):
+    side = trained(tmp_path, loss_scale={"initial": 4096.0})
+    changes = {"query": {}, "loss_scale": {"initial": 8.0, "most": 64.0}}
+
+    said, _ = derived(side, model(), changes=changes).call(training.step, feeds(np.random.default_rng(1), "float32"))
+
+    assert said["loss_scale"] == 8.0
 
 
 def test_fine_tuning_names_all_missing_and_extra_tensors(tmp_path):
@@ -206,10 +235,15 @@ def test_wrong_optimizer_state_changes_nothing_and_is_told_at_once(tmp_path):
     same_bits(side.held(), before)
 
 
-def test_a_step_sets_the_position_of_a_schedule(tmp_path):
+@pytest.mark.parametrize("first", ["schedule", "number"])
+def test_a_step_sets_the_position_of_a_schedule(tmp_path, first):
+    """Also of one that has not counted an update, because it has just replaced a number."""
     cosine = {"schedule": "cosine_decay", "learning_rate": 0.1, "decay_steps": 10}
-    side = Side(tmp_path).create(model(), {"type": "sgd", "attrs": {"learning_rate": cosine}})
+    scheduled = {"type": "sgd", "attrs": {"learning_rate": cosine}}
+    plain = {"type": "sgd", "attrs": {"learning_rate": 0.1}}
+    side = Side(tmp_path).create(model(), scheduled if first == "schedule" else plain)
     side.call(training.step, feeds(np.random.default_rng(0), "float32"))
+    sessions.configure(side.state, {"id": "s", "optimizer": scheduled, "shown": {}}, {})
 
     optimizer_state.put_optimizer(side.state, {"id": "s", "member": "/slots", "step": 5}, {})
 

@@ -215,10 +215,12 @@ def test_a_value_that_is_not_finite_stops_before_its_step(root):
     assert (said["applied"], said["finite"], said["curves"]["loss"][2:]) == (5, False, [None] * 3)
 
 
+@pytest.mark.parametrize("drop", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_the_validation_runs_as_a_test_on_the_rows_that_are_kept(root, shuffle):
+def test_the_validation_runs_as_a_test_on_the_rows_that_are_kept(root, shuffle, drop):
+    """On all of them, also if the training leaves out rows that do not fill a batch."""
     side = Side(root, classifier())
-    data = described(holdout=13, shuffle=shuffle)
+    data = described(holdout=13, shuffle=shuffle, drop=drop)
     before = side.held()
     args = {"id": "s", "data": data, "metrics": ["loss", "accuracy"]}
     whole = fit.evaluate_on(side.state, {**args, "start": 0, "batches": 100}, {})[0]
@@ -235,6 +237,31 @@ def test_the_validation_runs_as_a_test_on_the_rows_that_are_kept(root, shuffle):
     right = (logits.argmax(axis=1) == COLUMNS["label"][rows]).mean()
     mean = [math.fsum(v[i] * n for v, n in zip(whole["values"], whole["rows"], strict=True)) / 13 for i in range(2)]
     assert mean == pytest.approx([loss, right], rel=1e-5)
+
+
+def test_the_validation_leaves_out_rows_where_the_feeds_declare_the_size_of_a_batch(root):
+    side = Side(root, classifier(8))
+    args = {"id": "s", "data": described(holdout=13, drop=True), "metrics": ["loss"], "start": 0, "batches": 9}
+
+    assert fit.evaluate_on(side.state, args, {})[0]["rows"] == [8]
+
+
+@pytest.mark.parametrize("dtype, size", [("float64", 1e200), ("float32", 1e-24), ("float32", 1e30)])
+def test_a_gradient_whose_square_its_dtype_cannot_hold_is_no_error(root, dtype, size):
+    s = Sketch()
+    s.feed("c0", np.zeros(1), dtype="float32")
+    s.blocks[0]["vars"][0]["shape"] = [-1]
+    s.param("w", np.zeros(4), dtype=dtype)
+    total = s.op("scale", s.op("reduce_sum", "w"), scale=size)
+    s.op("add", total, s.op("cast", s.op("scale", s.op("reduce_mean", "c0"), scale=0.0), dtype=dtype), out="loss")
+    del s.values["c0"]
+    side = Side(root, s, {"type": "sgd", "attrs": {"learning_rate": 0.0}})
+
+    said = side.fit(described(c0=["c0"]) | {"columns": {"c0": ["c0"]}}, 0, 3, metrics=[])
+
+    assert (said["applied"], said["finite"]) == (3, True)
+    wanted = 2 * size if size < 1e150 else None  # its square is beyond float64, too
+    assert said["curves"]["gradient_norm"] == [wanted if wanted is None else pytest.approx(wanted, rel=1e-6)] * 3
 
 
 # --- the check ---------------------------------------------------------------------------------------------------
@@ -282,6 +309,19 @@ def test_the_check_tells_all_mistakes_at_once(root):
 )
 def test_the_check_refuses_what_does_not_fit(root, asked, mistake):
     assert mistake in refused(Side(root, classifier()), **asked)
+
+
+def test_the_check_tries_the_size_of_every_batch(root):
+    """The last batch of an epoch and of the validation may be smaller than the others."""
+    s = classifier()
+    s.op("reshape", "label", shape=[8], out="eight")
+    s.op("reduce_sum", s.op("cast", "eight", dtype="float32"), out="counted")
+    side = Side(root, s)
+
+    assert side.check(batch_size=8, drop_last=True, metrics=["counted"])["batch_size"] == 8
+    for more in ({"drop_last": False}, {"drop_last": True, "data": {"key": KEY, "rows": ROWS, "holdout": 5}}):
+        with pytest.raises(ProgramError):
+            side.check(batch_size=8, metrics=["counted"], **more)
 
 
 def test_the_check_refuses_sizes_that_the_ops_refuse(root):
