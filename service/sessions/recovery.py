@@ -81,6 +81,8 @@ class Rebuilder:
                 log.warning("session %s: %s", session.id, error)
             except RemoteError as error:
                 if error.code in ("checkpoint_damaged", "checkpoint_missing"):
+                    if await self._is_out_of_date(session):  # another process has replaced the file
+                        continue
                     raise self._lost(session, error.message) from error
                 if error.kind != "memory" or not left or not await self._make_room(session):
                     raise
@@ -196,6 +198,13 @@ class Rebuilder:
         log.warning("session %s: the last call of its journal does not end, and is given up", session.id)
         await self._stored.void(session, n)
         raise _Voided  # whether it has changed the worker's copy is not known
+
+    async def _is_out_of_date(self, session: Session) -> bool:
+        """Whether the session has another checkpoint by now. Raises Fenced if another process holds it."""
+        row = await self._stored.peek(session.tenant, session.id)
+        if row is None or row.session.epoch != session.epoch:
+            raise Fenced
+        return row.session.checkpoint != session.checkpoint
 
     def _lost(self, session: Session, reason: str) -> HttpProblem:
         """Mark the session as lost; the problem to answer with."""

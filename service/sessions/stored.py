@@ -290,9 +290,10 @@ class StoredSessions:
         """Replace the stored entry `n`, whose tensors stay. step: as of `append`. Raises Fenced."""
         file = file_of(session.id, n, session.epoch) if entry.nbytes > INLINE_BYTES else None
         change = update(journal).where(journal.c.session == session.id, journal.c.n == n)
-        change = change.where(_is_current(session)).values(entry=packed(entry, file), step=step)
+        change = change.values(entry=packed(entry, file), step=step)
 
         def work(connection: Connection) -> None:
+            _check_epoch(connection, session.id, session.epoch)
             if connection.execute(change).rowcount != 1:
                 raise Fenced
 
@@ -406,15 +407,15 @@ def checkpoints_of(session: str) -> str:
     return f"sessions/{session}"
 
 
-def _is_current(session: Session) -> Any:
-    mine = select(sessions.c.id).where(sessions.c.id == session.id, sessions.c.epoch == session.epoch)
-    return mine.exists()
-
-
-def _void(connection: Connection, session: str, epoch: int, first: int) -> None:
+def _check_epoch(connection: Connection, session: str, epoch: int) -> None:
+    """Raises Fenced, or lets nobody take the session over before the transaction has ended."""
     query = select(sessions.c.epoch).where(sessions.c.id == session).with_for_update(read=True)
     if connection.execute(query).scalar() != epoch:
         raise Fenced
+
+
+def _void(connection: Connection, session: str, epoch: int, first: int) -> None:
+    _check_epoch(connection, session, epoch)
     connection.execute(delete(journal).where(journal.c.session == session, journal.c.n >= first))
 
 

@@ -39,6 +39,12 @@ log = logging.getLogger("backpass.sessions")
 TAKEOVERS = 5  # by other processes during one call
 
 T = TypeVar("T")
+
+
+class _Taken(Fenced):
+    """Another process has taken the session over with the entry of the running call, which it repeats."""
+
+
 Tensors = Mapping[str, np.ndarray]
 Render = Callable[[Reply], Awaitable[Answer]]
 
@@ -129,6 +135,8 @@ class Turns:
 
         async def running(session: Session, give_up: float) -> Reply:
             while True:
+                if on_part is not None:  # parts from values that are out of date cannot be taken back
+                    await self._check_owned(session)
                 owning = self._owning(session)
                 try:
                     found = None if on_part is None else part
@@ -173,12 +181,19 @@ class Turns:
         A failed call changes neither the session nor its seq.
         """
 
+        used = write.seq
+
         async def running(session: Session, give_up: float) -> tuple[Answer, bool]:
-            seq = session.seq + 1 if write.seq is None else write.seq
+            nonlocal used
+            seq = session.seq + 1 if used is None else used
             if seq != session.seq + 1:
                 await self._check_owned(session)
                 return self._replayed(session, seq, write), True
-            reply = await self._applied(session, write, seq, give_up)
+            try:
+                reply = await self._applied(session, write, seq, give_up)
+            except _Taken:
+                used = seq
+                raise
             answer = await (written(reply, write.form or {}) if render is None else render(reply))
             session.history.add(seq, write.digest, answer)
             return answer, False
@@ -200,12 +215,22 @@ class Turns:
         Raises HttpProblem 412 if the ETag is not accepted.
         """
 
+        n: int | None = None
+
         async def running(session: Session, give_up: float) -> Reply:
+            nonlocal n
+            if n is not None and session.entry >= n:  # another process has made the change
+                about = await self._call(session, f"{self._kind.name}.describe", {}, NO_TENSORS, give_up)
+                return self._noted(session, about)
             if not allowed(session.etag):
                 await self._check_owned(session)
                 detail = "the session has changed since the version in If-Match"
                 raise HttpProblem("precondition-failed", detail, **session.position)
-            return await self._applied(session, Write(op, args(session), tensors, 0, op), 0, give_up)
+            try:
+                return await self._applied(session, Write(op, args(session), tensors, 0, op), 0, give_up)
+            except _Taken:
+                n = session.entry + 1
+                raise
 
         return await self._kept_running(self._in_turn(session, deadline, running))
 
@@ -245,26 +270,35 @@ class Turns:
         """Run `work` when all earlier calls of the session have ended; its last argument is the deadline, a value of
         time.monotonic()."""
         give_up = time.monotonic() + deadline
-        for _ in range(TAKEOVERS):
-            if self._held.get(session.key) is not session:  # it was parked, closed, or taken over by another process
-                session = await self._find(session.tenant, session.id)
-            await self._enter(session, give_up)
-            try:
-                if self._held.get(session.key) is not session:
-                    continue
-                if session.lost is not None:
-                    raise await self._lost(session)
-                if not session.is_settled or session.rolled_back:
-                    await self._ready(session, give_up, tells)
-                return await work(session, give_up)
-            except Fenced:
-                log.info("session %s was taken over by another process of the service", session.id)
-                await self._forget(session)
-            finally:
-                session.waiting -= 1
-                session.turn.release()
-                session.used = time.monotonic()
-        raise HttpProblem("no-capacity", f"several processes of the service use this {self._kind.name} at a time")
+        taken: _Taken | None = None
+        try:
+            for _ in range(TAKEOVERS):
+                if self._held.get(session.key) is not session:  # parked, closed, or taken over by another process
+                    session = await self._find(session.tenant, session.id)
+                await self._enter(session, give_up)
+                try:
+                    if self._held.get(session.key) is not session:
+                        continue
+                    if session.lost is not None:
+                        raise await self._lost(session)
+                    if not session.is_settled or session.rolled_back:
+                        await self._ready(session, give_up, tells)
+                    return await work(session, give_up)
+                except Fenced as fenced:
+                    log.info("session %s was taken over by another process of the service", session.id)
+                    taken = fenced if isinstance(fenced, _Taken) else taken
+                    await self._forget(session)
+                finally:
+                    session.waiting -= 1
+                    session.turn.release()
+                    session.used = time.monotonic()
+            raise HttpProblem("no-capacity", f"several processes of the service use this {self._kind.name} at a time")
+        except (HttpProblem, EngineError, StorageError) as error:
+            problem = from_exception(error)
+            if taken is None or problem.status < 500 or problem.code == "recovering":
+                raise
+            detail = f"another process of the service has the session: {problem.detail}; {STILL_STORED}"
+            raise HttpProblem("recovering", detail) from error
 
     async def _enter(self, session: Session, give_up: float) -> None:
         if session.waiting > self._settings.session_pipeline:
@@ -340,7 +374,12 @@ class Turns:
     # Changes
 
     async def _applied(self, session: Session, write: Write, seq: int, give_up: float) -> Reply:
-        """Run a call that changes the session, and store it as its durability demands."""
+        """Run a call that changes the session, and store it as its durability demands.
+
+        Raises _Taken if another process has taken the session over with the entry of the call, and Fenced if without.
+        """
+        if write.on_part is not None:  # parts from values that are out of date cannot be taken back
+            await self._check_owned(session)
         n, storing = session.entry + 1, None
         if session.durability == "journal":
             storing = asyncio.create_task(self._append(session, n, write, seq, give_up))
@@ -354,6 +393,29 @@ class Turns:
                 await self._check_owned(session)
             else:
                 await self._stored.set_dirty(session, True)
+        try:
+            reply = await self._ended(session, write, seq, n, storing, give_up)
+        except Fenced:
+            if storing is not None and storing.done() and not storing.cancelled() and storing.exception() is None:
+                raise _Taken from None
+            raise
+        session.adopt(reply.result)
+        if session.is_stored:
+            session.entry = n
+            session.unsaved_s += reply.timing_ms.get("compute", 0.0) / 1e3
+            self._changed(session)
+        return self._noted(session, reply)
+
+    async def _ended(
+        self,
+        session: Session,
+        write: Write,
+        seq: int,
+        n: int,
+        storing: asyncio.Task[Entry] | None,
+        give_up: float,
+    ) -> Reply:
+        """The reply of a call, when its entry `n` is stored as well."""
         args = {**write.args, "seq": seq} if seq else write.args
         try:
             reply = await self._call(session, write.op, args, write.tensors, give_up, write.on_part, STOP.get())
@@ -369,12 +431,7 @@ class Turns:
         else:
             if storing is not None:
                 await self._stored_too(session, n, storing, reply)
-        session.adopt(reply.result)
-        if session.is_stored:
-            session.entry = n
-            session.unsaved_s += reply.timing_ms.get("compute", 0.0) / 1e3
-            self._changed(session)
-        return self._noted(session, reply)
+        return reply
 
     async def _append(self, session: Session, n: int, write: Write, seq: int, give_up: float) -> Entry:
         """Store the call as entry `n`."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from service.engine import NoCapacity, QueueFull, RemoteError
+from service.engine import NoCapacity, QueueFull, RemoteError, WorkerLost
 from service.ids import REPEATABLE, Repeatable
 from service.objects import Objects
 from service.problems import HttpProblem
@@ -246,3 +246,83 @@ async def test_a_call_that_waits_in_the_journal_for_a_worker_is_not_told_as_one_
     process.end()
 
     assert (await step(other, id)).step == 3
+
+
+ENDS = ["its worker ends", "it is stopped between steps", "the queue is full", "all goes well"]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("numbered", [False, True])
+async def test_a_call_counts_once_though_another_process_repeats_it_meanwhile(pair, monkeypatch, end, numbered):
+    """The journal has the entry when the other process takes the session over, and so repeats the call."""
+    first, second = pair
+    id = await opened(first)
+    await step(first, id)
+    call, taken = first.pool.call, False
+
+    async def slow(op: str, args: dict[str, Any], *more: Any, **named: Any) -> Any:
+        nonlocal taken
+        if op != "session.step" or taken:
+            return await call(op, args, *more, **named)
+        taken = True
+        reply = await call(op, args, *more, **named) if end != "the queue is full" else None
+        await asyncio.sleep(0.05)  # until the entry is stored
+        await second.registry.read(await second.registry.find("local", id), "session.get", {}, {}, 5.0)
+        if end == "its worker ends":
+            first.pool.kill(named["worker"])
+            raise WorkerLost(named["worker"], "killed")
+        if reply is None:
+            raise QueueFull("the queue is full")
+        if end == "it is stopped between steps":
+            reply.result.update({"applied": 2, "stopped": {"code": "not_finite", "detail": "stopped", "batch": 2}})
+        return reply
+
+    monkeypatch.setattr(first.pool, "call", slow)
+    write = Write("session.step", {"batches": 4}, {}, 2 if numbered else None, "four", None, STEPPED)
+
+    answer, _ = await first.registry.write(await first.registry.find("local", id), write, 5.0)
+
+    assert taken and b'"step":5' in b"".join(answer.parts)
+    assert (await step(second, id)).step == 6
+
+
+async def test_a_change_without_a_number_takes_effect_once_though_another_process_repeats_it_meanwhile(
+    pair, monkeypatch
+):
+    first, second = pair
+    id = await opened(first)
+    call, taken = first.pool.call, False
+
+    async def slow(op: str, args: dict[str, Any], *more: Any, **named: Any) -> Any:
+        nonlocal taken
+        reply = await call(op, args, *more, **named)
+        if op == "session.configure" and not taken:
+            taken = True
+            await asyncio.sleep(0.05)
+            await second.registry.read(await second.registry.find("local", id), "session.get", {}, {}, 5.0)
+            first.pool.kill(named["worker"])
+            raise WorkerLost(named["worker"], "killed")
+        return reply
+
+    monkeypatch.setattr(first.pool, "call", slow)
+    session = await first.registry.find("local", id)
+    before = session.etag
+
+    reply = await first.registry.change(
+        session, "session.configure", lambda session: {"rate": 7, "shown": {}}, {}, lambda etag: etag == before, 5.0
+    )
+
+    assert taken and reply.result["version"] == 1
+
+
+async def test_gradients_of_values_that_are_out_of_date_are_not_streamed(pair):
+    first, second = pair
+    id = await opened(first)
+    await step(first, id)
+    session = first.registry.held("local", id)
+    await step(second, id)
+    calls, parts = first.pool.calls["session.gradients"], []
+
+    await first.registry.read(session, "session.gradients", {}, {}, 5.0, lambda result, arrays: parts.append(result))
+
+    assert first.pool.calls["session.gradients"] == calls + 1
