@@ -8,7 +8,7 @@ from base64 import b32encode
 from collections import Counter
 from contextvars import ContextVar
 
-__all__ = ["REPEATABLE", "Repeatable", "new_id"]
+__all__ = ["REPEATABLE", "Repeatable", "new_id", "random_id"]
 
 
 class Repeatable:
@@ -41,7 +41,13 @@ def new_id(prefix: str) -> str:
     They are random, except that a request with an Idempotency-Key gets the same ids each time.
     """
     source = REPEATABLE.get()
-    return source.id(prefix) if source is not None else prefix + _text(secrets.token_bytes(17))
+    return source.id(prefix) if source is not None else prefix + random_id()
+
+
+def random_id() -> str:
+    """26 random characters, also in a request that is executed again: for things that two executions must not share,
+    such as files, because one of them may delete or replace them while the other one has ended."""
+    return _text(secrets.token_bytes(17))
 
 
 def _text(data: bytes) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -10,8 +11,9 @@ from dataclasses import replace
 from typing import IO, Any
 
 import orjson
+from sqlalchemy.exc import IntegrityError
 
-from service.ids import new_id
+from service.ids import random_id
 from service.objects import Objects
 from service.objects.tensor_file import DamagedFile, read_entries
 from service.problems import HttpProblem
@@ -35,7 +37,7 @@ ORPHAN_S = 3600.0
 
 def new_key() -> str:
     """The key of a new file."""
-    return f"{FOLDER}/{new_id('')}.safetensors"
+    return f"{FOLDER}/{random_id()}.safetensors"
 
 
 def damaged(detail: str) -> HttpProblem:
@@ -49,13 +51,23 @@ class Checkpoints:
         self.store, self.objects = store, objects
         self._orphans: dict[str, float] = {}  # key -> when a sweep first saw the file, a value of time.monotonic()
 
-    async def add(self, tenant: str, checkpoint: StoredCheckpoint) -> None:
-        """Store the row of a written file. If that fails, the file is deleted. Raises StorageError."""
+    async def add(self, tenant: str, checkpoint: StoredCheckpoint) -> StoredCheckpoint:
+        """Store the row of a written file; the checkpoint with this id. Raises StorageError.
+
+        That is another one if an earlier execution of the request has stored it. Without a row the file is deleted, if
+        need be by the sweep.
+        """
         try:
             await self.store.write(lambda db: rows.add(db, tenant, checkpoint))
-        except HttpProblem:
+        except IntegrityError:
             await self.delete_file(checkpoint.key)
+            return await self.get(tenant, checkpoint.id)
+        except HttpProblem:
+            with contextlib.suppress(HttpProblem):  # the row may be stored although the store failed
+                if await self.store.read(lambda db: rows.get(db, tenant, checkpoint.id, 0.0)) is None:
+                    await self.delete_file(checkpoint.key)
             raise
+        return checkpoint
 
     async def get(self, tenant: str, id: str) -> StoredCheckpoint:
         """Raises HttpProblem 404, StorageError."""

@@ -23,12 +23,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import problems
 from service.caller import tenant
 from service.http.idempotency import SECRETS, is_uncertain, may_change, outcome_unknown
-from service.http.recorded import Recorded, Recorder, delete_stored, stored
+from service.http.recorded import Recorded, Recorder, as_answer, delete_stored, stored
 from service.http.worker_calls import STOP
 from service.ids import new_id
 from service.objects import Objects
-from service.problems import HttpProblem, new_request_id, problem_body
-from service.problems.document import MEDIA_TYPE
+from service.problems import HttpProblem
 from service.settings import Settings
 from service.store import operations as rows
 from service.store.store import Store
@@ -70,7 +69,7 @@ class Operations:
         ended = "the service ended while it executed the call"
         again, unknown = HttpProblem("canceled", f"{ended}; send the request again"), outcome_unknown(ended)
         answers = {
-            changes: (problem.status, await stored(_as_answer(problem, ""), self.objects))
+            changes: (problem.status, await stored(as_answer(problem, ""), self.objects))
             for changes, problem in ((False, again), (True, unknown))
         }
         answer_to = lambda kind: answers[_may_change(kind)]
@@ -133,7 +132,7 @@ class Operations:
         try:
             recorded = await ending
             if _may_change(request) and is_uncertain(recorded):
-                recorded = _as_answer(outcome_unknown(f"the call ended with status {recorded.status}"), path)
+                recorded = as_answer(outcome_unknown(f"the call ended with status {recorded.status}"), path)
             if recorded.status >= 400:
                 state = "canceled" if recorded.problem_code == "canceled" else "failed"
         except asyncio.CancelledError:
@@ -141,10 +140,10 @@ class Operations:
             problem, state = HttpProblem("canceled", "the operation was canceled", retryable=False), "canceled"
             if _may_change(request):  # the service stops: what the call has begun may go on
                 problem, state = outcome_unknown("the service ended while it executed the call"), "failed"
-            recorded = _as_answer(problem, path)
+            recorded = as_answer(problem, path)
         except Exception as error:
             log.exception("operation %s failed", id)
-            recorded = _as_answer(problems.from_exception(error), path)
+            recorded = as_answer(problems.from_exception(error), path)
             state = "failed"
         try:
             answer, now, status = await stored(recorded, self.objects), time.time(), recorded.status
@@ -228,7 +227,7 @@ class Deferred:
                 await (await problems.answer(Request(inner), error))(inner, body.receive, recorder.send)
             if recorder.recorded is None and _may_change(request):
                 problem = outcome_unknown("the call has ended, but its answer is too large to be kept")
-                return _as_answer(problem, scope["path"])
+                return as_answer(problem, scope["path"])
             if recorder.recorded is None:
                 raise HttpProblem("limit-exceeded", "the answer is too large for an operation")
             return recorder.recorded
@@ -312,8 +311,3 @@ def _seconds(text: str | None) -> float:
 
 def _streams(scope: Scope) -> bool:
     return any(name == b"accept" and any(kind in value for kind in STREAMS) for name, value in scope["headers"])
-
-
-def _as_answer(problem: HttpProblem, path: str) -> Recorded:
-    body = orjson.dumps(problem_body(problem, new_request_id(), path))
-    return Recorded(problem.status, {**problem.headers, "content-type": MEDIA_TYPE}, (body,))

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import problems
 from service.caller import tenant
-from service.http.recorded import Recorded, Recorder, delete_stored, load, stored
+from service.http.recorded import Recorded, Recorder, as_answer, delete_stored, load, stored
 from service.http.request_body import check_accepted
 from service.ids import REPEATABLE, Repeatable
 from service.objects import Objects
@@ -82,9 +82,9 @@ def is_uncertain(recorded: Recorded | None) -> bool:
     """Whether a call that may change something may have done so, though its answer is an error or too long to keep."""
     if recorded is None:
         return True
-    if recorded.status < 500:
-        return False
     code = recorded.problem_code
+    if recorded.status < 500:
+        return code == "outcome-unknown"
     return code is None or code in UNCERTAIN
 
 
@@ -92,6 +92,10 @@ def outcome_unknown(ended: str) -> HttpProblem:
     """The problem for a request that may have taken effect. ended: says how its execution ended."""
     advice = "read the state to see whether it took effect, and number requests with seq, which are safe to repeat"
     return HttpProblem("outcome-unknown", f"{ended}; {advice}")
+
+
+def _unknown() -> HttpProblem:
+    return outcome_unknown("the first request with this key ended without an answer that could be kept")
 
 
 class Idempotency:
@@ -170,9 +174,10 @@ class Idempotent:
         keys, now = self._keys, time.time()
         begin = lambda db: rows.begin(db, owner, key, keys.instance, now, now + KEPT_S)
         known = await keys.store.write(begin)
-        if known is not None and known.answer is not None and await self._has_failed(known.answer, scope):
-            if await keys.store.write(lambda db: rows.drop_answer(db, owner, key, known.answer)):
-                await delete_stored(known.answer, keys.objects)
+        old = None if known is None else known.answer
+        if old is not None and await self._has_failed(old, scope):
+            if await keys.store.write(lambda db: rows.drop_answer(db, owner, key, old)):
+                await delete_stored(old, keys.objects)
             known = await keys.store.write(begin)
         if known is not None and known.answer is not None:
             if await body.whole(keys.settings) != known.digest:
@@ -197,9 +202,10 @@ class Idempotent:
             raise
         recorded = recorder.recorded
         if CHANGES.fullmatch(scope["path"]) and is_uncertain(recorded):
-            return (
-                recorded.response() if recorded is not None else None
-            )  # without an answer, the key runs nothing again
+            unknown = as_answer(_unknown(), scope["path"])  # with an answer, the key runs nothing again
+            with contextlib.suppress(HttpProblem, OSError):
+                await self._keep(unknown, key, owner, await body.whole(keys.settings))
+            return recorded.response() if recorded is not None else None
         if recorded is None or _may_succeed_later(recorded.status):
             await keys.store.write(lambda db: rows.drop(db, owner, key, keys.instance))
             return recorded.response() if recorded is not None else None
@@ -250,7 +256,7 @@ class Idempotent:
                     return None
                 return Recorded(201, {**found.headers, "location": path}, found.parts)
         if CHANGES.fullmatch(scope["path"]):
-            raise outcome_unknown("the first request with this key ended without an answer that could be kept")
+            raise _unknown()
         return None
 
 

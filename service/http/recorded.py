@@ -14,10 +14,12 @@ from starlette.responses import Response
 from starlette.types import Message, Send
 
 from service.http.pieces import Part, PiecedResponse, size_of
-from service.ids import new_id
+from service.ids import random_id
 from service.objects import Objects
+from service.problems import HttpProblem, new_request_id, problem_body
+from service.problems.document import MEDIA_TYPE
 
-__all__ = ["INLINE_BYTES", "MAX_BYTES", "Recorded", "Recorder", "delete_stored", "load", "stored"]
+__all__ = ["INLINE_BYTES", "MAX_BYTES", "Recorded", "Recorder", "as_answer", "delete_stored", "load", "stored"]
 
 MAX_BYTES = 64 * 2**20
 """Longer answers are sent on without being recorded."""
@@ -98,12 +100,18 @@ def _is_stream(start: Message) -> bool:
     return not any(name.lower() == b"content-length" for name, _ in start["headers"])
 
 
+def as_answer(problem: HttpProblem, path: str) -> Recorded:
+    """The document of `problem` as the answer to a request. path: of the request."""
+    body = orjson.dumps(problem_body(problem, new_request_id(), path))
+    return Recorded(problem.status, {**problem.headers, "content-type": MEDIA_TYPE}, (body,))
+
+
 async def stored(recorded: Recorded, objects: Objects) -> bytes:
     """`recorded` as bytes for the database; a long body is written to a file. Raises OSError."""
     size = size_of(recorded.parts)
     document: dict[str, Any] = {"status": recorded.status, "headers": recorded.headers}
     if size > INLINE_BYTES:
-        document["file"] = f"answers/{new_id('')}"
+        document["file"] = f"answers/{random_id()}"
         await asyncio.to_thread(objects.write, document["file"], recorded.parts)
     else:
         document["body"] = b"".join(recorded.parts)

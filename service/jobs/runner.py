@@ -98,7 +98,7 @@ class Runner:
             try:
                 if loop.time() - renewed > RENEW_S:
                     renewed = loop.time()
-                    await self.jobs.renew()
+                    await self.jobs.renew([*self._running])
                 for late in await self.jobs.expire():
                     self._told(late)
                 while len(self._running) < self._limit and (job := await self.jobs.claim()) is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,6 +81,10 @@ class JobStore:
         if row is None:
             raise HttpProblem("not-found", "there is no job with this id")
         return Job.of_row(row)
+
+    async def exists(self, tenant: str, id: str) -> bool:
+        query = select(jobs.c.id).where(jobs.c.tenant == tenant, jobs.c.id == id)
+        return await self._store.read(lambda connection: connection.execute(query).first()) is not None
 
     async def page(self, tenant: str, after: str, size: int, state: str | None = None) -> list[Job]:
         """Up to `size` jobs with ids greater than `after`, in the order of ids."""
@@ -207,9 +211,13 @@ class JobStore:
 
         return await self._store.write(work)
 
-    async def renew(self) -> None:
-        """Keep the jobs of this process."""
-        mine = update(jobs).where(jobs.c.owner == self.owner).values(owner_until=time.time() + LEASE_S)
+    async def renew(self, running: Collection[str]) -> None:
+        """Keep the jobs that this process runs. One that it has claimed without knowing lapses, and is claimed again.
+
+        running: their ids.
+        """
+        mine = update(jobs).where(jobs.c.owner == self.owner, jobs.c.id.in_(running))
+        mine = mine.values(owner_until=time.time() + LEASE_S)
         await self._store.write(lambda connection: connection.execute(mine))
 
     async def claim(self) -> Job | None:
@@ -254,6 +262,8 @@ class JobStore:
                 raise Fenced
             for kind, step, count, data in turn.curves:
                 row = {"job": job.id, "kind": kind, "step": step, "length": count, "metrics": data}
+                same = and_(metrics.c.job == job.id, metrics.c.kind == kind, metrics.c.step == step)
+                connection.execute(delete(metrics).where(same))  # of a turn whose end the store did not tell
                 connection.execute(insert(metrics).values(row))
             said = [*turn.said]
             if turn.state is not None:

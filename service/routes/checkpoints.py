@@ -146,7 +146,7 @@ async def upload_checkpoint(
             made, written = await _received(request, made)
             made = replace(made, expires=end_of(ttl_s))
         made = replace(made, size=written.size, sha256=written.sha256)
-        await checkpoints(request).add(tenant(), made)
+        made = await checkpoints(request).add(tenant(), made)
     return json_answer(view(made), 201, {"Location": f"/v1/checkpoints/{made.id}", "ETag": etag_of(made)})
 
 

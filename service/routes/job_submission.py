@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from fastapi import Request
+from sqlalchemy.exc import IntegrityError
 
 from service.caller import tenant
 from service.datasets import Dataset
@@ -72,6 +73,8 @@ async def _added(request: Request, asked: schemas.CreateJob, session: Session, j
     runner: Runner = request.app.state.runner
     try:
         await runner.jobs.add(job, [("state", {"state": job.state, "reason": None})])
+    except IntegrityError:
+        pass  # an earlier execution of the request has added it
     except Exception:
         await _withdrawn(request, asked, session)
         raise
@@ -79,10 +82,13 @@ async def _added(request: Request, asked: schemas.CreateJob, session: Session, j
 
 
 async def _withdrawn(request: Request, asked: schemas.CreateJob, session: Session) -> None:
-    """Close the session if it was opened for the job."""
-    if asked.session_id is None:
+    """Close the session if it was opened for the job, and no job has it: that may be in the store in spite of an error,
+    or by another execution of the request. If this cannot be known, its lease closes it."""
+    if asked.session_id is None and session.job is not None:
+        runner: Runner = request.app.state.runner
         with contextlib.suppress(HttpProblem, EngineError, StorageError):
-            await sessions(request).close(session.tenant, session.id)
+            if not await runner.jobs.exists(session.tenant, session.job):
+                await sessions(request).close(session.tenant, session.id)
 
 
 def _mistakes(asked: schemas.CreateJob) -> list[FieldError]:

@@ -82,7 +82,7 @@ async def create_checkpoint(request: Request, session_id: SessionId) -> Response
             created=time.time(),
             expires=end_of(asked.ttl_s),
         )
-        await checkpoints(request).add(tenant(), made)
+        made = await checkpoints(request).add(tenant(), made)
     return json_answer(of_all.view(made), 201, {"Location": f"/v1/checkpoints/{made.id}", "ETag": etag_of(made)})
 
 

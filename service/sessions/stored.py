@@ -4,6 +4,7 @@ another process of the service has taken the session over."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import time
 from collections.abc import Iterable, Sequence
@@ -282,7 +283,13 @@ class StoredSessions:
             if connection.exec_driver_sql(APPENDS[connection.dialect.paramstyle], given).rowcount != 1:
                 raise Fenced
 
-        await self._store.write(work)
+        try:
+            await self._store.write(work)
+        except Fenced:
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    await asyncio.to_thread(self.objects.delete, file)
+            raise
         session.void = None
         return entry.nbytes if file is not None else len(data)
 

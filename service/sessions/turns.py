@@ -19,6 +19,7 @@ import numpy as np
 
 from service.engine import DeadlineExceeded, EngineError, QueueFull, RemoteError, Reply, WorkerLost
 from service.engine.protocol import NO_TENSORS, PartCallback
+from service.http.idempotency import outcome_unknown
 from service.http.request_body import Body
 from service.http.tensor_payloads import THREAD_BYTES, Answer
 from service.http.worker_calls import STOP, Calls
@@ -399,6 +400,12 @@ class Turns:
             if storing is not None and storing.done() and not storing.cancelled() and storing.exception() is None:
                 raise _Taken from None
             raise
+        except StorageError as error:
+            if storing is None or not storing.done() or storing.exception() is not error:
+                raise
+            if await self._is_undone(session, n) or write.seq is not None:
+                raise
+            raise outcome_unknown("the store failed while it kept the call") from error
         session.adopt(reply.result)
         if session.is_stored:
             session.entry = n
@@ -432,6 +439,19 @@ class Turns:
             if storing is not None:
                 await self._stored_too(session, n, storing, reply)
         return reply
+
+    async def _is_undone(self, session: Session, n: int) -> bool:
+        """Whether entry `n`, which may be stored although the store has failed, does not exist any more.
+
+        Raises _Taken if another process has taken the session over, perhaps with the entry.
+        """
+        try:
+            await self._stored.void(session, n)  # type: ignore[union-attr]
+        except StorageError:
+            return False
+        except Fenced:
+            raise _Taken from None
+        return True
 
     async def _append(self, session: Session, n: int, write: Write, seq: int, give_up: float) -> Entry:
         """Store the call as entry `n`."""

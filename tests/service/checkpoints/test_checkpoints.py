@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from service.checkpoints import Checkpoints, checkpoints
 from service.checkpoints.checkpoints import new_key
 from service.checkpoints.content import range_of
-from service.ids import new_id
+from service.ids import REPEATABLE, Repeatable, new_id
 from service.objects import Objects
 from service.problems import HttpProblem
 from service.store import checkpoints as rows
@@ -114,6 +114,39 @@ def test_a_file_whose_row_cannot_be_stored_is_deleted(kept, monkeypatch):
         run(kept.add("a", made(kept)))
 
     assert files(kept) == set()
+
+
+def test_a_file_whose_row_is_stored_though_the_store_failed_stays(kept, monkeypatch):
+    checkpoint, write = made(kept), kept.store.write
+
+    async def lost(work):
+        await write(work)
+        raise StorageFull("the answer is lost")
+
+    monkeypatch.setattr(kept.store, "write", lost)
+    with pytest.raises(StorageFull):
+        run(kept.add("a", checkpoint))
+
+    assert files(kept) == {checkpoint.key} and run(kept.get("a", checkpoint.id)) == checkpoint
+
+
+def test_a_request_that_is_executed_twice_has_one_checkpoint_with_its_own_file(kept):
+    first = made(kept)
+    run(kept.add("a", first))
+    second = made(kept, id=first.id)
+    assert second.key != first.key
+
+    assert run(kept.add("a", second)) == first
+    assert files(kept) == {first.key}
+
+
+def test_files_of_two_executions_of_one_request_differ():
+    keys = set()
+    for _ in range(2):
+        token = REPEATABLE.set(Repeatable(b"request"))
+        keys.add(new_key())
+        REPEATABLE.reset(token)
+    assert len(keys) == 2
 
 
 def test_missing_and_cut_files_are_told(kept):

@@ -313,6 +313,13 @@ def test_each_broken_thing_has_one_finding_with_a_remedy(
     assert "hidden" not in found.found + found.do
 
 
+def test_a_folder_of_objects_that_is_there_already_is_right(tmp_path: Path) -> None:
+    (tmp_path / "objects" / "datasets").mkdir(parents=True)
+
+    assert findings(tmp_path, "objects") == []
+    assert list((tmp_path / "objects").iterdir()) == [tmp_path / "objects" / "datasets"]
+
+
 def test_an_unknown_variable_is_compared_with_the_known_ones(tmp_path: Path, monkeypatch: Patch) -> None:
     unknown_variable(tmp_path, monkeypatch)
 

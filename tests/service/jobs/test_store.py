@@ -76,9 +76,36 @@ async def test_a_silent_process_loses_its_job_and_its_late_write_is_refused(stor
     assert await other.advance(taken, Turn(Progress(step=2))) == "pause"
     page = await other.events(mine.id, 0, 100)
     assert [each.id for each in page.events] == list(range(1, page.newest + 1))
-    await one.renew()
+    await one.renew([mine.id])
     await one.release()
     assert await one.claim() is None, "the job belongs to the other process"
+
+
+async def test_a_job_that_was_claimed_without_an_answer_is_claimed_again(store: Store, monkeypatch):  # noqa: F811
+    """The process does not know that it has the job, so that it must not keep it."""
+    rows = JobStore(store, "a")
+    await rows.add(job(), [])
+    lost = await rows.claim()
+    assert lost is not None
+    monkeypatch.setattr("service.jobs.store.time.time", lambda now=time.time: now() + 3600.0)
+    await rows.renew([])
+
+    again = await JobStore(store, "b").claim()
+
+    assert again is not None and again.id == lost.id
+
+
+async def test_a_turn_whose_end_was_not_told_can_be_repeated(store: Store):  # noqa: F811
+    rows = JobStore(store, "a")
+    await rows.add(job(), [])
+    mine = await rows.claim()
+    assert mine is not None
+    turn = Turn(Progress(step=2), [("training", 1, 2, packed({"loss": [1.0, 2.0]}))])
+    for _ in range(2):
+        await rows.advance(mine, turn)
+
+    (row,) = await rows.curves(mine.id, "training")
+    assert list(row.columns["loss"]) == [1.0, 2.0]
 
 
 async def test_waiting_jobs_past_their_deadline_end(store: Store):  # noqa: F811

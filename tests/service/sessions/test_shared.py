@@ -326,3 +326,35 @@ async def test_gradients_of_values_that_are_out_of_date_are_not_streamed(pair):
     await first.registry.read(session, "session.gradients", {}, {}, 5.0, lambda result, arrays: parts.append(result))
 
     assert first.pool.calls["session.gradients"] == calls + 1
+
+
+@pytest.mark.parametrize("seq", [None, 2])
+async def test_a_call_whose_entry_may_be_stored_though_the_store_failed_is_not_told_as_one_that_did_not_happen(
+    pair, monkeypatch, seq
+):
+    """With a number it can be sent again; without one nobody knows."""
+    first, second = pair
+    id = await opened(first)
+    await step(first, id)
+    write, fails = first.write, False
+
+    async def lost(work: Any) -> Any:
+        nonlocal fails
+        if fails:
+            raise StorageUnavailable("the store is away")
+        if "append" in work.__qualname__:
+            fails = True
+            await write(work)
+            raise StorageUnavailable("the answer is lost")
+        return await write(work)
+
+    monkeypatch.setattr(first, "write", lost)
+    session = await first.registry.find("local", id)
+    with pytest.raises(HttpProblem) as caught:
+        await first.registry.write(session, Write("session.step", {}, {}, seq, "", None, STEPPED), 5.0)
+    assert caught.value.code == ("outcome-unknown" if seq is None else "storage-unavailable")
+    first.end()
+
+    again = Write("session.step", {}, {}, 2, "", None, STEPPED)
+    _, replayed = await second.registry.write(await second.registry.find("local", id), again, 5.0)
+    assert replayed

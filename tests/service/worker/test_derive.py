@@ -98,7 +98,8 @@ def test_a_16_bit_parameter_given_anew_starts_without_the_rounding_remainder_of_
     side = Side(tmp_path)
     asked = {"id": "s", "document": s.document, "query": {"loss": "loss"}, "clip": None, "seed": 3}
     rate = {"type": "sgd", "attrs": {"learning_rate": 1.0}}
-    sessions.create(side.state, {**asked, "optimizer": rate, "initializers": {}, "program_id": "prg_a"}, {"w": s.values["w"]})
+    asked |= {"optimizer": rate, "initializers": {}, "program_id": "prg_a"}
+    sessions.create(side.state, asked, {"w": s.values["w"]})
     side.call(training.step, {"x": s.values["x"]})
     assert side.session.slots["w/rest"] == -1.0  # 999 in bfloat16 is 1000
 
