@@ -4,15 +4,54 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any, Protocol
 
 import numpy as np
 
 from backpass_client.arithmetic import is_number
 from backpass_client.recorder import Operand
 
-__all__ = ["Signature", "as_json", "attributes_as_json"]
+__all__ = ["NOT_A_CONDITION", "Constants", "Signature", "as_json", "attributes_as_json", "misfit", "op_table"]
+
+
+POSITIONS = frozenset(
+    {
+        "counts", "ends", "ids", "image", "index", "input_lengths", "label_lengths", "lengths", "more", "offsets",
+        "path_code", "path_table", "rows", "samples", "sizes", "starts", "steps", "times", "x_lengths",
+    }
+)  # fmt: skip
+"""Slots whose operands are integers in every op. A test compares them with the declarations of the ops."""
+
+CONDITIONS = frozenset({"condition", "mask"})
+"""Slots whose operands choose elements."""
+
+OTHER_DTYPE = POSITIONS | CONDITIONS
+"""Slots whose dtype says nothing about the dtype of the other operands."""
+
+NOT_A_CONDITION = "is the Python value {}: `==` and `!=` compare identities, bp.equal and bp.not_equal compare values"
+
+
+class Constants(Protocol):
+    """A recorder of ops, as it makes constants."""
+
+    def full_like(self, like: Any, value: int | float) -> Any:
+        """An array of `value` with the shape and dtype of the operand `like`."""
+
+    def array_like(self, like: Any, values: Any) -> Any:
+        """`values`, a number or an array, as a constant with the dtype of the operand `like`, which may be None.
+
+        Raises an error for values that the dtype does not have.
+        """
+
+
+@cache
+def op_table() -> dict[str, Any]:
+    """The ops and initializers that the client knows, which `make catalogue` writes from their declarations."""
+    table: dict[str, Any] = json.loads(files("backpass_client").joinpath("builder", "ops.json").read_text())
+    return table
 
 
 class Signature:
@@ -21,9 +60,10 @@ class Signature:
     slots, outputs: names of the input and output slots, in order.
     is_plain:       whether every slot takes one variable.
     is_variadic:    whether only the service knows the number of outputs.
+    is_elementwise: whether the operands broadcast and the output has their shape.
     """
 
-    __slots__ = ("_attributes", "_variadic", "is_plain", "is_variadic", "outputs", "slots", "type")
+    __slots__ = ("_attributes", "_variadic", "is_elementwise", "is_plain", "is_variadic", "outputs", "slots", "type")
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         """spec: the op's entry in the catalogue."""
@@ -34,6 +74,7 @@ class Signature:
         self.is_variadic = any(slot["variadic"] for slot in spec["outputs"])
         self.is_plain = not self._variadic and not self.is_variadic
         self._attributes = frozenset(spec["attributes"].get("properties", {}))
+        self.is_elementwise: bool = op_table()["ops"].get(self.type, {}).get("elementwise", False)
 
     def arguments(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """(slot -> its argument, attribute -> its value).
@@ -65,28 +106,77 @@ class Signature:
             else:
                 known = ", ".join([*self.slots, *sorted(self._attributes)])
                 raise TypeError(f"{self.type} has no input and no attribute {name!r}; it has {known}")
+        if "dtype" not in self._attributes or attrs.get("dtype") == "bool":
+            attrs |= {name: _without_bools(attrs[name]) for name in ("value", "values") if name in attrs}
         return given, attrs
 
-    def with_expanded_numbers(
-        self, given: Mapping[str, Any], full_like: Callable[[Any, int | float], Any]
-    ) -> dict[str, Any]:
-        """slot -> its input, or a list of them, where numbers have the first operand's shape and dtype; no Nones.
+    def with_constants(self, given: Mapping[str, Any], constants: Constants) -> dict[str, Any]:
+        """slot -> its operand, or a list of them, where numbers and lists of numbers are constants; no Nones.
 
-        full_like: the op that makes an array of one number, of the shape and dtype of an operand.
+        They have the dtype of the first operand. A number has no axes, but in an elementwise op it has the shape of
+        that operand, as broadcasting would give it. Raises TypeError for other lists, for decimal numbers where
+        positions belong, and for a plain bool as a condition.
         """
-        flat = [x for each in given.values() for x in (each if isinstance(each, list) else [each])]
-        like = next((x for x in flat if isinstance(x, Operand)), None)
+        flat = [(slot, x) for slot, each in given.items() for x in (each if slot in self._variadic else [each])]
+        like = next((x for slot, x in flat if isinstance(x, Operand) and slot not in OTHER_DTYPE), None)
 
-        def expanded(x: Any) -> Any:
-            if like is None or not is_number(x):
+        def operand(slot: str, x: Any) -> Any:
+            if isinstance(x, bool) and slot in CONDITIONS:
+                raise TypeError(f"the input {slot!r} of {self.type} {NOT_A_CONDITION.format(x)}")
+            is_list = isinstance(x, list | tuple)
+            if not (is_list or is_number(x)):
                 return x
-            return full_like(like, x.item() if isinstance(x, np.generic) else x)
+            array = self._array(slot, x)
+            if slot in POSITIONS:
+                if array.size and array.dtype.kind not in "iu":
+                    raise TypeError(f"the input {slot!r} of {self.type} takes integers, not {x!r}")
+                return array.astype(np.int64)
+            if is_list:
+                return array if array.dtype.kind == "b" else constants.array_like(like, array)
+            if like is None:
+                return x
+            value = x.item() if isinstance(x, np.generic) else x
+            return constants.full_like(like, value) if self.is_elementwise else constants.array_like(like, value)
 
         return {
-            slot: [expanded(x) for x in each] if slot in self._variadic else expanded(each)
+            slot: [operand(slot, x) for x in each] if slot in self._variadic else operand(slot, each)
             for slot, each in given.items()
             if each is not None
         }
+
+    def _array(self, slot: str, given: Any) -> np.ndarray:
+        """A number or list of numbers as an array. Raises TypeError for any other list."""
+        if _has_operand(given):
+            raise TypeError(f"the input {slot!r} of {self.type} is one array, not a list of them; bp.stack makes one")
+        try:
+            array = np.asarray(given)
+        except ValueError:
+            array = np.asarray(given, object)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"the input {slot!r} of {self.type} cannot be {given!r}: it is no array of numbers")
+        return array
+
+
+def _without_bools(value: Any) -> Any:
+    """An attribute with 1 and 0 in place of True and False, which JSON programs do not have as numbers."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_without_bools(each) for each in value]
+    return int(value) if isinstance(value, bool | np.bool_) else value
+
+
+def _has_operand(given: Any) -> bool:
+    return any(map(_has_operand, given)) if isinstance(given, list | tuple) else isinstance(given, Operand)
+
+
+def misfit(values: Any, dtype: str) -> Any:
+    """The first of `values` (a number or an array of numbers) that `dtype` does not have; None if it has all."""
+    if dtype != "bool" and not dtype.startswith(("int", "uint")):
+        return None
+    low, high = (0, 1) if dtype == "bool" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    given = np.ravel(np.asarray(values, object)).tolist()
+    return next((x for x in given if not (low <= x <= high and x == int(x))), None)
 
 
 def attributes_as_json(attrs: Mapping[str, Any]) -> str:

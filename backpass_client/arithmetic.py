@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -33,6 +33,16 @@ class Arithmetic(ABC, Generic[R]):
     @abstractmethod
     def ndim(self) -> int: ...
 
+    @property
+    @abstractmethod
+    def _known_rank(self) -> int | None:
+        """The number of axes, if it is known without a request."""
+
+    @property
+    @abstractmethod
+    def _known_dtype(self) -> str | None:
+        """The name of the dtype, if it is known without a request."""
+
     @abstractmethod
     def _apply(self, type: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
         """The output of the op `type`; `self` is one of the `inputs`."""
@@ -52,7 +62,9 @@ class Arithmetic(ABC, Generic[R]):
         return self._op("scale", bias=_python_number(other)) if _is_constant(other) else self._op("add", other)
 
     def __sub__(self, other: Any) -> R:
-        return self._op("scale", bias=-_python_number(other)) if _is_constant(other) else self._op("sub", other)
+        if _is_constant(other) and self._has_negatives(other):
+            return self._op("scale", bias=-_python_number(other))
+        return self._op("sub", other)
 
     def __mul__(self, other: Any) -> R:
         return self._op("scale", scale=_python_number(other)) if _is_constant(other) else self._op("mul", other)
@@ -70,9 +82,14 @@ class Arithmetic(ABC, Generic[R]):
         return self + other if _is_constant(other) else self._apply("add", (other, self), {})
 
     def __rsub__(self, other: Any) -> R:
-        if _is_constant(other):
+        if _is_constant(other) and self._has_negatives(other):
             return self._op("scale", scale=-1.0, bias=_python_number(other))
         return self._apply("sub", (other, self), {})
+
+    def _has_negatives(self, other: Any) -> bool:
+        """Whether the dtype is known to have negative numbers; a number `other` with a fraction needs such a dtype."""
+        dtype = self._known_dtype
+        return isinstance(other, float | np.floating) if dtype is None else not dtype.startswith("uint")
 
     def __rmul__(self, other: Any) -> R:
         return self * other if _is_constant(other) else self._apply("mul", (other, self), {})
@@ -103,11 +120,14 @@ class Arithmetic(ABC, Generic[R]):
     # --- parts and shapes ----------------------------------------------------------------------------------------
 
     def __getitem__(self, index: Any) -> R:
-        """The part at `index`: see `index_ops`. An expression as index holds positions on axis 0."""
-        if isinstance(index, Arithmetic):
-            return self._op("gather", index)
+        """The part at `index`: see `index_ops`. An expression in an index holds positions."""
+        return self._part(index, lambda axis: self.shape[axis])
+
+    def _part(self, index: Any, size: Callable[[int], Any], fixed: bool = False) -> Any:
         part: Any = self
-        for type, others, attrs in index_ops(index, lambda: self.ndim, lambda axis: self.shape[axis]):
+        for type, others, attrs in index_ops(
+            index, lambda: self.ndim, size, fixed, rank=self._known_rank, operand=Arithmetic
+        ):
             part = part._op(type, *others, **attrs)
         return part
 

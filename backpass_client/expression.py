@@ -152,6 +152,14 @@ class Expression(Operand["Expression"]):
         """The number of axes."""
         return len(self._known()["shape"])
 
+    @property
+    def _known_rank(self) -> int | None:
+        return None if self._batch.first is None else self.ndim
+
+    @property
+    def _known_dtype(self) -> str | None:
+        return None if self._batch.first is None else self._known()["dtype"]
+
     def item(self) -> Any:
         """The value as a Python number."""
         return self.value.item()

@@ -33,8 +33,9 @@ def function(of: str | Callable[..., Any]) -> Any:
 def op_function(type: str) -> Callable[..., Any]:
     """The op `type` as a function of its input slots, in order or by name, and of its attributes, by name.
 
-    A variadic slot takes all remaining positional arguments, or one list. An array argument becomes a constant; a
-    number is expanded to the shape and dtype of the first expression.
+    A variadic slot takes all remaining positional arguments, or one list. An array argument becomes a constant. A
+    number, or a list of numbers, becomes one with the dtype of the first expression, or of integers where positions
+    belong; only elementwise ops broadcast a number.
     """
 
     def op(*inputs: Any, **named: Any) -> Any:

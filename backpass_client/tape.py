@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from backpass_client.arguments import Signature, attributes_as_json
+from backpass_client.arguments import Signature, attributes_as_json, misfit
 from backpass_client.batch import Batch, Inputs, RecordedOp, Structures, document, in_stacks
 from backpass_client.connection import Service, new_key, quoted
 from backpass_client.errors import BackpassError, Refused
@@ -136,8 +136,9 @@ class Tape:
             slots = tuple([name.text for name in parents])
         else:
             given, attributes = signature.arguments(inputs, named)
-            expanded = signature.with_expanded_numbers(given, self._full_like)
-            names = [_each(self.name_of, expanded.get(slot)) for slot in signature.slots]
+            operands = signature.with_constants(given, self)
+            batch = self._batch  # another one if a constant needed the dtype of an expression
+            names = [_each(self.name_of, operands.get(slot)) for slot in signature.slots]
             slots = tuple([_each(lambda name: name.text, each) for each in names])
             parents = tuple([name for each in names if each for name in (each if isinstance(each, tuple) else (each,))])
             attrs = attributes_as_json(attributes)
@@ -153,21 +154,37 @@ class Tape:
         batch.ops.append((signature.type, slots, attrs, tuple([name.text for name in written])))
         return tuple([Expression(name, batch, number, i) for i, name in enumerate(written)])
 
-    def _full_like(self, like: Expression, value: int | float) -> Any:
+    def full_like(self, like: Expression, value: int | float) -> Any:
+        """An array of `value` with the shape and dtype of `like`."""
         if value != value:  # NaN cannot be an attribute
             return np.array(value, like.dtype)
         signature = self._signatures.get("full_like") or self._signature("full_like")
         return self._record(signature, [like], {"value": value})  # sent with the op that reads it
 
+    def array_like(self, like: Expression | None, values: Any) -> np.ndarray:
+        """A number or an array with the dtype of `like`. Raises TypeError for values that the dtype does not have."""
+        if like is None:
+            return np.array(values)
+        wrong = misfit(values, like.dtype.name)
+        if wrong is not None:
+            raise TypeError(f"{wrong} is not a value of dtype {like.dtype.name}; bp.cast converts the other operand")
+        return np.array(values, like.dtype)
+
     def name_of(self, value: Any) -> Name:
-        """The name on the tape of an expression; an array becomes a constant leaf and gets a new name."""
+        """The name on the tape of an expression; an array becomes a constant leaf and gets a new name.
+
+        Raises TypeError for anything that is no array of numbers.
+        """
         if isinstance(value, Variable):
             return value.bind(self)
         if isinstance(value, Expression):
             value.check_on(self)
             return value.named
+        array = np.array(value)
+        if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
+            raise TypeError(f"cannot use a {type(value).__name__} as an array: its elements are {array.dtype}")
         name = self._names.new((), "c")
-        self._batch.leaves[f"constant/{name.text}"] = np.array(value)
+        self._batch.leaves[f"constant/{name.text}"] = array
         return name
 
     def put(self, variable: Expression, data: np.ndarray) -> Name:

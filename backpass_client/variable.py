@@ -87,6 +87,14 @@ class Variable(Expression):
         return self._data.ndim
 
     @property
+    def _known_rank(self) -> int:
+        return self._data.ndim
+
+    @property
+    def _known_dtype(self) -> str:
+        return self._data.dtype.name
+
+    @property
     def tape(self) -> Recorder:
         """The current tape; without one, the tape that used this variable last."""
         return current(self._tape)

@@ -23,9 +23,7 @@ def cond(
     Only one of them runs, forward and backward. Both return the same structure, with equal dtypes and ranks.
     """
     b = current_builder("cond")
-    chosen = b.operand(condition)
-    if chosen.type.dtype not in (None, "bool") or not all(same_sizes(n, 1) for n in chosen.type.shape or ()):
-        raise InvalidOp(f"the condition of cond must be one bool, not {chosen!r}")
+    chosen = b.condition(condition, "cond")
     blocks, results, tree = _branches(b, [("true", true), ("false", false)], operands, name)
     b.append(Op("if_else", {"condition": [chosen]}, {"out": [*results]}, {}, dict(zip(BOTH, blocks, strict=True))))
     return like(tree, results)
@@ -64,9 +62,7 @@ def safe_where(
     Both functions run and must work element by element.
     """
     b = current_builder("safe_where")
-    chosen = b.operand(condition)
-    if chosen.type.dtype not in (None, "bool"):
-        raise InvalidOp(f"the condition of safe_where must be bool, not {chosen!r}")
+    chosen = b.condition(condition, "safe_where", one=False)
     blocks, results, tree = _branches(b, [("true", true), ("false", false)], operands, name)
     inner = dict(zip(BOTH, blocks, strict=True))
     b.append(Op("safe_where", {"condition": [chosen]}, {"out": [*results]}, {}, inner))
@@ -94,7 +90,7 @@ def _branches(
             first = found[0] if found and len(found[0]) == len(values) else [None] * len(values)
             found.append(
                 [
-                    b.number_like(Symbol(b, x.name, x.type, block), value)
+                    b.full_like(Symbol(b, x.name, x.type, block), value)
                     if x is not None and is_number(value) and x.type.shape == ()
                     else b.operand(value)
                     for value, x in zip(values, first, strict=True)

@@ -10,13 +10,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from backpass_client.arguments import as_json
+from backpass_client.arguments import NOT_A_CONDITION, as_json
 from backpass_client.arithmetic import is_number
 from backpass_client.builder.blocks import Block, Leaf, Name, Op, line_of_caller
 from backpass_client.builder.inference import output_types
 from backpass_client.builder.signatures import OpSignature, check_initializer, signature_of
 from backpass_client.builder.symbol import Symbol
-from backpass_client.builder.types import InvalidOp, Type, same_sizes
+from backpass_client.builder.types import InvalidOp, Type, check_fits, same_sizes
 from backpass_client.errors import BackpassError
 from backpass_client.recorder import Operand, OpRecorder, current_recorder
 
@@ -97,30 +97,46 @@ class Builder:
         self.append(Op("assign", {"x": [value]}, {"out": [to]}))
 
     def _operands(self, signature: OpSignature, given: Mapping[str, Any]) -> dict[str, Any]:
-        def full_like(like: Symbol, value: int | float) -> Any:
-            return self.number_like(like, value)
-
-        arrays = {slot: each for slot, each in given.items() if each is not None}
-        if "condition" in arrays and len(arrays) > 1:  # numbers take the dtype of the other operands
-            condition = {"condition": arrays.pop("condition")}
-            arrays = {**condition, **signature.with_expanded_numbers(arrays, full_like)}
-        else:
-            arrays = signature.with_expanded_numbers(arrays, full_like)
         return {
             slot: [self.operand(x) for x in each] if isinstance(each, list) else self.operand(each)
-            for slot, each in arrays.items()
+            for slot, each in signature.with_constants(given, self).items()
         }
 
-    def number_like(self, like: Symbol, value: int | float) -> Symbol:
-        """An array of `value` with the shape and dtype of `like`, or a single number if only that is known to do."""
-        if value != value:  # NaN cannot be an attribute
-            if like.type.dtype is None:
-                raise InvalidOp("a NaN needs an operand of known dtype")
-            zero = self.call("fill_constant", (), {"value": 0.0, "dtype": like.dtype})
-            return self.call("div", (zero, zero), {})
-        if like.type.dtype is not None and like.type.shape == ():
-            return self.call("fill_constant", (), {"value": value, "dtype": like.dtype})
+    def full_like(self, like: Symbol, value: int | float) -> Symbol:
+        """An array of `value` with the shape and dtype of `like`, or a single number if only that is known to do.
+
+        Raises InvalidOp for a value that the dtype does not have.
+        """
+        if value != value or (like.type.dtype is not None and like.type.shape == ()):
+            return self.array_like(like, value)
+        if like.type.dtype is not None:
+            check_fits(value, like.type.dtype)
         return self.call("full_like", (like,), {"value": value})
+
+    def array_like(self, like: Symbol | None, values: Any) -> Symbol:
+        """A number or an array as a constant with the dtype of `like`. Raises InvalidOp unless the dtype fits.
+
+        Without `like` it is float32 or int64, as with `constant`.
+        """
+        if like is None:
+            return self.constant(np.asarray(values).tolist())
+        check_fits(values, like.dtype)
+        if not is_number(values):
+            return self.constant(values, like.dtype)
+        if values == values:
+            return self.call("fill_constant", (), {"value": values, "dtype": like.dtype})
+        zero = self.call("fill_constant", (), {"value": 0.0, "dtype": like.dtype})  # NaN cannot be an attribute
+        return self.call("div", (zero, zero), {})
+
+    def condition(self, value: Any, what: str, one: bool = True) -> Symbol:
+        """`value` as the condition of `what`. one: whether it must be one bool. Raises InvalidOp."""
+        if isinstance(value, bool):
+            raise InvalidOp(f"the condition of {what} {NOT_A_CONDITION.format(value)}")
+        found = self.operand(value)
+        is_one = not one or all(same_sizes(n, 1) for n in found.type.shape or ())
+        if found.type.dtype not in (None, "bool") or not is_one:
+            raise InvalidOp(f"the condition of {what} must be {'one bool' if one else 'bool'}, not {found!r}")
+        return found
 
     def operand(self, value: Any) -> Symbol:
         """`value` as a symbol that the current block can read; numbers and arrays become constants.

@@ -81,8 +81,7 @@ def _traced_condition(b: Builder, condition: Callable[..., Any], arguments: Any)
     """(the condition, its ops). The ops are appended to the current block; its symbols end with it."""
     with b.inner_block("the condition of a while_loop") as scratch:
         inside = [Symbol(b, x.name, x.type, scratch) for x in flattened(arguments)]
-        go = b.operand(_call(condition, like(arguments, inside)))
-        _check_bool(go, "the condition of while_loop")
+        go = b.condition(_call(condition, like(arguments, inside)), "while_loop")
         written = [out for op in scratch.ops for each in op.outputs.values() for out in each]
         if not any(go is x for x in (*written, *inside)):
             copied = b.symbol("go", go.type)
@@ -93,13 +92,6 @@ def _traced_condition(b: Builder, condition: Callable[..., Any], arguments: Any)
             inner.parent = b.block
     b.block.ops += scratch.ops
     return go, scratch.ops
-
-
-def _check_bool(value: Symbol, what: str) -> None:
-    type = value.type
-    is_one = type.shape is None or all(same_sizes(n, 1) for n in type.shape)
-    if type.dtype not in (None, "bool") or not is_one:
-        raise InvalidOp(f"{what} must be one bool, not {type}")
 
 
 def _written(ops: Sequence[Op]) -> list[Name]:
@@ -242,7 +234,7 @@ def _new_values(b: Builder, found: Any, init: Any, old: Sequence[Symbol], what: 
         wanted, got = ", ".join(labels(init)), ", ".join(labels(found))
         raise InvalidOp(f"{what} must return new values in the structure of init ({wanted}), not ({got})")
     return [
-        b.number_like(x, value) if is_number(value) else b.operand(value) for value, x in zip(values, old, strict=True)
+        b.full_like(x, value) if is_number(value) else b.operand(value) for value, x in zip(values, old, strict=True)
     ]
 
 

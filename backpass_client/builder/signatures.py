@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import json
 import math
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from backpass_client.arguments import Signature
+from backpass_client.arguments import Signature, op_table
 from backpass_client.builder.types import InvalidOp
 
 __all__ = ["OpSignature", "check_initializer", "signature_of"]
@@ -19,13 +17,12 @@ __all__ = ["OpSignature", "check_initializer", "signature_of"]
 class OpSignature(Signature):
     """The slots and attributes of one op.
 
-    elementwise: whether the operands broadcast and the output has their shape.
-    defaults:    attribute -> its default.
-    blocks:      attributes that hold inner blocks.
-    summary:     one sentence.
+    defaults: attribute -> its default.
+    blocks:   attributes that hold inner blocks.
+    summary:  one sentence.
     """
 
-    __slots__ = ("blocks", "defaults", "elementwise", "optional", "required", "schemas", "summary")
+    __slots__ = ("blocks", "defaults", "optional", "required", "schemas", "summary")
 
     def __init__(self, type: str, entry: Mapping[str, Any]) -> None:
         """entry: the op's line in the table; see `service.cli.signatures`."""
@@ -38,7 +35,6 @@ class OpSignature(Signature):
         self.optional = frozenset(slot["name"] for slot in inputs if slot["optional"])
         self.required: list[str] = entry.get("required", [])
         self.defaults = {name: schema.get("default") for name, schema in self.schemas.items()}
-        self.elementwise: bool = entry.get("elementwise", False)
         self.blocks: list[str] = entry.get("blocks", [])
         self.summary: str = entry.get("summary", "")
 
@@ -62,14 +58,9 @@ class OpSignature(Signature):
 
 
 @cache
-def _table() -> dict[str, Any]:
-    return json.loads(files("backpass_client.builder").joinpath("ops.json").read_text())
-
-
-@cache
 def signature_of(type: str) -> OpSignature:
     """The signature of the op `type`. Raises InvalidOp for an unknown op, with similar names."""
-    ops = _table()["ops"]
+    ops = op_table()["ops"]
     if type not in ops:
         near = difflib.get_close_matches(type, ops, 3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -79,7 +70,7 @@ def signature_of(type: str) -> OpSignature:
 
 def check_initializer(name: str, initializer: Mapping[str, Any]) -> None:
     """Raises InvalidOp unless `initializer`, with its type and attributes, can draw the parameter `name`."""
-    known = _table()["initializers"]
+    known = op_table()["initializers"]
     kind = initializer.get("type")
     if kind not in known:
         raise InvalidOp(f"the initializer {kind!r} of {name!r} does not exist; there are {', '.join(known)}")

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from backpass_client.arithmetic import Arithmetic
 from backpass_client.builder.blocks import Block, Name, Ref
 from backpass_client.builder.inference.sizes import product
 from backpass_client.builder.types import InvalidOp, Size, Type
-from backpass_client.indexing import index_ops
 from backpass_client.recorder import Operand, OpRecorder
 
 if TYPE_CHECKING:
@@ -100,31 +98,19 @@ class Symbol(Operand["Symbol"], Ref):
             "neighbouring axes can be merged into one, or one divided"
         )
 
-    def __getitem__(self, index: Any) -> Symbol:
-        """The part at `index`: integers, slices, `...`, None; or a symbol of positions on one axis."""
-        if isinstance(index, Arithmetic):
-            return self._op("gather", index)
-        items = list(index) if isinstance(index, tuple) else [index]
-        chosen = [i for i, each in enumerate(items) if isinstance(each, Arithmetic)]
-        if len(chosen) > 1:
-            raise TypeError("only one axis can be indexed with a symbol; bp.gather_nd takes positions on several")
-        if chosen:
-            return self._gathered(items, chosen[0])
-        part, shape = self, self.type.shape
-        for type, others, attrs in index_ops(
-            index, lambda: self.ndim, lambda axis: None if shape is None else shape[axis], fixed=True
-        ):
-            part = part._op(type, *others, **attrs)
-        return part
+    @property
+    def _known_rank(self) -> int | None:
+        return None if self.type.shape is None else len(self.type.shape)
 
-    def _gathered(self, items: list[Any], at: int) -> Symbol:
-        """The part at `items`, where item number `at` is a symbol of positions."""
-        before = items[:at]
-        axis = sum(each is None or isinstance(each, slice) for each in before)
-        if Ellipsis in before:
-            axis += self.ndim - sum(each is not None and each is not Ellipsis for each in items)
-        rest = tuple(slice(None) if i == at else each for i, each in enumerate(items))
-        return self[rest]._op("gather", items[at], axis=axis)
+    @property
+    def _known_dtype(self) -> str | None:
+        return self.type.dtype
+
+    def __getitem__(self, index: Any) -> Symbol:
+        """The part at `index`: see `index_ops`. A symbol in an index holds positions."""
+        shape = self.type.shape
+        found: Symbol = self._part(index, lambda axis: None if shape is None else shape[axis], fixed=True)
+        return found
 
     def __len__(self) -> int:
         if not self.shape:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from backpass_client.arguments import misfit
 from backpass_client.errors import BackpassError
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "NotKnown",
     "Size",
     "Type",
+    "check_fits",
     "joined",
     "same_sizes",
 ]
@@ -118,6 +121,13 @@ class Dtype:
 
     def __repr__(self) -> str:
         return f"backpass_client.{self.name}"
+
+
+def check_fits(values: Any, dtype: str) -> None:
+    """Raises InvalidOp if `dtype` does not have one of `values`, a number or an array of numbers."""
+    wrong = misfit(values, dtype)
+    if wrong is not None:
+        raise InvalidOp(f"{wrong} is not a value of dtype {dtype}; bp.cast(x, dtype=...) converts the other operand")
 
 
 def same_sizes(a: Size, b: Size) -> bool:

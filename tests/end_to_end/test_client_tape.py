@@ -71,7 +71,7 @@ ARITHMETIC: list[Callable[[Any, Any], Any]] = [
 ]
 PARTS: list[Any] = [
     0, -1, (1, 2), (slice(None), 2), slice(1, 3), slice(None, None, -1), (slice(2, 0, -1), slice(None, None, 2)),
-    (..., 1), None, (slice(None), None, -2), [2, 0, 2], np.array([[1, 1], [0, 2]]),
+    (..., 1), None, (slice(None), None, -2), [2, 0, 2], np.array([[1, 1], [0, 2]]), ..., [], (1, None, [-1, 0]),
 ]  # fmt: skip
 
 
@@ -101,6 +101,34 @@ def test_an_invalid_index_is_refused(tape):
             a[wrong]
     with pytest.raises(bp.Refused, match=r"op \d \(gather\): index 7 is out of range"):
         a[7].value  # noqa: B018
+    for far in (-4, [-4, 0], (0, -5), (slice(None), [[0, -5]])):
+        for x in (a, bp.tanh(a)):
+            with pytest.raises(IndexError, match=r"position -\d is out of range for axis \d of size \d"):
+                x[far]
+    with pytest.raises(IndexError, match="too many indices: 3 for an array of rank 2"):
+        a[:, 0, :]
+    with pytest.raises((IndexError, bp.Refused), match=r"too many indices|axis 2 is out of range"):
+        bp.tanh(a)[0, :, :].value  # noqa: B018
+    with pytest.raises(ValueError, match="step of a slice"):
+        a[::0]
+
+
+def test_an_expression_indexes_one_axis_among_others(tape):
+    x, rows = np.arange(24.0).reshape(2, 3, 4), np.array([2, 0])
+    a, chosen = Variable(x), Variable(rows, requires_grad=False)
+
+    np.testing.assert_array_equal(a[:, chosen].value, x[:, rows])
+    np.testing.assert_array_equal(a[1, :, chosen].value, x[1, :, rows])
+    np.testing.assert_array_equal(a[:, np.array([[-1]]), ..., 1].value, x[:, np.array([[-1]]), ..., 1])
+
+
+def test_integers_are_subtracted_from_unsigned_integers(tape):
+    x = np.array([1, 200, 3], "uint8")
+    a = Variable(x, requires_grad=False)
+
+    for b in (a, bp.assign(a)):
+        np.testing.assert_array_equal((b - 2).value, x - 2)
+        np.testing.assert_array_equal((250 - b).value, 250 - x)
 
 
 def test_an_integer_too_large_to_be_exact_is_refused(tape):
@@ -148,6 +176,45 @@ def test_functions_accept_named_slots_lists_and_numbers(tape):
     assert bp.norm(a, p=np.inf).item() == A.max()
     with pytest.raises(bp.Refused, match="inner blocks"):
         bp.function("while")(a).value  # noqa: B018
+
+
+def test_a_number_has_no_axes_unless_the_op_is_elementwise(tape):
+    a = Variable(A)
+    mask = bp.greater_than(a, 1.0)
+    np.testing.assert_array_equal(bp.where(mask, a, 0.5).value, np.where(A > 1, A, 0.5))
+    np.testing.assert_allclose(bp.mse_loss(bp.tanh(a), 0.5).value, ((np.tanh(A) - 0.5) ** 2).mean())
+    np.testing.assert_array_equal(bp.masked_fill(a, mask, 0).value, np.where(A > 1, 0, A))
+    np.testing.assert_array_equal(bp.gather(bp.assign(a), 2).value, A[2])
+    with pytest.raises(TypeError, match=r"takes integers, not 0\.5"):
+        bp.gather(a, 0.5)
+    with pytest.raises(bp.Refused, match="matmul needs at least one axis on each side"):
+        (a @ 2).value  # noqa: B018
+    with pytest.raises(bp.Refused, match="concat needs equal ranks"):
+        bp.concat([a, 2.0]).value  # noqa: B018
+
+
+def test_a_list_of_numbers_is_a_constant_of_the_dtype_of_the_operand(tape):
+    a = Variable(A.astype("float32"))
+    for x in (a, bp.assign(a)):
+        found = x * [1, 2, 3, 4]
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found.value, a.data * np.array([1, 2, 3, 4], "float32"))
+    np.testing.assert_array_equal(bp.gather(a, [0, 2]).value, a.data[[0, 2]])
+    with pytest.raises(TypeError, match="'y' of mul is one array, not a list of them"):
+        bp.mul(a, [a, a])
+    with pytest.raises(TypeError, match=r"0\.5 is not a value of dtype int64"):
+        Variable([1, 2], requires_grad=False) * [1, 0.5]
+
+
+def test_python_values_that_are_no_numbers_are_refused(tape):
+    a = Variable(A)
+    for wrong in (1j, "x", {}, np.complex64(1)):
+        with pytest.raises(TypeError, match=r"cannot use a .* as an array"):
+            a * wrong
+    for wrong in (a == 1, a != 1):
+        with pytest.raises(TypeError, match=r"is the Python value .*: `==` and `!=` compare identities"):
+            bp.where(wrong, a, -a)
+    assert bp.fill_constant(value=True, dtype="bool").value.tolist() is True
 
 
 @pytest.mark.sampled(4)

@@ -14,7 +14,7 @@ from backpass_client.builder.inference.sizes import (
     integers,
     same_dtype,
 )
-from backpass_client.builder.types import INTEGERS, InvalidOp, Type
+from backpass_client.builder.types import INTEGERS, InvalidOp, Type, check_fits
 
 __all__: list[str] = []
 
@@ -83,6 +83,8 @@ def scale(x: Type, scale: float, bias: float, **attrs: Any) -> Type:
         raise InvalidOp("needs numbers; bp.cast(x, dtype=...) converts")
     if x.dtype in INTEGERS and (scale % 1 or bias % 1):
         raise InvalidOp(f"the factor {scale} and the term {bias} must be whole numbers for {x}")
+    if x.dtype is not None:
+        check_fits([scale, bias], x.dtype)
     return x
 
 

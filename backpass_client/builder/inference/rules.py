@@ -34,7 +34,7 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 
 def output_types(signature: OpSignature, given: Mapping[str, Any], attrs: Mapping[str, Any]) -> tuple[list[Type], int]:
     """(types of the outputs, their number). Raises InvalidOp, which shows the types of the operands."""
-    found = RULES.get(signature.type) or (_elementwise if signature.elementwise else None)
+    found = RULES.get(signature.type) or (_elementwise if signature.is_elementwise else None)
     count = len(signature.outputs)
     if found is not None:
         try:

@@ -16,19 +16,29 @@ from backpass_client.builder.inference.sizes import (
     same_size,
     total,
 )
-from backpass_client.builder.types import InvalidOp, NotKnown, Size, Type
+from backpass_client.builder.types import InvalidOp, NotKnown, Size, Type, check_fits
 
 __all__: list[str] = []
 
 
 @rule("fill_constant", "assign_value")
-def filled(shape: list[int], dtype: str, values: list[Any] | None = None, **attrs: Any) -> Type:
+def filled(
+    shape: list[int], dtype: str, values: list[Any] | None = None, value: float | str = 0.0, **attrs: Any
+) -> Type:
     if values is not None and len(values) != math.prod(shape):
         raise InvalidOp(f"{len(values)} values do not fill the shape {shape}")
+    check_fits(float(value) if values is None else values, dtype)
     return Type(dtype, tuple(shape))
 
 
-@rule("full_like", "zeros_like", "ones_like", "fill_zeros_like", "shard_index")
+@rule("full_like")
+def full_like(x: Type, value: float | str, **attrs: Any) -> Type:
+    if x.dtype is not None:
+        check_fits(float(value), x.dtype)
+    return x
+
+
+@rule("zeros_like", "ones_like", "fill_zeros_like", "shard_index")
 def like(x: Type, **attrs: Any) -> Type:
     return x
 

@@ -1,0 +1,203 @@
+"""Numbers, lists and Python values as operands of ops in a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backpass_client as bp
+from backpass_client.arguments import POSITIONS
+from core.ir.registry import REGISTRY
+from tests.backpass_client.builder.running import run
+
+X = np.array([1.0, 2.0, 3.0])
+TYPES = {"float64": bp.f64, "int64": bp.i64, "uint8": bp.u8, "bool": bp.bool_}
+
+
+def computed(f: Callable[..., Any], x: Any = X, like: bp.Type | None = None) -> np.ndarray:
+    """``f(x)`` as a program. like: the type of the feed x, by default that of the array `x`."""
+    given = np.asarray(x)
+
+    def traced(x=like or TYPES[given.dtype.name][given.shape]):
+        return {"out": f(x)}
+
+    return run(bp.program(traced), x=given)["out"]
+
+
+def refused(f: Callable[..., Any], error: type[Exception], match: str, x: Any = X) -> None:
+    with pytest.raises(error, match=match) as caught:
+        computed(f, x)
+    assert any(entry.path.name == "test_operands.py" and entry.name == "<lambda>" for entry in caught.traceback)
+
+
+# --- numbers -----------------------------------------------------------------------------------------------------
+
+
+def test_a_number_in_an_elementwise_op_takes_the_shape_of_the_operand():
+    np.testing.assert_array_equal(computed(lambda x: bp.maximum(x, 2)), np.maximum(X, 2))
+    np.testing.assert_array_equal(computed(lambda x: bp.where(x > 1, x, 0.5)), [0.5, 2, 3])
+
+
+def test_a_number_has_no_axes_in_an_op_that_is_not_elementwise():
+    refused(lambda x: x @ 2, bp.InvalidOp, r"matmul\(x=float64\[3\], y=float64\[\]\): cannot multiply a scalar")
+    refused(lambda x: bp.matmul(3, x), bp.InvalidOp, r"matmul\(x=float64\[\], y=float64\[3\]\)")
+    refused(lambda x: bp.concat([x, 2.0]), bp.InvalidOp, "arrays of different rank cannot be concatenated")
+    np.testing.assert_allclose(computed(lambda x: bp.mse_loss(x, 1)), ((X - 1) ** 2).mean())
+    np.testing.assert_allclose(computed(lambda x: bp.lerp(x, x * 3, 0.5)), 2 * X)
+    np.testing.assert_array_equal(computed(lambda x: bp.masked_fill(x, x > 1, 0)), [1, 0, 0])
+
+
+def test_a_number_is_an_integer_where_positions_belong():
+    assert computed(lambda x: bp.gather(x, 2)) == 3.0
+    assert computed(lambda x: bp.embedding(bp.stack([x, x + 1]), 1)).tolist() == [2, 3, 4]
+    assert computed(lambda x: bp.array_read(bp.array_unstack(bp.stack([x, -x])), 1)).tolist() == [-1, -2, -3]
+    refused(lambda x: bp.gather(x, 2.5), TypeError, "the input 'index' of gather takes integers, not 2.5")
+
+
+def test_the_slots_of_positions_are_integers_in_every_example_of_the_core():
+    """Names that stand for integers in all ops, except keys and operands whose dtype is free."""
+    kinds: dict[str, set[str]] = {}
+    for spec in REGISTRY.values():
+        for example in spec.example_rule() if spec.example_rule else ():
+            for i, given in enumerate(example.inputs):
+                slot = spec.inputs[min(i, len(spec.inputs) - 1)].name
+                kinds.setdefault(slot, set()).update(array.dtype.kind for array in arrays(given))
+    integers = {slot for slot, found in kinds.items() if found and found <= set("iu")}
+
+    assert integers - POSITIONS == set()
+    assert {slot for slot in POSITIONS & kinds.keys() if "f" in kinds[slot]} == set()
+
+
+def arrays(given: Any) -> Iterator[np.ndarray]:
+    if isinstance(given, list):
+        for each in given:
+            yield from arrays(each)
+    elif isinstance(given, np.ndarray):
+        yield given
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64"])
+def test_numbers_are_subtracted_from_integers_and_integers_from_numbers(dtype):
+    x = np.array([5, 6, 200], dtype)
+
+    np.testing.assert_array_equal(computed(lambda x: x - 2, x), x - 2)
+    np.testing.assert_array_equal(computed(lambda x: 250 - x, x), 250 - x)
+    refused(lambda x: x - 0.5, bp.InvalidOp, "0.5", x)
+
+
+@pytest.mark.parametrize(
+    ("f", "value"),
+    [
+        (lambda x: x < 0.5, "0.5"),
+        (lambda x: bp.where(x > 0, x, 0.5), "0.5"),
+        (lambda x: x + 1e300, r"1e\+300"),
+        (lambda x: x + 2**63, "9223372036854775808"),
+        (lambda x: bp.maximum(x, float("inf")), "inf"),
+        (lambda x: bp.full_like(x, value=0.5), "0.5"),
+        (lambda x: bp.fill_constant(value=-1, dtype="uint8") + x, "-1"),
+        (lambda x: x * [1, 2.5], "2.5"),
+    ],
+)
+def test_a_number_that_the_dtype_does_not_have_is_refused_at_its_line(f, value):
+    refused(f, bp.InvalidOp, f"{value}.* is not a value of dtype (int64|uint8)", np.array([1, 2]))
+
+
+def test_a_number_beside_an_operand_of_unknown_dtype_needs_a_declaration():
+    refused(
+        lambda x: bp.mse_loss(bp.array_stack(bp.array_unstack(x)), 0.5),
+        bp.InvalidOp,
+        r"the dtype of array_stack is not known; declare it with bp\.typed",
+        np.ones((2, 3)),
+    )
+
+
+# --- lists -------------------------------------------------------------------------------------------------------
+
+
+def test_a_list_of_numbers_is_a_constant_of_the_dtype_of_the_operand():
+    np.testing.assert_array_equal(computed(lambda x: x * [1, 2, 3]), X * [1, 2, 3])
+    np.testing.assert_array_equal(computed(lambda x: [1, 2, 3] - x), [0, 0, 0])
+    np.testing.assert_array_equal(computed(lambda x: x @ [[1], [2], [3.5]]), X @ [[1], [2], [3.5]])
+    np.testing.assert_array_equal(computed(lambda x: bp.concat([x, [4, 5]])), [1, 2, 3, 4, 5])
+    np.testing.assert_array_equal(computed(lambda x: bp.gather(x, [0, 2])), X[[0, 2]])
+    np.testing.assert_array_equal(computed(lambda x: bp.where([True, False, True], x, 0)), [1, 0, 3])
+    assert computed(lambda x: bp.gather(x, [])).shape == (0,)
+    assert computed(lambda x: bp.tanh([0.0, 0.5]) + bp.cast(x[0], dtype="float32")).dtype == np.float32
+
+
+def test_other_lists_are_refused():
+    refused(lambda x: bp.mul(x, [x, x]), TypeError, "the input 'y' of mul is one array, not a list of them; bp.stack")
+    refused(lambda x: x * [[1], [1, 2]], TypeError, "the input 'y' of mul cannot be .*: it is no array of numbers")
+    refused(lambda x: x * ["a"], TypeError, "it is no array of numbers")
+    refused(lambda x: bp.gather(x, [0.5]), TypeError, "takes integers")
+
+
+# --- other Python values -----------------------------------------------------------------------------------------
+
+
+def test_scalars_of_numpy_count_as_numbers_and_arrays_keep_their_dtype():
+    np.testing.assert_array_equal(computed(lambda x: np.float32(0.5) * x + np.int8(2)), X / 2 + 2)
+    refused(lambda x: x * np.array(2.0, "float32"), bp.InvalidOp, "dtypes differ: float32 and float64")
+    refused(lambda x: x * True, bp.InvalidOp, "dtypes differ: bool and float64")
+    refused(lambda x: x * 1j, bp.InvalidOp, "cannot use a complex as an array: its elements are complex128")
+    refused(lambda x: x * "a", bp.InvalidOp, "cannot use a str as an array")
+
+
+def test_a_plain_bool_is_refused_as_a_condition():
+    """`x == 1` is one: it compares identities."""
+    match = "is the Python value (True|False): `==` and `!=` compare identities, bp.equal"
+    refused(lambda x: bp.where(x == 1, x, -x), TypeError, match)
+    refused(lambda x: bp.masked_fill(x, x != 1, 0.0), TypeError, match)
+    refused(lambda x: bp.cond(x == 1, lambda: x, lambda: -x), bp.InvalidOp, match)
+    refused(lambda x: bp.safe_where(x == 1, lambda: x, lambda: -x), bp.InvalidOp, match)
+    refused(lambda x: bp.while_loop(lambda i: i != 3, lambda i: i + 1, 0), bp.InvalidOp, match)
+    np.testing.assert_array_equal(computed(lambda x: bp.where(bp.equal(x, 2), x, -x)), [-1, 2, -3])
+
+
+def test_bools_fill_constants_of_dtype_bool():
+    assert computed(lambda x: bp.fill_constant(shape=[2], value=True, dtype="bool")).tolist() == [True, True]
+    assert computed(lambda x: bp.full_like(x > 2, value=np.True_)).tolist() == [True] * 3
+    found = computed(lambda x: bp.assign_value(values=[True, False], shape=[2], dtype="bool"))
+    assert found.tolist() == [True, False]
+    refused(lambda x: bp.fill_constant(value=True), bp.InvalidOp, "attribute 'value' of fill_constant must be a number")
+
+
+# --- indices -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda x, i, rows: x[1, :, rows],
+        lambda x, i, rows: x[:, rows, ..., 1],
+        lambda x, i, rows: x[rows, :, None, 0],
+        lambda x, i, rows: x[0, :, i],
+        lambda x, i, rows: x[:, [0, 2], None, 1],
+        lambda x, i, rows: x[..., []],
+    ],
+)
+def test_positions_apart_from_an_integer_come_first_as_in_numpy(part):
+    x, i, rows = np.arange(24.0).reshape(2, 3, 4), 1, np.array([1, 0, 1])
+
+    built = bp.program(lambda x=bp.f64[2, 3, 4], i=bp.i64, rows=bp.i64[3]: part(x, i, rows))
+
+    found = run(built, x=x, i=i, rows=rows)["out"]
+    np.testing.assert_array_equal(found, part(x, i, rows))
+    assert built.outputs["out"].shape == found.shape
+
+
+def test_wrong_indices_are_refused_at_their_line():
+    refused(lambda x: x[[-4, 0]], IndexError, "position -4 is out of range for axis 0 of size 3")
+    refused(lambda x: x[[0, 3]], IndexError, "position 3 is out of range for axis 0 of size 3")
+    refused(lambda x: x[:, :], IndexError, "too many indices: 2 for an array of rank 1")
+    refused(lambda x: x[1:2:0], ValueError, "the step of a slice must not be 0")
+    refused(lambda x: x[[0, 1], bp.constant([0])], TypeError, "two arrays at once", np.ones((2, 2)))
+    refused(lambda x: x[True], TypeError, "cannot index with True")
+
+
+def test_a_negative_position_of_an_open_axis_counts_from_its_end():
+    assert computed(lambda x: x[[-1, 0]], X, bp.f64["n"]).tolist() == [3, 1]
+    assert computed(lambda x: x[-1], X, bp.f64["n"]) == 3
