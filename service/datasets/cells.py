@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from service.datasets.exactness import inexact
 from service.datasets.mistakes import Mistakes
 from service.datasets.options import TEXT, Options
 from service.datasets.vocabulary import Vocabulary
@@ -31,7 +32,10 @@ def dtype_named(name: str) -> np.dtype:
 
 @dataclass(slots=True)
 class CellColumn:
-    """What is known of the cells of one column. wanted: the type that the request names, or ""."""
+    """What is known of the cells of one column.
+
+    wanted: the type that the request names, or "".
+    """
 
     name: str
     wanted: str
@@ -42,6 +46,11 @@ class CellColumn:
     booleans: int = 0
     not_number: int | None = None  # the first row whose cell is no number
     beyond: int | None = None  # the first row whose integer is outside of int64
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the cells are integers; `missing` may store them as decimal numbers, which must be exact."""
+        return not self.wanted and 0 < self.cells == self.integers
 
     def look(self, cells: pa.Array, number: RowNumber) -> None:
         """Note the kinds of these cells; a null is a missing one. number: as of RowNumber."""
@@ -108,14 +117,25 @@ def _cast(cells: pa.Array, wanted: pa.DataType) -> pa.Array | None:
     """The cells as numbers, None if one is no number."""
     if len(cells) > SAMPLE and _cast(cells[:SAMPLE], wanted) is None:
         return None
+    if wanted == pa.int64() and _has_an_x(cells):  # arrow takes 0x10 for an integer
+        return None
     try:
         return pc.cast(cells, wanted)
     except pa.ArrowInvalid:
         pass
     try:
-        return pc.cast(pc.utf8_trim_whitespace(cells), wanted)
+        trimmed = pc.utf8_trim_whitespace(cells)
+        return pc.cast(pc.replace_substring_regex(trimmed, r"^\+([0-9])", r"\1"), wanted)
     except pa.ArrowInvalid:
         return None
+
+
+def _has_an_x(cells: pa.Array) -> bool:
+    """Whether a cell has the letter x. Looks at all bytes first, because most columns of numbers have none."""
+    data = cells.buffers()[-1]
+    if data is None or not any(x in data.to_pybytes() for x in (b"x", b"X")):
+        return False
+    return pc.any(pc.match_substring(cells, "x", ignore_case=True)).as_py() is True
 
 
 def _all(found: pa.Array) -> bool:
@@ -123,10 +143,17 @@ def _all(found: pa.Array) -> bool:
 
 
 def converted(
-    cells: pa.Array, name: str, wanted: str, vocabulary: Vocabulary, number: RowNumber, mistakes: Mistakes
+    cells: pa.Array,
+    name: str,
+    wanted: str,
+    is_whole: bool,
+    vocabulary: Vocabulary,
+    number: RowNumber,
+    mistakes: Mistakes,
 ) -> np.ndarray:
     """The cells as an array. A null is NaN; other dtypes than floats have none, so that it is a mistake.
 
+    is_whole: whether the cells are integers, which decimal numbers must hold exactly.
     Reports each cell that is not of the type `wanted`.
     """
     if wanted == TEXT:
@@ -155,6 +182,11 @@ def converted(
             written = pc.fill_null(pc.match_substring_regex(cells, INFINITE), False).to_numpy(zero_copy_only=False)
             for at in np.flatnonzero(beyond & ~written):
                 mistakes.add(f"the number is outside of the range of {wanted}", name, number(int(at)))
+        integers = _cast(cells, pa.int64()) if is_whole else None
+        if integers is not None:
+            wrong = inexact(pc.fill_null(integers, 0).to_numpy(zero_copy_only=False), values) & ~beyond
+            for at in np.flatnonzero(wrong & pc.is_valid(cells).to_numpy(zero_copy_only=False)):
+                mistakes.add(f"the integer is not exact as {wanted}", name, number(int(at)))
         return values
     wide = found.to_numpy(zero_copy_only=False)
     limits = np.iinfo(dtype)

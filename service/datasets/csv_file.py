@@ -57,7 +57,7 @@ def read_csv(path: Path, options: Options, scratch: Path, limits: Limits) -> Rea
         batch = batch.take(pa.array(kept)) if len(kept) < batch.num_rows else batch
         number = partial(file.number_of, first, kept)
         for i, cells in enumerate(batch.columns):
-            values = converted(cells, names[i], types[i], vocabularies[i], number, mistakes)
+            values = converted(cells, names[i], types[i], columns[i].is_whole, vocabularies[i], number, mistakes)
             stored[names[i]][at : at + len(values)] = values
         if mistakes.full:
             break
@@ -96,7 +96,10 @@ def _whole_rows(batch: pa.RecordBatch) -> np.ndarray:
 
 
 class _File:
-    """A CSV file that is read several times. names: of its columns."""
+    """A CSV file that is read several times. names: of its columns.
+
+    An empty line is a row with an empty cell if the file has one column; otherwise it does not count.
+    """
 
     def __init__(self, path: Path, options: Options, mistakes: Mistakes) -> None:
         self._path, self._options, self._mistakes = path, options, mistakes
@@ -105,8 +108,13 @@ class _File:
         self._schema: pa.Schema | None = None
         self._told: set[int] = set()  # rows whose mistake is in the list: the file is read several times
         self._looking = False
+        self._is_narrow = False  # it has one column, so that an empty line is a row
+        self._empty_lines = 0  # before the header, of a narrow file
         names = self._opened(csv.ConvertOptions()).schema.names
         self._looking = True
+        if len(names) == 1:
+            self._is_narrow = True
+            self._empty_lines = _leading_empty_lines(path) if options.header else 0
         self.names = [name.strip() for name in names]
         if options.header and self.names and all(_is_number(name) for name in self.names):
             raise refused("the first line has numbers, not the names of columns; set header to false")
@@ -119,15 +127,26 @@ class _File:
             return csv.open_csv(
                 self._path,
                 csv.ReadOptions(
-                    use_threads=False, block_size=BLOCK, autogenerate_column_names=not self._options.header
+                    use_threads=False,
+                    block_size=BLOCK,
+                    autogenerate_column_names=not self._options.header,
+                    skip_rows=self._empty_lines,
                 ),
                 csv.ParseOptions(
-                    delimiter=self._options.delimiter, newlines_in_values=True, invalid_row_handler=self._invalid
+                    delimiter=self._options.delimiter,
+                    newlines_in_values=True,
+                    ignore_empty_lines=not self._is_narrow,
+                    invalid_row_handler=self._invalid,
                 ),
                 convert,
             )
         except pa.ArrowInvalid as error:
             raise self._refusal(error) from None
+
+    @property
+    def _lines_before(self) -> int:
+        """Lines in front of the first row."""
+        return self._empty_lines + self._options.header
 
     def _invalid(self, row: csv.InvalidRow) -> str:
         if not self._looking:
@@ -137,7 +156,7 @@ class _File:
             return "skip"
         self._told.add(row.number)
         text = f"{row.actual_columns} cells, but the file has {row.expected_columns} columns"
-        self._mistakes.add(text, row=row.number - self._options.header)
+        self._mistakes.add(text, row=row.number - self._lines_before)
         return "error" if self._mistakes.full else "skip"
 
     def batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
@@ -162,7 +181,7 @@ class _File:
         that are stored; index: of the row among these."""
         number = first + int(kept[index]) + 1
         for wrong in self._wrong:
-            number += wrong - self._options.header <= number
+            number += wrong - self._lines_before <= number
         return number
 
     def _refusal(self, error: pa.ArrowInvalid) -> Exception:
@@ -192,6 +211,17 @@ def _check_text(path: Path) -> None:
             if not data:
                 return
             at += len(data)
+
+
+def _leading_empty_lines(path: Path) -> int:
+    """The number of empty lines before the first other one."""
+    with path.open("rb") as file:
+        if file.read(3) != codecs.BOM_UTF8:
+            file.seek(0)
+        count = 0
+        while file.readline(3) in (b"\n", b"\r\n"):
+            count += 1
+        return count
 
 
 def _is_number(text: str) -> bool:

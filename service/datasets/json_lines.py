@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from service.datasets.cells import dtype_named
+from service.datasets.exactness import inexact
 from service.datasets.mistakes import Mistakes
 from service.datasets.options import TEXT, Limits, Options
 from service.datasets.read import Read
@@ -120,6 +121,11 @@ class _Column:
     shape: tuple[int, ...] | None = None
     missing: int = 0
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the values are integers; `missing` may store them as decimal numbers, which must be exact."""
+        return not self.wanted and self.kinds == {"int64"}
+
     def type(self, options: Options, mistakes: Mistakes) -> str:
         if self.shape is None:
             mistakes.add("the column has no values; leave it out", self.name)
@@ -137,7 +143,7 @@ class _Column:
             return TEXT
         if self.kinds == {"bool"}:
             return "bool"
-        return "int64" if self.kinds == {"int64"} and not self.missing else options.floats
+        return "int64" if self.is_whole and not self.missing else options.floats
 
 
 KIND_WORDS = {"bool": "booleans", "int64": "integers", "float": "decimal numbers", TEXT: "texts"}
@@ -215,8 +221,10 @@ def _array(
     """The values as an array of `dtype`. Reports each that the dtype does not have."""
     shape = column.shape or ()
     is_float = dtype.kind in "fV"
+    whole = is_float and column.is_whole
+    present = np.array([value is not None for value in values])
     if None in values:
-        blank = np.full(shape, np.nan).tolist()
+        blank = np.zeros(shape, int).tolist() if whole else np.full(shape, np.nan).tolist()
         if not is_float:
             for value, number in zip(values, numbers, strict=True):
                 if value is None:
@@ -224,7 +232,8 @@ def _array(
             return None
         values = [blank if value is None else value for value in values]
     try:
-        wide = np.array(values, np.float64 if is_float else bool if dtype == np.bool_ else None)
+        kind = np.int64 if whole else np.float64 if is_float else bool if dtype == np.bool_ else None
+        wide = np.array(values, kind)
         if wide.dtype == object or (dtype.kind in "iu" and wide.dtype.kind == "u"):
             raise OverflowError
     except (OverflowError, ValueError):
@@ -237,6 +246,11 @@ def _array(
         with np.errstate(over="ignore"):
             narrow = wide.astype(dtype)
         wrong = ~np.isfinite(narrow.astype(np.float64)) & np.isfinite(wide)
+        if whole:
+            rounded = inexact(wide, narrow) & ~wrong
+            for at in np.flatnonzero(rounded.reshape(len(values), -1).any(axis=1)):
+                mistakes.add(f"the integer is not exact as {dtype.name}", column.name, numbers[at])
+            narrow[~present] = np.nan
     elif dtype.kind in "iu":
         if wide.dtype.kind == "f":
             mistakes.add(f"decimal numbers, but the type is {dtype.name}", column.name)

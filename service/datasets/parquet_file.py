@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from service.datasets.cells import dtype_named
+from service.datasets.exactness import inexact
 from service.datasets.mistakes import Mistakes, refused
 from service.datasets.options import TEXT, Limits, Options
 from service.datasets.read import Read
@@ -44,11 +45,17 @@ DAMAGED = "the file is not a valid Parquet file, or is truncated"
 
 @dataclass(slots=True)
 class _Column:
-    """A column of the file. stored: its dtype in the dataset, or `text`; shape: of a row, None before the first one."""
+    """A column of the file.
+
+    stored:   its dtype in the dataset, or `text`.
+    shape:    of a row, None before the first one.
+    is_whole: whether missing values made decimal numbers of integers, which must be exact.
+    """
 
     name: str
     stored: str
     shape: tuple[int, ...] | None
+    is_whole: bool = False
 
 
 def read_parquet(path: Path, options: Options, scratch: Path, limits: Limits) -> Read:
@@ -126,16 +133,23 @@ class _Reading:
             return None
         stored = wanted or found
         missing = self._options.missing == "nan" and found not in (*FLOATS, "bool") and self._has_nulls(field.name)
-        return _Column(field.name, self._options.floats if missing and not wanted else stored, known)
+        is_whole = missing and not wanted
+        return _Column(field.name, self._options.floats if is_whole else stored, known, is_whole)
 
     def _has_nulls(self, name: str) -> bool:
-        about = self._file.metadata
+        about, is_known = self._file.metadata, True
         for group in range(about.num_row_groups):
             for i in range(about.num_columns):
                 chunk = about.row_group(group).column(i)
-                if chunk.path_in_schema == name and (chunk.statistics is None or chunk.statistics.null_count):
+                if chunk.path_in_schema != name:
+                    continue
+                if chunk.statistics is None or not chunk.statistics.has_null_count:
+                    is_known = False
+                elif chunk.statistics.null_count:
                     return True
-        return False
+        if is_known:
+            return False
+        return any(batch.column(0).null_count for batch in self._file.iter_batches(columns=[name], use_threads=False))
 
     def columns(self) -> Read:
         drop = self._options.missing == "drop"
@@ -238,14 +252,13 @@ class _Reading:
     ) -> np.ndarray | None:
         dtype = dtype_named(column.stored)
         is_float = column.stored in FLOATS
-        source_is_float = pa.types.is_floating(values.type)
+        source_is_float, is_bool = pa.types.is_floating(values.type), pa.types.is_boolean(values.type)
+        nulls = pc.is_null(values)
         if values.null_count:
             if not (is_float and self._options.missing == "nan"):
-                self._missing(column, pc.is_null(values), numbers)
+                self._missing(column, nulls, numbers)
                 return None
-            if not source_is_float:
-                values = values.cast(pa.float64())
-            values = pc.fill_null(values, float("nan"))
+            values = pc.fill_null(values, float("nan") if source_is_float else False if is_bool else 0)
         wide = values.to_numpy(zero_copy_only=False)
         if source_is_float and not is_float:
             self._mistakes.add(f"decimal numbers, but the type is {column.stored}", column.name)
@@ -259,6 +272,13 @@ class _Reading:
             with np.errstate(over="ignore"):
                 narrow = wide.astype(dtype)
             wrong = np.isfinite(wide) & ~np.isfinite(narrow.astype(np.float64))
+            if column.is_whole:
+                rounded = inexact(wide, narrow) & ~wrong
+                for at in np.flatnonzero(rounded.reshape(count, -1).any(axis=1)):
+                    text = f"the integer is not exact as {column.stored}"
+                    self._mistakes.add(text, column.name, int(numbers[at]))
+            if not source_is_float and nulls.true_count:
+                narrow[nulls.to_numpy(zero_copy_only=False)] = np.nan
         else:
             limits = np.iinfo(dtype)
             narrow = wide.astype(dtype)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from service.datasets.exactness import inexact
 from service.datasets.mistakes import Mistakes
 from service.datasets.options import Limits, Options
 from service.datasets.read import Read
@@ -38,7 +39,7 @@ def stacked(read: Read, options: Options, scratch: Path, limits: Limits) -> Read
             for block in row_blocks(source):
                 target[block] = source[block]
                 if source.dtype.kind in "iu" and target.dtype.kind not in "iu":
-                    wrong = target[block].astype(np.float64) != source[block]
+                    wrong = inexact(source[block], target[block])
                     if wrong.any():
                         row = block.start + int(np.argmax(wrong.any(axis=1))) + 1
                         mistakes.add(f"the integer is not exact as {target.dtype.name}", part, row)
