@@ -25,11 +25,12 @@ from service.caller import tenant
 from service.http.idempotency import SECRETS, is_uncertain, may_change, outcome_unknown
 from service.http.recorded import Recorded, Recorder, as_answer, delete_stored, stored
 from service.http.worker_calls import STOP
-from service.ids import new_id
+from service.ids import random_id
 from service.objects import Objects
 from service.problems import HttpProblem
 from service.settings import Settings
 from service.store import operations as rows
+from service.store.errors import StorageError
 from service.store.store import Store
 
 __all__ = ["Deferred", "Operations", "preferences"]
@@ -97,16 +98,20 @@ class Operations:
         request: its method and path. stop: asks it to end early, if it may change something.
         """
         owner, now, limit = tenant(), time.time(), self.settings.operations
+        id = f"opn_{random_id()}"
 
-        def adding(db: Any) -> str:
+        def adding(db: Any) -> None:
             if rows.running(db, owner) >= limit:
                 detail = f"{limit} operations are already running"
                 raise HttpProblem("quota-exceeded", detail, headers={"Retry-After": "5"})
-            id = new_id("opn_")
             rows.add(db, owner, id, request, self.instance, now)
-            return id
 
-        id = await self.store.write(adding)
+        try:
+            await self.store.write(adding)
+        except StorageError:
+            with contextlib.suppress(StorageError):  # it may be stored, and nothing would end it
+                await self.store.write(lambda db: rows.remove(db, owner, id))
+            raise
         self._ended[id] = asyncio.Event()
         self._stops[id] = stop.set if _may_change(request) else ending.cancel
         task = asyncio.create_task(self._finish(owner, id, request, ending))

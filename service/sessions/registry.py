@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -93,7 +94,8 @@ class SessionRegistry:
         self._kind, self._settings, self._metrics = kind, settings, metrics
         self._calls = Calls(engine, metrics)
         self._sessions: dict[Key, Session] = {}
-        self._opening = 0
+        self._opening: Counter[str] = Counter()  # sessions of each tenant that are being opened
+        self._admitting = asyncio.Lock()
         self._loading: dict[Key, asyncio.Task[Session | None]] = {}
         self._gone: LRU[Gone] = LRU(REMEMBERED)
         self._answers = stored_answers(MAX_BYTES_OF_ALL)
@@ -285,21 +287,20 @@ class SessionRegistry:
         Raises HttpProblem 429 at the limit of open sessions, StorageError, or EngineError.
         """
         try:
-            await self._check_quota(tenant, 0)
+            await self._admit(tenant)
         except HttpProblem:
             await self._close_expired()
-            await self._check_quota(tenant, 0)
+            await self._admit(tenant)
         handle = new_id(self._kind.prefix) if id is None else f"{tenant}/{id}"
         key = tenant, id or handle
-        if id is None and REPEATABLE.get() is not None:  # an earlier execution of the request may have opened it
-            with contextlib.suppress(HttpProblem):
-                return await self.find(*key)
         op = op or f"{self._kind.name}.create"
         durability = "none" if self._stored is None else durability
 
         async def opened() -> Session:
-            self._opening += 1
             try:
+                if id is None and REPEATABLE.get() is not None:  # an earlier execution of the request may have done it
+                    with contextlib.suppress(HttpProblem):
+                        return await self.find(*key)
                 reply = await self._create(op, {**args, "id": handle}, tensors, program, deadline)
                 session = self._kind.entry(
                     key[1],
@@ -326,7 +327,7 @@ class SessionRegistry:
                     self._turns.lose(session, "it ended")  # after its answer: `_worker_lost` did not know the session
                 return session
             finally:
-                self._opening -= 1
+                self._opening[tenant] -= 1
                 self._count()
 
         try:
@@ -360,7 +361,7 @@ class SessionRegistry:
     ) -> None:
         assert self._stored is not None and program is not None
         try:
-            await self._check_quota(session.tenant, session.about["bytes"])
+            await self._check_quota(session.tenant, self._opening[session.tenant] - 1, session.about["bytes"])
             await self._stored.add(session, program[1], op, args, Entry(op, {}, tensors))
             if op != f"{self._kind.name}.create" or "values" in args:  # the file that it came from may be deleted
                 await self._saver.save(session)
@@ -371,17 +372,27 @@ class SessionRegistry:
             await self._turns.drop(session)
             raise
 
-    async def _check_quota(self, tenant: str, more_bytes: int) -> None:
-        """Raises HttpProblem 429 if the tenant may not open another session of `more_bytes`."""
+    async def _admit(self, tenant: str) -> None:
+        """Count another session as opening. Raises HttpProblem 429 if the tenant may not open it."""
+        async with self._admitting:  # two requests must not take the same place
+            await self._check_quota(tenant, self._opening[tenant], 0)
+            self._opening[tenant] += 1
+
+    async def _check_quota(self, tenant: str, opening: int, more_bytes: int) -> None:
+        """Raises HttpProblem 429 if the tenant may not open another session of `more_bytes`.
+
+        opening: the number of others that it is opening.
+        """
         if self._stored is None:
             living = sum(1 for session in self._sessions.values() if session.lost is None)
             limit = getattr(self._settings, self._kind.plural)
-            living += self._opening
-            own, most = self.count(tenant), getattr(self.quota(tenant), self._kind.plural)
+            living += self._opening.total() - self._opening[tenant] + opening
+            own, most = self.count(tenant) + opening, getattr(self.quota(tenant), self._kind.plural)
             if own >= most:
                 living, limit = own, most
         else:
             living, size = await self.usage(tenant)
+            living += opening
             limits = self.quota(tenant)
             limit = limits.sessions
             if size + more_bytes > limits.session_bytes:

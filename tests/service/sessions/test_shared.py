@@ -358,3 +358,14 @@ async def test_a_call_whose_entry_may_be_stored_though_the_store_failed_is_not_t
     again = Write("session.step", {}, {}, 2, "", None, STEPPED)
     _, replayed = await second.registry.write(await second.registry.find("local", id), again, 5.0)
     assert replayed
+
+
+async def test_requests_at_the_same_time_share_the_quota_of_sessions(pair):
+    first, _ = pair
+    limits = Settings(sessions=3)
+    first.registry.quota = lambda tenant: limits
+
+    found = await asyncio.gather(*(opened(first) for _ in range(6)), return_exceptions=True)
+
+    refused = [each for each in found if isinstance(each, HttpProblem)]
+    assert [each.code for each in refused] == ["quota-exceeded"] * 3
