@@ -4,6 +4,8 @@
 
 * batch normalisation over the batch, which the exporter writes as in evaluation;
 * dropout inside of attention, which the exporter leaves out;
+* where gradients end, which the exporter does not keep (`torch_gradients`);
+* operators that the exporter translates wrongly (`torch_operators`, `torch_rewrites`);
 * the new values of buffers, such as running statistics, as `training_info` of the model: ONNX binds an initialiser to
   the value that a training step writes to it;
 * the names of the trainable parameters, as metadata of the model.
@@ -23,6 +25,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from backpass_client.errors import BackpassError
+from backpass_client.torch_gradients import refuse_hooks, stop_gradients, watched
+from backpass_client.torch_graphs import argument_values, calls, place, replace, schema_name
+from backpass_client.torch_operators import translations
+from backpass_client.torch_rewrites import refuse_features, rewrites
 
 __all__ = ["Exported", "exported"]
 
@@ -35,6 +41,10 @@ _RIGHT_IN_TRAINING = {
     "batch_norm", "instance_norm", "lstm", "gru", "scaled_dot_product_attention",
     "dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout",
 }  # fmt: skip
+
+_UNRECORDED = (
+    "torch.export has not recorded how a tensor is computed, such as a gradient in forward: write it with operators"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,7 @@ def exported(
     """
     import torch
 
+    refuse_hooks(module)
     buffers = dict(module.named_buffers())
     args, dynamic_shapes = _with_targets(module, args, kwargs, dynamic_shapes, targets)
     traced = _as_traced(module, loss, len(targets), list(buffers))
@@ -72,18 +83,22 @@ def exported(
             )
         except Exception as error:
             raise BackpassError(f"torch.export cannot trace {type(module).__name__}: {_cause(error)}") from error
+    _check_constants(program)
     _check_training(program)
+    refuse_features(program)
+    stop_gradients(program)
     try:
+        replace(program, rewrites())
         found = torch.onnx.export(
             program, dynamo=True, optimize=False, verbose=False, opset_version=OPSET,
-            custom_translation_table=_translations(),
+            custom_translation_table=translations(),
         )  # fmt: skip
         _keep_apart(found.model)
         model = found.model_proto
     except Exception as error:
         raise BackpassError(f"torch.onnx.export cannot convert {type(module).__name__}: {_cause(error)}") from error
     _name_tied(model, module)
-    _bind_buffers(model, list(buffers))
+    _bind_buffers(model, buffers)
     names = [name for name, each in module.named_parameters() if each.requires_grad]
     model.metadata_props.add(key=TRAINABLE, value=json.dumps(names))
     try:
@@ -98,6 +113,8 @@ def _cause(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error, BackpassError):
         return str(error)
+    if "fake tensor in the exported program constant" in str(error):
+        return _UNRECORDED
     return f"{type(error).__name__}: {error}"
 
 
@@ -137,9 +154,10 @@ def _as_traced(module: Any, loss: Callable[..., Any] | None, targets: int, buffe
 
     @functools.wraps(forward)
     def traced(*args: Any, **kwargs: Any) -> Any:
-        outputs = forward(*args[targets:], **kwargs)
-        if loss is not None:
-            outputs = (loss(outputs, *args[:targets]), outputs)
+        with watched():
+            outputs = forward(*args[targets:], **kwargs)
+            if loss is not None:
+                outputs = (loss(outputs, *args[:targets]), outputs)
         now = dict(module.named_buffers())
         return outputs, [now[name].clone() for name in buffers]
 
@@ -177,149 +195,27 @@ def _without_packing(inputs: Sequence[Any]) -> Iterator[None]:
         _VF._pack_padded_sequence = pack  # type: ignore[method-assign]
 
 
+def _check_constants(program: Any) -> None:
+    """Raises BackpassError if the module uses a tensor that torch.export has computed, but not recorded."""
+    import torch
+    from torch._subclasses import FakeTensor
+
+    is_inside_transform = torch._C._functorch.is_functorch_wrapped_tensor  # of torch.func
+    tensors = [each for each in program.constants.values() if isinstance(each, torch.Tensor)]
+    if any(isinstance(each, FakeTensor) or is_inside_transform(each) for each in tensors):
+        raise BackpassError(_UNRECORDED)
+
+
 def _check_training(program: Any) -> None:
     """Raises BackpassError if an operator would be exported as in evaluation."""
-    graphs = [each.graph for each in program.graph_module.modules() if hasattr(each, "graph")]
-    wrong = []
-    for node in (node for graph in graphs for node in graph.nodes if node.op == "call_function"):
-        schema = getattr(node.target, "_schema", None)
-        if schema is None or schema.name.split("::")[-1].rstrip("_") in _RIGHT_IN_TRAINING:
-            continue
-        given = {each.name: each.default_value for each in schema.arguments if each.name in _TRAINING}
-        given |= {a.name: v for a, v in zip(schema.arguments, node.args, strict=False) if a.name in given}
-        given |= {name: v for name, v in node.kwargs.items() if name in given}
-        if any(given.values()):
-            wrong.append(f"{schema.name} (at {_place(node)})")
+    wrong = [
+        f"{node.target._schema.name} (at {place(node)})"
+        for node in calls(program)
+        if schema_name(node) and schema_name(node).rstrip("_") not in _RIGHT_IN_TRAINING
+        if any(value for name, value in argument_values(node).items() if name in _TRAINING)
+    ]
     if wrong:
         raise BackpassError(f"the export of these operators in training mode is not supported: {', '.join(wrong)}")
-
-
-def _place(node: Any) -> str:
-    modules = [path for path, _ in node.meta.get("nn_module_stack", {}).values() if path]
-    return modules[-1] if modules else node.name
-
-
-# --- operators -----------------------------------------------------------------------------------------------------
-
-
-def _translations() -> dict[Any, Callable[..., Any]]:
-    import torch
-
-    aten = torch.ops.aten
-    return {
-        aten._native_batch_norm_legit_functional.default: _batch_norm,
-        aten._native_batch_norm_legit.no_stats: _batch_norm_without_statistics,
-        aten.scaled_dot_product_attention.default: _attention,
-    }
-
-
-def _batch_norm(
-    x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
-) -> tuple[Any, ...]:
-    """Batch normalisation with running statistics: out, mean and 1 / deviation of the batch, new statistics.
-
-    ONNX's new variance has the biased variance of the batch, torch's the unbiased one.
-    """
-    from onnxscript import opset20 as op
-
-    weight, bias = _affine(x, weight, bias)
-    if not training:
-        out = op.BatchNormalization(x, weight, bias, mean, var, epsilon=eps)
-        return out, mean, op.Reciprocal(op.Sqrt(op.Add(var, _like(eps, var)))), mean, var
-    out, new_mean, biased = op.BatchNormalization(
-        x, weight, bias, mean, var, epsilon=eps, momentum=1.0 - momentum, training_mode=1
-    )
-    count = op.CastLike(op.Div(op.Size(x), op.Size(mean)), mean)
-    kept = op.Mul(var, _like(1.0 - momentum, var))
-    unbiased = op.Div(op.Mul(op.Sub(biased, kept), count), op.Sub(count, _like(1.0, mean)))
-    return (out, *_of_batch(x, eps), new_mean, op.Add(kept, unbiased))
-
-
-def _batch_norm_without_statistics(
-    x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
-) -> tuple[Any, ...]:
-    """Batch normalisation with the statistics of the batch, in training and in evaluation."""
-    from onnxscript import opset20 as op
-
-    weight, bias = _affine(x, weight, bias)
-    zeros = op.Mul(weight, _like(0.0, weight))
-    out, _, _ = op.BatchNormalization(x, weight, bias, zeros, zeros, epsilon=eps, training_mode=1)
-    return (out, *_of_batch(x, eps))
-
-
-def _attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
-    """Attention. A query that may look at nothing gets zeros, as torch gives it."""
-    import onnx
-    from onnxscript import opset20 as op
-
-    if enable_gqa:
-        key, value = _for_each_query(query, key), _for_each_query(query, value)
-    size = op.CastLike(op.Shape(query, start=-1), query)
-    factor = op.Reciprocal(op.Sqrt(size)) if scale is None else _like(scale, query)
-    rank = len(query.shape)
-    turned = [*range(rank - 2), rank - 1, rank - 2]
-    scores = op.MatMul(op.Mul(query, factor), op.Transpose(key, perm=turned))
-    allowed = attn_mask if attn_mask is not None and attn_mask.dtype == onnx.TensorProto.BOOL else None
-    if is_causal:
-        sizes = op.Concat(op.Shape(query, start=-2, end=-1), op.Shape(key, start=-2, end=-1), axis=0)
-        ones = op.Expand(op.Constant(value_int=1), sizes)
-        allowed = op.Cast(op.Trilu(ones, upper=0), to=onnx.TensorProto.BOOL)
-    if allowed is None:
-        weights = op.Softmax(scores if attn_mask is None else op.Add(scores, attn_mask), axis=-1)
-    else:  # a finite number, so that the gradients of a query without any allowed key are finite, too
-        lowest = -6e4 if query.dtype == onnx.TensorProto.FLOAT16 else -1e30
-        weights = op.Softmax(op.Where(allowed, scores, _like(lowest, scores)), axis=-1)
-        weights = op.Where(allowed, weights, _like(0.0, scores))
-    if dropout_p > 0:
-        weights, _ = op.Dropout(weights, op.Constant(value_float=dropout_p), op.Cast(1, to=onnx.TensorProto.BOOL))
-    return op.MatMul(weights, value)
-
-
-def _for_each_query(query: Any, key: Any) -> Any:
-    """Keys or values with their heads repeated up to the number of heads of the queries."""
-    from onnxscript import opset20 as op
-
-    repeats = op.Div(op.Shape(query, start=-3, end=-2), op.Shape(key, start=-3, end=-2))
-    apart = op.Unsqueeze(key, op.Constant(value_ints=[-3]))
-    lead, rest = op.Shape(key, start=0, end=-2), op.Shape(key, start=-2)
-    wide = op.Expand(apart, op.Concat(lead, repeats, rest, axis=0))
-    heads = op.Mul(op.Shape(key, start=-3, end=-2), repeats)
-    return op.Reshape(wide, op.Concat(op.Shape(key, start=0, end=-3), heads, rest, axis=0))
-
-
-def _affine(x: Any, weight: Any, bias: Any) -> tuple[Any, Any]:
-    """Factors and terms: ones and zeros for a layer that learns none."""
-    from onnxscript import opset20 as op
-
-    channels = op.Shape(x, start=1, end=2)
-    ones = op.Expand(_like(1.0, x), channels) if weight is None else weight
-    return ones, op.Expand(_like(0.0, x), channels) if bias is None else bias
-
-
-def _of_batch(x: Any, eps: float) -> tuple[Any, Any]:
-    """The mean and the reciprocal of the deviation of each channel."""
-    from onnxscript import opset20 as op
-
-    axes = op.Constant(value_ints=[i for i in range(len(x.shape)) if i != 1])
-    mean = op.ReduceMean(x, axes, keepdims=1)
-    difference = op.Sub(x, mean)
-    var = op.ReduceMean(op.Mul(difference, difference), axes, keepdims=0)
-    return op.Squeeze(mean, axes), op.Reciprocal(op.Sqrt(op.Add(var, _like(eps, var))))
-
-
-def _like(number: float, x: Any) -> Any:
-    from onnxscript import opset20 as op
-
-    return op.CastLike(op.Constant(value_float=number), x)
 
 
 # --- the model -----------------------------------------------------------------------------------------------------
@@ -379,8 +275,10 @@ def _rename(model: Any, names: Mapping[str, str]) -> None:
         model.graph.initializer.extend(copies)
 
 
-def _bind_buffers(model: Any, buffers: Sequence[str]) -> None:
+def _bind_buffers(model: Any, buffers: Mapping[str, Any]) -> None:
     """Move the last outputs of the graph, the buffers after a step, to the training information of the model."""
+    from onnxscript import ir
+
     if not buffers:
         return
     graph = model.graph
@@ -403,6 +301,9 @@ def _bind_buffers(model: Any, buffers: Sequence[str]) -> None:
             copied.CopyFrom(output)
             copied.name = new
             info.update_binding.add(key=name, value=new)
+            if name not in initialisers:  # no step reads it
+                value = ir.serde.serialize_tensor(ir.tensor(buffers[name].detach(), name=name))
+                graph.initializer.add().ParseFromString(value.SerializeToString())
     del graph.output[first:]
 
 
