@@ -4,25 +4,50 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from functools import lru_cache
+from heapq import nlargest
+from itertools import pairwise
 
 __all__ = ["LONGEST", "MOST", "closest", "near", "plain"]
 
 MOST = 3
 LONGEST = 128  # comparing takes time in proportion to both lengths
-COMPARED = 20_000
+LETTERS = 200_000  # of the known names together
+COMPARED = 10
 
 
 def closest(name: str, known: Iterable[str]) -> list[str]:
-    """Up to three of the `known` names, the most similar first. Case and separators count less than letters."""
+    """Up to three of the `known` names, the most similar first. Case and separators count less than letters.
+
+    Only those with the most pairs of letters in common are compared letter by letter, which takes much longer.
+    """
     if len(name) > LONGEST:
         return []
+    wanted, left = plain(name), LETTERS
     forms: dict[str, str] = {}
     for each in known:
-        forms.setdefault(plain(each), each)
-        if len(forms) >= COMPARED:
+        if len(each) <= LONGEST:
+            forms.setdefault(plain(each), each)
+            left -= len(each)
+        if left < 0:
             break
-    found = difflib.get_close_matches(plain(name), forms, n=MOST, cutoff=0.6)
+    if len(forms) > COMPARED:
+        pairs = _pairs(wanted)
+        likely = nlargest(COMPARED, forms, key=lambda form: _likeness(pairs, _pairs(form)))
+        forms = {form: forms[form] for form in likely}
+    found = difflib.get_close_matches(wanted, forms, n=MOST, cutoff=0.6)
     return [forms[each] for each in found]
+
+
+@lru_cache(2**14)
+def _pairs(form: str) -> frozenset[str]:
+    """The pairs of letters that follow each other, its ends included."""
+    ended = f"^{form}$"
+    return frozenset(map("".join, pairwise(ended)))
+
+
+def _likeness(a: frozenset[str], b: frozenset[str]) -> float:
+    return 2 * len(a & b) / (len(a) + len(b))
 
 
 def near(name: str, known: Iterable[str]) -> str | None:

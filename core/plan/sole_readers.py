@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Callable, Sequence, Set
 
 from core.ir.stop import poll
@@ -29,18 +30,21 @@ def into_readers(
     if not offers:
         return tuple(instructions)
     touching: dict[Root, list[int]] = {}
+    writing: dict[Root, list[int]] = {}
     for at, each in enumerate(instructions):
         poll()
         for root in {*each.reads(), *each.writes()}:
             touching.setdefault(root, []).append(at)
+        for root in set(each.writes()):
+            writing.setdefault(root, []).append(at)
     made = list[Instruction | None](instructions)
     for at, (given, result) in offers.items():
         readers = [i for i in touching[result.root] if i != at]
         reader = made[readers[0]] if len(readers) == 1 and readers[0] > at else None
         if reader is None or result.root.place != "arena" or result.root in kept:
             continue
-        overwritten = {root for each in instructions[at + 1 : readers[0] + 1] for root in each.writes()}
-        if not overwritten.isdisjoint(view.root for view in given):
+        written = [writing.get(view.root, ()) for view in given]
+        if any(bisect(places, at) < bisect(places, readers[0]) for places in written):
             continue
         found = joined(instructions[at], reader)
         if found is not None:
