@@ -18,8 +18,10 @@ NESTED = 5
 """The most loops and branches in each other in one function."""
 
 
-def write_apart(step: StepWriter, each: Loop | Branch, write: Callable[[], None]) -> None:
+def write_apart(step: StepWriter, each: Loop | Branch, write: Callable[[], None], finish: Callable[[], None]) -> None:
     """Append a call of a new function with the code that `write` appends for `each`.
+
+    finish: ends the function behind the last of its values, at the place to which a stopped one jumps.
 
     The parameters of the function are those of the step; the addresses of roots, the recordings and the cursors that
     are known only here; and the addresses of two words for each recording of a loop: its first slot and its length.
@@ -56,6 +58,7 @@ def write_apart(step: StepWriter, each: Loop | Branch, write: Callable[[], None]
     for recording, (first, length) in zip(made, results, strict=True):
         for value, word in zip(step.recordings[recording], (first, length), strict=True):
             apart.write(value, word)
+    finish()
     step.f, step.roots, step.recordings, step.cursors = f, roots, recordings, cursors
     f.do(f"call void @{apart.name}({', '.join(map(str, [*f.params[: len(own)], *given]))})")
     for i, recording in enumerate(made):

@@ -59,6 +59,8 @@ def columns_of(
         after = f.binary("add", first, I64(height))
         shows, start, end = _shown(module, f, window, mask, first, after)
         moderate = f.binary("and", moderate, shows)
+    start = f.intrinsic("smin", f.intrinsic("smax", start, I64(0)), columns)  # a run that stops finds no columns
+    end = f.intrinsic("smin", f.intrinsic("smax", end, I64(0)), columns)
     below = f.binary("sub", start, f.op(f"srem {start}, {window.block}", "int64"))
     above = f.binary("add", end, I64(window.block - 1))
     above = f.binary("sub", above, f.op(f"srem {above}, {window.block}", "int64"))
@@ -122,5 +124,6 @@ def _reduced(
         f.store(identity(sums[number].op, sums[number].dtype), slots[-1])
     name = module.function(made, "rows", lambda name: row_function(name, made))
     stop = [stop_of(f, f.param("control"))] if rows_poll(made) else []
+    module.polls |= bool(stop)
     f.do(f"call void @{name}({', '.join(map(str, [base, *slots, *stop, first, end]))})")
     return slots

@@ -1,30 +1,50 @@
 """Operands of a row kernel that are sums of rows (see `core.plan.merged_operands`).
 
 A sum of one row is that row, where it is. Other sums are made in a row of memory of the function's own, and so are all
-sums of rows that are in no memory.
+sums of rows that are in no memory. Short rows are on the stack of the thread.
 """
 
 from __future__ import annotations
 
-from core.codegen.llvm import I64, Function, IRValue, storage_type
+from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.merging import RowParts, add_up, places_of, stored_rows
 from core.codegen.operands import Operands, RowSlice
 from core.codegen.row_values import RowValues
 from core.plan.data import MadeRows, MergedOperand, RowKernel
 
-__all__ = ["MergedOperands"]
+__all__ = ["MergedOperands", "merged_scratch"]
+
+STACK_BYTES = 1 << 18
+"""Most bytes of the sums of a function that are on the stack of its thread."""
+
+
+def merged_scratch(kernel: RowKernel) -> int:
+    """Bytes of scratch memory for the sums of a kernel, for each range of rows that runs at the same time."""
+    nbytes = sum(_row_bytes(kernel, each) for each in kernel.merged)
+    return nbytes if nbytes > STACK_BYTES else 0
+
+
+def _row_bytes(kernel: RowKernel, each: MergedOperand) -> int:
+    """Bytes of a sum: whole cache lines, so whole vectors."""
+    return -(-kernel.inner * itemsize(kernel.operands[each.x].dtype) // 64) * 64
 
 
 class MergedOperands:
     """The sums of the present row of `kernel`: after `operands` has entered it, `add_up` lets it read them."""
 
-    def __init__(self, f: Function, kernel: RowKernel, operands: Operands, lanes: int) -> None:
+    def __init__(self, f: Function, kernel: RowKernel, operands: Operands) -> None:
         self.f, self.kernel, self.operands = f, kernel, operands
         self.rows: dict[MergedOperand, IRValue] = {}
+        offset = 0
         for each in kernel.merged:
-            name, one = f.fresh("merged"), storage_type(kernel.operands[each.x].dtype)
-            f.top.append(f"  {name} = alloca [{-(-kernel.inner // lanes) * lanes} x {one}], align 64")
-            self.rows[each] = IRValue(name, "ptr")
+            nbytes = _row_bytes(kernel, each)
+            if merged_scratch(kernel):
+                self.rows[each] = f.at(f.param("scratch"), I64(offset), "uint8")
+                offset += nbytes
+            else:
+                name = f.fresh("merged")
+                f.top.append(f"  {name} = alloca [{nbytes} x i8], align 64")
+                self.rows[each] = IRValue(name, "ptr")
             operands.summed.add(each.x)
 
     def add_up(self, row: IRValue) -> None:

@@ -15,6 +15,7 @@ from core.codegen.gather_scatter import gather_work, indexed_units, rounds
 from core.codegen.kernels import scratch_bytes, units, work
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.machine import lanes
+from core.codegen.merged_operands import merged_scratch
 from core.codegen.module import Module
 from core.codegen.packed_gemm import sums_bytes
 from core.codegen.product import ProductFunction, batch_addresses
@@ -129,14 +130,18 @@ def run(module: Module, f: Function, task: str, addresses: list[IRValue], chunks
 def row_task(module: Module, name: str, each: Rows, chunks: int, together: int, own: Mapping[int, str]) -> str:
     """A task that runs row function `name` on a chunk of the rows. together, own: see `rows_apart`.
 
-    Its context: the arrays, the stop word if the function polls, the partial results.
+    Its context: the arrays, the stop word if the function polls, the scratch memory if it has some, the partial
+    results.
     """
 
     def make(task: str) -> Function:
         f = _task(task)
         chunk = f.param("chunk")
-        given = len(each.views) + rows_poll(each.kernel)
+        given, room = len(each.views) + rows_poll(each.kernel), merged_scratch(each.kernel)
         addresses = [_context(f, i) for i in range(given)]
+        if room:
+            addresses.append(f.at(_context(f, given), f.op(f"mul nsw {chunk}, {room}", "int64"), "uint8"))
+            given += 1
         for number, (operand, op) in enumerate(own.items()):
             view = each.views[operand]
             base = _context(f, given + number)

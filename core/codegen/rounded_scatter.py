@@ -14,7 +14,7 @@ from core.codegen.prefetch import ahead, fetch
 from core.codegen.vector_slices import fill_zeros, mask, unravel
 from core.plan.data import ScatterAdd
 
-__all__ = ["list_bytes", "list_function", "sum_function"]
+__all__ = ["is_sparse", "list_bytes", "list_function", "list_work", "sum_function"]
 
 ENTRY = "int32"
 """The dtype of the lists: for each position the place of its first row in the order, and the end; then the order."""
@@ -39,11 +39,16 @@ def _bounds(each: ScatterAdd) -> int:
     return each.out.shape[1] + 2
 
 
+def list_work(each: ScatterAdd) -> int:
+    """The work of writing the lists, in operations."""
+    return each.index.shape[0] + each.out.shape[1]
+
+
 def list_function(name: str, each: ScatterAdd) -> Function:
     """``name(index, error, lists, check)``: write the lists."""
     f = Function(name, [*((p, "ptr") for p in ("index", "error", "lists")), ("check", "int64")], noalias=False)
     size, count, dtype = each.out.shape[1], each.index.shape[0], each.index.dtype
-    polls_by_control(f, count + size)
+    polls_by_control(f, list_work(each))
     lists, order = f.param("lists"), _order(f, each)
     fill_zeros(f, lists, _bounds(each), ENTRY)
 

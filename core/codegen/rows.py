@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from core.codegen.cpus import cpu
 from core.codegen.draws import DRAWS
 from core.codegen.llvm import I64, Function, IRValue, itemsize
-from core.codegen.merged_operands import MergedOperands
+from core.codegen.merged_operands import MergedOperands, merged_scratch
 from core.codegen.operands import Operands, RowSlice
 from core.codegen.polling import STOP_PARAM, is_long
 from core.codegen.prefetch import fetch_lookups
@@ -32,13 +32,15 @@ STRETCH = 1 << 16
 
 
 def row_function(name: str, kernel: RowKernel) -> Function:
-    """``name(operands...[, stop], first row, end row)``; `stop` is the address of the stop word, if `rows_poll`.
+    """``name(operands...[, stop][, scratch], first row, end row)``; `stop` is the address of the stop word, if
+    `rows_poll`; `scratch` that of `merged_scratch` bytes, if there are any.
 
     Arrays that the kernel accumulates into hold their start values.
     """
     params = [(f"p{i}", "ptr") for i in range(len(kernel.operands))]
     polls = rows_poll(kernel)
-    f = Function(name, [*params, *([STOP_PARAM] if polls else []), ("first", "int64"), ("end", "int64")], noalias=False)
+    more = [*([STOP_PARAM] if polls else []), *([("scratch", "ptr")] if merged_scratch(kernel) else [])]
+    f = Function(name, [*params, *more, ("first", "int64"), ("end", "int64")], noalias=False)
     f.stop = f.param("stop") if polls else None
     _Writer(f, kernel).write()
     return f
@@ -103,7 +105,7 @@ class _Writer:
         vectors = self.steps + bool(self.rest)
         most = STRAIGHT if self.kernel.outer or any(i.kind == "reduce" for i in self.code) else STRAIGHT_ONCE
         straight = not self.block and (vectors == 1 or (vectors <= 16 and vectors * len(self.code) <= most))
-        kept = () if straight else kept_values(self.code)
+        kept = () if straight else kept_values(self.code, vectors * self.lanes)
         for number in kept:
             slot = f.fresh("row")
             one = IRValue("", self.code[number].dtype).type
@@ -112,7 +114,7 @@ class _Writer:
         if straight:
             self.operands.hold(self._pieces())
 
-        merged = MergedOperands(f, self.kernel, self.operands, self.lanes)
+        merged = MergedOperands(f, self.kernel, self.operands)
 
         def alone(row: IRValue) -> None:
             self.instructions.values.clear()

@@ -7,6 +7,7 @@ step, or beyond the number of bytes that were needed, does not raise it.
 
 from __future__ import annotations
 
+from core.codegen.atomics import compare_exchange
 from core.codegen.llvm import I64, Function, IRValue
 from core.runtime.control_words import CONTROL
 
@@ -85,7 +86,7 @@ def grow_function(least: int) -> Function:
     f.begin(refused)
     refusal = f.param("refusal")
     reason = f.select(allowed, refusal, f.binary("sub", refusal, I64(1)))
-    f.store(reason, _word(f, "error"))
+    compare_exchange(f, _word(f, "error"), I64(0), reason, "monotonic", "monotonic")  # an earlier error stays
     f.jump(out)
     f.begin(granted)
     f.store(f.binary("sub", left, f.binary("sub", rounded, old)), memory)

@@ -17,6 +17,7 @@ from core.codegen.apart import NESTED, write_apart
 from core.codegen.flow import write_branch, write_loop
 from core.codegen.gather_scatter import gather_function, gather_work, indexed_units, rounds, scatter_function
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
+from core.codegen.merged_operands import merged_scratch
 from core.codegen.module import Module
 from core.codegen.polling import is_long, stop_of
 from core.codegen.product import batch_addresses, product_function
@@ -105,16 +106,14 @@ class Step(StepWriter):
     loops = 0  # around the present instruction
     _scratch = 0
     """Bytes of scratch memory that belong to other threads."""
+    _spent = 0
+    """The work of the instructions after the last read of the stop word."""
 
     def body(self, side_by_side: Iterable[Stretch]) -> None:
         """Write the body of the plan, with the branches of some stretches side by side."""
-        instructions, at, spent = self.plan.body.instructions, 0, 0
+        instructions, at = self.plan.body.instructions, 0
         for stretch in side_by_side:
             self.sequence(Sequence(instructions[at : stretch.first]))
-            spent += sum(map(self.spent, instructions[at : stretch.end]))
-            if is_long(spent):
-                self.poll()
-                spent = 0
             self.straight([instructions[i] for i in stretch.ahead])
             self.beside([[instructions[i] for i in share] for share in stretch.shares])
             self.straight([instructions[i] for i in stretch.after])
@@ -122,57 +121,71 @@ class Step(StepWriter):
         self.sequence(Sequence(instructions[at:]))
 
     def sequence(self, body: Sequence) -> None:
-        """Write all instructions of `body`. The code reads the stop word after every stretch of long work."""
-        spent = 0
+        """Write all instructions of `body`."""
+        outer, self._spent = self._spent, 0
         waiting: list[Instruction] = []
         many = len(body.instructions) > 2 * OUTLINED_KERNELS
         for each in body.instructions:
             if isinstance(each, CONTROL_FLOW):
                 self.straight(waiting)
-                self.instruction(each)
+                # an array op does nothing once the run stops, so that its results stay what they were
+                with nullcontext() if isinstance(each, ArrayWork) else self.checked():
+                    self.instruction(each)
                 continue
-            if is_long(spent):
-                self.straight(waiting)
-                self.poll()
-                spent = 0
-            spent += self.spent(each)
             waiting.append(each)
             if many and len(waiting) == OUTLINED_KERNELS:
                 self.outlined(waiting)
         self.straight(waiting)
-
-    def spent(self, each: Instruction) -> int:
-        """The work of an instruction between two reads of the stop word; loops read it themselves."""
-        poll()
-        if isinstance(each, CONTROL_FLOW):
-            return 0
-        work = work_of(each)
-        return work.flops + work.nbytes
+        self._spent += outer
 
     def straight(self, waiting: list[Instruction]) -> None:
-        """Write the waiting instructions, which have no control flow."""
+        """Write the waiting instructions, which have no control flow. The code reads the stop word after every stretch
+        of long work.
+        """
         for each in waiting:
+            poll()
+            if is_long(self._spent):
+                self.poll()
             around = nullcontext() if self.timer is None else self.timer.around(self.f, each)
-            with around, self.long(each):
+            work = work_of(each)
+            self._spent += work.flops + work.nbytes
+            with self.checked(), around:
+                if is_long(work.flops + work.nbytes):
+                    self.f.stop = self.stop_word()  # loops of the step itself poll
                 self.instruction(each)
+                self.f.stop = None
         waiting.clear()
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """If the code of the context reads the stop word, leave the step after it if the word is set.
+
+        Code that polls leaves results unwritten when it stops, and the next instruction may use them as positions.
+        """
+        before, self.module.polls = self.module.polls, False
+        yield
+        if self.module.polls:
+            self.poll()
+        self.module.polls |= before
 
     def outlined(self, waiting: list[Instruction]) -> None:
         """Write the waiting instructions to a separate function, and a call of it."""
-        name, arguments = self._apart(waiting, self._addresses(waiting))
-        self.f.do(f"call void @{name}({', '.join(map(str, arguments))})")
+        with self.checked():
+            name, arguments = self._apart(waiting, self._addresses(waiting))
+            self.f.do(f"call void @{name}({', '.join(map(str, arguments))})")
 
     def beside(self, shares: list[list[Instruction]]) -> None:
         """Write a task whose chunks are the instructions of one thread each, and a call that runs all of them."""
         roots = self._addresses([each for share in shares for each in share])
         threads, self.threads = self.threads, 1
         parts = []
-        for share in shares:
-            parts.append(self._apart(list(share), roots))
-            self._scratch += max((_scratch_bytes(each) for each in share), default=0)
-        self.threads, self._scratch = threads, 0
-        task = parallel.choice_task(self.module, [name for name, _ in parts], len(parts[0][1]))
-        parallel.run(self.module, self.f, task, parts[0][1], len(parts))
+        with self.checked():
+            for share in shares:
+                parts.append(self._apart(list(share), roots))
+                self._scratch += max((_scratch_bytes(each) for each in share), default=0)
+            self.threads, self._scratch = threads, 0
+            task = parallel.choice_task(self.module, [name for name, _ in parts], len(parts[0][1]))
+            parallel.run(self.module, self.f, task, parts[0][1], len(parts))
 
     def _addresses(self, instructions: list[Instruction]) -> dict[Root, IRValue]:
         """The roots of some instructions whose addresses are known only in this function."""
@@ -184,21 +197,24 @@ class Step(StepWriter):
 
         Its parameters are those of `step`, and the addresses of `known`.
         """
-        outer, roots = self.f, self.roots
+        outer, roots, left = self.f, self.roots, self._exit
         own = outer.params[: len(self.arguments)]
         names = [p.name.removeprefix("%") for p in own] + [f"root{i}" for i in range(len(known))]
         name = f"group{len(self.module.functions)}"
         self.f = f = Function(name, [(each, "ptr") for each in names], noalias=False)
         self.roots = dict(zip(known, f.params[len(own) :], strict=True)) | {self.plan.error.root: f.param("control")}
+        self._exit = None
         self.straight(waiting)
+        self.finish()
         self.module.functions.append(f)
-        self.f, self.roots = outer, roots
+        self.f, self.roots, self._exit = outer, roots, left
         return name, [*own, *known.values()]
 
     def poll(self) -> None:
         """Leave the step if the stop word is set."""
         f = self.f
         self.module.polls = True
+        self._spent = 0
         if self._exit is None:
             self._exit = f.label("exit")
         asked, go = f.label("asked"), f.label("go")
@@ -213,15 +229,6 @@ class Step(StepWriter):
         """The address of the stop word, for a function that polls."""
         self.module.polls = True
         return stop_of(self.f, self.f.param("control"))
-
-    @contextmanager
-    def long(self, each: Instruction) -> Iterator[None]:
-        """Inside the context, loops of the step itself may poll if the work of `each` is long."""
-        work = work_of(each)
-        if is_long(work.flops + work.nbytes):
-            self.f.stop = self.stop_word()
-        yield
-        self.f.stop = None
 
     def finish(self) -> None:
         if self._exit is not None:
@@ -261,12 +268,7 @@ class Step(StepWriter):
             self._nest(each)
         else:
             self._nesting, self._exit = 1, None
-
-            def whole() -> None:
-                self._nest(each)
-                self.finish()
-
-            write_apart(self, each, whole)
+            write_apart(self, each, lambda: self._nest(each), self.finish)
             self._exit = outer[1]
         self._nesting = outer[0]
 
@@ -286,22 +288,25 @@ class Step(StepWriter):
         sums = {i.operand: i for i in each.kernel.code if i.kind == "accumulate"}
         chunks = parallel.row_chunks(each.kernel, self.threads)
         stop = [self.stop_word()] if rows_poll(each.kernel) else []
+        room, offset = merged_scratch(each.kernel), self.arena.size + self._scratch
+        scratch = [self.f.at(self.f.param("arena"), I64(offset), "uint8")] if room else []
+        self.module.scratch = max(self.module.scratch, self._scratch + room)
         for operand, instr in sums.items() if fresh else ():
             self.fill(each.views[operand], identity(instr.op, instr.dtype))
         if chunks == 1:
-            arguments = ", ".join([*map(str, [*addresses, *stop]), "i64 0", f"i64 {each.kernel.rows}"])
+            arguments = ", ".join([*map(str, [*addresses, *stop, *scratch]), "i64 0", f"i64 {each.kernel.rows}"])
             self.f.do(f"call void @{name}({arguments})")
             return
         together, own = parallel.rows_apart(each.kernel, self.threads)
         chunks = min(chunks, each.kernel.rows // together)
         task = parallel.row_task(self.module, name, each, chunks, together, own)
         partials = []
-        offset = self.arena.size
+        offset += chunks * room
         for operand in own:
             partials.append(self.f.at(self.f.param("arena"), I64(offset), "uint8"))
             offset += chunks * parallel.partial_bytes(each.views[operand])
         self.module.scratch = max(self.module.scratch, offset - self.arena.size)
-        parallel.run(self.module, self.f, task, [*addresses, *stop, *partials], chunks)
+        parallel.run(self.module, self.f, task, [*addresses, *stop, *scratch, *partials], chunks)
         for partial, (operand, op) in zip(partials, own.items(), strict=True):
             parallel.combine_partials(self.module, self.f, each.views[operand], op, addresses[operand], partial, chunks)
 
@@ -396,7 +401,7 @@ class Step(StepWriter):
             parallel.run(self.module, f, task, [*addresses, *stop], chunks)
         elif chunks > 1:
             task = parallel.batch_task(self.module, function, each, chunks)
-            parallel.run(self.module, f, task, [*addresses, stop_of(f, f.param("control"))], chunks)
+            parallel.run(self.module, f, task, [*addresses, self.stop_word()], chunks)
         elif batch == 1:
             f.do(f"call void @{function.name}({', '.join(map(str, [*addresses, *stop]))}, {all_parts})")
         else:
@@ -458,6 +463,8 @@ class Step(StepWriter):
         self.module.scratch = max(self.module.scratch, self._scratch + _scratch_bytes(each))
         given = self.address(each.index), self.base(self.plan.error.root), lists, I64(each.check)
         self.f.do(f"call void @{name}({', '.join(map(str, given))})")
+        if is_long(rounded_scatter.list_work(each)):
+            self.poll()  # the sums use the lists as positions
         return lists
 
     def _indexed(self, name: str, each: Gather | ScatterAdd, more: Iterable[IRValue] = ()) -> None:
@@ -506,4 +513,6 @@ def _scratch_bytes(each: Instruction) -> int:
     """The scratch memory that one thread needs for an instruction."""
     if isinstance(each, Kernel):
         return kernels.scratch_bytes(each)
+    if isinstance(each, Rows):
+        return merged_scratch(each.kernel)
     return rounded_scatter.list_bytes(each) if isinstance(each, ScatterAdd) and rounds(each) else 0

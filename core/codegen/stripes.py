@@ -332,6 +332,7 @@ class _Writer:
         arrays = list(given)
         if rows_poll(made):
             given.append(stop_of(f, f.param("control")))
+            self.module.polls = True
         end = f.binary("add", first, I64(height))
         ends = [first, end, *(self.columns or ())]
         f.do(f"call void @{name}({', '.join(map(str, [*given, *ends]))})")
@@ -413,6 +414,7 @@ class _Writer:
         function = product_function(self.module, product)
         if function.polls:
             given.append(stop_of(f, f.param("control")))
+            self.module.polls = True
         f.do(f"call void @{function.name}({', '.join(map(str, given))}, i64 0, i64 {function.parts})")
 
     def _scratch(self, root: Root) -> IRValue:

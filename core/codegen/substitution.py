@@ -111,7 +111,8 @@ def _write(f: Function, spec: Triangle, matrix: IRValue, start: IRValue, width: 
 
 
 def _place(f: Function, spec: Triangle, matrix: IRValue, row: IRValue) -> IRValue:
-    return f.load(move(f, f.param("order"), "int64", (matrix, spec.order), (row, 1)), "int64")
+    place = f.load(move(f, f.param("order"), "int64", (matrix, spec.order), (row, 1)), "int64")
+    return f.intrinsic("umin", place, I64(spec.n - 1))  # a loop that an error ends may leave an order unwritten
 
 
 def lane_numbers(f: Function, width: int) -> IRValue:

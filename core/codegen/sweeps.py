@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from core.codegen.llvm import itemsize
+from core.ir.precision import HALVES
 from core.plan.data import Instr
 
-__all__ = ["EXPENSIVE", "STRAIGHT", "STRAIGHT_ONCE", "UNROLLED", "Sweep", "kept_values", "sweeps"]
+__all__ = ["EXPENSIVE", "KEPT_BYTES", "STRAIGHT", "STRAIGHT_ONCE", "UNROLLED", "Sweep", "kept_values", "sweeps"]
 
 STRAIGHT = 450
 """Most vector instructions of a row that is straight code. Longer code takes more time to compile, and its values are
@@ -66,6 +68,10 @@ EXPENSIVE = frozenset(
 )
 """Ops whose values later sweeps read from memory instead of computing them again."""
 
+KEPT_BYTES = 1 << 20
+"""Most bytes of the rows of scratch memory of a function, which are on the stack of its thread. It is as large as one
+row of float64 that a kernel reduces and reads again can be."""
+
 CYCLES, EXPENSIVE_CYCLES = 3, 40
 """Latency of an op in cycles, and latency of an op in `EXPENSIVE`."""
 
@@ -97,16 +103,22 @@ class Sweep:
     unroll: int
 
 
-def kept_values(code: Sequence[Instr]) -> tuple[int, ...]:
-    """The expensive values that a later sweep needs again, the last one first."""
+def kept_values(code: Sequence[Instr], elements: int) -> tuple[int, ...]:
+    """The expensive values that a later sweep needs again, the last one first, as far as there is memory for them.
+
+    elements: of a row of scratch memory.
+    """
     stages = _stages(code)
     last = list(stages)  # the last sweep that needs each value
-    kept = []
+    kept, left = [], KEPT_BYTES
     for number in reversed(range(len(code))):
         instr = code[number]
         if instr.full and instr.kind == "apply" and instr.op in EXPENSIVE and last[number] > stages[number]:
-            kept.append(number)
-            last[number] = stages[number]
+            nbytes = elements * (4 if instr.dtype in HALVES else itemsize(instr.dtype))
+            if nbytes <= left:
+                left -= nbytes
+                kept.append(number)
+                last[number] = stages[number]
         if instr.full:
             for a in instr.args:
                 last[a] = max(last[a], last[number])

@@ -72,6 +72,8 @@ def mask(count: int, lanes: int) -> IRValue | None:
 def even_blocks(total: int, most: int) -> list[tuple[int, int, int]]:
     """Blocks of at most `most` elements and of nearly equal size: (start, size, number) of the larger ones and of the
     smaller ones."""
+    if total == 0:
+        return []
     number = -(-total // most)
     small, larger = divmod(total, number)
     found = [(0, small + 1, larger), (larger * (small + 1), small, number - larger)]

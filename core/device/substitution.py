@@ -43,7 +43,8 @@ def write_substitution(block: Block, spec: Triangle, unit: IRValue) -> None:
     column, rows = f.binary("add", f.op(f"mul nsw {group}, {most}", "int64"), own), block.total // width
     inside = f.compare("icmp slt", column, I64(k))
     t = lambda i, j: f.load(move(f, f.param("t"), dtype, (matrix, spec.t[0]), (i, spec.t[1]), (j, spec.t[2])), dtype)
-    ordered = lambda i: f.load(move(f, f.param("order"), "int64", (matrix, spec.order), (i, 1)), "int64")
+    place = lambda i: f.load(move(f, f.param("order"), "int64", (matrix, spec.order), (i, 1)), "int64")
+    ordered = lambda i: f.intrinsic("umin", place(i), I64(n - 1))  # an error in a loop leaves orders unwritten
 
     def at(row: IRValue) -> IRValue:
         row = ordered(row) if spec.ordered == "z" else row

@@ -139,10 +139,11 @@ def _taken(low: Lowering, op: Op, view: View, axis: int, at: View) -> View:
 
 def _places(low: Lowering, part: slice, size: Size) -> tuple[View, Size]:
     """The positions of a slice of an axis of this size, and their number; beyond it they are 0."""
-    key = ((f"{part.start}:{part.stop}:{part.step}",), id(size), 0, 0)
-    if key not in low.slices:
-        low.slices[key] = _new_places(low, part, size)
-    at, count = low.slices[key]
+    known: dict[Any, tuple[View, Size | None]] = low.slices
+    key = (part.start, part.stop, part.step, size)
+    if key not in known:
+        known[key] = _new_places(low, part, size)
+    at, count = known[key]
     assert count is not None
     return at, count
 

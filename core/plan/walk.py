@@ -64,12 +64,13 @@ def lower_ops(low: Lowering) -> None:
 
 
 def _lower(low: Lowering, op: Op) -> None:
-    taken, interpreted = set(low.destinations.taken), len(low.shared.interpreted)
+    taken, sums = set(low.destinations.taken), dict(low.destinations.sums)
+    interpreted = len(low.shared.interpreted)
     open_types = {n: low.types[n] for n in op.outputs if is_open(low.types[n])}
     try:
         _lower_natively(low, op)
     except Unsupported as refusal:
-        low.destinations.taken = taken
+        low.destinations.taken, low.destinations.sums = taken, sums
         del low.shared.interpreted[interpreted:]
         low.types.update(open_types)
         for name in open_types:

@@ -126,7 +126,9 @@ class Executable:
                     raises ends the run.
         times:      collects the time of each kernel; kernels of machine code are timed if it is `compiled` as timed.
 
-        The same values, seed and step give the same bytes on the same device.
+        The same values, seed and step give the same bytes on the same device, as long as the code is the same: a size
+        that it does not expect makes other code, which may add in another order (`core.runtime.expecting`). The step
+        with that size has the bytes of the new code.
         Raises ProgramError (feed_missing, feed_unknown, feed_shape, feed_dtype) or ExecutionError.
         """
         args = []

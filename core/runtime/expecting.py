@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from core.ir.recursion import headroom
@@ -19,12 +19,15 @@ __all__ = ["ExpectingRegion"]
 UNSEEN = 4
 """How much larger an unknown size becomes: one in the body of a loop or in a branch."""
 
+REPEATS = 12
+"""Most times that a run is made: unknown sizes become some million times larger meanwhile."""
+
 
 class ExpectingRegion:
     """A region whose code has memory for sizes up to those that were expected. See `core.runtime.backend.Region`.
 
     The first run with a larger one is left to the reference executor, which tells the sizes. Then the code is made
-    again, with memory for at least a quarter more.
+    again, with memory for at least a quarter more, and the run is repeated: its results have the bits of later runs.
     """
 
     def __init__(self, plan: Plan, backend: Backend, timed: bool) -> None:
@@ -53,10 +56,7 @@ class ExpectingRegion:
         return self._code.stack_bytes
 
     def __call__(self, run: Run, *args: Any) -> tuple[Any, ...]:
-        code = self._code
-        found = code(run, *args)
-        self._grow(code)
-        return found
+        return self._repeated(run, lambda code: code(run, *args))
 
     def readable(self, array: Any) -> Any:
         """See `Region`."""
@@ -72,27 +72,37 @@ class ExpectingRegion:
 
     def run(self, arrays: _Rebound, run: Run) -> None:
         """See `Region`."""
-        code = self._code
-        code.run(arrays.of(code), run)
-        self._grow(code)
+        self._repeated(run, lambda code: code.run(arrays.of(code), run))
 
-    def _grow(self, code: NativeRegion) -> None:
-        """Make code for larger sizes if a run has shown that `code` needs them."""
-        if code.outgrown is None:
-            return
+    def _repeated(self, run: Run, once: Callable[[NativeRegion], Any]) -> Any:
+        """The result of `once` on code with memory for the sizes of the run.
+
+        A run changes nothing but its results, its stacks and what `Run.mark` keeps, so it can be repeated.
+        """
+        mark = run.mark()
+        for left in reversed(range(REPEATS)):
+            code, run.outgrown = self._code, None
+            found = once(code)
+            if run.outgrown is None or not self._grows(code, run.outgrown) or not left:
+                break
+            run.back_to(mark)
+        return found
+
+    def _grows(self, code: NativeRegion, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether there is other code than `code` now, for sizes at least as large as `shapes`."""
         with self._growing:
-            if code is not self._code or code.outgrown is None:
-                return
-            shapes, code.outgrown = code.outgrown, None
+            if code is not self._code:
+                return True
             expected = {name: _larger(shape, shapes.get(name)) for name, shape in code.plan.expected.items()}
             if expected == code.plan.expected:
-                return
+                return False
             with headroom():
                 try:
                     plan = plan_block(code.plan.block, code.plan.target, expected)
                 except Unsupported:  # sizes that no code has; the reference executor goes on with such runs
-                    return
+                    return False
                 self._code = self._backend.compile(plan, self._timed)  # type: ignore[assignment]
+            return True
 
 
 def _larger(expected: tuple[int, ...], found: tuple[int, ...] | None) -> tuple[int, ...]:

@@ -43,8 +43,6 @@ class NativeRegion:
     arena_bytes: memory for intermediate arrays and partial results.
     timed:       the kernels whose time the code measures, in the order of its table; empty if it measures none.
     polls:       whether the code reads the stop word.
-    outgrown:    the shapes of the plan's `expected` variables in the last run in which one of them was too large; those
-                 in the body of a loop or in a branch are missing.
     """
 
     plan: Plan
@@ -53,7 +51,6 @@ class NativeRegion:
     arena_bytes: int
     timed: tuple[Instruction, ...] = ()
     polls: bool = False
-    outgrown: dict[str, tuple[int, ...]] | None = None
     _reference: Interpreter | None = None
 
     readable = staticmethod(readable)  # a method would take 0.05 us longer, and the smallest steps take 2 us
@@ -143,8 +140,8 @@ class NativeRegion:
         run.back_to(mark)
         watch = None
         if code == OUTGROWN:
-            self.outgrown = {}
-            watch = {name: partial(_note, self.outgrown, name) for name in self.plan.expected}
+            run.outgrown = {}
+            watch = {name: partial(_note, run.outgrown, name) for name in self.plan.expected}
         with np.errstate(all="ignore"), headroom():
             return self.reference(run, *arrays.arrays[: len(self._shapes)], watch=watch)
 

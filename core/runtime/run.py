@@ -65,8 +65,10 @@ class Message:
 class Run:
     """One run in progress: the array module, the remaining limits, and the messages of its ops.
 
-    unsaid: number of messages beyond the limit.
-    times:  collects the time of each kernel; None to collect no times.
+    unsaid:   number of messages beyond the limit.
+    times:    collects the time of each kernel; None to collect no times.
+    outgrown: the shapes of the plan's `expected` variables, if the last region left the run because one of them was
+              larger than its code expects; those in the body of a loop or in a branch are missing.
     """
 
     xp: ModuleType = np
@@ -75,6 +77,7 @@ class Run:
     messages: list[Message] = field(default_factory=list)
     unsaid: int = 0
     times: Times | None = None
+    outgrown: dict[str, tuple[int, ...]] | None = None
     _reports: dict[int, int] = field(default_factory=dict)
     _used_before: int | None = None
     _unchecked: int = 0

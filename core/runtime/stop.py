@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from core.ir.errors import ExecutionError
 from core.runtime.control_words import STOP
 from core.runtime.run import Run
 
@@ -51,7 +50,7 @@ class _Watcher:
                 for control, run in self._running.values():
                     try:
                         run.poll()
-                    except ExecutionError:
+                    except Exception:  # of `should_stop`, which may raise any: other runs are polled as before
                         control[STOP] = 1  # the thread of the step polls again and raises the error
 
 

@@ -36,7 +36,7 @@ def row_kernels(block: Block) -> list[RowKernel]:
 
 def sweep_through(code: tuple[Instr, ...]) -> None:
     """Run through the sweeps and check that each value is available at its use."""
-    kept = kept_values(code)
+    kept = kept_values(code, 8)
     assert all(code[n].op in EXPENSIVE for n in kept)
     there: set[int] = set()  # values that are constant along the row
     scratch: set[int] = set()
