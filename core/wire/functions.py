@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from core.ir import OF_FUNCTION, Block, TensorType, Type, with_inner
@@ -67,22 +67,54 @@ def _block(
     names: its name, after that of the function whose gradient it is, if it is one.
     Raises ProgramError, or AlreadyReported if the function itself is wrong.
     """
-    name, calls = names[-1], (*r.calls, *names)
+    calls = (*r.calls, *names)
     again = next((each for each in names if each in r.calls), None)
     if again is not None:
         path = " -> ".join(calls[calls.index(again) : len(calls) - calls[::-1].index(again)])
         message = f"a function cannot need itself, in a call or for its gradient: {path}"
         raise at.refuse(message, "bad_function", "attrs/function")
-    if len(calls) > r.limits.max_depth:
+    key = names, tuple(types), results
+    body = r.bodies.get(key)
+    if body is None:
+        _check_depth(r, at, len(calls))
+        body = r.bodies[key] = _read_body(r, at, calls, raw, types, results)
+    else:
+        _check_depth(r, at, len(r.calls) + body.depth)
+        r.ops_left -= body.ops
+        r.deepest = max(r.deepest, len(r.calls) + body.depth)
+    numbers = tuple(i for i, n in enumerate(results) if n is not None)
+    return _with_checked_shapes(body.block, types, at.raw.location), numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """A function for operands of certain types, with the functions that it calls.
+
+    depth: of calls in each other, its own included. ops: the number that was read.
+    """
+
+    block: Block
+    depth: int
+    ops: int
+
+
+def _check_depth(r: Reader, at: Site, depth: int) -> None:
+    if depth > r.limits.max_depth:
         message = f"calls of functions are nested deeper than the limit of {r.limits.max_depth}"
         raise at.refuse(message, "limit_exceeded", "attrs/function")
-    before = len(r.problems.found)
+
+
+def _read_body(
+    r: Reader, at: Site, calls: tuple[str, ...], raw: RawFunction, types: list, results: tuple[str | None, ...]
+) -> _Body:
+    """Read the function `calls[-1]`. Raises as `_block` does."""
+    name, before, left = calls[-1], len(r.problems.found), r.ops_left
     whole = replace(raw.program, functions=r.raw.functions)
     scopes = Scopes(whole, r.problems, r.limits)
     inner = Reader(whole, scopes, r.problems, r.limits, r.for_test, calls)
-    inner.ops_left = r.ops_left
+    inner.ops_left, inner.bodies = r.ops_left, r.bodies
     program = inner.program()
-    r.ops_left = inner.ops_left
+    r.ops_left, r.deepest = inner.ops_left, max(r.deepest, inner.deepest)
     if len(r.problems.found) > before:
         raise AlreadyReported
     for variable in program.variables:
@@ -97,7 +129,7 @@ def _block(
             raise at.refuse(f"operand {feed.name!r} of {name!r} must be {feed.type}, not {type}", "type_mismatch")
         if type.is_static:
             sizes[feed.name] = type.shape
-    block = _anonymous(_with_checked_shapes(bind(program.block, sizes), types, at.raw.location))
+    block = _anonymous(bind(program.block, sizes))
     given = [n for n in results if n is not None]
     variables = [program.latest.get(n, n) for n in given]
     for each, found in zip(given, variables, strict=True):
@@ -105,8 +137,7 @@ def _block(
             hint = near(each, block.types)
             message = f"{name!r} has no variable {each!r}"
             raise ProgramError(message, "unknown_variable", pointer=raw.pointer, suggestion=hint)
-    numbers = tuple(i for i, n in enumerate(results) if n is not None)
-    return replace(block, results=tuple(variables)), numbers
+    return _Body(replace(block, results=tuple(variables)), inner.deepest - len(r.calls), left - r.ops_left)
 
 
 def _with_checked_shapes(block: Block, types: Sequence[Type], location: Location) -> Block:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,8 +41,10 @@ class Reader:
         self.problems = problems
         self.limits = limits
         self.for_test = for_test
-        # A loop whose carried sizes change is read again with unknown sizes, and a function is read once for each call.
-        # Nested loops multiply the readings.
+        self.deepest = len(calls)  # of the functions that have been read
+        self.bodies: dict[Hashable, Any] = {}  # of functions that have been read (core.wire.functions)
+        # A loop whose carried sizes change is read again with unknown sizes, and the ops of a function count for each
+        # call. Nested loops multiply the readings.
         self.ops_left = 20 * limits.max_ops
 
     def program(self) -> Program:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core.ir.errors import ExecutionError, ProgramError
-from core.wire import Limits, read, write
+from core.wire import Limits, functions, read, write
 from tests.programs import Sketch, check, close, grads, step
 
 X = [[1.0, 2.0], [0.5, -1.0], [-1.0, 0.3]]
@@ -389,6 +389,34 @@ def test_calls_of_functions_end_at_the_limits():
     doubling = {"f": "f1 f1"} | {f"f{i}": f"f{i + 1} f{i + 1}" for i in range(1, 40)} | {"f40": "sin"}
     with pytest.raises(ProgramError, match="takes too long to read"):
         read(calling(**doubling).document, Limits(max_ops=1000))
+
+
+def test_a_function_that_was_read_before_counts_with_its_own_calls():
+    first = {f"g{i}": f"g{i + 1}" for i in range(100)} | {"g100": "sin"}
+    second = {f"h{i}": f"h{i + 1}" for i in range(150)} | {"h150": "g0"}
+    assert read(calling(f="g0 g0", **first).document)
+
+    with pytest.raises(ProgramError, match="nested deeper than the limit"):
+        read(calling(f="g0 h0", **first, **second).document)
+
+
+def test_a_function_is_read_once_for_all_calls_with_operands_of_one_type(monkeypatch):
+    """Functions that call each other twice are read in a time that does not double with each."""
+    names, read_body = [], functions._read_body
+
+    def noted(r, at, calls, *more):
+        names.append(calls[-1])
+        return read_body(r, at, calls, *more)
+
+    monkeypatch.setattr(functions, "_read_body", noted)
+    doubling = {f"f{i}": f"f{i + 1} f{i + 1}" for i in range(1, 7)} | {"f7": "sin"}
+    found = step(calling(f="f1 f1", **doubling))
+
+    assert sorted(names) == ["f", *(f"f{i}" for i in range(1, 8))]
+    w = np.array([0.5, 0.7])
+    for _ in range(2**7):
+        w = np.sin(w)
+    close(found.loss, w.sum())
 
 
 def test_errors_in_a_function_have_a_location():
