@@ -24,6 +24,10 @@ __all__ = ["Val", "Writer", "reason_of"]
 Val = Tensor | Stack
 
 
+DEEPEST = 30
+"""Most graphs around a graph: protobuf reads 100 messages in each other, of which each graph is three."""
+
+
 @dataclass(slots=True)
 class Writer:
     """State that all graphs of a model share.
@@ -69,6 +73,13 @@ class OpSite(Site):
         super().__init__(graph, op, types)
         self.writer = writer
         self.block = block
+
+    def inner(self) -> OpSite:
+        """The same op in a new inner graph. Raises Refused."""
+        graph = Graph(self.model, self.graph)
+        if graph.depth > DEEPEST:
+            raise Refused(f"its graph would be inside {DEEPEST} others, which is deeper than a file can be")
+        return OpSite(graph, self.op, self.types, self.writer, self.block)
 
     def uniform(self, output: int = 0) -> bool:
         """Whether the arrays of the stack that is this output all have one shape."""

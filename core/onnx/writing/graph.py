@@ -96,10 +96,11 @@ class Model:
 
 
 class Graph:
-    """The nodes of one graph, main or inner."""
+    """The nodes of one graph, main or inner. depth: the number of graphs around it."""
 
     def __init__(self, model: Model, outer: Graph | None = None) -> None:
         self.model = model
+        self.depth: int = 0 if outer is None else outer.depth + 1
         self.outer = outer
         self.nodes: list[NodeProto] = []
         self.made: set[str] = set()

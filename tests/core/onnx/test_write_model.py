@@ -15,6 +15,7 @@ from core.backward.append_backward import Options, append_backward, gradients
 from core.ir.errors import ProgramError
 from core.onnx import write_model
 from core.onnx.writing import NEWEST, OLDEST
+from core.wire import read
 from tests.core.onnx.exported import compare, run
 from tests.laws.test_random_programs import INPUTS, POLICIES, leaves
 from tests.programs import Sketch
@@ -336,3 +337,28 @@ def test_a_choice_between_bools_is_written(same):
     found = run(write_model(core.read(s.document)), {"c": c, "x": x, "y": y})["z"]
 
     assert found.tolist() == ([True, True, True, False] if same else [True, False, True, False])
+
+
+@pytest.mark.parametrize("depth, is_written", [(30, True), (31, False), (40, False)])
+def test_branches_that_a_file_cannot_hold_are_refused_with_their_place(depth, is_written):
+    s = Sketch()
+    s.param("w", [0.5, 0.7], dtype="float32")
+    s.feed("c", True, dtype="bool")
+    s.op("assign", "w", out="y")
+
+    def nested(left: int) -> None:
+        s.op("sin", "y", out="y")
+        if left:
+            with s.block() as yes:
+                nested(left - 1)
+            s.branch("c", yes, None)
+
+    nested(depth)
+    s.total("y")
+    program = read(s.document)
+    if is_written:
+        assert write_model(program, values={"w": s.values["w"]}, outputs=["loss"])
+        return
+    with pytest.raises(ProgramError) as error:
+        write_model(program, values={"w": s.values["w"]}, outputs=["loss"])
+    assert error.value.code == "onnx_unsupported" and "inside 30 others" in error.value.message

@@ -29,8 +29,8 @@ from core.onnx.writing.registry import writes
 
 def _inner(w: OpSite) -> tuple[Graph, OpSite]:
     """An inner graph, and the place of the loop or branch in it."""
-    graph = Graph(w.model, w.graph)
-    return graph, OpSite(graph, w.op, w.types, w.writer, w.block)
+    inner = w.inner()
+    return inner.graph, inner
 
 
 def _tensors(value: Val) -> list[Tensor]:

@@ -56,8 +56,23 @@ def slice_(w, x, *, axes, starts, ends, steps):
         return x
     starts, ends, steps = _steps(starts, ends, steps)
     at = [a % x.rank for a in axes]
+    for i, axis in enumerate(at):
+        x, starts[i], ends[i] = from_inside(w, x, axis, starts[i], ends[i], steps[i])
     how = (w.ints(v) for v in (starts, ends, at, steps))
     return w.node("Slice", x, *how, shape=w.types[0].shape)
+
+
+def from_inside(w, x: Tensor, axis: int, start: int, end: int, step: int):
+    """x, and start and end of its slice along `axis`, where the slice of a program and the one of ONNX agree.
+
+    They differ for a slice towards the front that starts before the first element: in a program it is empty, in ONNX
+    it starts at the first element. So x is first cut behind the start, which is its last element then.
+    """
+    if step > 0 or start >= -1 or (x.shape is not None and x.shape[axis] >= -start):
+        return x, start, end
+    if -1 >= end >= start:
+        return x, 0, 0
+    return w.slice_axis(x, axis, 0, start + 1), -1, end if end >= 0 else max(end - start - 1, -(2**62))
 
 
 @writes("slice_into")
@@ -84,7 +99,8 @@ def slice_into(w, x, like, *, axes, starts, ends, steps):
     out = x
     for a, (start, end, step) in cuts.items():
         n = w.size(like, a)
-        places = w.slice_axis(w.arange(n), 0, start, end, step)
+        whole, start, end = from_inside(w, w.arange(n), 0, start, end, step)
+        places = w.slice_axis(whole, 0, start, end, step)
         out = w.moved(w.scatter_add(n, places, w.moved(out, a, 0)), 0, a)
     return out
 

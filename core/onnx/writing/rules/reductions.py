@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from core.onnx.writing.blocks import OpSite
-from core.onnx.writing.graph import Graph, Tensor, value_info
+from core.onnx.writing.graph import Tensor, value_info
 from core.onnx.writing.registry import writes
 
 
@@ -141,8 +141,8 @@ def scanned(
     reverse: bool = False,
 ) -> list[Tensor]:
     """The outs of a `Scan` along `axis`: for each position ``(state, outs) = step(site, state, elements of x)``."""
-    graph = Graph(w.model, w.graph)
-    inside = type(w)(graph, w.op, w.types, w.writer, w.block)
+    inside = w.inner()
+    graph = inside.graph
     at = axis % x[0].rank
     states = [Tensor(w.model.fresh("state"), s.dtype, s.shape) for s in state]
     elements = [
