@@ -20,6 +20,7 @@ from core.codegen.reductions import identity
 from core.codegen.step import Step
 from core.device.arrays import write_array
 from core.device.convolution import convolution_kernel
+from core.device.extents import ANYWHERE, Extent, Extents, overlap
 from core.device.flow import write_loop
 from core.device.index_orders import NO_ROWS
 from core.device.indexed import gather_kernel
@@ -71,16 +72,13 @@ MOST_SCRATCH = 1 << 26
 ALIGNMENT = 256
 """Bytes between the scratch memories of two products of a launch."""
 
-ANYWHERE = ("any", 0, 0)
-"""The place of an address that only the run tells."""
-
 
 @dataclass(slots=True)
 class _Waiting:
-    """What the instructions since the last barrier read and wrote. Places: see `DeviceStep.places`."""
+    """What the instructions since the last barrier read and wrote."""
 
-    read: set[tuple[str, int, int]] = field(default_factory=set)
-    written: set[tuple[str, int, int]] = field(default_factory=set)
+    read: Extents = field(default_factory=Extents)
+    written: Extents = field(default_factory=Extents)
 
 
 @dataclass(slots=True)
@@ -107,7 +105,7 @@ class DeviceStep(Step):
         self._group: _Group | None = None
         self.counts_ops = False
         self._waiting = _Waiting()
-        self._placed: dict[Root, set[tuple[str, int, int]]] = {}
+        self._placed: dict[Root, set[Extent]] = {}
         self._needs: dict[str, tuple[int, bool]] = {}
 
     def segment(
@@ -214,7 +212,7 @@ class DeviceStep(Step):
         """A product as a call of the library; None if that does not take it."""
         if then is not None:
             operands = self.places((product.a.root, product.b.root, then.bias.root))
-            if _overlap(operands, self.places((then.out.root,))):  # the operands are dead when the bias is added
+            if overlap(operands, self.places((then.out.root,))):  # the operands are dead when the bias is added
                 return None
         return multiplication_of(product, self._host_place, self.rules.tf32, then)
 
@@ -286,16 +284,16 @@ class DeviceStep(Step):
     def sometimes(self) -> Iterator[None]:
         """The code that is written inside runs in some trips only, so that threads may not have met behind it."""
         before = self._waiting
-        self._waiting = _Waiting(set(before.read), set(before.written))
+        self._waiting = _Waiting(Extents(before.read), Extents(before.written))
         yield
-        self._waiting.read |= before.read
-        self._waiting.written |= before.written
+        self._waiting.read.update(before.read)
+        self._waiting.written.update(before.written)
 
     def reads(self, roots: Iterable[Root]) -> None:
         """The code has just read memory of these roots: a later write to it waits."""
-        self._waiting.read |= self.places(roots)
+        self._waiting.read.update(self.places(roots))
 
-    def put_place(self, root: Root, place: set[tuple[str, int, int]]) -> None:
+    def put_place(self, root: Root, place: set[Extent]) -> None:
         """Note where the memory of a root is, whose address only the run tells."""
         self._placed[root] = place
 
@@ -315,20 +313,17 @@ class DeviceStep(Step):
         if self._needs_scratch(each):
             written.add(scratch)
         before = self._waiting
-        if (
-            _overlap(written, before.read | before.written)
-            or _overlap(read, before.written)
-        ):  # fmt: skip
+        if before.read.meets(written) or before.written.meets(written) or before.written.meets(read):
             self.meet()
-        self._waiting.read |= read
-        self._waiting.written |= written
+        self._waiting.read.update(read)
+        self._waiting.written.update(written)
 
     def depend(self, one: Instruction, other: Instruction) -> bool:
         """Whether `other`, which stands behind `one`, must wait for it. Neither of them shares its scratch memory."""
         if isinstance(one, Loop | Branch) or isinstance(other, Loop | Branch):
             return True
         read, written = self.places(one.reads()), self.places(one.writes())
-        return _overlap(self.places(other.writes()), read | written) or _overlap(self.places(other.reads()), written)
+        return overlap(self.places(other.writes()), read | written) or overlap(self.places(other.reads()), written)
 
     def _needs_scratch(self, each: Instruction) -> bool:
         """Whether an instruction writes to scratch memory, which all of them share."""
@@ -348,7 +343,7 @@ class DeviceStep(Step):
             return each.kind not in SYSTEMS and kernels.scratch_bytes(each) > 0
         return isinstance(each, Striped)
 
-    def places(self, roots: Iterable[Root]) -> set[tuple[str, int, int]]:
+    def places(self, roots: Iterable[Root]) -> set[Extent]:
         """(space, start, end) of memory. Arrays of the caller never overlap; an address that only the run tells may,
         unless a loop has noted where it is.
         """
@@ -562,12 +557,3 @@ def _entry(step: DeviceStep, name: str) -> Function:
 def _elements(each: Rows) -> int:
     """The elements of the domain of a row kernel."""
     return each.kernel.rows * each.kernel.inner
-
-
-def _overlap(some: set[tuple[str, int, int]], others: set[tuple[str, int, int]]) -> bool:
-    """Whether two sets of places have memory in common. Nothing is known about "any"."""
-    if not some or not others:
-        return False
-    if any(space == "any" for space, _, _ in (*some, *others)):
-        return True
-    return any(one == other and a < d and c < b for one, a, b in some for other, c, d in others)
