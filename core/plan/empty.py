@@ -54,6 +54,9 @@ OWN = frozenset(
 )  # fmt: skip
 """Ops whose own lowering takes empty arrays."""
 
+FROM_SHAPES = frozenset({"class_index", "positions_nd"})
+"""Ops whose own lowering reads positions or labels, and of the other operand, which may be empty, only the shape."""
+
 LINEAR = {
     "correlate": 2, "correlate_filter_adjoint": 2, "correlate_input_adjoint": 2,
 }  # fmt: skip
@@ -61,6 +64,12 @@ LINEAR = {
 
 SHAPES = {"rank", "shape", "size"}
 """Ops that read only shapes."""
+
+FAILURES = (
+    ExecutionError, MemoryError, ValueError, TypeError, IndexError, OverflowError, ZeroDivisionError,
+    np.linalg.LinAlgError,
+)  # fmt: skip
+"""Exceptions of a kernel that become an error of the run."""
 
 LIKE = {
     "class_index",
@@ -88,7 +97,7 @@ def lower_empty(low: Lowering, op: Op) -> bool:
     fails: its error belongs to the run.
     """
     spec = lookup(op.type)
-    if op.type in OWN or (op.type == "positions_nd" and 0 not in low.type(op.inputs[0]).shape):
+    if op.type in OWN or (op.type in FROM_SHAPES and 0 not in low.type(op.inputs[0]).shape):
         return False
     if spec.reports:
         raise Unsupported(f"{op.type} has no machine code")
@@ -154,7 +163,7 @@ def _compute(low: Lowering, op: Op, given: list[np.ndarray | None]) -> None:
     try:
         with np.errstate(all="ignore"):
             made = lookup(op.type).body(np, *given, **op.attrs)
-    except (ExecutionError, ValueError, np.linalg.LinAlgError) as error:  # the error belongs to the run
+    except FAILURES as error:  # the error belongs to the run
         raise Unsupported(str(error)) from None
     values = made if isinstance(made, tuple) else (made,)
     for name, type, value in zip(op.outputs, types, values, strict=True):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from core.ir import Op, TensorType
 from core.plan.added_rows import added_rows
 from core.plan.compose import Maker
@@ -29,7 +31,10 @@ __all__ = ["check_range", "in_range"]
 
 @lowers("class_index")
 def lower_class_index(low: Lowering, op: Op) -> None:
-    """Labels as positions: three comparisons and a check."""
+    """Labels as positions: three comparisons and a check.
+
+    A number outside of the labels' dtype is no label, so all labels count.
+    """
     index, counted = op.outputs
     label, x = (low.type(n) for n in op.inputs)
     type = low.type(index)
@@ -40,22 +45,31 @@ def lower_class_index(low: Lowering, op: Op) -> None:
     def number(value: int) -> Uniform:
         return Uniform(value, label.dtype, ())
 
-    two = [label.dtype] * 2
-    counts = low.apply("not_equal", {}, [column, number(op.attrs["ignore_index"])], two, flag)
+    two, ignored, size = [label.dtype] * 2, op.attrs["ignore_index"], x.shape[axis]
+    counts: Entry = Uniform(True, "bool", type.shape)
+    if has_number(label.dtype, ignored):
+        counts = low.apply("not_equal", {}, [column, number(ignored)], two, flag)
     at = low.apply("where", {}, [counts, column, number(0)], ["bool", *two], type)
-    check_range(low, op, at, type, x.shape[axis], f"a label is outside 0 to {x.shape[axis] - 1}")
+    if size == 0:
+        none = low.apply("logical_not", {}, [counts], ["bool"], flag)
+        Maker(low).check(none, "index_out_of_range", "a label is given, but there are no classes", op.location)
+    else:
+        check_range(low, op, at, type, size, f"a label is outside 0 to {size - 1}")
     low.define(index, at)
     low.define(counted, counts)
 
 
 def check_range(low: Lowering, op: Op, at: Entry, type: TensorType, size: int, message: str, below: int = 0) -> None:
     """Append the check that `at` is at least -`below` and less than `size` everywhere."""
-    flag = TensorType(type.shape, "bool")
-    two = [type.dtype] * 2
-    bounds = [Uniform(-below, type.dtype, ()), Uniform(size, type.dtype, ())]
-    above = low.apply("greater_equal", {}, [at, bounds[0]], two, flag)
-    under = low.apply("less_than", {}, [at, bounds[1]], two, flag)
-    fine = low.apply("logical_and", {}, [above, under], ["bool"] * 2, flag)
+    of = Maker(low)
+    limits: list[Entry] = []  # without those that every number of the dtype keeps
+    if has_number(type.dtype, -below):
+        limits.append(of("greater_equal", at, of.number(-below, type.dtype)))
+    if has_number(type.dtype, size):
+        limits.append(of("less_than", at, of.number(size, type.dtype)))
+    if not limits:
+        return
+    fine = limits[0] if len(limits) == 1 else of("logical_and", *limits)
     if isinstance(fine, Uniform):
         if fine.number:
             return
@@ -63,6 +77,12 @@ def check_range(low: Lowering, op: Op, at: Entry, type: TensorType, size: int, m
     fusion, axes = low.join(type.shape, [fine])
     number = low.shared.check("index_out_of_range", message, op.location)
     fusion.check(low.argument(fusion, fine, type.shape, axes), low.shared.error, number)
+
+
+def has_number(dtype: str, number: int) -> bool:
+    """Whether an integer is a number of an integer dtype."""
+    limits = np.iinfo(dtype)
+    return bool(limits.min <= number <= limits.max)
 
 
 @lowers("positions_along")
@@ -95,11 +115,15 @@ def _computed(low: Lowering, op: Op) -> Entry:
 
 
 def in_range(low: Lowering, op: Op, index: Entry, size: int) -> Entry:
-    """`index` counted from the front of an axis of `size` elements, as int64, with a check."""
+    """`index` counted from the front of an axis of `size` elements, as int64, with a check.
+
+    A check that fails does not end the step, and kernels use the result as an address: it is never out of range.
+    """
     of, type = Maker(low), TensorType(index.shape, index.dtype)
     check_range(low, op, index, type, size, f"an index is out of range for an axis of size {size}", below=size)
-    at = of.cast(index, "int64")
-    return of.where(of("less_than", at, of.number(0, "int64")), of.add(at, of.number(size, "int64")), at)
+    at, zero = of.cast(index, "int64"), of.number(0, "int64")
+    at = of.where(of("less_than", at, zero), of.add(at, of.number(size, "int64")), at)
+    return of("maximum", of("minimum", at, of.number(size - 1, "int64")), zero)
 
 
 @lowers("wrapped_index")
@@ -184,10 +208,9 @@ def _compared(low: Lowering, op: Op, positions: Op, shape: tuple[int, ...], othe
     maker = low.uses.producers.get(positions.inputs[0])
     if maker is None or maker.type != "class_index":  # class_index has checked its labels
         check_range(low, op, at, type, size, f"an index is out of range for an axis of size {size}", below=size)
-        two = [type.dtype] * 2
-        negative = low.apply("less_than", {}, [at, Uniform(0, type.dtype, ())], two, TensorType(type.shape, "bool"))
-        wrapped = low.apply("add", {}, [at, Uniform(size, type.dtype, ())], two, type)
-        at = low.apply("where", {}, [negative, wrapped, at], ["bool", *two], type)
+        of = Maker(low)
+        at = of.cast(at, "int64")
+        at = of.where(of("less_than", at, of.number(0, "int64")), of.add(at, of.number(size, "int64")), at)
     flag = TensorType(shape, "bool")
     fusion, axes = low.join(shape, [at, other])
     last = axes[-1]
@@ -199,7 +222,7 @@ def _compared(low: Lowering, op: Op, positions: Op, shape: tuple[int, ...], othe
     fusion.row = max(fusion.row or 0, len(fusion.shape) - min(row))
     position = fusion.iota(last)
     wanted = low.argument(fusion, at, shape, axes)
-    if type.dtype != "int64":
+    if at.dtype != "int64":
         wanted = fusion.apply("cast", [("dtype", "int64")], [wanted], "int64")
     hit = fusion.apply("equal", [], [position, wanted], "bool")
     return Member(fusion, hit, "bool", flag.shape, axes)

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from core.ir import Op, TensorType
-from core.plan.data import View
+from core.ir.errors import InternalError
+from core.ops.linalg.einsum import diagonal_sizes
+from core.plan.data import View, bytes_of
 from core.plan.entries import Entry, Uniform
 from core.plan.lowering import Lowering, lowers
 from core.plan.reduce import reduced
@@ -64,8 +66,9 @@ def lower_diagonals_into(low: Lowering, op: Op) -> None:
     whole, letters = low.destination(op.outputs[0]), op.attrs["letters"]
     unique = dict.fromkeys(letters)
     steps = {each: sum(s for s, n in zip(whole.strides, letters, strict=True) if n == each) for each in unique}
-    sizes = dict(zip(letters, whole.shape, strict=True))
-    shape, strides = tuple(sizes[n] for n in unique), tuple(steps[n] for n in unique)
+    shape, strides = diagonal_sizes(letters, whole.shape), tuple(steps[n] for n in unique)
+    if shape is None or low.entry(op.inputs[0]).shape != shape:
+        raise Unsupported("sizes that do not fit the diagonals")
     _placed(low, whole, [(low.entry(op.inputs[0]), replace(whole, shape=shape, strides=strides))])
     low.define(op.outputs[0], whole)
 
@@ -120,7 +123,22 @@ def _diagonal(view: View, offset: int, axis1: int, axis2: int) -> View:
 
 
 def _placed(low: Lowering, whole: View, parts: Iterable[tuple[Entry, View]]) -> None:
-    """Write zeros to `whole`, then each entry to its part of it."""
+    """Write zeros to `whole`, then each entry to its part of it.
+
+    Raises InternalError if the part is not inside of `whole` or has another shape than the entry: machine code would
+    write or read outside of the arrays.
+    """
     low.copy(Uniform(0, whole.dtype, ()), whole)
     for entry, part in parts:
+        if entry.shape != part.shape:
+            raise InternalError(f"cannot copy an array of shape {list(entry.shape)} to one of {list(part.shape)}")
+        if not _is_inside(part):
+            raise InternalError(f"{part} leaves its {part.root.nbytes} bytes of memory")
         low.copy(entry, part)
+
+
+def _is_inside(view: View) -> bool:
+    """Whether all elements of a view lie inside of its root."""
+    reach = [(n - 1) * step for n, step in zip(view.shape, view.strides, strict=True)]
+    first, last = (view.offset + sum(f(each, 0) for each in reach) for f in (min, max))
+    return 0 in view.shape or (first >= 0 and bytes_of((last + 1,), view.dtype) <= view.root.nbytes)

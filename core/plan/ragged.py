@@ -17,6 +17,7 @@ from core.plan.lookups import Spread
 from core.plan.lowering import Lowering, lowers
 from core.plan.shapes import expanded, reshaped
 from core.plan.slabs import flat
+from core.plan.unsupported import Unsupported
 
 __all__ = ["before_the_end", "check_lengths", "ends_of_all", "rows_of_padded", "running_total", "spread", "taken"]
 
@@ -61,6 +62,8 @@ def lower_interleaved(low: Lowering, op: Op) -> None:
     of = Maker(low)
     more, (x, y) = [_lengths(low, n) for n in op.inputs[:2]], (low.type(n).shape[0] for n in op.inputs[2:])
     count = more[0].shape[0]
+    if more[1].shape[0] != count:
+        raise Unsupported("the two batches have different numbers of sequences")
     starts, lengths = (low.allocate((count, 2), "int64") for _ in range(2))
     for i, (each, rows, before) in enumerate(((more[0], x, 0), (more[1], y, x))):
         ends = ends_of_all(low, op, each, rows)

@@ -7,7 +7,7 @@ import numpy as np
 from core.ir import Op, TensorType
 from core.ir.precision import is_half
 from core.ir.registry import lookup
-from core.ops.common.types import as_dtype
+from core.ops.common.types import as_dtype, fits
 from core.plan.entries import Entry, Uniform
 from core.plan.fusion import Member
 from core.plan.halves import narrowed, wide, widened
@@ -40,6 +40,8 @@ def lower_reduce(low: Lowering, op: Op) -> None:
 @lowers("sum_to", "sum_to_like")
 def lower_sum_to(low: Lowering, op: Op) -> None:
     entry, shape = low.entry(op.inputs[0]), low.type(op.outputs[0]).shape
+    if not fits(shape, entry.shape):
+        raise Unsupported("a sum to sizes that do not fit")
     extra = len(entry.shape) - len(shape)
     over = {*range(extra)} | {i for i, n in enumerate(shape, start=extra) if n == 1 and entry.shape[i] != 1}
     _reduce(low, op, entry, frozenset(over))

@@ -20,6 +20,7 @@ __all__ = [
     "broadcast_shapes",
     "byte_size",
     "element_of",
+    "fits",
     "floating",
     "holds",
     "joined_type",
@@ -109,6 +110,12 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
                 listed = " and ".join(str(list(s)) for s in shapes)
                 raise TypeMismatch(f"shapes do not broadcast: {listed}", "shape_mismatch")
     return tuple(out)
+
+
+def fits(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+    """Whether an array of `shape` can be broadcast to `wanted`. An unknown size fits any size."""
+    pairs = zip(reversed(shape), reversed(wanted), strict=False)
+    return len(shape) <= len(wanted) and all(m in (1, -1, n) or n == -1 for m, n in pairs)
 
 
 def broadcast(*types: TensorType) -> TensorType:

@@ -32,6 +32,8 @@ def in_range(xp: Any, index: Any, size: int) -> Any:
     if index.size and bool(xp.any((index < -size) | (index >= size))):
         worst = index[(index < -size) | (index >= size)].ravel()[0]
         raise ExecutionError(f"index {int(worst)} is out of range for an axis of size {size}", "index_out_of_range")
+    if size > np.iinfo(index.dtype).max:
+        index = index.astype("int64")
     return xp.where(index < 0, index + size, index)
 
 

@@ -8,6 +8,7 @@ from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, op
 from core.ops.common.types import joined_type, same_size
+from core.ops.shape.reshape import reshape_to
 
 __all__: list[str] = []
 
@@ -71,10 +72,27 @@ def merge_by_mask_infer(mask, true, false):
             f"mask must be bool[n], and true and false must have rows, not {mask}, {true} and {false}", "shape_mismatch"
         )
     joined_type(true, false, "type_mismatch", "the rows to merge differ")
-    # where one side has no row, its other sizes say nothing: a size is known if both know it
-    sizes = tuple(m if n != -1 else -1 for m, n in zip(true.shape[1:], false.shape[1:], strict=True))
-    return TensorType((mask.shape[0], *sizes), true.dtype)
+    return TensorType((mask.shape[0], *_row_shape(mask, true, false)), true.dtype)
 
 
-merge_by_mask.vjp(lambda ct, out, mask, true, false: (None, *split_by_mask(ct, mask)))
+def _row_shape(mask: TensorType, true: TensorType, false: TensorType) -> tuple[int, ...]:
+    """The shape of a row. A side without rows has no say; if both sides have none, the row is one of `false`."""
+    yes, no = true.shape[0], false.shape[0]
+    if yes > 0 and no > 0:
+        pairs = zip(true.shape[1:], false.shape[1:], strict=True)
+        return tuple(same_size(m, n, f"rows of {true} and {false} differ") for m, n in pairs)
+    if yes == 0 or no > 0:
+        return false.shape[1:]
+    if yes > 0 or (no == 0 and mask.shape[0] > 0):
+        return true.shape[1:]
+    return tuple(m if m == n else -1 for m, n in zip(true.shape[1:], false.shape[1:], strict=True))
+
+
+@merge_by_mask.vjp
+def merge_by_mask_vjp(ct, out, mask, true, false):
+    parts = zip(split_by_mask(ct, mask), (true, false), strict=True)
+    # a side without rows may have rows of another shape than the cotangent
+    return None, *(part if part.shape[1:] == x.shape[1:] else reshape_to(part, x) for part, x in parts)
+
+
 merge_by_mask.example(lambda: [Example((m, x[m], x[~m]), (x,)) for x, m in CASES])

@@ -12,11 +12,11 @@ from core.ir.bounds import Bounds
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, op
 from core.ops.common.halves import with_halves_widened
-from core.ops.common.types import broadcast_shapes, same_dtype
+from core.ops.common.types import broadcast_shapes, matches, same_dtype
 from core.ops.shape.broadcast import sum_to_like
 from core.ops.shape.creation import full_like
 
-__all__ = ["terms_of"]
+__all__ = ["diagonal_sizes", "terms_of"]
 
 A = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.5]])
 B = np.cos(np.arange(12.0)).reshape(3, 4)
@@ -168,6 +168,10 @@ def diagonals_into(xp, x, like, *, letters: Annotated[str, Bounds(max_length=64)
     """Zeros shaped like `like`, with x on the diagonals that einsum reads for ``letters -> letters without
     repeats``.
     """
+    if x.shape != diagonal_sizes(letters, like.shape):
+        raise ExecutionError(
+            f"x of shape {list(x.shape)} does not fit the diagonals {letters!r} of {list(like.shape)}", "shape_mismatch"
+        )
     out = xp.zeros(like.shape, x.dtype)
     unique = "".join(dict.fromkeys(letters))
     index: list[Any] = []
@@ -183,7 +187,24 @@ def diagonals_into(xp, x, like, *, letters: Annotated[str, Bounds(max_length=64)
 def diagonals_into_infer(x, like, *, letters):
     if len(letters) != like.rank or len(set(letters)) != x.rank:
         raise ProgramError(f"{letters!r} does not match the axes of {like} and {x}", "shape_mismatch")
+    wanted = diagonal_sizes(letters, like.shape)
+    if wanted is None or not matches(x, TensorType(wanted, x.dtype)):
+        raise ProgramError(f"x={x} does not fit the diagonals {letters!r} of {like}", "shape_mismatch")
     return TensorType(like.shape, x.dtype)
+
+
+def diagonal_sizes(letters: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The size of each letter, in the order in which they first occur; -1 if no axis tells it.
+
+    None if axes with the same letter have different sizes.
+    """
+    sizes: dict[str, int] = {}
+    for letter, n in zip(letters, shape, strict=True):
+        known = sizes.get(letter, -1)
+        if -1 not in (known, n) and known != n:
+            return None
+        sizes[letter] = n if known == -1 else known
+    return tuple(sizes.values())
 
 
 @diagonals_into.vjp

@@ -40,7 +40,7 @@ def tree_path(xp, label, *, num_classes: Classes):
     if flat.size and bool(((flat < 0) | (flat >= num_classes)).any()):
         raise ExecutionError(f"a label is outside 0 to {num_classes - 1}", "index_out_of_range")
     bits = xp.arange(_depth(num_classes))[None, :]
-    c = (flat + num_classes).astype("int64")[:, None]
+    c = (flat.astype("int64") + num_classes)[:, None]
     node = c >> (bits + 1)
     return xp.where(node > 0, node - 1, -1), xp.where(node > 0, (c >> bits) & 1, 0)
 

@@ -118,6 +118,7 @@ def linear_scan(xp, a, b, *, axis: int = -1, reverse: bool = False):
         raise ExecutionError(f"a and b must have one shape: {list(a.shape)} and {list(b.shape)}", "shape_mismatch")
     a, b = (xp.moveaxis(v, axis, 0) for v in (a, b))
     a, out = ((v[::-1] if reverse else v).copy() for v in (a, b))
+    out[:1] = a[:1] * a.dtype.type(0) + out[:1]  # NaN for an infinite a[0], as in every later step
     step = 1
     while step < len(out):
         out[step:] = out[step:] + a[step:] * out[:-step]

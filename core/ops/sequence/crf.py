@@ -34,8 +34,8 @@ def _check_scores(emission: TensorType, transition: TensorType) -> None:
         wanted = "emissions [n, time, K] and transitions [K + 2, K]"
         raise ProgramError(f"the CRF takes {wanted}, not {emission} and {transition}", "shape_mismatch")
     labels, (rows, columns) = emission.shape[2], transition.shape
-    known = [n for n in (labels, columns, rows - 2 if rows >= 0 else -1) if n != -1]
-    if any(n != known[0] for n in known):
+    known = {n for n in (labels, columns) if n != -1} | ({rows - 2} if rows != -1 else set())
+    if len(known) > 1 or rows in (0, 1):
         raise ProgramError(
             f"emission {emission} and transition {transition} must have the same number of labels", "shape_mismatch"
         )
@@ -148,7 +148,11 @@ def crf_decoding(xp, emission, transition, lengths=None):
 
     Of equally good ones it returns those with the smaller label at the last time at which they differ.
     """
-    batch, time, _ = emission.shape
+    batch, time, labels = emission.shape
+    if transition.shape != (labels + 2, labels):
+        raise ExecutionError(
+            f"transition must have the shape {[labels + 2, labels]}, not {list(transition.shape)}", "shape_mismatch"
+        )
     counts = xp.full(batch, time) if lengths is None else counts_within(xp, lengths, batch, time, "lengths")
     out = xp.zeros((batch, time), dtype="int64")
     if not out.size:

@@ -15,7 +15,7 @@ from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, Extended, composite, op
 from core.ops.common.lengths import check_lengths, ends_of, over_rows, row_numbers
 from core.ops.common.ranges import Count
-from core.ops.common.types import matches
+from core.ops.common.types import matches, same_size
 from core.ops.elementwise.arithmetic import cast, stop_gradient
 from core.ops.elementwise.logic import equal, where
 from core.ops.elementwise.math import clip, exp, rsqrt
@@ -174,6 +174,7 @@ def expanded_rows(xp, times, lengths, x):
 def expanded_rows_infer(times, lengths, x):
     check_lengths(times)
     row_numbers(lengths, x)
+    same_size(times.shape[0], lengths.shape[0], "repeat counts and sequences differ in number")
     return TensorType((-1,), "int64")
 
 
@@ -285,6 +286,7 @@ def interleaved_rows(xp, lengths, more, x, y):
 def interleaved_rows_infer(lengths, more, x, y):
     row_numbers(lengths, x)
     row_numbers(more, y)
+    same_size(lengths.shape[0], more.shape[0], "the two batches have different numbers of sequences")
     total = -1 if -1 in (x.shape[0], y.shape[0]) else x.shape[0] + y.shape[0]
     return TensorType((total,), "int64")
 

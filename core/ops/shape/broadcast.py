@@ -8,7 +8,7 @@ from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, op
 from core.ops.common.ranges import OpenSize, Size
-from core.ops.common.types import broadcast, broadcast_shapes, working_dtype
+from core.ops.common.types import fits, working_dtype
 
 __all__ = ["expand_to"]
 
@@ -67,8 +67,7 @@ def expand_as(xp, x, like):
 
 @expand_as.infer
 def expand_as_infer(x, like):
-    out = broadcast_shapes(x.shape, like.shape)
-    if len(out) != like.rank:
+    if not fits(x.shape, like.shape):
         raise ProgramError(f"cannot expand {x} to {like}", "shape_mismatch")
     return TensorType(like.shape, x.dtype)
 
@@ -108,9 +107,14 @@ def _sum_to(xp, x, shape):
 
 @sum_to.infer
 def sum_to_infer(x, *, shape):
-    if broadcast(TensorType(shape, x.dtype), x).rank != x.rank:
-        raise ProgramError(f"{x} has fewer axes than {list(shape)}", "shape_mismatch")
+    _check_sum(x, shape)
     return TensorType(shape, x.dtype)
+
+
+def _check_sum(x: TensorType, shape: tuple[int, ...]) -> None:
+    """Raises ProgramError (shape_mismatch) if an array of `shape` cannot be broadcast to the shape of x."""
+    if not fits(shape, x.shape):
+        raise ProgramError(f"cannot sum {x} to {list(shape)}: that does not broadcast to {x}", "shape_mismatch")
 
 
 sum_to.vjp(lambda ct, out, x, *, shape: expand_to(ct, x))
@@ -131,7 +135,7 @@ def sum_to_like(xp, x, like):
 
 @sum_to_like.infer
 def sum_to_like_infer(x, like):
-    broadcast(TensorType(like.shape, x.dtype), x)
+    _check_sum(x, like.shape)
     return TensorType(like.shape, x.dtype)
 
 
