@@ -17,7 +17,9 @@ from core.ir.errors import ProgramError
 from core.ir.registry import OpSpec, json_value, lookup
 from core.ir.stop import poll
 from core.onnx.reading.arrays import is_trainable_dtype, name_of_array
-from core.onnx.reading.dynamic_sizes import sized
+from core.onnx.reading.cases import fitted, settled
+from core.onnx.reading.columns import Samples
+from core.onnx.reading.dynamic_sizes import lacks_sizes, sized
 from core.onnx.reading.folding import computed
 from core.onnx.reading.values import Array, Initial, Label, Origin, Tensor
 from core.onnx.reading.worlds import WORLDS, Sample, Sizes
@@ -255,29 +257,39 @@ class Draft:
         """For each result its sample in each world."""
         if not any(isinstance(each, Tensor) and each.samples for each in inputs):
             return [[None] * WORLDS for _ in found]
-        worlds = [self._in_world(w, spec, inputs, attrs) for w in range(WORLDS)]
-        return [[None if world is None else world[i] for world in worlds] for i in range(len(found))]
+        operands = [_samples_of(each) if isinstance(each, Tensor) else None for each in inputs]
+        worlds = [self._in_world(w, spec, inputs, operands, attrs) for w in range(WORLDS)]
+        if all(world is None for world in worlds) and (others := fitted(self.sizes, operands)) is not None:
+            operands = others
+            worlds = [self._in_world(w, spec, inputs, operands, attrs) for w in range(WORLDS)]
+        return settled(self.sizes, spec.name, attrs, operands, found, worlds)
 
+    @staticmethod
     def _in_world(
-        self, w: int, spec: OpSpec, inputs: Sequence[Operand | None], attrs: Mapping[str, Any]
+        w: int,
+        spec: OpSpec,
+        inputs: Sequence[Operand | None],
+        operands: Sequence[Samples | None],
+        attrs: Mapping[str, Any],
     ) -> list[Sample | None] | None:
         types: list[Type | None] = []
         values: list[np.ndarray | None] = []
-        for each in inputs:
-            sample = Sample(each.type, each.value) if isinstance(each, Tensor) else None
-            if isinstance(each, Tensor) and each.samples:
-                sample = each.samples[w]
-                if sample is None:
-                    return None
+        for each, samples in zip(inputs, operands, strict=True):
+            sample = None if samples is None else samples[w]
+            if samples is not None and sample is None:
+                return None
             types.append(each.type if isinstance(each, Array) else None if sample is None else sample.type)
             values.append(None if sample is None else sample.value)
         try:
             found = list(output_types(spec, tuple(types), attrs))
         except ProgramError:
             return None
-        if spec.name.startswith("dynamic_") and (shape := sized(spec.name, types, values, attrs)) is not None:
-            assert isinstance(found[0], TensorType)
-            found[0] = TensorType(shape, found[0].dtype)
+        if spec.name.startswith("dynamic_") and isinstance(found[0], TensorType):
+            shape = sized(spec.name, types, values, attrs)
+            if shape is not None:
+                found[0] = TensorType(shape, found[0].dtype)
+            elif not lacks_sizes(spec.name, values):
+                return None
         known = all(v is not None for v, each in zip(values, inputs, strict=True) if each is not None)
         small = all(isinstance(t, TensorType) and -1 not in t.shape and math.prod(t.shape) <= SAMPLED for t in found)
         results: tuple[np.ndarray, ...] | None = None
@@ -337,6 +349,10 @@ def _known(spec: OpSpec, inputs: Sequence[Operand | None]) -> list[np.ndarray | 
             return None
         values.append(value)
     return values
+
+
+def _samples_of(x: Tensor) -> Samples:
+    return x.samples or (Sample(x.type, x.value),) * WORLDS
 
 
 def _bytes(type: Type) -> int:

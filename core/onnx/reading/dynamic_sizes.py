@@ -10,9 +10,14 @@ import numpy as np
 
 from core.ir import TensorType, Type
 
-__all__ = ["sized"]
+__all__ = ["lacks_sizes", "sized"]
 
 Values = Sequence[np.ndarray | None]
+
+
+def lacks_sizes(op: str, values: Values) -> bool:
+    """Whether an operand with sizes is not known. Otherwise `sized` gives a shape, or the operands do not fit."""
+    return any(each is None for each in (values if op in ("dynamic_fill", "dynamic_range") else values[1:]))
 
 
 def sized(op: str, types: Sequence[Type | None], values: Values, attrs: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -43,6 +48,8 @@ def _ints(vector: np.ndarray | None) -> tuple[int, ...] | None:
 def _reshaped(shape: tuple[int, ...], sizes: tuple[int, ...] | None) -> tuple[int, ...] | None:
     if sizes is None:
         return None
+    if -1 not in sizes:  # a run in which the numbers of elements differ fails
+        return sizes if min(sizes, default=0) >= 0 else None
     rest, total = math.prod(n for n in sizes if n != -1), math.prod(shape)
     found = tuple(total // rest if n == -1 and rest else n for n in sizes)
     return found if math.prod(found) == total and min(found, default=0) >= 0 else None
@@ -65,5 +72,6 @@ def _sliced(
         return None
     found = list(shape)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        start = max(start + shape[axis], 0) if start < 0 else start  # unlike a slice of Python
         found[axis] = len(range(*slice(start, end, step).indices(shape[axis])))
     return tuple(found)

@@ -131,10 +131,15 @@ class Node:
             raise self.refuse(f"input {position} must be a vector of known length, not {found.type}")
         known = elements_of(found) or [None] * found.shape[0]
         worlds = [s.value for s in found.samples if s is not None and s.value is not None]
-        if len(worlds) < WORLDS:  # a world that fails may be the one that tells a bound from a size
+        if len(worlds) < WORLDS:
             return known
         columns = [{int(w[i]) for w in worlds} for i in range(found.shape[0])]
         return [each.pop() if len(each) == 1 else n for each, n in zip(columns, known, strict=True)]
+
+    def known_sizes(self, position: int) -> list[int]:
+        """As `sizes`, for a node that needs all elements. Raises Refused if one is not known at import."""
+        found = [n for n in self.sizes(position) if n is not None]
+        return found if len(found) == self[position].shape[0] else [int(n) for n in self.constant(position).reshape(-1)]
 
     def planned_sizes(self, position: int) -> list[int | None]:
         """As `sizes`, for a node that can follow open sizes but not data. Raises Refused if the elements are data."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,11 +95,12 @@ def _read(model: ModelProto, loss: Loss | None, parameters: Collection[str] | No
         read_updates(model, reader, env)
     if reader.problems:
         raise InvalidProgram(reader.problems)
-    outputs = dict(pair for each in graph.output for pair in _tensors(each.name, env.get(each.name), reader))
+    listed = [pair for each in graph.output for pair in _tensors(each.name, env.get(each.name), reader)]
+    outputs = dict(listed)
     if reader.problems:
         raise InvalidProgram(reader.problems)
     found = None if loss is None else append_loss(draft, loss, outputs)
-    labels = [_output_label(draft, name, value) for name, value in outputs.items()]
+    labels = [_output_label(draft, name, value) for name, value in _numbered(listed)]
     loss_label = None if found is None else draft.use(found)
     for value, target in draft.at_end:
         draft.assign(value, draft.use(target))
@@ -166,6 +168,14 @@ def _tensors(name: str, value: Value | None, reader: GraphReader) -> list[tuple[
     if not isinstance(value, Poison):
         reader.report(f"output {name!r}", ProgramError("only arrays can be outputs", "unsupported_type"))
     return []
+
+
+def _numbered(outputs: Sequence[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Outputs under different names: one that the graph lists again gets a number."""
+    seen: Counter[str] = Counter()
+    for name, value in outputs:
+        yield (f"{name}.{seen[name]}" if name in seen else name), value
+        seen[name] += 1
 
 
 def _output_label(draft: Draft, name: str, value: Tensor) -> Label:

@@ -6,12 +6,15 @@ import warnings
 
 import numpy as np
 import pytest
+from onnx import parser
 
 import core
 from core.ir.errors import ProgramError
-from core.onnx import write_model
+from core.onnx import read_model, write_model
 from tests.core.onnx.backend import RANDOM, Case, cases, outcome
 from tests.core.onnx.exported import run
+from tests.core.onnx.models import run as executed
+from tests.core.onnx.test_control_flow import UNTIL
 
 STEP, PARTS = 80, 40
 REFUSED = ("draw other numbers", "no operator for", "no float64 kernel", "depends on the data", "traced back")
@@ -53,6 +56,17 @@ def agree(result, wanted: np.ndarray, case: Case) -> None:
     if case.op in ("DFT", "STFT"):  # sums whose terms cancel have the rounding of the terms
         atol = max(atol, 1e-6 * np.abs(b).max(initial=0.0))
     np.testing.assert_allclose(a, b, max(case.rtol, rounding), atol, err_msg=case.name)
+
+
+def test_a_loop_that_records_until_a_condition_returns_as_onnx_and_is_read_again():
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]>\n{UNTIL}')
+    first = read_model(model.SerializeToString())
+    data = write_model(core.read(first.program), values=first.values, outputs=first.outputs)
+    second = read_model(data)
+    feeds = {"x": np.array([1.0, 0.5]), "w": np.array([1.5, 0.3])}
+
+    for result, wanted in zip(executed(second, feeds), executed(first, feeds), strict=True):
+        np.testing.assert_array_equal(result, wanted)
 
 
 def test_a_sample_of_node_tests_returns_as_onnx():

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from core.onnx.reading.arrays import dtype_name
+from core.onnx.reading.arrays import dtype_name, name_of_array
 from core.onnx.reading.node import Node
 from core.onnx.reading.registry import converter
 from core.onnx.reading.values import Tensor
@@ -34,9 +34,11 @@ def constant_of_shape(node: Node) -> Tensor:
     number = value.reshape(-1)[0]
     if None in sizes:
         shape = [-1 if n is None else n for n in sizes]
-        found: Tensor = node.emit(
-            "dynamic_fill", node.cast(node[0], "int64"), shape=shape, value=float(number), dtype=value.dtype.name
-        )
+        vector, dtype = node.cast(node[0], "int64"), name_of_array(value)
+        if float(number) == number.item():
+            found: Tensor = node.emit("dynamic_fill", vector, shape=shape, value=float(number), dtype=dtype)
+        else:  # NaN, or an integer that no attribute holds
+            found = node.emit("dynamic_expand", node.draft.constant(value.reshape(())), vector, shape=shape)
         return found
     shape = [n for n in sizes if n is not None]
     if any(n < 0 for n in shape) or math.prod(shape) > LARGEST:
@@ -50,7 +52,7 @@ def range_(node: Node) -> Tensor:
     if start.value is not None and limit.value is not None and delta.value is not None:
         if delta.value == 0:
             raise node.refuse("the step is 0")
-        count = np.ceil((float(limit.value) - float(start.value)) / float(delta.value))
+        count = _count(start.value.item(), limit.value.item(), delta.value.item())
         if not count <= LARGEST:
             raise node.refuse(f"the range has {count} elements, more than {LARGEST}")
         numbers = start.value + np.arange(max(int(count), 0)).astype(start.value.dtype) * delta.value
@@ -62,6 +64,13 @@ def range_(node: Node) -> Tensor:
     counted = node.cast(node.counted(result, 0), start.dtype)
     written: Tensor = node.emit("add", start, node.emit("mul", counted, delta))
     return written
+
+
+def _count(start: float, limit: float, delta: float) -> float:
+    """The number of elements of a range. Integers are counted exactly."""
+    if isinstance(start, int) and isinstance(limit, int) and isinstance(delta, int):
+        return -((start - limit) // delta)
+    return float(np.ceil((limit - start) / delta))
 
 
 @converter("EyeLike")

@@ -107,8 +107,11 @@ def mean(node: Node) -> Tensor:
 @converter("Clip")
 def clip(node: Node) -> Tensor:
     x = node[0]
-    lower = node.optional("min") if node.opset < 11 else node.get(1)
-    upper = node.optional("max") if node.opset < 11 else node.get(2)
+    if node.opset < 11:  # without bounds: the finite numbers of float32
+        largest = math.inf if x.dtype == "float16" else float(np.finfo("float32").max)
+        lower, upper = node.attr("min", -largest), node.attr("max", largest)
+    else:
+        lower, upper = node.get(1), node.get(2)
     low, high = _number(lower, -math.inf), _number(upper, math.inf)
     if x.is_float and low is not None and high is not None and low <= high:
         result: Tensor = node.emit("clip", x, min=low, max=high)

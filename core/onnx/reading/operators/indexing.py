@@ -20,6 +20,9 @@ def slice_(node: Node) -> Tensor:
         ends = [int(n) for n in node.attr("ends")]
         axes = [int(n) for n in node.attr("axes", list(range(len(starts))))]
         return _sliced(node, x, axes, starts, ends, [1] * len(axes))
+    count = len(node.ints(3)) if node.given(3) else _count(node, 1, 2)
+    for place in (1, 2, 4):
+        _check_count(node, place, count)
     first, last = node.sizes(1), node.sizes(2)
     axes = node.ints(3) if node.given(3) else list(range(len(first)))
     steps = node.sizes(4) if node.given(4) else [1] * len(axes)
@@ -27,7 +30,11 @@ def slice_(node: Node) -> Tensor:
         raise node.refuse("starts, ends, axes and steps differ in length")
     if not all(-x.rank <= a < x.rank for a in axes):
         raise node.refuse(f"the axes {axes} do not fit rank {x.rank}")
-    known = [i for i in range(len(axes)) if None not in (first[i], last[i], steps[i])]
+    known = [
+        i
+        for i, axis in enumerate(axes)
+        if None not in (first[i], last[i], steps[i]) and not _may_start_before(x, axis, first[i], steps[i])
+    ]
     if known:
         places = [[each[i] or 0 for i in known] for each in (first, last, steps)]
         x = _sliced(node, x, [axes[i] for i in known], *places)
@@ -47,11 +54,31 @@ def slice_(node: Node) -> Tensor:
     return result
 
 
+def _count(node: Node, *places: int) -> int | None:
+    """The length of vectors of equal length, if that of one is known."""
+    vectors = [node[place] for place in places]
+    return next((x.shape[0] for x in vectors if x.rank == 1 and x.shape[0] != -1), None)
+
+
+def _check_count(node: Node, place: int, count: int | None) -> None:
+    """Let the run check that the vector of an input has `count` elements, if its length is open."""
+    if count is not None and node.given(place) and node[place].shape == (-1,):
+        node.inputs[place] = node.emit("check_shape", node[place], shape=[count])
+
+
+def _may_start_before(x: Tensor, axis: int, start: int | None, step: int | None) -> bool:
+    """Whether a slice towards the front may start before the first element of an open axis.
+
+    It starts at the first element then. The op `slice` has no elements there, as in Python.
+    """
+    return x.shape[axis] == -1 and step is not None and step < 0 and start is not None and start < -1
+
+
 def _sliced(node: Node, x: Tensor, axes: list[int], starts: list[int], ends: list[int], steps: list[int]) -> Tensor:
     for i, (axis, start, end, step) in enumerate(zip(axes, starts, ends, steps, strict=True)):
         n = x.shape[axis]
         if n != -1 and step < 0:  # a position before the first element means the first one
-            starts[i] = min(start, n - 1)
+            starts[i] = min(max(start + n, 0) if start < 0 else start, n - 1)
             ends[i] = -(2**31) if end + (n if end < 0 else 0) < 0 else end
     starts, ends = ([min(max(n, -(2**31)), 2**31) for n in each] for each in (starts, ends))
     changed = [i for i in range(len(axes)) if (starts[i], steps[i]) != (0, 1) or ends[i] < 2**31 - 1]

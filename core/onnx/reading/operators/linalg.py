@@ -23,7 +23,7 @@ def gemm(node: Node) -> Tensor:
         "matmul", x, y, transpose_x=bool(node.attr("transA", 0)), transpose_y=bool(node.attr("transB", 0))
     )
     found = _scaled(node, found, alpha)
-    return found if c is None else node.emit("add", found, _scaled(node, c, beta))
+    return found if c is None or beta == 0 else node.emit("add", found, _scaled(node, c, beta))
 
 
 def _scaled(node: Node, x: Tensor, factor: float) -> Tensor:

@@ -201,11 +201,11 @@ def concat(node: Node) -> Tensor:
 def split(node: Node) -> tuple[Tensor, ...]:
     x, axis = node[0], node.axis(0)
     count = len(node.proto.output)
+    n = x.shape[axis]
     if node.opset >= 13:
-        sections = node.ints(1) if node.given(1) else None
+        sections = node.known_sizes(1) if node.given(1) and not _are_equal_parts(node, count) else None
     else:
         sections = [int(n) for n in node.attr("split")] if node.has("split") else None
-    n = x.shape[axis]
     if sections is None:
         parts = int(node.attr("num_outputs", count))
         if parts != count:
@@ -213,7 +213,7 @@ def split(node: Node) -> tuple[Tensor, ...]:
         if n != -1 and n % parts:
             each = -(-n // parts)
             sections = [min(each, max(n - i * each, 0)) for i in range(parts)]
-        elif n == -1:
+        elif n == -1 and not node.given(1):
             raise node.refuse(f"axis {axis} of {x.type} is open: give the sizes of the parts")
     found = (
         node.emit("split", x, num=count, axis=axis)
@@ -223,6 +223,14 @@ def split(node: Node) -> tuple[Tensor, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
+def _are_equal_parts(node: Node, count: int) -> bool:
+    """Whether the sizes of the parts of an open axis are one open number. So it is the size divided by `count`."""
+    sizes = node[1]
+    values = [s.value for s in sizes.samples if s is not None and s.value is not None]
+    alike = len(values) > 1 and all((v == v[0]).all() for v in values)
+    return alike and sizes.shape == (count,) and None in node.sizes(1)
+
+
 @converter("Pad")
 def pad(node: Node) -> Tensor:
     x = node[0]
@@ -230,7 +238,7 @@ def pad(node: Node) -> Tensor:
         pads = [int(n) for n in node.attr("pads")]
         fill = node.const(node.attr("value", 0.0), x.dtype)
     else:
-        pads = node.ints(1)
+        pads = node.known_sizes(1)
         fill = node.get(2) or node.const(0, x.dtype)
     axes = node.ints(3) if node.given(3) else list(range(x.rank))
     if len(pads) != 2 * len(axes) or not all(-x.rank <= a < x.rank for a in axes):
@@ -259,8 +267,9 @@ def padded(node: Node, x: Tensor, around: list[tuple[int, int]], fill: Tensor, m
     if mode != "constant":
         result: Tensor = node.emit("pad", x, paddings=flat, mode=mode)
         return result
-    number = None if fill.value is None else float(fill.value.reshape(-1)[0])
-    if number is not None and number == number and x.dtype != "bool":
+    content = None if fill.value is None else fill.value.reshape(-1)[0].item()
+    number = None if content is None else float(content)
+    if number is not None and number == content and x.dtype != "bool":
         constant: Tensor = node.emit("pad", x, paddings=flat, value=number, mode="constant")
         return constant
     inside = node.emit("pad", node.emit("cast", node.emit("ones_like", x), dtype="int32"), paddings=flat)
