@@ -85,7 +85,7 @@ def _rows(f: Function, spec: Cholesky, first: IRValue, rows: int) -> None:
         for j in range(i):
             row = minus_products(f, row, _lane(f, numbers[j * vectors :], i, width), numbers[j * vectors :][:vectors])
         pivot = _lane(f, row, i, width)
-        fine = f.binary("and", fine, f.compare("fcmp ogt", pivot, literal(0, spec.dtype)))
+        fine = f.binary("and", fine, f.compare("fcmp ugt", pivot, literal(0, spec.dtype)))
         root = f.intrinsic("sqrt", pivot)
         row = [f.binary("fdiv", x, root) for x in row]
         row[i // width] = _with_lane(f, row[i // width], i % width, root)

@@ -129,7 +129,7 @@ class _Factor:
                 f.store(values[j], here[0])
             block.team.warp_barrier(f)
             pivot = f.load(here[0], dtype)
-            wrong = f.binary("or", wrong, f.op(f"xor {f.compare('fcmp ogt', pivot, literal(0, dtype))}, true", "bool"))
+            wrong = f.binary("or", wrong, f.op(f"xor {f.compare('fcmp ugt', pivot, literal(0, dtype))}, true", "bool"))
             root = f.intrinsic("sqrt", pivot)
             inverse = f.binary("fdiv", literal(1, dtype), root)
             is_pivot = f.compare("icmp eq", own, I64(j))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from core.ir.errors import Location
+from core.ir.errors import InternalError, Location
+from core.ops.common.types import fits
 from core.plan.data import Instruction, Root, View, bytes_of, contiguous
 from core.plan.destinations import Destinations
 from core.plan.entries import Entry, Pattern, Uniform
@@ -136,7 +137,12 @@ class Storage:
             self.copy(entry, target)
 
     def copy(self, entry: Entry, target: View) -> None:
-        """Write `entry` to `target` after all instructions so far."""
+        """Write `entry` to `target` after all instructions so far.
+
+        Raises InternalError if an array does not broadcast to it: the code would access memory outside of it.
+        """
+        if not fits(entry.shape, target.shape):
+            raise InternalError(f"cannot copy an array of shape {list(entry.shape)} to one of {list(target.shape)}")
         if 0 in target.shape:
             return
         source = entry if isinstance(entry, Uniform | Pattern) else self.stored(entry)

@@ -253,7 +253,7 @@ def first_of_the_large(vectors: np.ndarray) -> np.ndarray:
     return np.take_along_axis(vectors, large.argmax(-2)[..., None, :], -2)
 
 
-@pytest.mark.parametrize("op", ["svd", "pinv", "eigh_factor", "eigvalsh_factor"])
+@pytest.mark.parametrize("op", ["cholesky", "svd", "pinv", "eigh_factor", "eigvalsh_factor"])
 def test_nan_gives_what_it_gives_in_the_reference_executor(op):
     x = np.stack([np.eye(3), np.full((3, 3), np.nan)])
     both(block_of(op, x), [x])
