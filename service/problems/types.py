@@ -130,7 +130,7 @@ _ROWS: tuple[tuple[str, tuple[int, ...], str, bool, str, str], ...] = (
      "Another request with this Idempotency-Key has not ended yet.",
      "Send the request again after Retry-After seconds to get the answer of the first one."),
     ("outcome-unknown", (409,), "Outcome of the request is not known", False,
-     "The service ended while it executed the request of this operation or Idempotency-Key, or its answer is lost.",
+     "The service ended, or its store failed, while it executed the request; or the answer is lost.",
      "Read the resource to see whether the request took effect, and use a new key for the next one."),
     ("precondition-failed", (412,), "Precondition failed", False,
      "The resource has changed since the version in If-Match.",

@@ -18,6 +18,7 @@ from examples.models import digits_mlp
 from service.problems import HttpProblem
 from service.routes import job_submission
 from service.sampling import Sampling
+from service.store.errors import StorageUnavailable
 from tests.service.conftest import Served, serve
 from tests.service.wire import FILE, file_of, read_file
 
@@ -279,8 +280,12 @@ def test_a_session_takes_one_unfinished_job(client, dataset):
     client.delete(f"/v1/sessions/{session}")
 
 
-@pytest.mark.parametrize("error", [None, HttpProblem("in-use", "another job was faster")], ids=["stored", "refused"])
-def test_a_client_that_leaves_while_its_job_is_stored_keeps_the_session_of_a_stored_job(monkeypatch, error):
+@pytest.mark.parametrize(
+    "error, is_stored",
+    [(None, True), (HttpProblem("in-use", "another job was faster"), False), (StorageUnavailable("no answer"), True)],
+    ids=["stored", "refused", "stored without an answer"],
+)
+def test_a_client_that_leaves_while_its_job_is_stored_keeps_the_session_of_a_stored_job(monkeypatch, error, is_stored):
     async def scenario() -> list[str]:
         begun, go_on = asyncio.Event(), asyncio.Event()
         seen: list[str] = []
@@ -298,9 +303,10 @@ def test_a_client_that_leaves_while_its_job_is_stored_keeps_the_session_of_a_sto
         async def give(value: Any) -> Any:
             return value
 
-        runner = SimpleNamespace(jobs=SimpleNamespace(add=add), wake=lambda: seen.append("woken"))
+        jobs = SimpleNamespace(add=add, exists=lambda tenant, id: give(is_stored))
+        runner = SimpleNamespace(jobs=jobs, wake=lambda: seen.append("woken"))
         request = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(runner=runner)))
-        session = SimpleNamespace(tenant="local", id="ses_1")
+        session = SimpleNamespace(tenant="local", id="ses_1", job="job_1")
         for name, value in {
             "_mistakes": lambda asked: [],
             "_datasets": lambda *args: give((None, None)),
@@ -320,4 +326,5 @@ def test_a_client_that_leaves_while_its_job_is_stored_keeps_the_session_of_a_sto
         await asyncio.sleep(0.01)
         return seen
 
-    assert asyncio.run(scenario()) == (["added", "woken"] if error is None else ["added", "closed"])
+    wanted = ["added", "woken"] if error is None else ["added"] if is_stored else ["added", "closed"]
+    assert asyncio.run(scenario()) == wanted
