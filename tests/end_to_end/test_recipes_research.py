@@ -87,6 +87,7 @@ def test_the_front_of_the_pinn_satisfies_the_equation() -> None:
     np.testing.assert_allclose(-slope / 2 + u * slope, pinn.NU * bend, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_pinn_finds_the_closed_form(service: Service) -> None:
     found = pinn.run(service, steps=600, hidden=16)
 
@@ -133,6 +134,7 @@ def test_the_gradient_through_gradient_descent_agrees_with_differences(service: 
     assert_slopes(lambda w: ((predictions(w) - feeds["y_other"]) ** 2).mean(), w, found.gradients, h=1e-6)
 
 
+@pytest.mark.slow
 def test_maml_learns_new_curves_from_five_points(service: Service) -> None:
     found = maml.run(service, steps=600, hidden=32)
 

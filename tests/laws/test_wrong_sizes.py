@@ -109,6 +109,7 @@ def outcome(run: Any, args: Any) -> Any:
             return error.code
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted({name for name, _ in TAKEN}))
 def test_inference_refuses_the_wrong_sizes_that_the_reference_executor_refuses(name):
     found = []
