@@ -17,7 +17,7 @@ ANYWHERE: Extent = ("any", 0, 0)
 class Extents:
     """A set of extents that grows. A question takes the logarithm of their number.
 
-    The extents of a space are kept as intervals that do not overlap, in order.
+    It holds the extents of a space as intervals in order, which do not overlap.
     """
 
     def __init__(self, extents: Iterable[Extent] = ()) -> None:

@@ -32,7 +32,7 @@ def dtype_named(name: str) -> np.dtype:
 
 @dataclass(slots=True)
 class CellColumn:
-    """What is known of the cells of one column.
+    """Properties of the cells of one column.
 
     wanted: the type that the request names, or "".
     """

@@ -51,8 +51,9 @@ class Calls:
         trace = TRACE.get()
         began = 0 if trace is None else time.monotonic_ns()
         try:
-            more: dict[str, Any] = {"on_part": on_part, "stop": stop}
-            reply = await self.engine.call(op, args, tensors, worker=worker, deadline=deadline, **more)
+            reply = await self.engine.call(
+                op, args, tensors, worker=worker, deadline=deadline, on_part=on_part, stop=stop
+            )
         except EngineError as error:
             if trace is not None:
                 trace.call(op, began, None, type(error).__name__)

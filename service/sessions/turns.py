@@ -90,6 +90,27 @@ class Write:
         return self.digest
 
 
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A running call that changes a session. seq: its number; 0 for none.
+
+    n:       the number of its journal entry.
+    storing: stores the entry; None for a session without a journal.
+    """
+
+    session: Session
+    write: Write
+    seq: int
+    n: int
+    storing: asyncio.Task[Entry] | None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the journal has the entry."""
+        storing = self.storing
+        return storing is not None and storing.done() and not storing.cancelled() and storing.exception() is None
+
+
 class Turns:
     """The calls of all sessions of a registry."""
 
@@ -394,16 +415,15 @@ class Turns:
                 await self._check_owned(session)
             else:
                 await self._stored.set_dirty(session, True)
+        change = _Change(session, write, seq, n, storing)
         try:
-            reply = await self._ended(session, write, seq, n, storing, give_up)
+            reply = await self._ended(change, give_up)
         except Fenced:
-            if storing is not None and storing.done() and not storing.cancelled() and storing.exception() is None:
+            if change.is_stored:
                 raise _Taken from None
             raise
         except StorageError as error:
-            if storing is None or not storing.done() or storing.exception() is not error:
-                raise
-            if await self._is_undone(session, n) or write.seq is not None:
+            if storing is None or await self._is_undone(session, n) or write.seq is not None:
                 raise
             raise outcome_unknown("the store failed while it kept the call") from error
         session.adopt(reply.result)
@@ -413,16 +433,9 @@ class Turns:
             self._changed(session)
         return self._noted(session, reply)
 
-    async def _ended(
-        self,
-        session: Session,
-        write: Write,
-        seq: int,
-        n: int,
-        storing: asyncio.Task[Entry] | None,
-        give_up: float,
-    ) -> Reply:
-        """The reply of a call, when its entry `n` is stored as well."""
+    async def _ended(self, change: _Change, give_up: float) -> Reply:
+        """The reply of a call, when its entry is stored as well."""
+        session, write, seq, n, storing = change.session, change.write, change.seq, change.n, change.storing
         args = {**write.args, "seq": seq} if seq else write.args
         try:
             reply = await self._call(session, write.op, args, write.tensors, give_up, write.on_part, STOP.get())
@@ -431,7 +444,7 @@ class Turns:
                 raise self._told(session, error) from error
             reply = await self._rebuilt_with(session, n, storing, give_up, error)
         except Exception as error:
-            await self._failed(session, write, seq, n, storing, error)
+            await self._failed(change, error)
             if session.unsure is not None and isinstance(error, DeadlineExceeded):
                 raise DeadlineExceeded(f"{error}; {UNSURE}", waited=False) from error
             raise
@@ -441,7 +454,7 @@ class Turns:
         return reply
 
     async def _is_undone(self, session: Session, n: int) -> bool:
-        """Whether entry `n`, which may be stored although the store has failed, does not exist any more.
+        """Delete entry `n`, which may be stored although the store has failed; whether that succeeded.
 
         Raises _Taken if another process has taken the session over, perhaps with the entry.
         """
@@ -501,16 +514,9 @@ class Turns:
             raise problem from error
         return reply
 
-    async def _failed(
-        self,
-        session: Session,
-        write: Write,
-        seq: int,
-        n: int,
-        storing: asyncio.Task[Entry] | None,
-        error: Exception,
-    ) -> None:
+    async def _failed(self, change: _Change, error: Exception) -> None:
         """Settle a call that failed: delete its entry, or note that it may have taken effect."""
+        session, write, seq, n, storing = change.session, change.write, change.seq, change.n, change.storing
         changed_nothing = isinstance(error, QueueFull)
         if isinstance(error, RemoteError):
             changed_nothing = error.kind in ("program", "execution")  # handlers raise these before they change anything
@@ -568,8 +574,9 @@ class Turns:
         args = {**args, "id": session.handle}
         left = max(0.0, give_up - time.monotonic())
         try:
-            more: dict[str, Any] = {"on_part": on_part, "stop": stop}
-            return await self._calls.call(op, args, tensors, worker=session.worker, deadline=left, **more)
+            return await self._calls.call(
+                op, args, tensors, worker=session.worker, deadline=left, on_part=on_part, stop=stop
+            )
         except WorkerLost as error:
             self.lose(session, error.reason)
             raise

@@ -17,14 +17,14 @@ trained, so they are not known, except as values that configure a node (scales, 
 **Open sizes.** A size that the model leaves open has no number in the program. `worlds` gives each open size a few
 sample numbers, and `Draft` infers the types of all values for each of them. Where all samples agree on a size, or on
 the relation of two sizes, a converter uses it, for example to write a reshape with static attributes. A number that
-depends on a case distinction, such as ``min(size, 64)``, has samples of its own, so that nothing is concluded from
-the cases that the samples happen to show.
+depends on a case distinction, such as ``min(size, 64)``, has samples of its own. So no converter takes the case of the
+samples for the case of every run.
 
 * `read.py`: `read_model`, the way in.
 * `model.py`: the protobuf, its external data and its check.
 * `arrays.py`: dtypes, and arrays from tensors of the protobuf.
 * `values.py`: values of a graph: a tensor, a sequence or an optional.
-* `worlds.py`: sample sizes, and what is known of numbers in every run.
+* `worlds.py`: sample sizes, and facts about numbers that hold in every run.
 * `columns.py`: samples taken apart into single sizes and elements.
 * `cases.py`: sizes and elements that depend on a case distinction.
 * `case_rules.py`: bounds and divisors that decide a case.

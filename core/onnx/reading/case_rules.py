@@ -1,6 +1,6 @@
 """Rules for single elements: whether bounds or divisors decide the case of an op.
 
-A rule gives the element in each world, or None if its case is open. It remembers what is known of the result.
+A rule gives the element in each world, or None if its case is open. It remembers the facts about the result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Rule = Callable[[Sizes, Column, Sequence[Column]], Column | None]
 _Bound = Fraction | int | None
 
 
-# --- what is known of results ------------------------------------------------------------------------------------
+# --- facts about results -----------------------------------------------------------------------------------------
 
 
 def difference(a: Column, b: Column) -> Column:
@@ -28,7 +28,7 @@ def difference(a: Column, b: Column) -> Column:
 
 
 def joined_fact(op: str, a: Fact, b: Fact) -> Fact:
-    """What is known of a sum, a difference or a product."""
+    """The facts about a sum, a difference or a product."""
     if op == "mul":
         return _product(a, b)
     if op == "sub":
@@ -62,7 +62,7 @@ def _common(a: Fraction | None, b: Fraction | None) -> Fraction | None:
 
 
 def fact_of_case(op: str, facts: Sequence[Fact]) -> Fact:
-    """What is known of the result of an op whose case is open."""
+    """The facts about the result of an op whose case is open."""
     leasts = [each.least for each in facts if each.least is not None]
     mosts = [each.most for each in facts if each.most is not None]
     if op in ("abs", "relu"):

@@ -57,7 +57,7 @@ _UNKNOWN = Fact()
 
 
 class Sizes:
-    """The open sizes of a model, by name, and what is known of the numbers that are made from them."""
+    """The open sizes of a model, by name, and facts about the numbers that a model computes from them."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, tuple[int, ...]] = {}
@@ -93,10 +93,10 @@ class Sizes:
         return self.of(f"\0{len(self._numbers)}")
 
     def fresh_number(self) -> Column:
-        """A number of which nothing is known."""
+        """A number without facts."""
         return self.case(("number", len(self._cases)))
 
-    # --- what is known of numbers ------------------------------------------------------------------------------
+    # --- facts about numbers -----------------------------------------------------------------------------------
 
     def case(self, key: Hashable, fact: Fact = _UNKNOWN) -> Column:
         """A number that a case distinction gives: the same one for the same `key`."""
@@ -106,7 +106,7 @@ class Sizes:
         return self._cases[key]
 
     def fact(self, column: Column) -> Fact:
-        """What is known of a number."""
+        """The facts about a number; an empty `Fact` without any."""
         constant = number_of(column)
         if constant is not None:
             return Fact(constant, constant, abs(Fraction(constant)))
@@ -121,7 +121,7 @@ class Sizes:
         return whole if whole is not None and all(whole[w] == n for w, n in known) else part
 
     def learn(self, column: Column, fact: Fact) -> None:
-        """Remember what is known of a number. What was known before stays."""
+        """Remember facts about a number, unless the model has some already."""
         if column not in self._facts:
             self._facts[column] = fact
             if None not in column:

@@ -328,27 +328,35 @@ async def test_gradients_of_values_that_are_out_of_date_are_not_streamed(pair):
     assert first.pool.calls["session.gradients"] == calls + 1
 
 
+@pytest.mark.parametrize("failing", ["append", "rewrite"])
 @pytest.mark.parametrize("seq", [None, 2])
 async def test_a_call_whose_entry_may_be_stored_though_the_store_failed_is_not_told_as_one_that_did_not_happen(
-    pair, monkeypatch, seq
+    pair, monkeypatch, seq, failing
 ):
     """With a number it can be sent again; without one nobody knows."""
     first, second = pair
     id = await opened(first)
     await step(first, id)
-    write, fails = first.write, False
+    write, call, fails = first.write, first.pool.call, False
+
+    async def stopped(op: str, *more: Any, **named: Any) -> Any:
+        reply = await call(op, *more, **named)
+        if op == "session.step" and failing == "rewrite":
+            reply.result.update({"applied": 1, "stopped": {"code": "not_finite", "detail": "stopped", "batch": 1}})
+        return reply
 
     async def lost(work: Any) -> Any:
         nonlocal fails
         if fails:
             raise StorageUnavailable("the store is away")
-        if "append" in work.__qualname__:
+        if failing in work.__qualname__:
             fails = True
             await write(work)
             raise StorageUnavailable("the answer is lost")
         return await write(work)
 
     monkeypatch.setattr(first, "write", lost)
+    monkeypatch.setattr(first.pool, "call", stopped)
     session = await first.registry.find("local", id)
     with pytest.raises(HttpProblem) as caught:
         await first.registry.write(session, Write("session.step", {}, {}, seq, "", None, STEPPED), 5.0)
