@@ -45,10 +45,10 @@ ME = {
 
 async def quotas_of(request: Request, tenant: str) -> dict[str, dict[str, float | None]]:
     """The limits of a tenant and their use; without the use of stored things if the store cannot be read."""
-    open_tapes = float(tapes(request).count(tenant))
     try:
+        open_tapes, _ = await tapes(request).usage(tenant)
         living, _ = await sessions(request).usage(tenant)
-        return await quotas(request).told(tenant, tapes=open_tapes, sessions=float(living))
+        return await quotas(request).told(tenant, tapes=float(open_tapes), sessions=float(living))
     except StorageError:
         return quotas(request).untold(tenant)
 

@@ -1,6 +1,7 @@
 """Sessions and tapes in the API process: which worker holds each one, the answers it has given, and its journal.
 
-registry  finds, opens and closes sessions; leases and quotas
+registry  finds, opens and closes sessions; leases
+places    the quotas of sessions, which requests at the same time share
 turns     the calls of a session, one at a time; their journal entries
 recovery  rebuilding of a session in another worker
 copies    the copies in workers that are no longer those of their sessions

@@ -10,10 +10,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from sqlalchemy.exc import IntegrityError
@@ -28,6 +27,7 @@ from service.observability.metrics import Metrics
 from service.problems import HttpProblem
 from service.sessions.copies import DELETE_S
 from service.sessions.entry import Entry
+from service.sessions.places import Place, Places, Quota
 from service.sessions.recovery import Rebuilder
 from service.sessions.replay import MAX_BYTES_OF_ALL, History, stored_answers
 from service.sessions.saving import Saver
@@ -38,7 +38,7 @@ from service.settings import Settings
 from service.store.errors import StorageError
 from service.store.store import Store
 
-__all__ = ["Quota", "SessionRegistry", "Write"]
+__all__ = ["SessionRegistry", "Write"]
 
 log = logging.getLogger("backpass.sessions")
 
@@ -48,19 +48,6 @@ MANY = 1000  # expired sessions that one sweep deletes
 
 Tensors = Mapping[str, np.ndarray]
 Key = tuple[str, str]
-
-
-class Quota(Protocol):
-    """What one tenant may have. sessions, tapes: their number; session_bytes: of their parameters and states."""
-
-    @property
-    def sessions(self) -> float: ...
-
-    @property
-    def session_bytes(self) -> float: ...
-
-    @property
-    def tapes(self) -> float: ...
 
 
 @dataclass(slots=True)
@@ -94,8 +81,6 @@ class SessionRegistry:
         self._kind, self._settings, self._metrics = kind, settings, metrics
         self._calls = Calls(engine, metrics)
         self._sessions: dict[Key, Session] = {}
-        self._opening: Counter[str] = Counter()  # sessions of each tenant that are being opened
-        self._admitting = asyncio.Lock()
         self._loading: dict[Key, asyncio.Task[Session | None]] = {}
         self._gone: LRU[Gone] = LRU(REMEMBERED)
         self._answers = stored_answers(MAX_BYTES_OF_ALL)
@@ -112,6 +97,13 @@ class SessionRegistry:
             rebuilder = Rebuilder(self._calls, self._stored, settings, self._make_room)
         self._turns = Turns(
             kind, settings, self._calls, self._sessions, self.find, self._stored, rebuilder, self._changed
+        )
+        self._places = Places(
+            kind,
+            getattr(settings, kind.plural),
+            lambda tenant: self.quota(tenant),
+            self._sessions.values,
+            self._stored,
         )
         self._saver = Saver(settings, self._calls, self._stored, self._sessions, self._turns)
         self.read, self.write, self.change, self.alone = (
@@ -253,13 +245,7 @@ class SessionRegistry:
 
     async def usage(self, tenant: str) -> tuple[int, int]:
         """(number of open sessions of a tenant, bytes of the stored ones). Raises StorageError."""
-        living, size = (0, 0) if self._stored is None else await self._stored.usage(tenant)
-        held = (s for s in self._sessions.values() if s.tenant == tenant and not s.is_stored and not s.lost)
-        return living + sum(1 for _ in held), size
-
-    def count(self, tenant: str) -> int:
-        """How many sessions of a tenant this process holds, without lost ones."""
-        return sum(1 for session in self._sessions.values() if session.tenant == tenant and session.lost is None)
+        return await self._places.used(tenant)
 
     # Opening and closing
 
@@ -286,13 +272,13 @@ class SessionRegistry:
         job: id of the job that owns the session. op: the call that creates it in a worker.
         Raises HttpProblem 429 at the limit of open sessions, StorageError, or EngineError.
         """
-        try:
-            await self._admit(tenant)
-        except HttpProblem:
-            await self._close_expired()
-            await self._admit(tenant)
         handle = new_id(self._kind.prefix) if id is None else f"{tenant}/{id}"
         key = tenant, id or handle
+        try:
+            place = await self._places.take(*key)
+        except HttpProblem:
+            await self._close_expired()
+            place = await self._places.take(*key)
         op = op or f"{self._kind.name}.create"
         durability = "none" if self._stored is None else durability
 
@@ -320,14 +306,14 @@ class SessionRegistry:
                 session.document = program[1] if program and not session.is_stored else b""
                 session.history = History(self._answers)
                 if session.is_stored:
-                    await self._store_new(session, program, op, args, tensors)
+                    await self._store_new(session, place, program, op, args, tensors)
                 self._sessions[key] = session
                 self._gone.pop(key)
                 if all(worker.id != reply.worker for worker in self._calls.engine.workers()):
                     self._turns.lose(session, "it ended")  # after its answer: `_worker_lost` did not know the session
                 return session
             finally:
-                self._opening[tenant] -= 1
+                self._places.leave(place)
                 self._count()
 
         try:
@@ -354,6 +340,7 @@ class SessionRegistry:
     async def _store_new(
         self,
         session: Session,
+        place: Place,
         program: tuple[str, bytes] | None,
         op: str,
         args: dict[str, Any],
@@ -361,7 +348,7 @@ class SessionRegistry:
     ) -> None:
         assert self._stored is not None and program is not None
         try:
-            await self._check_quota(session.tenant, self._opening[session.tenant] - 1, session.about["bytes"])
+            await self._places.take_bytes(place, session.about["bytes"])
             await self._stored.add(session, program[1], op, args, Entry(op, {}, tensors))
             if op != f"{self._kind.name}.create" or "values" in args:  # the file that it came from may be deleted
                 await self._saver.save(session)
@@ -371,37 +358,6 @@ class SessionRegistry:
                     await self._stored.remove(session)
             await self._turns.drop(session)
             raise
-
-    async def _admit(self, tenant: str) -> None:
-        """Count another session as opening. Raises HttpProblem 429 if the tenant may not open it."""
-        async with self._admitting:  # two requests must not take the same place
-            await self._check_quota(tenant, self._opening[tenant], 0)
-            self._opening[tenant] += 1
-
-    async def _check_quota(self, tenant: str, opening: int, more_bytes: int) -> None:
-        """Raises HttpProblem 429 if the tenant may not open another session of `more_bytes`.
-
-        opening: the number of others that it is opening.
-        """
-        if self._stored is None:
-            living = sum(1 for session in self._sessions.values() if session.lost is None)
-            limit = getattr(self._settings, self._kind.plural)
-            living += self._opening.total() - self._opening[tenant] + opening
-            own, most = self.count(tenant) + opening, getattr(self.quota(tenant), self._kind.plural)
-            if own >= most:
-                living, limit = own, most
-        else:
-            living, size = await self.usage(tenant)
-            living += opening
-            limits = self.quota(tenant)
-            limit = limits.sessions
-            if size + more_bytes > limits.session_bytes:
-                text = f"sessions may have {limits.session_bytes} bytes: {size} are taken, and {more_bytes} more asked"
-                raise HttpProblem("quota-exceeded", text, limit=limits.session_bytes)
-        if living >= limit:
-            raise HttpProblem(
-                "quota-exceeded", f"{living} of {limit:g} {self._kind.plural} are already open; delete one first"
-            )
 
     async def close(self, tenant: str, id: str, reason: str = "was deleted") -> None:
         """Close the session; does nothing if it is closed already. Raises HttpProblem 404 if it never existed."""

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import errno
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,9 +179,11 @@ class StoredSessions:
         held = self.is_shared and row.owner != self._owner and (row.owner_until or 0.0) > time.time()
         return Row(session, row.document, op, args, held)
 
-    async def usage(self, tenant: str) -> tuple[int, int]:
-        """(number of sessions of the tenant, sum of their bytes)."""
+    async def usage(self, tenant: str, without: Collection[str] = ()) -> tuple[int, int]:
+        """(number of sessions of the tenant, sum of their bytes). without: ids of sessions that do not count."""
         query = select(func.count(), func.coalesce(func.sum(sessions.c.bytes), 0)).where(sessions.c.tenant == tenant)
+        if without:
+            query = query.where(sessions.c.id.not_in(without))
         count, size = await self._store.read(lambda connection: connection.execute(query).one())
         return int(count), int(size)
 

@@ -377,3 +377,35 @@ async def test_requests_at_the_same_time_share_the_quota_of_sessions(pair):
 
     refused = [each for each in found if isinstance(each, HttpProblem)]
     assert [each.code for each in refused] == ["quota-exceeded"] * 3
+
+
+async def test_a_session_that_is_stored_but_not_open_yet_counts_once(pair):
+    first, _ = pair
+    limits = Settings(sessions=2)
+    first.registry.quota = lambda tenant: limits
+    add, stored, go_on = first.registry._stored.add, asyncio.Event(), asyncio.Event()
+
+    async def slow_add(*args: Any) -> None:
+        await add(*args)
+        stored.set()
+        await go_on.wait()
+
+    first.registry._stored.add = slow_add
+    slow = asyncio.create_task(opened(first))
+    await stored.wait()
+    first.registry._stored.add = add
+
+    await opened(first)
+
+    go_on.set()
+    await slow
+
+
+async def test_requests_at_the_same_time_share_the_quota_of_bytes(pair):
+    first, _ = pair
+    limits = Settings(session_bytes=20)  # sessions of the fake workers have 8 bytes each
+    first.registry.quota = lambda tenant: limits
+
+    found = await asyncio.gather(*(opened(first) for _ in range(5)), return_exceptions=True)
+
+    assert [each.code for each in found if isinstance(each, HttpProblem)] == ["quota-exceeded"] * 3
