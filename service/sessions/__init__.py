@@ -2,9 +2,10 @@
 
 registry  finds, opens and closes sessions; leases
 places    the quotas of sessions, which requests at the same time share
-turns     the calls of a session, one at a time; their journal entries
+turns     the calls of a session, one at a time
+changes   the calls that change a session, and their journal entries
+copies    the copies of sessions in workers: calls to them, their loss and deletion
 recovery  rebuilding of a session in another worker
-copies    the copies in workers that are no longer those of their sessions
 saving    checkpoints that the service makes, and parking of idle sessions
 stored    the rows of sessions, journals and answers; refuses writes of a process that lost the session
 entry     one entry of the journal

@@ -1,20 +1,102 @@
-"""The copy of a session in a worker, which is deleted when it is not that of the session any more."""
+"""The copies of sessions in workers: calls to them, their loss, and their deletion when they are out of date."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
+from collections.abc import Mapping
+from typing import Any
 
-from service.engine import EngineError
+import numpy as np
+
+from service.engine import EngineError, Reply, WorkerLost
+from service.engine.protocol import PartCallback
 from service.http.worker_calls import Calls
+from service.problems import HttpProblem, from_exception
 from service.sessions.session import Kind, Session
+from service.sessions.stored import Fenced, StoredSessions
 
-__all__ = ["DELETE_S", "delete_copy"]
+__all__ = ["DELETE_S", "Copies"]
 
 DELETE_S = 10.0
 
 
-async def delete_copy(calls: Calls, kind: Kind, session: Session, worker: str) -> None:
-    """Delete the worker's copy of the session. It stays if the worker runs something else for longer than `DELETE_S`,
-    and has ended with a worker that ended."""
-    with contextlib.suppress(EngineError):
-        await calls.call(f"{kind.name}.delete", {"id": session.handle}, worker=worker, deadline=DELETE_S)
+class Copies:
+    """The copies of the sessions of one registry."""
+
+    def __init__(self, kind: Kind, calls: Calls, stored: StoredSessions | None) -> None:
+        self._kind, self._calls, self._stored = kind, calls, stored
+
+    async def call(
+        self,
+        session: Session,
+        op: str,
+        args: dict[str, Any],
+        tensors: Mapping[str, np.ndarray],
+        give_up: float,
+        on_part: PartCallback | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> Reply:
+        """Run `op` with the copy of the session in its worker. Raises EngineError.
+
+        give_up: the deadline, a value of time.monotonic().
+        """
+        args = {**args, "id": session.handle}
+        left = max(0.0, give_up - time.monotonic())
+        try:
+            return await self._calls.call(
+                op, args, tensors, worker=session.worker, deadline=left, on_part=on_part, stop=stop
+            )
+        except WorkerLost as error:
+            self.lose(session, error.reason)
+            raise
+
+    def told(self, session: Session, error: WorkerLost) -> HttpProblem:
+        """The problem that tells a client that the worker of the session ended."""
+        problem = from_exception(error)
+        problem.extensions |= {self._kind.name: session.id, **session.position}
+        return problem
+
+    def lose(self, session: Session, reason: str) -> None:
+        """The worker of the session ended."""
+        if session.is_stored:
+            session.worker = ""
+            if session.unsure is not None:
+                if session.unsure.entry is not None:
+                    session.void = session.unsure.entry[0]
+                session.unsure = None
+        elif session.lost is None:
+            session.lost = reason
+
+    async def drop(self, session: Session) -> None:
+        """Delete the copy of the session, which differs from the stored one."""
+        worker, session.worker, session.unsure = session.worker, "", None
+        if worker:
+            await self.delete(session, worker)
+
+    async def delete(self, session: Session, worker: str) -> None:
+        """Delete the worker's copy of the session. It stays if the worker runs something else for longer than
+        `DELETE_S`, and has ended with a worker that ended."""
+        with contextlib.suppress(EngineError):
+            await self._calls.call(
+                f"{self._kind.name}.delete", {"id": session.handle}, worker=worker, deadline=DELETE_S
+            )
+
+    # Other processes of the service
+
+    async def is_current(self, session: Session) -> bool:
+        """Whether no other process of the service has taken the session over."""
+        owning = self.asked(session)
+        return owning is None or await owning
+
+    async def check_current(self, session: Session) -> None:
+        """Raises Fenced if another process of the service has taken the session over."""
+        if not await self.is_current(session):
+            raise Fenced
+
+    def asked(self, session: Session) -> asyncio.Task[bool] | None:
+        """The running question to the store whether this process still holds the session; None if no other could."""
+        if self._stored is None or not session.is_stored or not self._stored.is_shared:
+            return None
+        return asyncio.create_task(self._stored.owns(session))

@@ -14,14 +14,14 @@ from service.http.codec import CODEC
 from service.http.worker_calls import ANSWER_BYTES, Calls
 from service.problems import HttpProblem
 from service.sessions.answer import written
-from service.sessions.copies import delete_copy
+from service.sessions.copies import Copies
 from service.sessions.entry import Entry
 from service.sessions.replay import MAX_ANSWERS
-from service.sessions.session import SESSIONS, Session
+from service.sessions.session import Session
 from service.sessions.stored import Fenced, StoredSessions
 from service.settings import Settings
 
-__all__ = ["MOST_DEATHS", "Rebuilder"]
+__all__ = ["MOST_DEATHS", "STILL_STORED", "Rebuilder"]
 
 log = logging.getLogger("backpass.sessions")
 
@@ -46,12 +46,32 @@ class Rebuilder:
     def __init__(
         self,
         calls: Calls,
+        copies: Copies,
         stored: StoredSessions,
         settings: Settings,
         make_room: Callable[[Session], Awaitable[bool]],
     ) -> None:
         """make_room: parks another session, so that this one may fit into a worker; False if there is none."""
-        self._calls, self._stored, self._settings, self._make_room = calls, stored, settings, make_room
+        self._calls, self._copies, self._stored = calls, copies, stored
+        self._settings, self._make_room = settings, make_room
+
+    async def rebuilt(self, session: Session, give_up: float, pending: int | None) -> tuple[int, Reply | None]:
+        """Wait until the session is rebuilt; (number, reply) of its last call. pending: as of `rebuild`.
+
+        If the deadline passes, the rebuilding goes on.
+        """
+        task = session.rebuilding
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = session.rebuilding = asyncio.create_task(self.rebuild(session, pending, give_up))
+        await asyncio.wait({task}, timeout=max(0.0, give_up - time.monotonic()))
+        if not task.done():
+            again = "" if pending is None else f"; {STILL_STORED}"
+            raise HttpProblem("recovering", f"the session is being rebuilt from its checkpoint and journal{again}")
+        session.rebuilding = None
+        try:
+            return task.result()
+        except DeadlineExceeded as error:
+            raise HttpProblem("recovering", f"the session could not be rebuilt yet: {error}") from error
 
     async def rebuild(self, session: Session, pending: int | None, give_up: float) -> tuple[int, Reply | None]:
         """(number, reply) of the session's last call; the reply is None if no call follows the checkpoint.
@@ -118,7 +138,7 @@ class Rebuilder:
         except BaseException:
             await asyncio.wait({made})  # a worker may make the session although nobody waits for it any more
             if made.exception() is None:
-                await delete_copy(self._calls, SESSIONS, session, made.result().worker)
+                await self._copies.delete(session, made.result().worker)
             raise
 
     async def _caught_up(
@@ -211,3 +231,7 @@ class Rebuilder:
         session.lost = reason
         log.error("session %s is lost: %s", session.id, reason)
         return HttpProblem("gone", f"the session is lost: {reason}", state="lost", **session.origin, **session.position)
+
+
+STILL_STORED = "the journal has the call, which will run; if it has a seq, send it again to get its answer"
+"""About a call whose entry is stored, but which no worker has run to its end yet."""

@@ -25,7 +25,8 @@ from service.ids import REPEATABLE, new_id
 from service.objects import Objects
 from service.observability.metrics import Metrics
 from service.problems import HttpProblem
-from service.sessions.copies import DELETE_S
+from service.sessions.changes import Changes, Write
+from service.sessions.copies import DELETE_S, Copies
 from service.sessions.entry import Entry
 from service.sessions.places import Place, Places, Quota
 from service.sessions.recovery import Rebuilder
@@ -33,7 +34,7 @@ from service.sessions.replay import MAX_BYTES_OF_ALL, History, stored_answers
 from service.sessions.saving import Saver
 from service.sessions.session import SESSIONS, Durability, Kind, Session
 from service.sessions.stored import Fenced, StoredSessions
-from service.sessions.turns import Turns, Write
+from service.sessions.turns import Turns
 from service.settings import Settings
 from service.store.errors import StorageError
 from service.store.store import Store
@@ -94,10 +95,11 @@ class SessionRegistry:
         rebuilder = None
         if store is not None and objects is not None:
             self._stored = StoredSessions(store, objects, owner or new_id("api_"))
-            rebuilder = Rebuilder(self._calls, self._stored, settings, self._make_room)
-        self._turns = Turns(
-            kind, settings, self._calls, self._sessions, self.find, self._stored, rebuilder, self._changed
-        )
+        self._copies = Copies(kind, self._calls, self._stored)
+        if self._stored is not None:
+            rebuilder = Rebuilder(self._calls, self._copies, self._stored, settings, self._make_room)
+        changes = Changes(kind, settings, metrics, self._copies, self._stored, rebuilder, self._changed)
+        self._turns = Turns(kind, settings, self._sessions, self.find, self._copies, changes, self._stored, rebuilder)
         self._places = Places(
             kind,
             getattr(settings, kind.plural),
@@ -105,7 +107,7 @@ class SessionRegistry:
             self._sessions.values,
             self._stored,
         )
-        self._saver = Saver(settings, self._calls, self._stored, self._sessions, self._turns)
+        self._saver = Saver(settings, self._calls, self._copies, self._stored, self._sessions, self._turns)
         self.read, self.write, self.change, self.alone = (
             self._turns.read,
             self._turns.write,
@@ -174,7 +176,7 @@ class SessionRegistry:
         which may contain a call that is not answered yet.
         """
         session = self._sessions.get((tenant, id))
-        if session is not None and not await self._turns.is_current(session):
+        if session is not None and not await self._copies.is_current(session):
             await self._turns.forget(session)
             if self._stored is None or await self._stored.peek(tenant, id) is None:
                 raise await self._missing(tenant, id)
@@ -310,7 +312,7 @@ class SessionRegistry:
                 self._sessions[key] = session
                 self._gone.pop(key)
                 if all(worker.id != reply.worker for worker in self._calls.engine.workers()):
-                    self._turns.lose(session, "it ended")  # after its answer: `_worker_lost` did not know the session
+                    self._copies.lose(session, "it ended")  # after its answer: `_worker_lost` did not know the session
                 return session
             finally:
                 self._places.leave(place)
@@ -356,7 +358,7 @@ class SessionRegistry:
             if session.epoch:
                 with contextlib.suppress(StorageError, Fenced):
                     await self._stored.remove(session)
-            await self._turns.drop(session)
+            await self._copies.drop(session)
             raise
 
     async def close(self, tenant: str, id: str, reason: str = "was deleted") -> None:
@@ -384,7 +386,7 @@ class SessionRegistry:
                     await self._delete_in_worker(session)
             except Fenced:  # another process holds it now
                 self._gone.pop(session.key)
-                await self._turns.drop(session)
+                await self._copies.drop(session)
                 if reason == EXPIRED:
                     return
                 again = await self.find(session.tenant, session.id)
@@ -472,7 +474,7 @@ class SessionRegistry:
     def _worker_lost(self, worker: str, reason: str) -> None:
         for session in self._sessions.values():
             if session.worker == worker:
-                self._turns.lose(session, reason)
+                self._copies.lose(session, reason)
         self._count()
 
     def _count(self, stored: int | None = None) -> None:

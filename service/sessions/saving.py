@@ -10,7 +10,7 @@ from typing import Any
 from service.engine import EngineError
 from service.http.worker_calls import Calls
 from service.problems import HttpProblem
-from service.sessions.copies import DELETE_S
+from service.sessions.copies import DELETE_S, Copies
 from service.sessions.session import Session
 from service.sessions.stored import Fenced, StoredSessions, checkpoints_of
 from service.sessions.turns import Turns
@@ -32,11 +32,13 @@ class Saver:
         self,
         settings: Settings,
         calls: Calls,
+        copies: Copies,
         stored: StoredSessions | None,
         held: dict[tuple[str, str], Session],
         turns: Turns,
     ) -> None:
-        self._settings, self._calls, self._stored, self._held, self._turns = settings, calls, stored, held, turns
+        self._settings, self._calls, self._copies = settings, calls, copies
+        self._stored, self._held, self._turns = stored, held, turns
         self._tasks: dict[tuple[str, str], asyncio.Task[Any]] = {}
 
     # Checkpoints
@@ -63,7 +65,7 @@ class Saver:
                 try:
                     await self.save(session)
                 except Fenced:  # it stays where it is: nobody asks for it here
-                    await self._turns.drop(session)
+                    await self._copies.drop(session)
 
         if self._held.get(session.key) is not session:
             return
@@ -103,7 +105,7 @@ class Saver:
                 args = {"id": session.handle}
                 await self._calls.call("session.delete", args, worker=session.worker, deadline=DELETE_S)
             except Fenced:
-                await self._turns.drop(session)
+                await self._copies.drop(session)
             except (EngineError, StorageError) as error:
                 log.warning("session %s is not parked: %s", session.id, error)
                 return False

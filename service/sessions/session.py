@@ -161,6 +161,12 @@ class Session:
         if "optimizer" in result:
             self.about["optimizer"] = result["optimizer"]
 
+    def noted(self, reply: Reply) -> Reply:
+        """The reply with the durable step."""
+        if self.program_id:
+            reply.result["durable_step"] = self.durable_step
+        return reply
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:

@@ -1,9 +1,6 @@
 """The calls of sessions: those of one session run one at a time, in order of arrival.
 
-A call that changes a stored session writes its journal entry while the worker computes; the answer leaves when both
-have ended. If the worker ends, the session is rebuilt with the call, whose answer then comes from there. If the entry
-cannot be stored, the worker's copy is dropped: the call has not happened. A call goes on when its client disconnects,
-because the client can fetch the stored answer with its next try.
+A call goes on when its client disconnects, because the client can fetch the stored answer with its next try.
 """
 
 from __future__ import annotations
@@ -12,103 +9,32 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from service.engine import DeadlineExceeded, EngineError, QueueFull, RemoteError, Reply, WorkerLost
+from service.engine import DeadlineExceeded, EngineError, QueueFull, Reply, WorkerLost
 from service.engine.protocol import NO_TENSORS, PartCallback
-from service.http.idempotency import outcome_unknown
-from service.http.request_body import Body
-from service.http.tensor_payloads import THREAD_BYTES, Answer
-from service.http.worker_calls import STOP, Calls
+from service.http.tensor_payloads import Answer
 from service.problems import HttpProblem, from_exception
 from service.sessions.answer import written
-from service.sessions.copies import delete_copy
-from service.sessions.entry import Entry, Form
-from service.sessions.recovery import Rebuilder
-from service.sessions.session import Kind, Session, Unsure
+from service.sessions.changes import Changes, Taken, Write
+from service.sessions.copies import Copies
+from service.sessions.recovery import STILL_STORED, Rebuilder
+from service.sessions.session import Kind, Session
 from service.sessions.stored import Fenced, StoredSessions
 from service.settings import Settings
 from service.store.errors import StorageError
 
-__all__ = ["Turns", "Write"]
+__all__ = ["Turns"]
 
 log = logging.getLogger("backpass.sessions")
 
 TAKEOVERS = 5  # by other processes during one call
 
 T = TypeVar("T")
-
-
-class _Taken(Fenced):
-    """Another process has taken the session over with the entry of the running call, which it repeats."""
-
-
 Tensors = Mapping[str, np.ndarray]
 Render = Callable[[Reply], Awaitable[Answer]]
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """A call that changes a session.
-
-    seq:  the sequence number; None for the next one.
-    sent: the kind of request and its parameters, as a part of the digest.
-    form: of the answer, so that it can be written again after a loss; None if `write` gets a function for that.
-    steps: number of updates of the parameters; None for the usual one of the call.
-    on_part: as in `Engine.call`; a call that is repeated from the journal has no parts.
-    """
-
-    op: str
-    args: dict[str, Any]
-    tensors: Tensors
-    seq: int | None
-    sent: str
-    body: Body | None = None
-    form: Form | None = None
-    steps: int | None = None
-    on_part: PartCallback | None = None
-
-    @property
-    def updates(self) -> int:
-        """The number of updates of the parameters, if none of them fails."""
-        if self.steps is not None:
-            return self.steps
-        return UPDATES.get(self.op, 0) * (self.args.get("batches") or 1)
-
-    @property
-    def digest(self) -> str:
-        """A digest of the request, equal for a request that is sent twice."""
-        return self.sent if self.body is None else f"{self.sent} {self.body.digest}"
-
-    async def hash(self) -> str:
-        """Compute and cache the digest; in a thread if the body is large."""
-        if self.body is not None and len(self.body.raw) > THREAD_BYTES:
-            await asyncio.to_thread(lambda: self.digest)
-        return self.digest
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A running call that changes a session. seq: its number; 0 for none.
-
-    n:       the number of its journal entry.
-    storing: stores the entry; None for a session without a journal.
-    """
-
-    session: Session
-    write: Write
-    seq: int
-    n: int
-    storing: asyncio.Task[Entry] | None
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether the journal has the entry."""
-        storing = self.storing
-        return storing is not None and storing.done() and not storing.cancelled() and storing.exception() is None
 
 
 class Turns:
@@ -118,21 +44,19 @@ class Turns:
         self,
         kind: Kind,
         settings: Settings,
-        calls: Calls,
         held: dict[tuple[str, str], Session],
         find: Callable[[str, str], Awaitable[Session]],
+        copies: Copies,
+        changes: Changes,
         stored: StoredSessions | None,
         rebuilder: Rebuilder | None,
-        changed: Callable[[Session], None],
     ) -> None:
         """held: the sessions of this process by key.
 
         find: loads a session by tenant and id, or raises HttpProblem 404 or 410.
-        changed: called after each change of a stored session.
         """
-        self._kind, self._settings, self._calls = kind, settings, calls
-        self._held, self._find, self._stored, self._rebuilder = held, find, stored, rebuilder
-        self._changed = changed
+        self._kind, self._settings, self._held, self._find = kind, settings, held, find
+        self._copies, self._changes, self._stored, self._rebuilder = copies, changes, stored, rebuilder
         self._running: set[asyncio.Task[Any]] = set()
 
     # Calls
@@ -158,14 +82,14 @@ class Turns:
         async def running(session: Session, give_up: float) -> Reply:
             while True:
                 if on_part is not None:  # parts from values that are out of date cannot be taken back
-                    await self._check_owned(session)
-                owning = self._owning(session)
+                    await self._copies.check_current(session)
+                owning = self._copies.asked(session)
                 try:
                     found = None if on_part is None else part
-                    reply = await self._call(session, op, args, tensors, give_up, found)
+                    reply = await self._copies.call(session, op, args, tensors, give_up, found)
                 except WorkerLost as error:
                     if parts or not session.is_stored:
-                        raise self._told(session, error) from error
+                        raise self._copies.told(session, error) from error
                     await self._ready(session, give_up)
                     continue
                 finally:
@@ -173,25 +97,9 @@ class Turns:
                 if not owned and not parts:
                     raise Fenced
                 session.adopt(reply.result)
-                return self._noted(session, reply)
+                return session.noted(reply)
 
-        return await self._kept_running(self._in_turn(session, deadline, running))
-
-    async def _check_owned(self, session: Session) -> None:
-        """Raises Fenced if another process of the service has taken the session over."""
-        if not await self.is_current(session):
-            raise Fenced
-
-    async def is_current(self, session: Session) -> bool:
-        """Whether no other process of the service has taken the session over."""
-        owning = self._owning(session)
-        return owning is None or await owning
-
-    def _owning(self, session: Session) -> asyncio.Task[bool] | None:
-        """Asks whether this process still holds the session, where others could have taken it over."""
-        if self._stored is None or not session.is_stored or not self._stored.is_shared:
-            return None
-        return asyncio.create_task(self._stored.owns(session))
+        return await self.kept_running(self._in_turn(session, deadline, running))
 
     async def write(
         self, session: Session, write: Write, deadline: float, render: Render | None = None
@@ -209,18 +117,18 @@ class Turns:
             nonlocal used
             seq = session.seq + 1 if used is None else used
             if seq != session.seq + 1:
-                await self._check_owned(session)
+                await self._copies.check_current(session)
                 return self._replayed(session, seq, write), True
             try:
-                reply = await self._applied(session, write, seq, give_up)
-            except _Taken:
+                reply = await self._changes.apply(session, write, seq, give_up)
+            except Taken:
                 used = seq
                 raise
             answer = await (written(reply, write.form or {}) if render is None else render(reply))
             session.history.add(seq, write.digest, answer)
             return answer, False
 
-        return await self._kept_running(self._in_turn(session, deadline, running))
+        return await self.kept_running(self._in_turn(session, deadline, running))
 
     async def change(
         self,
@@ -242,19 +150,19 @@ class Turns:
         async def running(session: Session, give_up: float) -> Reply:
             nonlocal n
             if n is not None and session.entry >= n:  # another process has made the change
-                about = await self._call(session, f"{self._kind.name}.describe", {}, NO_TENSORS, give_up)
-                return self._noted(session, about)
+                about = await self._copies.call(session, f"{self._kind.name}.describe", {}, NO_TENSORS, give_up)
+                return session.noted(about)
             if not allowed(session.etag):
-                await self._check_owned(session)
+                await self._copies.check_current(session)
                 detail = "the session has changed since the version in If-Match"
                 raise HttpProblem("precondition-failed", detail, **session.position)
             try:
-                return await self._applied(session, Write(op, args(session), tensors, 0, op), 0, give_up)
-            except _Taken:
+                return await self._changes.apply(session, Write(op, args(session), tensors, 0, op), 0, give_up)
+            except Taken:
                 n = session.entry + 1
                 raise
 
-        return await self._kept_running(self._in_turn(session, deadline, running))
+        return await self.kept_running(self._in_turn(session, deadline, running))
 
     async def alone(self, session: Session, deadline: float, work: Callable[[Session, float], Awaitable[T]]) -> T:
         """Run `work` between the calls of the session, which is in a worker then.
@@ -262,7 +170,7 @@ class Turns:
         Its arguments are the session, and the deadline as a value of time.monotonic(). It runs also if the session lost
         changes and no client knows.
         """
-        return await self._kept_running(self._in_turn(session, deadline, work, tells=False))
+        return await self.kept_running(self._in_turn(session, deadline, work, tells=False))
 
     def _replayed(self, session: Session, seq: int, write: Write) -> Answer:
         """The stored answer to a repeated request. Raises HttpProblem 409."""
@@ -292,7 +200,7 @@ class Turns:
         """Run `work` when all earlier calls of the session have ended; its last argument is the deadline, a value of
         time.monotonic()."""
         give_up = time.monotonic() + deadline
-        taken: _Taken | None = None
+        taken: Taken | None = None
         try:
             for _ in range(TAKEOVERS):
                 if self._held.get(session.key) is not session:  # parked, closed, or taken over by another process
@@ -308,7 +216,7 @@ class Turns:
                     return await work(session, give_up)
                 except Fenced as fenced:
                     log.info("session %s was taken over by another process of the service", session.id)
-                    taken = fenced if isinstance(fenced, _Taken) else taken
+                    taken = fenced if isinstance(fenced, Taken) else taken
                     await self._forget(session)
                 finally:
                     session.waiting -= 1
@@ -350,9 +258,10 @@ class Turns:
     async def _ready(self, session: Session, give_up: float, tells: bool = True) -> None:
         """Let the session be in a worker, in a known state. tells: raise HttpProblem 409 if it lost changes."""
         if session.unsure is not None:
-            await self._make_sure(session, session.unsure)
+            await self._changes.make_sure(session, session.unsure)
         if not session.worker:
-            await self._rebuilt(session, give_up, None)
+            assert self._rebuilder is not None
+            await self._rebuilder.rebuilt(session, give_up, None)
         if session.rolled_back and tells:
             assert self._stored is not None
             await self._stored.set_dirty(session, False)
@@ -365,238 +274,7 @@ class Turns:
                 **session.position,
             )
 
-    async def _make_sure(self, session: Session, unsure: Unsure) -> None:
-        """Ask the worker whether the last call took effect, and let the journal say the same."""
-        give_up = time.monotonic() + self._settings.step_deadline
-        try:
-            reply = await self._call(session, f"{self._kind.name}.describe", {}, NO_TENSORS, give_up)
-        except WorkerLost as error:
-            if not session.is_stored:
-                raise self._told(session, error) from error
-            return  # `lose` has marked the entry: the call has not happened
-        now = reply.result
-        steps = now["step"] - session.step
-        before = session.step, session.version, session.seq, session.accumulated
-        changed = before != (now["step"], now["version"], now["seq"], now.get("accumulated", 0))
-        if unsure.entry is not None:
-            assert self._stored is not None
-            n, entry = unsure.entry
-            if not changed:
-                await self._stored.void(session, n)
-            elif entry.op in ("session.step", "session.fit") and steps < (entry.args.get("batches") or 0):
-                outcome = {"applied": steps, "stopped": LATE | {"batch": steps}}
-                await self._stored.rewrite(session, n, replace(entry, stopped=outcome), now["step"])
-        session.adopt(now)
-        session.unsure = None
-        if changed:
-            session.entry += session.is_stored
-            if unsure.seq:
-                session.history.add(unsure.seq, unsure.digest, None)
-
-    # Changes
-
-    async def _applied(self, session: Session, write: Write, seq: int, give_up: float) -> Reply:
-        """Run a call that changes the session, and store it as its durability demands.
-
-        Raises _Taken if another process has taken the session over with the entry of the call, and Fenced if without.
-        """
-        if write.on_part is not None:  # parts from values that are out of date cannot be taken back
-            await self._check_owned(session)
-        n, storing = session.entry + 1, None
-        if session.durability == "journal":
-            storing = asyncio.create_task(self._append(session, n, write, seq, give_up))
-            storing.add_done_callback(_retrieved)
-            await asyncio.sleep(0)  # the entry is on its way to the disk while the call is written to the worker
-        elif write.body is not None:
-            asyncio.get_running_loop().call_soon(lambda: write.digest)  # while this task waits for the worker
-        if session.durability == "checkpoint":
-            assert self._stored is not None
-            if session.dirty:
-                await self._check_owned(session)
-            else:
-                await self._stored.set_dirty(session, True)
-        change = _Change(session, write, seq, n, storing)
-        try:
-            reply = await self._ended(change, give_up)
-        except Fenced:
-            if change.is_stored:
-                raise _Taken from None
-            raise
-        except StorageError as error:
-            if storing is None or await self._is_undone(session, n) or write.seq is not None:
-                raise
-            raise outcome_unknown("the store failed while it kept the call") from error
-        session.adopt(reply.result)
-        if session.is_stored:
-            session.entry = n
-            session.unsaved_s += reply.timing_ms.get("compute", 0.0) / 1e3
-            self._changed(session)
-        return self._noted(session, reply)
-
-    async def _ended(self, change: _Change, give_up: float) -> Reply:
-        """The reply of a call, when its entry is stored as well."""
-        session, write, seq, n, storing = change.session, change.write, change.seq, change.n, change.storing
-        args = {**write.args, "seq": seq} if seq else write.args
-        try:
-            reply = await self._call(session, write.op, args, write.tensors, give_up, write.on_part, STOP.get())
-        except WorkerLost as error:
-            if storing is None:
-                raise self._told(session, error) from error
-            reply = await self._rebuilt_with(session, n, storing, give_up, error)
-        except Exception as error:
-            await self._failed(change, error)
-            if session.unsure is not None and isinstance(error, DeadlineExceeded):
-                raise DeadlineExceeded(f"{error}; {UNSURE}", waited=False) from error
-            raise
-        else:
-            if storing is not None:
-                await self._stored_too(session, n, storing, reply)
-        return reply
-
-    async def _is_undone(self, session: Session, n: int) -> bool:
-        """Delete entry `n`, which may be stored although the store has failed; whether that succeeded.
-
-        Raises _Taken if another process has taken the session over, perhaps with the entry.
-        """
-        try:
-            await self._stored.void(session, n)  # type: ignore[union-attr]
-        except StorageError:
-            return False
-        except Fenced:
-            raise _Taken from None
-        return True
-
-    async def _append(self, session: Session, n: int, write: Write, seq: int, give_up: float) -> Entry:
-        """Store the call as entry `n`."""
-        assert self._stored is not None
-        limit = give_up - time.monotonic()
-        entry = Entry(write.op, write.args, write.tensors, seq, await write.hash(), write.form, limit)
-        session.unsaved_bytes += await self._stored.append(session, n, entry, session.step + write.updates)
-        return entry
-
-    async def _stored_too(self, session: Session, n: int, storing: asyncio.Task[Entry], reply: Reply) -> None:
-        """Wait for the entry of a call that took effect. If it is not stored, the call has not happened."""
-        ended = time.perf_counter()
-        try:
-            entry = await storing
-            if self._calls.metrics is not None:
-                self._calls.metrics.journal_seconds.observe(time.perf_counter() - ended)
-            if reply.result.get("stopped") is not None:
-                outcome = {name: reply.result[name] for name in ("applied", "stopped")}
-                assert self._stored is not None
-                await self._stored.rewrite(session, n, replace(entry, stopped=outcome), reply.result["step"])
-        except (StorageError, Fenced):
-            session.void = n
-            await self.drop(session)
-            raise
-
-    async def _rebuilt_with(
-        self, session: Session, n: int, storing: asyncio.Task[Entry], give_up: float, error: WorkerLost
-    ) -> Reply:
-        """The reply of a call whose worker ended: the session is rebuilt with the call."""
-        try:
-            await storing
-        except StorageError:
-            session.void = n
-            raise
-        session.deaths = n, 1
-        try:
-            done, reply = await self._rebuilt(session, give_up, n)
-        except (EngineError, StorageError) as failure:  # by itself it would say that the call has not happened
-            detail = f"the worker of the call ended, and another cannot run it yet: {failure}; {STILL_STORED}"
-            raise HttpProblem("recovering", detail) from failure
-        if done != n or reply is None:
-            if time.monotonic() >= give_up:
-                raise DeadlineExceeded("the deadline of the call has passed", waited=False)
-            detail = "the call ended each worker that ran it, and was given up; the session is as before the call"
-            problem = self._told(session, error)
-            problem.detail, problem.retryable = detail, False
-            raise problem from error
-        return reply
-
-    async def _failed(self, change: _Change, error: Exception) -> None:
-        """Settle a call that failed: delete its entry, or note that it may have taken effect."""
-        session, write, seq, n, storing = change.session, change.write, change.seq, change.n, change.storing
-        changed_nothing = isinstance(error, QueueFull)
-        if isinstance(error, RemoteError):
-            changed_nothing = error.kind in ("program", "execution")  # handlers raise these before they change anything
-        elif isinstance(error, DeadlineExceeded):
-            changed_nothing = error.waited
-        if storing is None:
-            session.unsure = None if changed_nothing else Unsure(seq, write.digest, None)
-            return
-        try:
-            entry = await storing
-        except StorageError:
-            session.void = n
-            if changed_nothing:
-                return
-            await self.drop(session)
-            raise
-        if changed_nothing:
-            assert self._stored is not None
-            await self._stored.void(session, n)
-        else:
-            session.unsure = Unsure(seq, entry.digest, (n, entry))
-
     # Workers
-
-    async def _rebuilt(self, session: Session, give_up: float, pending: int | None) -> tuple[int, Reply | None]:
-        """Wait until the session is rebuilt; (number, reply) of its last call. pending: as of `Rebuilder.rebuild`.
-
-        If the deadline passes, the rebuilding goes on.
-        """
-        assert self._rebuilder is not None
-        task = session.rebuilding
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = session.rebuilding = asyncio.create_task(self._rebuilder.rebuild(session, pending, give_up))
-        await asyncio.wait({task}, timeout=max(0.0, give_up - time.monotonic()))
-        if not task.done():
-            again = "" if pending is None else f"; {STILL_STORED}"
-            raise HttpProblem("recovering", f"the session is being rebuilt from its checkpoint and journal{again}")
-        session.rebuilding = None
-        try:
-            return task.result()
-        except DeadlineExceeded as error:
-            raise HttpProblem("recovering", f"the session could not be rebuilt yet: {error}") from error
-
-    async def _call(
-        self,
-        session: Session,
-        op: str,
-        args: dict[str, Any],
-        tensors: Tensors,
-        give_up: float,
-        on_part: PartCallback | None = None,
-        stop: asyncio.Event | None = None,
-    ) -> Reply:
-        """Run `op` in the session's worker. give_up: the deadline, a value of time.monotonic(). Raises EngineError."""
-        args = {**args, "id": session.handle}
-        left = max(0.0, give_up - time.monotonic())
-        try:
-            return await self._calls.call(
-                op, args, tensors, worker=session.worker, deadline=left, on_part=on_part, stop=stop
-            )
-        except WorkerLost as error:
-            self.lose(session, error.reason)
-            raise
-
-    def lose(self, session: Session, reason: str) -> None:
-        """The worker of the session ended."""
-        if session.is_stored:
-            session.worker = ""
-            if session.unsure is not None:
-                if session.unsure.entry is not None:
-                    session.void = session.unsure.entry[0]
-                session.unsure = None
-        elif session.lost is None:
-            session.lost = reason
-
-    async def drop(self, session: Session) -> None:
-        """Delete the worker's copy of the session, which differs from the stored one."""
-        worker, session.worker, session.unsure = session.worker, "", None
-        if worker:
-            await delete_copy(self._calls, self._kind, session, worker)
 
     async def forget(self, session: Session) -> None:
         """Forget the session, which another process has taken over or deleted.
@@ -609,22 +287,11 @@ class Turns:
                 await self._forget(session)
 
     async def _forget(self, session: Session) -> None:
-        await self.drop(session)
+        await self._copies.drop(session)
         if self._held.get(session.key) is session:
             del self._held[session.key]
 
-    def _told(self, session: Session, error: WorkerLost) -> HttpProblem:
-        problem = from_exception(error)
-        problem.extensions |= {self._kind.name: session.id, **session.position}
-        return problem
-
-    def _noted(self, session: Session, reply: Reply) -> Reply:
-        """The reply with the durable step."""
-        if self._stored is not None or session.program_id:
-            reply.result["durable_step"] = session.durable_step
-        return reply
-
-    async def _kept_running(self, work: Coroutine[Any, Any, T]) -> T:
+    async def kept_running(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` as a task that goes on when the caller is cancelled; returns its result."""
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -644,24 +311,3 @@ class Turns:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return await result
-
-    kept_running = _kept_running
-
-
-def _retrieved(storing: asyncio.Task[Entry]) -> None:
-    """Nobody waits for the entry of a call that was cancelled, because the service ends."""
-    if not storing.cancelled():
-        storing.exception()
-
-
-UPDATES = {"session.step": 1, "session.update": 1}
-"""Calls that update the parameters: once, or once for each of several batches."""
-
-STILL_STORED = "the journal has the call, which will run; if it has a seq, send it again to get its answer"
-"""About a call whose entry is stored, but which no worker has run to its end yet."""
-
-UNSURE = "it may have taken effect, or some of its steps: read the session to see its step"
-"""About a call whose answer came too late."""
-
-LATE = {"code": "deadline_exceeded", "detail": "the deadline of the call has passed"}
-"""The reason why the last steps of a call were not taken whose answer came too late."""

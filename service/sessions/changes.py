@@ -1,0 +1,308 @@
+"""Calls that change a session, and their journal entries.
+
+A call that changes a stored session writes its journal entry while the worker computes; the answer leaves when both
+have ended. If the worker ends, the session is rebuilt with the call, whose answer then comes from there. If the entry
+cannot be stored, the worker's copy is dropped: the call has not happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from service.engine import DeadlineExceeded, EngineError, QueueFull, RemoteError, Reply, WorkerLost
+from service.engine.protocol import NO_TENSORS, PartCallback
+from service.http.idempotency import outcome_unknown
+from service.http.request_body import Body
+from service.http.tensor_payloads import THREAD_BYTES
+from service.http.worker_calls import STOP
+from service.observability.metrics import Metrics
+from service.problems import HttpProblem
+from service.sessions.copies import Copies
+from service.sessions.entry import Entry, Form
+from service.sessions.recovery import STILL_STORED, Rebuilder
+from service.sessions.session import Kind, Session, Unsure
+from service.sessions.stored import Fenced, StoredSessions
+from service.settings import Settings
+from service.store.errors import StorageError
+
+__all__ = ["Changes", "Taken", "Write"]
+
+Tensors = Mapping[str, np.ndarray]
+
+
+class Taken(Fenced):
+    """Another process has taken the session over with the entry of the running call, which it repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A call that changes a session.
+
+    seq:  the sequence number; None for the next one.
+    sent: the kind of request and its parameters, as a part of the digest.
+    form: of the answer, so that it can be written again after a loss; None if `write` gets a function for that.
+    steps: number of updates of the parameters; None for the usual one of the call.
+    on_part: as in `Engine.call`; a call that is repeated from the journal has no parts.
+    """
+
+    op: str
+    args: dict[str, Any]
+    tensors: Tensors
+    seq: int | None
+    sent: str
+    body: Body | None = None
+    form: Form | None = None
+    steps: int | None = None
+    on_part: PartCallback | None = None
+
+    @property
+    def updates(self) -> int:
+        """The number of updates of the parameters, if none of them fails."""
+        if self.steps is not None:
+            return self.steps
+        return UPDATES.get(self.op, 0) * (self.args.get("batches") or 1)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the request, equal for a request that is sent twice."""
+        return self.sent if self.body is None else f"{self.sent} {self.body.digest}"
+
+    async def hash(self) -> str:
+        """Compute and cache the digest; in a thread if the body is large."""
+        if self.body is not None and len(self.body.raw) > THREAD_BYTES:
+            await asyncio.to_thread(lambda: self.digest)
+        return self.digest
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A running call that changes a session. seq: its number; 0 for none.
+
+    n:       the number of its journal entry.
+    storing: stores the entry; None for a session without a journal.
+    """
+
+    session: Session
+    write: Write
+    seq: int
+    n: int
+    storing: asyncio.Task[Entry] | None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the journal has the entry."""
+        storing = self.storing
+        return storing is not None and storing.done() and not storing.cancelled() and storing.exception() is None
+
+
+class Changes:
+    """Runs the changes of all sessions of a registry, each in the turn of its session."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        settings: Settings,
+        metrics: Metrics | None,
+        copies: Copies,
+        stored: StoredSessions | None,
+        rebuilder: Rebuilder | None,
+        changed: Callable[[Session], None],
+    ) -> None:
+        """changed: called after each change of a stored session."""
+        self._kind, self._settings, self._metrics, self._copies = kind, settings, metrics, copies
+        self._stored, self._rebuilder, self._changed = stored, rebuilder, changed
+
+    async def apply(self, session: Session, write: Write, seq: int, give_up: float) -> Reply:
+        """Run a call that changes the session, and store it as its durability demands.
+
+        Raises Taken if another process has taken the session over with the entry of the call, and Fenced if without.
+        """
+        if write.on_part is not None:  # parts from values that are out of date cannot be taken back
+            await self._copies.check_current(session)
+        n, storing = session.entry + 1, None
+        if session.durability == "journal":
+            storing = asyncio.create_task(self._append(session, n, write, seq, give_up))
+            storing.add_done_callback(_retrieved)
+            await asyncio.sleep(0)  # the entry is on its way to the disk while the call is written to the worker
+        elif write.body is not None:
+            asyncio.get_running_loop().call_soon(lambda: write.digest)  # while this task waits for the worker
+        if session.durability == "checkpoint":
+            assert self._stored is not None
+            if session.dirty:
+                await self._copies.check_current(session)
+            else:
+                await self._stored.set_dirty(session, True)
+        change = _Change(session, write, seq, n, storing)
+        try:
+            reply = await self._ended(change, give_up)
+        except Fenced:
+            if change.is_stored:
+                raise Taken from None
+            raise
+        except StorageError as error:
+            if storing is None or await self._is_undone(session, n) or write.seq is not None:
+                raise
+            raise outcome_unknown("the store failed while it kept the call") from error
+        session.adopt(reply.result)
+        if session.is_stored:
+            session.entry = n
+            session.unsaved_s += reply.timing_ms.get("compute", 0.0) / 1e3
+            self._changed(session)
+        return session.noted(reply)
+
+    async def _ended(self, change: _Change, give_up: float) -> Reply:
+        """The reply of a call, when its entry is stored as well."""
+        session, write, seq, n, storing = change.session, change.write, change.seq, change.n, change.storing
+        args = {**write.args, "seq": seq} if seq else write.args
+        try:
+            reply = await self._copies.call(session, write.op, args, write.tensors, give_up, write.on_part, STOP.get())
+        except WorkerLost as error:
+            if storing is None:
+                raise self._copies.told(session, error) from error
+            reply = await self._rebuilt_with(session, n, storing, give_up, error)
+        except Exception as error:
+            await self._failed(change, error)
+            if session.unsure is not None and isinstance(error, DeadlineExceeded):
+                raise DeadlineExceeded(f"{error}; {UNSURE}", waited=False) from error
+            raise
+        else:
+            if storing is not None:
+                await self._stored_too(session, n, storing, reply)
+        return reply
+
+    async def _is_undone(self, session: Session, n: int) -> bool:
+        """Delete entry `n`, which may be stored although the store has failed; whether that succeeded.
+
+        Raises Taken if another process has taken the session over, perhaps with the entry.
+        """
+        try:
+            await self._stored.void(session, n)  # type: ignore[union-attr]
+        except StorageError:
+            return False
+        except Fenced:
+            raise Taken from None
+        return True
+
+    async def _append(self, session: Session, n: int, write: Write, seq: int, give_up: float) -> Entry:
+        """Store the call as entry `n`."""
+        assert self._stored is not None
+        limit = give_up - time.monotonic()
+        entry = Entry(write.op, write.args, write.tensors, seq, await write.hash(), write.form, limit)
+        session.unsaved_bytes += await self._stored.append(session, n, entry, session.step + write.updates)
+        return entry
+
+    async def _stored_too(self, session: Session, n: int, storing: asyncio.Task[Entry], reply: Reply) -> None:
+        """Wait for the entry of a call that took effect. If it is not stored, the call has not happened."""
+        ended = time.perf_counter()
+        try:
+            entry = await storing
+            if self._metrics is not None:
+                self._metrics.journal_seconds.observe(time.perf_counter() - ended)
+            if reply.result.get("stopped") is not None:
+                outcome = {name: reply.result[name] for name in ("applied", "stopped")}
+                assert self._stored is not None
+                await self._stored.rewrite(session, n, replace(entry, stopped=outcome), reply.result["step"])
+        except (StorageError, Fenced):
+            session.void = n
+            await self._copies.drop(session)
+            raise
+
+    async def _rebuilt_with(
+        self, session: Session, n: int, storing: asyncio.Task[Entry], give_up: float, error: WorkerLost
+    ) -> Reply:
+        """The reply of a call whose worker ended: the session is rebuilt with the call."""
+        try:
+            await storing
+        except StorageError:
+            session.void = n
+            raise
+        session.deaths = n, 1
+        try:
+            assert self._rebuilder is not None
+            done, reply = await self._rebuilder.rebuilt(session, give_up, n)
+        except (EngineError, StorageError) as failure:  # by itself it would say that the call has not happened
+            detail = f"the worker of the call ended, and another cannot run it yet: {failure}; {STILL_STORED}"
+            raise HttpProblem("recovering", detail) from failure
+        if done != n or reply is None:
+            if time.monotonic() >= give_up:
+                raise DeadlineExceeded("the deadline of the call has passed", waited=False)
+            detail = "the call ended each worker that ran it, and was given up; the session is as before the call"
+            problem = self._copies.told(session, error)
+            problem.detail, problem.retryable = detail, False
+            raise problem from error
+        return reply
+
+    async def _failed(self, change: _Change, error: Exception) -> None:
+        """Settle a call that failed: delete its entry, or note that it may have taken effect."""
+        session, write, seq, n, storing = change.session, change.write, change.seq, change.n, change.storing
+        changed_nothing = isinstance(error, QueueFull)
+        if isinstance(error, RemoteError):
+            changed_nothing = error.kind in ("program", "execution")  # handlers raise these before they change anything
+        elif isinstance(error, DeadlineExceeded):
+            changed_nothing = error.waited
+        if storing is None:
+            session.unsure = None if changed_nothing else Unsure(seq, write.digest, None)
+            return
+        try:
+            entry = await storing
+        except StorageError:
+            session.void = n
+            if changed_nothing:
+                return
+            await self._copies.drop(session)
+            raise
+        if changed_nothing:
+            assert self._stored is not None
+            await self._stored.void(session, n)
+        else:
+            session.unsure = Unsure(seq, entry.digest, (n, entry))
+
+    async def make_sure(self, session: Session, unsure: Unsure) -> None:
+        """Ask the worker whether the last call took effect, and let the journal say the same."""
+        give_up = time.monotonic() + self._settings.step_deadline
+        try:
+            reply = await self._copies.call(session, f"{self._kind.name}.describe", {}, NO_TENSORS, give_up)
+        except WorkerLost as error:
+            if not session.is_stored:
+                raise self._copies.told(session, error) from error
+            return  # `lose` has marked the entry: the call has not happened
+        now = reply.result
+        steps = now["step"] - session.step
+        before = session.step, session.version, session.seq, session.accumulated
+        changed = before != (now["step"], now["version"], now["seq"], now.get("accumulated", 0))
+        if unsure.entry is not None:
+            assert self._stored is not None
+            n, entry = unsure.entry
+            if not changed:
+                await self._stored.void(session, n)
+            elif entry.op in ("session.step", "session.fit") and steps < (entry.args.get("batches") or 0):
+                outcome = {"applied": steps, "stopped": LATE | {"batch": steps}}
+                await self._stored.rewrite(session, n, replace(entry, stopped=outcome), now["step"])
+        session.adopt(now)
+        session.unsure = None
+        if changed:
+            session.entry += session.is_stored
+            if unsure.seq:
+                session.history.add(unsure.seq, unsure.digest, None)
+
+
+def _retrieved(storing: asyncio.Task[Entry]) -> None:
+    """Nobody waits for the entry of a call that was cancelled, because the service ends."""
+    if not storing.cancelled():
+        storing.exception()
+
+
+UPDATES = {"session.step": 1, "session.update": 1}
+"""Calls that update the parameters: once, or once for each of several batches."""
+
+UNSURE = "it may have taken effect, or some of its steps: read the session to see its step"
+"""About a call whose answer came too late."""
+
+LATE = {"code": "deadline_exceeded", "detail": "the deadline of the call has passed"}
+"""The reason why the last steps of a call were not taken whose answer came too late."""
