@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from service.engine import EngineError, Reply, WorkerLost
+from service.engine import EngineError, RemoteError, Reply, WorkerLost
 from service.engine.protocol import PartCallback
 from service.http.worker_calls import Calls
 from service.problems import HttpProblem, from_exception
@@ -19,7 +19,10 @@ from service.sessions.stored import Fenced, StoredSessions
 
 __all__ = ["DELETE_S", "Copies"]
 
+log = logging.getLogger("backpass.sessions")
+
 DELETE_S = 10.0
+LATER_S, AGAIN_S = 60.0, 1.0  # the deadline of each try to delete a copy, and the time between two
 
 
 class Copies:
@@ -27,6 +30,7 @@ class Copies:
 
     def __init__(self, kind: Kind, calls: Calls, stored: StoredSessions | None) -> None:
         self._kind, self._calls, self._stored = kind, calls, stored
+        self._deleting: set[asyncio.Task[None]] = set()
 
     async def call(
         self,
@@ -70,18 +74,32 @@ class Copies:
             session.lost = reason
 
     async def drop(self, session: Session) -> None:
-        """Delete the copy of the session, which differs from the stored one."""
+        """Delete the copy of the session, which is not needed or differs from the stored one."""
         worker, session.worker, session.unsure = session.worker, "", None
         if worker:
-            await self.delete(session, worker)
+            await self.delete(session.handle, worker)
 
-    async def delete(self, session: Session, worker: str) -> None:
-        """Delete the worker's copy of the session. It stays if the worker runs something else for longer than
-        `DELETE_S`, and has ended with a worker that ended."""
-        with contextlib.suppress(EngineError):
-            await self._calls.call(
-                f"{self._kind.name}.delete", {"id": session.handle}, worker=worker, deadline=DELETE_S
-            )
+    async def delete(self, handle: str, worker: str) -> None:
+        """Delete a copy from its worker.
+
+        Returns after `DELETE_S` at the latest. While the worker runs something else, the copy stays.
+        """
+        task = asyncio.create_task(self._deleted(handle, worker))
+        self._deleting.add(task)
+        task.add_done_callback(self._deleting.discard)
+        await asyncio.wait({task}, timeout=DELETE_S)
+
+    async def _deleted(self, handle: str, worker: str) -> None:
+        while True:
+            try:
+                await self._calls.call(f"{self._kind.name}.delete", {"id": handle}, worker=worker, deadline=LATER_S)
+            except (WorkerLost, RemoteError):
+                return  # the copy has ended with its worker
+            except EngineError as error:
+                log.info("a copy of the session %s stays in worker %s for now: %s", handle, worker, error)
+                await asyncio.sleep(AGAIN_S)
+            else:
+                return
 
     # Other processes of the service
 

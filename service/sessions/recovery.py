@@ -12,6 +12,7 @@ from service.engine import DeadlineExceeded, RemoteError, Reply, WorkerLost
 from service.engine.protocol import NO_TENSORS
 from service.http.codec import CODEC
 from service.http.worker_calls import ANSWER_BYTES, Calls
+from service.ids import random_id
 from service.problems import HttpProblem
 from service.sessions.answer import written
 from service.sessions.copies import Copies
@@ -129,7 +130,8 @@ class Rebuilder:
         else:
             op, args, tensors = row.op, row.args, (await self._stored.creation(session)).tensors
         limit = self._settings.max_step_deadline
-        args = {**args, "id": session.handle}
+        handle = session.handle = f"{session.id}.{random_id()}"  # a worker may hold an older copy
+        args = {**args, "id": handle}
         made = asyncio.create_task(
             self._calls.with_program(op, session.program_id, row.document, args, tensors, deadline=limit)
         )
@@ -138,7 +140,7 @@ class Rebuilder:
         except BaseException:
             await asyncio.wait({made})  # a worker may make the session although nobody waits for it any more
             if made.exception() is None:
-                await self._copies.delete(session, made.result().worker)
+                await self._copies.delete(handle, made.result().worker)
             raise
 
     async def _caught_up(

@@ -401,16 +401,12 @@ class SessionRegistry:
         self.closed(session.key)
 
     async def _delete_in_worker(self, session: Session) -> None:
-        deadline = max(DELETE_S, self._settings.step_deadline)
-        op, args = f"{self._kind.name}.delete", {"id": session.handle}
-        try:
-            await self._calls.call(op, args, NO_TENSORS, worker=session.worker, deadline=deadline)
-        except WorkerLost:
-            pass
-        except EngineError:
-            if not session.is_stored:
-                raise
-            log.warning("session %s is deleted, but its worker %s still holds it", session.id, session.worker)
+        if session.is_stored:
+            await self._copies.drop(session)
+            return
+        with contextlib.suppress(WorkerLost):
+            limit = max(DELETE_S, self._settings.step_deadline)
+            await self._copies.call(session, f"{self._kind.name}.delete", {}, NO_TENSORS, time.monotonic() + limit)
 
     # Time
 

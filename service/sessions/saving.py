@@ -10,7 +10,7 @@ from typing import Any
 from service.engine import EngineError
 from service.http.worker_calls import Calls
 from service.problems import HttpProblem
-from service.sessions.copies import DELETE_S, Copies
+from service.sessions.copies import Copies
 from service.sessions.session import Session
 from service.sessions.stored import Fenced, StoredSessions, checkpoints_of
 from service.sessions.turns import Turns
@@ -102,14 +102,12 @@ class Saver:
                     await self.save(session)
                 else:
                     await self._stored.note([session])
-                args = {"id": session.handle}
-                await self._calls.call("session.delete", args, worker=session.worker, deadline=DELETE_S)
             except Fenced:
-                await self._copies.drop(session)
+                pass
             except (EngineError, StorageError) as error:
                 log.warning("session %s is not parked: %s", session.id, error)
                 return False
-            session.worker = ""
+            await self._copies.drop(session)
             if self._held.get(session.key) is session:
                 del self._held[session.key]
             session.history.clear()

@@ -42,7 +42,8 @@ class Session:
     turn:    held by the running call; waiting counts the calls that wait for it and the running one.
     unsure:  the last call, if it may or may not have taken effect.
     accumulated: number of gradients that wait for an update with their sum.
-    handle:  its id in workers. The samples of all tenants have the same id, but different handles.
+    handle:  the id of its copy in a worker. Each copy that is made from the store has an id of its own, so that a late
+             deletion of another one leaves it alone; the samples of all tenants have the same id.
     job:     id of the job that owns it; such a session is in no list.
     document: the program as JSON; empty if the store has it.
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from service.engine import NoCapacity, QueueFull, RemoteError, WorkerLost
+from service.engine import DeadlineExceeded, NoCapacity, QueueFull, RemoteError, WorkerLost
 from service.ids import REPEATABLE, Repeatable
 from service.objects import Objects
 from service.problems import HttpProblem
+from service.sessions import copies
 from service.sessions.registry import Write
 from service.sessions.session import Session
 from service.sessions.stored import Fenced
@@ -409,3 +410,35 @@ async def test_requests_at_the_same_time_share_the_quota_of_bytes(pair):
     found = await asyncio.gather(*(opened(first) for _ in range(5)), return_exceptions=True)
 
     assert [each.code for each in found if isinstance(each, HttpProblem)] == ["quota-exceeded"] * 3
+
+
+async def test_a_copy_in_a_busy_worker_is_deleted_when_the_worker_is_free(pair, monkeypatch):
+    """Also if the session is in the same process again by then: its new copy stays."""
+    monkeypatch.setattr(copies, "DELETE_S", 0.05)
+    monkeypatch.setattr(copies, "AGAIN_S", 0.01)
+    first, second = pair
+    for worker in list(first.pool.held)[1:]:
+        first.pool.held.pop(worker)
+    id = await opened(first)
+    await step(first, id)
+    await step(second, id)
+    call, free = first.pool.call, asyncio.Event()
+
+    async def busy(op: str, args: dict[str, Any], *more: Any, **named: Any) -> Any:
+        if op == "session.delete" and not free.is_set():
+            await asyncio.sleep(0.1)
+            raise DeadlineExceeded("the worker runs something else", waited=True)
+        return await call(op, args, *more, **named)
+
+    monkeypatch.setattr(first.pool, "call", busy)
+
+    assert (await step(first, id)).step == 3
+    (held,) = first.pool.held.values()
+    assert len(held) == 2
+    free.set()
+    for _ in range(500):
+        if len(held) > 1:
+            await asyncio.sleep(0.01)
+
+    assert len(held) == 1
+    assert (await step(first, id)).step == 4
