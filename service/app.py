@@ -13,11 +13,12 @@ from starlette.middleware.cors import CORSMiddleware
 
 from service import __version__, problems
 from service.checkpoints import Checkpoints
+from service.checkpoints.checkpoints import FOLDER as CLIENT_CHECKPOINTS
 from service.datasets import Datasets
 from service.datasets.ingest import Ingest
 from service.datasets.uploads import Uploads
 from service.engine import EmbeddedPool, Engine, EngineError
-from service.http import middleware
+from service.http import middleware, recorded
 from service.http.access_log import AccessLog
 from service.http.admission import Admission
 from service.http.auth import Auth, Gatekeeper
@@ -71,6 +72,7 @@ from service.routes.in_session import SESSION_ID
 from service.routes.samples import restored_samples
 from service.schemas.examples import EXAMPLES, SAMPLE_SESSION
 from service.schemas.openapi import openapi_of
+from service.sessions import files as session_files
 from service.sessions.live import LiveMetrics
 from service.sessions.registry import SessionRegistry
 from service.sessions.session import SESSIONS
@@ -79,6 +81,7 @@ from service.settings import Settings
 from service.store.admin import AdminSocket
 from service.store.backup import snapshot
 from service.store.errors import StorageError
+from service.store.orphans import Orphans
 from service.store.presence import Presence
 from service.store.programs import ProgramStore, TooManyPrograms
 from service.store.store import Store
@@ -230,6 +233,14 @@ def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracin
     app.state.sessions.quota = app.state.tapes.quota = app.state.tenancy.quotas.limits
     app.state.idempotency = Idempotency(settings, app.state.store, app.state.objects, app.state.instance)
     app.state.operations = Operations(settings, app.state.store, app.state.objects, app.state.instance)
+    app.state.orphans = Orphans(
+        app.state.objects,
+        {
+            CLIENT_CHECKPOINTS: app.state.checkpoints.named,
+            **dict.fromkeys(session_files.FOLDERS, app.state.sessions.named),
+            recorded.FOLDER: lambda keys: recorded.kept(keys, app.state.objects),
+        },
+    )
     app.state.streams = Streams(settings.streams)
     app.state.runner = Runner(
         JobStore(app.state.store, app.state.instance),
@@ -284,6 +295,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         asyncio.create_task(app.state.sessions.watch()),
         asyncio.create_task(app.state.tapes.watch()),
         asyncio.create_task(app.state.checkpoints.watch()),
+        asyncio.create_task(app.state.orphans.watch()),
         asyncio.create_task(app.state.programs.collect_all()),
         asyncio.create_task(app.state.presence.watch()),
         asyncio.create_task(app.state.idempotency.watch()),

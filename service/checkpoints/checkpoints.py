@@ -22,7 +22,7 @@ from service.store.checkpoints import StoredCheckpoint
 from service.store.program_text import ProgramText
 from service.store.store import Store
 
-__all__ = ["PROGRAM", "Checkpoints", "damaged", "new_key"]
+__all__ = ["FOLDER", "PROGRAM", "Checkpoints", "damaged", "new_key"]
 
 log = logging.getLogger("backpass.checkpoints")
 
@@ -31,8 +31,6 @@ PROGRAM = "program"
 """The member of a file's metadata that holds the program as JSON."""
 
 SWEEP_S = 60.0
-ORPHAN_S = 3600.0
-"""Time after which a file without a row is deleted: its row may be on its way."""
 
 
 def new_key() -> str:
@@ -49,13 +47,12 @@ class Checkpoints:
 
     def __init__(self, store: Store, objects: Objects) -> None:
         self.store, self.objects = store, objects
-        self._orphans: dict[str, float] = {}  # key -> when a sweep first saw the file, a value of time.monotonic()
 
     async def add(self, tenant: str, checkpoint: StoredCheckpoint) -> StoredCheckpoint:
         """Store the row of a written file; the checkpoint with this id. Raises StorageError.
 
         That is another one if an earlier execution of the request has stored it. Without a row the file is deleted, if
-        need be by the sweep.
+        need be by `Orphans`.
         """
         try:
             await self.store.write(lambda db: rows.add(db, tenant, checkpoint))
@@ -112,7 +109,7 @@ class Checkpoints:
         return await self.store.read(lambda db: rows.bytes_of(db, tenant))
 
     async def delete_file(self, key: str) -> None:
-        """Delete a file; one that cannot be deleted now is left for the sweep."""
+        """Delete a file; one that cannot be deleted now is left to `Orphans`."""
         try:
             await asyncio.to_thread(self.objects.delete, key)
         except OSError as error:
@@ -153,7 +150,7 @@ class Checkpoints:
     # Sweeping
 
     async def watch(self) -> None:
-        """Delete expired checkpoints and files without a row, until cancelled. Run it as a task."""
+        """Delete expired checkpoints, until cancelled. Run it as a task."""
         while True:
             try:
                 await self.sweep()
@@ -162,17 +159,12 @@ class Checkpoints:
             await asyncio.sleep(SWEEP_S)
 
     async def sweep(self) -> None:
-        """Delete expired checkpoints, and files that have had no row for an hour. Raises StorageError, OSError.
-
-        An interrupted creation or deletion leaves such a file.
-        """
+        """Delete expired checkpoints. Raises StorageError, OSError."""
         now = time.time()
         while keys := await self.store.write(lambda db: rows.expired(db, now)):
             for key in keys:
                 await self.delete_file(key)
-        stored = set(await asyncio.to_thread(lambda: [*self.objects.keys(FOLDER)]))
-        orphans = stored - await self.store.read(lambda db: rows.known(db, stored))
-        seen = time.monotonic()
-        self._orphans = {key: self._orphans.get(key, seen) for key in orphans}
-        for key in [key for key, since in self._orphans.items() if seen - since >= ORPHAN_S]:
-            await self.delete_file(key)
+
+    async def named(self, keys: set[str]) -> set[str]:
+        """Those of `keys` that are files of checkpoints. Raises StorageError."""
+        return await self.store.read(lambda db: rows.known(db, keys))

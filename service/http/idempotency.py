@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import problems
 from service.caller import tenant
-from service.http.recorded import Recorded, Recorder, as_answer, delete_stored, load, stored
+from service.http.recorded import KEPT_S, Recorded, Recorder, as_answer, delete_stored, load, stored
 from service.http.request_body import check_accepted
 from service.ids import REPEATABLE, Repeatable
 from service.objects import Objects
@@ -38,7 +38,6 @@ log = logging.getLogger("backpass.http")
 
 HEADER = "Idempotency-Key"
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
-KEPT_S = 24 * 3600.0
 PATIENCE_S = 60.0  # for the first of several equal requests
 SWEEP_S = 300.0
 REFUSED = frozenset({406, 408, 409, 425, 429})  # these answers are not stored: the same request may succeed later

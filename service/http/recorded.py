@@ -19,13 +19,31 @@ from service.objects import Objects
 from service.problems import HttpProblem, new_request_id, problem_body
 from service.problems.document import MEDIA_TYPE
 
-__all__ = ["INLINE_BYTES", "MAX_BYTES", "Recorded", "Recorder", "as_answer", "delete_stored", "load", "stored"]
+__all__ = [
+    "FOLDER",
+    "INLINE_BYTES",
+    "KEPT_S",
+    "MAX_BYTES",
+    "Recorded",
+    "Recorder",
+    "as_answer",
+    "delete_stored",
+    "kept",
+    "load",
+    "stored",
+]
 
 MAX_BYTES = 64 * 2**20
 """Longer answers are sent on without being recorded."""
 
 INLINE_BYTES = 256 * 2**10
 """Longer answers are stored as files, shorter ones in the database."""
+
+FOLDER = "answers"
+"""The folder of those files."""
+
+KEPT_S = 24 * 3600.0
+"""Time for which an answer is kept at most."""
 
 NOT_REPEATED = frozenset({b"content-length", b"connection", b"date", b"request-id", b"server-timing"})
 
@@ -111,11 +129,16 @@ async def stored(recorded: Recorded, objects: Objects) -> bytes:
     size = size_of(recorded.parts)
     document: dict[str, Any] = {"status": recorded.status, "headers": recorded.headers}
     if size > INLINE_BYTES:
-        document["file"] = f"answers/{random_id()}"
+        document["file"] = f"{FOLDER}/{random_id()}"
         await asyncio.to_thread(objects.write, document["file"], recorded.parts)
     else:
         document["body"] = b"".join(recorded.parts)
     return msgspec.msgpack.encode(document)
+
+
+async def kept(keys: set[str], objects: Objects) -> set[str]:
+    """Those of `keys`, files of answers, that are not too old to be named by a row. Raises OSError."""
+    return await asyncio.to_thread(lambda: {key for key in keys if objects.age(key) <= KEPT_S})
 
 
 async def load(data: bytes, objects: Objects) -> Recorded:

@@ -157,6 +157,14 @@ class Objects:
         """Bytes of the file. Raises FileNotFoundError."""
         return int(self._fs.size(self._path(key)))
 
+    def age(self, key: str) -> float:
+        """Seconds since the file was written; 0 if there is none, or if the store does not tell."""
+        try:
+            written = self._fs.modified(self._path(key)).timestamp()
+        except (FileNotFoundError, NotImplementedError):
+            return 0.0
+        return float(max(0.0, time.time() - written))
+
     def delete(self, key: str) -> None:
         """Delete the file; does nothing if there is none. While deletions are held, it stays until their end."""
         path = self._path(key)

@@ -9,6 +9,7 @@ recovery  rebuilding of a session in another worker
 saving    checkpoints that the service makes, and parking of idle sessions
 stored    the rows of sessions, journals and answers; refuses writes of a process that lost the session
 entry     one entry of the journal
+files     the keys of their files
 answer    the answers to calls that change a session
 session   one session: its worker, version, sequence number and lease
 tape      one tape, as another kind of session

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 
 from service.objects import Objects, tensor_file
 
-__all__ = ["INLINE_BYTES", "Entry", "Form", "file_of", "folder_of", "packed", "stale", "unpacked"]
+__all__ = ["INLINE_BYTES", "Entry", "Form", "packed", "unpacked"]
 
 INLINE_BYTES = 2**20
 """Tensors of more bytes in all are stored in a file, not in the database."""
@@ -54,27 +54,6 @@ class Entry:
     def repeated_args(self) -> dict[str, Any]:
         """The arguments that repeat exactly the steps that were taken."""
         return self.args if self.stopped is None else {**self.args, "only": self.stopped["applied"]}
-
-
-def folder_of(session: str) -> str:
-    """The folder of the files of a session's journal."""
-    return f"journal/{session}"
-
-
-def file_of(session: str, n: int, epoch: int) -> str:
-    """The key of the file with the tensors of entry `n`. epoch: of the writer, whose files no other writer replaces."""
-    return f"{folder_of(session)}/{n:016d}-{epoch}"
-
-
-def stale(keys: Iterable[str], until: int | None, epoch: int) -> Iterator[str]:
-    """The keys with numbers up to `until` (None: all) that writers up to `epoch` have made.
-
-    Files of later writers stay: a process that lost the session may delete long after it.
-    """
-    for key in keys:
-        n, _, made = key.rpartition("/")[2].partition("-")
-        if (until is None or int(n) <= until) and int(made) <= epoch:
-            yield key
 
 
 def packed(entry: Entry, file: str | None = None) -> bytes:

@@ -245,6 +245,11 @@ class SessionRegistry:
             raise await self._missing(session.tenant, session.id)
         return row.document
 
+    async def named(self, keys: set[str]) -> set[str]:
+        """Those of `keys`, files of stored sessions, whose sessions exist. Raises StorageError."""
+        assert self._stored is not None
+        return await self._stored.named(keys)
+
     async def usage(self, tenant: str) -> tuple[int, int]:
         """(number of open sessions of a tenant, bytes of the stored ones). Raises StorageError."""
         return await self._places.used(tenant)

@@ -11,8 +11,9 @@ from service.engine import EngineError
 from service.http.worker_calls import Calls
 from service.problems import HttpProblem
 from service.sessions.copies import Copies
+from service.sessions.files import checkpoint_of
 from service.sessions.session import Session
-from service.sessions.stored import Fenced, StoredSessions, checkpoints_of
+from service.sessions.stored import Fenced, StoredSessions
 from service.sessions.turns import Turns
 from service.settings import Settings
 from service.store.errors import StorageError
@@ -80,7 +81,7 @@ class Saver:
         Raises EngineError, StorageError, Fenced.
         """
         assert self._stored is not None
-        key = f"{checkpoints_of(session.id)}/{session.entry:016d}-{session.epoch}"
+        key = checkpoint_of(session.id, session.entry, session.epoch)
         args = {"id": session.handle, "key": key, "about": {}}
         limit = self._settings.max_step_deadline
         reply = await self._calls.call("session.save", args, worker=session.worker, deadline=limit)

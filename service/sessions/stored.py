@@ -17,17 +17,19 @@ from sqlalchemy import Connection, and_, delete, func, insert, or_, select, upda
 
 from service.http.tensor_payloads import Answer
 from service.objects import Objects, tensor_file
-from service.sessions.entry import INLINE_BYTES, Entry, file_of, folder_of, packed, stale, unpacked
+from service.sessions.entry import INLINE_BYTES, Entry, packed, unpacked
+from service.sessions.files import checkpoints_of, file_of, folder_of, session_of, stale
 from service.sessions.replay import Answered, History
 from service.sessions.session import Session
 from service.store.errors import StorageFull, StorageUnavailable
 from service.store.store import Store
 from service.store.tables import answers, checkpoints, journal, sessions
 
-__all__ = ["Fenced", "Row", "StoredSessions", "checkpoints_of"]
+__all__ = ["Fenced", "Row", "StoredSessions"]
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PAGE_ROWS = 64  # of the journal, read at once
+MOST_IDS = 500  # in one query
 OWNED_S = 15.0  # time for which a process tells the others that it holds a session
 
 _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder()
@@ -354,6 +356,22 @@ class StoredSessions:
         """Whether the checkpoint contains all entries."""
         return (await self.last_entry(session))[0] == session.saved_entry
 
+    # Files
+
+    async def named(self, keys: set[str]) -> set[str]:
+        """Those of `keys`, files of journals and checkpoints, whose sessions exist."""
+        ids = sorted({session_of(key) for key in keys})
+
+        def work(connection: Connection) -> set[str]:
+            found: set[str] = set()
+            for begin in range(0, len(ids), MOST_IDS):
+                query = select(sessions.c.id).where(sessions.c.id.in_(ids[begin : begin + MOST_IDS]))
+                found.update(connection.execute(query).scalars())
+            return found
+
+        known = await self._store.read(work)
+        return {key for key in keys if session_of(key) in known}
+
     # Checkpoints
 
     async def saved(self, session: Session, key: str, sha256: str, answered: Sequence[tuple[int, Answered]]) -> None:
@@ -393,8 +411,6 @@ class StoredSessions:
         for row in await self._store.read(lambda connection: connection.execute(query).all()):
             history.add(row.seq, row.digest, None if row.answer is None else _answer(row.answer))
 
-    # Files
-
     async def _write_file(self, key: str, entry: Entry) -> None:
         try:
             await asyncio.to_thread(self.objects.write, key, tensor_file.chunks(entry.tensors, {}))
@@ -409,11 +425,6 @@ class StoredSessions:
         for key in stale(self.objects.keys(checkpoints_of(session)), None, epoch):
             if key != checkpoint:
                 self.objects.delete(key)
-
-
-def checkpoints_of(session: str) -> str:
-    """The folder of the checkpoints that the service makes of a session."""
-    return f"sessions/{session}"
 
 
 def _check_epoch(connection: Connection, session: str, epoch: int) -> None:

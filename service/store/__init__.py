@@ -16,5 +16,6 @@ postgres_tools pg_dump and pg_restore
 presence       the API processes that use the store
 programs       registered programs
 program_text   a program as JSON text, with its id
+orphans        deletes files that nothing names
 errors         the reasons why stored data cannot be used
 """

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.checkpoints import Checkpoints, checkpoints
+from service.checkpoints import Checkpoints
 from service.checkpoints.checkpoints import new_key
 from service.checkpoints.content import range_of
 from service.ids import REPEATABLE, Repeatable, new_id
@@ -84,25 +84,25 @@ def test_pages_are_ordered_and_of_one_session_or_all(kept):
     }
 
 
-def test_the_sweep_deletes_expired_checkpoints_and_files_without_a_row(kept, monkeypatch):
+def test_the_sweep_deletes_expired_checkpoints(kept):
     expired, alive = made(kept, expires=time.time() - 1), made(kept, expires=time.time() + 3600)
     run(kept.add("a", expired))
     run(kept.add("a", alive))
-    orphan = made(kept)
-    other = kept.objects.write("journal/ses_1/1", [b"x"])
     with pytest.raises(HttpProblem):
         run(kept.get("a", expired.id))
 
     run(kept.sweep())
-    assert files(kept) == {alive.key, orphan.key}, "a file without a row may get one soon"
-    now = time.monotonic()
-    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now + 3601)
-    run(kept.sweep())
 
-    assert files(kept) == {alive.key} and other.size == 1
-    assert kept.objects.read("journal/ses_1/1") == b"x"
+    assert files(kept) == {alive.key}
     assert run(kept.get("a", alive.id)) == alive
     assert run(kept.bytes_of("a")) == 10
+
+
+def test_files_of_checkpoints_are_named_by_their_rows(kept):
+    alive, orphan = made(kept), made(kept)
+    run(kept.add("a", alive))
+
+    assert run(kept.named({alive.key, orphan.key})) == {alive.key}
 
 
 def test_a_file_whose_row_cannot_be_stored_is_deleted(kept, monkeypatch):

@@ -442,3 +442,11 @@ async def test_a_copy_in_a_busy_worker_is_deleted_when_the_worker_is_free(pair, 
 
     assert len(held) == 1
     assert (await step(first, id)).step == 4
+
+
+async def test_files_of_sessions_that_exist_are_named(pair):
+    first, _ = pair
+    id = await opened(first)
+    mine, others = {f"journal/{id}/1-1", f"sessions/{id}/1-1"}, {"journal/ses_none/1-1", "sessions/ses_none/1-1"}
+
+    assert await first.registry.named(mine | others) == mine
