@@ -33,11 +33,10 @@ class Quota(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """Of a session that is being opened. bytes: 0 until they are known."""
+    """Of a session that is being opened."""
 
     tenant: str
     id: str
-    bytes: int = 0
 
 
 class Places:
@@ -68,21 +67,20 @@ class Places:
             else:
                 living, limit = (await self.used(tenant))[0], self._quota(tenant).sessions
             if living >= limit:
-                text = f"{living} of {limit:g} {self._kind.plural} are already open; delete one first"
-                raise HttpProblem("quota-exceeded", text)
+                raise self._too_many(living, limit)
             place = Place(tenant, id)
             self._opening.append(place)
             return place
 
-    async def take_bytes(self, place: Place, size: int) -> None:
-        """Let a session of so many bytes be stored. Raises HttpProblem 429 if its tenant has too few left, or
-        StorageError."""
-        async with self._checking:
-            taken, limit = (await self.used(place.tenant))[1], self._quota(place.tenant).session_bytes
-            if taken + size > limit:
-                text = f"sessions may have {limit} bytes: {taken} are taken, and {size} more asked"
-                raise HttpProblem("quota-exceeded", text, limit=limit)
-            place.bytes = size
+    def check(self, tenant: str, living: int, taken: int, size: int) -> None:
+        """Raises HttpProblem 429 if the tenant may not store a session of `size` bytes beside `living` others, which
+        have `taken` bytes. It decides also among requests that reach several processes of the service at a time."""
+        limits = self._quota(tenant)
+        if living >= limits.sessions:
+            raise self._too_many(living, limits.sessions)
+        if taken + size > limits.session_bytes:
+            text = f"sessions may have {limits.session_bytes} bytes: {taken} are taken, and {size} more asked"
+            raise HttpProblem("quota-exceeded", text, limit=limits.session_bytes)
 
     def leave(self, place: Place) -> None:
         """Its session is open, or could not be opened."""
@@ -98,7 +96,11 @@ class Places:
         opening = [place for place in self._opening if place.tenant == tenant]
         held = sum(1 for each in self._sessions() if each.tenant == tenant and not each.is_stored and not each.lost)
         living, size = await self._stored.usage(tenant, [place.id for place in opening])
-        return living + held + len(opening), size + sum(place.bytes for place in opening)
+        return living + held + len(opening), size
+
+    def _too_many(self, living: int, limit: float) -> HttpProblem:
+        text = f"{living} of {limit:g} {self._kind.plural} are already open; delete one first"
+        return HttpProblem("quota-exceeded", text)
 
     def _held(self, tenant: str | None) -> int:
         """The sessions of a tenant, or of all, that this process holds or opens."""

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from service.problems import HttpProblem
 from service.sessions.changes import Changes, Write
 from service.sessions.copies import DELETE_S, Copies
 from service.sessions.entry import Entry
-from service.sessions.places import Place, Places, Quota
+from service.sessions.places import Places, Quota
 from service.sessions.recovery import Rebuilder
 from service.sessions.replay import MAX_BYTES_OF_ALL, History, stored_answers
 from service.sessions.saving import Saver
@@ -313,7 +314,7 @@ class SessionRegistry:
                 session.document = program[1] if program and not session.is_stored else b""
                 session.history = History(self._answers)
                 if session.is_stored:
-                    await self._store_new(session, place, program, op, args, tensors)
+                    await self._store_new(session, program, op, args, tensors)
                 self._sessions[key] = session
                 self._gone.pop(key)
                 if all(worker.id != reply.worker for worker in self._calls.engine.workers()):
@@ -347,7 +348,6 @@ class SessionRegistry:
     async def _store_new(
         self,
         session: Session,
-        place: Place,
         program: tuple[str, bytes] | None,
         op: str,
         args: dict[str, Any],
@@ -355,8 +355,8 @@ class SessionRegistry:
     ) -> None:
         assert self._stored is not None and program is not None
         try:
-            await self._places.take_bytes(place, session.about["bytes"])
-            await self._stored.add(session, program[1], op, args, Entry(op, {}, tensors))
+            check = partial(self._places.check, session.tenant, size=session.about["bytes"])
+            await self._stored.add(session, program[1], op, args, Entry(op, {}, tensors), check)
             if op != f"{self._kind.name}.create" or "values" in args:  # the file that it came from may be deleted
                 await self._saver.save(session)
         except BaseException:

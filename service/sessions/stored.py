@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import errno
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,12 @@ from sqlalchemy import Connection, and_, delete, func, insert, or_, select, upda
 
 from service.http.tensor_payloads import Answer
 from service.objects import Objects, tensor_file
+from service.problems import HttpProblem
 from service.sessions.entry import INLINE_BYTES, Entry, packed, unpacked
 from service.sessions.files import checkpoints_of, file_of, folder_of, session_of, stale
 from service.sessions.replay import Answered, History
 from service.sessions.session import Session
-from service.store.errors import StorageFull, StorageUnavailable
+from service.store.errors import StorageError, StorageFull, StorageUnavailable
 from service.store.store import Store
 from service.store.tables import answers, checkpoints, journal, sessions
 
@@ -81,8 +82,19 @@ class StoredSessions:
 
     # Sessions
 
-    async def add(self, session: Session, document: bytes, op: str, args: dict[str, Any], first: Entry) -> None:
-        """Store a new session. first: the call that created it, with its tensors."""
+    async def add(
+        self,
+        session: Session,
+        document: bytes,
+        op: str,
+        args: dict[str, Any],
+        first: Entry,
+        check: Callable[[int, int], None],
+    ) -> None:
+        """Store a new session. first: the call that created it, with its tensors.
+
+        check: raises HttpProblem to refuse it, when given the number of the tenant's others and the sum of their bytes.
+        """
         files = first.nbytes > INLINE_BYTES
         file = file_of(session.id, 0, 1) if files else None
         if file is not None:
@@ -111,10 +123,17 @@ class StoredSessions:
         }
 
         def work(connection: Connection) -> None:
-            connection.execute(insert(sessions).values(values))
+            connection.execute(insert(sessions).values(values))  # first: another process may have stored it
             connection.execute(insert(journal).values(rows))
+            living, taken = _usage(connection, session.tenant)
+            check(living - 1, taken - values["bytes"])
 
-        await self._store.write(work)
+        try:
+            await self._store.write(work)
+        except HttpProblem as error:
+            if file is not None and not isinstance(error, StorageError):  # after such an error it may be stored
+                await asyncio.to_thread(self.objects.delete, file)
+            raise
         session.epoch = 1
 
     async def take(self, tenant: str, id: str) -> Row | None:
@@ -183,11 +202,7 @@ class StoredSessions:
 
     async def usage(self, tenant: str, without: Collection[str] = ()) -> tuple[int, int]:
         """(number of sessions of the tenant, sum of their bytes). without: ids of sessions that do not count."""
-        query = select(func.count(), func.coalesce(func.sum(sessions.c.bytes), 0)).where(sessions.c.tenant == tenant)
-        if without:
-            query = query.where(sessions.c.id.not_in(without))
-        count, size = await self._store.read(lambda connection: connection.execute(query).one())
-        return int(count), int(size)
+        return await self._store.read(lambda connection: _usage(connection, tenant, without))
 
     async def last_checkpoint(self, tenant: str, id: str) -> Any:
         """id, program_id and step of the newest checkpoint that a client made of a session; None without one."""
@@ -425,6 +440,14 @@ class StoredSessions:
         for key in stale(self.objects.keys(checkpoints_of(session)), None, epoch):
             if key != checkpoint:
                 self.objects.delete(key)
+
+
+def _usage(connection: Connection, tenant: str, without: Collection[str] = ()) -> tuple[int, int]:
+    query = select(func.count(), func.coalesce(func.sum(sessions.c.bytes), 0)).where(sessions.c.tenant == tenant)
+    if without:
+        query = query.where(sessions.c.id.not_in(without))
+    count, size = connection.execute(query).one()
+    return int(count), int(size)
 
 
 def _check_epoch(connection: Connection, session: str, epoch: int) -> None:

@@ -15,7 +15,7 @@ from service.engine import DeadlineExceeded, NoCapacity, QueueFull, RemoteError,
 from service.ids import REPEATABLE, Repeatable
 from service.objects import Objects
 from service.problems import HttpProblem
-from service.sessions import copies
+from service.sessions import copies, stored
 from service.sessions.registry import Write
 from service.sessions.session import Session
 from service.sessions.stored import Fenced
@@ -43,6 +43,12 @@ async def pair(tmp_path: Path) -> AsyncIterator[tuple[Process, Process]]:
     first, second = (Process(store, objects, Faults(random.Random(0)), settings, shared=True) for _ in range(2))
     yield first, second
     await store.close()
+
+
+@pytest.fixture
+def small_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each entry with tensors has a file."""
+    monkeypatch.setattr(stored, "INLINE_BYTES", 0)
 
 
 async def opened(process: Process, durability: Any = "journal") -> str:
@@ -402,14 +408,18 @@ async def test_a_session_that_is_stored_but_not_open_yet_counts_once(pair):
     await slow
 
 
-async def test_requests_at_the_same_time_share_the_quota_of_bytes(pair):
-    first, _ = pair
-    limits = Settings(session_bytes=20)  # sessions of the fake workers have 8 bytes each
-    first.registry.quota = lambda tenant: limits
+@pytest.mark.usefixtures("small_entries")
+@pytest.mark.parametrize("limits", [Settings(session_bytes=20), Settings(sessions=2)], ids=["bytes", "number"])
+async def test_requests_to_two_processes_at_the_same_time_share_the_quotas(pair, limits):
+    """Sessions of the fake workers have 8 bytes each."""
+    for process in pair:
+        process.registry.quota = lambda tenant: limits
 
-    found = await asyncio.gather(*(opened(first) for _ in range(5)), return_exceptions=True)
+    found = await asyncio.gather(*(opened(pair[i % 2]) for i in range(6)), return_exceptions=True)
 
-    assert [each.code for each in found if isinstance(each, HttpProblem)] == ["quota-exceeded"] * 3
+    assert [each.code for each in found if isinstance(each, HttpProblem)] == ["quota-exceeded"] * 4
+    assert len([*pair[0].objects.keys("journal")]) == 2
+    assert sum(len(held) for process in pair for held in process.pool.held.values()) == 2
 
 
 async def test_a_copy_in_a_busy_worker_is_deleted_when_the_worker_is_free(pair, monkeypatch):
