@@ -126,7 +126,7 @@ DRAWN = {
 }
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(**DRAWN)
 def test_a_random_program_agrees_with_the_reference_executor(document, seed, width, dtype):
     check_random_program(document, seed, width, dtype)

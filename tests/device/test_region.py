@@ -68,7 +68,7 @@ def check_program(document, seed, width, dtype):
             assert np.asarray(one).tobytes() == np.asarray(two).tobytes() == np.asarray(three).tobytes()
 
 
-@settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(**DRAWN)
 def test_a_random_program_runs_as_launches_and_as_a_graph_with_the_results_of_the_reference_executor(
     document, seed, width, dtype

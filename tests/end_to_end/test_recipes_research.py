@@ -221,6 +221,7 @@ def test_a_policy_learns_to_balance_the_pole(service: Service) -> None:
 # --- fine-tuning of an ONNX model --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_onnx_model_is_fine_tuned_and_keeps_its_frozen_weights(service: Service, tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     from onnx import numpy_helper

@@ -138,7 +138,7 @@ def test_a_loop_under_a_memory_policy_allocates_the_predicted_bytes(policy, trip
     assert allocated(compile_gradient(program, query), s.values) == predicted
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=programs(), seed=st.integers(0, 2**16))
 def test_no_random_program_allocates_more_than_predicted_for_its_longest_loop(document, seed):
     program, values = read(document), leaves(seed)

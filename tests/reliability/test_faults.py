@@ -16,9 +16,9 @@ from tests.reliability.chaos import ALL, compare, run
 def test_no_step_is_lost_or_doubled_under_kills(tmp_path: Path) -> None:
     faults = {"service killed": 1.0, "worker killed": 2.0, "disk full": 1.0, "clock set back": 0.5}
     least = Counter({"service killed": 1, "worker killed": 1})
-    calm = run(tmp_path / "calm", 3, 120, jobs=1)
+    calm = run(tmp_path / "calm", 3, 50, jobs=1)
 
-    burnt = run(tmp_path / "burnt", 3, 120, jobs=1, faults=faults, pause=1.0, least=least)
+    burnt = run(tmp_path / "burnt", 3, 50, jobs=1, faults=faults, pause=1.0, least=least)
 
     compare(calm, burnt)
     assert burnt.faults >= least, burnt.faults

@@ -258,7 +258,7 @@ async def test_a_long_call_does_not_count_as_a_hang(open_pool):
         assert (await pool.call("sleep", {"seconds": 1.5}, deadline=5)).result == {"slept": 1.5}
 
 
-@pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3, pytest.param(50, marks=pytest.mark.slow)])
 async def test_replacements_leak_no_descriptor_and_no_process(open_pool, count):
     async with open_pool(workers=1) as pool:
         big = {"x": np.ones(2**21)}

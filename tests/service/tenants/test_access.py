@@ -11,11 +11,13 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 
+from service.cli.main import main
 from service.http.auth import is_public, scope_of
 from tests.paths import ROOT
 from tests.service.conftest import serve
@@ -30,6 +32,12 @@ def command(data_dir, *arguments: str) -> subprocess.CompletedProcess[str]:
     given = [sys.executable, "-m", "service", "keys", *arguments]
     environment = os.environ | {"BACKPASS_DATA_DIR": str(data_dir)}
     return subprocess.run(given, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def commanded(capsys, data_dir, action: str, *arguments: str) -> tuple[int, str]:
+    """The exit status of `backpass keys ...` in this process, and what it printed."""
+    status = main(["keys", "--data-dir", str(data_dir), action, *arguments])
+    return status, capsys.readouterr().out
 
 
 def eventually(what, seconds: float = 60.0):
@@ -210,7 +218,7 @@ def test_a_wrong_request_for_a_key_is_answered_with_its_place(keyed, body, point
         assert pointer in [each["pointer"] for each in found["errors"]]
 
 
-def test_the_first_key_closes_a_running_service_within_seconds(tmp_path):
+def test_the_first_key_closes_a_running_service_within_seconds(tmp_path, capsys):
     """And from then on `backpass keys` changes what the service accepts, without a restart."""
     with serve(tmp_path / "data", workers=1) as served:
         assert served.client.get("/v1").json()["access"]["keys_required"] is False
@@ -220,14 +228,14 @@ def test_the_first_key_closes_a_running_service_within_seconds(tmp_path):
         problem(eventually(lambda: (a := served.client.get("/v1/me")).is_error and a), 401, "unauthenticated")
         headers = {"authorization": f"Bearer {key['key']}"}
         assert served.client.get("/v1/me", headers=headers).json()["tenant"] == "acme"
-        assert key["id"] in command(tmp_path / "data", "list").stdout
-        assert key["key"] not in command(tmp_path / "data", "list", "--json").stdout
-        assert "revoked" in command(tmp_path / "data", "revoke", key["id"]).stdout
+        keys = partial(commanded, capsys, tmp_path / "data")
+        assert key["id"] in keys("list")[1]
+        assert key["key"] not in keys("list", "--json")[1]
+        assert "revoked" in keys("revoke", key["id"])[1]
         assert served.client.get("/v1/me", headers=headers).status_code == 401
-        assert command(tmp_path / "data", "revoke", "key_" + "a" * 26).returncode == 1
-        answer = command(tmp_path / "data", "tenants", "set", "acme", "jobs=3")
-        assert "jobs=3" in answer.stdout, answer.stderr
-        assert command(tmp_path / "data", "tenants", "set", "acme", "job=3").returncode == 1
+        assert keys("revoke", "key_" + "a" * 26)[0] == 1
+        assert "jobs=3" in keys("tenants", "set", "acme", "jobs=3")[1]
+        assert keys("tenants", "set", "acme", "job=3")[0] == 1
 
 
 def refusal(data_dir, **settings: object) -> str:
