@@ -85,7 +85,11 @@ def I64(number: int) -> IRValue:
 
 
 def literal(number: float | int | bool | np.generic, dtype: str) -> IRValue:
-    """A scalar literal with the exact bits of `number` in `dtype`."""
+    """A scalar literal with the exact bits of `number` in `dtype`.
+
+    Raises InternalError for an integer out of the range of `dtype`, which LLVM would truncate. An unsigned integer may
+    be written as the signed one with the same bits.
+    """
     if dtype == "bool":
         return IRValue("true" if number else "false", dtype)
     if dtype == "float64":
@@ -94,6 +98,9 @@ def literal(number: float | int | bool | np.generic, dtype: str) -> IRValue:
         with np.errstate(all="ignore"):
             as_double = float(as_dtype(dtype).type(number))
         return IRValue(f"0x{struct.unpack('<Q', struct.pack('<d', as_double))[0]:016X}", dtype)
+    limits = np.iinfo(dtype)
+    if not min(limits.min, -(limits.max // 2) - 1) <= int(number) <= limits.max:
+        raise InternalError(f"{int(number)} is no {dtype}: its range is {limits.min} to {limits.max}")
     return IRValue(str(int(number)), dtype)
 
 

@@ -79,7 +79,8 @@ def padded(f: Function, op: str, value: IRValue, lanes: int) -> IRValue:
 def repeated(f: Function, op: str, value: IRValue, count: int) -> IRValue:
     """The reduction of `count` copies of one value."""
     if op == "sum" and count > 1:
-        return FUNCTIONS["multiply"](f, value, literal(count, value.dtype))
+        factor = count if value.is_float else int(np.array(count).astype(value.dtype))  # a sum of integers wraps around
+        return FUNCTIONS["multiply"](f, value, literal(factor, value.dtype))
     if op == "prod" and count > 1:
         return apply(f, "pow", {}, [value, literal(count, value.dtype)]) if value.is_float else _power(f, value, count)
     return value

@@ -51,12 +51,12 @@ def first_position(of: Maker, hit: Entry, over: frozenset[int]) -> Entry:
 
 @lowers("one_hot")
 def lower_one_hot(low: Lowering, op: Op) -> None:
-    of, x, type = Maker(low), low.entry(op.inputs[0]), low.type(op.outputs[0])
-    depth = op.attrs["depth"]
+    of, type = Maker(low), low.type(op.outputs[0])
+    x, depth = of.cast(low.entry(op.inputs[0]), "int64"), op.attrs["depth"]
     above, below = of("greater_equal", x, of.number(0, x.dtype)), of("less_than", x, of.number(depth, x.dtype))
     message = f"an index is outside 0 to {depth - 1}"
     of.check(of("logical_and", above, below), "index_out_of_range", message, op.location)
-    column = of.cast(reshaped(low, x, (*x.shape, 1)), "int64")
+    column = reshaped(low, x, (*x.shape, 1))
     along = positions(type.shape, (*(0 for _ in x.shape), 1))
     low.define(op.outputs[0], of.cast(of("equal", column, along), type.dtype))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.ir.errors import ExecutionError
+from core.codegen.llvm import literal
+from core.ir.errors import ExecutionError, InternalError
 from tests.core.codegen.stepwise import all_compiled, block_of, compiled
 
 SHAPES = [(1, 1), (1, 7), (3, 1), (5, 5), (4, 33), (2, 17, 16)]
@@ -85,6 +86,19 @@ def test_one_hot_refuses_an_index_beyond_its_depth():
     np.testing.assert_array_equal(compiled("one_hot", index, depth=4), np.eye(4, dtype="float32")[index])
     with pytest.raises(ExecutionError, match="outside 0 to 2"):
         compiled("one_hot", index, depth=3)
+
+
+def test_one_hot_takes_a_depth_that_the_dtype_of_the_indices_lacks():
+    index = np.array([0, 5], "int32")
+
+    assert compiled("one_hot", np.zeros(0, "int32"), depth=2**31 + 5).shape == (0, 2**31 + 5)
+    np.testing.assert_array_equal(compiled("one_hot", index, depth=300), np.eye(300, dtype="float32")[index])
+
+
+@pytest.mark.parametrize(("number", "dtype"), [(2**31, "int32"), (-(2**31) - 1, "int32"), (2**63, "int64")])
+def test_a_literal_out_of_the_range_of_its_dtype_is_an_error(number, dtype):
+    with pytest.raises(InternalError, match="its range"):
+        literal(number, dtype)
 
 
 @pytest.mark.parametrize("axes", [(0,), (1,), None])
