@@ -264,6 +264,7 @@ class Order:
     """The stable order of the elements along the middle axis of a dense array [outer, size, inner]; NaN comes last.
 
     last: instead of the positions in order, whether each element is the last one that equals it.
+    first: how many of the positions are wanted; None for all.
     """
 
     dtype: str
@@ -272,11 +273,17 @@ class Order:
     inner: int
     descending: bool = False
     last: bool = False
+    first: int | None = None
+
+    @property
+    def wanted(self) -> int:
+        """The number of positions of each row of the result."""
+        return self.size if self.first is None else self.first
 
     @property
     def work(self) -> int:
         """Time, in additions and multiplications that take as long."""
-        return self.outer * self.size * self.inner * 64
+        return self.outer * self.size * self.inner * (64 if 4 * self.wanted > self.size else 16)
 
     @property
     def units(self) -> int:

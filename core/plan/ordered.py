@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
-from core.ir import Op
+from core.ir import Op, TensorType
+from core.ops.indexing.gather import cut
 from core.plan.compose import Maker
 from core.plan.data import Kernel, View
 from core.plan.draws import drawn
@@ -49,8 +51,28 @@ def _scan(low: Lowering, op: Op, kind: Any, **how: bool) -> None:
 def lower_argsort(low: Lowering, op: Op) -> None:
     low.no_halves(op)
     x = low.dense(low.entry(op.inputs[0]))
-    spec = Order(x.dtype, *as_slabs(x.shape, op.attrs["axis"]), op.attrs["descending"])
-    _order(low, op, x, spec)
+    spec = Order(x.dtype, *as_slabs(x.shape, op.attrs["axis"]), op.attrs["descending"], first=_first_wanted(low, op))
+    if spec.first is None:
+        _order(low, op, x, spec)
+        return
+    axis = op.attrs["axis"] % len(x.shape)
+    out = low.allocate((*x.shape[:axis], spec.first, *x.shape[axis + 1 :]), "int64")
+    low.add(Kernel("order", spec, (x, out), location=op.location))
+    low.define(op.outputs[0], replace(out, shape=x.shape))  # whose other positions nothing reads
+
+
+def _first_wanted(low: Lowering, op: Op) -> int | None:
+    """How many positions of an order are read, if only slices of the first ones are; else None."""
+    type = low.block.types[op.outputs[0]]
+    if not isinstance(type, TensorType) or not type.is_static or not type.rank:
+        return None
+    axis, wanted = op.attrs["axis"] % type.rank, 0
+    for reader in low.uses.readers(op.outputs[0]):
+        parts = dict(cut(type.rank, **reader.attrs)) if reader is not None and reader.type == "slice" else {}
+        if axis not in parts:
+            return None
+        wanted = max([wanted, *(i + 1 for i in range(type.shape[axis])[parts[axis]])])
+    return wanted if 0 < wanted < type.shape[axis] else None
 
 
 @lowers("randperm")

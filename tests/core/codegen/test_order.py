@@ -5,10 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from core.codegen.backend import CPU
 from core.codegen.order import SHORT
-from tests.core.codegen.stepwise import compiled
+from core.ops.common.types import as_dtype
+from core.plan import plan_block
+from core.plan.data import Instruction
+from tests.core.codegen.stepwise import block_of, compiled
+from tests.core.ops.test_kinks_elementwise import run
 
 ODD = [0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf, 1e-40, -1e-40]
+
+
+def instructions(name: str, *values: np.ndarray, **attrs: int) -> tuple[Instruction, ...]:
+    return plan_block(block_of(name, *values, **attrs), CPU.target).body.instructions
 
 
 def rows(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -61,3 +70,39 @@ def test_the_last_of_equal_integers_is_marked(dtype, size):
     found = compiled("is_last", x)
 
     assert found.tolist() == [value not in x[i + 1 :] for i, value in enumerate(x)]
+
+
+def kinds_of_rows(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Rows in which few, or all, elements are put in place among the kept ones."""
+    falling = -np.arange(np.prod(shape), dtype="float32").reshape(shape)
+    return {"random": rows("float32", shape), "rising": -falling, "falling": falling, "equal": 0 * falling}
+
+
+@pytest.mark.parametrize(
+    ("size", "k"), [(9, 2), (40, 1), (64, 2), (130, 7), (700, 8), (700, 130), (3000, 8), (3000, 64), (50, 40)]
+)
+@pytest.mark.parametrize("largest", [False, True])
+def test_the_first_positions_are_those_of_the_whole_order(size, k, largest):
+    for x in kinds_of_rows((3, size)).values():
+        whole = compiled("argsort", x, descending=largest)
+        values, positions = compiled("topk", x, k=k, largest=largest)
+
+        np.testing.assert_array_equal(positions, whole[:, :k])
+        np.testing.assert_array_equal(values, np.take_along_axis(x, whole, 1)[:, :k])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int64", "int32", "int16", "uint8", "bool"])
+def test_the_first_positions_of_every_dtype_on_every_axis(dtype):
+    x = rows("float32", (40, 3, 36)).astype(as_dtype(dtype)) if "float" in dtype else rows(dtype, (40, 3, 36))
+    for axis in (0, 2):
+        order = run("argsort", x, axis=axis)
+        _, positions = compiled("topk", x, k=4, axis=axis, largest=False)
+
+        np.testing.assert_array_equal(positions, order.take(range(4), axis))
+
+
+def test_only_the_first_positions_have_memory_where_nothing_reads_others():
+    x = rows("float32", (3, 64))
+
+    (kernel,) = [each for each in instructions("topk", x, k=2) if getattr(each, "kind", "") == "order"]
+    assert kernel.spec.first == 2 and kernel.views[1].root.nbytes == 3 * 2 * 8
