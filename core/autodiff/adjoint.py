@@ -165,6 +165,8 @@ class Adjoint:
             return
         if active.isdisjoint(op.inputs) or active.isdisjoint(op.outputs):
             return
+        if lookup(op.type).no_gradient is not None:  # its output is active if its own gradient is wanted
+            return
         self.b.location = _adjoint_of(op.location)
         cts = [self._output_cotangent(name, op) if name in active else None for name in op.outputs]
         wanted = [name in active for name in op.inputs]

@@ -121,7 +121,7 @@ def row_of(f: Function, each: ScatterAdd, i: IRValue) -> IRValue:
 
 def _lanes(each: ScatterAdd) -> int:
     width, inner = lanes(each.out.dtype), each.out.shape[2]
-    while width > inner:
+    while width > max(inner, 1):  # a row may be empty
         width //= 2
     return width
 

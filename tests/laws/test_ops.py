@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import core.compiler.compile  # noqa: F401  (declares every op)
-from core.autodiff.adjoint import vjp
+from core.autodiff.adjoint import Adjoint, vjp
 from core.compiler.compile import optimize
 from core.ir import Block, StackType, TensorType
 from core.ir.builder import BlockBuilder, output_types
@@ -142,6 +142,20 @@ def differences(f: Callable[..., Any], args: list[Any], at: int, step: float = 1
         moved[at][index] -= 2 * step
         out[index] = (up - f(*moved)) / (2 * step)
     return out
+
+
+@pytest.mark.parametrize("spec", [s for s in REGISTRY.values() if s.no_gradient], ids=lambda s: s.name)
+def test_the_gradient_of_a_result_goes_no_further_where_it_ends(spec):
+    """Also if the gradients of an operand and of the result are both wanted."""
+    for example in examples_of(spec):
+        block = block_for(spec, example)
+        outs = [n for n in block.results if isinstance(block.types[n], TensorType) and block.types[n].is_float]
+        params = [n for n in block.params if isinstance(block.types[n], TensorType) and block.types[n].is_float]
+        adjoint = Adjoint(block)
+
+        found = adjoint.run([(name, adjoint.ones(name)) for name in outs], [*params, *outs])
+
+        assert found.keys() == set(outs) - set(params)
 
 
 def check_gradient(block: Block, args: list[Any], tolerance: float, inputs: list[int] | None = None) -> Block:

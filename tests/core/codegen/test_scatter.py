@@ -183,3 +183,13 @@ def test_no_float32_array_is_as_large_as_a_16_bit_table():
     roots = {root for each in plan_block(block, backend.CPU.target).body.instructions for root in each.writes()}
 
     assert max(root.nbytes for root in roots) == table.nbytes
+
+
+def test_merged_rows_without_columns_are_added():
+    b = BlockBuilder()
+    given = [np.zeros((3, 0)), np.array([1, 1, 3]), np.zeros((4, 0))]
+    x, ids, like = (b.param(TensorType(each.shape, str(each.dtype))) for each in given)
+    rows, values = b.emit("merge_rows", x, ids, like)
+    block = b.build([b.emit("scatter_add_like", values, rows, like)])
+
+    assert native_interpreter(block, backend.CPU)(Run(), *given)[0].shape == (4, 0)
