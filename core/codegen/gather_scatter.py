@@ -1,11 +1,13 @@
 """Gather and scatter-add: read whole rows of an array, or add to them, at positions that are data.
 
 The code never uses an index out of range: it writes the number of the check to the error word and uses position 0.
+Rows of one element are read or added in blocks, whose indices are checked together.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
@@ -30,6 +32,9 @@ __all__ = [
     "slab",
 ]
 
+BLOCK = 8
+"""Rows of one element in a block."""
+
 ROW = 40
 """The work of finding one row in memory, in operations."""
 
@@ -45,7 +50,10 @@ def gather_function(name: str, each: Gather) -> Function:
     outer, size, inner = each.x.shape
     count = each.out.shape[1]
     polls_by_control(f, gather_work(each))
-    with f.loop(f.param("first"), f.param("end"), polls=True) as row:
+    first = f.param("first")
+    if outer == 1 and inner == 1:
+        first = _in_blocks(f, first, f.param("end"), lambda row: _gather_block(f, each, row))
+    with f.loop(first, f.param("end"), polls=True) as row:
         o, i = (I64(0), row) if outer == 1 else unravel(f, row, (outer, count))
         at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
         source = slab(f, f.param("x"), o, size, at, inner, each.x.dtype)
@@ -58,6 +66,30 @@ def gather_function(name: str, each: Gather) -> Function:
         f.declarations.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
         f.do(f"call void @llvm.memcpy.p0.p0.i64({target}, {source}, i64 {nbytes}, i1 false)")
     return f
+
+
+def _in_blocks(f: Function, first: IRValue, end: IRValue, write: Callable[[IRValue], None]) -> IRValue:
+    """Write whole blocks from `first` on; the number after them."""
+    count = f.op(f"sub {end}, {first.name}", "int64")
+    whole = f.binary("add", first, f.op(f"and {count}, {-BLOCK}", "int64"))
+    with f.loop(first, whole, BLOCK, polls=True) as row:
+        write(row)
+    return whole
+
+
+def _gather_block(f: Function, each: Gather, row: IRValue) -> None:
+    dtype = each.x.dtype
+    stored = "uint16" if dtype in HALVES else dtype
+    for k, at in enumerate(_block_of_positions(f, each, row, each.x.shape[1])):
+        value = f.load(f.at(f.param("x"), at, stored), stored)
+        f.store(value, f.at(f.param("out"), f.binary("add", row, I64(k)), stored))
+
+
+def _block_of_positions(f: Function, each: Gather | ScatterAdd, row: IRValue, size: int) -> list[IRValue]:
+    """The positions of the rows of a block, from the front."""
+    dtype = each.index.dtype
+    (found,) = all_checked(f, [f.load(f.at(f.param("index"), row, dtype), dtype, BLOCK)], size)
+    return [f.op(f"extractelement {found}, i64 {k}", "int64") for k in range(BLOCK)]
 
 
 def scatter_function(name: str, each: ScatterAdd) -> Function:
@@ -78,7 +110,11 @@ def scatter_function(name: str, each: ScatterAdd) -> Function:
         ends = (first, f.intrinsic("smin", end, I64(whole)))
         columns = tuple(f.op(f"mul nsw {each}, {width}", "int64") for each in ends)  # type: ignore[assignment]
         tail = f.compare("icmp sgt", end, I64(whole))
-    with f.loop(*slabs, polls=True) as o, f.loop(I64(0), I64(count), polls=True) as i:
+    begin = I64(0)
+    if outer == 1 and inner == 1 and each.rows is None and dtype == given:
+        some = f.select(f.compare("icmp sgt", end, first), I64(count), I64(0))
+        begin = _in_blocks(f, I64(0), some, lambda row: _scatter_block(f, each, row))
+    with f.loop(*slabs, polls=True) as o, f.loop(begin, I64(count), polls=True) as i:
         at = checked(f, f.at(f.param("index"), i, each.index.dtype), each.index.dtype, size)
         target = slab(f, f.param("out"), o, size, at, inner, dtype)
         source = slab(f, f.param("x"), o, each.x.shape[1], row_of(f, each, i), inner, given)
@@ -95,6 +131,14 @@ def scatter_function(name: str, each: ScatterAdd) -> Function:
             with f.when(tail), f.loop(I64(whole * width), I64(inner)) as j:
                 reduce(j, 1)
     return f
+
+
+def _scatter_block(f: Function, each: ScatterAdd, row: IRValue) -> None:
+    dtype = each.out.dtype
+    for k, at in enumerate(_block_of_positions(f, each, row, each.out.shape[1])):
+        here = f.at(f.param("out"), at, dtype)
+        more = f.load(f.at(f.param("x"), f.binary("add", row, I64(k)), dtype), dtype)
+        f.store(combine(f, each.op, f.load(here, dtype), more), here)
 
 
 def indexed_units(each: Gather | ScatterAdd) -> int:
@@ -143,11 +187,17 @@ def checked(f: Function, address: IRValue, dtype: str, size: int, check: IRValue
 
 
 def all_checked(f: Function, found: list[IRValue], size: int, check: IRValue | None = None) -> list[IRValue]:
-    """Indices counted from the front. If one is out of range, the check fails, and that one is 0."""
+    """Indices counted from the front. If one is out of range, the check fails, and that one is 0.
+
+    found: numbers, or one vector of them.
+    """
     raws = [f.convert(each, "int64") for each in found]
-    wrapped = [f.select(f.compare("icmp slt", raw, I64(0)), f.op(f"add {raw}, {size}", "int64"), raw) for raw in raws]
+    wrapped = [f.select(f.compare("icmp slt", raw, I64(0)), f.binary("add", raw, I64(size)), raw) for raw in raws]
     fine = [f.compare("icmp ult", each, I64(size)) for each in wrapped]
     together = functools.reduce(lambda one, other: f.binary("and", one, other), fine)
+    if together.lanes > 1:
+        f.declarations.add(f"declare i1 @llvm.vector.reduce.and.v{together.lanes}i1({together.type})")
+        together = f.op(f"call i1 @llvm.vector.reduce.and.v{together.lanes}i1({together})", "bool")
     with f.when(f.op(f"xor {together}, true", "bool")):
         fail(f, f.param("error"), check or f.param("check"))
     return [f.select(one, each, literal(0, "int64")) for one, each in zip(fine, wrapped, strict=True)]

@@ -193,3 +193,21 @@ def test_merged_rows_without_columns_are_added():
     block = b.build([b.emit("scatter_add_like", values, rows, like)])
 
     assert native_interpreter(block, backend.CPU)(Run(), *given)[0].shape == (4, 0)
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 40])
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_rows_of_one_element_in_blocks_equal_numpys(count, index):
+    r = np.random.default_rng(count)
+    ids = r.integers(-5, 5, count).astype(index)
+    for dtype in ("float32", "float64", "bfloat16", "int8"):
+        table, x = (8 * r.standard_normal((2, max(count, 5)))).astype(as_dtype(dtype))
+        np.testing.assert_array_equal(compiled("gather", table[:5], ids), table[:5][ids])
+        wanted = np.zeros(5, x.dtype)
+        if dtype != "bfloat16":
+            np.add.at(wanted, ids, x[:count])
+            np.testing.assert_array_equal(compiled("scatter_add_like", x[:count], ids, table[:5]), wanted)
+    for wrong in (5, -6):
+        for place in {0, count // 2, count - 1}:
+            with pytest.raises(ExecutionError, match="index"):
+                compiled("gather", table[:5], np.where(np.arange(count) == place, wrong, ids).astype(index))
