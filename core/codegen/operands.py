@@ -132,9 +132,17 @@ class Operands:
 
     def leave(self, row: IRValue) -> None:
         """Finish row `row`: add its sums to their arrays."""
+        self.leave_held(row)
+        for number in self._of_rows:
+            instr = self.kernel.code[number]
+            self._add(instr, self._total(number), self._bases[instr.operand])
+        self.put_aside(row, *self._whole)
+
+    def leave_held(self, row: IRValue, count: int = 1) -> None:
+        """Store the elements in registers if the next rows add to others. count: rows from `row` on that are done."""
         if self._held:
-            f, last = self.f, self.f.binary("sub", self.f.param("end"), I64(1))
-            with f.when(self._at_end_of_run(row, self.kernel.outer[-1] - 1, f.compare("icmp eq", row, last))):
+            f, last = self.f, self.f.binary("sub", self.f.param("end"), I64(count))
+            with f.when(self._at_end_of_run(row, self.kernel.outer[-1] - count, f.compare("icmp eq", row, last))):
                 for (number, _), (slot, piece) in self._held.items():
                     instr = self.kernel.code[number]
                     value = f.read(slot, instr.dtype, 1 if piece is None else piece.lanes)
@@ -142,10 +150,6 @@ class Operands:
                         f.store(value, self._bases[instr.operand])
                     else:
                         self.put(number, value, piece)
-        for number in self._of_rows:
-            instr = self.kernel.code[number]
-            self._add(instr, self._total(number), self._bases[instr.operand])
-        self.put_aside(row, *self._whole)
 
     def put_aside(self, row: IRValue, *numbers: int) -> None:
         """After every so many rows, of which `row` may be the last, add sums over all rows to those put aside."""

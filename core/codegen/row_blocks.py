@@ -3,22 +3,24 @@
 A short row alone fills a fraction of a vector, and its reductions, with all that depends on them, are single numbers.
 In a block of rows every vector is full: a value along the row is a vector for each position, any other one is a vector.
 
-A block gives the bits that its rows give one by one: its reductions combine the elements of a row in the same order.
+A block gives the bits that its rows give one by one: its reductions combine the elements of a row in the same order,
+and what its rows add to the same elements is turned back and added row by row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from core.codegen.cpus import cpu
 from core.codegen.draws import DRAWS
 from core.codegen.llvm import I64, Function, IRValue, itemsize
-from core.codegen.operands import Operands
+from core.codegen.operands import Operands, RowSlice
 from core.codegen.reductions import combine, identity, repeated
 from core.codegen.scalar import apply
 from core.codegen.sweeps import EXPENSIVE, UNROLLED
 from core.codegen.transpose import transposed_square
 from core.codegen.vector_slices import WIDEST, interleaved, load_phases, load_strided, mask
+from core.ir.precision import HALVES
 from core.plan.data import Instr, Operand, RowKernel
 
 __all__ = ["RowBlock", "block_sizes", "rows_together"]
@@ -41,7 +43,7 @@ def rows_together(kernel: RowKernel) -> int:
     longest = LONGEST_EXPENSIVE if any(i.op in EXPENSIVE and not i.full for i in code) else LONGEST
     if not 2 <= kernel.inner <= longest or not kernel.outer:
         return 1
-    if any(i.op in DRAWS or not (i.kind in KINDS or _is_total(kernel, i)) for i in code):
+    if any(i.op in DRAWS or not (i.kind in KINDS or _adds_up(kernel, i)) for i in code):
         return 1
     reduced = any(i.kind == "reduce" and code[i.args[0]].full for i in code)
     few = kernel.rows * kernel.inner < MANY or kernel.inner * len(code) > UNROLLED
@@ -62,15 +64,24 @@ def rows_together(kernel: RowKernel) -> int:
 def block_sizes(kernel: RowKernel) -> list[int]:
     """Rows in a block, and in a smaller one if the last axis leaves enough of them for one."""
     together = rows_together(kernel)
+    if any(i.kind == "accumulate" and i.full for i in kernel.code):  # a vector of a row may have more lanes than rows
+        return [together]
     rest = kernel.outer[-1] % together
     smaller = 1 << rest.bit_length() - 1 if rest else 1
     return [together, smaller] if smaller >= max(2, together // 4) else [together]
 
 
-def _is_total(kernel: RowKernel, instr: Instr) -> bool:
-    """Whether an instruction adds one number for each row to a sum over all rows."""
+def _adds_up(kernel: RowKernel, instr: Instr) -> bool:
+    """Whether an instruction adds the rows of a block to the same elements, or to elements side by side.
+
+    Not a sum along the rows, nor a sum of 16-bit floats.
+    """
+    if instr.kind != "accumulate" or instr.dtype in HALVES:
+        return False
     operand = kernel.operands[instr.operand]
-    return instr.kind == "accumulate" and not instr.full and not operand.inner and not any(operand.outer)
+    if instr.full:
+        return operand.inner == 1 and (not operand.outer[-1] or operand.outer[-1] == kernel.inner)
+    return not operand.inner and (operand.outer[-1] == 1 or not operand.outer[-1])
 
 
 def _overlaps(kernel: RowKernel, instr: Instr) -> bool:
@@ -89,10 +100,20 @@ class RowBlock:
 
     rows:   in the block.
     single: vectors in a row that is computed alone, as (lanes, number): they decide the order of its reductions.
+    pieces: those vectors, as they are read and written.
     """
 
-    def __init__(self, f: Function, kernel: RowKernel, operands: Operands, single: tuple[int, int], rows: int) -> None:
-        self.f, self.kernel, self.operands, self.single, self.rows = f, kernel, operands, single, rows
+    def __init__(
+        self,
+        f: Function,
+        kernel: RowKernel,
+        operands: Operands,
+        single: tuple[int, int],
+        pieces: Sequence[RowSlice],
+        rows: int,
+    ) -> None:
+        self.f, self.kernel, self.operands, self.rows = f, kernel, operands, rows
+        self.single, self.pieces = single, pieces
 
     def write(self, row: IRValue) -> None:
         """Every instruction once. The value of one that runs along the row has a vector for each position.
@@ -104,7 +125,8 @@ class RowBlock:
             args = [made[a] for a in instr.args]
             made.append(self._instruction(instr, args))
             if instr.kind == "accumulate":
-                self._accumulate(number, args[0][0], row)
+                self._accumulate(number, args[0], row)
+        self.operands.leave_held(row, self.rows)
 
     def _instruction(self, instr: Instr, args: list[list[IRValue]]) -> list[IRValue]:
         f, rows = self.f, self.rows
@@ -128,15 +150,52 @@ class RowBlock:
             self._check(instr, args[0])
         return []
 
-    def _accumulate(self, number: int, value: IRValue, row: IRValue) -> None:
-        """Add the number of each row to a sum, in the order of the rows."""
+    def _accumulate(self, number: int, values: list[IRValue], row: IRValue) -> None:
+        """Add up the rows, in their order."""
         f, instr = self.f, self.kernel.code[number]
+        between = self.kernel.operands[instr.operand].outer[-1]
+        if instr.full:
+            values = [f.splat(values[j if len(values) > 1 else 0], self.rows) for j in range(self.kernel.inner)]
+            if 0 < between <= WIDEST:
+                self._add(instr, self.operands.base(instr.operand), interleaved(f, values))
+            else:
+                self._accumulate_rows(number, values, between)
+            return
+        (value,) = values
         if instr.value:
             value = repeated(f, instr.op, value, self.kernel.inner)
+        if between:
+            self._add(instr, self.operands.base(instr.operand), f.splat(value, self.rows))
+            return
         for lane in range(self.rows):
             one = f.op(f"extractelement {value}, i64 {lane}", value.dtype) if value.lanes > 1 else value
             self.operands.accumulate_one(number, one)
             self.operands.put_aside(f.binary("add", row, I64(lane)), number)
+
+    def _add(self, instr: Instr, address: IRValue, values: IRValue, held: IRValue | None = None) -> None:
+        """Add to adjacent elements. held: the lanes that are elements, if not all are."""
+        f = self.f
+        before = f.load(address, instr.dtype, values.lanes, held)
+        f.store(combine(f, instr.op, before, values), address, held)
+
+    def _accumulate_rows(self, number: int, values: list[IRValue], between: int) -> None:
+        """Add whole rows, whose elements each have a vector in `values`. between: elements from row to row; 0 if all
+        are added to one."""
+        f, instr = self.f, self.kernel.code[number]
+        rows = self.rows
+        parts = [transposed_square(f, values[start : start + rows]) for start in range(0, len(values), rows)]
+        for i in range(rows):
+            start = 0
+            for piece in self.pieces:
+                line, lanes = parts[start // rows][i], piece.lanes
+                places = ", ".join(f"i32 {start % rows + j}" for j in range(lanes))
+                part = f.op(f"shufflevector {line}, {line.type} poison, <{lanes} x i32> <{places}>", line.dtype, lanes)
+                if between:
+                    address = f.at(self.operands.base(instr.operand), I64(i * between + start), instr.dtype)
+                    self._add(instr, address, part, piece.mask)
+                else:
+                    self.operands.accumulate(number, part, piece)
+                start += piece.count
 
     def _reduced(self, op: str, values: list[IRValue]) -> IRValue:
         """A reduction of the elements of each row, in the order in which the lanes of one row are combined."""

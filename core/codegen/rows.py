@@ -133,9 +133,9 @@ class _Writer:
                 alone(row)
         elif straight and rows_together(self.kernel) > 1:
             single = self.lanes, self.steps + bool(self.rest)
-            sizes = block_sizes(self.kernel)
-            blocks = {size: RowBlock(f, self.kernel, self.operands, single, size).write for size in sizes}
-            self._in_blocks(blocks, alone)
+            pieces, sizes = self._pieces(), block_sizes(self.kernel)
+            made = [RowBlock(f, self.kernel, self.operands, single, pieces, size) for size in sizes]
+            self._in_blocks({each.rows: each.write for each in made}, alone)
         elif not self.block and (together := rows_in_squares(self.kernel, self.lanes)) > 1:
             self._in_blocks({together: self._squares}, alone)
         elif not self.block and rows_turned(self.kernel, self.lanes):

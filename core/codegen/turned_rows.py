@@ -16,7 +16,7 @@ from core.plan.data import Operand, RowKernel
 
 __all__ = ["TurnedRows", "across", "rows_turned"]
 
-MOST_BYTES = 1 << 16
+MOST_BYTES = 9 << 15
 """Most bytes of the copies of a kernel: they stay in the nearest caches."""
 
 APART = 16

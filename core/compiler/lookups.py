@@ -12,7 +12,7 @@ from core.optim.optimizers import Optimizer, dense_reason
 
 __all__ = ["lookups_by_rows"]
 
-LOOKUPS = frozenset({"embedding", "lookup_table"})
+LOOKUPS = frozenset({"embedding", "embedding_bag", "lookup_table"})
 
 LEAST_SHARE = 2
 """A table is updated by rows if it has this many rows for each id of a step: merging costs more than adding to a

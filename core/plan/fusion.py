@@ -23,8 +23,8 @@ from core.plan.target import RowLimits
 
 __all__ = ["Axes", "Fusion", "Member"]
 
-IN_ANY_ORDER = frozenset(("apply", "constant", "iota", "load", "reduce", "store"))
-"""Instructions of fusions whose rows are independent of each other."""
+IN_ANY_ORDER = frozenset(("accumulate", "apply", "constant", "iota", "load", "reduce", "store"))
+"""Instructions of fusions whose rows may come in any order."""
 
 Axes = tuple[int | None, ...]
 """For each axis of a value, the axis of the domain, or None if the value does not vary along it."""

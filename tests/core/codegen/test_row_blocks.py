@@ -86,11 +86,35 @@ def across_rows(outer: tuple[int, ...], size: int, dtype: str) -> Block:
     return optimize(b.build([b.emit("log_softmax", turned), b.emit("reduce_max", turned, axes=(-1,))]))
 
 
+def affine_gradients(outer: tuple[int, ...], size: int, dtype: str) -> Block:
+    """The gradients of scaled and moved rows: sums over the rows of each column, and of numbers of each row."""
+    b = BlockBuilder()
+    x, scale, move = b.param(TensorType((*outer, size), dtype)), *(b.param(TensorType((size,), dtype)) for _ in "ab")
+    each = b.param(TensorType((outer[-1],), dtype))
+    y = b.emit("add", b.emit("mul", x, scale), move)
+    block = b.build([b.emit("mul", b.emit("logsumexp", b.emit("tanh", y), axes=(-1,)), each)])
+    return optimize(vjp(block, block.params[1:]))
+
+
+def distance_gradients(outer: tuple[int, ...], size: int, dtype: str) -> Block:
+    """The gradients of energies of pairs of points: rows are added to those of either point."""
+    b = BlockBuilder()
+    points = b.param(TensorType((outer[-1], size), dtype))
+    others = b.param(TensorType((max(outer[0], 3), size), dtype))
+    between = b.emit("sub", b.emit("unsqueeze", points, axes=(0,)), b.emit("unsqueeze", others, axes=(1,)))
+    square = b.emit("reduce_sum", b.emit("square", between), axes=(2,))
+    block = b.build([b.emit("exp", b.emit("scale", square, scale=-0.1))])
+    return optimize(vjp(block, block.params))
+
+
+MAKERS = [masked_logsumexp, softmax_gradient, mean_cross_entropy, across_rows, affine_gradients, distance_gradients]
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("outer", OUTER, ids=str)
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 10, 12])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("make", [masked_logsumexp, softmax_gradient, mean_cross_entropy, across_rows])
+@pytest.mark.parametrize("make", MAKERS)
 def test_short_rows_equal_the_reference_executor(make: Callable[..., Block], dtype, size, outer, blocks):
     block = make(outer, size, dtype)
 
@@ -164,12 +188,21 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(make: Callable[..., Blo
     assert blocks
 
 
-def test_sums_over_many_rows_have_the_bits_of_rows_alone(monkeypatch, blocks):
+@pytest.mark.parametrize(
+    ("make", "outer", "size"),
+    [
+        (mean_cross_entropy, (5003,), 21),
+        *((affine_gradients, outer, size) for outer in [(517,), (3, 2 * L + 3)] for size in (2, 3, 5, 8, 12)),
+        *((distance_gradients, (5, 2 * L + 3), size) for size in (2, 3, 5, 8, 12)),
+    ],
+)
+def test_sums_over_many_rows_have_the_bits_of_rows_alone(make, outer, size, monkeypatch, blocks):
     """Each number of a row is added by itself, and long sums are put aside after the same rows."""
-    block, found = mean_cross_entropy((5003,), 21, "float32"), []
+    block, found = make(outer, size, "float32"), []
     args = drawn(block)
     for longest in (row_blocks.LONGEST_EXPENSIVE, 1):
         monkeypatch.setattr(row_blocks, "LONGEST_EXPENSIVE", longest)
+        monkeypatch.setattr(row_blocks, "LONGEST", min(longest, row_blocks.LONGEST))
         found.append([np.array(a).tobytes() for a in native_interpreter(block, CPU)(Run(), *args)])
 
     assert found[0] == found[1]

@@ -16,13 +16,13 @@ from tests.programs import Sketch
 STEPS = [[[1, 4, 1], [0, -1, 30]], [[2, 3, 1], [1, 1, 1]], [[39, 0, 5], [6, 7, 8]]]
 
 
-def model(reader: str = "", **attrs: Any) -> Sketch:
+def model(reader: str = "", lookup: str = "embedding", **attrs: Any) -> Sketch:
     """A loss over rows of a table of 40 rows. reader: a further op that reads the table."""
     s = Sketch()
     s.param("E", np.linspace(-1, 1, 120).reshape(40, 3), "float32")
     s.param("w", np.linspace(0.5, 1, 3), "float32")
     s.feed("ids", STEPS[0], dtype="int64")
-    s.op("mul", s.op("embedding", "E", "ids", **attrs), "w", out="rows")
+    s.op("mul", s.op(lookup, "E", "ids", **attrs), "w", out="rows")
     if reader:
         s.op("reduce_mean", s.op(reader, "E"), out="more")
         s.op("add", "rows", "more", out="rows")
@@ -41,7 +41,11 @@ def updates_rows(executable: Executable) -> bool:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
-@pytest.mark.parametrize("attrs", [{}, {"padding_idx": 1}], ids=["plain", "padding"])
+@pytest.mark.parametrize(
+    "attrs",
+    [{}, {"padding_idx": 1}, *({"lookup": "embedding_bag", "mode": mode} for mode in ("sum", "mean", "max"))],
+    ids=["plain", "padding", "sums", "means", "maxima"],
+)
 @pytest.mark.parametrize("native", [False, True])
 def test_an_update_by_rows_has_the_bits_of_the_whole_update(optimizer, attrs, native):
     s = model(**attrs)
