@@ -66,10 +66,14 @@ class Pullback:
 
 
 def pullback(
-    block: Block, seeded: Sequence[int], wrt: Sequence[str], densified: list[Densified] | None = None
+    block: Block,
+    seeded: Sequence[int],
+    wrt: Sequence[str],
+    densified: list[Densified] | None = None,
+    hooks: Hooks | None = None,
 ) -> Pullback:
     """Pull cotangents of the results numbered `seeded` back to `wrt`, without structural zeros."""
-    a = Adjoint(block, root=False, densified=densified)
+    a = Adjoint(block, hooks=hooks, root=False, densified=densified)
     found = a.run_by_rows([(block.results[i], a.seed(block.results[i])) for i in seeded], wrt)
     results = [(name, v.name) for name in wrt if name in found for v in arrays_of(found[name])]
     joined = a.joined([result for _, result in results])

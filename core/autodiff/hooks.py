@@ -18,6 +18,7 @@ from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import Location, ProgramError
 from core.ir.members import Kind, Kinds, Member, Name, check_members, read_members
 from core.ir.names import block_index, called, inner_name
+from core.ir.program import OF_FUNCTION
 from core.ir.registry import REGISTRY
 
 __all__ = ["ACTIONS", "Action", "Hook", "Hooks", "Match", "When"]
@@ -131,7 +132,7 @@ class CheckFinite(Action):
 @ACTIONS.add
 @dataclass(frozen=True, slots=True)
 class Record(Action):
-    """Return the gradient under `recorded`; inside a loop one row per trip, in the order of the trips."""
+    """Return the gradient under `recorded`; inside a loop one row per trip, in order, in a scan one per element."""
 
     name = "record"
     returned = True
@@ -211,7 +212,10 @@ class Hooks:
         self.applied: list[tuple[int, str]] = []
 
     def table(self, block: Block, root: bool) -> dict[str, list[int]]:
-        """Variable of `block` -> the numbers of the hooks that act on its gradient."""
+        """Variable of `block` -> the numbers of the hooks that act on its gradient.
+
+        Those that record leave functions out, of which one variable may have the gradients of many calls.
+        """
         if not self.hooks:
             return {}
         index = 0 if root else block_index(block)
@@ -220,6 +224,8 @@ class Hooks:
         for number, hook in enumerate(self.hooks):
             if hook.match.variable is not None:
                 names = called(block, index, *hook.place)[-1:]
+            elif hook.match.op is not None and hook.do.returned and index == OF_FUNCTION:
+                names = []
             elif hook.match.op is not None:
                 names = [n for n, type in writer.items() if type == hook.match.op]
             else:

@@ -74,9 +74,8 @@ def call_adjoint(a: Adjoint, index: int, op: Op, cts: list[Value | None], wanted
             result[i] = out
         return result
     seeded = [i for i, ct in enumerate(cts) if ct is not None]
-    pulled = pullback(
-        block, seeded, [p for p, w in zip(block.params, wanted, strict=True) if w], a.cotangents.densified
-    )
+    wrt = [p for p, w in zip(block.params, wanted, strict=True) if w]
+    pulled = pullback(block, seeded, wrt, a.cotangents.densified, a.cotangents.hooks)
     with a.b.at(None):  # each op keeps its own location, in the function
         found = a.b.inline(pulled.block, [*given, *(ct for ct in cts if ct is not None)])
     for name, ct in pulled.by_name(found).items():

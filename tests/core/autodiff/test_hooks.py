@@ -112,6 +112,51 @@ def test_the_gradient_of_every_trip_can_be_recorded(policy):
     close(found.recorded["1:h"], wanted[::-1])
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_records_a_gradient_for_each_element_in_their_order(reverse):
+    s = Sketch()
+    s.param("w", 1.0)
+    s.feed("xs", np.array([2.0, 3.0, 5.0]))
+    with s.block() as body:
+        s.op("mul", "h", "e", out="h")
+    given = {"initial": ["w"], "sequences": ["xs"]}
+    attrs = {"sub_block": body, "states": ["h"], "elements": ["e"], "reverse": reverse}
+    s.raw({"type": "scan", "inputs": given, "outputs": {"final": ["f"]}, "attrs": attrs})
+    s.total("f")
+
+    found = step(s, hooks=(hook({"variable": "1:h"}, "record"),))
+
+    close(found.recorded["1:h"], [1.0, 2.0, 6.0] if reverse else [15.0, 5.0, 1.0])
+
+
+def in_a_function(inside: bool) -> Sketch:
+    """``sum(sin(w) ** 2)``, whose sine is in a function that is called in a function, or in block 0."""
+    s = Sketch()
+    s.param("w", np.array([0.5, 1.0]))
+    if inside:
+        parameter = {"name": "p", "dtype": "float64", "shape": [2], "role": "feed"}
+        for name, op, attrs in (("f", "call", {"function": "g"}), ("g", "sin", {})):
+            body = {"type": op, "inputs": {"x": ["p"]}, "outputs": {"out": ["q"]}, "attrs": attrs}
+            block = {"idx": 0, "parent_idx": -1, "vars": [parameter], "ops": [body]}
+            s.functions[name] = {"program": {"blocks": [block]}, "results": ["q"]}
+        s.raw({"type": "call", "inputs": {"x": ["w"]}, "outputs": {"out": ["y"]}, "attrs": {"function": "f"}})
+    else:
+        s.op("sin", "w", out="y")
+    s.total(s.op("square", "y"))
+    return s
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+@pytest.mark.parametrize("when", ["after_accumulation", "each_contribution"])
+def test_a_hook_on_an_op_acts_inside_functions(name, when):
+    if name == "record":
+        assert step(in_a_function(True), hooks=(hook({"op": "sin"}, name),)).recorded == {}
+        return
+    hooks = (hook({"op": "sin"}, name, when=when, **EXAMPLES[name]),)
+
+    close(grads(in_a_function(True), hooks=hooks)["w"], grads(in_a_function(False), hooks=hooks)["w"])
+
+
 def test_a_clip_inside_a_loop_acts_on_every_trip():
     found = grads(in_a_loop(), hooks=(hook({"variable": "1:h"}, "clip_value", min=-0.1, max=0.1),))
 
