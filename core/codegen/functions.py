@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from core.codegen import integers, vmath
+from core.codegen.cpus import Cpu, cpu
 from core.codegen.llvm import Function, IRValue, is_number, literal
 
 __all__ = ["FUNCTIONS", "INLINE", "LONG", "NotTraceable", "polygamma"]
@@ -208,13 +209,13 @@ def _counts(f: Function, function: Callable[..., Any]) -> bool:
 def _function_of_its_own(f: Function, function: Callable[..., Any], args: Sequence[IRValue]) -> str:
     """The name of an LLVM function that computes `function`; `f` gets its text."""
     name = f"{function.__name__}_{args[0].dtype}_{args[0].lanes}"
-    f.declarations |= _texts(name, function, args[0].dtype, args[0].lanes, len(args))
+    f.declarations |= _texts(name, function, args[0].dtype, args[0].lanes, len(args), cpu())
     return name
 
 
 @functools.cache
-def _texts(name: str, function: Callable[..., Any], dtype: str, lanes: int, count: int) -> frozenset[str]:
-    """LLVM IR of the function and of its callees."""
+def _texts(name: str, function: Callable[..., Any], dtype: str, lanes: int, count: int, _: Cpu) -> frozenset[str]:
+    """LLVM IR of the function and of its callees, for a CPU."""
     f = Function(name, [(f"x{i}", dtype, lanes) for i in range(count)], IRValue("", dtype, lanes).type, internal=True)
     result = function(f, *f.params)
     if isinstance(result, tuple):

@@ -95,6 +95,14 @@ def _is_near(operand: Operand, inner: int) -> bool:
     return operand.outer[-1] in (0, 1) or (operand.inner == 1 and (operand.outer[-1] == inner or inner > WIDEST))
 
 
+def _lanes_of(f: Function, vector: IRValue, first: int, count: int) -> IRValue:
+    """Some adjacent lanes of a vector; one lane as a number."""
+    if count == 1:
+        return f.op(f"extractelement {vector}, i64 {first}", vector.dtype)
+    places = ", ".join(f"i32 {first + j}" for j in range(count))
+    return f.op(f"shufflevector {vector}, {vector.type} poison, <{count} x i32> <{places}>", vector.dtype, count)
+
+
 class RowBlock:
     """Writes the rows of a block, after `operands` has entered the first one.
 
@@ -187,9 +195,7 @@ class RowBlock:
         for i in range(rows):
             start = 0
             for piece in self.pieces:
-                line, lanes = parts[start // rows][i], piece.lanes
-                places = ", ".join(f"i32 {start % rows + j}" for j in range(lanes))
-                part = f.op(f"shufflevector {line}, {line.type} poison, <{lanes} x i32> <{places}>", line.dtype, lanes)
+                part = _lanes_of(f, parts[start // rows][i], start % rows, piece.lanes)
                 if between:
                     address = f.at(self.operands.base(instr.operand), I64(i * between + start), instr.dtype)
                     self._add(instr, address, part, piece.mask)

@@ -66,11 +66,14 @@ EXPENSIVE = frozenset(
         "tanh",
     ]
 )
-"""Ops whose values later sweeps read from memory instead of computing them again."""
+"""Ops that take long. Later sweeps read their values from memory instead of computing them again."""
 
 KEPT_BYTES = 1 << 20
 """Most bytes of the rows of scratch memory of a function, which are on the stack of its thread. It is as large as one
 row of float64 that a kernel reduces and reads again can be."""
+
+LONG = 12
+"""Most instructions that a later sweep runs again for one value of an earlier one."""
 
 CYCLES, EXPENSIVE_CYCLES = 3, 40
 """Latency of an op in cycles, and latency of an op in `EXPENSIVE`."""
@@ -104,16 +107,17 @@ class Sweep:
 
 
 def kept_values(code: Sequence[Instr], elements: int) -> tuple[int, ...]:
-    """The expensive values that a later sweep needs again, the last one first, as far as there is memory for them.
+    """The values that a later sweep needs again and that take long to compute, the last one first, as far as there is
+    memory for them.
 
     elements: of a row of scratch memory.
     """
-    stages = _stages(code)
+    stages, costly = _stages(code), _costly(code)
     last = list(stages)  # the last sweep that needs each value
     kept, left = [], KEPT_BYTES
     for number in reversed(range(len(code))):
         instr = code[number]
-        if instr.full and instr.kind == "apply" and instr.op in EXPENSIVE and last[number] > stages[number]:
+        if number in costly and last[number] > stages[number]:
             nbytes = elements * (4 if instr.dtype in HALVES else itemsize(instr.dtype))
             if nbytes <= left:
                 left -= nbytes
@@ -123,6 +127,17 @@ def kept_values(code: Sequence[Instr], elements: int) -> tuple[int, ...]:
             for a in instr.args:
                 last[a] = max(last[a], last[number])
     return tuple(kept)
+
+
+def _costly(code: Sequence[Instr]) -> set[int]:
+    """The values along the row that are expensive, or end a long way from the last such one."""
+    found: set[int] = set()
+    way: list[int] = []  # instructions that compute each value from costly ones
+    for number, instr in enumerate(code):
+        way.append(1 + sum(way[a] for a in instr.args if code[a].full and a not in found))
+        if instr.full and instr.kind == "apply" and (instr.op in EXPENSIVE or way[number] > LONG):
+            found.add(number)
+    return found
 
 
 def sweeps(code: Sequence[Instr], kept: Collection[int], pieces: int) -> tuple[Sweep, ...]:
