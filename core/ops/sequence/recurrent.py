@@ -26,11 +26,19 @@ def _projected(x, weight, bias):
     return out if bias is None else out + bias
 
 
-def _check_cell(x, h) -> None:
-    if x.rank != 2 or h.rank != 2:
-        raise ProgramError(
-            f"a cell takes [batch, size] and [batch, hidden], not {x.type} and {h.type}", "shape_mismatch"
-        )
+_OF_CELL, _STATE = "[batch, input]", "[batch, hidden]"
+_AXES = {"h": _STATE, "c": _STATE, "weight_x": "[gates * hidden, input]", "weight_h": "[gates * hidden, hidden]"}
+
+
+def _check_ranks(axes_of_x: str, **operands) -> None:
+    """Raise ProgramError (shape_mismatch) for an operand with another number of axes. Biases broadcast.
+
+    axes_of_x: as the documentation writes them, such as "[batch, input]".
+    """
+    for name, operand in operands.items():
+        axes = _AXES.get(name, axes_of_x)
+        if operand.rank != axes.count(",") + 1:
+            raise ProgramError(f"{name} must be {axes}, not {operand.type}", "shape_mismatch")
 
 
 def _parts(x, count: int):
@@ -62,7 +70,7 @@ def _gru_step(a, b, h):
 @composite
 def rnn_cell(x, h, weight_x, weight_h, bias_x=None, bias_h=None):
     """``out = tanh(x @ weight_x.T + bias_x + h @ weight_h.T + bias_h)``, for x [n, input] and h [n, hidden]."""
-    _check_cell(x, h)
+    _check_ranks(_OF_CELL, x=x, h=h, weight_x=weight_x, weight_h=weight_h)
     return _rnn_step(_projected(x, weight_x, bias_x), _projected(h, weight_h, bias_h), h)
 
 
@@ -73,7 +81,7 @@ def lstm_cell(x, h, c, weight_x, weight_h, bias_x=None, bias_h=None):
     Weights are [4 hidden, ...], for the gates input, forget, cell, output in this order:
     ``c = sigmoid(f) * c + sigmoid(i) * tanh(g)`` and ``h = sigmoid(o) * tanh(c)``.
     """
-    _check_cell(x, h)
+    _check_ranks(_OF_CELL, x=x, h=h, c=c, weight_x=weight_x, weight_h=weight_h)
     return _lstm_step(_projected(x, weight_x, bias_x), _projected(h, weight_h, bias_h), h, c)
 
 
@@ -84,7 +92,7 @@ def gru_cell(x, h, weight_x, weight_h, bias_x=None, bias_h=None):
     Weights are [3 hidden, ...], for the gates reset, update, new in this order: ``n = tanh(xn + sigmoid(r) * hn)`` and
     ``h = (1 - sigmoid(z)) * n + sigmoid(z) * h``; hn includes its bias.
     """
-    _check_cell(x, h)
+    _check_ranks(_OF_CELL, x=x, h=h, weight_x=weight_x, weight_h=weight_h)
     return _gru_step(_projected(x, weight_x, bias_x), _projected(h, weight_h, bias_h), h)
 
 
@@ -153,10 +161,8 @@ def _over_time(step, x, states, weight_x, weight_h, bias_x, bias_h, reverse: boo
 
     Returns the first state of every step, stacked, and then all states of the last step.
     """
-    if x.rank != 3 or states[0].rank != 2:
-        raise ProgramError(
-            f"needs [time, batch, input] and [batch, hidden], not {x.type}, {states[0].type}", "shape_mismatch"
-        )
+    named = dict(zip("hc"[: len(states)], states, strict=True))
+    _check_ranks("[time, batch, input]", x=x, **named, weight_x=weight_x, weight_h=weight_h)
     x = _narrowed(x, (-1, states[0].shape[0], -1))
     states = [_narrowed(each, (x.shape[1], weight_h.shape[1])) for each in states]
     if any(each.shape[0] != x.shape[1] for each in states):
