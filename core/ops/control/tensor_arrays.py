@@ -29,10 +29,20 @@ NUMBERS = [X[0, 0], X[0, 1], X[1, 0]]
 ARRAYS = (ROWS, MATRICES, NUMBERS)
 
 
-def _array(type: Type, what: str) -> StackType:
+def array_of(type: Type, what: str) -> StackType:
+    """`type`, of a tensor array. Raises ProgramError (type_mismatch) for another type.
+
+    what: the name of the op.
+    """
     if not isinstance(type, StackType):
         raise ProgramError(f"{what} takes a tensor array, not {type}", "type_mismatch")
     return type
+
+
+def check_elements(of: Type, like: Type, what: str) -> None:
+    """Raise ProgramError (type_mismatch) unless both are elements of one tensor array; an unknown size fits any."""
+    if not matches(of, like):
+        raise ProgramError(f"the elements of the operands of {what} differ: {of} and {like}", "type_mismatch")
 
 
 def _check_index(type: Type) -> None:
@@ -72,7 +82,7 @@ def array_write(xp, x, index, array):
 @array_write.infer
 def array_write_infer(x, index, array):
     _check_index(index)
-    element = _array(array, "array_write").element
+    element = array_of(array, "array_write").element
     return StackType(joined_type(element, _element(x), "type_mismatch", "x and the elements of the array differ"))
 
 
@@ -103,7 +113,7 @@ def array_read(xp, array, index):
 @array_read.infer
 def array_read_infer(array, index):
     _check_index(index)
-    return _array(array, "array_read").element
+    return array_of(array, "array_read").element
 
 
 array_read.vjp(lambda ct, out, array, index: (array_place(ct, index), None))
@@ -118,7 +128,7 @@ def array_length(xp, array):
 
 @array_length.infer
 def array_length_infer(array):
-    _array(array, "array_length")
+    array_of(array, "array_length")
     return TensorType((), "int64")
 
 
@@ -154,7 +164,7 @@ def array_take(xp, array, index, like):
 
 @array_take.infer
 def array_take_infer(array, index, like):
-    _array(array, "array_take")
+    check_elements(array_of(array, "array_take").element, like, "array_take")
     return like
 
 
@@ -178,7 +188,7 @@ def array_erase(xp, array, index):
     return [*array[:at], *([None, *array[at + 1 :]] if at + 1 < len(array) else [])]
 
 
-array_erase.infer(lambda array, index: _array(array, "array_erase"))
+array_erase.infer(lambda array, index: array_of(array, "array_erase"))
 array_erase.vjp(lambda ct, out, array, index: (array_erase(ct, index), None))
 array_erase.example(
     lambda: [
@@ -207,7 +217,12 @@ def _zeros(xp, like: Any) -> Any:
     return [] if isinstance(like, list) else xp.zeros(like.shape, like.dtype)
 
 
-array_fill.infer(lambda array, like: like)
+@array_fill.infer
+def array_fill_infer(array, like):
+    check_elements(array_of(array, "array_fill").element, array_of(like, "array_fill").element, "array_fill")
+    return like
+
+
 array_fill.vjp(lambda ct, out, array, like: (ct, None))
 array_fill.example(
     lambda: [
@@ -246,7 +261,7 @@ array_unstack.example(lambda: [Example((np.stack(a),), (a,)) for a in ARRAYS])
 @composite(stacks=True)
 def array_stack(array):
     """The elements of a tensor array along a new first axis, ``[length, ...]``; all must have one shape."""
-    element = _element(_array(array.type, "array_stack").element)
+    element = _element(array_of(array.type, "array_stack").element)
     return array_join(array, None, shape=element.shape, dtype=element.dtype)
 
 
@@ -288,7 +303,7 @@ def array_join(
 
 @array_join.infer
 def array_join_infer(array, like, *, shape, dtype, count, partial):
-    element = _array(array, "array_join").element
+    element = array_of(array, "array_join").element
     wanted = TensorType(shape, dtype)
     if not matches(element, wanted):
         raise ProgramError(f"the elements must be {wanted}, not {element}", "type_mismatch")
@@ -329,7 +344,7 @@ def present(array: list[Any]) -> list[Any]:
 
 @array_concat.infer
 def array_concat_infer(array, like):
-    element = _element(_array(array, "array_concat").element)
+    element = _element(array_of(array, "array_concat").element)
     if element.rank == 0:
         raise ProgramError(f"array_concat needs elements with at least one axis, not {element}", "shape_mismatch")
     if like is not None and not matches(like, TensorType((-1, *element.shape[1:]), element.dtype)):
@@ -360,7 +375,16 @@ def array_split_as(xp, x, array):
     return [x[end - each.shape[0] : end] for end, each in zip(ends.tolist(), array, strict=True)]
 
 
-array_split_as.infer(lambda x, array: array)
+@array_split_as.infer
+def array_split_as_infer(x, array):
+    element = _element(array_of(array, "array_split_as").element)
+    if element.rank == 0 or not matches(_element(x), TensorType((-1, *element.shape[1:]), element.dtype)):
+        raise ProgramError(
+            f"x must have the dtype and the row sizes of the elements, {element}, not {x}", "type_mismatch"
+        )
+    return array
+
+
 array_split_as.vjp(lambda ct, out, x, array: (array_concat(array_fill(ct, array), x), None))
 array_split_as.example(
     lambda: [Example((np.concatenate(a), a), (a,)) for a in (ROWS, MATRICES, [X[:1, 0], X[:2, 0], X[:0, 0]])]
@@ -387,7 +411,7 @@ def array_chunks(xp, array, *, order: Annotated[int, Bounds(ge=1, le=64)] = 1):
 
 @array_chunks.infer
 def array_chunks_infer(array, *, order):
-    return StackType(_array(array, "array_chunks"))
+    return StackType(array_of(array, "array_chunks"))
 
 
 array_chunks.vjp(lambda ct, out, array, *, order: array_flatten(ct, order=order))
@@ -422,8 +446,8 @@ def _fitted(run: list[Any], length: int) -> list[Any]:
 @array_flatten.infer
 def array_flatten_infer(array, like, *, order):
     if like is not None:
-        _array(_array(like, "array_flatten").element, "array_flatten")
-    return _array(_array(array, "array_flatten").element, "array_flatten")
+        array_of(array_of(like, "array_flatten").element, "array_flatten")
+    return array_of(array_of(array, "array_flatten").element, "array_flatten")
 
 
 @array_flatten.vjp
@@ -459,8 +483,8 @@ def array_regroup(xp, array, like, *, partial: bool = False):
 
 @array_regroup.infer
 def array_regroup_infer(array, like, *, partial):
-    _array(_array(like, "array_regroup").element, "array_regroup")
-    return StackType(_array(array, "array_regroup"))
+    array_of(array_of(like, "array_regroup").element, "array_regroup")
+    return StackType(array_of(array, "array_regroup"))
 
 
 array_regroup.vjp(lambda ct, out, array, like, *, partial: (array_flatten(ct, like), None))

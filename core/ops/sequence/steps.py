@@ -11,7 +11,7 @@ from core.ir import StackType, TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.lengths import check_lengths, ends_of, row_numbers
-from core.ops.control.tensor_arrays import array_fill, array_split_as, present
+from core.ops.control.tensor_arrays import array_fill, array_of, array_split_as, check_elements, present
 from core.ops.indexing.gather import gather
 from core.ops.indexing.scatter_gather import scatter
 from core.ops.shape.creation import fill_constant_batch_size_like, fill_zeros_like
@@ -134,6 +134,7 @@ def array_paste_infer(array, like):
             f"array_paste takes an array of sections and an array like their concatenation, not {array} and {like}",
             "type_mismatch",
         )
+    check_elements(array.element, TensorType((-1, *like.shape[1:]), like.dtype), "array_paste")
     return like
 
 
@@ -154,9 +155,12 @@ sequence_to_array.example(lambda: [Example((x, N), ([x[[0, 4, 3]], x[[1, 5]], x[
 @composite(stacks=True)
 def array_to_sequence(array, lengths, like):
     """The inverse of `sequence_to_array`. Only the number of rows of `like` matters."""
+    element = array_of(array.type, "array_to_sequence").element
+    if not isinstance(element, TensorType) or element.rank == 0:
+        raise ProgramError(f"array_to_sequence needs elements with rows, not {element}", "shape_mismatch")
     rows, _ = step_rows(lengths, like)
-    shape = (like.shape[0], *array.type.element.shape[1:])
-    dtype = array.type.element.dtype
+    shape = (like.shape[0], *element.shape[1:])
+    dtype = element.dtype
     base = fill_zeros_like(like) if shape == like.shape and like.dtype == dtype else None
     if base is None:
         base = fill_constant_batch_size_like(like, shape=shape, dtype=dtype)
