@@ -126,7 +126,9 @@ async def create_dataset(
         list[str] | None,
         Query(max_length=1000, description="`new:a,b,c` makes one tensor of columns; `*` stands for any characters."),
     ] = None,
-    expires_at: Annotated[float | None, Query(description="Seconds since 1970 at which it is deleted.")] = None,
+    expires_at: Annotated[
+        float | None, Query(description="Time in the future at which it is deleted, in seconds since 1970.")
+    ] = None,
 ) -> Response:
     """Store a table: a file as the body, columns as JSON, or a complete upload.
 

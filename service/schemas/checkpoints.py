@@ -10,6 +10,7 @@ from service.schemas.gradients import Deadline
 from service.schemas.programs import Strict
 from service.schemas.sessions import OPTIMIZER, VersionAnswer
 from service.schemas.tensors import Tensors
+from service.schemas.times import Future
 
 __all__ = [
     "LONGEST_S",
@@ -62,11 +63,9 @@ class PatchCheckpoint(Strict):
     labels: Annotated[dict[LabelName, Label | None], Field(max_length=64)] | None = Field(
         None, description="Labels to set; a label that is null is removed, and null removes all."
     )
-    expires: float | None = Field(
+    expires: Future | None = Field(
         None,
-        gt=0,
-        le=1e11,
-        description="Time at which the checkpoint is deleted, in seconds since 1970; null for never.",
+        description="Time in the future at which the checkpoint is deleted, in seconds since 1970; null for never.",
     )
 
 

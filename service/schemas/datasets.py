@@ -12,6 +12,7 @@ from service.datasets.uploads import UPLOAD_ID
 from service.objects.tensor_file import CODES
 from service.schemas.programs import Strict
 from service.schemas.tensors import Tensors
+from service.schemas.times import Future
 
 __all__ = [
     "ChangeDataset",
@@ -23,7 +24,6 @@ __all__ = [
     "UploadView",
 ]
 
-MAX_TIME = 253_402_300_800.0  # the year 10000
 Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Labels = Annotated[
     dict[
@@ -33,7 +33,6 @@ Labels = Annotated[
     Field(max_length=64),
 ]
 Type = Literal[(*CODES, TEXT)]  # type: ignore[valid-type]
-Expires = Annotated[float, Field(gt=0, lt=MAX_TIME)]
 ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
@@ -45,7 +44,9 @@ class CreateDataset(Strict):
     format: Format | None = Field(None, description="Format of the uploaded file.")
     name: Name = Field("dataset", description="Name for people; it need not be unique.")
     labels: Labels = Field(default_factory=dict, description="Labels for people and tools.")
-    expires_at: Expires | None = Field(None, description="Seconds since 1970 at which it is deleted; null keeps it.")
+    expires_at: Future | None = Field(
+        None, description="Time in the future at which it is deleted, in seconds since 1970; null keeps it."
+    )
     types: dict[ColumnName, Type] = Field(  # type: ignore[valid-type]
         default_factory=dict,
         max_length=10_000,
@@ -109,7 +110,9 @@ class ChangeDataset(Strict):
 
     name: Name | None = Field(None, description="A new name.")
     labels: dict[str, str | None] | None = Field(None, description="Labels to set; null removes one.")
-    expires_at: Expires | None = Field(None, description="A new time; null keeps the dataset.")
+    expires_at: Future | None = Field(
+        None, description="Another time in the future, in seconds since 1970; null keeps the dataset."
+    )
 
 
 class Preview(Strict):

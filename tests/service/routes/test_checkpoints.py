@@ -272,6 +272,17 @@ def test_checkpoints_are_listed_in_pages_and_outlive_their_session(client, opene
     assert (unknown.status_code, unknown.json()["code"]) == (404, "not-found")
 
 
+def test_an_end_that_has_passed_is_refused_and_the_checkpoint_stays(client, trained):
+    path = f"/v1/checkpoints/{saved(client, trained)['id']}"
+
+    for passed in (86400, time.time() - 1):
+        refused = client.patch(path, json={"expires": passed})
+        assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/expires")
+        assert "in the future in seconds since 1970" in refused.json()["errors"][0]["detail"]
+
+    assert client.get(path).json()["expires"] is None
+
+
 def test_name_labels_and_end_can_change_but_not_the_content(client, trained):
     made = saved(client, trained, name="a", labels={"x": "1", "y": "2"})
     path = f"/v1/checkpoints/{made['id']}"

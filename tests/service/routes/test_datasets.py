@@ -183,6 +183,27 @@ def test_name_labels_and_expiry_can_be_changed(client, stored):
     assert client.patch("/v1/datasets/dst_aaaaaaaaaaaaaaaaaaaaaaaaaa", json={}).status_code == 404
 
 
+def test_an_expiry_that_has_passed_is_refused_and_the_dataset_stays(client, stored):
+    path = f"/v1/datasets/{stored['id']}"
+
+    for passed in (1, time.time() - 1):
+        refused = client.patch(path, json={"expires_at": passed})
+        assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/expires_at")
+        assert "in the future in seconds since 1970" in refused.json()["errors"][0]["detail"]
+
+    assert client.get(path).json()["expires_at"] is None
+
+
+def test_a_file_or_columns_with_an_expiry_that_has_passed_are_refused(client):
+    file = post(client, as_safetensors(COLUMNS), expires_at=5)
+    tensor = {"dtype": "int64", "shape": [1], "data": [3]}
+    columns = client.post("/v1/datasets", json={"columns": {"x": tensor}, "expires_at": 5})
+
+    assert (file.status_code, file.json()["errors"][0]["parameter"]) == (422, "query: expires_at")
+    assert (columns.status_code, columns.json()["errors"][0]["pointer"]) == (422, "/expires_at")
+    assert "in the future in seconds since 1970" in file.json()["errors"][0]["detail"]
+
+
 def test_the_list_has_pages(client, stored):
     client.get(f"/v1/datasets/{SAMPLE_DATASET}")
     found, token = [], ""

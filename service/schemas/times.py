@@ -1,0 +1,24 @@
+"""Points in time that a client gives."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+__all__ = ["Future"]
+
+MAX_TIME = 253_402_300_800.0  # the year 10000
+
+
+def _in_future(value: float) -> float:
+    """Raises ValueError for a time that has passed, because what expires then is deleted at once."""
+    now = time.time()
+    if value <= now:
+        raise ValueError(f"must be a time in the future in seconds since 1970; the present time is {now:.0f}")
+    return value
+
+
+Future = Annotated[float, Field(gt=0, lt=MAX_TIME), AfterValidator(_in_future)]
+"""Seconds since 1970, after the present time."""
