@@ -56,7 +56,7 @@ async def download_checkpoint(request: Request, checkpoint_id: CheckpointId) -> 
     found = await checkpoints(request).get(tenant(), checkpoint_id)
     headers = content_headers(found.sha256)
     etag = headers["ETag"]
-    if "if-match" in request.headers and not etag_in(request, "if-match", weak=False)(etag):
+    if "if-match" in request.headers and not etag_in(request, "If-Match", weak=False)(etag):
         raise HttpProblem("precondition-failed", "the file is not the one of If-Match")
     if etag_in(request, "if-none-match", weak=True)(etag):
         return Response(status_code=304, headers=headers)

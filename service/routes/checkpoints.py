@@ -214,7 +214,7 @@ async def get_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Respo
                 "name": "If-Match",
                 "in": "header",
                 "schema": {"type": "string"},
-                "description": "ETag of the version to change; by default any.",
+                "description": "ETag of the version to change, in its double quotes, or a list; by default any.",
             }
         ]
     },
@@ -223,7 +223,7 @@ async def update_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Re
     """Merge the members into the checkpoint (a merge patch of RFC 7396). Its content never changes."""
     body = await read_body(request, settings(request), binary=False)
     asked = body.read_as(schemas.PatchCheckpoint)
-    allowed = etag_in(request, "if-match", weak=False) if "if-match" in request.headers else lambda etag: True
+    allowed = etag_in(request, "If-Match", weak=False) if "if-match" in request.headers else lambda etag: True
 
     def changed(found: StoredCheckpoint) -> StoredCheckpoint:
         if not allowed(etag_of(found)):

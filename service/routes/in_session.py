@@ -9,10 +9,11 @@ from fastapi import Path, Request, Response
 
 from service.caller import tenant
 from service.engine import Reply
+from service.http.entity_tags import tags_in
 from service.http.given_values import told_in_query
 from service.http.request_body import SAFETENSORS, Body, read_body, wanted_form
 from service.http.tensor_payloads import render
-from service.problems import HttpProblem
+from service.problems import FieldError, HttpProblem
 from service.routes.common import sessions, settings
 from service.routes.documented import HOT_PROBLEMS
 from service.schemas.examples import SAMPLE_SESSION
@@ -88,7 +89,7 @@ IF_MATCH: dict[str, Any] = {
             "in": "header",
             "required": True,
             "schema": {"type": "string"},
-            "description": "ETag of the version to replace, or * for any.",
+            "description": "ETag of the version to replace in its double quotes, a list of ETags, or * for any.",
             "example": "*",
         }
     ]
@@ -104,8 +105,15 @@ def require_if_match(request: Request, session: Session) -> None:
 
 
 def etag_in(request: Request, header: str, *, weak: bool) -> Callable[[str], bool]:
-    """A predicate: whether an ETag is in `header`. weak: whether weak ETags count (RFC 9110)."""
-    tags = [tag.strip() for tag in request.headers.get(header, "").split(",")]
-    if weak:
-        tags = [tag.removeprefix("W/") for tag in tags]
-    return lambda etag: "*" in tags or etag in tags
+    """A predicate: whether an ETag is in `header`, which is * or a list of ETags in quotes.
+
+    weak: whether weak ETags count (RFC 9110), as in If-None-Match. Such a header is ignored if it is malformed; another
+    one protects a change, so that it raises HttpProblem 422.
+    """
+    tags = tags_in(request.headers.getlist(header))
+    if tags is None and not weak:
+        detail = 'must be * or a list of ETags in double quotes, such as "e1.v0"'
+        error = FieldError("", "invalid", detail, parameter=f"header: {header}")
+        raise HttpProblem("invalid-request", f"the header {header} {detail}", errors=[error])
+    known = {tag.removeprefix("W/") if weak else tag for tag in tags or ()}
+    return lambda etag: "*" in known or etag in known

@@ -88,7 +88,7 @@ async def set_optimizer(request: Request, session_id: SessionId) -> Response:
     asked = body.read_as(schemas.PutOptimizer)
     given = await read_values(body, settings(request), {"/slots": asked.slots})
     args = {**given.args, "step": asked.step, "member": "" if body.media_type == SAFETENSORS else "/slots"}
-    allowed = etag_in(request, "if-match", weak=False)
+    allowed = etag_in(request, "If-Match", weak=False)
     with given.told():
         reply = await sessions(request).change(
             session,

@@ -88,7 +88,7 @@ async def set_parameters(request: Request, session_id: SessionId) -> Response:
     members = {"/parameters": asked.parameters, "/states": asked.states}
     given = await read_values(body, settings(request), members)
     deadline = settings(request).step_deadline
-    allowed = etag_in(request, "if-match", weak=False)
+    allowed = etag_in(request, "If-Match", weak=False)
     with given.told():
         reply = await sessions(request).change(
             session, "session.put_parameters", lambda session: given.args, given.tensors, allowed, deadline

@@ -170,7 +170,7 @@ async def get_session(request: Request, session_id: SessionId) -> Response:
                 "name": "If-Match",
                 "in": "header",
                 "schema": {"type": "string"},
-                "description": "ETag of the version to change; by default any.",
+                "description": "ETag of the version to change, in its double quotes, or a list; by default any.",
             }
         ]
     },
@@ -188,7 +188,7 @@ async def update_session(request: Request, session_id: SessionId) -> Response:
         whole = merged(session.about["optimizer"], asked.optimizer)
         return {"optimizer": optimizer_of(whole).document, "shown": whole}
 
-    allowed = etag_in(request, "if-match", weak=False) if "if-match" in request.headers else lambda etag: True
+    allowed = etag_in(request, "If-Match", weak=False) if "if-match" in request.headers else lambda etag: True
     deadline = settings(request).step_deadline
     await sessions(request).change(session, "session.configure", args, {}, allowed, deadline)
     session = await sessions(request).seen(tenant(), session_id, deadline)

@@ -220,13 +220,26 @@ def test_replacing_parameters_requires_the_present_version(client, path):
     body = {"parameters": tensors({"w": np.ones((2, 1))})}
     problem(client.put(f"{path}/parameters", json=body), 428, "precondition-required")
     client.post(f"{path}/steps", json=BODY)
-    for stale in ('"e1.v0"', 'W/"e1.v1"', "e1.v1"):
+    for stale in ('"e1.v0"', 'W/"e1.v1"'):
         refusal = problem(
             client.put(f"{path}/parameters", json=body, headers={"if-match": stale}), 412, "precondition-failed"
         )
         assert refusal["weights_version"] == "e1.v1"
     assert client.put(f"{path}/parameters", json=body, headers={"if-match": '"x", "e1.v1"'}).status_code == 200
     assert client.put(f"{path}/parameters", json=body, headers={"if-match": "*"}).status_code == 200
+
+
+def test_an_if_match_that_is_no_list_of_quoted_etags_is_refused_as_malformed(client, path):
+    version = client.get(path).headers["etag"]
+    change = {"optimizer": {"learning_rate": 0.25}}
+
+    for malformed in (version.strip('"'), f"{version} {version}", "W/x"):
+        refusal = problem(client.patch(path, json=change, headers={"If-Match": malformed}), 422, "invalid-request")
+        assert refusal["errors"][0]["parameter"] == "header: If-Match"
+        assert "in double quotes" in refusal["detail"]
+
+    assert client.patch(path, json=change, headers=[("If-Match", '"x"'), ("If-Match", version)]).status_code == 200
+    assert client.patch(path, json=change, headers={"If-Match": "*"}).status_code == 200
 
 
 @pytest.mark.parametrize(
