@@ -17,6 +17,8 @@ from core.ir.builder import output_types
 from core.ir.errors import CoreError
 from core.ir.registry import REGISTRY, Example, OpSpec, as_tuple
 from core.ops.common.types import byte_size
+from core.runtime.reference import execute
+from tests.laws.test_ops import OPS, block_for
 
 ELEMENTS = 40_000
 """Elements of an enlarged operand: its bytes exceed those of Python's objects."""
@@ -143,3 +145,13 @@ def test_the_temporary_arrays_of_every_kernel_are_predicted(name):
 @pytest.mark.slow
 def test_most_kernels_have_an_example_that_can_be_enlarged():
     assert sum(check(name, most=1) for name in PRIMITIVES) > 150
+
+
+@pytest.mark.parametrize("name", ["segment_sum", "segment_max", "segment_min", "segment_prod"])
+def test_a_segment_op_allocates_nothing_for_rows_without_elements(name):
+    rows, ids = np.zeros((0, 0)), np.zeros(0, "int64")
+    block = block_for(OPS[name], Example((rows, ids), (), {"num_segments": 2**40}))
+
+    (found,) = execute(block, [rows, ids])
+
+    assert found.shape == (2**40, 0)

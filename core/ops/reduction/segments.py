@@ -95,6 +95,8 @@ def segment_max(xp, x, ids, like=None, *, num_segments: OpenSize = -1):
     """
     count = _segment_count(ids, like, num_segments)
     out = xp.full((count, *x.shape[1:]), -np.inf, working_dtype(x))
+    if not out.size:  # rows without elements: a mask of `count` rows would be larger than the predicted memory
+        return out.astype(x.dtype, copy=False)
     if is_cupy(xp):
         keys = _ordered(xp, out)
         scatter_max(keys, ids, _ordered(xp, x.astype(out.dtype, copy=False)))
