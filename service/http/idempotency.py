@@ -123,19 +123,22 @@ class Idempotency:
 
 
 class Idempotent:
-    """Middleware for POST requests with the header `Idempotency-Key`. Others pass, and those with secret answers."""
+    """Middleware for POST requests with the header `Idempotency-Key`. It refuses those with secret answers; others
+    pass."""
 
     def __init__(self, app: ASGIApp, keys: Idempotency) -> None:
         self.app, self._keys = app, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = None
-        if scope["type"] == "http" and scope["method"] == "POST" and not scope["path"].startswith(SECRETS):
+        if scope["type"] == "http" and scope["method"] == "POST":
             given = next((value for name, value in scope["headers"] if name == b"idempotency-key"), None)
         if given is None:
             await self.app(scope, receive, send)
             return
         try:
+            if scope["path"].startswith(SECRETS):
+                raise _with_secret()
             await self._once(_key(given), scope, receive, send)
         except problems.EXPECTED as error:
             await (await problems.answer(Request(scope), error))(scope, receive, send)
@@ -316,6 +319,14 @@ def _key(given: bytes) -> str:
         detail = f"the {HEADER} must be 1 to 255 visible ASCII characters"
         raise HttpProblem("invalid-request", detail, errors=[FieldError("", "invalid", detail, parameter=HEADER)])
     return text
+
+
+def _with_secret() -> HttpProblem:
+    detail = (
+        f"requests below {SECRETS} take no {HEADER}, because their answers contain the text of a key, which is stored "
+        "nowhere; send the request without it, and after a lost answer list the keys and revoke the one that you lack"
+    )
+    return HttpProblem("invalid-request", detail, errors=[FieldError("", "invalid", detail, parameter=HEADER)])
 
 
 def _in_flight() -> HttpProblem:

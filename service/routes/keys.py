@@ -78,7 +78,7 @@ async def create_key(request: Request, validate_only: ValidateOnly = False) -> R
     """Make a key for a tenant. The answer contains its text, which is stored nowhere and cannot be read again.
 
     The first key is made by `backpass keys create`: from then on, every request needs a key. Without keys this call
-    answers 409. It takes no `Idempotency-Key`, because a stored answer would contain the text.
+    answers 409. It refuses an `Idempotency-Key` with 422, because a stored answer would contain the text.
     """
     asked = (await read_body(request, settings(request), binary=False)).read_as(schemas.CreateKey)
     if validate_only:

@@ -149,6 +149,17 @@ def test_the_answers_about_wrong_keys_tell_nothing_about_other_keys(keyed):
     assert near["detail"] == far["detail"]
 
 
+def test_a_request_for_a_key_with_an_idempotency_key_is_refused_and_makes_none(keyed):
+    with keyed.client("admin") as admin:
+        before = admin.get("/v1/keys").json()["keys"]
+        for path in ("/v1/keys", f"/v1/keys/{keyed.ids['one']}/rotate"):
+            answer = admin.post(path, json={"tenant": "acme"}, headers={"Idempotency-Key": "a"})
+            refusal = problem(answer, 422, "invalid-request")
+            assert refusal["errors"][0]["parameter"] == "Idempotency-Key"
+            assert "take no Idempotency-Key" in refusal["detail"]
+        assert [key["id"] for key in admin.get("/v1/keys").json()["keys"]] == [key["id"] for key in before]
+
+
 def test_me_tells_the_tenant_the_scopes_and_the_quotas_of_a_key(keyed):
     with keyed.client("one") as client:
         found = client.get("/v1/me").json()
@@ -198,8 +209,8 @@ def test_the_list_of_keys_has_pages_and_no_secret(keyed):
         assert set(keyed.ids.values()) < set(found)
 
 
-def test_no_answer_with_a_secret_is_stored_for_an_idempotency_key(keyed):
-    with keyed.client("admin", **{"idempotency-key": "k1", "prefer": "respond-async"}) as admin:
+def test_an_answer_with_a_secret_never_becomes_an_operation(keyed):
+    with keyed.client("admin", prefer="respond-async") as admin:
         first, second = (admin.post("/v1/keys", json={"tenant": "fresh"}).json() for _ in range(2))
         assert first["key"] != second["key"]
 
