@@ -189,8 +189,25 @@ def judged(
         finite = finite and all(math.isfinite(norm) or _finite(state, gradients[name]) for name, norm in norms.items())
     refused = not all(_finite(state, v) for v in values) if out.scaling else not finite
     if require_finite and refused:
-        raise ExecutionError("the loss, a gradient or a fetched value is not finite", "not_finite")
+        first = _first_not_finite(state, out, with_gradients=not out.scaling)
+        raise ExecutionError(f"{first} is not finite; other values may not be either", "not_finite")
     return finite, norms
+
+
+def _first_not_finite(state: WorkerState, out: Outputs, with_gradients: bool) -> str:
+    """The loss, the first fetched value, or else the first gradient with an element that is not finite, in words.
+
+    with_gradients: without a loss scale, which skips steps whose gradients are not finite.
+    """
+    if out.loss is not None and not _finite(state, out.loss):
+        return "the loss"
+    for name, value in out.fetched.items():
+        if not _finite(state, value):
+            return f"the fetched value {name!r}"
+    for name, gradient in out.gradients.items() if with_gradients else ():
+        if not _finite(state, _values(gradient)):
+            return f"the gradient of {name!r}"
+    return "a gradient"  # the caller knows it from a sum of several steps
 
 
 def with_global(norms: Mapping[str, float]) -> dict[str, float | None]:
