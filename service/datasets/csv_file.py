@@ -118,6 +118,8 @@ class _File:
         self.names = [name.strip() for name in names]
         if options.header and self.names and all(_is_number(name) for name in self.names):
             raise refused("the first line has numbers, not the names of columns; set header to false")
+        if options.header and self._is_narrow:
+            _check_delimiter(self.names[0], options.delimiter, _first_line(path, self._empty_lines))
         if not options.header:
             self.names = [f"column_{i}" for i in range(1, len(names) + 1)]
         self._types = dict.fromkeys(names, pa.string())
@@ -222,6 +224,30 @@ def _leading_empty_lines(path: Path) -> int:
         while file.readline(3) in (b"\n", b"\r\n"):
             count += 1
         return count
+
+
+def _first_line(path: Path, empty_lines: int) -> str:
+    """The first of the lines after the empty ones, or its beginning."""
+    with path.open("rb") as file:
+        if file.read(3) != codecs.BOM_UTF8:
+            file.seek(0)
+        for _ in range(empty_lines):
+            file.readline(3)
+        return file.readline(BLOCK).decode(errors="replace").strip()
+
+
+def _check_delimiter(name: str, delimiter: str, line: str) -> None:
+    """Raises HttpProblem 422 if the name of the only column contains another delimiter than that of the options.
+
+    line: the first line of the file. A name in quotes may contain each delimiter.
+    """
+    found = max(",;|\t", key=name.count)
+    if found == delimiter or found not in name or line == f'"{name}"':
+        return
+    shown = "a tab" if found == "\t" else repr(found)
+    raise refused(
+        f"the file has one column, and its name contains {shown}: set delimiter to {shown}, or write the name in quotes"
+    )
 
 
 def _is_number(text: str) -> bool:

@@ -258,3 +258,9 @@ def test_fixed_shape_tensors_and_dictionaries_of_arrow_are_read(tmp_path):
 
     assert columns["t"].tolist() == np.arange(12).reshape(2, 3, 2).tolist()
     assert columns["w"].tolist() == [1, 0]
+
+
+def test_the_name_of_one_csv_column_in_quotes_may_contain_other_delimiters(tmp_path):
+    columns, _ = converted(tmp_path, b'\n"income; in euros"\n1\n3\n', "csv")
+
+    assert columns["income; in euros"].tolist() == [1, 3]
