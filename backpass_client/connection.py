@@ -187,7 +187,7 @@ class Service:
                 if final or attempt == self.attempts:
                     if isinstance(error, Refused):
                         raise
-                    raise Unreachable(f"GET {path}: {error or type(error).__name__}") from error
+                    raise self._unreachable("GET", path, error) from error
                 time.sleep(min(LONGEST_WAIT_S, 0.05 * 2**attempt))
                 continue
             wanted = answer.headers.get("repr-digest", "")
@@ -210,6 +210,11 @@ class Service:
                 raise _refused(answer, f"{method} {path}")
             yield answer
 
+    def _unreachable(self, method: str, path: str, error: Exception) -> Unreachable:
+        """The exception for a request without an answer. It has the address of the service, without a password."""
+        address = str(httpx.URL(self.url).copy_with(userinfo=b"")).rstrip("/")
+        return Unreachable(f"{method} {address}{path}: {str(error) or type(error).__name__}")
+
     def _send(self, method: str, path: str, repeat: bool | None = None, **more: Any) -> httpx.Response:
         """The response. A `content` that can be called makes the content of each try.
 
@@ -225,7 +230,7 @@ class Service:
             except httpx.TransportError as error:
                 never_sent = isinstance(error, httpx.ConnectError)
                 if last or isinstance(error, httpx.TimeoutException) or not (again or never_sent):
-                    raise Unreachable(f"{method} {path}: {error or type(error).__name__}") from error
+                    raise self._unreachable(method, path, error) from error
                 wait = None
             else:
                 if not answer.is_error or (method == "DELETE" and answer.status_code == 404 and attempt > 1):

@@ -24,8 +24,8 @@ class Refused(BackpassError):
     """The service refused the request.
 
     problem:     the problem document (RFC 9457); `status`, `code` and `retryable` are its members.
-    errors:      one entry for each mistake: `pointer` into the request, `code`, `detail`, and where they apply
-                 `location` and `suggestion`.
+    errors:      one entry for each mistake: `pointer` into the body (empty for the whole of it), `code`, `detail`, and
+                 where they apply `parameter` (of the path, query or header), `location` and `suggestion`.
     retry_after: seconds that the service asks to wait before another try, if it does.
     """
 
@@ -57,8 +57,10 @@ HINTS = {
 def _message(problem: dict[str, Any], request: str) -> str:
     lines = [f"{request}: {problem.get('status')} {problem.get('code')}: {_place(problem)}{problem.get('detail', '')}"]
     for each in problem.get("errors", []):
+        where = each.get("pointer") or each.get("parameter")
         hint = f" ({each['suggestion']})" if each.get("suggestion") else ""
-        lines.append(f"  {each.get('pointer', '')}: {_place(each)}{each.get('detail', '')}{hint}")
+        if where or hint or each.get("detail") != problem.get("detail"):
+            lines.append(f"  {where + ': ' if where else ''}{_place(each)}{each.get('detail', '')}{hint}")
     if problem.get("code") in HINTS:
         lines.append(f"  {HINTS[problem['code']]}")
     return "\n".join(lines)

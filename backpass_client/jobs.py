@@ -197,7 +197,14 @@ class Jobs:
 
 
 def id_of(dataset: Any) -> str:
-    return dataset if isinstance(dataset, str) else dataset.id
+    """The id of a dataset, or the id that was given. Raises TypeError for anything else, such as arrays by name."""
+    id = dataset if isinstance(dataset, str) else getattr(dataset, "id", None)
+    if not isinstance(id, str):
+        raise TypeError(
+            f"a job needs a stored dataset, or its id, not a {type(dataset).__name__}: store the data first, with "
+            "dataset = service.datasets.upload(data)"
+        )
+    return id
 
 
 def _events(lines: Iterator[str]) -> Iterator[tuple[int | None, str, dict[str, Any]]]:

@@ -78,7 +78,8 @@ def program(function: Callable[..., Any] | None = None, /, **fixed: Any) -> Any:
               default. The others get their value from `fixed`, or their default. It returns the outputs: a dictionary
               of names, a symbol, or a tuple of symbols.
 
-    Raises InvalidOp at the line that wrote a wrong op, TypeError for an argument without type and value.
+    Raises InvalidOp at the line that wrote a wrong op, and for a function that returns None and updates no state;
+    TypeError for an argument without type and value.
     """
     around = sys._getframe(1).f_locals
     if function is None:
@@ -106,7 +107,13 @@ def _traced(function: Callable[..., Any], fixed: Mapping[str, Any], around: Mapp
         unknown = fixed.keys() - arguments.keys()
         if unknown:
             raise TypeError(f"{function.__name__} has no argument {min(unknown)!r}")
-        return built(b, function(**arguments))
+        result = function(**arguments)
+        if result is None and not b.updates:
+            raise InvalidOp(
+                f"{function.__name__!r} returns nothing: return its outputs, which are a symbol, a tuple of symbols, "
+                'or a dictionary such as {"loss": loss}'
+            )
+        return built(b, result)
 
 
 def built(b: Builder, result: Any) -> BuiltProgram:
