@@ -12,6 +12,7 @@ import numpy as np
 from backpass_client.builder import BuiltProgram, explain
 from backpass_client.connection import NO_TENSORS, Service, quoted
 from backpass_client.errors import BackpassError, Refused
+from backpass_client.lists import as_declared, declared_dtypes
 from backpass_client.onnx_file import ACCEPT, content_of, model_query, saved
 from backpass_client.results import Gradients, gradients_of, streamed
 from backpass_client.sessions import Session
@@ -218,7 +219,7 @@ class Program:
 
         settings: more members of the body of POST /v1/programs/{id}/check, such as samples and tolerance.
         """
-        asked, tensors = {"loss": self._needed_loss(loss), **settings}, {**feeds, **parameters}
+        asked, tensors = {"loss": self._needed_loss(loss), **settings}, self._values(feeds, parameters)
         return self.service.upload(f"/v1/programs/{self.id}/check", asked, tensors, repeat=True)
 
     def gradients(
@@ -233,10 +234,11 @@ class Program:
         """Gradients at these values. The service keeps nothing, so repeating is safe.
 
         loss:     by default that of a built program or of an ONNX model, unless there are targets.
-        feeds, parameters: values; parameters and states without one have the initial values of the program.
+        feeds, parameters: values, arrays or lists of numbers; parameters and states without one have the initial values
+                           of the program.
         question: more members of the body of POST /v1/programs/{id}/gradients, such as targets and inputs.
         """
-        given = {**feeds, **parameters}
+        given = self._values(feeds, parameters)
         path = f"/v1/programs/{self.id}/gradients"
         said, tensors = self.service.exchange("POST", path, self._question(loss, fetch, question), given, repeat=True)
         return gradients_of(said, tensors)
@@ -256,8 +258,11 @@ class Program:
 
         `result` of the stream has the loss and the fetched values.
         """
-        given = {**feeds, **parameters}
+        given = self._values(feeds, parameters)
         return streamed(self.service, f"/v1/programs/{self.id}/gradients", self._question(loss, fetch, question), given)
+
+    def _values(self, feeds: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+        return as_declared({**feeds, **parameters}, declared_dtypes(self.signature))
 
     def _question(self, loss: str | None, fetch: Sequence[str], more: Mapping[str, Any]) -> dict[str, Any]:
         asked = {"fetch": list(fetch), **more}
@@ -281,7 +286,9 @@ class Program:
             if own or given:
                 init["initializers"] = {**{n: spec for n, spec in own.items() if not _covered(n, given)}, **given}
                 asked["init"] = init
-        return Session(self.service, self.service.upload("/v1/sessions", asked, parameters))
+        dtypes = declared_dtypes(self.signature)
+        view = self.service.upload("/v1/sessions", asked, as_declared(parameters, dtypes))
+        return Session(self.service, view, dtypes)
 
     def __repr__(self) -> str:
         return f"Program({self.service.url!r}, {self.id!r})"

@@ -14,6 +14,7 @@ from backpass_client.connection import NO_TENSORS, Service, new_key, quoted
 from backpass_client.errors import BackpassError
 from backpass_client.idempotent_calls import IdempotentCalls
 from backpass_client.jobs import Jobs
+from backpass_client.lists import as_declared
 from backpass_client.onnx_file import ACCEPT, model_query, saved
 from backpass_client.results import Arrays, Gradients, gradients_of, group, streamed
 from backpass_client.rows import from_tensors, to_tensors
@@ -65,11 +66,15 @@ class Session:
     connection or a retryable problem; the service executes it once and repeats its answer.
     """
 
-    def __init__(self, service: Service, view: Mapping[str, Any]) -> None:
-        """view: the response to POST or GET of a session."""
+    def __init__(self, service: Service, view: Mapping[str, Any], dtypes: Mapping[str, str] = NO_TENSORS) -> None:
+        """view: the response to POST or GET of a session.
+
+        dtypes: name -> dtype of the feeds, where they are known: a list is sent as an array of this dtype.
+        """
         self.service = service
         self.id: str = view["id"]
         self.path = f"/v1/sessions/{self.id}"
+        self._dtypes = dtypes
         self._calls = IdempotentCalls(service, self.path, view["next_seq"])
 
     @classmethod
@@ -132,7 +137,7 @@ class Session:
         """
         returned = return_gradients if isinstance(return_gradients, str) else list(return_gradients)
         asked = {"fetch": list(fetch), "return_gradients": returned, **more}
-        said, tensors = self._calls.send("steps", asked, _with_cotangents(feeds, target_gradients))
+        said, tensors = self._calls.send("steps", asked, self._tensors(feeds, target_gradients))
         found = _step(said, tensors)
         if said.get("stopped") is not None:
             raise Stopped(found, said["stopped"])
@@ -157,7 +162,7 @@ class Session:
         """
         returned = return_gradients if isinstance(return_gradients, str) else list(return_gradients)
         asked = {"fetch": list(fetch), "return_gradients": returned, **more}
-        return self._calls.stream("steps", asked, _with_cotangents(feeds, target_gradients), _step)
+        return self._calls.stream("steps", asked, self._tensors(feeds, target_gradients), _step)
 
     def stream_gradients(
         self,
@@ -173,7 +178,7 @@ class Session:
 
         `result` of the stream has the loss and the fetched values.
         """
-        tensors = _with_cotangents(feeds, target_gradients)
+        tensors = self._tensors(feeds, target_gradients)
         return streamed(self.service, f"{self.path}/gradients", {"fetch": list(fetch), **more}, tensors)
 
     def update(self, gradients: Mapping[str, Any] = NO_TENSORS, **more: Any) -> dict[str, Any]:
@@ -198,7 +203,7 @@ class Session:
 
         accumulate: add the gradients up in the session for a later `update`, and return only the values.
         """
-        asked, tensors = {"fetch": list(fetch), **more}, _with_cotangents(feeds, target_gradients)
+        asked, tensors = {"fetch": list(fetch), **more}, self._tensors(feeds, target_gradients)
         if accumulate:
             return gradients_of(*self._calls.send("gradients", {**asked, "accumulate": True}, tensors))
         return gradients_of(*self.service.exchange("POST", f"{self.path}/gradients", asked, tensors, repeat=True))
@@ -221,7 +226,7 @@ class Session:
               evaluation, such as dropout that passes its input; deadline_s.
         """
         asked = {"fetch": list(fetch), **more}
-        _, tensors = self.service.exchange("POST", f"{self.path}/evaluations", asked, feeds, repeat=True)
+        _, tensors = self.service.exchange("POST", f"{self.path}/evaluations", asked, self._tensors(feeds), repeat=True)
         return group(tensors, "fetch")
 
     def fit(
@@ -301,7 +306,9 @@ class Session:
     def fork(self, **settings: Any) -> Self:
         """A new session that is equal to this one to the bit. settings: members of the body, such as lease_s."""
         headers = new_key()
-        return type(self)(self.service, self.service.call("POST", f"{self.path}/fork", settings, headers=headers))
+        return type(self)(
+            self.service, self.service.call("POST", f"{self.path}/fork", settings, headers=headers), self._dtypes
+        )
 
     def optimizer_state(self, names: Sequence[str] = ()) -> OptimizerState:
         """The state of the optimizer. names: of parameters or slots; by default all."""
@@ -314,16 +321,14 @@ class Session:
         headers = {"if-match": "*"}
         self.service.exchange("PUT", f"{self.path}/optimizer", {"step": state.step}, state.slots, headers=headers)
 
+    def _tensors(self, feeds: Mapping[str, Any], cotangents: Sequence[Any] = ()) -> dict[str, Any]:
+        """The tensors of a request: the feeds, and the cotangents of targets under their names."""
+        given = {f"target_gradients/{i}": each for i, each in enumerate(cotangents) if each is not None}
+        return {**as_declared(feeds, self._dtypes), **given}
+
     def __repr__(self) -> str:
         return f"Session({self.service.url!r}, {self.id!r})"
 
 
 def _step(said: dict[str, Any], tensors: dict[str, np.ndarray]) -> Step:
     return Step(tensors.get("loss"), group(tensors, "fetch"), from_tensors(said, tensors), said)
-
-
-def _with_cotangents(feeds: Mapping[str, Any], cotangents: Sequence[Any]) -> Mapping[str, Any]:
-    """The tensors of a request: the feeds, and the cotangents of targets under their names."""
-    if not cotangents:
-        return feeds
-    return {**feeds, **{f"target_gradients/{i}": each for i, each in enumerate(cotangents) if each is not None}}

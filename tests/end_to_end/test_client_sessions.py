@@ -348,3 +348,18 @@ def test_a_session_of_targets_takes_their_cotangents(service):
 
         assert found.gradients["w"].tolist() == (FEEDS["x"].T @ cotangent).tolist()
         assert session.parameters()["w"].tolist() == (W - 0.5 * FEEDS["x"].T @ cotangent).tolist()
+
+
+def test_lists_are_sent_with_the_dtype_of_their_feed_and_arrays_with_their_own(service):
+    s = Sketch()
+    s.feed("x", np.array([1.0, 2.0], "float32"), dtype="float32")
+    s.param("w", np.array([3.0, 5.0], "float32"), dtype="float32")
+    s.op("reduce_sum", s.op("mul", "x", "w"), out="loss")
+    program = bp.Program(service, s.document)
+
+    assert program.gradients("loss", {"x": [1.0, 2.0]}, {"w": [3.0, 5.0]}).gradients["w"].tolist() == [1.0, 2.0]
+    with program.session("loss", {"w": [3.0, 5.0]}, optimizer={"type": "sgd", "learning_rate": 1.0}) as session:
+        assert session.evaluate({"x": [1.0, 2.0]})["loss"].item() == 13.0
+        assert session.step({"x": [1, 2]}).loss.item() == 13.0
+        with pytest.raises(bp.Refused, match="float64"):
+            session.step({"x": np.array([1.0, 2.0])})
