@@ -101,6 +101,9 @@ compute in 64 bits whatever the dtype: they draw random numbers, sort, or find p
 
 WORD = 8
 
+LIKE_LAST = frozenset({"array_take", "array_paste"})
+"""Ops of a tensor array whose result has the type of their last operand: an empty array does not show its elements."""
+
 RESHAPES = frozenset({"reshape", "reshape_as"})
 """Views of dense arrays, and copies of others."""
 
@@ -136,7 +139,8 @@ def sizes_of_run(op: str, operands: Sequence[Any], attrs: Mapping[str, Any]) -> 
     types = tuple([None if each is None else actual_type(each) for each in operands])
     held = sum([_bytes_of(each) for each in operands if each is not None])
     try:
-        outputs = output_types(lookup(op), types, attrs)
+        like_last = op in LIKE_LAST
+        outputs = (actual_type(operands[-1]),) if like_last else output_types(lookup(op), types, attrs)
     except ProgramError:  # the kernel reports operands that do not fit
         return 0, 0
     if op in VIEWS and not (op in RESHAPES and not operands[0].flags.c_contiguous):

@@ -155,3 +155,13 @@ def test_a_segment_op_allocates_nothing_for_rows_without_elements(name):
     (found,) = execute(block, [rows, ids])
 
     assert found.shape == (2**40, 0)
+
+
+@pytest.mark.parametrize(("op", "before"), [("array_take", [[], np.array(3)]), ("array_paste", [[]])])
+def test_zeros_for_the_missing_elements_of_an_empty_tensor_array_are_predicted(op, before):
+    """An empty array does not show the type of its elements."""
+    like = np.zeros((1000, 100))
+
+    needed, largest = sizes_of_run(op, [*before, like], {})
+
+    assert largest == like.nbytes and needed >= like.nbytes
