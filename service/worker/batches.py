@@ -207,7 +207,9 @@ class _Answers:
         if send is not None and has_finite_gradients is not None and not require_finite:
             finite = has_finite_gradients  # the values are judged when they have come
         else:
-            finite, norms = judged(self._state, out, returned, require_finite, has_finite_gradients)
+            finite, norms = judged(
+                self._state, out, returned, require_finite, has_finite_gradients, compiled.executable
+            )
         sent: Arrays = {}
         put = self._put if send is None else partial(self._put, sent=sent)
         if out.loss is not None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from core.analysis.profile import profile_of
 from core.compiler.compile import Executable, GradientQuery, Outputs
-from core.ir.errors import ExecutionError, ProgramError
+from core.ir.errors import ExecutionError, Location, ProgramError
 from core.ir.stop import poll
 from core.runtime.run import Message, Run, RunLimits
 from core.runtime.sparse_rows import RowArray
@@ -135,7 +135,7 @@ def answer_of(
     Raises OutOfMemory if there is no memory for the answer, ExecutionError (not_finite) if `require_finite` and a value
     is not finite, ProgramError (bad_query) for returned gradients that were not computed.
     """
-    finite, norms = judged(state, out, returned, require_finite)
+    finite, norms = judged(state, out, returned, require_finite, executable=compiled.executable)
     tables = {name: grad for name, grad in out.gradients.items() if isinstance(grad, RowArray)}
     scaling = {name: state.to_host(value).item() for name, value in out.scaling.items()}
     result: dict[str, Any] = {**scaling, "finite": finite, "missing": dict(out.missing), "compiled": compiled.fresh}
@@ -170,11 +170,13 @@ def judged(
     returned: ReturnedGradients,
     require_finite: bool,
     has_finite_gradients: bool | None = None,
+    executable: Executable | None = None,
 ) -> tuple[bool, dict[str, float]]:
     """Whether the loss, fetched values and gradients of `out` are finite, and the norms of the gradients.
 
     There are no norms if `returned` is "none" and the values are on the CPU. Raises as `answer_of`.
     has_finite_gradients: if the caller knows it and needs no norms.
+    executable:           of these outputs, so that an error can name the op of the first value that is not finite.
     """
     values = [*out.fetched.values(), *([] if out.loss is None else [out.loss])]
     norms: dict[str, float] = {}
@@ -189,25 +191,46 @@ def judged(
         finite = finite and all(math.isfinite(norm) or _finite(state, gradients[name]) for name, norm in norms.items())
     refused = not all(_finite(state, v) for v in values) if out.scaling else not finite
     if require_finite and refused:
-        first = _first_not_finite(state, out, with_gradients=not out.scaling)
-        raise ExecutionError(f"{first} is not finite; other values may not be either", "not_finite")
+        place, name = _first_not_finite(state, out, with_gradients=not out.scaling)
+        raise ExecutionError(
+            f"{_IN_WORDS[place].format(name)} is not finite; other values may not be either",
+            "not_finite",
+            location=None if executable is None else _op_of(executable, place, name),
+        )
     return finite, norms
 
 
-def _first_not_finite(state: WorkerState, out: Outputs, with_gradients: bool) -> str:
-    """The loss, the first fetched value, or else the first gradient with an element that is not finite, in words.
+_IN_WORDS = {
+    "loss": "the loss",
+    "fetched": "the fetched value {!r}",
+    "gradients": "the gradient of {!r}",
+    "sum": "a gradient",
+}
+
+
+def _first_not_finite(state: WorkerState, out: Outputs, with_gradients: bool) -> tuple[str, str]:
+    """(place, name) of the loss, the first fetched value, or else the first gradient that is not finite.
 
     with_gradients: without a loss scale, which skips steps whose gradients are not finite.
+    The place is "sum" if none of them is, because the caller knows it from a sum of several steps.
     """
     if out.loss is not None and not _finite(state, out.loss):
-        return "the loss"
+        return "loss", "loss"
     for name, value in out.fetched.items():
         if not _finite(state, value):
-            return f"the fetched value {name!r}"
+            return "fetched", name
     for name, gradient in out.gradients.items() if with_gradients else ():
         if not _finite(state, _values(gradient)):
-            return f"the gradient of {name!r}"
-    return "a gradient"  # the caller knows it from a sum of several steps
+            return "gradients", name
+    return "sum", ""
+
+
+def _op_of(executable: Executable, place: str, name: str) -> Location | None:
+    """The place in the client's program of the op that computes a result; None for a leaf or a compiler's own op."""
+    block = executable.interpreter.block
+    names = [(each.place, "loss" if place == "loss" else each.name) for each in executable.layout]
+    variable = dict(zip(names, block.results, strict=True)).get((place, name))
+    return next((op.location for op in block.ops if variable in op.outputs), None)
 
 
 def with_global(norms: Mapping[str, float]) -> dict[str, float | None]:

@@ -273,7 +273,10 @@ def test_require_finite_refuses_a_step_with_nan_and_changes_nothing(client, path
     feeds = {**FEEDS, "x": FEEDS["x"] * np.nan}
     refused = client.post(f"{path}/steps", **file_of(feeds, seq=1, require_finite=True))
     assert refused.status_code == 422
-    problem(refused, 422, "numeric-error")
+    refusal = problem(refused, 422, "numeric-error")
+    assert "the loss is not finite" in refusal["detail"]
+    last = len(SKETCH.document["blocks"][0]["ops"]) - 1
+    assert (refusal["location"]["block"], refusal["location"]["op"]) == (0, last)
     np.testing.assert_array_equal(weights(client, path), SKETCH.values["w"])
 
     said, arrays = read_file(client.post(f"{path}/steps", **file_of(feeds, seq=1, return_gradients="norms")))
