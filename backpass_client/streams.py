@@ -79,7 +79,13 @@ class GradientStream(Generic[T]):
                 raise Unreachable("the stream ended before its last line")
             except (httpx.TransportError, Unreachable) as error:
                 if isinstance(error, httpx.TimeoutException) or not left:
-                    raise error if isinstance(error, Unreachable) else Unreachable(f"stream: {error}") from error
+                    raise error if isinstance(error, Unreachable) else _unreachable(error) from error
+
+
+def _unreachable(error: httpx.TransportError) -> Unreachable:
+    """The exception for a stream that broke. It has the address of the request, without a password."""
+    sent = error.request
+    return Unreachable(f"{sent.method} {sent.url.copy_with(userinfo=b'')}: {str(error) or type(error).__name__}")
 
 
 def _members(event: dict[str, Any]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -31,15 +31,30 @@ def test_an_error_about_the_whole_body_is_shown_without_a_colon_and_not_twice():
     ]
 
 
-def test_the_error_of_a_service_that_does_not_answer_has_its_address_without_the_password():
+@pytest.fixture
+def closed() -> str:
+    """The address of a port of this machine where nothing listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return f"127.0.0.1:{free.getsockname()[1]}"
 
-    with Service(f"http://me:secret@127.0.0.1:{port}/", attempts=1) as service, pytest.raises(Unreachable) as raised:
+
+def test_the_error_of_a_service_that_does_not_answer_has_its_address_without_the_password(closed):
+    with Service(f"http://me:secret@{closed}/", attempts=1) as service, pytest.raises(Unreachable) as raised:
         service.call("GET", "/v1/me")
 
-    assert f"GET http://127.0.0.1:{port}/v1/me: " in str(raised.value)
+    assert f"GET http://{closed}/v1/me: " in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_the_error_of_a_stream_from_a_service_that_does_not_answer_has_its_address(closed):
+    with Service(f"http://me:secret@{closed}", attempts=1) as service:
+        stream = bp.Session(service, {"id": "ses_1", "next_seq": 1}).stream_step({})
+
+        with pytest.raises(Unreachable) as raised:
+            list(stream)
+
+    assert f"POST http://{closed}/v1/sessions/ses_1/steps: " in str(raised.value)
     assert "secret" not in str(raised.value)
 
 
