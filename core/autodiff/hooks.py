@@ -160,7 +160,7 @@ class Match:
         if sum(each is not None for each in (self.variable, self.op, self.role)) != 1:
             raise ProgramError("a hook matches exactly one of variable, op and role", "bad_hook")
         if self.op is not None and self.op not in REGISTRY:
-            raise ProgramError(f"unknown op type {self.op!r}", "bad_hook")
+            raise ProgramError(f"unknown op type {self.op!r}", "bad_hook", pointer="/op")
 
     @classmethod
     def read(cls, raw: Any) -> Match:
@@ -182,7 +182,8 @@ class Hook:
     def __post_init__(self) -> None:
         check_members(self, "a hook", "bad_hook")
         if self.do.returned and self.when == "each_contribution":
-            raise ProgramError(f"{self.do.name} takes the whole gradient: leave `when` out", "bad_hook")
+            text = f"{self.do.name} takes the whole gradient: leave `when` out"
+            raise ProgramError(text, "bad_hook", pointer="/when")
 
     @classmethod
     def read(cls, raw: Any) -> Hook:

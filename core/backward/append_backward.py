@@ -149,6 +149,7 @@ def _within_budget(
     if budget is None:
         return _backward(program, targets, wanted, seeds, options)
     loops, cuts = isinstance(options.loop_memory, Budget), isinstance(options.checkpoints, Budget)
+    asked = options
     options = replace(
         options,
         loop_memory="store" if loops else options.loop_memory,
@@ -161,7 +162,9 @@ def _within_budget(
         return backward, (step_of or (lambda each: _default_step(each, targets)))(backward)
 
     apart = not options.hooks and not options.checkpoints and options.loop_memory == "store"
-    choice = choose(budget, compiled, loops, cuts, apart)
+    member = "loop_memory" if asked.loop_memory is budget else "checkpoints"
+    with pointing_to(f"/{member}/bytes"):
+        choice = choose(budget, compiled, loops, cuts, apart)
     return replace(found[choice.key], choice=choice)
 
 

@@ -14,7 +14,7 @@ from core.backward.backward_program import Backward
 from core.backward.query import GradientQuery
 from core.ir import Block, Program, TensorType, Variable
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
-from core.ir.errors import ProgramError, pointing_to
+from core.ir.errors import ProgramError, below, pointing_to
 from core.ir.names import root_array
 from core.optim.loss_scaling import (
     FACTOR,
@@ -159,7 +159,8 @@ def _scaled_hooks(hooks: Sequence[Hook], scale: LossScale) -> tuple[Hook, ...]:
     """The hooks for gradients of the scaled loss. Raises ProgramError (bad_hook)."""
     found = []
     for i, hook in enumerate(hooks):
-        action = hook.do.scaled(float(np.float32(scale.initial)))
+        with below(f"/hooks/{i}"):
+            action = hook.do.scaled(float(np.float32(scale.initial)))
         if action != hook.do and scale.interval is not None:
             message = f"the bound of {hook.do.name} cannot follow a dynamic loss scale; a constant one, or `clip`, can"
             with pointing_to(f"/hooks/{i}"):

@@ -32,6 +32,7 @@ __all__ = [
     "Problem",
     "ProgramError",
     "TypeMismatch",
+    "below",
     "escaped",
     "pointing_to",
 ]
@@ -177,6 +178,19 @@ def pointing_to(pointer: str) -> Iterator[None]:
         yield
     except ProgramError as error:
         error.at(None, pointer)
+        raise
+
+
+@contextmanager
+def below(pointer: str) -> Iterator[None]:
+    """Put `pointer` before the pointer of a program error.
+
+    A function that reads one member of a request gives pointers into that member; its caller knows the member's place.
+    """
+    try:
+        yield
+    except ProgramError as error:
+        error.pointer = pointer + error.pointer
         raise
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from core.ir.bounds import Bounds
-from core.ir.errors import ProgramError
+from core.ir.errors import ProgramError, below, escaped
 from core.ir.registry import convert
 from core.ir.suggest import near
 
@@ -132,18 +132,22 @@ def summary_of(kind: type) -> str:
 
 
 def check_members(value: Any, noun: str, code: str) -> None:
-    """Raises ProgramError with this `code` if a member of the dataclass `value` breaks a bound. noun: "a budget"."""
+    """Raises ProgramError with this `code` if a member of the dataclass `value` breaks a bound. noun: "a budget".
+
+    The pointer of the error leads from the object to the member.
+    """
     for each in members_of(type(value)):
         found = getattr(value, each.name)
         if each.kinds is not None:
             if type(found) not in each.kinds.values():
-                raise ProgramError(f"{noun}: {each.name} must be one of {', '.join(each.kinds)}", code)
+                text = f"{noun}: {each.name} must be one of {', '.join(each.kinds)}"
+                raise ProgramError(text, code, pointer=f"/{each.name}")
             continue
         wrong = each.member.wrong(found)
         if wrong is None and each.type in (int, float) and not _is_number(found, each.type):
             wrong = f"must be {'a whole number' if each.type is int else 'a number'}"
         if wrong is not None:
-            raise ProgramError(f"{noun}: {each.name} {wrong}", code)
+            raise ProgramError(f"{noun}: {each.name} {wrong}", code, pointer=f"/{each.name}")
 
 
 def _is_number(value: Any, kind: type) -> bool:
@@ -153,7 +157,7 @@ def _is_number(value: Any, kind: type) -> bool:
 def read_members(kind: type[T], raw: Any, noun: str, code: str) -> T:
     """The dataclass `kind` from its JSON form. noun: its name in errors, such as "a budget".
 
-    Raises ProgramError with this `code`.
+    Raises ProgramError with this `code`; its pointer leads from `raw` to the member.
     """
     known = members_of(kind)
     if not isinstance(raw, Mapping):
@@ -162,14 +166,15 @@ def read_members(kind: type[T], raw: Any, noun: str, code: str) -> T:
     for each in known:
         if each.name not in left:
             if each.required:
-                raise ProgramError(f"{noun} needs the member {each.name}", code)
+                raise ProgramError(f"{noun} needs the member {each.name}", code, pointer=f"/{each.name}")
         elif each.kinds is not None:
             values[each.name] = _read_kind(each, left, noun, code)
         else:
             values[each.name] = _read_value(each, left.pop(each.name), noun, code)
     if left:
         unknown = min(map(str, left))[:64]
-        raise ProgramError(f"{noun} has no member {unknown}", code, suggestion=near(unknown, names_of(kind)))
+        text, hint = f"{noun} has no member {unknown}", near(unknown, names_of(kind))
+        raise ProgramError(text, code, suggestion=hint, pointer=f"/{escaped(min(map(str, left)))}")
     return kind(**values)
 
 
@@ -179,19 +184,21 @@ def _read_kind(each: MemberField, left: dict[str, Any], noun: str, code: str) ->
     name = left.pop(each.name)
     kind = each.kinds.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise ProgramError(f"{noun}: {each.name} must be one of {', '.join(each.kinds)}", code)
+        text = f"{noun}: {each.name} must be one of {', '.join(each.kinds)}"
+        raise ProgramError(text, code, pointer=f"/{each.name}")
     own = {member.name for member in members_of(kind)}
     others = {member.name for other in each.kinds.values() for member in members_of(other)} - own
     for member in others & left.keys():
-        raise ProgramError(f"{noun}: {name} has no member {member}", code)
+        raise ProgramError(f"{noun}: {name} has no member {member}", code, pointer=f"/{escaped(member)}")
     return read_members(kind, {member: left.pop(member) for member in own & left.keys()}, name, code)
 
 
 def _read_value(each: MemberField, raw: Any, noun: str, code: str) -> Any:
-    try:
-        return _value(each.type, raw)
-    except (ValueError, TypeError) as error:
-        raise ProgramError(f"{noun}: {each.name} {error}", code) from None
+    with below(f"/{each.name}"):
+        try:
+            return _value(each.type, raw)
+        except (ValueError, TypeError) as error:
+            raise ProgramError(f"{noun}: {each.name} {error}", code) from None
 
 
 def _value(annotation: Any, raw: Any) -> Any:
@@ -212,8 +219,13 @@ def _value(annotation: Any, raw: Any) -> Any:
     if origin in (tuple, Collection):
         if isinstance(raw, str | Mapping) or not isinstance(raw, Collection):
             raise ValueError("must be a list")
-        return tuple(_value(args[0], item) for item in raw)
+        return tuple(_item(args[0], i, item) for i, item in enumerate(raw))
     return convert(annotation, raw)
+
+
+def _item(annotation: Any, position: int, raw: Any) -> Any:
+    with below(f"/{position}"):
+        return _value(annotation, raw)
 
 
 def _chosen(alternatives: tuple[Any, ...], raw: Any) -> Any:

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal
 
 from core.ir.attr_groups import attributes_of, groups_of, packed
 from core.ir.bounds import Bounds
-from core.ir.errors import ProgramError
+from core.ir.errors import ProgramError, escaped
 from core.ir.program import DTYPES, Block, Op, unknown_dtype
 from core.ir.roles import Roles
 from core.ir.slot_roles import Role, role_of
@@ -209,20 +209,23 @@ class OpSpec:
     def complete(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
         """Check `attrs`, convert them to canonical values and add the defaults.
 
-        Raises ProgramError (bad_attr) for an unknown, missing or wrongly typed attribute.
+        Raises ProgramError (bad_attr) for an unknown, missing or wrongly typed attribute. Its pointer leads from
+        `attrs` to the attribute.
         """
         if not attrs and not self.attrs:
             return {}
         if len(attrs) > len(self.attrs) or not attrs.keys() <= {a.name for a in self.attrs}:
             names = [a.name for a in self.attrs]
             unknown = min(attrs.keys() - set(names))
-            raise ProgramError(f"{self.name} has no attribute {unknown!r}", "bad_attr", suggestion=near(unknown, names))
+            text, hint = f"{self.name} has no attribute {unknown!r}", near(unknown, names)
+            raise ProgramError(text, "bad_attr", suggestion=hint, pointer=f"/{escaped(unknown)}")
         return {a.name: self._attr(a, attrs) for a in self.attrs}
 
     def _attr(self, attr: Attr, given: Mapping[str, Any]) -> Any:
         if attr.name not in given:
             if attr.required:
-                raise ProgramError(f"{self.name} needs the attribute {attr.name!r}", "bad_attr")
+                text = f"{self.name} needs the attribute {attr.name!r}"
+                raise ProgramError(text, "bad_attr", pointer=f"/{attr.name}")
             return attr.default
         value = given[attr.name]
         if type(value) is attr.type and attr.type in EXACT:
@@ -230,7 +233,8 @@ class OpSpec:
         try:
             return convert(attr.type, value)
         except ValueError as error:
-            raise ProgramError(f"attribute {attr.name!r} of {self.name} {error}", "bad_attr") from None
+            text = f"attribute {attr.name!r} of {self.name} {error}"
+            raise ProgramError(text, "bad_attr", pointer=f"/{attr.name}") from None
 
     def __call__(self, *inputs: Any, **attrs: Any) -> Any:
         """Apply the op to symbols: add it to their block."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from core.ir import TensorType, Variable
 from core.ir.aligned import aligned_empty
-from core.ir.errors import ProgramError
+from core.ir.errors import ProgramError, below, escaped
 from core.ir.patterns import first_match, matches
 from core.ir.slot_roles import Role
 from core.ir.stop import poll
@@ -65,34 +65,37 @@ def initial_parameters(
     seed:         each variable draws from a random stream derived from `seed` and its name, so the order of the
                   declarations does not matter.
 
-    Raises ProgramError (unknown_variable, bad_initializer).
+    Raises ProgramError (bad_initializer). Its pointer leads from `initializers` to the mistake.
     """
     variables = list(variables)
     for pattern in initializers:
         if not any(matches(pattern, v.name) for v in variables):
             raise ProgramError(
-                f"an initialiser is given for {pattern!r}, but the program has no such parameter",
-                "unknown_variable",
+                f"an initializer is given for {pattern!r}, but the program has no such parameter",
+                "bad_initializer",
                 suggestion=near(pattern, [v.name for v in variables]),
+                pointer=f"/{escaped(pattern)}",
             )
     found = {}
     for v in variables:
-        spec = _chosen(v.name, initializers)
-        spec = _default(v, (roles or {}).get(v.name)) if spec is None else spec
-        found[v.name] = _value(v.name, v.type, spec, seed)
+        given = _key_of(v.name, initializers)
+        spec = _default(v, (roles or {}).get(v.name)) if given is None else initializers[given]
+        with below("" if given is None else f"/{escaped(given)}"):
+            found[v.name] = _value(v.name, v.type, spec, seed)
     return found
 
 
 def named(name: str, initializers: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether an initialiser is given for the variable `name`, by its name or by a pattern."""
-    return _chosen(name, initializers) is not None
+    return _key_of(name, initializers) is not None
 
 
-def _chosen(name: str, initializers: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def _key_of(name: str, initializers: Mapping[str, Any]) -> str | None:
+    """The name or pattern that chooses the initialiser of the variable `name`; None if there is none."""
     if name in initializers:
-        return initializers[name]
+        return name
     position = first_match(([pattern] for pattern in initializers), name)
-    return None if position is None else list(initializers.values())[position]
+    return None if position is None else list(initializers)[position]
 
 
 def _default(variable: Variable, role: Role | None) -> Mapping[str, Any]:
@@ -106,17 +109,19 @@ def _value(name: str, type: TensorType, spec: Mapping[str, Any], seed: int) -> n
     kind = spec.get("type")
     if kind not in INITIALIZERS:
         raise ProgramError(
-            f"the initialiser of {name!r} has an unknown type",
+            f"the initializer of {name!r} has an unknown type",
             "bad_initializer",
+            pointer="/type",
             suggestion=near(str(kind), INITIALIZERS) or f"one of {', '.join(INITIALIZERS)}",
         )
     given = {k: v for k, v in spec.items() if k != "type"}
     for k, v in given.items():
         if k not in INITIALIZERS[kind]:
-            message = f"initialiser {kind} of {name!r} has no attribute {k!r}"
-            raise ProgramError(message, "bad_initializer", suggestion=near(k, INITIALIZERS[kind]))
+            message, hint = f"initializer {kind} of {name!r} has no attribute {k!r}", near(k, INITIALIZERS[kind])
+            raise ProgramError(message, "bad_initializer", suggestion=hint, pointer=f"/{escaped(k)}")
         if isinstance(v, bool) or not isinstance(v, int | float) or not math.isfinite(v):
-            raise ProgramError(f"attribute {k!r} of the initialiser of {name!r} must be a number", "bad_initializer")
+            message = f"attribute {k!r} of the initializer of {name!r} must be a number"
+            raise ProgramError(message, "bad_initializer", pointer=f"/{k}")
     attrs = INITIALIZERS[kind] | given
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     draw = np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
@@ -130,13 +135,13 @@ def _value(name: str, type: TensorType, spec: Mapping[str, Any], seed: int) -> n
         return np.full(type.shape, one)
     if kind == "uniform":
         if not attrs["min"] <= attrs["max"]:
-            raise ProgramError(f"min of the initialiser of {name!r} must not be above max", "bad_initializer")
+            raise ProgramError(f"min of the initializer of {name!r} must not be above max", "bad_initializer")
         if math.isinf(attrs["max"] - attrs["min"]):
-            raise ProgramError(f"the range of the initialiser of {name!r} is too wide", "bad_initializer")
+            raise ProgramError(f"the range of the initializer of {name!r} is too wide", "bad_initializer")
         numbers = partial(draw.uniform, attrs["min"], attrs["max"])
     elif kind == "normal":
         if attrs["std"] < 0:
-            raise ProgramError(f"std of the initialiser of {name!r} must be at least 0", "bad_initializer")
+            raise ProgramError(f"std of the initializer of {name!r} must be at least 0", "bad_initializer")
         numbers = partial(draw.normal, attrs["mean"], abs(attrs["std"]))  # NumPy refuses -0.0
     elif kind == "unit_rows":  # rows whose squares add up to about 1
         numbers = partial(draw.normal, 0.0, 1.0 / math.sqrt(max(math.prod(type.shape[1:]), 1)))
@@ -170,7 +175,7 @@ def _check_finite(name: str, type: TensorType, values: np.ndarray) -> None:
     """Raises ProgramError (bad_initializer) unless all values are finite."""
     if not np.isfinite(values).all():
         raise ProgramError(
-            f"the initialiser of {name!r} gives values that are not finite in {type.dtype}", "bad_initializer"
+            f"the initializer of {name!r} gives values that are not finite in {type.dtype}", "bad_initializer"
         )
 
 

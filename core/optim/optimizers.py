@@ -12,7 +12,7 @@ import numpy as np
 import core.ops  # noqa: F401  (fills the registry)
 from core.ir import TensorType
 from core.ir.builder import Cotangent, SparseRows, Value, narrowed, widened
-from core.ir.errors import ProgramError
+from core.ir.errors import ProgramError, below
 from core.ir.patterns import first_match
 from core.ir.precision import HALVES, is_half
 from core.ir.registry import REGISTRY, as_tuple, lookup
@@ -44,7 +44,8 @@ class Optimizer:
     `groups` are the parameters with attributes of their own, in JSON a list of objects: ``match`` (a name, a pattern
     or a list of them), optionally ``name`` and ``type``, and attributes in place of those of the optimiser. A group
     of another type takes the defaults of that type. A parameter belongs to the first group that matches it.
-    Raises ProgramError (unknown_optimizer, unknown_schedule, bad_attr, bad_group).
+    Raises ProgramError (unknown_optimizer, unknown_schedule, bad_attr, bad_group). Its pointer leads into the object
+    of `type` and `attrs`.
     """
 
     type: str
@@ -55,14 +56,16 @@ class Optimizer:
     def __post_init__(self) -> None:
         if self.type not in OPTIMIZERS:
             hint = near(self.type, OPTIMIZERS) or f"one of {', '.join(OPTIMIZERS)}"
-            raise ProgramError(f"unknown optimiser {self.type!r}", "unknown_optimizer", suggestion=hint)
+            text = f"unknown optimizer {self.type!r}"
+            raise ProgramError(text, "unknown_optimizer", suggestion=hint, pointer="/type")
         attrs = dict(self.attrs)
         if "groups" in attrs:
             object.__setattr__(self, "groups", _groups(attrs.pop("groups"), self.type, dict(attrs)))
         if isinstance(rate := attrs.get("learning_rate"), Mapping):
             del attrs["learning_rate"]
             rest = {k: v for k, v in rate.items() if k != "schedule"}
-            object.__setattr__(self, "schedule", Schedule(str(rate.get("schedule")), rest))
+            with below("/learning_rate"):
+                object.__setattr__(self, "schedule", Schedule(str(rate.get("schedule")), rest))
         object.__setattr__(self, "attrs", lookup(self.type).complete(attrs))
 
     @property
@@ -101,7 +104,7 @@ class Optimizer:
                 reason = "earlier groups have every parameter that it matches" if shadowed else "it matches none"
                 suggestion = f"the trained parameters are {', '.join(sorted(trained)[:20])}"
                 message = f"group {i} ({group.name}) of the optimizer has no parameters: {reason}"
-                raise ProgramError(message, "bad_group", suggestion=suggestion)
+                raise ProgramError(message, "bad_group", suggestion=suggestion, pointer=f"/groups/{i}/match")
 
     def decayed(self, parameter: Value, gradient: Cotangent) -> Cotangent:
         """`gradient` plus the gradient of the weight decay.
@@ -165,33 +168,36 @@ class Group:
 def _groups(raw: Any, type: str, shared: Mapping[str, Any]) -> tuple[Group, ...]:
     """The groups from their JSON form. shared: the attributes that groups of the same type inherit."""
     if not isinstance(raw, list | tuple):
-        raise ProgramError("groups is a list of objects with the member match", "bad_group")
+        raise ProgramError("groups is a list of objects with the member match", "bad_group", pointer="/groups")
     found: list[Group] = []
     for i, each in enumerate(raw):
-        if not isinstance(each, Mapping) or "match" not in each:
-            raise ProgramError(f"group {i} of the optimizer is not an object with the member match", "bad_group")
-        patterns = (each["match"],) if isinstance(each["match"], str) else each["match"]
-        if (
-            not isinstance(patterns, list | tuple)
-            or not patterns
-            or not all(isinstance(p, str) and p for p in patterns)
-        ):
-            raise ProgramError(f"match of group {i} is not a name, a pattern or a list of them", "bad_group")
-        name = each.get("name", ", ".join(patterns))
-        if not isinstance(name, str) or name in (DEFAULT_GROUP, *(group.name for group in found)):
-            raise ProgramError(f"the name {name!r} of group {i} is taken or not a string", "bad_group")
-        own = {member: value for member, value in each.items() if member not in ("match", "name", "type")}
-        if "groups" in own:
-            raise ProgramError(f"group {i} of the optimizer cannot have groups", "bad_group")
-        kind = str(each.get("type", type))
-        try:
-            optimizer = Optimizer(kind, {**shared, **own} if kind == type else own)
-        except ProgramError as error:
-            raise ProgramError(
-                f"group {i} ({name}): {error.message}", error.code, suggestion=error.suggestion
-            ) from None
-        found.append(Group(name, tuple(patterns), optimizer))
+        with below(f"/groups/{i}"):
+            found.append(_group(i, each, type, shared, [group.name for group in found]))
     return tuple(found)
+
+
+def _group(i: int, raw: Any, type: str, shared: Mapping[str, Any], taken: Collection[str]) -> Group:
+    """The group at position `i`. taken: names of the groups before it."""
+    if not isinstance(raw, Mapping) or "match" not in raw:
+        raise ProgramError(f"group {i} of the optimizer is not an object with the member match", "bad_group")
+    patterns = (raw["match"],) if isinstance(raw["match"], str) else raw["match"]
+    if not isinstance(patterns, list | tuple) or not patterns or not all(isinstance(p, str) and p for p in patterns):
+        text = f"match of group {i} is not a name, a pattern or a list of them"
+        raise ProgramError(text, "bad_group", pointer="/match")
+    name = raw.get("name", ", ".join(patterns))
+    if not isinstance(name, str) or name in (DEFAULT_GROUP, *taken):
+        text = f"the name {name!r} of group {i} is taken or not a string"
+        raise ProgramError(text, "bad_group", pointer="/name" if "name" in raw else "/match")
+    own = {member: value for member, value in raw.items() if member not in ("match", "name", "type")}
+    if "groups" in own:
+        raise ProgramError(f"group {i} of the optimizer cannot have groups", "bad_group", pointer="/groups")
+    kind = str(raw.get("type", type))
+    try:
+        optimizer = Optimizer(kind, {**shared, **own} if kind == type else own)
+    except ProgramError as error:
+        message = f"group {i} ({name}): {error.message}"
+        raise ProgramError(message, error.code, suggestion=error.suggestion, pointer=error.pointer) from None
+    return Group(name, tuple(patterns), optimizer)
 
 
 BY_ROWS = {"sgd": ("learning_rate",), "adagrad": ("learning_rate", "epsilon")}

@@ -38,7 +38,9 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.type not in SCHEDULES:
             hint = near(self.type, SCHEDULES) or f"one of {', '.join(SCHEDULES)}"
-            raise ProgramError(f"unknown schedule {self.type!r}", "unknown_schedule", suggestion=hint)
+            raise ProgramError(
+                f"unknown schedule {self.type!r}", "unknown_schedule", suggestion=hint, pointer="/schedule"
+            )
         object.__setattr__(self, "attrs", SCHEDULES[self.type].complete(self.attrs))
 
     def rate(self, step: Value) -> Value:

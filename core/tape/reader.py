@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from core.ir import Op
-from core.ir.errors import InvalidProgram, Problem, ProgramError
+from core.ir.errors import InvalidProgram, Problem, ProgramError, escaped
 from core.ir.registry import CONSTRUCTS, REGISTRY, OpSpec
 from core.ops.other_names import looked_up
 from core.wire.document import Limits, Problems, RawOp, RawProgram, parse
@@ -72,7 +72,7 @@ class _TapeReader(Reader):
         try:
             attrs = spec.complete(attrs)
         except ProgramError as error:
-            raise at.refuse(error.message, error.code, "attrs", error.suggestion) from None
+            raise at.refuse(error.message, error.code, f"attrs{error.pointer}", error.suggestion) from None
         inputs = self.inputs(spec, at)
         if spec.takes_key and "key" not in raw.inputs:
             inputs[[slot.name for slot in spec.inputs].index("key")] = at.env[KEY]
@@ -90,7 +90,8 @@ class _TapeReader(Reader):
         """The client's names for the outputs, checked to be new on the tape. Empty if the client gave none."""
         if not at.raw.written_names():
             for slot in at.raw.outputs.keys() - set(spec.outputs):
-                raise at.refuse(f"{spec.name} has no output slot {slot!r}", "bad_slot", "outputs")
+                place = f"outputs/{escaped(slot)}"
+                raise at.refuse(f"{spec.name} has no output slot {slot!r}", "bad_slot", place)
             return ()
         names = self.outputs(spec, at.raw)
         given = [name for name in names if name is not None]

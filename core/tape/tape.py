@@ -17,7 +17,7 @@ import numpy as np
 from core.backward.append_backward import check_seed
 from core.compiler.compile import key_of
 from core.ir import Program, TensorType, Type
-from core.ir.errors import ExecutionError, ProgramError
+from core.ir.errors import ExecutionError, ProgramError, below, pointing_to
 from core.ir.recursion import headroom
 from core.runtime.run import RunLimits
 from core.tape.reader import parse_ops, pointer_of, read_ops
@@ -167,7 +167,10 @@ class Tape:
             if requested is None or self.mode == "immediate":
                 asked += [name for place in change.places for name in self._trace.ops[place].outputs]
             self._compute(asked, limits)
-            found = None if backward is None else self.gradients(*backward, limits)
+            found = None
+            if backward is not None:
+                with below("/backward"):
+                    found = self.gradients(*backward, limits)
         return Extension(tuple(change.places), repeated, found)
 
     def _add(self, structure: Structure, leaves: Mapping[str, tuple[str, Any]], change: Change) -> bool:
@@ -351,11 +354,16 @@ class Tape:
     def _wrt(self, wrt: Sequence[str] | None) -> list[str]:
         if wrt is None:
             return self.parameters
-        for name in wrt:
-            self._trace.array_type(name)
+        for i, name in enumerate(wrt):
+            with pointing_to(f"/wrt/{i}"):
+                self._trace.array_type(name)
         return list(wrt)
 
     def _check_target(self, target: str, seeded: bool) -> None:
+        with pointing_to("/target"):
+            self._check_type_of_target(target, seeded)
+
+    def _check_type_of_target(self, target: str, seeded: bool) -> None:
         type = self._trace.array_type(target)
         if not type.is_float:
             raise ProgramError(f"{target!r} is {type}, not floating-point", "loss_not_float")

@@ -140,12 +140,13 @@ class Reader:
             (at.raw.inputs, {s.name for s in spec.inputs}, "input"),
             (at.raw.outputs, set(spec.outputs), "output"),
         ):
-            for slot in given.keys() - slots:
-                raise at.refuse(f"{spec.name} has no {which} slot {slot!r}", "bad_slot", f"{which}s")
+            for slot in sorted(given.keys() - slots):
+                place = f"{which}s/{escaped(slot)}"
+                raise at.refuse(f"{spec.name} has no {which} slot {slot!r}", "bad_slot", place)
         try:
             return spec.complete(at.raw.attrs)
         except ProgramError as error:
-            raise at.refuse(error.message, error.code, "attrs", error.suggestion) from None
+            raise at.refuse(error.message, error.code, f"attrs{error.pointer}", error.suggestion) from None
 
     # --- ops without scopes ------------------------------------------------------------------------------------
 
@@ -163,7 +164,8 @@ class Reader:
         try:
             attrs = spec.complete(attrs)
         except ProgramError as error:  # reported even if the inputs are wrong too
-            self.problems.add(error.code, error.message, f"{raw.pointer}/attrs", raw.location, error.suggestion)
+            pointer = f"{raw.pointer}/attrs{error.pointer}"
+            self.problems.add(error.code, error.message, pointer, raw.location, error.suggestion)
             self.inputs(spec, at)
             raise AlreadyReported from None
         if self.for_test and attrs.get("is_test") is False and spec.kind != "control":
@@ -181,11 +183,11 @@ class Reader:
     def inputs(self, spec: OpSpec, at: Site) -> list[Value | None]:
         """The values of the input slots, in the order of the declaration."""
         slots = {s.name for s in spec.inputs}
-        for unknown in at.raw.inputs.keys() - slots:
+        for unknown in sorted(at.raw.inputs.keys() - slots):
             raise at.refuse(
                 f"{spec.name} has no input slot {unknown!r}",
                 "bad_slot",
-                "inputs",
+                f"inputs/{escaped(unknown)}",
                 f"its slots are {', '.join(sorted(slots)) or 'none'}",
             )
         values: list[Value | None] = []
@@ -241,11 +243,11 @@ class Reader:
         """The client's names for the outputs. None for an omitted output; an empty tuple if no output of a control op
         is named.
         """
-        for slot in raw.outputs.keys() - set(spec.outputs):
+        for slot in sorted(raw.outputs.keys() - set(spec.outputs)):
             raise ProgramError(
                 f"{spec.name} has no output slot {slot!r}",
                 "bad_slot",
-                pointer=f"{raw.pointer}/outputs",
+                pointer=f"{raw.pointer}/outputs/{escaped(slot)}",
                 suggestion=f"its slots are {', '.join(spec.outputs)}",
             )
         if not raw.written_names():

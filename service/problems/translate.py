@@ -23,7 +23,8 @@ __all__ = ["OF_QUERY", "from_core", "from_exception", "from_remote", "from_valid
 PROGRAM_PREFIX = "/program"
 
 OF_QUERY = frozenset({
-    "loss", "targets", "inputs", "parameter_list", "no_grad_set", "checkpoints", "hooks", "fetch",
+    "loss", "targets", "inputs", "parameter_list", "no_grad_set", "checkpoints", "hooks", "fetch", "loop_memory",
+    "init", "optimizer", "clip", "loss_scale", "outputs", "target", "wrt", "backward",
 })  # fmt: skip
 """Members of a request beside its program. An error about such a member points to the member, not to the program."""
 
@@ -36,6 +37,7 @@ _PROGRAM_CODES = {
     "feed_unknown": "invalid-request",
     "bad_query": "invalid-request",
     "bad_group": "invalid-request",
+    "bad_initializer": "invalid-request",
     "budget_too_small": "invalid-request",
     "not_an_array": "invalid-request",
     "tape_full": "limit-exceeded",

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import Request
 
-from core.ir.errors import ProgramError, escaped
+from core.ir.errors import ProgramError
 from core.optim.optimizers import Optimizer
 from service.caller import tenant
 from service.problems import FieldError, HttpProblem
@@ -113,13 +113,6 @@ def optimizer_of(given: dict[str, Any]) -> Optimizer:
     try:
         return Optimizer(str(given.get("type", "")), attrs)
     except ProgramError as error:
-        place = FieldError(_place_of(error, given), error.code, error.message, suggestion=error.suggestion)
+        pointer = error.pointer if error.pointer != "/type" or "type" in given else ""
+        place = FieldError(f"/optimizer{pointer}", error.code, error.message, suggestion=error.suggestion)
         raise HttpProblem("invalid-request", error.message, errors=[place]) from None
-
-
-def _place_of(error: ProgramError, given: dict[str, Any]) -> str:
-    """The pointer to the member of the optimizer that `error` refuses."""
-    if error.code == "unknown_optimizer":
-        return "/optimizer/type" if "type" in given else "/optimizer"
-    named = [name for name in given if f"attribute {name!r}" in error.message]
-    return f"/optimizer/{escaped(named[0])}" if named else "/optimizer"

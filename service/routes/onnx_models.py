@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from service.caller import tenant
 from service.engine import Reply
+from service.http.given_values import told_in_query
 from service.http.request_body import ONNX, accepts_onnx
 from service.http.tensor_payloads import Answer
 from service.problems import responses
@@ -79,7 +80,8 @@ async def _of_program(
     request: Request, op: str, stored: StoredProgram, args: dict[str, Any], headers: dict[str, str]
 ) -> Response:
     deadline = settings(request).step_deadline
-    reply = await calls(request).with_program(op, stored.id, stored.text, args, deadline=deadline)
+    with told_in_query():
+        reply = await calls(request).with_program(op, stored.id, stored.text, args, deadline=deadline)
     return _file(reply, stored.id, headers)
 
 
@@ -124,5 +126,6 @@ async def download_session_model(
         "opset": opset,
         "for_test": for_test,
     }
-    reply = await sessions(request).read(session, "session.model", args, {}, settings(request).step_deadline)
+    with told_in_query():
+        reply = await sessions(request).read(session, "session.model", args, {}, settings(request).step_deadline)
     return _file(reply, session_id, {"ETag": etag(reply)})

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
+from core.ir.errors import escaped
+from core.ir.suggest import near
 from service.caller import CALLER
 from service.http.request_body import JSON, read_body
 from service.problems import FieldError, HttpProblem, responses
@@ -17,6 +19,7 @@ from service.routes.documented import accepts
 from service.schemas import tenants as schemas
 from service.store.errors import StorageError
 from service.tenants import actions, audit, usage
+from service.tenants.limits import NAMES, BadLimit
 
 __all__ = ["quotas_of", "router"]
 
@@ -232,10 +235,9 @@ async def put_tenant(request: Request, tenant: TenantName) -> Response:
     asked = (await read_body(request, settings(request), binary=False)).read_as(schemas.SetLimits)
     try:
         await actions.set_limits(store(request), {"tenant": tenant, "limits": asked.limits})
-    except ValueError as error:
-        raise HttpProblem(
-            "invalid-request", str(error), errors=[FieldError("/limits", "invalid", str(error))]
-        ) from None
+    except BadLimit as error:
+        field = FieldError(f"/limits/{escaped(error.name)}", "invalid", str(error), suggestion=near(error.name, NAMES))
+        raise HttpProblem("invalid-request", str(error), errors=[field]) from None
     await tenancy(request).ring.refresh()
     return json_answer((await _views(request, [tenant]))[0])
 

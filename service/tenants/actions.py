@@ -97,7 +97,7 @@ async def list_tenants(store: Store, arguments: dict[str, Any]) -> list[dict[str
 async def set_limits(store: Store, arguments: dict[str, Any]) -> dict[str, Any]:
     """The own limits of a tenant after a change. arguments: tenant, limits (name -> number, None to remove).
 
-    Raises ValueError, StorageError.
+    Raises BadLimit, StorageError.
     """
     change = changed(arguments["limits"])
     tenant = str(arguments["tenant"])

@@ -9,7 +9,7 @@ from typing import Any
 
 from service.settings import Settings
 
-__all__ = ["Limits", "changed", "default_limits", "limits_of"]
+__all__ = ["NAMES", "BadLimit", "Limits", "changed", "default_limits", "limits_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,14 @@ def default_limits(settings: Settings) -> Limits:
     return Limits(**{name: getattr(settings, PLAIN.get(name, f"tenant_{name}")) or math.inf for name in NAMES})
 
 
+class BadLimit(ValueError):
+    """A limit that cannot be set. name: the name that was given."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
 def limits_of(default: Limits, own: Mapping[str, float]) -> Limits:
     """The limits of a tenant with `own` limits. Names that this version does not know have no effect."""
     return replace(default, **{name: own[name] or math.inf for name in NAMES if name in own}) if own else default
@@ -53,14 +61,14 @@ def limits_of(default: Limits, own: Mapping[str, float]) -> Limits:
 def changed(asked: Mapping[str, Any]) -> Callable[[dict[str, float]], dict[str, float]]:
     """The change that sets the limits in `asked` by name; None removes an own limit.
 
-    Raises ValueError for an unknown name, or a value that is no finite number of at least 0.
+    Raises BadLimit for an unknown name, or a value that is no finite number of at least 0.
     """
     for name, value in asked.items():
         if name not in NAMES:
-            raise ValueError(f"unknown limit {name!r}; known are {', '.join(NAMES)}")
+            raise BadLimit(name, f"unknown limit {name!r}; known are {', '.join(NAMES)}")
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (number and math.isfinite(value) and 0 <= value <= 2**53):
-            raise ValueError(f"{name} must be a number from 0 (no limit) to 2^53")
+            raise BadLimit(name, f"{name} must be a number from 0 (no limit) to 2^53")
 
     def change(own: dict[str, float]) -> dict[str, float]:
         return {name: value for name, value in (own | dict(asked)).items() if value is not None}

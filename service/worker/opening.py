@@ -9,7 +9,7 @@ from typing import Any
 from core.compiler.compile import Clip, Executable, GradientQuery, LossScale
 from core.cost.scratch import drawn_bytes
 from core.ir import TensorType, Variable
-from core.ir.errors import ProgramError
+from core.ir.errors import ProgramError, below
 from core.ops.common.types import as_dtype, byte_size
 from core.optim.initializers import initial_parameters
 from core.optim.optimizers import Optimizer, state_types
@@ -65,7 +65,8 @@ class Opening:
         """All parameters and states: those `given`, and initialised ones."""
         drawn = [v for v in self.variables if v.name not in given]
         own = {name: each for name, each in initializers.items() if name not in given}
-        first = initial_parameters(drawn, own, self.seed, parameter_roles(self.cached.program))
+        with below("/init/initializers"):
+            first = initial_parameters(drawn, own, self.seed, parameter_roles(self.cached.program))
         return {**given, **{name: state.xp.asarray(value) for name, value in first.items()}}
 
     def zero_slots(self, state: WorkerState) -> Arrays:
@@ -90,7 +91,8 @@ class Opening:
             states={v.name: values[v.name] for v in self.cached.program.states},
             slots=slots,
         )
-        self.optimizer.check_groups(session.trainable)
+        with below("/optimizer"):
+            self.optimizer.check_groups(session.trainable)
         return session
 
 
@@ -105,8 +107,10 @@ def opening(cached: CachedProgram, asked: Mapping[str, Any]) -> Opening:
     optimizer = Optimizer(asked["optimizer"]["type"], asked["optimizer"]["attrs"])
     _check_slots(cached, optimizer)
     rates = Rates.of(optimizer)
-    clip = Clip.read(asked["clip"]) if asked["clip"] else None
-    scale = LossScale.read(asked["loss_scale"]) if asked.get("loss_scale") is not None else None
+    with below("/clip"):
+        clip = Clip.read(asked["clip"]) if asked["clip"] else None
+    with below("/loss_scale"):
+        scale = LossScale.read(asked["loss_scale"]) if asked.get("loss_scale") is not None else None
     first = cached.first_training(query, rates.optimizer, clip, (), {}, scale)
     training = (first or cached.training(query, rates.optimizer, clip, (), {}, scale)).executable
     for v in (*cached.program.parameters, *cached.program.states):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from core.ir import Program
-from core.ir.errors import ProgramError
+from core.ir.errors import ProgramError, below
 from core.ir.suggest import near
 from core.optim.initializers import named
 from core.optim.optimizers import REST, Optimizer
@@ -65,7 +65,8 @@ def configure(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
     """
     session = session_of(state, args)
     optimizer = Optimizer(args["optimizer"]["type"], args["optimizer"]["attrs"])
-    optimizer.check_groups(session.trainable)
+    with below("/optimizer"):
+        optimizer.check_groups(session.trainable)
     for v in session.cached.program.parameters:
         old, new = session.optimizer.of(v.name), optimizer.of(v.name)
         if old.type != new.type:

@@ -10,7 +10,7 @@ import onnx
 from onnx import helper
 
 from core.ir import Program, TensorType
-from core.ir.errors import InternalError, InvalidProgram, Problem, ProgramError
+from core.ir.errors import InternalError, InvalidProgram, Problem, ProgramError, pointing_to
 from core.ir.names import root_array
 from core.ir.recursion import headroom
 from core.onnx.writing import rules  # noqa: F401  (declares every rule)
@@ -53,7 +53,10 @@ def write_model(
         raise ProgramError("the program has no variable to return", "bad_query")
     with headroom():
         own = [name for name, variable in wanted.items() if name == variable]
-        found = {name: root_array(program, variable) for name, variable in wanted.items()}
+        found = {}
+        for i, (name, variable) in enumerate(wanted.items()):
+            with pointing_to(f"/outputs/{i}"):
+                found[name] = root_array(program, variable)
         return _written(program, found, own, values or {}, opset)
 
 

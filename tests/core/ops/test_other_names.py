@@ -122,7 +122,7 @@ def test_wrong_names_in_a_program_get_suggestions():
         "/blocks/0/ops/0": "did you mean batch_norm?",
         "/blocks/0/ops/2/inputs/x/0": "did you mean hidden?",
         "/blocks/0/ops/3/inputs/x/0": "did you mean activated?",
-        "/blocks/0/ops/4/attrs": "did you mean axis?",
+        "/blocks/0/ops/4/attrs/axes": "did you mean axis?",
         "/blocks/0/ops/5/attrs/function": "did you mean double?",
     }
 

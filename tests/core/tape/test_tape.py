@@ -357,7 +357,7 @@ def test_all_errors_of_an_append_are_located_and_nothing_is_appended():
         ("unknown_op", "/ops/3", 4),
         ("duplicate_variable", "/ops/4/outputs", 5),
         (reported[4][0], "/ops/5", 6),
-        ("bad_slot", "/ops/6/inputs", 7),
+        ("bad_slot", "/ops/6/inputs/z", 7),
     ]
     unknown = caught.value.problems[1]
     assert (unknown.slot, unknown.variable) == ("x", "nothing")

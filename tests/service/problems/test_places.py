@@ -79,6 +79,33 @@ ASKS: dict[str, Any] = {
 }
 """Pointer -> members of a request, one of which names no variable of a valid program."""
 
+OPTIONS: dict[str, Any] = {
+    "/hooks/0/max": {"hooks": [{"match": {"variable": "w"}, "do": "record", "max": 3}]},
+    "/hooks/1/match": {"hooks": [{"match": {"variable": "w"}, "do": "record"}, {"match": {}, "do": "record"}]},
+    "/hooks/0/match/op": {"hooks": [{"match": {"op": "zz"}, "do": "record"}]},
+    "/checkpoints/bytes": {"checkpoints": {"bytes": 1}},
+    "/loop_memory/bytes": {"loop_memory": {"bytes": 1}},
+}
+"""Pointer -> members of a request, one of which is wrong though every name in it exists."""
+
+SETTINGS: dict[str, Any] = {
+    "/init/initializers/w/type": {"init": {"initializers": {"w": {"type": "zz"}}}},
+    "/init/initializers/w/std": {"init": {"initializers": {"w": {"type": "zeros", "std": 1}}}},
+    "/init/initializers/b~1*": {"init": {"initializers": {"b/*": {"type": "zeros"}}}},
+    "/optimizer/type": {"optimizer": {"type": "zz"}},
+    "/optimizer/rate": {"optimizer": {"type": "sgd", "rate": 1}},
+    "/optimizer/learning_rate": {"optimizer": {"type": "sgd", "learning_rate": "fast"}},
+    "/optimizer/learning_rate/schedule": {"optimizer": {"type": "sgd", "learning_rate": {"schedule": "zz"}}},
+    "/optimizer/learning_rate/rate": {
+        "optimizer": {"type": "sgd", "learning_rate": {"schedule": "cosine_decay", "rate": 1}}
+    },
+    "/optimizer/groups/1/match": {"optimizer": {"type": "sgd", "groups": [{"match": "w"}, {"match": "zz*"}]}},
+    "/optimizer/groups/0/match": {"optimizer": {"type": "sgd", "groups": [{"match": 1}]}},
+    "/optimizer/groups/0/momentum": {"optimizer": {"type": "sgd", "groups": [{"match": "w", "momentum": 1}]}},
+    "/clip/max_norm": {"clip": {"by": "norm"}},
+}
+"""Pointer -> settings of a session, one of which is wrong."""
+
 
 @pytest.mark.parametrize("pointer", ASKS)
 def test_an_unknown_name_has_its_place_in_the_request(client, pointer):
@@ -89,6 +116,70 @@ def test_an_unknown_name_has_its_place_in_the_request(client, pointer):
 
     assert answer.status_code == 422
     assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+
+
+@pytest.mark.parametrize("pointer", OPTIONS)
+def test_a_wrong_option_has_its_place_in_the_request(client, pointer):
+    answer = client.post("/v1/gradients", json={**GRADIENTS, **OPTIONS[pointer]})
+
+    assert answer.status_code == 422
+    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+
+
+@pytest.mark.parametrize("pointer", SETTINGS)
+def test_a_wrong_setting_of_a_session_has_its_place_in_the_request(client, pointer):
+    answer = client.post("/v1/sessions", json={**SESSION, **SETTINGS[pointer]})
+
+    assert answer.status_code == 422
+    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+    assert answer.json()["title"] != "Program is not valid"
+
+
+@pytest.mark.parametrize(
+    ("ask", "pointer"),
+    [
+        ({"target": "zz"}, "/target"),
+        ({"target": "w"}, "/target"),
+        ({"target": "y", "wrt": ["w", "zz"]}, "/wrt/1"),
+    ],
+)
+def test_an_unknown_name_has_its_place_in_a_request_about_a_tape(client, ask, pointer):
+    tape = client.post("/v1/tapes", json={}).json()["id"]
+    square = {"type": "mul", "inputs": {"x": ["w"], "y": ["w"]}, "outputs": {"out": ["s"]}}
+    total = {"type": "reduce_sum", "inputs": {"x": ["s"]}, "outputs": {"out": ["y"]}}
+    ops = client.post(
+        f"/v1/tapes/{tape}/ops",
+        json={"parameters": {"w": {"dtype": "float32", "shape": [2], "data": [1.0, 2.0]}}, "ops": [square, total]},
+    )
+    answer = client.post(f"/v1/tapes/{tape}/backward", json=ask)
+
+    assert ops.status_code == 200, ops.text
+    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+    client.delete(f"/v1/tapes/{tape}")
+
+
+def test_an_unknown_limit_of_a_tenant_has_its_place_in_the_request(client):
+    answer = client.put("/v1/tenants/acme", json={"limits": {"job": 4}})
+
+    assert [error["pointer"] for error in answer.json()["errors"]] == ["/limits/job"]
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"inputs": {"x": ["w"], "y": ["w"], "zz": ["w"]}}, "inputs/zz"),
+        ({"outputs": {"out": ["y"], "zz": ["z"]}}, "outputs/zz"),
+        ({"attrs": {"zz": 1}}, "attrs/zz"),
+        ({"attrs": {"axis": "first"}, "type": "softmax", "inputs": {"x": ["w"]}}, "attrs/axis"),
+    ],
+)
+def test_an_unknown_slot_or_attribute_has_its_place_in_the_op(client, change, place):
+    op = {"type": "add", "inputs": {"x": ["w"], "y": ["w"]}, "outputs": {"out": ["y"]}, **change}
+    variables = [{"name": "w", "dtype": "float32", "shape": [2], "role": "parameter"}]
+    program = {"blocks": [{"idx": 0, "parent_idx": -1, "vars": variables, "ops": [op]}]}
+    answer = client.post("/v1/programs", json={"program": program})
+
+    assert [error["pointer"] for error in answer.json()["errors"]] == [f"/program/blocks/0/ops/0/{place}"]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +210,16 @@ def test_an_unknown_name_has_its_place_in_the_query(client, query, parameter):
     answer = client.get(f"/v1/programs/{REGRESSION_ID}/{query}")
 
     assert [(error["pointer"], error["parameter"]) for error in answer.json()["errors"]] == [("", parameter)]
+
+
+@pytest.mark.parametrize("path", [f"programs/{REGRESSION_ID}", "sessions/{}/model"])
+def test_an_unknown_output_of_a_model_has_its_place_in_the_query(client, path):
+    session = client.post("/v1/sessions", json=SESSION).json()["id"]
+    url = f"/v1/{path.format(session)}?outputs=loss&outputs=zz"
+    answer = client.get(url, headers={"accept": "application/x-onnx"})
+
+    assert [(each["pointer"], each["parameter"]) for each in answer.json()["errors"]] == [("", "query: outputs/1")]
+    client.delete(f"/v1/sessions/{session}")
 
 
 def test_an_error_points_to_the_place_of_a_missing_member(client):
