@@ -37,7 +37,7 @@ def add_command(commands: Any) -> None:
     command.add_argument("--label", metavar="NAME", help="feed of the labels of an appended loss (default: label)")
     command.add_argument("--axis", type=int, help="axis of the classes, of cross_entropy and nll (default: 1)")
     command.add_argument(
-        "--trainable", action="append", metavar="NAME", help="initialiser to train; repeat the option (default: all)"
+        "--trainable", action="append", metavar="NAME", help="initializer to train; repeat the option (default: all)"
     )
     command.add_argument("--dry-run", action="store_true", help="send nothing: print the program as JSON")
 

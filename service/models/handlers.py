@@ -23,7 +23,7 @@ def onnx(
     state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read a model. args: path of the protobuf, values: path of the file to write, loss: members of a `Loss` or None,
-    trainable: initialisers to train or None.
+    trainable: initializers to train or None.
 
     The result has inputs, outputs and loss, and the id and the values of the program; the tensor `program` is its JSON
     text. Raises ProgramError with all refused nodes; ExecutionError for a model that needs too much memory.
@@ -59,9 +59,9 @@ def _check_sizes(state: WorkerState, values: dict[str, np.ndarray]) -> None:
     problems = []
     for name, array in values.items():
         if array.ndim > rank:
-            problems.append(Problem("limit_exceeded", f"initialiser {name!r} has rank {array.ndim}, above {rank}"))
+            problems.append(Problem("limit_exceeded", f"initializer {name!r} has rank {array.ndim}, above {rank}"))
         elif array.nbytes > most:
-            problems.append(Problem("limit_exceeded", f"initialiser {name!r} has {array.nbytes} bytes, above {most}"))
+            problems.append(Problem("limit_exceeded", f"initializer {name!r} has {array.nbytes} bytes, above {most}"))
     if problems:
         raise InvalidProgram(problems)
 

@@ -87,7 +87,7 @@ class Importer:
         return Path(tempfile.mkdtemp(dir=self._folder))
 
     async def onnx(self, file: Path, loss: Mapping[str, Any] | None, trainable: list[str] | None, folder: Path) -> Read:
-        """The model in `file`. loss: members of `core.onnx.Loss`. trainable: initialisers to train, by default all that
+        """The model in `file`. loss: members of `core.onnx.Loss`. trainable: initializers to train, by default all that
         can be.
 
         folder: of this request, for the values.

@@ -111,9 +111,9 @@ async def download_session_model(
     opset: Opset = None,
     for_test: ForTest = True,
 ) -> Response:
-    """The program of the session as an ONNX model, with its parameters and states as initialisers.
+    """The program of the session as an ONNX model, with its parameters and states as initializers.
 
-    The feeds that the outputs depend on are its inputs. Names of inputs, outputs and initialisers are those of the
+    The feeds that the outputs depend on are its inputs. Names of inputs, outputs and initializers are those of the
     program, so a model that came from ONNX leaves with the names that it came with. Ops are written as in evaluation,
     without dropout and with running statistics, unless `for_test` is false. Every op that ONNX cannot express is
     reported.

@@ -73,7 +73,7 @@ class CloneRequest(Strict):
     """Options of a clone."""
 
     for_test: bool = Field(
-        True, description="Set every op to its behaviour in evaluation, such as dropout and batch normalisation."
+        True, description="Set every op to its behaviour in evaluation, such as dropout and batch normalization."
     )
 
 
@@ -135,7 +135,7 @@ async def get_program(
     """The program as it was sent, and its signature. A program never changes, so If-None-Match always matches.
 
     With `Accept: application/x-onnx` the answer is an ONNX model that computes the same. Its inputs are the feeds, and
-    the parameters and states without initial values; those with values are initialisers. All ops that ONNX cannot
+    the parameters and states without initial values; those with values are initializers. All ops that ONNX cannot
     express are reported in one problem document.
     """
     as_onnx = prefers_onnx(request)

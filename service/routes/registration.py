@@ -159,7 +159,7 @@ async def create_program(
         list[str] | None,
         Query(
             max_length=10_000,
-            description="Only with an ONNX model: the initialisers to train; by default all of floating point with an "
+            description="Only with an ONNX model: the initializers to train; by default all of floating point with an "
             "axis, without running statistics. An empty name trains none.",
         ),
     ] = None,
@@ -172,8 +172,8 @@ async def create_program(
     `values` are initial values of parameters and states; in a safetensors body the tensors are. They stay with the
     program: sessions start with them, and calls that give no values use them.
 
-    The body may be an ONNX model. Its inputs become feeds, its float initialisers parameters, its outputs variables,
-    all under their own names, and the initialisers are the initial values. All nodes that cannot be read are reported
+    The body may be an ONNX model. Its inputs become feeds, its float initializers parameters, its outputs variables,
+    all under their own names, and the initializers are the initial values. All nodes that cannot be read are reported
     at once. Large models take seconds: send `Prefer: respond-async` to get the answer later.
     """
     kind = media_type(request, True, ONNX)

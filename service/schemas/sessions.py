@@ -391,7 +391,7 @@ class EvaluationRequest(Strict):
     fetch: Fetch = none_given(list)
     for_test: bool = Field(
         False,
-        description="Run each op with its behaviour in evaluation: dropout passes its input, and batch normalisation "
+        description="Run each op with its behaviour in evaluation: dropout passes its input, and batch normalization "
         "uses its running statistics.",
     )
     deadline_s: Deadline = None

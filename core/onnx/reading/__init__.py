@@ -11,7 +11,7 @@
 A node without an equivalent in a program is reported with its name, its operator and the reason, and reading goes on:
 one error lists all refused nodes.
 
-**Known values.** An op whose operands are all known is computed at once and becomes a constant. Float initialisers are
+**Known values.** An op whose operands are all known is computed at once and becomes a constant. Float initializers are
 trained, so they are not known, except as values that configure a node (scales, bounds, pads).
 
 **Open sizes.** A size that the model leaves open has no number in the program. `worlds` gives each open size a few

@@ -312,7 +312,7 @@ class Draft:
     def _write_constant(self, label: Label, array: np.ndarray) -> None:
         """Add the constant to the program: as one number, as a list of numbers, or as a state.
 
-        A float initialiser with an axis is a weight that does not train. It is a state, which keeps its name.
+        A float initializer with an axis is a weight that does not train. It is a state, which keeps its name.
         """
         dtype = name_of_array(array)
         if label.wanted and array.ndim > 0 and is_trainable_dtype(dtype):

@@ -39,8 +39,8 @@ class GraphReader:
     """Reads nodes into `draft`. Refused nodes are added to `problems`, and reading goes on.
 
     opsets:    version of each domain. functions: the functions of the model, by domain, name and overload.
-    states:    names of initialisers that training does not change.
-    trainable: the names of the initialisers that are parameters, or None for all floats of rank 1 and above.
+    states:    names of initializers that training does not change.
+    trainable: the names of the initializers that are parameters, or None for all floats of rank 1 and above.
     """
 
     def __init__(
@@ -64,17 +64,17 @@ class GraphReader:
     # --- graphs ------------------------------------------------------------------------------------------------
 
     def initialisers(self, graph: GraphProto, env: Env) -> None:
-        """Define the initialisers of `graph` in `env`."""
+        """Define the initializers of `graph` in `env`."""
         for each in graph.initializer:
             try:
                 env[each.name] = self._initial(each)
             except ProgramError as error:
                 env[each.name] = Poison()
-                self.report(f"initialiser {each.name!r}", error)
+                self.report(f"initializer {each.name!r}", error)
         for sparse in graph.sparse_initializer:
             name = sparse.values.name
             env[name] = Poison()
-            self.report(f"initialiser {name!r}", Refused("sparse tensors are not supported"))
+            self.report(f"initializer {name!r}", Refused("sparse tensors are not supported"))
 
     def _initial(self, tensor: onnx.TensorProto) -> Tensor:
         array = array_of(tensor)

@@ -61,13 +61,13 @@ def read_model(
     data:       the protobuf.
     files:      external data, by the location that the tensors of the model name.
     loss:       a loss to name or to append.
-    parameters: the initialisers that training may change; an empty name is none. The default is the list that the model
-                names in its metadata under `backpass.trainable`; without it, every initialiser of floats with at least
+    parameters: the initializers that training may change; an empty name is none. The default is the list that the model
+                names in its metadata under `backpass.trainable`; without it, every initializer of floats with at least
                 one axis, except running statistics.
 
-    An initialiser that the model's training information binds to a value is a state, and each step writes that value
+    An initializer that the model's training information binds to a value is a state, and each step writes that value
     to it.
-    Raises ProgramError with one problem for each refused node, input or initialiser.
+    Raises ProgramError with one problem for each refused node, input or initializer.
     """
     model = parse(data, files or {})
     with headroom():
@@ -189,6 +189,6 @@ def _output_label(draft: Draft, name: str, value: Tensor) -> Label:
 
 
 def _statistics(graph: GraphProto) -> set[str]:
-    """Initialisers that are running statistics of batch normalisation."""
+    """Initializers that are running statistics of batch normalization."""
     nodes = [*graph.node, *(node for inner in subgraphs(iter(graph.node)) for node in inner.node)]
     return {name for node in nodes if node.op_type == "BatchNormalization" for name in node.input[3:5]}

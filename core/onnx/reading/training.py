@@ -1,4 +1,4 @@
-"""The parts of a model that are about training: which initialisers it trains, and which a step gives new values."""
+"""The parts of a model that are about training: which initializers it trains, and which a step gives new values."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["TRAINABLE", "bound", "chosen", "read_updates", "trainable"]
 
 TRAINABLE = "backpass.trainable"
-"""Key in the metadata of a model: the names of the initialisers to train, as JSON."""
+"""Key in the metadata of a model: the names of the initializers to train, as JSON."""
 
 
 def trainable(model: ModelProto) -> frozenset[str] | None:
-    """The initialisers that the metadata of the model names. None if it names none. Raises ProgramError."""
+    """The initializers that the metadata of the model names. None if it names none. Raises ProgramError."""
     found = next((each.value for each in model.metadata_props if each.key == TRAINABLE), None)
     if found is None:
         return None
@@ -37,29 +37,29 @@ def trainable(model: ModelProto) -> frozenset[str] | None:
 
 
 def chosen(model: ModelProto, names: Collection[str]) -> frozenset[str]:
-    """The initialisers that a client names; an empty name is none. Raises ProgramError if there is no such one."""
+    """The initializers that a client names; an empty name is none. Raises ProgramError if there is no such one."""
     graphs = [model.graph, *subgraphs(iter(model.graph.node))]
     known = {tensor.name for graph in graphs for tensor in graph.initializer}
     wanted = frozenset(name for name in names if name)
     for name in sorted(wanted - known):
-        message = f"there is no initialiser {name!r} to train"
+        message = f"there is no initializer {name!r} to train"
         raise ProgramError(message, "unknown_variable", suggestion=near(name, known))
     return wanted
 
 
 def bound(model: ModelProto) -> set[str]:
-    """The initialisers that the training information binds to a value."""
+    """The initializers that the training information binds to a value."""
     return {each.key for info in model.training_info for each in info.update_binding}
 
 
 def read_updates(model: ModelProto, reader: GraphReader, env: Env) -> None:
-    """Read the training information: at the end of a step, its values are written to the initialisers.
+    """Read the training information: at the end of a step, its values are written to the initializers.
 
     They replace updates that single nodes ask for. Problems are added to those of the reader.
     """
     for info in model.training_info:
         if info.HasField("initialization") or info.initialization_binding:
-            reader.report("training information", _refused("initialisation by a graph is not supported"))
+            reader.report("training information", _refused("initialization by a graph is not supported"))
         reader.initialisers(info.algorithm, env)
         reader.nodes(info.algorithm.node, env)
         for each in info.update_binding:
@@ -72,7 +72,7 @@ def _bind(reader: GraphReader, env: Env, name: str, source: str) -> None:
     if isinstance(new, Poison) or isinstance(old, Poison):
         return  # reported already
     if not isinstance(old, Tensor) or old.initial is None:
-        reader.report(place, _refused(f"there is no initialiser {name!r}"))
+        reader.report(place, _refused(f"there is no initializer {name!r}"))
     elif not isinstance(new, Tensor):
         reader.report(place, _refused(f"there is no array {source!r}"))
     elif new.dtype != old.dtype or not _fits(new.shape, old.shape):

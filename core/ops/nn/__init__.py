@@ -1,5 +1,5 @@
-"""Normalisation, losses, attention, dropout and metrics of neural networks."""
+"""Normalization, losses, attention, dropout and metrics of neural networks."""
 
 from core.ir.registry import Family
 
-FAMILY = Family("nn", "Normalisation, losses, attention, dropout and metrics of neural networks")
+FAMILY = Family("nn", "Normalization, losses, attention, dropout and metrics of neural networks")

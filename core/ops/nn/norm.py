@@ -1,4 +1,4 @@
-"""Layer normalisation and batch normalisation."""
+"""Layer normalization and batch normalization."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ LIST = np.arange(1.0, 7.0) / 4
 
 @composite
 def layer_norm(x, scale: Scale = None, bias: Shift = None, *, begin_norm_axis: int = 1, epsilon: NotNegative = 1e-5):
-    """Layer normalisation: ``out = (x - mean) / sqrt(variance + epsilon) * scale + bias`` over the axes from
+    """Layer normalization: ``out = (x - mean) / sqrt(variance + epsilon) * scale + bias`` over the axes from
     `begin_norm_axis` on.
 
-    The variance is the mean squared distance from the mean. `scale` and `bias` broadcast against the normalised axes,
+    The variance is the mean squared distance from the mean. `scale` and `bias` broadcast against the normalized axes,
     or are vectors of all their elements in row-major order.
     """
     begin = begin_norm_axis + x.rank if begin_norm_axis < 0 else begin_norm_axis
@@ -52,7 +52,7 @@ def _reshaped_if_flat(value, shape):
         return value
     if -1 in (*shape, *value.shape):
         raise ProgramError(
-            f"cannot decide whether {value.type} has one element per normalised element: its sizes must be known",
+            f"cannot decide whether {value.type} has one element per normalized element: its sizes must be known",
             "shape_mismatch",
         )
     return reshape(value, shape=shape) if value.shape[0] == math.prod(shape) else value
@@ -87,7 +87,7 @@ def batch_norm(
     use_global_stats: bool = False,
     data_layout: Literal["NCHW", "NHWC"] = "NCHW",
 ):
-    """Batch normalisation: each channel is normalised over all other axes: ``(x - m) / sqrt(v + epsilon) * scale +
+    """Batch normalization: each channel is normalized over all other axes: ``(x - m) / sqrt(v + epsilon) * scale +
     bias``.
 
     In training, m and v are the mean and the (biased) variance of the batch, and the running statistics are updated:

@@ -1,4 +1,4 @@
-"""Normalisation by instance, group, root mean square, neighbouring channels, norm and spectral norm."""
+"""Normalization by instance, group, root mean square, neighbouring channels, norm and spectral norm."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _spatial(x) -> tuple[int, ...]:
 
 @composite
 def instance_norm(x, scale: Scale = None, bias: Shift = None, *, epsilon: NotNegative = 1e-5):
-    """Instance normalisation (Ulyanov et al. 2016): ``(x - mean) / sqrt(variance + epsilon) * scale + bias``.
+    """Instance normalization (Ulyanov et al. 2016): ``(x - mean) / sqrt(variance + epsilon) * scale + bias``.
 
     Mean and variance are taken over the spatial axes, for each channel of each sample of x [n, c, *spatial]. The
     variance has no Bessel correction.
@@ -66,7 +66,7 @@ def instance_norm(x, scale: Scale = None, bias: Shift = None, *, epsilon: NotNeg
 
 @composite
 def group_norm(x, scale: Scale = None, bias: Shift = None, *, groups: Count, epsilon: NotNegative = 1e-5):
-    """Group normalisation (Wu and He 2018): `instance_norm` over `groups` equal groups of channels."""
+    """Group normalization (Wu and He 2018): `instance_norm` over `groups` equal groups of channels."""
     c = x.shape[1] if x.rank > 1 else 0
     if c == 0 or (c > 0 and c % groups):
         raise ProgramError(f"the channels of {x.type} are not a multiple of {groups} groups", "bad_attr")
@@ -76,7 +76,7 @@ def group_norm(x, scale: Scale = None, bias: Shift = None, *, groups: Count, eps
 
 @composite
 def rms_norm(x, scale: Scale = None, *, begin_axis: int = -1, epsilon: NotNegative = 1e-6):
-    """Root mean square normalisation (Zhang and Sennrich 2019): ``x / sqrt(mean(x ** 2) + epsilon) * scale``.
+    """Root mean square normalization (Zhang and Sennrich 2019): ``x / sqrt(mean(x ** 2) + epsilon) * scale``.
 
     The mean is over the axes from `begin_axis` on.
     """
@@ -106,7 +106,7 @@ def lp_normalize(x, *, p: Positive = 2.0, axis: int = -1):
 
 @composite
 def lrn(x, *, n: Count = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.75):
-    """Local response normalisation (Krizhevsky et al. 2012) of x [n, c, *spatial].
+    """Local response normalization (Krizhevsky et al. 2012) of x [n, c, *spatial].
 
     ``x / (k + alpha * sum of squares of n neighbouring channels) ** beta``. With an even n there is one more neighbour
     before than after.
@@ -135,7 +135,7 @@ def spectral_norm(
     power_iterations: Annotated[int, Bounds(ge=0, le=100)] = 1,
     epsilon: NotNegative = 1e-12,
 ):
-    """Spectral normalisation (Miyato et al. 2018): ``weight / (u @ weight @ v)``, the largest singular value by power
+    """Spectral normalization (Miyato et al. 2018): ``weight / (u @ weight @ v)``, the largest singular value by power
     iteration.
 
     The weight is used as a matrix with `axis` as rows [h] and all other axes as columns [w]. u [h] and v [w] are state
@@ -159,7 +159,7 @@ def spectral_norm(
 
 @composite
 def weight_norm(v, g, *, axis: int = 0):
-    """Weight normalisation: ``g * v / norm(v)``, with the 2-norm over all axes but `axis`.
+    """Weight normalization: ``g * v / norm(v)``, with the 2-norm over all axes but `axis`.
 
     g has one element for each slice along `axis`.
     """

@@ -1,4 +1,4 @@
-"""Updates of optimisers, and ops on gradients."""
+"""Updates of optimizers, and ops on gradients."""
 
 from core.ir.registry import Family
 

@@ -1,6 +1,6 @@
-"""Adam and the optimisers derived from it.
+"""Adam and the optimizers derived from it.
 
-For the inputs and outputs of all optimisers see updates.py.
+For the inputs and outputs of all optimizers see updates.py.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Optimisers as ops: the update of one parameter in one step.
+"""Optimizers as ops: the update of one parameter in one step.
 
-Inputs are the parameter, its gradient and the optimiser's slots. Outputs are the new parameter and the new slots, in
+Inputs are the parameter, its gradient and the optimizer's slots. Outputs are the new parameter and the new slots, in
 the same order. A slot has the type of the parameter, except `step`, an int64 count of the steps done. All start at
 zero.
 
 First ``weight_decay * parameter + l1_decay * sign(parameter)`` is added to the gradient, unless the documentation of an
-optimiser defines another decay.
+optimizer defines another decay.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["STATES", "Penalties", "optimizer"]
 
 @dataclass(frozen=True, slots=True)
 class Penalties(AttrGroup):
-    """The penalties whose gradient an optimiser adds to that of the loss."""
+    """The penalties whose gradient an optimizer adds to that of the loss."""
 
     weight_decay: float = 0.0
     l1_decay: float = 0.0
@@ -49,7 +49,7 @@ LARS = Penalties(weight_decay=0.0005)
 
 
 def optimizer(update: Callable[..., Any]) -> OpSpec:
-    """Declare an optimiser: a composite of (parameter, gradient, *slots) that returns the new (parameter, *slots).
+    """Declare an optimizer: a composite of (parameter, gradient, *slots) that returns the new (parameter, *slots).
 
     An output is named after its input: ``parameter_out`` after ``parameter``.
     """

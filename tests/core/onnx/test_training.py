@@ -97,8 +97,8 @@ def test_metadata_names_the_initialisers_to_train():
 @pytest.mark.parametrize(
     ("bindings", "told"),
     [
-        ({"other": "total"}, "there is no initialiser 'other'"),
-        ({"x": "total"}, "there is no initialiser 'x'"),
+        ({"other": "total"}, "there is no initializer 'other'"),
+        ({"x": "total"}, "there is no initializer 'x'"),
         ({"mean": "nothing"}, "there is no array 'nothing'"),
         ({"mean": "y"}, "float32[2, 2] cannot be written to float32[2]"),
     ],
@@ -113,7 +113,7 @@ def test_a_binding_that_does_not_fit_is_refused(bindings: dict[str, str], told: 
 
 
 def test_an_unknown_initialiser_to_train_is_refused_with_a_suggestion():
-    with pytest.raises(ProgramError, match="there is no initialiser 'weigth' to train") as error:
+    with pytest.raises(ProgramError, match="there is no initializer 'weigth' to train") as error:
         read_model(scaled({}, weight=np.ones(2, "f")).SerializeToString(), parameters=["weigth"])
 
     assert error.value.suggestion == "did you mean weight?"

@@ -1,4 +1,4 @@
-"""Normalisation over batches, channels, layers and neighbouring channels, and dropout."""
+"""Normalization over batches, channels, layers and neighbouring channels, and dropout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from core.onnx.reading.values import Tensor
 
 HALVES = ("float16", "bfloat16")
 
-# --- batch normalisation -------------------------------------------------------------------------------------------
+# --- batch normalization -------------------------------------------------------------------------------------------
 
 
 @converter("BatchNormalization")

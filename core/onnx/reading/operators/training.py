@@ -1,4 +1,4 @@
-"""Optimisers of the domain ai.onnx.preview.training: each is a function from old to new arrays."""
+"""Optimizers of the domain ai.onnx.preview.training: each is a function from old to new arrays."""
 
 from __future__ import annotations
 
