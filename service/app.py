@@ -285,7 +285,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await asyncio.to_thread(app.state.objects.sweep, shared=bool(app.state.settings.objects_url))
     await asyncio.to_thread(app.state.ingest.sweep)
     with contextlib.suppress(OSError):  # with PostgreSQL, nothing else makes it; requests that need it are refused
-        app.state.settings.data_dir.mkdir(parents=True, exist_ok=True)
+        app.state.settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     if app.state.settings.cache_dir is not None:
         with contextlib.suppress(OSError):  # the cache logs that it cannot store machine code; no call fails
             app.state.settings.cache_dir.parent.mkdir(parents=True, exist_ok=True)

@@ -34,14 +34,14 @@ class DataDirectory:
         self._files: dict[str, tuple[str, Identity]] = {}  # name -> path, identity
 
     def claim(self) -> None:
-        """Create the directory if it is missing, and become the owner of the directory that is there now.
+        """Become the owner of the directory that is there now. If it is missing, create it for this user alone.
 
         Raises DirectoryInUse, StorageError.
         """
         if self._descriptor is not None and self._same(LOCK):
             return
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise refusal(error, self.path) from error
