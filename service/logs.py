@@ -21,6 +21,8 @@ import orjson
 __all__ = ["FIELDS", "JsonFormatter", "configure", "note"]
 
 FIELD_CHARACTERS = 4096
+FIRST_CHARACTERS = 512  # of the beginning of a longer message; the rest is its end
+GAP = " ... "
 TRACE_CHARACTERS = 32_768
 
 FIELDS: ContextVar[dict[str, str]] = ContextVar("log_fields", default={})  # noqa: B039 (`note` never changes this one)
@@ -50,7 +52,7 @@ class JsonFormatter(logging.Formatter):
             "time": f"{self._second_of(record)}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage()[:FIELD_CHARACTERS],
+            "message": _clipped(record.getMessage()),
             **self._context,
             **FIELDS.get(),
             **getattr(record, "fields", {}),
@@ -68,6 +70,13 @@ class JsonFormatter(logging.Formatter):
         if second != self._second:
             self._moment, self._second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)), second
         return self._moment
+
+
+def _clipped(message: str) -> str:
+    """`message` without its middle if it is long: a traceback names its cause at the end."""
+    if len(message) <= FIELD_CHARACTERS:
+        return message
+    return message[:FIRST_CHARACTERS] + GAP + message[len(message) - FIELD_CHARACTERS + FIRST_CHARACTERS + len(GAP) :]
 
 
 def configure(level: str, **context: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import logging
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ from service.cli import backup, importing
 from service.cli.keys import add_keys, run_keys
 from service.machine import check_port
 from service.settings import Settings
+from service.unknown_settings import unknown_variables
 
 __all__ = ["main"]
 
@@ -166,8 +168,14 @@ def _serve(chosen: argparse.Namespace) -> int:
     gc.disable()  # until the server starts: what the imports make stays
     # imported here, because `version` and an invalid option need no application
     from service.engine import EmbeddedPool, UnusableSettings, worker_memory
+    from service.engine.devices import lacking
+    from service.objects.errors import UnusableStore
 
     try:
+        missing = lacking(settings)
+        if missing is not None:
+            print(missing, file=sys.stderr)
+            return 2
         if settings.device != "cuda":
             worker_memory(settings)
         engine = EmbeddedPool(settings)
@@ -183,7 +191,13 @@ def _serve(chosen: argparse.Namespace) -> int:
     except UnusableSettings as error:
         print(f"BACKPASS_{error.setting.upper()}: {error}", file=sys.stderr)
         return 2
+    except UnusableStore as error:
+        print(f"BACKPASS_OBJECTS_URL: {error}", file=sys.stderr)
+        return 2
     logs.configure(settings.log_level)
+    for name, near in unknown_variables():
+        hint = "" if near is None else f": did you mean {near}?"
+        logging.getLogger("backpass").warning("%s is not a setting, so it has no effect%s", name, hint)
     sys.setswitchinterval(SWITCH_S)
     try:  # before the server starts, so that the cause is one line and no traceback
         check_tls(settings.tls_cert, settings.tls_key)

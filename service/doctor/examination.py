@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from service.doctor import machine, network, storage
 from service.doctor.finding import Finding, wrong
 from service.doctor.gpu import gpu
-from service.doctor.settings import conflicts, unknown_variables
+from service.doctor.settings import conflicts, unknown
 from service.settings import Settings
 
 __all__ = ["examine"]
@@ -38,7 +38,7 @@ def examine(**given: Any) -> Iterator[Finding]:
 
     A check that fails unexpectedly is a finding too, so that the others still run.
     """
-    yield from unknown_variables()
+    yield from unknown()
     try:
         settings = Settings(**given)
     except ValidationError as error:

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
-import os
 from collections.abc import Iterator
 
 from service.doctor.finding import Finding, ok, warning, wrong
 from service.engine import UnusableSettings, worker_memory
 from service.http.hosts import LOOPBACK
 from service.settings import Settings
+from service.unknown_settings import unknown_variables
 
-__all__ = ["conflicts", "unknown_variables"]
+__all__ = ["conflicts", "unknown"]
 
 PREFIX = "BACKPASS_"
-FOR_OTHERS = {"BACKPASS_API_KEY", "BACKPASS_URL", "BACKPASS_TEST_PROGRAMS"}
-"""Variables that the service itself does not read: of the client and of the tests."""
 
 
-def unknown_variables() -> Iterator[Finding]:
-    """A warning for each variable that looks like a setting and is none, usually a typing mistake."""
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
-    for name in sorted(os.environ):
-        if name.upper().startswith(PREFIX) and name.upper() not in known | FOR_OTHERS:
-            near = difflib.get_close_matches(name.upper(), known, 1)
-            do = f"Set {near[0]} instead." if near else "Remove the variable: docs/settings.md lists all settings."
-            yield warning("settings", f"{name} is not a setting, so it has no effect", do)
+def unknown() -> Iterator[Finding]:
+    """A warning for each variable that looks like a setting and is none."""
+    for name, near in unknown_variables():
+        do = f"Set {near} instead." if near else "Remove the variable: docs/settings.md lists all settings."
+        yield warning("settings", f"{name} is not a setting, so it has no effect", do)
 
 
 def conflicts(settings: Settings) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from service.engine.protocol import NoCapacity
 from service.settings import Settings
 
-__all__ = ["WorkerPlan", "plan_workers", "visible_gpus"]
+__all__ = ["WorkerPlan", "lacking", "plan_workers", "visible_gpus"]
 
 THREAD_VARIABLES = (
     "BACKPASS_THREADS",  # threads of compiled code and of the compiler
@@ -22,6 +22,8 @@ THREAD_VARIABLES = (
     "MKL_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
+
+NO_GPU = "BACKPASS_DEVICE is cuda, but no GPU is visible here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,22 @@ class WorkerPlan:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+def lacking(settings: Settings) -> str | None:
+    """A sentence about the part that the setting `device` needs and this machine lacks; None if it has all."""
+    if settings.device != "cuda":
+        return None
+    if not visible_gpus():
+        return NO_GPU
+    if importlib.util.find_spec("cupy") is None:
+        return "BACKPASS_DEVICE is cuda, but cupy is not installed: pip install 'backpass[gpu]'"
+    return None
+
+
 def plan_workers(settings: Settings) -> list[WorkerPlan]:
     """One plan for each worker slot. Raises NoCapacity if the settings require CUDA and no GPU is visible."""
     gpus = [] if settings.device == "cpu" else visible_gpus()
     if settings.device == "cuda" and not gpus:
-        raise NoCapacity("BACKPASS_DEVICE is cuda, but no GPU is visible here")
+        raise NoCapacity(NO_GPU)
     if gpus and (settings.device == "cuda" or importlib.util.find_spec("cupy") is not None):
         threads = _thread_limits(settings.threads_per_worker(len(gpus)))
         return [WorkerPlan("cuda", {"CUDA_VISIBLE_DEVICES": gpu, **threads}) for gpu in gpus]

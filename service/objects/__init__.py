@@ -3,10 +3,10 @@
 objects      write, read, list and delete files by key, in a directory or in a store that fsspec knows
 tensor_file  tensors in such a file, as safetensors
 hold         deletions wait while a backup copies the files
-errors       the content of a file is damaged
+errors       the content of a file is damaged, or the store cannot be used
 """
 
-from service.objects.errors import DamagedFile
+from service.objects.errors import DamagedFile, UnusableStore
 from service.objects.objects import Objects, Written
 
-__all__ = ["DamagedFile", "Objects", "Written"]
+__all__ = ["DamagedFile", "Objects", "UnusableStore", "Written"]

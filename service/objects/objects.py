@@ -21,7 +21,7 @@ import fsspec
 
 from service.ids import new_id
 from service.objects import hold
-from service.objects.errors import DamagedFile
+from service.objects.errors import DamagedFile, UnusableStore
 
 __all__ = ["Objects", "Written"]
 
@@ -32,6 +32,8 @@ TRIES = 10  # to create a file whose folder others delete
 PIECE = 4 * 2**20
 NOT_LINKED = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 """Errors of file systems on which a file cannot be linked into the directory."""
+
+S3 = ("s3", "s3a")
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -49,9 +51,16 @@ class Objects:
     """The files below one URL. Every method blocks: call it in a thread or in a worker. Raises OSError."""
 
     def __init__(self, url: str) -> None:
-        """url: a directory, or a URL of fsspec."""
+        """url: a directory, or a URL of fsspec. Raises UnusableStore."""
         self.url = url
-        self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)  # others write too
+        try:
+            self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)  # others write too
+        except ImportError as error:
+            kind = url.partition("://")[0]
+            cure = "pip install 'backpass[s3]'" if kind in S3 else str(error)
+            raise UnusableStore(f"a store of {kind}:// needs a package that is not installed: {cure}") from error
+        except ValueError as error:
+            raise UnusableStore(str(error)) from error
         self._is_local = "file" in (self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,))
 
     def _path(self, key: str) -> str:

@@ -36,6 +36,13 @@ def test_every_control_character_is_escaped(text: str) -> None:
     assert json.loads(line)["message"] == text
 
 
+def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
+    message = json.loads(formatted("%s", "first" + "x" * 50_000 + "last"))["message"]
+
+    assert message.startswith("first") and message.endswith("last")
+    assert len(message) == logs.FIELD_CHARACTERS
+
+
 def test_a_line_names_the_current_request_and_what_is_known_of_it() -> None:
     token = logs.FIELDS.set({"request_id": "req_1"})
     try:

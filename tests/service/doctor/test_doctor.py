@@ -326,6 +326,12 @@ def test_an_unknown_variable_is_compared_with_the_known_ones(tmp_path: Path, mon
     assert findings(tmp_path, "settings")[0].do == "Set BACKPASS_WORKERS instead."
 
 
+def test_only_a_setting_with_a_similar_name_is_suggested(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("BACKPASS_FOO", "1")
+
+    assert findings(tmp_path, "settings")[0].do == "Remove the variable: docs/settings.md lists all settings."
+
+
 def test_a_check_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: Patch) -> None:
     def fail() -> None:
         raise RuntimeError("no such thing")

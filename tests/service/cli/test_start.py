@@ -1,0 +1,61 @@
+"""The start of `backpass serve`: refusals in one sentence, warnings, and the data directory."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.paths import ROOT
+from tests.service.conftest import serve
+
+
+def ended(**settings: object) -> subprocess.CompletedProcess[str]:
+    """`backpass serve` with settings that it refuses."""
+    environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    environment |= {f"BACKPASS_{name.upper()}": str(value) for name, value in {"port": 0, **settings}.items()}
+    command = [sys.executable, "-m", "service", "serve"]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=60, text=True)
+
+
+@pytest.mark.skipif(any(Path("/dev").glob("nvidia[0-9]*")), reason="this machine has a GPU")
+def test_a_start_without_the_gpu_that_the_settings_ask_for_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    found = ended(data_dir=tmp_path / "data", device="cuda")
+
+    assert found.returncode == 2
+    assert found.stderr == "BACKPASS_DEVICE is cuda, but no GPU is visible here\n"
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("s3fs") is not None, reason="s3fs is installed")
+def test_a_start_without_the_package_of_the_object_store_is_refused_with_the_cure(tmp_path: Path) -> None:
+    found = ended(data_dir=tmp_path / "data", device="cpu", objects_url="s3://x/y")
+
+    assert found.returncode == 2
+    text = "BACKPASS_OBJECTS_URL: a store of s3:// needs a package that is not installed: pip install 'backpass[s3]'\n"
+    assert found.stderr == text
+
+
+def test_a_start_with_an_unknown_kind_of_object_store_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    found = ended(data_dir=tmp_path / "data", device="cpu", objects_url="zz://x/y")
+
+    assert found.returncode == 2
+    assert found.stderr.startswith("BACKPASS_OBJECTS_URL: ")
+    assert found.stderr.count("\n") == 1
+
+
+def test_a_start_warns_of_variables_that_are_no_settings_and_makes_a_private_directory(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("w") as stderr, serve(tmp_path / "data", stderr=stderr, foo=1, worker=2) as served:
+        mode = stat.S_IMODE(served.data_dir.stat().st_mode)
+    warnings = [json.loads(line)["message"] for line in log.read_text().splitlines()]
+
+    assert mode == 0o700
+    assert "BACKPASS_FOO is not a setting, so it has no effect" in warnings
+    assert "BACKPASS_WORKER is not a setting, so it has no effect: did you mean BACKPASS_WORKERS?" in warnings
