@@ -171,8 +171,10 @@ class AuditEntry(Strict):
     n: int = Field(description="Number of the entry; grows with time.")
     time: float = Field(description="Seconds since 1970.")
     tenant: str
-    key: str | None = Field(description="Id of the key; null for a caller without a key.")
-    action: str = Field(description="Method and route.")
+    key: str | None = Field(description="Id of the key; null for a caller without a key and for the command line.")
+    action: str = Field(
+        description="Method and route; of the command line the command, such as `backpass keys create`."
+    )
     target: str = Field(description="Path of the request, or of the thing that it created.")
     status: int
     request_id: str

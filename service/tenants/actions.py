@@ -12,6 +12,7 @@ from typing import Any
 from service.store.admin import Action
 from service.store.store import Store
 from service.tenants import table
+from service.tenants.audit import Entry, add
 from service.tenants.key import SCOPES, Key
 from service.tenants.key_ring import KeyRing
 from service.tenants.limits import changed
@@ -114,13 +115,29 @@ def _positive(name: str, value: Any, least: float = 1.0) -> float:
     return float(value)
 
 
+def _audited(command: str, action: Action) -> Action:
+    """`action` as a command: its change has an entry in the audit log, as a request has."""
+
+    async def run(store: Store, arguments: dict[str, Any]) -> Any:
+        answer = await action(store, arguments)
+        target = f"/v1/keys/{answer['id']}" if "id" in answer else f"/v1/tenants/{answer['tenant']}"
+        entry = Entry(answer["tenant"], time.time(), None, f"backpass {command}", target, DONE, "")
+        await store.write(lambda db: add(db, entry))
+        return answer
+
+    return run
+
+
+DONE = 200
+"""The status of a command in the audit log."""
+
 ACTIONS: Mapping[str, Action] = {
-    "keys.create": create,
+    "keys.create": _audited("keys create", create),
     "keys.list": list_keys,
-    "keys.revoke": revoke,
-    "keys.rotate": rotate,
+    "keys.revoke": _audited("keys revoke", revoke),
+    "keys.rotate": _audited("keys rotate", rotate),
     "tenants.list": list_tenants,
-    "tenants.set": set_limits,
+    "tenants.set": _audited("keys tenants set", set_limits),
 }
 """The actions by the name under which other processes ask for them."""
 

@@ -19,7 +19,7 @@ from service.store.errors import StorageError
 from service.store.store import Store, StoreClosed
 from service.store.tables import audit
 
-__all__ = ["Audit", "Entry", "page"]
+__all__ = ["Audit", "Entry", "add", "page"]
 
 log = logging.getLogger("backpass.audit")
 
@@ -32,7 +32,10 @@ JUMP_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One call. key: id of the caller's key. action: method and route. target: path, or id of the created thing."""
+    """One call. key: id of the caller's key. action: method and route. target: path, or id of the created thing.
+
+    A command has the action `backpass keys create` or the like, and neither key nor request id.
+    """
 
     tenant: str
     time: float
@@ -41,6 +44,11 @@ class Entry:
     target: str
     status: int
     request_id: str
+
+
+def add(connection: Connection, entry: Entry) -> None:
+    """Store the entry at once."""
+    connection.execute(insert(audit), [asdict(entry)])
 
 
 def page(connection: Connection, before: int | None, size: int, tenant: str | None) -> list[Any]:

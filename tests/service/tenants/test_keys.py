@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from service.cli.main import main
 from service.store.store import Store
-from service.tenants import actions, table
+from service.tenants import actions, audit, table
 from service.tenants.key import SCOPES, new_key, new_secret
 from service.tenants.key_file import BadKeysFile, KeyFile, read_keys
 from service.tenants.key_ring import KeyRing
@@ -205,6 +205,30 @@ def test_a_service_with_an_empty_file_of_keys_stays_closed(tmp_path, store):
     ring = KeyRing(store, KeyFile(path))
     ring.load_now()
     assert ring.is_needed
+
+
+def test_changes_by_the_command_line_are_in_the_audit_log(tmp_path, capsys):
+    def keys(*words: str) -> str:
+        assert main(["keys", "--data-dir", str(tmp_path), *words, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    made = keys("create", "--tenant", "acme")
+    keys("list")
+    new = keys("rotate", made["id"])
+    keys("revoke", new["id"])
+    keys("tenants", "set", "acme", "jobs=4")
+    store = Store(tmp_path)
+    store.open_now()
+    rows = run(store.read(lambda db: audit.page(db, None, 10, None)))
+    store.close_now()
+
+    found = [(row.tenant, row.key, row.action, row.target) for row in reversed(rows)]
+    assert found == [
+        ("acme", None, "backpass keys create", f"/v1/keys/{made['id']}"),
+        ("acme", None, "backpass keys rotate", f"/v1/keys/{new['id']}"),
+        ("acme", None, "backpass keys revoke", f"/v1/keys/{new['id']}"),
+        ("acme", None, "backpass keys tenants set", "/v1/tenants/acme"),
+    ]
 
 
 def test_the_directory_of_the_service_may_follow_the_action(tmp_path, capsys, monkeypatch):
