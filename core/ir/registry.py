@@ -414,7 +414,7 @@ def convert(annotation: Any, value: Any) -> Any:
     if origin is tuple:
         if isinstance(value, list | tuple):
             return tuple(convert(args[0], each) for each in value)
-        raise ValueError(f"must be a list of {_named(args[0])}")
+        raise ValueError(f"must be a list of {_words(args[0])[1]}")
     if origin is Annotated:
         bounds = next((note for note in args[1:] if isinstance(note, Bounds)), FINITE)
         found = _number(value, bounds) if args[0] is float else convert(args[0], value)
@@ -433,13 +433,33 @@ def convert(annotation: Any, value: Any) -> Any:
         return value
     if annotation is Any or (annotation in (bool, str, Block) and isinstance(value, annotation)):
         return value
-    raise ValueError(f"must be a {_named(annotation)}, not {type(value).__name__}")
+    raise ValueError(f"must be {_words(annotation)[0]}, not {_words(type(value))[0]}")
 
 
-def _named(annotation: Any) -> str:
+JSON_WORDS: dict[Any, tuple[str, str]] = {
+    int: ("an integer", "integers"),
+    float: ("a number", "numbers"),
+    bool: ("a boolean", "booleans"),
+    str: ("text", "texts"),
+    list: ("a list", "lists"),
+    tuple: ("a list", "lists"),
+    dict: ("an object", "objects"),
+    type(None): ("null", "nulls"),
+    BlockIndex: ("the index of a block", "indices of blocks"),
+    LocalName: ("a name", "names"),
+    Block: ("a block", "blocks"),
+}
+"""Type -> one value and several values of it, in words of JSON."""
+
+
+def _words(annotation: Any) -> tuple[str, str]:
     while typing.get_origin(annotation) is Annotated:
         annotation = typing.get_args(annotation)[0]
-    return getattr(annotation, "__name__", str(annotation))
+    annotation = typing.get_origin(annotation) or annotation
+    if annotation in JSON_WORDS:
+        return JSON_WORDS[annotation]
+    name = getattr(annotation, "__name__", str(annotation))
+    return f"a {name}", f"{name}s"
 
 
 def _number(value: Any, bounds: Bounds) -> float:
@@ -447,7 +467,7 @@ def _number(value: Any, bounds: Bounds) -> float:
     if bounds.infinite and isinstance(value, str) and value in INFINITE:
         return INFINITE[value]
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ValueError(f"must be a float, not {type(value).__name__}")
+        raise ValueError(f"must be a number, not {_words(type(value))[0]}")
     if isinstance(value, int) and (abs(value) > 2**1000 or int(float(value)) != value):
         raise ValueError("must be a number that float64 holds exactly")
     return float(value)

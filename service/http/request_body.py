@@ -154,8 +154,10 @@ def media_type(request: Request, binary: bool, *more: str) -> str:
     found = _known(_header(request, b"content-type"))
     if found == JSON or (binary and found == SAFETENSORS) or (found is not None and found in more):
         return found
-    accepted = ", ".join([JSON, *([SAFETENSORS] if binary else []), *more])
-    raise HttpProblem("unsupported-media-type", f"the Content-Type must be {accepted}", headers={"Accept": accepted})
+    types = [JSON, *([SAFETENSORS] if binary else []), *more]
+    words = " or ".join([", ".join(types[:-1]), types[-1]] if len(types) > 1 else types)
+    detail = f"the Content-Type must be {words}"
+    raise HttpProblem("unsupported-media-type", detail, headers={"Accept": ", ".join(types)})
 
 
 @lru_cache(256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import singledispatch
@@ -84,6 +85,21 @@ _STATUS_CODES = {
     503: "no-capacity",
     504: "deadline-exceeded",
 }
+
+
+ID_PATTERN = re.compile(r"^\^\(?([a-z]{3}_)\[a-z2-7\]\{26\}\)?\??\$$")
+KINDS = {
+    "ckp_": "a checkpoint",
+    "dst_": "a dataset",
+    "job_": "a job",
+    "key_": "a key",
+    "opn_": "an operation",
+    "prg_": "a program",
+    "ses_": "a session",
+    "tap_": "a tape",
+    "upl_": "an upload",
+}
+"""Prefix of an id -> the kind of thing that it names."""
 
 
 @singledispatch
@@ -227,8 +243,12 @@ def _(error: RequestValidationError) -> HttpProblem:
 
 def _refused(fields: Sequence[FieldError]) -> HttpProblem:
     values = len({(field.pointer, field.parameter) for field in fields})  # one value may have several errors
-    count = "one value does" if values == 1 else f"{values} values do"
-    return HttpProblem("invalid-request", f"{count} not match the schema", errors=fields)
+    first = fields[0]
+    detail = f"{values} values do not match the schema"
+    if values == 1:
+        place = first.pointer if first.parameter is None else first.parameter
+        detail = f"{place}: {first.detail}" if place else first.detail
+    return HttpProblem("invalid-request", detail, errors=fields)
 
 
 def _member(where: Sequence[str | int], mistake: Mapping[str, Any], suggestion: str | None = None) -> FieldError:
@@ -240,4 +260,10 @@ def _message(mistake: Mapping[str, Any]) -> str:
     """The message of pydantic, or of one of our validators without pydantic's prefix; it never quotes the value."""
     if mistake["type"] == "union_tag_invalid":  # the only message of pydantic that quotes it
         return "unknown tag of a union"
+    if mistake["type"] == "extra_forbidden":
+        return "unknown member"
+    if mistake["type"] == "string_pattern_mismatch":
+        found = ID_PATTERN.search(mistake["ctx"]["pattern"])
+        if found is not None and found[1] in KINDS:
+            return f"must be the id of {KINDS[found[1]]}: {found[1]} and 26 characters"
     return str(mistake["msg"]).removeprefix("Value error, ")

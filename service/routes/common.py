@@ -181,7 +181,7 @@ def json_answer(content: Any, status: int = 200, headers: dict[str, str] | None 
 def lease_of(asked: float | None, default: float, most: float) -> float:
     """The lease in seconds: the requested one, or the default. Raises HttpProblem 422 above the maximum."""
     if asked is not None and asked > most:
-        detail = f"lease_s exceeds the maximum of {most:g} s"
+        detail = f"lease_s exceeds the maximum of {most:.15g} s"
         raise HttpProblem("limit-exceeded", detail, errors=[FieldError("/lease_s", "too_long", detail)])
     return default if asked is None else asked
 

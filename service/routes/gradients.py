@@ -147,6 +147,6 @@ def deadline_of(asked: float | None, settings: Settings) -> float:
     if asked is None:
         return settings.step_deadline
     if asked > settings.max_step_deadline:
-        detail = f"deadline_s exceeds the maximum of {settings.max_step_deadline:g} s"
+        detail = f"deadline_s exceeds the maximum of {settings.max_step_deadline:.15g} s"
         raise HttpProblem("limit-exceeded", detail, errors=[FieldError("/deadline_s", "too_long", detail)])
     return asked

@@ -104,7 +104,11 @@ async def get_usage(
         raise HttpProblem("forbidden", "the usage of another tenant needs the scope admin")
     until = last or usage.day_of(time.time())
     since = first or usage.day_of(_seconds(until, "to") - 30 * DAY_S)
-    if not 0 <= _seconds(until, "to") - _seconds(since, "from") <= 366 * DAY_S:
+    between = _seconds(until, "to") - _seconds(since, "from")
+    if between < 0:
+        field = FieldError("", "out_of_range", "from is after to", parameter="query: from")
+        raise HttpProblem("invalid-request", "from is after to", errors=[field])
+    if between > 366 * DAY_S:
         field = FieldError("", "out_of_range", "from is at most 366 days before to", parameter="query: from")
         raise HttpProblem("invalid-request", "the first day must be at most 366 days before the last", errors=[field])
     return json_answer({"from": since, "to": until, "usage": await _usage(request, tenant, since, until)})

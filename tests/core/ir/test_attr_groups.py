@@ -51,7 +51,7 @@ def test_the_default_of_the_parameter_replaces_those_of_the_fields(grouped):
 
 
 def test_an_attribute_of_a_group_is_checked_as_any_other(grouped):
-    with pytest.raises(ProgramError, match="'slope' of grouped must be a float"):
+    with pytest.raises(ProgramError, match="'slope' of grouped must be a number"):
         grouped.complete({"slope": "steep"})
     with pytest.raises(ProgramError, match="no attribute 'line'"):
         grouped.complete({"line": 1.0})

@@ -54,7 +54,36 @@ def test_an_error_points_to_the_invalid_value(client, path, wrong, pointer):
     assert answer.status_code == 422
     assert pointer in pointers
     assert all(leads_somewhere(each, body) for each in pointers), pointers
-    assert problem["detail"].startswith("one ") or len(problem["errors"]) > 1
+    first = problem["errors"][0]
+    assert problem["detail"] == f"{first['pointer']}: {first['detail']}" or len(problem["errors"]) > 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "detail"),
+    [
+        ("/v1/sessions/zz", None, "path: session_id: must be the id of a session: ses_ and 26 characters"),
+        ("/v1/tapes/zz", None, "path: tape_id: must be the id of a tape: tap_ and 26 characters"),
+        ("/v1/keys/zz", None, "path: key_id: must be the id of a key: key_ and 26 characters"),
+        ("/v1/keys?page_token=zz", None, "query: page_token: must be the id of a key: key_ and 26 characters"),
+        ("/v1/sessions", SESSION | {"zz": 1}, "/zz: unknown member"),
+        ("/v1/sessions", SESSION | {"lease_s": 1e7}, "lease_s exceeds the maximum of 7776000 s"),
+        ("/v1/usage?from=2026-11-28&to=2026-11-01", None, "from is after to"),
+        ("/v1/usage?from=2020-11-28&to=2026-11-01", None, "the first day must be at most 366 days before the last"),
+    ],
+)
+def test_the_detail_of_a_request_with_one_mistake_says_which(client, path, body, detail):
+    answer = client.get(path) if body is None else client.post(path, json=body)
+
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == detail
+
+
+def test_the_refusal_of_a_media_type_lists_the_accepted_ones(client):
+    answer = client.post("/v1/gradients", content=b"x", headers={"content-type": "text/plain"})
+
+    accepted = "the Content-Type must be application/json or application/x-safetensors"
+    assert answer.json()["detail"] == accepted
+    assert answer.headers["accept"] == "application/json, application/x-safetensors"
 
 
 @pytest.mark.parametrize("wrong", [{"targets": ["loss"]}, {"program": {"blocks": []}}])

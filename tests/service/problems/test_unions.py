@@ -31,7 +31,7 @@ MISTAKES: list[tuple[type, dict[str, Any], str, str]] = [
     (GradientsRequest, {"loop_memory": "stored"}, "/loop_memory", "'store'"),
     (GradientsRequest, {"loop_memory": 3}, "/loop_memory", "'store'"),
     (GradientsRequest, {"loop_memory": {"bytes": "1"}}, "/loop_memory/bytes", "integer"),
-    (GradientsRequest, {"loop_memory": {"byte": 1}}, "/loop_memory/byte", "not permitted"),
+    (GradientsRequest, {"loop_memory": {"byte": 1}}, "/loop_memory/byte", "unknown member"),
     (GradientsRequest, {"checkpoints": ["h", ""]}, "/checkpoints/1", "at least 1"),
     (GradientsRequest, {"checkpoints": {"bytes": 0}}, "/checkpoints/bytes", "greater than"),
     (GradientsRequest, {"checkpoints": 1.5}, "/checkpoints", "list"),
