@@ -350,7 +350,11 @@ class _Reader:
     def shape(self, raw: Any, pointer: str) -> tuple[int, ...] | None:
         sizes = self.list(raw, pointer)
         if not all(isinstance(n, int) and not isinstance(n, bool) and n >= -1 for n in sizes):
-            self.problems.add("bad_var", "a shape must be a list of sizes: whole numbers of at least 0, or -1", pointer)
+            huge = any(
+                isinstance(n, float) and n >= 2**63 for n in sizes
+            )  # as which JSON's parser reads larger numbers
+            text = "a shape must be a list of sizes: whole numbers of at least 0, or -1"
+            self.problems.add("bad_var", "a size is too large" if huge else text, pointer)
             return None
         if len(sizes) > self.limits.max_rank:
             self.problems.add("limit_exceeded", f"rank {len(sizes)} is above {self.limits.max_rank}", pointer)

@@ -42,6 +42,8 @@ DTYPES: dict[str, np.dtype] = {
 DEFAULT_LIMITS = TensorLimits()
 MEMBERS = {"dtype", "shape", "data", "b64", "finite"}
 MAX_NAME = 256
+TOO_LARGE = 2.0**63
+"""From this size on a number of a shape is too large; JSON's parser reads larger integers than 64 bits as floats."""
 
 
 class TensorError(Exception):
@@ -109,7 +111,9 @@ def checked_shape(shape: Any, dtype: np.dtype, limits: TensorLimits) -> tuple[in
     Raises TensorError before anything is allocated.
     """
     if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
-        raise TensorError("invalid-request", "shape must be a list of non-negative integers", "/shape")
+        huge = isinstance(shape, list) and any(type(size) is float and size >= TOO_LARGE for size in shape)
+        text = "a size is too large" if huge else "shape must be a list of non-negative integers"
+        raise TensorError("invalid-request", text, "/shape")
     if len(shape) > limits.rank:
         raise TensorError("limit-exceeded", f"rank {len(shape)} exceeds the limit of {limits.rank}", "/shape")
     # Zeros are left out of the product: numpy refuses [0, 2**62, 8], whose product of non-zero sizes overflows.

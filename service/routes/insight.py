@@ -147,14 +147,19 @@ async def get_program_analysis(
     return pieced([answer.data], headers={"ETag": tag, **CACHED})
 
 
+DIGITS = 12  # of a size that is too large for every array
+
+
 def _shapes(given: list[str]) -> dict[str, list[int]]:
     """Feed -> sizes, from ``name:2,3``. Raises HttpProblem 422."""
     found: dict[str, list[int]] = {}
     for i, each in enumerate(given):
         name, colon, sizes = each.rpartition(":")
         parts = sizes.split(",") if sizes else []
-        if not colon or not name or not all(p.isascii() and p.isdigit() and len(p) < 12 for p in parts):
+        if not colon or not name or not all(p.isascii() and p.isdigit() and len(p) < DIGITS for p in parts):
             wanted = "must be a name, a colon and sizes, as in x:32,64"
+            if any(p.isascii() and p.isdigit() and len(p) >= DIGITS for p in parts):
+                wanted = "a size is too large"
             place = FieldError("", "bad_shape", wanted, parameter=f"query: shape/{i}")
             raise HttpProblem("invalid-request", "the query parameter shape is not valid", errors=[place])
         found[name] = [int(p) for p in parts]

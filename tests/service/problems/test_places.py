@@ -78,6 +78,22 @@ def test_the_detail_of_a_request_with_one_mistake_says_which(client, path, body,
     assert answer.json()["detail"] == detail
 
 
+def test_a_size_beyond_64_bits_is_called_too_large(client):
+    huge = 99999999999999999999
+    variables = [{"name": "w", "dtype": "float32", "shape": [huge], "role": "parameter"}]
+    program = {"blocks": [{"idx": 0, "parent_idx": -1, "vars": variables, "ops": []}]}
+    tensor = {"dtype": "float32", "shape": [huge], "data": [1.0]}
+    answers = [
+        client.post("/v1/programs", json={"program": program}),
+        client.post("/v1/gradients", json=GRADIENTS | {"feeds": {**REGRESSION_FEEDS, "x": tensor}}),
+        client.get(f"/v1/programs/{REGRESSION_ID}/analysis?loss=loss&shape=x:{huge}"),
+    ]
+
+    for answer in answers:
+        assert answer.status_code == 422
+        assert "a size is too large" in answer.json()["errors"][0]["detail"], answer.text
+
+
 def test_the_refusal_of_a_media_type_lists_the_accepted_ones(client):
     answer = client.post("/v1/gradients", content=b"x", headers={"content-type": "text/plain"})
 
