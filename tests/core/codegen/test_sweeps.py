@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from core.autodiff.adjoint import vjp
+from core.codegen.backend import CPU
 from core.codegen.cpu_target import CPU_TARGET
 from core.codegen.sweeps import EXPENSIVE, kept_values, sweeps
 from core.compiler.compile import optimize
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
+from core.ops.common.types import as_dtype
 from core.plan import Unsupported, plan_block
 from core.plan.data import Instr, RowKernel, Rows, Sequence
 from core.plan.flow import Branch, Loop
+from core.runtime.native import native_interpreter
+from core.runtime.reference import interpreter_of
+from core.runtime.run import Run
 from tests.laws.test_ops import OPS, arrays, block_for, examples_of, floats
 
 
@@ -89,3 +95,24 @@ def test_a_chain_of_many_sums_is_written_in_a_time_that_grows_with_its_length():
         return sum(len(each.along) for each in sweeps(kernel.code, kept_values(kernel.code, 512), 4))
 
     assert instructions(40) < 2.5 * instructions(20)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
+@pytest.mark.parametrize("width", [40, 67, 300])
+def test_a_mask_with_a_long_way_is_read_by_later_sweeps(dtype, width):
+    b = BlockBuilder()
+    x, y = (b.param(TensorType((7, width), dtype)) for _ in "xy")
+    mask = b.emit("less_than", x, y)
+    for i in range(9):
+        other = b.emit("maximum", x, b.emit("neg", y)) if i % 2 else y
+        mask = b.emit("logical_xor", mask, b.emit("less_than", other, b.emit("add", x, y)))
+    top = b.emit("reduce_max", b.emit("where", mask, x, y), axes=(1,), keepdims=True)
+    z = b.emit("where", mask, b.emit("sub", x, top), y)
+    top = b.emit("reduce_max", z, axes=(1,), keepdims=True)
+    block = b.build([b.emit("where", mask, b.emit("sub", z, top), x)])
+    given = [np.random.default_rng(i).integers(-3, 4, (7, width)).astype(as_dtype(dtype)) for i in range(2)]
+
+    (kernel,) = row_kernels(block)
+    assert "bool" in {kernel.code[n].dtype for n in kept_values(kernel.code, width)}
+    found, wanted = native_interpreter(block, CPU)(Run(), *given), interpreter_of(block)(Run(), *given)
+    np.testing.assert_array_equal(found[0], wanted[0])
