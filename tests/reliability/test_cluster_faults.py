@@ -11,6 +11,7 @@ from tests.postgres import postgres
 from tests.reliability.chaos import SHARED, compare, run
 
 
+@pytest.mark.slow
 def test_sessions_that_move_between_services_lose_nothing_under_kills(tmp_path: Path) -> None:
     faults = {"service killed": 1.0, "worker killed": 1.0, "store restarted": 1.0}
     least = Counter({"service killed": 1, "store restarted": 1})

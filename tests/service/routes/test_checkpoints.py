@@ -351,7 +351,7 @@ WRONG = [
     (in_state(gradients={}), 422, "/b@GRAD"),
     (in_state(program_id="prg_aaaaaaaaaaaaaaaaaaaaaaaaaa"), 422, "/__metadata__/backpass/program_id"),
     (in_state(query={"loss": "losss"}), 422, None),
-    (in_state(query={"loss": "loss", "hooks": 3}), 422, "/__metadata__/backpass"),
+    (in_state(query={"loss": "loss", "hooks": 3}), 422, "/__metadata__/backpass/hooks"),
     (without("program"), 422, "/__metadata__/program"),
     (lambda header: header["__metadata__"].update(program="{"), 422, "/__metadata__/program"),
     (lambda header: header["__metadata__"].update(backpass="["), 422, "/__metadata__/backpass"),
