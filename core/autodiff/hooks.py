@@ -132,7 +132,7 @@ class CheckFinite(Action):
 @ACTIONS.add
 @dataclass(frozen=True, slots=True)
 class Record(Action):
-    """Return the gradient under `recorded`; inside a loop one row per trip, in order, in a scan one per element."""
+    """Return the gradient under `recorded`: of a loop one row per trip, first trip first; of a scan one per element."""
 
     name = "record"
     returned = True

@@ -1,4 +1,4 @@
-"""A second stream, whose launches overlap later launches of the main stream (`Launch.beside`).
+"""A second stream: its launches overlap later launches of the main stream (`Launch.beside`).
 
 The two streams wait for each other by events. A capture records them as branches of one graph.
 """

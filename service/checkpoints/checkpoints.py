@@ -21,6 +21,7 @@ from service.store import checkpoints as rows
 from service.store.checkpoints import StoredCheckpoint
 from service.store.program_text import ProgramText
 from service.store.store import Store
+from service.store.sweeping import keep_sweeping
 
 __all__ = ["FOLDER", "PROGRAM", "Checkpoints", "damaged", "new_key"]
 
@@ -151,12 +152,7 @@ class Checkpoints:
 
     async def watch(self) -> None:
         """Delete expired checkpoints, until cancelled. Run it as a task."""
-        while True:
-            try:
-                await self.sweep()
-            except (HttpProblem, OSError) as error:
-                log.warning("checkpoints are not swept: %s", error)
-            await asyncio.sleep(SWEEP_S)
+        await keep_sweeping(self.sweep, SWEEP_S, log, "checkpoints are not swept")
 
     async def sweep(self) -> None:
         """Delete expired checkpoints. Raises StorageError, OSError."""

@@ -28,6 +28,7 @@ from service.store import tables
 from service.store.errors import StorageError
 from service.store.shared_files import keep_files, order_deletion, renewed
 from service.store.store import Store
+from service.store.sweeping import keep_sweeping
 
 __all__ = ["Datasets"]
 
@@ -164,12 +165,7 @@ class Datasets:
         """Delete expired datasets, until cancelled. Run it as a task."""
         with contextlib.suppress(StorageError, OSError):
             await self.collect_all()
-        while True:
-            try:
-                await self.sweep()
-            except (StorageError, OSError) as error:
-                log.warning("expired datasets are not deleted: %s", error)
-            await asyncio.sleep(SWEEP_S)
+        await keep_sweeping(self.sweep, SWEEP_S, log, "expired datasets are not deleted")
 
     async def sweep(self) -> None:
         """Delete the datasets whose time is over, unless a job uses them. Raises StorageError."""

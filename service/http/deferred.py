@@ -32,6 +32,7 @@ from service.settings import Settings
 from service.store import operations as rows
 from service.store.errors import StorageError
 from service.store.store import Store
+from service.store.sweeping import keep_sweeping
 
 __all__ = ["Deferred", "Operations", "preferences"]
 
@@ -57,12 +58,7 @@ class Operations:
 
     async def watch(self) -> None:
         """End operations whose process died, and delete expired ones, until cancelled. Run it as a task."""
-        while True:
-            try:
-                await self.sweep()
-            except (HttpProblem, OSError) as error:
-                log.warning("operations are not swept: %s", error)
-            await asyncio.sleep(SWEEP_S)
+        await keep_sweeping(self.sweep, SWEEP_S, log, "operations are not swept")
 
     async def sweep(self) -> None:
         """End operations whose process died, and delete expired ones. Raises StorageError, OSError."""

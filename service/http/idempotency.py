@@ -31,6 +31,7 @@ from service.problems import FieldError, HttpProblem
 from service.settings import Settings
 from service.store import idempotency as rows
 from service.store.store import Store
+from service.store.sweeping import keep_sweeping
 
 __all__ = ["HEADER", "SECRETS", "Idempotency", "Idempotent", "is_uncertain", "may_change", "outcome_unknown"]
 
@@ -108,13 +109,12 @@ class Idempotency:
 
     async def watch(self) -> None:
         """Delete expired answers, until cancelled. Run it as a task."""
-        while True:
-            try:
-                for answer in await self.store.write(lambda db: rows.expired(db, time.time())):
-                    await delete_stored(answer, self.objects)
-            except (HttpProblem, OSError) as error:
-                log.warning("expired answers are not deleted: %s", error)
-            await asyncio.sleep(SWEEP_S)
+        await keep_sweeping(self.sweep, SWEEP_S, log, "expired answers are not deleted")
+
+    async def sweep(self) -> None:
+        """Delete expired answers. Raises StorageError, OSError."""
+        for answer in await self.store.write(lambda db: rows.expired(db, time.time())):
+            await delete_stored(answer, self.objects)
 
     async def drain(self) -> None:
         """Wait for the running requests."""

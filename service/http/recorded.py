@@ -43,7 +43,7 @@ FOLDER = "answers"
 """The folder of those files."""
 
 KEPT_S = 24 * 3600.0
-"""Time for which an answer is kept at most."""
+"""The longest time for which a row keeps an answer, in seconds."""
 
 NOT_REPEATED = frozenset({b"content-length", b"connection", b"date", b"request-id", b"server-timing"})
 

@@ -73,8 +73,11 @@ class Places:
             return place
 
     def check(self, tenant: str, living: int, taken: int, size: int) -> None:
-        """Raises HttpProblem 429 if the tenant may not store a session of `size` bytes beside `living` others, which
-        have `taken` bytes. It decides also among requests that reach several processes of the service at a time."""
+        """Refuse a session that would exceed the limits of its tenant. Raises HttpProblem 429.
+
+        living, taken: the number and the bytes of the tenant's other stored sessions. size: bytes of the new one.
+        The transaction that stores the session calls it, so the limits hold across processes of the service.
+        """
         limits = self._quota(tenant)
         if living >= limits.sessions:
             raise self._too_many(living, limits.sessions)

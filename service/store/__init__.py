@@ -17,5 +17,6 @@ presence       the API processes that use the store
 programs       registered programs
 program_text   a program as JSON text, with its id
 orphans        deletes files that nothing names
+sweeping       sweeps that are made again and again
 errors         the reasons why stored data cannot be used
 """

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from service.objects import Objects
-from service.problems import HttpProblem
+from service.store.sweeping import keep_sweeping
 
 __all__ = ["Named", "Orphans"]
 
@@ -31,12 +31,7 @@ class Orphans:
 
     async def watch(self) -> None:
         """Sweep until cancelled. Run it as a task."""
-        while True:
-            try:
-                await self.sweep()
-            except (HttpProblem, OSError) as error:
-                log.warning("files without a row are not deleted: %s", error)
-            await asyncio.sleep(SWEEP_S)
+        await keep_sweeping(self.sweep, SWEEP_S, log, "files without a row are not deleted")
 
     async def sweep(self) -> None:
         """Delete the files that have been seen without a row an hour ago. Raises StorageError, OSError."""

@@ -142,7 +142,7 @@ def test_clip_before_opset_11_has_finite_bounds(bounds):
 # --- outputs ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_output_that_is_listed_twice_is_two_outputs():
+def test_one_variable_listed_twice_gives_two_outputs():
     model = model_of([helper.make_node("Neg", ["x"], ["y"])], {"x": (TensorProto.FLOAT, [2])}, ["y"])
     model.graph.output.append(model.graph.output[0])
     found = imported(model)

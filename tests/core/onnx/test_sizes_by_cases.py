@@ -104,7 +104,7 @@ def test_a_bounded_count_of_data_is_not_a_constant():
         np.testing.assert_array_equal(run(found, [x])[0], np.arange(min(count, 3), dtype="float32"))
 
 
-def test_a_table_that_is_cut_to_the_length_leaves_the_sizes_of_a_sum_known():
+def test_the_sizes_of_a_sum_with_a_cut_table_are_known():
     """``table[:length]`` fits the length only where the table is long enough. So the sum has the length."""
     text = f"""g (float[batch, time, 6] x, float[20, 6] table) => (float[p, q, r, s] y) {{ {NUMBERS}
         n = Shape <start = 1, end = 2> (x)

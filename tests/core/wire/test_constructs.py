@@ -391,7 +391,7 @@ def test_calls_of_functions_end_at_the_limits():
         read(calling(**doubling).document, Limits(max_ops=1000))
 
 
-def test_a_function_that_was_read_before_counts_with_its_own_calls():
+def test_a_function_read_before_still_counts_its_own_calls():
     first = {f"g{i}": f"g{i + 1}" for i in range(100)} | {"g100": "sin"}
     second = {f"h{i}": f"h{i + 1}" for i in range(150)} | {"h150": "g0"}
     assert read(calling(f="g0 g0", **first).document)

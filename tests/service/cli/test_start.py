@@ -50,7 +50,7 @@ def test_a_start_with_an_unknown_kind_of_object_store_is_refused_in_one_sentence
     assert found.stderr.count("\n") == 1
 
 
-def test_a_start_warns_of_variables_that_are_no_settings_and_makes_a_private_directory(tmp_path: Path) -> None:
+def test_a_start_warns_of_unknown_settings_and_makes_a_private_directory(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("w") as stderr, serve(tmp_path / "data", stderr=stderr, foo=1, worker=2) as served:
         mode = stat.S_IMODE(served.data_dir.stat().st_mode)

@@ -229,7 +229,7 @@ def test_replacing_parameters_requires_the_present_version(client, path):
     assert client.put(f"{path}/parameters", json=body, headers={"if-match": "*"}).status_code == 200
 
 
-def test_an_if_match_that_is_no_list_of_quoted_etags_is_refused_as_malformed(client, path):
+def test_an_if_match_without_quoted_etags_is_refused_as_malformed(client, path):
     version = client.get(path).headers["etag"]
     change = {"optimizer": {"learning_rate": 0.25}}
 
