@@ -36,9 +36,8 @@ def running_service(**settings: str) -> Iterator[str]:
     settings: values of BACKPASS_<NAME> by lower-case name.
     Raises RuntimeError with the log of the service if it does not become ready.
     """
-    port = free_port()
     with tempfile.TemporaryDirectory(prefix="backpass-") as folder:
-        given = {"host": "127.0.0.1", "port": str(port), "data_dir": folder, "log_level": "warning", **settings}
+        given = {"host": "127.0.0.1", "port": str(free_port()), "data_dir": folder, "log_level": "warning", **settings}
         environment = os.environ | {f"BACKPASS_{name.upper()}": value for name, value in given.items()}
         log = Path(folder, "service.log")
         with log.open("wb") as out:
@@ -46,7 +45,7 @@ def running_service(**settings: str) -> Iterator[str]:
             root = Path(__file__).resolve().parent.parent
             process = subprocess.Popen(command, cwd=root, env=environment, stdout=out, stderr=subprocess.STDOUT)
         try:
-            url = f"http://127.0.0.1:{port}"
+            url = f"http://127.0.0.1:{given['port']}"
             if not _becomes_ready(process, url):
                 raise RuntimeError(f"the service did not become ready:\n{log.read_text(errors='replace')}")
             yield url

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
 import backpass_client as bp
 from backpass_client import Refused, Service, Unreachable
 from backpass_client.builder.types import InvalidOp
+from tests.ports import free_port
 
 
 def refused(*errors: dict[str, str]) -> list[str]:
@@ -34,9 +33,7 @@ def test_an_error_about_the_whole_body_is_shown_without_a_colon_and_not_twice():
 @pytest.fixture
 def closed() -> str:
     """The address of a port of this machine where nothing listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 def test_the_error_of_a_service_that_does_not_answer_has_its_address_without_the_password(closed):

@@ -8,11 +8,12 @@ import pytest
 
 from backpass_client import Service
 from examples.demo import running_service
+from tests.ports import free_port
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running_service(device="cpu", workers="2") as address:
+    with running_service(device="cpu", workers="2", port=str(free_port())) as address:
         yield address
 
 

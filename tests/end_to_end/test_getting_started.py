@@ -17,13 +17,14 @@ import pytest
 
 from examples.demo import running_service
 from tests.paths import ROOT
+from tests.ports import free_port
 
 START = ROOT / "docs" / "start"
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running_service(device="cpu", workers="1") as address:
+    with running_service(device="cpu", workers="1", port=str(free_port())) as address:
         yield address
 
 

@@ -17,6 +17,7 @@ from examples.demo import running_service
 from examples.recipes import gan, gpt, lstm, vae
 from tests.beside_torch.installed import MISSING, F, torch
 from tests.paths import ROOT
+from tests.ports import free_port
 
 beside_torch = pytest.mark.skipif(torch is None, reason=MISSING)
 RECIPES = {  # name -> a figure of its last line, and the bound that only a trained model reaches
@@ -29,7 +30,8 @@ RECIPES = {  # name -> a figure of its last line, and the bound that only a trai
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running_service(device="cpu", workers="1", compile="never") as address:  # small models run sooner as they are
+    # small models run sooner as they are
+    with running_service(device="cpu", workers="1", port=str(free_port()), compile="never") as address:
         yield address
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 import httpx
 
 from tests.paths import ROOT
+from tests.ports import free_port
 from tests.postgres import Postgres
 
 __all__ = ["House"]
@@ -26,9 +26,7 @@ class House:
 
     def __init__(self, data_dir: Path, log: Path, postgres: Postgres | None = None, **settings: object) -> None:
         """postgres: the server of `database_url`, if that is among the settings."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.data_dir, self.clock, self.postgres = data_dir, data_dir.parent / "clock", postgres
         self.objects = Path(str(settings.get("objects_url", data_dir / "objects")))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import httpx
 import pytest
 
 from tests.paths import ROOT
+from tests.ports import free_port
 from tests.postgres import Postgres, postgres
 
 __all__ = ["Served", "serve"]
@@ -57,13 +57,16 @@ def serve(
 
     stderr: receives its log lines. command: arguments of Python in place of the usual ones.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    given = {"data_dir": data_dir, "port": port, "workers": 1, "device": "cpu", "log_level": "warning"} | settings
+    given = {
+        "data_dir": data_dir,
+        "port": free_port(),
+        "workers": 1,
+        "device": "cpu",
+        "log_level": "warning",
+    } | settings
     environment = os.environ | {f"BACKPASS_{name.upper()}": str(value) for name, value in given.items()}
     process = subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, stderr=stderr)
-    served = Served(process, f"http://127.0.0.1:{port}", data_dir)
+    served = Served(process, f"http://127.0.0.1:{given['port']}", data_dir)
     try:
         served.wait_until_ready()
         yield served

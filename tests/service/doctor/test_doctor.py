@@ -17,6 +17,7 @@ import pytest
 
 from service.cli.main import main
 from service.doctor import Finding, examine, gpu, machine, storage
+from tests.ports import free_port
 from tests.service.conftest import Served, serve
 
 Patch = pytest.MonkeyPatch
@@ -30,12 +31,6 @@ def findings(tmp_path: Path, check: str, **settings: Any) -> list[Finding]:
     assert found, f"no finding about {check}"
     assert all(bool(each.do) == (each.state != "ok") for each in found)
     return [each for each in found if each.state != "ok"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # What is broken, the check that tells, its state, and a part of what it tells

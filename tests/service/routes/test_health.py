@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +13,7 @@ from starlette.testclient import TestClient
 from service.app import create_app
 from service.routes import health
 from service.settings import Settings
+from tests.ports import free_port
 from tests.service.conftest import serve
 from tests.service.wire import problem
 
@@ -67,9 +67,7 @@ def test_a_disk_with_less_space_than_the_floor_is_not_ready(
 
 
 def test_metrics_and_health_have_a_port_of_their_own(tmp_path: Any) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with serve(tmp_path, workers=1, metrics_port=port) as served:
         inside = httpx.Client(
             base_url=f"http://127.0.0.1:{port}", headers={"Host": f"api:{port}"}, timeout=60, verify=False

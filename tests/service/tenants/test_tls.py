@@ -16,6 +16,7 @@ import pytest
 
 from service.cli import healthcheck
 from tests.paths import ROOT
+from tests.ports import free_port
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
 
@@ -51,9 +52,7 @@ def shown(port: int) -> bytes:
 
 def test_a_service_with_a_certificate_speaks_tls_and_takes_a_new_one_after_sighup(tmp_path, monkeypatch):
     certificate(tmp_path, "first")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     settings = {"DATA_DIR": tmp_path / "data", "PORT": port, "WORKERS": 1, "DEVICE": "cpu", "LOG_LEVEL": "warning"}
     settings |= {"TLS_CERT": tmp_path / "cert", "TLS_KEY": tmp_path / "key"}
     for name, value in settings.items():
