@@ -75,6 +75,7 @@ def _panel(product: Gemm) -> int:
 
 CPU_TARGET = Target(
     dtypes=NATIVE,
+    updates_in_place=True,
     refusal=refusal,
     interprets=True,
     alignment=64,  # a cache line

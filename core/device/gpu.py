@@ -30,6 +30,7 @@ LACKS = frozenset((
 
 DEVICE_TARGET = replace(
     CPU_TARGET,
+    updates_in_place=False,
     interprets=False,
     expects=False,
     lacks=LACKS,

@@ -15,6 +15,7 @@ to rounding: it changes how often an operation runs, not which operations comput
     chunk       write a loop as nested loops over runs of trips: the memory policies `sqrt` and `binomial`
     merge       merge loops that make the same trips
     row_bounds  merge the rows of sparse gradients into arrays of known size, for machine code
+    updates     new values of parameters and states apart from the step, so that they can replace the old ones in place
     recompute   compute residuals again in the backward pass instead of keeping them
 """
 

@@ -47,6 +47,8 @@ class Plan:
     cuts:            (position of a result, axis whose size only the run tells, position of that size) in `results`: the
                      array has its largest size, and the size is a result that the block does not have.
     expected:        variables of sizes without a largest value -> the largest shapes that the code has memory for.
+    in_order:        whether generated code must run the instructions one after another. Then some results may be arrays
+                     of parameters (`core.plan.in_place`).
     """
 
     block: Block
@@ -60,6 +62,7 @@ class Plan:
     interpreted: tuple[Interpreted, ...] = ()
     cuts: tuple[tuple[int, int, int], ...] = ()
     expected: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    in_order: bool = False
 
     def cut(self, results: list[Any]) -> tuple[Any, ...]:
         """The results of the block, from those of the plan, with the sizes that the run told."""

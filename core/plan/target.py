@@ -243,6 +243,7 @@ class Target:
     grows:           whether it can hold tensor arrays that programs write.
     winograd:        None if no convolution runs by the algorithm of Winograd.
     scatters_halves: whether a scatter reads 16-bit rows and adds them in float32, and can round the sums.
+    updates_in_place: whether the runtime can run the updates of a step apart, on one array for each value.
     lacks:           kinds of `Kernel`, and classes of other instructions, for which the generator has no code.
     alignment:       bytes; every array of the arena starts at a multiple of it.
     min_stack_bytes: least capacity of a stack in bytes.
@@ -265,6 +266,7 @@ class Target:
     expects: bool = True
     grows: bool = True
     scatters_halves: bool = False
+    updates_in_place: bool = False
     lacks: frozenset[str] = frozenset()
 
     def stack_bytes(self, needed: int) -> int:

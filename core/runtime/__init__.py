@@ -8,6 +8,7 @@ them, which the reference executor runs.
     executable     a step that is ready to run
     outputs        the results of a step: variables and their meanings
     bound_step     a compiled step whose arrays stay bound from one step to the next
+    updates_apart  a step in two regions: the second one writes new values over the old ones
     run            one run in progress: limits, messages
     times          time of each kernel and op
     sparse_rows    a table as some of its rows

@@ -16,40 +16,46 @@ from core.ir import Variable
 from core.ir.aligned import LINE, aligned_empty, aligned_zeros
 from core.ops.common.types import as_dtype
 from core.passes.row_bounds import Pick
-from core.runtime.backend import Backend, Region
+from core.runtime.backend import Backend
 from core.runtime.executable import Executable, Outputs, checked, key_of
-from core.runtime.run import Run
+from core.runtime.outputs import KEPT
+from core.runtime.run import Run, RunLimits
 from core.runtime.sparse_rows import RowArray
 
 __all__ = ["KEPT", "BoundStep", "UpdatedTable", "bind_step", "one_by_one", "picks_of", "updated_tables"]
 
 SUMMED = (np.dtype("float32"), np.dtype("float64"))
 
-KEPT = ("parameters", "optimizer_state", "states")
-"""The results of a step that are inputs of the next step."""
-
 
 class BoundStep:
     """Two arrays of each value in `KEPT`, read and written in turn. Runs one step at a time.
 
-    Of a table whose rows are updated there is one array. The step computes the new rows; `keep` writes them.
+    Of a table whose rows are updated there is one array, and of a value that is updated apart
+    (`core.passes.updates`). The step computes the new rows and the operands of the update; `keep` writes them.
     """
 
-    def __init__(self, executable: Executable, region: Region, values: Mapping[str, Any]) -> None:
+    def __init__(self, executable: Executable, values: Mapping[str, Any]) -> None:
+        assert executable.machine is not None, "the step is machine code"
+        apart = executable.machine.apart
+        region = executable.machine.region if apart is None else apart.step
+        assert region is not None, "the step is one region, or two with its updates apart"
         inputs = executable.inputs
         count = len(inputs)
         self._feeds = [(i, v.name, v.type.shape, as_dtype(v.type.dtype)) for i, v in _of_role(inputs, "feed")]
         self._keys = [i for i, _ in _of_role(inputs, "key")]
         given = [None if v.role in ("feed", "key") else checked(v, values[v.name], np) for v in inputs]
-        results = region.results()
+        own = region.results()
+        results = own if apart is None else apart.spread(own)
         places = [i for i, _ in picks_of(executable)]
         self._flat = _side_by_side(executable, places, results)
         first = [a if a is None else region.readable(a) for a in given] + results
+        for i, j in {} if apart is None else apart.updated.items():
+            first[count + i] = first[j]
         second = list(first)
         where = {v.name: i for i, v in enumerate(inputs)}
         for (at, _), result in zip(picks_of(executable), executable.layout, strict=True):
             i = count + at
-            if result.place not in KEPT or result.table is not None:
+            if result.place not in KEPT or result.table is not None or (apart is not None and at in apart.updated):
                 continue
             read = where.get(result.name)
             if read is None:
@@ -62,11 +68,17 @@ class BoundStep:
         self._readable = region.readable
         self._has_rows = any(end is not None for _, end in picks_of(executable))
         self._results = [each[count:] for each in (first, second)]
-        self._turns: list[tuple[Any, Outputs]] = [
-            (region.bind(given), self._outputs(results))
-            for given, results in zip((first, second), self._results, strict=True)
-        ]
-        self._last = self._turns[0][1]
+        self._update = None if apart is None else apart.update
+        self._unlimited = Run(np, RunLimits())  # nothing stops an update: all values are of the same step
+        self._turns: list[tuple[Any, Any, Outputs]] = []
+        for arrays, results in zip((first, second), self._results, strict=True):
+            if apart is None:
+                self._turns.append((region.bind(arrays), None, self._outputs(results)))
+                continue
+            whole = arrays[:count], results, own
+            update = apart.update.bind(apart.of_update(*whole))
+            self._turns.append((region.bind(apart.of_step(*whole)), update, self._outputs(results)))
+        self._last = self._turns[0][-1]
         self._turn = 0
         self._fed: list[Any] = [None] * count
 
@@ -95,7 +107,7 @@ class BoundStep:
         """
         places = {name: i for i, name, *_ in self._feeds}
         whole = [(places[name], self._readable(value)) for name, value in stacked.items()]
-        tables = [given for given, _ in self._turns]
+        tables = [given for given, *_ in self._turns]
 
         def bind(number: int) -> None:
             for i, value in whole:
@@ -117,14 +129,15 @@ class BoundStep:
         return True
 
     def step(self, run: Run, seed: int, step: int) -> Outputs:
-        """Run one step with the feeds that `takes` has bound. The values change only when `keep` is called.
+        """Run one step with the feeds that `takes` has bound. The values change only when `keep` is called; new values
+        that are updated apart are not in their arrays before.
 
-        The arrays of the outputs are overwritten by the step after the next one if this step is kept, else by the
-        next step. Raises ExecutionError.
+        The arrays of the outputs are overwritten by the next step, those of new values by its `keep` at the earliest.
+        Raises ExecutionError.
         """
         for i in self._keys:
             self._put(i, key_of(seed, step))
-        given, outputs = self._turns[self._turn]
+        given, _, outputs = self._turns[self._turn]
         self._region.run(given, run)
         if self._has_rows:  # only now their number is known
             outputs = self._outputs(self._results[self._turn])
@@ -145,6 +158,8 @@ class BoundStep:
 
     def keep(self) -> None:
         """Make the results of the last step the values of the next one."""
+        if self._update is not None:
+            self._update.run(self._turns[self._turn][1], self._unlimited)
         self._turn = 1 - self._turn
         for each in self._tables:
             each.write(each.address, *each.source)
@@ -166,7 +181,7 @@ class BoundStep:
         """Release the arrays of the feeds; the next step needs new ones."""
         for i, *_ in self._feeds:
             self._fed[i] = None
-            for given, _ in self._turns:
+            for given, *_ in self._turns:
                 given.drop(i)
 
     def _outputs(self, results: Sequence[Any]) -> Outputs:
@@ -175,7 +190,7 @@ class BoundStep:
         return self._executable.outputs(machine.picked(results))
 
     def _put(self, i: int, value: np.ndarray) -> None:
-        for given, _ in self._turns:
+        for given, *_ in self._turns:
             given.put(i, value)
 
 
@@ -203,20 +218,22 @@ class _Table:
 
 def bind_step(executable: Executable, values: Mapping[str, Any]) -> BoundStep | None:
     """`executable` bound to its parameters and states; None unless it is a single region that can work in place, on
-    arrays of numpy.
+    arrays of numpy, or two with its updates apart.
 
     values: all inputs but feeds, by name. Their arrays are overwritten from now on.
     Raises ProgramError (feed_shape, feed_dtype).
     """
-    region = executable.machine.region if executable.machine is not None else None
-    if region is None or region.plan.cuts or not executable.backend.runs_on(np):
+    machine = executable.machine
+    if machine is None or not executable.backend.runs_on(np):
+        return None
+    if machine.apart is None and (machine.region is None or machine.region.plan.cuts):
         return None
     numbers = [i for i, _ in picks_of(executable)]
     kept = {i for i, each in zip(numbers, executable.layout, strict=True) if each.place in KEPT}
     tables = {each.name for each in executable.layout if each.table is not None and each.place in KEPT}
     if any(numbers.count(i) > 1 for i in kept) or not tables.issubset(v.name for v in executable.inputs):
         return None
-    bound = BoundStep(executable, region, values)
+    bound = BoundStep(executable, values)
     return bound if bound.put_tables(values) else None
 
 

@@ -23,7 +23,7 @@ from core.optim.optimizers import STEPS, Optimizer, state_types
 from core.runtime.admission import admission_peak, admit
 from core.runtime.backend import Backend
 from core.runtime.native import native_interpreter
-from core.runtime.outputs import Result
+from core.runtime.outputs import KEPT, Result
 from core.runtime.reference import Interpreter
 from core.runtime.run import Message, Run, RunLimits
 from core.runtime.sparse_rows import RowArray
@@ -107,7 +107,18 @@ class Executable:
         timed: the code measures the time of each of its kernels, for steps with `times`.
         """
         with headroom():
-            return replace(self, machine=native_interpreter(self.interpreter.block, self.backend, timed))
+            found = native_interpreter(self.interpreter.block, self.backend, timed, self.updated())
+            return replace(self, machine=found)
+
+    def updated(self) -> dict[int, int]:
+        """Results that are new values of inputs -> these inputs."""
+        block, where = self.interpreter.block, {v.name: i for i, v in enumerate(self.inputs)}
+        found = {
+            i: where[each.name]
+            for i, each in enumerate(self.layout)
+            if each.place in KEPT and each.table is None and each.name in where
+        }
+        return {i: j for i, j in found.items() if block.result_types[i] == block.param_types[j]}
 
     def step(
         self,

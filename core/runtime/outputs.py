@@ -13,7 +13,7 @@ from core.ir.errors import pointing_to
 from core.ir.names import root_array
 from core.passes import optimize
 
-__all__ = ["Result", "Wanted", "fetched_by", "gradient_step", "rows_of", "states_of", "step_block", "wanted_by"]
+__all__ = ["KEPT", "Result", "Wanted", "fetched_by", "gradient_step", "rows_of", "states_of", "step_block", "wanted_by"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,9 @@ class Result:
     name: str
     table: tuple[int, ...] | None = None
 
+
+KEPT = ("parameters", "optimizer_state", "states")
+"""The results of a step that are inputs of the next step."""
 
 Wanted = list[tuple[Result, str]]
 """Each result with the variable that holds it."""

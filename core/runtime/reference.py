@@ -26,6 +26,7 @@ from core.runtime.backend import Region
 from core.runtime.forked import call_in_child
 from core.runtime.memory_limit import GRAIN
 from core.runtime.run import Run, RunLimits
+from core.runtime.updates_apart import RegionsApart
 
 __all__ = ["NATIVE", "Interpreter", "OpCall", "execute", "interpreter_of", "largest_array"]
 
@@ -66,6 +67,7 @@ class Interpreter:
     region:  the compiled region that is the whole block, if there is one.
     picks:   the results, if they are not those of the block in their order (see `core.passes.row_bounds`).
     parts:   the same block in regions and single ops, which run instead of its own ops.
+    apart:   the two regions that are the whole block, if its updates are apart.
     """
 
     block: Block
@@ -73,6 +75,7 @@ class Interpreter:
     region: Region | None = None
     picks: tuple[Pick, ...] | None = None
     parts: Block | None = None
+    apart: RegionsApart | None = None
 
     @property
     def ops(self) -> tuple[Op, ...]:

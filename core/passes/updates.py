@@ -1,0 +1,167 @@
+"""Updates apart from the step that they end: the ops that only new values of parameters and states need.
+
+A value that is updated after everything else can be written in its old place, where the step has only read it so far.
+A step whose new values are computed along the way needs a second array for each: twice the memory, and where weights
+are much of a step's work, twice the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from core.ir import HOLE, Block, Op, TensorType, Type
+from core.ir.registry import lookup
+from core.ir.stop import poll
+from core.ops.common.types import byte_size
+from core.passes.dce import eliminate_dead
+
+__all__ = ["LEAST_BYTES", "UpdatesApart", "updates_apart"]
+
+LEAST_BYTES = 1 << 20
+"""Fewest bytes of values that are updated apart. Two arrays of smaller ones stay in a core's cache."""
+
+SMALL = 8
+"""A value that only the update reads may be kept for it if it has at most this part of the bytes that the update writes
+in place."""
+
+SMALL_OPERANDS = 4
+"""An op that is not elementwise belongs to the update if its operands have at most this part of its result's bytes."""
+
+HIDDEN_TERMS = 64
+"""Terms of the sums of a product in whose epilogue an update of one value takes no time of its own: memory is fast
+enough to read the old value and write the new one meanwhile. An update of more values at once needs as many times more.
+"""
+
+MOVES = frozenset({"assign", "expand", "reshape", "transpose"})
+"""Ops that only arrange elements: they belong to the update where it computes their operand."""
+
+ROUNDS = 8
+"""Most divisions to try. An update that is refused leaves others with operands that no longer belong to updates."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatesApart:
+    """A block in two.
+
+    step:    the same parameters; its results are those of the block that are no update, then further operands of
+             `update`.
+    update:  its parameters are the old values, then results of `step`; its results are the new values.
+    updated: result of the block -> the parameter with its old value, in the order of the parameters and the results of
+             `update`.
+    """
+
+    step: Block
+    update: Block
+    updated: Mapping[int, int]
+
+
+def updates_apart(block: Block, updated: Mapping[int, int]) -> UpdatesApart | None:
+    """`block` in two; None if no update can be apart, or if the values are small.
+
+    block: its composites are expanded. updated: result -> the parameter with its old value, of the same type.
+    """
+    counts = Counter(block.results)
+    chosen = {i: j for i, j in updated.items() if counts[block.results[i]] == 1}
+    for _ in range(ROUNDS):
+        if not chosen or sum(byte_size(block.types[block.results[i]]) for i in chosen) < LEAST_BYTES:
+            return None
+        found = _Division(block, chosen)
+        refused = [i for i in chosen if found.refuses(i)]
+        if not refused:
+            return found.divided()
+        for i in refused:
+            del chosen[i]
+    return None
+
+
+class _Division:
+    """The division of a block for some updates. inside: the variables that the update computes."""
+
+    def __init__(self, block: Block, updated: Mapping[int, int]) -> None:
+        self.block, self.updated = block, updated
+        self._others = [name for i, name in enumerate(block.results) if i not in updated]
+        self._values = {block.params[j] for j in updated.values()}
+        self._made = {name: op for op in block.ops for name in op.outputs}
+        self._places = {name: i for i, op in enumerate(block.ops) for name in op.outputs}
+        self.inside = self._computed_by_update()
+        self._operands = {i: self._operands_of([block.results[i]])[0] for i in updated}
+        self._readers = Counter(name for each in self._operands.values() for name in each)
+
+    def _computed_by_update(self) -> set[str]:
+        """The results of ops that only updates need and that can be apart, as all of their readers are."""
+        rest = eliminate_dead(replace(self.block, results=tuple(self._others)))
+        outside = {name for op in rest.ops for name in op.outputs}
+        for op in reversed(self.block.ops):
+            poll()
+            if not outside.isdisjoint(op.outputs) or not self._can_be_apart(op):
+                outside.update(op.outputs, op.inputs)
+        return {name for op in self.block.ops for name in op.outputs if name not in outside}
+
+    def _can_be_apart(self, op: Op) -> bool:
+        """Whether an op neither has blocks nor reports, and reads no more than it writes, or much less."""
+        spec = lookup(op.type)
+        if spec.kind != "primitive" or spec.reports:
+            return False
+        if spec.elementwise or op.type in MOVES:
+            return True
+        operands = sum(byte_size(self.block.types[n]) for n in op.inputs if n != HOLE)
+        return SMALL_OPERANDS * operands <= sum(byte_size(self.block.types[n]) for n in op.outputs)
+
+    def refuses(self, result: int) -> bool:
+        """Whether an update is not apart: it has no op of its own, an operand would have to be kept for it, or it takes
+        less time where it is.
+        """
+        name = self.block.results[result]
+        if name not in self.inside:
+            return True
+        room = byte_size(self.block.types[name]) // SMALL
+        operands = self._operands[result]
+        kept = [n for n in operands if n not in self._others and n not in self._values]
+        return any(byte_size(self.block.types[n]) > room for n in kept) or self._is_hidden(operands)
+
+    def _is_hidden(self, operands: Iterable[str]) -> bool:
+        """Whether an update of these operands runs in the epilogue of a product that takes longer than the memory."""
+        made = [name for name in operands if name in self._made]
+        last = max(made, key=lambda name: self._places[name], default=None)
+        op = self._made.get(last) if last is not None else None
+        while op is not None and op.type in MOVES:
+            op = self._made.get(op.inputs[0])
+        if last is None or op is None or op.type not in ("matmul", "einsum") or len(op.inputs) != 2:
+            return False
+        x, y, out = (_size(self.block.types[n]) for n in (*op.inputs, op.outputs[0]))
+        return x * y >= out * (HIDDEN_TERMS * self._readers[last]) ** 2
+
+    def _operands_of(self, names: Iterable[str]) -> tuple[list[str], list[Op]]:
+        """(operands, ops) of the update of `names`, the ops in order."""
+        wanted, seen = list(names), set(names)
+        ops, operands = {}, []
+        while wanted:
+            name = wanted.pop()
+            if name not in self.inside:
+                operands.append(name)
+                continue
+            ops[self._places[name]] = op = self._made[name]
+            new = [n for n in dict.fromkeys(op.inputs) if n != HOLE and n not in seen]
+            seen.update(new)
+            wanted += new
+        return operands, [ops[i] for i in sorted(ops)]
+
+    def divided(self) -> UpdatesApart:
+        """The two blocks."""
+        block = self.block
+        names = tuple(block.results[i] for i in self.updated)
+        operands, ops = self._operands_of(names)
+        old = [block.params[j] for j in self.updated.values()]
+        params = tuple(dict.fromkeys([*old, *operands]))
+        more = [n for n in params if n not in self._values and n not in self._others]
+        step = eliminate_dead(replace(block, results=(*self._others, *more)))
+        types = {n: block.types[n] for n in (*params, *(n for op in ops for n in op.outputs))}
+        return UpdatesApart(step, Block(params, tuple(ops), names, types), self.updated)
+
+
+def _size(type: Type) -> int:
+    """Elements of an array; an unknown size counts as 1."""
+    return math.prod(max(n, 1) for n in type.shape) if isinstance(type, TensorType) else 1

@@ -1,0 +1,83 @@
+"""Updates apart from their step: the two blocks compute the whole one, and only updates that gain are apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bench.workloads import mlp
+from core.compiler.compile import GradientQuery, compile_training
+from core.optim.optimizers import OPTIMIZERS, Optimizer
+from core.passes import updates
+from core.passes.updates import updates_apart
+from core.runtime.executable import Executable
+from core.runtime.reference import execute
+from core.wire import read
+
+
+def training(optimizer: str, batch: int = 4, sizes: tuple[int, ...] = (9, 8, 5), **more: object) -> Executable:
+    chosen = Optimizer(optimizer, {"learning_rate": 0.1} if optimizer != "adadelta" else {})
+    return compile_training(read(mlp("mlp", batch, sizes).program), GradientQuery(loss="loss"), chosen, **more)
+
+
+@pytest.fixture
+def of_any_size(monkeypatch):
+    monkeypatch.setattr(updates, "LEAST_BYTES", 0)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("gives_gradients", [True, False])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_step_and_update_compute_the_results_of_the_whole_block(optimizer, gives_gradients, of_any_size):
+    batch = 4 if gives_gradients else 1
+    executable = training(optimizer, batch, gives_gradients=gives_gradients)
+    block, rng = executable.interpreter.block, np.random.default_rng(1)
+    given = {n: rng.random(t.shape).astype(t.dtype) for n, t in zip(block.params, block.param_types, strict=True)}
+    given = {n: v if v.dtype.kind == "f" else np.zeros_like(v) for n, v in given.items()}
+
+    found = updates_apart(block, executable.updated())
+
+    if optimizer == "lamb" or (optimizer == "lars" and not gives_gradients):  # updates that need norms of gradients
+        assert found is None
+        return
+    assert found is not None
+    weights = {f"w{i}" for i in (0, 1)} if gives_gradients else {"w0"}
+    assert weights <= {block.params[j] for j in found.updated.values()}
+    wanted = dict(zip(block.results, execute(block, list(given.values())), strict=True))
+    made = dict(zip(found.step.results, execute(found.step, list(given.values())), strict=True))
+    made |= dict(
+        zip(found.update.results, execute(found.update, [(made | given)[n] for n in found.update.params]), strict=True)
+    )
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(made[name], value)
+    assert [block.results[i] for i in found.updated] == list(found.update.results)
+    assert [block.params[j] for j in found.updated.values()] == list(found.update.params[: len(found.updated)])
+
+
+@pytest.mark.parametrize(
+    ("batch", "optimizer", "how", "apart"),
+    [
+        (1, "sgd", {"gives_gradients": False}, True),  # the product of a column and a row belongs to the update
+        (4, "sgd", {}, True),
+        (600, "sgd", {}, False),  # in the product's epilogue memory is fast enough
+        (128, "sgd", {}, False),
+        (128, "adam", {}, True),  # three values for each gradient
+        (600, "adam", {}, False),
+        (600, "sgd", {"gives_gradients": False}, False),
+    ],
+)  # fmt: skip
+def test_an_update_is_apart_if_that_takes_less_time(batch, optimizer, how, apart):
+    executable = training(optimizer, batch, (640, 640), **how)
+
+    found = updates_apart(executable.interpreter.block, executable.updated())
+
+    weights = "w0" in {
+        executable.interpreter.block.params[j] for j in ({} if found is None else found.updated).values()
+    }
+    assert weights is apart
+
+
+def test_small_values_are_not_updated_apart():
+    executable = training("adam")
+
+    assert updates_apart(executable.interpreter.block, executable.updated()) is None
