@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from core.ir import HOLE, Block, Op, TensorType, Type
+from core.ir.builder import BlockBuilder
 from core.ir.registry import lookup
 from core.ir.stop import poll
 from core.ops.common.types import byte_size
@@ -63,6 +64,7 @@ def updates_apart(block: Block, updated: Mapping[int, int]) -> UpdatesApart | No
 
     block: its composites are expanded. updated: result -> the parameter with its old value, of the same type.
     """
+    block = _with_open_clips(block)
     counts = Counter(block.results)
     chosen = {i: j for i, j in updated.items() if counts[block.results[i]] == 1}
     for _ in range(ROUNDS):
@@ -77,6 +79,30 @@ def updates_apart(block: Block, updated: Mapping[int, int]) -> UpdatesApart | No
     return None
 
 
+def _with_open_clips(block: Block) -> Block:
+    """`block` with clips by a joint norm as ops for the norm and, apart from these, a product for each array."""
+    if not any(op.type == "clip_by_global_norm" for op in block.ops):
+        return block
+    b = BlockBuilder()
+    b.types.update(block.types)
+    for op in block.ops:
+        if op.type != "clip_by_global_norm" or not all(block.types[n].is_static for n in op.inputs):
+            b.ops.append(op)
+            continue
+        with b.at(op.location):
+            limit, total = b.constant(op.attrs["max_norm"], "float64"), b.constant(0.0, "float64")
+            for name in op.inputs:
+                total = total + b.emit("reduce_sum", b.emit("square", b.emit("cast", b.value(name), dtype="float64")))
+            norm = b.emit("sqrt", total)
+            scale = b.emit("div", limit, b.emit("maximum", norm, limit))
+            factor = b.emit("where", b.emit("isfinite", norm), scale, b.constant(1.0, "float64"))
+            for name, out in zip(op.inputs, op.outputs, strict=True):
+                wide = b.emit("cast", b.value(name), dtype="float64")  # once more: the norm is computed before
+                narrow = b.make("cast", wide * factor, dtype=b.value(name).dtype)
+                b.append(replace(narrow, outputs=(out,)))
+    return replace(block, ops=tuple(b.ops), types=b.types)
+
+
 class _Division:
     """The division of a block for some updates. inside: the variables that the update computes."""
 
@@ -87,6 +113,7 @@ class _Division:
         self._made = {name: op for op in block.ops for name in op.outputs}
         self._places = {name: i for i, op in enumerate(block.ops) for name in op.outputs}
         self.inside = self._computed_by_update()
+        self._read = {n for op in block.ops if self.inside.isdisjoint(op.outputs) for n in op.inputs}
         self._operands = {i: self._operands_of([block.results[i]])[0] for i in updated}
         self._readers = Counter(name for each in self._operands.values() for name in each)
 
@@ -119,8 +146,13 @@ class _Division:
             return True
         room = byte_size(self.block.types[name]) // SMALL
         operands = self._operands[result]
-        kept = [n for n in operands if n not in self._others and n not in self._values]
+        kept = [n for n in operands if not (n in self._others or n in self._values or self._is_in_memory(n))]
         return any(byte_size(self.block.types[n]) > room for n in kept) or self._is_hidden(operands)
+
+    def _is_in_memory(self, name: str) -> bool:
+        """Whether the step stores a value for its own use, such as a gradient whose norm it computes."""
+        op = self._made.get(name)
+        return op is not None and name in self._read and not lookup(op.type).elementwise and op.type not in MOVES
 
     def _is_hidden(self, operands: Iterable[str]) -> bool:
         """Whether an update of these operands runs in the epilogue of a product that takes longer than the memory."""

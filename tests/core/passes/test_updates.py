@@ -7,6 +7,7 @@ import pytest
 
 from bench.workloads import mlp
 from core.compiler.compile import GradientQuery, compile_training
+from core.optim.clipping import Clip, GlobalNorm
 from core.optim.optimizers import OPTIMIZERS, Optimizer
 from core.passes import updates
 from core.passes.updates import updates_apart
@@ -37,7 +38,7 @@ def test_step_and_update_compute_the_results_of_the_whole_block(optimizer, gives
 
     found = updates_apart(block, executable.updated())
 
-    if optimizer == "lamb" or (optimizer == "lars" and not gives_gradients):  # updates that need norms of gradients
+    if optimizer == "lamb":  # a new value needs a norm of the update
         assert found is None
         return
     assert found is not None
@@ -64,6 +65,8 @@ def test_step_and_update_compute_the_results_of_the_whole_block(optimizer, gives
         (128, "adam", {}, True),  # three values for each gradient
         (600, "adam", {}, False),
         (600, "sgd", {"gives_gradients": False}, False),
+        (600, "sgd", {"clip": Clip(GlobalNorm(1.0))}, True),  # no epilogue: the norm is known after all products
+        (600, "adam", {"clip": Clip(GlobalNorm(1.0)), "gives_gradients": False}, True),  # which store the gradients
     ],
 )  # fmt: skip
 def test_an_update_is_apart_if_that_takes_less_time(batch, optimizer, how, apart):
@@ -81,3 +84,21 @@ def test_small_values_are_not_updated_apart():
     executable = training("adam")
 
     assert updates_apart(executable.interpreter.block, executable.updated()) is None
+
+
+@pytest.mark.parametrize("max_norm", [1e-3, 1e6])
+def test_clipped_updates_are_those_of_the_whole_block(max_norm, of_any_size):
+    executable = training("adam", clip=Clip(GlobalNorm(max_norm)))
+    block, rng = executable.interpreter.block, np.random.default_rng(2)
+    given = {n: rng.random(t.shape).astype(t.dtype) for n, t in zip(block.params, block.param_types, strict=True)}
+    given = {n: v if v.dtype.kind == "f" else np.zeros_like(v) for n, v in given.items()}
+
+    found = updates_apart(block, executable.updated())
+
+    assert found is not None
+    assert {"w0", "w1", "w0/first"} <= {block.params[j] for j in found.updated.values()}
+    made = given | dict(zip(found.step.results, execute(found.step, list(given.values())), strict=True))
+    new = execute(found.update, [made[n] for n in found.update.params])
+    wanted = dict(zip(block.results, execute(block, list(given.values())), strict=True))
+    for name, value in zip(found.update.results, new, strict=True):
+        np.testing.assert_array_equal(value, wanted[name])
