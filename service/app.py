@@ -26,6 +26,7 @@ from service.http.codec import Codec
 from service.http.deferred import Deferred, Operations
 from service.http.drain import Drain
 from service.http.fast_path import Direct
+from service.http.head import Head
 from service.http.idempotency import Idempotency, Idempotent
 from service.http.query_params import known_parameters
 from service.http.sse import Streams
@@ -166,8 +167,7 @@ def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracin
         redoc_url=None,
         openapi_url=None,  # `system` serves the document as bytes
         lifespan=_lifespan,
-        # an unknown path is a 404: some clients drop the body of a redirected POST
-        redirect_slashes=False,
+        redirect_slashes=False,  # `problems` redirects requests that read, and no others
         dependencies=[Depends(known_parameters), Depends(restored_samples)],
         # generated clients have methods of these names
         generate_unique_id_function=lambda route: route.name,
@@ -250,6 +250,7 @@ def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracin
         longest_call=settings.max_step_deadline,
     )
     problems.install(app)
+    app.add_middleware(Head)  # the innermost
     app.add_middleware(Direct, routes=training.router.routes, id=rf"(?!{SAMPLE_SESSION}$){SESSION_ID}")
     app.add_middleware(Deferred, operations=app.state.operations)
     app.add_middleware(Idempotent, keys=app.state.idempotency)

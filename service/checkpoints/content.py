@@ -61,16 +61,15 @@ class FileResponse(Response):
             ticket.release()
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            if scope["method"] != "HEAD":
-                await asyncio.to_thread(self._file.seek, self._begin)
-                left = self._end - self._begin
-                while left:
-                    piece = await asyncio.to_thread(self._file.read, min(PIECE, left))
-                    if not piece:
-                        raise OSError("the file of the checkpoint ends early")  # the client sees a short answer
-                    left -= len(piece)
-                    await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
-            if scope["method"] == "HEAD" or self._begin == self._end:
+            await asyncio.to_thread(self._file.seek, self._begin)
+            left = self._end - self._begin
+            while left:
+                piece = await asyncio.to_thread(self._file.read, min(PIECE, left))
+                if not piece:
+                    raise OSError("the file of the checkpoint ends early")  # the client sees a short answer
+                left -= len(piece)
+                await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+            if self._begin == self._end:
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._file.close()

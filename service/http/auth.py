@@ -29,10 +29,11 @@ __all__ = ["Auth", "Gatekeeper", "is_public", "scope_of"]
 log = logging.getLogger("backpass.http")
 
 PUBLIC = re.compile(
-    r"/|/docs|/static/[a-z0-9._/-]+|/console(?:/[a-z0-9._/-]*)?|/openapi\.json|/problems(?:/[a-z0-9-]{1,64})?"
-    r"|/guide(?:/[A-Za-z0-9._/-]*)?|/healthz/(?:live|ready|startup)|/v2|/v2/health/(?:live|ready)"
+    r"/|(?:/docs|/openapi\.json|/problems(?:/[a-z0-9-]{1,64})?|/healthz/(?:live|ready|startup)|/v2"
+    r"|/v2/health/(?:live|ready))/?|/static/[a-z0-9._/-]+|/console(?:/[a-z0-9._/-]*)?|/guide(?:/[A-Za-z0-9._/-]*)?"
 )
-"""Paths that answer GET and HEAD without a key: health, the documentation, the guide, and the console's files."""
+"""Paths that answer GET and HEAD without a key: health, the documentation, the guide, and the console's files. With a
+slash too many at the end, they redirect."""
 
 ADMIN = re.compile(r"/(?:v1/(?:keys|tenants|workers|audit)|metrics)(?![A-Za-z0-9_-])")
 """Not anchored at the end: routes also match paths with a newline at the end."""

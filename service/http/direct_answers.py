@@ -48,8 +48,8 @@ def alive(request_id: str, headers: Iterable[tuple[bytes, bytes]], keep_alive: b
     return b"HTTP/1.1 200 OK\r\n%b%brequest-id: %b\r\n%b\r\n%b" % (own, ALIVE_HEAD, request_id.encode(), end, ALIVE)
 
 
-def refused(problem: HttpProblem, request_id: str, path: str, keep_alive: bool) -> bytes:
-    """The answer to a request that does not reach the application."""
+def refused(problem: HttpProblem, request_id: str, path: str, keep_alive: bool, method: str = "") -> bytes:
+    """The answer to a request that does not reach the application. To HEAD it has no content."""
     body = orjson.dumps(problem_body(problem, request_id, path))
     lines = [
         f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}",
@@ -60,7 +60,7 @@ def refused(problem: HttpProblem, request_id: str, path: str, keep_alive: bool) 
     ]
     if not keep_alive:
         lines.append("connection: close")
-    return "\r\n".join([*lines, ""]).encode() + COMMON + b"\r\n" + body
+    return "\r\n".join([*lines, ""]).encode() + COMMON + b"\r\n" + (b"" if method == "HEAD" else body)
 
 
 def too_large(scope: Mapping[str, Any], declared: int, settings: Settings) -> HttpProblem | None:

@@ -78,7 +78,7 @@ class FileAnswer(Response):
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         try:
             await send(start)
-            left = 0 if scope["method"] == "HEAD" else self._end - self._begin
+            left = self._end - self._begin
             await asyncio.to_thread(self._file.seek, self._begin)
             while left:
                 piece = await asyncio.to_thread(self._file.read, min(PIECE, left))

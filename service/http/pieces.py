@@ -35,14 +35,13 @@ class PiecedResponse(Response):
             ticket.release()
         codec = CODEC.get()
         with contextlib.nullcontext() if codec is None else codec.room.sending(size_of(self.parts)):
-            await self._send(scope, send)
+            await self._send(send)
 
-    async def _send(self, scope: Scope, send: Send) -> None:
+    async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        if scope["method"] != "HEAD":
-            for piece in pieces(self.parts):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-                await asyncio.sleep(0)  # other requests take their turn
+        for piece in pieces(self.parts):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0)  # other requests take their turn
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -316,18 +316,18 @@ class GuardedProtocol(HttpToolsProtocol):
         """
         if self.transport.is_closing():
             return
-        whole = not cycle.more_body
+        whole, path, method = not cycle.more_body, cycle.scope["path"], cycle.scope["method"]
         cycle.keep_alive = cycle.keep_alive and whole
         cycle.body = bytearray()
-        self._admission.answered(cycle.scope["method"], "refused", problem.status)
+        self._admission.answered(method, "refused", problem.status)
         if whole:
             self.flow.free()
-            self._answer(cycle, refused(problem, id_of(cycle), cycle.scope["path"], cycle.keep_alive))
+            self._answer(cycle, refused(problem, id_of(cycle), path, cycle.keep_alive, method))
         else:
             # a client that still writes when the connection closes sees a reset instead of the answer
             self._deaf = True
             cycle.response_started = cycle.response_complete = True
-            self.transport.write(refused(problem, id_of(cycle), cycle.scope["path"], False))
+            self.transport.write(refused(problem, id_of(cycle), path, False, method))
             if cycle.waiting_for_100_continue or not drains:
                 self.transport.close()
             else:

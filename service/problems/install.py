@@ -23,6 +23,7 @@ from service.problems.document import (
     problem_body,
     problem_response,
 )
+from service.problems.resources import allowed, without_slash
 from service.problems.translate import from_exception
 from service.problems.types import CODES, ProblemType
 
@@ -150,8 +151,21 @@ def install(app: FastAPI) -> None:
 
 
 async def answer(request: Request, error: Exception) -> Response:
-    """The problem document for an exception raised while `request` was served."""
+    """The problem document for an exception raised while `request` was served.
+
+    A request to read a path with one slash too many at its end is sent to the path without it. Other methods are not:
+    some clients drop the body of a redirected POST.
+    """
     problem = from_exception(error)
+    if isinstance(error, HTTPException):  # of the router; our own code raises HttpProblem
+        if error.status_code == 405:
+            problem.headers = {**problem.headers, "Allow": ", ".join(allowed(request))}
+        elif error.status_code == 404 and (found := without_slash(request)) is not None:
+            path, methods = found
+            if request.method == "GET" and "GET" in methods:
+                query = f"?{request.url.query}" if request.url.query else ""
+                return Response(status_code=308, headers={"Location": f"{path}{query}"})
+            problem.detail = "no route has this path; there is one without the slash at its end"
     if problem.code == "internal":
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     request_id = request.scope.get("state", {}).get("request_id") or new_request_id()

@@ -27,7 +27,6 @@ DESCRIBED = {
 CONTENT = {SAFETENSORS: FILE}
 
 
-@router.head("/{checkpoint_id}/content", include_in_schema=False)
 @router.get(
     "/{checkpoint_id}/content",
     summary="Download a checkpoint",

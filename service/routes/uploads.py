@@ -84,6 +84,17 @@ async def create_upload(request: Request) -> Response:
     return json_answer(view(made), 201, {"Location": f"/v1/uploads/{made.id}", **_headers(made)})
 
 
+@router.head(
+    "/{upload_id}",
+    name="head_upload",
+    summary="Read where to continue an upload",
+    description="As GET, in headers alone.",
+    response_class=Response,
+    responses={
+        200: {"description": "The state is in the headers.", "headers": STATE},
+        **responses("not-found", "invalid-request", "storage-unavailable"),
+    },
+)  # every path with GET has HEAD; this one is documented, as clients need it after an interruption
 @router.get(
     "/{upload_id}",
     summary="Read the state of an upload",
@@ -94,20 +105,6 @@ async def get_upload(request: Request, upload_id: UploadId) -> Response:
     """How many bytes of the upload are stored."""
     found = await upload_of(request, upload_id)
     return json_answer(view(found), headers=_headers(found))
-
-
-@router.head(
-    "/{upload_id}",
-    response_class=Response,
-    summary="Read where to continue an upload",
-    responses={
-        200: {"description": "The state is in the headers.", "headers": STATE},
-        **responses("not-found", "invalid-request", "storage-unavailable"),
-    },
-)
-async def head_upload(request: Request, upload_id: UploadId) -> Response:
-    """As GET, in headers alone."""
-    return Response(headers=_headers(await upload_of(request, upload_id)))
 
 
 @router.patch(

@@ -7,7 +7,7 @@ from typing import Any
 from service.app import create_app
 from service.settings import Settings
 
-__all__ = ["DOCUMENT", "OPERATIONS", "at", "whole"]
+__all__ = ["BY_PATH", "DOCUMENT", "OPERATIONS", "at", "filled", "whole"]
 
 DOCUMENT: dict[str, Any] = create_app(Settings.model_construct()).openapi()
 
@@ -39,3 +39,23 @@ OPERATIONS: list[tuple[str, str, dict[str, Any]]] = [
     for method, operation in methods.items()
 ]
 """Path, method and operation, with its parameters and responses in place of references."""
+
+BY_PATH = {(path, method): operation for path, method, operation in OPERATIONS}
+
+
+def filled(path: str, method: str, **given: str) -> dict[str, Any]:
+    """A request with the values that the API page shows at first: `url`, `params` and `headers`."""
+    parts: dict[str, Any] = {"path": {}, "query": {}, "header": {}}
+    for each in BY_PATH[path, method]["parameters"]:
+        shown = [
+            *(e["value"] for e in each.get("examples", {}).values()),
+            *([each["example"]] if "example" in each else []),
+        ]
+        if each["name"] in given:
+            parts["path"][each["name"]] = given[each["name"]]
+        elif shown:
+            parts[each["in"]][each["name"]] = shown[0]
+        else:
+            assert not each.get("required"), each["name"]
+    headers = {name: str(value) for name, value in parts["header"].items()}
+    return {"url": path.format(**parts["path"]), "params": parts["query"], "headers": headers}

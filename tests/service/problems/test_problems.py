@@ -133,7 +133,7 @@ def test_errors_of_the_router_are_problem_documents():
     assert checked(client().get("/nowhere"), 404, "not-found")["instance"].startswith("/nowhere#req_")
     response = client().delete("/raise")
     checked(response, 405, "method-not-allowed")
-    assert response.headers["allow"] == "GET"
+    assert response.headers["allow"] == "GET, HEAD"
 
 
 SECRET = "hunter2" * 1000

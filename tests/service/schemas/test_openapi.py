@@ -24,11 +24,10 @@ from service.schemas.examples import (
 )
 from tests.paths import ROOT
 from tests.service.conftest import serve
-from tests.service.openapi import DOCUMENT, OPERATIONS, at
+from tests.service.openapi import BY_PATH, DOCUMENT, OPERATIONS, at, filled
 
 PROGRAMS = [f"/v1/programs/{id}" for id in (REGRESSION_ID, WHILE_ID)]
 FILE = ROOT / "openapi" / "openapi.json"
-BY_PATH = {(path, method): operation for path, method, operation in OPERATIONS}
 ACTIONS = ("/cancel", "/pause", "/resume")
 """Endings of the paths of requests without a body."""
 NAMES = [f"{method.upper()} {path}" for path, method, _ in OPERATIONS]
@@ -98,24 +97,6 @@ SENT = [
 BODIES = {(path, method, name): value for path, method, name, value in SENT}
 
 
-def filled(client, path: str, method: str, **given: str) -> dict[str, Any]:
-    """A request with the values that the API page shows at first: `url`, `params` and `headers`."""
-    parts: dict[str, Any] = {"path": {}, "query": {}, "header": {}}
-    for each in BY_PATH[path, method]["parameters"]:
-        shown = [
-            *(e["value"] for e in each.get("examples", {}).values()),
-            *([each["example"]] if "example" in each else []),
-        ]
-        if each["name"] in given:
-            parts["path"][each["name"]] = given[each["name"]]
-        elif shown:
-            parts[each["in"]][each["name"]] = shown[0]
-        else:
-            assert not each.get("required"), each["name"]
-    headers = {name: str(value) for name, value in parts["header"].items()}
-    return {"url": path.format(**parts["path"]), "params": parts["query"], "headers": headers}
-
-
 @pytest.fixture
 def opened(client) -> Iterator[dict[str, str]]:
     """A session and a tape, opened by the examples, and the id of a program that neither uses."""
@@ -134,7 +115,7 @@ def test_every_example_is_a_valid_request(client, opened, path, method, name, va
     ids = {each: id for each, id in opened.items() if each != "program_id"}
     if path.endswith("/backward") and "tape_id" in path:
         client.post(f"/v1/tapes/{opened['tape_id']}/ops", json=BODIES["/v1/tapes/{tape_id}/ops", "post", "line"])
-    answer = client.request(method, **filled(client, path, method, **ids), json=value)
+    answer = client.request(method, **filled(path, method, **ids), json=value)
 
     assert answer.status_code in (200, 201), answer.text
     if answer.status_code == 201 and path != "/v1/programs":
@@ -188,7 +169,7 @@ OCTETS = [
 def test_every_form_without_a_body_is_a_valid_request(client, opened, path, method):
     ids = opened if method == "delete" else {each: id for each, id in opened.items() if each != "program_id"}
     client.post(f"/v1/tapes/{opened['tape_id']}/ops", json=BODIES["/v1/tapes/{tape_id}/ops", "post", "line"])
-    answer = asked(client, method, **filled(client, path, method, **ids))
+    answer = asked(client, method, **filled(path, method, **ids))
 
     assert answer.status_code in (200, 204), answer.text
 
@@ -219,7 +200,7 @@ def forget_job(client, job: dict[str, Any]) -> None:
 
 def sent(client, path: str, method: str, body: Any = None, media_type: str = "") -> None:
     """Send the form as the page shows it. Whatever it creates is deleted again."""
-    request = filled(client, path, method)
+    request = filled(path, method)
     if media_type:
         answer = client.request(method, **request | {"headers": request["headers"] | {"content-type": media_type}})
     else:

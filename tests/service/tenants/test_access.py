@@ -69,8 +69,9 @@ def test_the_scope_of_a_request_comes_from_its_method_and_path(method, path, sco
 @pytest.mark.parametrize(
     "path",
     [
-        "/docs/../v1/sessions", "/static/../v1", "/v1", "/v1/", "/docs\n", "//", "/healthz/live/x", "/healthz",
-        "/openapi.json/x", "/problems/../v1/keys", "/V1/programs", "/v2/models", "/consolex", "/docs%2f..%2fv1",
+        "/docs/../v1/sessions", "/static/../v1", "/v1", "/v1/", "/docs\n", "/docs//", "//", "/healthz/live/x",
+        "/healthz", "/openapi.json/x", "/problems/../v1/keys", "/V1/programs", "/v2/models", "/consolex",
+        "/docs%2f..%2fv1",
     ],
 )  # fmt: skip
 def test_no_path_beside_the_public_ones_is_public(path):
@@ -471,3 +472,16 @@ def _timed(client: httpx.Client, body: dict[str, Any]) -> float:
     started = time.perf_counter()
     assert client.post("/v1/gradients", json=body).status_code == 200
     return time.perf_counter() - started
+
+
+def test_a_refused_head_has_no_content_that_the_next_answer_would_follow(keyed):
+    """Content after the headers would be read as the start of the next answer on the connection."""
+    lines = b" HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+    with socket.create_connection(("127.0.0.1", keyed.served.client.base_url.port), timeout=30) as connection:
+        connection.sendall(b"HEAD /v1/sessions" + lines + b"\r\n")
+        connection.sendall(b"GET /healthz/live" + lines + b"connection: close\r\n\r\n")
+        received = b"".join(iter(lambda: connection.recv(65536), b""))
+
+    refusal, _, rest = received.partition(b"\r\n\r\n")
+    assert refusal.startswith(b"HTTP/1.1 401 ")
+    assert rest.startswith(b"HTTP/1.1 200 OK\r\n")

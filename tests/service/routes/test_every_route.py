@@ -1,0 +1,97 @@
+"""Laws over all routes: HEAD, Allow, slashes at the end of paths."""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+import pytest
+
+from service.http.sse import EVENT_STREAM
+from tests.service.openapi import DOCUMENT, OPERATIONS, filled
+from tests.service.wire import problem
+
+HIDDEN = ["/", "/docs", "/openapi.json", "/static/docs.js", "/static/console/main.js", "/guide", "/guide/"]
+GETS = [path for path, method, _ in OPERATIONS if method == "get"]
+STREAMS = [
+    path
+    for path, method, operation in OPERATIONS
+    if EVENT_STREAM in operation["responses"].get("200", {}).get("content", {})
+]
+NOT_REPEATED = {"date", "request-id", "server-timing", "content-length"}
+"""Headers of one request. The length of an answer with times changes from one to the next."""
+
+
+def of_representation(answer: httpx.Response) -> dict[str, str]:
+    return {name: value for name, value in answer.headers.items() if name not in NOT_REPEATED}
+
+
+@pytest.mark.parametrize("path", GETS + HIDDEN)
+def test_head_answers_the_status_and_headers_of_get_without_content(client: httpx.Client, path: str):
+    request = {"url": path} if path in HIDDEN else filled(path, "get")
+    get, head = client.get(**request), client.head(**request)
+
+    assert (head.status_code, of_representation(head)) == (get.status_code, of_representation(get))
+    assert head.content == b""
+    assert ("content-length" in head.headers) == ("content-length" in get.headers)
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_head_of_a_stream_ends_with_the_headers(client: httpx.Client, path: str):
+    begun = time.monotonic()
+    head = client.head(**filled(path, "get") | {"headers": {"accept": EVENT_STREAM}})
+
+    assert head.status_code == 200
+    assert head.headers["content-type"].startswith(EVENT_STREAM)
+    assert time.monotonic() - begun < 5
+
+
+def test_head_ignores_a_range(client: httpx.Client):
+    request = filled("/v1/datasets/{dataset_id}/content", "get") | {"headers": {"range": "bytes=0-9"}}
+    part, head = client.get(**request), client.head(**request)
+
+    assert (part.status_code, head.status_code) == (206, 200)
+    assert head.headers["content-length"] == part.headers["content-range"].rpartition("/")[2]
+
+
+def test_head_is_counted_under_its_route(client: httpx.Client):
+    client.head("/v1/ops/relu")
+
+    assert 'method="HEAD",route="/v1/ops/{type}",status="200"' in client.get("/metrics").text
+
+
+def test_head_of_an_unknown_thing_has_the_headers_of_the_problem(client: httpx.Client):
+    head = client.head("/v1/sessions/ses_" + "a" * 26)
+
+    assert (head.status_code, head.content) == (404, b"")
+    assert head.headers["content-type"] == "application/problem+json"
+
+
+def test_a_wrong_method_is_answered_with_all_right_ones(client: httpx.Client):
+    for path, methods in DOCUMENT["paths"].items():
+        right = {each.upper() for each in methods}
+        answer = client.request("OPTIONS", filled(path, next(iter(methods)))["url"])
+
+        problem(answer, 405, "method-not-allowed")
+        assert set(answer.headers["allow"].split(", ")) == right | ({"HEAD"} if "GET" in right else set())
+
+
+def test_a_slash_too_many_redirects_requests_that_read(client: httpx.Client):
+    for path in [*GETS, "/docs", "/openapi.json"]:
+        if path.endswith("{name}"):  # the name of a variable may contain slashes
+            continue
+        url = filled(path, "get")["url"] if path in GETS else path
+        answer = client.get(f"{url}/?page_size=1")
+
+        assert answer.status_code == 308
+        assert str(answer.next_request.url) == str(client.base_url.join(f"{url}?page_size=1"))
+        assert client.head(f"{url}/").headers["location"] == answer.headers["location"].partition("?")[0]
+
+
+def test_a_slash_too_many_is_told_to_requests_that_write(client: httpx.Client):
+    answer = client.post("/v1/sessions/", json={})
+
+    assert problem(answer, 404, "not-found")["detail"] == (
+        "no route has this path; there is one without the slash at its end"
+    )
+    assert client.get("/v1/sessions//").status_code == 404
