@@ -1,14 +1,34 @@
-"""Lists of entity tags, the values of If-Match and If-None-Match (RFC 9110, section 8.8.3)."""
+"""Entity tags in If-Match and If-None-Match (RFC 9110, section 8.8.3), and the tags of the forms of one answer."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-__all__ = ["tags_in"]
+from starlette.datastructures import Headers
+
+__all__ = ["VARIES", "has_current", "is_named", "of_file", "tags_in"]
 
 TAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
 ANY = "*"
+FILE = ".safetensors"
+VARIES = {"Vary": "Accept"}
+"""The header of every answer whose form depends on Accept: a cache must not give it to a client with another Accept."""
+
+
+def of_file(tag: str) -> str:
+    """The tag of the safetensors file with the values whose JSON form has `tag`. Each form has a tag of its own."""
+    return f'{tag[:-1]}{FILE}"'
+
+
+def has_current(headers: Headers, tag: str) -> bool:
+    """Whether If-None-Match says that the client has the representation with `tag`. A malformed header does not."""
+    return any(each.removeprefix("W/") in (ANY, tag) for each in tags_in(headers.getlist("if-none-match")) or ())
+
+
+def is_named(tags: Sequence[str], tag: str) -> bool:
+    """Whether If-Match, which is `tags`, names what has `tag` in its JSON form; by the tag of any form."""
+    return any(each in (ANY, tag, of_file(tag)) for each in tags)
 
 
 def tags_in(lines: Sequence[str]) -> list[str] | None:

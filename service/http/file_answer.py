@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from service.http.entity_tags import has_current
 from service.objects import Objects
 from service.problems import HttpProblem
 
@@ -38,8 +39,7 @@ async def file_answer(
         "Repr-Digest": f"sha-256=:{digest}:",
         **headers,
     }
-    known = [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]
-    if tag in known or "*" in known:
+    if has_current(request.headers, tag):
         return Response(status_code=304, headers=every)
     asked = RANGE.fullmatch(request.headers.get("range", "").strip())
     if asked is None or asked[1] == asked[2] == "" or request.headers.get("if-range", tag) != tag:

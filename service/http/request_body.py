@@ -19,6 +19,7 @@ from service.formats.json_tensors import DTYPES, TensorError
 from service.formats.safetensors import header_size, unpack, views
 from service.formats.strict_json import parse_json
 from service.http.codec import CODEC
+from service.http.entity_tags import VARIES
 from service.http.worker_calls import ANSWER_BYTES
 from service.problems import FieldError, HttpProblem, from_validation
 from service.settings import Settings
@@ -296,7 +297,8 @@ def wanted_form(request: Request, *more: str) -> str:
     """
     best = _best(_header(request, b"accept", "*/*"), more)
     if best is None:
-        raise HttpProblem("not-acceptable", f"the answer can be {' or '.join((JSON, SAFETENSORS, *more))}")
+        forms = " or ".join((JSON, SAFETENSORS, *more))
+        raise HttpProblem("not-acceptable", f"the answer can be {forms}", headers=VARIES)
     codec = CODEC.get()
     if codec is not None:
         limits = codec.settings

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from service.http.entity_tags import VARIES
 from service.problems import FieldError, HttpProblem
 
 __all__ = ["EVENT_STREAM", "KEPT", "Event", "EventStream", "Page", "Ring", "Source", "Streams", "last_event_id"]
@@ -155,7 +156,7 @@ class EventStream(Response):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """after: number of the last event that the client has."""
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **VARIES})
         del self.headers["content-length"]
         self._streams, self._tenant, self._source, self._after = streams, tenant, source, after
         self._keep_alive, self._longest, self._clock = keep_alive, longest, clock

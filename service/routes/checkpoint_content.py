@@ -8,12 +8,13 @@ from fastapi import APIRouter, Request, Response
 
 from service.caller import tenant
 from service.checkpoints.content import FileResponse, content_headers, range_of
+from service.http.entity_tags import has_current
 from service.http.request_body import SAFETENSORS
 from service.problems import HttpProblem, responses
 from service.routes.checkpoints import CheckpointId
 from service.routes.common import checkpoints
 from service.routes.documented import FILE
-from service.routes.in_session import etag_in
+from service.routes.in_session import if_match
 
 __all__ = ["router"]
 
@@ -55,9 +56,9 @@ async def download_checkpoint(request: Request, checkpoint_id: CheckpointId) -> 
     found = await checkpoints(request).get(tenant(), checkpoint_id)
     headers = content_headers(found.sha256)
     etag = headers["ETag"]
-    if "if-match" in request.headers and not etag_in(request, "If-Match", weak=False)(etag):
+    if "if-match" in request.headers and not if_match(request)(etag):
         raise HttpProblem("precondition-failed", "the file is not the one of If-Match")
-    if etag_in(request, "if-none-match", weak=True)(etag):
+    if has_current(request.headers, etag):
         return Response(status_code=304, headers=headers)
     part = range_of(request.headers, found.size, etag)
     begin, end = part or (0, found.size)

@@ -24,7 +24,7 @@ from service.objects.tensor_file import chunks
 from service.problems import HttpProblem, responses
 from service.routes.common import calls, checkpoints, json_answer, objects, quotas, settings
 from service.routes.documented import accepts, empty_answer
-from service.routes.in_session import etag_in
+from service.routes.in_session import if_match
 from service.schemas import checkpoints as schemas
 from service.schemas.examples import REGRESSION_ID, REGRESSION_PARAMETERS, SAMPLE_CHECKPOINT
 from service.sessions.merge_patch import merged
@@ -223,7 +223,7 @@ async def update_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Re
     """Merge the members into the checkpoint (a merge patch of RFC 7396). Its content never changes."""
     body = await read_body(request, settings(request), binary=False)
     asked = body.read_as(schemas.PatchCheckpoint)
-    allowed = etag_in(request, "If-Match", weak=False) if "if-match" in request.headers else lambda etag: True
+    allowed = if_match(request) if "if-match" in request.headers else lambda etag: True
 
     def changed(found: StoredCheckpoint) -> StoredCheckpoint:
         if not allowed(etag_of(found)):

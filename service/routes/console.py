@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
 from pydantic import Field
 
+from service.http.entity_tags import has_current
 from service.observability.statistics import statistics
 from service.problems import HttpProblem, responses
 from service.routes.common import engine, json_answer, metrics
@@ -118,7 +119,7 @@ async def _file(request: Request, name: str) -> Response:
         raise HttpProblem("not-found", "no file has this name") from None
     # revalidated at each use: the files of a page must be of one version
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
-    if tag in request.headers.get("if-none-match", ""):
+    if has_current(request.headers, tag):
         return Response(status_code=304, headers=headers)
     return Response(content, media_type=MEDIA[Path(name).suffix], headers=headers)
 

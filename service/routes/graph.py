@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from service.formats.graph import drawn
 from service.http.codec import CODEC
+from service.http.entity_tags import VARIES
 from service.http.given_values import told_in_query
 from service.http.pieces import Part, PiecedResponse
 from service.http.request_body import INLINE_BYTES, JSON
@@ -100,4 +101,4 @@ def _form(accept: str) -> str:
             return JSON
         if wanted == "text/*":
             return MERMAID
-    raise HttpProblem("not-acceptable", f"a graph can be {JSON}, {GRAPHVIZ}, {MERMAID} or {PAGE}")
+    raise HttpProblem("not-acceptable", f"a graph can be {JSON}, {GRAPHVIZ}, {MERMAID} or {PAGE}", headers=VARIES)

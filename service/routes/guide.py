@@ -11,6 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Request, Response
 from pydantic import StringConstraints
 
+from service.http.entity_tags import has_current
 from service.problems import HttpProblem
 
 __all__ = ["GUIDE", "POLICY", "router"]
@@ -69,8 +70,7 @@ async def guide_page(request: Request, path: str, q: Words = None, h: Words = No
     tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     # revalidated at each use: the files of a page must be of one build
     headers = {"ETag": tag, "Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
-    known = [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]
-    if tag in known or "*" in known:
+    if has_current(request.headers, tag):
         return Response(status_code=304, headers=headers)
     return Response(content, headers={**headers, "Content-Type": MEDIA.get(Path(name).suffix, TEXT)})
 

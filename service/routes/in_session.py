@@ -9,7 +9,7 @@ from fastapi import Path, Request, Response
 
 from service.caller import tenant
 from service.engine import Reply
-from service.http.entity_tags import tags_in
+from service.http.entity_tags import VARIES, has_current, is_named, of_file, tags_in
 from service.http.given_values import told_in_query
 from service.http.request_body import SAFETENSORS, Body, read_body, wanted_form
 from service.http.tensor_payloads import render
@@ -30,13 +30,14 @@ __all__ = [
     "TIMING",
     "SessionId",
     "etag",
-    "etag_in",
+    "if_match",
     "read_answer",
     "read_named",
     "received",
     "received_for",
     "require_if_match",
     "shown",
+    "tags_of",
 ]
 
 SESSION_ID = r"^ses_[a-z2-7]{26}$"
@@ -73,11 +74,13 @@ async def read_answer(reply: Reply, as_file: bool, members: dict[str, Any]) -> R
     return answer.response()
 
 
-async def read_named(request: Request, id: str, op: str, names: list[str] | None) -> Reply | Response:
-    """The reply of `op` for these names (None: all) of a session, or the answer 304 if the client has its version."""
+async def read_named(request: Request, id: str, op: str, names: list[str] | None, as_file: bool) -> Reply | Response:
+    """The reply of `op` for these names (None: all) of a session, or the answer 304 if the client has this form of its
+    version."""
     session = await sessions(request).find(tenant(), id)
-    if session.is_settled and etag_in(request, "if-none-match", weak=True)(session.etag):
-        return Response(status_code=304, headers={"ETag": session.etag})
+    tag = of_file(session.etag) if as_file else session.etag
+    if session.is_settled and has_current(request.headers, tag):
+        return Response(status_code=304, headers={"ETag": tag, **VARIES})
     with told_in_query("names", names or ()):
         return await sessions(request).read(session, op, {"names": names}, {}, settings(request).step_deadline)
 
@@ -104,16 +107,19 @@ def require_if_match(request: Request, session: Session) -> None:
         raise HttpProblem("precondition-required", detail, **session.position)
 
 
-def etag_in(request: Request, header: str, *, weak: bool) -> Callable[[str], bool]:
-    """A predicate: whether an ETag is in `header`, which is * or a list of ETags in quotes.
+def if_match(request: Request) -> Callable[[str], bool]:
+    """A predicate: whether an ETag is in If-Match, which is * or a list of ETags in quotes.
 
-    weak: whether weak ETags count (RFC 9110), as in If-None-Match. Such a header is ignored if it is malformed; another
-    one protects a change, so that it raises HttpProblem 422.
+    Raises HttpProblem 422 if the header, which protects a change, is malformed.
     """
-    tags = tags_in(request.headers.getlist(header))
-    if tags is None and not weak:
+    tags = tags_in(request.headers.getlist("If-Match"))
+    if tags is None:
         detail = 'must be * or a list of ETags in double quotes, such as "e1.v0"'
-        error = FieldError("", "invalid", detail, parameter=f"header: {header}")
-        raise HttpProblem("invalid-request", f"the header {header} {detail}", errors=[error])
-    known = {tag.removeprefix("W/") if weak else tag for tag in tags or ()}
-    return lambda etag: "*" in known or etag in known
+        error = FieldError("", "invalid", detail, parameter="header: If-Match")
+        raise HttpProblem("invalid-request", f"the header If-Match {detail}", errors=[error])
+    return lambda etag: is_named(tags, etag)
+
+
+def tags_of(reply: Reply, as_file: bool) -> dict[str, str]:
+    """The headers of an answer to GET whose form depends on Accept."""
+    return {"ETag": of_file(etag(reply)) if as_file else etag(reply), **VARIES}

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from service.caller import tenant
+from service.http.entity_tags import VARIES
 from service.http.request_body import JSON, read_body
 from service.http.sse import EVENT_STREAM, EventStream, Streams, last_event_id
 from service.jobs import JOB_ID, Job, JobStore, Runner
@@ -222,11 +223,12 @@ async def get_job_events(
     if EVENT_STREAM not in request.headers.get("accept", ""):
         page = await job_store(request).events(job.id, after, limit)
         found = [{"id": each.id, "kind": each.kind, "data": each.data} for each in page.events]
-        return json_answer({"events": found, "oldest": page.oldest, "newest": page.newest, "ended": page.ended})
+        events = {"events": found, "oldest": page.oldest, "newest": page.newest, "ended": page.ended}
+        return json_answer(events, headers=VARIES)
     source = JobEvents(job_store(request), runner(request).bell, job.id)
     page = await source.after(after, 1)
     if page.ended and after == page.newest:
-        return Response(status_code=204)
+        return Response(status_code=204, headers=VARIES)
     return EventStream(streams(request), tenant(), source, after)
 
 

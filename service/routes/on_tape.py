@@ -11,6 +11,7 @@ from core.ir.errors import escaped
 from service.caller import tenant
 from service.engine import RemoteError, Reply
 from service.engine.protocol import NO_TENSORS
+from service.http.entity_tags import VARIES
 from service.http.given_values import Values, read_values
 from service.http.pieces import PiecedResponse
 from service.http.request_body import JSON, Body, wants_tensorfile
@@ -138,7 +139,7 @@ async def get_tape_value(
         if error.code == "unknown_variable":
             raise HttpProblem("not-found", error.message) from error
         raise _on_tape(error) from error
-    return (await render(reply, _shown(reply.result), as_file=as_file)).response()
+    return (await render(reply, _shown(reply.result), as_file=as_file, headers=VARIES)).response()
 
 
 @router.post(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import orjson
@@ -56,7 +57,7 @@ async def program_file(
     outputs: list[str] | None,
     opset: int | None,
     for_test: bool,
-    headers: dict[str, str],
+    headers: Mapping[str, str],
 ) -> Response:
     """The program as an ONNX file, with its initial values."""
     args = {
@@ -69,7 +70,7 @@ async def program_file(
 
 
 async def backward_file(
-    request: Request, stored: StoredProgram, question: Question, opset: int | None, headers: dict[str, str]
+    request: Request, stored: StoredProgram, question: Question, opset: int | None, headers: Mapping[str, str]
 ) -> Response:
     """The backward pass as an ONNX file."""
     args = {"query": question.query(), "opset": opset}
@@ -77,7 +78,7 @@ async def backward_file(
 
 
 async def _of_program(
-    request: Request, op: str, stored: StoredProgram, args: dict[str, Any], headers: dict[str, str]
+    request: Request, op: str, stored: StoredProgram, args: dict[str, Any], headers: Mapping[str, str]
 ) -> Response:
     deadline = settings(request).step_deadline
     with told_in_query():
@@ -90,7 +91,7 @@ def _outputs_of(stored: StoredProgram) -> list[str] | None:
     return orjson.loads(stored.signature).get("outputs") or None
 
 
-def _file(reply: Reply, name: str, headers: dict[str, str]) -> Response:
+def _file(reply: Reply, name: str, headers: Mapping[str, str]) -> Response:
     sent = {"Content-Disposition": f'attachment; filename="{name}.onnx"', **headers}
     return Answer((reply.tensors["onnx"].data,), ONNX, sent).response()
 

@@ -18,13 +18,13 @@ from service.routes.in_session import (
     IN_SESSION,
     TIMING,
     SessionId,
-    etag,
-    etag_in,
+    if_match,
     read_answer,
     read_named,
     received,
     require_if_match,
     shown,
+    tags_of,
 )
 from service.schemas import checkpoints as schemas
 from service.schemas.sessions import VersionAnswer
@@ -57,12 +57,13 @@ async def get_optimizer(
         Query(max_length=1000, description="Slots to return, or parameters for all their slots; by default all slots."),
     ] = None,
 ) -> Response:
-    """The optimizer with all attributes, and its state as JSON or as a safetensors file. The ETag is the session's."""
+    """The optimizer with all attributes, and its state as JSON or as a safetensors file. The ETag is the
+    version of the session, and the form."""
     as_file = wants_tensorfile(request)
-    reply = await read_named(request, session_id, "session.get_optimizer", names)
+    reply = await read_named(request, session_id, "session.get_optimizer", names, as_file)
     if isinstance(reply, Response):
         return reply
-    said, headers = shown(reply.result), {"ETag": etag(reply)}
+    said, headers = shown(reply.result), tags_of(reply, as_file)
     if as_file:
         return (await render(reply, said, as_file=True, headers=headers)).response()
     prefixed = Reply(reply.result, {f"slot/{n}": a for n, a in reply.tensors.items()}, reply.timing_ms, reply.worker)
@@ -88,7 +89,7 @@ async def set_optimizer(request: Request, session_id: SessionId) -> Response:
     asked = body.read_as(schemas.PutOptimizer)
     given = await read_values(body, settings(request), {"/slots": asked.slots})
     args = {**given.args, "step": asked.step, "member": "" if body.media_type == SAFETENSORS else "/slots"}
-    allowed = etag_in(request, "If-Match", weak=False)
+    allowed = if_match(request)
     with given.told():
         reply = await sessions(request).change(
             session,

@@ -18,13 +18,13 @@ from service.routes.in_session import (
     IN_SESSION,
     TIMING,
     SessionId,
-    etag,
-    etag_in,
+    if_match,
     read_answer,
     read_named,
     received,
     require_if_match,
     shown,
+    tags_of,
 )
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_PARAMETERS
@@ -51,13 +51,13 @@ async def get_parameters(
         list[str] | None, Query(max_length=1000, description="Parameters and states to return; by default all.")
     ] = None,
 ) -> Response:
-    """Parameters and states as JSON or as a safetensors file. The ETag is their version."""
+    """Parameters and states as JSON or as a safetensors file. The ETag is their version, and the form."""
     as_file = wants_tensorfile(request)
-    reply = await read_named(request, session_id, "session.get_parameters", names)
+    reply = await read_named(request, session_id, "session.get_parameters", names, as_file)
     if isinstance(reply, Response):
         return reply
     states = reply.result.pop("states")
-    headers = {"ETag": etag(reply)}
+    headers = tags_of(reply, as_file)
     if as_file:
         answer = await render(reply, {**shown(reply.result), "states": states}, as_file=True, headers=headers)
         return answer.response()
@@ -88,7 +88,7 @@ async def set_parameters(request: Request, session_id: SessionId) -> Response:
     members = {"/parameters": asked.parameters, "/states": asked.states}
     given = await read_values(body, settings(request), members)
     deadline = settings(request).step_deadline
-    allowed = etag_in(request, "If-Match", weak=False)
+    allowed = if_match(request)
     with given.told():
         reply = await sessions(request).change(
             session, "session.put_parameters", lambda session: given.args, given.tensors, allowed, deadline

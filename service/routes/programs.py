@@ -14,6 +14,7 @@ from core.backward.query import GradientQuery, Unconnected
 from service import __version__
 from service.caller import tenant
 from service.formats.packed import as_text
+from service.http.entity_tags import VARIES, has_current
 from service.http.given_values import told_in_query
 from service.http.pieces import Part, PiecedResponse
 from service.http.request_body import JSON, ONNX, decoded, prefers_onnx, read_body
@@ -148,9 +149,9 @@ async def get_program(
     headers = {
         "ETag": f'"{stored.id}"',
         "Cache-Control": "private, max-age=31536000, immutable",
-        "Vary": "Accept",
+        **VARIES,
     }
-    if f'"{stored.id}"' in request.headers.get("if-none-match", ""):
+    if has_current(request.headers, headers["ETag"]):
         return Response(status_code=304, headers=headers)
     found = summary(stored) | {"program": memoryview(stored.text)}
     if stored.values is not None:
@@ -209,7 +210,7 @@ async def backward_of(request: Request, stored: StoredProgram, question: Questio
 
 def unchanged(request: Request, tag: str) -> Response | None:
     """The answer 304 if the client has the answer with this ETag."""
-    if tag in request.headers.get("if-none-match", ""):
+    if has_current(request.headers, tag):
         return Response(status_code=304, headers={"ETag": tag, **CACHED})
     return None
 
@@ -221,7 +222,7 @@ def tag_of(request: Request, form: str = "") -> str:
 
 
 BACKWARD = "The program with its backward pass, and tables about it; or the backward pass as an ONNX model."
-CACHED = {"Cache-Control": "private, no-cache", "Vary": "Accept"}
+CACHED = {"Cache-Control": "private, no-cache", **VARIES}
 
 
 @router.get(
@@ -297,7 +298,7 @@ async def compute_backward(request: Request, program_id: ProgramId, opset: onnx_
     stored = await program(request, program_id)
     body = await read_body(request, settings(request), binary=False)
     if as_onnx:
-        return await onnx_models.backward_file(request, stored, body.read_as(Question), opset, {"Vary": "Accept"})
+        return await onnx_models.backward_file(request, stored, body.read_as(Question), opset, VARIES)
     return pieced([(await backward_of(request, stored, body.read_as(Question))).data])
 
 

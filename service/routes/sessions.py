@@ -13,7 +13,7 @@ from service.problems import responses
 from service.routes.common import json_answer, lease_of, named_program, sessions, settings
 from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
 from service.routes.gradients import deadline_of
-from service.routes.in_session import SessionId, etag_in
+from service.routes.in_session import SessionId, if_match
 from service.routes.new_sessions import NewSession, from_checkpoint, optimizer_of
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_ID, SAMPLE_CHECKPOINT, SAMPLE_SETTINGS
@@ -188,7 +188,7 @@ async def update_session(request: Request, session_id: SessionId) -> Response:
         whole = merged(session.about["optimizer"], asked.optimizer)
         return {"optimizer": optimizer_of(whole).document, "shown": whole}
 
-    allowed = etag_in(request, "If-Match", weak=False) if "if-match" in request.headers else lambda etag: True
+    allowed = if_match(request) if "if-match" in request.headers else lambda etag: True
     deadline = settings(request).step_deadline
     await sessions(request).change(session, "session.configure", args, {}, allowed, deadline)
     session = await sessions(request).seen(tenant(), session_id, deadline)

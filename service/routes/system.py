@@ -16,6 +16,7 @@ from pydantic import Field
 from service import __version__
 from service.caller import tenant
 from service.formats import json_tensors as tensors
+from service.http.entity_tags import has_current
 from service.http.pieces import PiecedResponse
 from service.http.request_body import JSON, NDJSON, ONNX, SAFETENSORS
 from service.problems import HttpProblem, responses
@@ -203,7 +204,7 @@ async def openapi(request: Request) -> Response:
     """The OpenAPI document. The first request makes it, in a thread."""
     text, tag = await asyncio.to_thread(_openapi_text, request.app)
     headers = {"ETag": tag, "Cache-Control": "public, no-cache"}
-    if tag in request.headers.get("if-none-match", ""):
+    if has_current(request.headers, tag):
         return Response(status_code=304, headers=headers)
     return PiecedResponse([text], 200, headers, JSON)
 

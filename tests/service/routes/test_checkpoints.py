@@ -449,7 +449,7 @@ def test_optimizer_state_as_json_and_as_a_file(client, trained, opened):
     answer = client.get(f"{trained}/optimizer?names=w", headers=BINARY)
     document, tensors = tensorfile.unpack(answer.content, key="response")
     assert tensors.keys() == {"w/first", "w/second", "w/step"} and document["step"] == 3
-    same = client.get(f"{trained}/optimizer", headers={"If-None-Match": answer.headers["etag"]})
+    same = client.get(f"{trained}/optimizer", headers={**BINARY, "If-None-Match": answer.headers["etag"]})
     assert same.status_code == 304
     wrong = client.get(f"{trained}/optimizer?names=w&names=w/thrid")
     assert wrong.status_code == 422 and wrong.json()["errors"][0]["parameter"] == "query: names/1"

@@ -8,8 +8,11 @@ import httpx
 import pytest
 
 from service.http.sse import EVENT_STREAM
+from service.schemas.examples import FITTED_ID
 from tests.service.openapi import DOCUMENT, OPERATIONS, filled
-from tests.service.wire import problem
+from tests.service.wire import FILE, opened, problem, regression
+
+SKETCH = regression()
 
 HIDDEN = ["/", "/docs", "/openapi.json", "/static/docs.js", "/static/console/main.js", "/guide", "/guide/"]
 GETS = [path for path, method, _ in OPERATIONS if method == "get"]
@@ -43,6 +46,7 @@ def test_head_of_a_stream_ends_with_the_headers(client: httpx.Client, path: str)
 
     assert head.status_code == 200
     assert head.headers["content-type"].startswith(EVENT_STREAM)
+    assert head.headers["vary"] == client.get(**filled(path, "get")).headers["vary"] == "Accept"
     assert time.monotonic() - begun < 5
 
 
@@ -95,3 +99,43 @@ def test_a_slash_too_many_is_told_to_requests_that_write(client: httpx.Client):
         "no route has this path; there is one without the slash at its end"
     )
     assert client.get("/v1/sessions//").status_code == 404
+
+
+NEGOTIATED = {
+    path: [kind for kind in operation["responses"]["200"]["content"] if kind != EVENT_STREAM]
+    for path, method, operation in OPERATIONS
+    if method == "get" and len(operation["responses"]["200"].get("content", {})) > 1
+}
+"""Paths whose answer depends on Accept, and its media types without streams, which the test above reads."""
+
+
+def test_the_form_of_an_answer_is_a_representation_of_its_own(client: httpx.Client):
+    """RFC 9110, sections 8.8.1 and 12.5.5: a cache never gives one form to a client that asked for another."""
+    for path, kinds in NEGOTIATED.items():
+        request = filled(path, "get", program_id=FITTED_ID)
+        answers = {kind: client.get(**request | {"headers": {"accept": kind}}) for kind in kinds}
+        for kind, answer in answers.items():
+            assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, kind), answer.text
+            assert answer.headers["vary"] == "Accept", path
+        tags = {kind: answer.headers["etag"] for kind, answer in answers.items() if "etag" in answer.headers}
+        assert len(set(tags.values())) == len(tags), path
+        for kind, tag in tags.items():
+            for asked, own in tags.items():
+                again = client.get(**request | {"headers": {"accept": asked, "if-none-match": f'"x", {tag}'}})
+                assert again.status_code == (304 if tag == own else 200), (path, kind, asked)
+                assert (again.headers["etag"], again.headers["vary"]) == (own, "Accept"), path
+        refused = client.get(**request | {"headers": {"accept": "image/png"}})
+        assert refused.status_code in (200, 406)
+        assert refused.headers["vary"] == "Accept", path
+
+
+@pytest.mark.parametrize("part", ["parameters", "optimizer"])
+def test_the_etag_of_either_form_protects_a_change(client: httpx.Client, part: str):
+    with opened(client, SKETCH, optimizer={"type": "momentum"}) as path:
+        for kind in ("application/json", FILE):
+            tag = client.get(f"{path}/{part}", headers={"accept": kind}).headers["etag"]
+            member = "parameters" if part == "parameters" else "slots"
+            sent = {member: client.get(f"{path}/{part}").json()[member]}
+
+            assert client.put(f"{path}/{part}", json=sent, headers={"if-match": tag}).status_code == 200
+            assert client.put(f"{path}/{part}", json=sent, headers={"if-match": tag}).status_code == 412
