@@ -14,6 +14,7 @@ from uuid import uuid4
 import numpy as np
 
 from backpass_client.connection import Service
+from backpass_client.errors import Refused
 from backpass_client.tensorfile import MEDIA_TYPE, pack, unpack
 
 __all__ = ["Checkpoint"]
@@ -101,7 +102,11 @@ class Checkpoint:
 
     def delete(self) -> None:
         """Delete the checkpoint; safe to repeat. Sessions that were opened from it go on."""
-        self.service.call("DELETE", self.path)
+        try:
+            self.service.call("DELETE", self.path)
+        except Refused as error:
+            if error.code != "not-found":
+                raise
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.service.url!r}, {self.id!r}, step {self.said['step']})"

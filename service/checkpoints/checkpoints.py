@@ -99,11 +99,12 @@ class Checkpoints:
             raise HttpProblem("not-found", "there is no checkpoint with this id")
         return found
 
-    async def remove(self, tenant: str, id: str) -> None:
-        """Delete a checkpoint with its file; does nothing if there is none. Raises StorageError."""
+    async def remove(self, tenant: str, id: str) -> bool:
+        """Delete a checkpoint with its file. Returns whether there was one. Raises StorageError."""
         key = await self.store.write(lambda db: rows.remove(db, tenant, id))
         if key is not None:
             await self.delete_file(key)
+        return key is not None
 
     async def bytes_of(self, tenant: str) -> int:
         """Bytes of the files of all checkpoints of a tenant."""

@@ -246,11 +246,12 @@ async def update_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Re
     "/{checkpoint_id}",
     summary="Delete a checkpoint",
     status_code=204,
-    responses=empty_answer("The checkpoint is deleted.", "invalid-request", "storage-unavailable"),
+    responses=empty_answer("The checkpoint is deleted.", "not-found", "invalid-request", "storage-unavailable"),
 )
 async def delete_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Response:
-    """Delete the checkpoint and its file. Sessions that were opened from it go on. Safe to repeat."""
-    await checkpoints(request).remove(tenant(), checkpoint_id)
+    """Delete the checkpoint and its file. Sessions that were opened from it go on."""
+    if not await checkpoints(request).remove(tenant(), checkpoint_id):
+        raise HttpProblem("not-found", "there is no checkpoint with this id")
     return Response(status_code=204)
 
 

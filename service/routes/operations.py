@@ -137,20 +137,18 @@ async def cancel_operation(request: Request, operation_id: OperationId) -> Respo
     "/{operation_id}",
     summary="Delete an operation",
     status_code=204,
-    responses=empty_answer("The operation is deleted.", "invalid-request"),
+    responses=empty_answer("The operation is deleted.", "not-found", "invalid-request"),
 )
 async def delete_operation(request: Request, operation_id: OperationId) -> Response:
-    """Delete the operation with its answer, and stop its call as `POST .../cancel` does. Safe to repeat.
+    """Delete the operation with its answer, and stop its call as `POST .../cancel` does.
 
     Nothing tells the result then of a call that may change something.
     """
-    owner = tenant()
-    found = await store(request).read(lambda db: rows.get(db, owner, operation_id))
-    if found is not None:
-        await _operations(request).cancel(operation_id, found.kind)
-        answer = await store(request).write(lambda db: rows.remove(db, owner, operation_id))
-        if answer is not None:
-            await delete_stored(answer, objects(request))
+    owner, found = tenant(), await _found(request, operation_id)
+    await _operations(request).cancel(operation_id, found.kind)
+    answer = await store(request).write(lambda db: rows.remove(db, owner, operation_id))
+    if answer is not None:
+        await delete_stored(answer, objects(request))
     return Response(status_code=204)
 
 

@@ -95,6 +95,7 @@ async def open_session(
                 **stored,
                 "query": asked.query(),
                 "optimizer": optimizer_of(asked.optimizer).document,
+                "shown": asked.optimizer,
                 "clip": asked.clipping(),
                 "loss_scale": asked.scaling(),
                 "seed": asked.init.seed,
@@ -204,7 +205,7 @@ async def update_session(request: Request, session_id: SessionId) -> Response:
 async def delete_session(request: Request, session_id: SessionId) -> Response:
     """Close the session after its running call and release its memory.
 
-    Safe to repeat. After a restart, the service answers 404 for a session that was closed before.
+    Safe to repeat: a closed session is known until the service restarts, which answers 404 after that.
     """
     await sessions(request).close(tenant(), session_id)
     return Response(status_code=204)

@@ -88,7 +88,7 @@ def test_operations_are_listed_and_deleted(client):
     assert accepted.json()["id"] in {each["id"] for each in listed}
 
     assert client.delete(path).status_code == 204
-    assert client.delete(path).status_code == 204
+    assert client.delete(path).status_code == 404
     assert client.get(path).status_code == 404
     assert client.get(f"{path}/result").status_code == 404
 
