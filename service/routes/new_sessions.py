@@ -80,6 +80,7 @@ async def from_checkpoint(request: Request, asked: schemas.CreateSession, has_va
     args = {
         **file,
         "changes": changes,
+        "shown": optimizer,
         "missing": asked.missing,
         "extra": asked.extra,
         "optimizer_state": keeps,

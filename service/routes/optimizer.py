@@ -63,6 +63,8 @@ async def get_optimizer(
     reply = await read_named(request, session_id, "session.get_optimizer", names, as_file)
     if isinstance(reply, Response):
         return reply
+    # the session goes on showing its optimizer in the words of its client, to which a merge patch refers
+    reply.result["optimizer"] = reply.result.pop("complete")
     said, headers = shown(reply.result), tags_of(reply, as_file)
     if as_file:
         return (await render(reply, said, as_file=True, headers=headers)).response()

@@ -38,7 +38,8 @@ class CheckpointState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     ``<parameter>@GRAD`` with ``<parameter>@GRAD@ROWS`` if it is sparse.
 
     program_id: of the program; "" if the session had none.
-    optimizer:  type and attributes, complete. shown: the optimiser in the client's words if the client changed it.
+    optimizer:  type and attributes, complete. shown: the optimiser in the client's words; None in files of
+                earlier versions.
     query, clip, loss_scale: in their JSON form.
     slots:      the names of the tensors that are optimiser state.
     gradients:  parameter -> form of its added-up gradient; accumulated: the number of added gradients.

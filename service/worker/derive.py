@@ -46,6 +46,7 @@ def derive(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     args: id, program_id, document?, key, sha256?, flawed?.
       changes:         settings in place of those of the checkpoint: optimizer, clip, loss_scale, seed, and members of
                        the query.
+      shown:           the optimizer of the new session in the words of the client.
       optimizer_state: whether optimiser state, step, version and seq go on, and, with the same program, the added-up
                        gradients. Else the session starts at step 0.
       missing:         "initialize" takes parameters that the checkpoint lacks from the program's `values`?, or draws
@@ -95,6 +96,7 @@ def derive(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
         new.first_values(state, given, args["initializers"]),
         new.zero_slots(state) | {name: held[name] for name in slots},
     )
+    session.shown = args.get("shown")
     if keeps and saved is not None:
         session.steps, session.version, session.seq = saved.step, saved.version, saved.seq
         session.seen = set(saved.seen)

@@ -41,7 +41,7 @@ def get_optimizer(state: WorkerState, args: dict[str, Any], tensors: dict[str, n
     values = {name: session.slots[name] for name in sorted(wanted)}
     check_answer_size(state, values)
     shown = session.optimizer.document
-    return {**session.about(), "optimizer": {"type": shown["type"], **shown["attrs"]}}, values
+    return {**session.about(), "complete": {"type": shown["type"], **shown["attrs"]}}, values
 
 
 def put_optimizer(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:

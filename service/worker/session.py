@@ -35,7 +35,7 @@ class WorkerSession:
 
     rates:     the learning rates of a step that gives none, and the optimiser without them.
     asked:     program_id, query, clip and loss scale in their JSON form, for checkpoints.
-    shown:     the optimiser in the words of the client, if the client changed it; None otherwise.
+    shown:     the optimiser in the words of the client; None in a session of an earlier version, unless changed since.
     gradients: the gradients added up since the last update with them.
     slots:     optimiser state by ``<parameter>/<slot>``; a slot that was never written is absent and counts as zero.
     steps:     number of updates; together with the seed it determines the values of random ops.

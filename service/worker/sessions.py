@@ -37,6 +37,7 @@ def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     are initialised: those that `initializers` name, and those without values.
 
     args: id, program_id, document?, query, optimizer {type, attrs}, clip, loss_scale, seed, initializers, values?.
+    shown?: the optimizer in the words of the client.
     """
     cached = cached_program(state, args)
     new = opening(cached, args)
@@ -48,6 +49,7 @@ def create(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     given |= {name: state.xp.asarray(value) for name, value in loaded(state, args, stored.keys()).items()}
     values = new.first_values(state, given, args["initializers"])
     session = new.session(values, new.zero_slots(state))
+    session.shown = args.get("shown")
     state.sessions[args["id"]] = session
     return {**session.about(), "bytes": session.nbytes}, {}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.programs import Sketch
-from tests.service.wire import array, file_of, opened, problem, read_file, tensor, tensors
+from tests.service.wire import FILE, array, file_of, opened, problem, read_file, tensor, tensors
 
 X = np.arange(24.0).reshape(4, 3, 2) / 8
 Y = np.ones((4, 3, 1))
@@ -249,3 +249,42 @@ def test_gradients_that_are_exactly_zero_are_warned_about(client):
     assert "1 of 2 gradients are exactly zero" in first["warnings"][0]["detail"]
     assert later.get("warnings", []) == []
     assert [each["parameters"] for each in dead["warnings"]] == [["scale", "w"]]
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        {"type": "sgd"},
+        {"type": "adam", "learning_rate": {"schedule": "cosine_decay", "learning_rate": 0.1, "decay_steps": 10}},
+        {"type": "momentum", "groups": [{"match": "w", "learning_rate": 0.5}]},
+    ],
+)
+def test_a_session_shows_its_optimizer_as_it_was_sent_wherever_it_is_shown(client, optimizer):
+    with opened(client, sketch(), optimizer=optimizer) as path:
+        id = path.rpartition("/")[2]
+        complete = client.get(f"{path}/optimizer").json()["optimizer"]
+        saved = client.post(f"{path}/checkpoints", json={}).json()
+        content = client.get(f"/v1/checkpoints/{saved['id']}/content").content
+        uploaded = client.post("/v1/checkpoints", content=content, headers={"content-type": FILE}).json()
+        again = client.post("/v1/sessions", json={"from_checkpoint": uploaded["id"]}).json()
+        other = client.post("/v1/sessions", json={"from_checkpoint": saved["id"], "init": {"seed": 3}}).json()
+        fork = client.post(f"{path}/fork").json()
+        listed = client.get("/v1/sessions?page_size=200").json()["sessions"]
+
+        shown = [client.get(path).json(), *(each for each in listed if each["id"] == id), saved, uploaded]
+        shown += [client.get(f"/v1/sessions/{each['id']}").json() for each in (again, other, fork)]
+        assert [each["optimizer"] for each in (*shown, again, other, fork)] == [optimizer] * 10
+        assert complete.items() >= {"type": optimizer["type"], "weight_decay": 0.0}.items()
+        for each in (again, other, fork):
+            client.delete(f"/v1/sessions/{each['id']}")
+
+
+def test_reading_the_optimizer_does_not_settle_what_a_group_takes_from_all(client):
+    optimizer = {"type": "sgd", "groups": [{"match": "w", "learning_rate": 0.5}]}
+    for reads in (False, True):
+        with opened(client, sketch(), optimizer=optimizer) as path:
+            if reads:
+                client.get(f"{path}/optimizer")
+            client.patch(path, json={"optimizer": {"weight_decay": 0.1}})
+
+            assert client.get(f"{path}/optimizer").json()["optimizer"]["groups"][0]["weight_decay"] == 0.1
