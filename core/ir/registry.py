@@ -30,7 +30,7 @@ from core.ir.errors import ProgramError, escaped
 from core.ir.program import DTYPES, Block, Op, unknown_dtype
 from core.ir.roles import Roles
 from core.ir.slot_roles import Role, role_of
-from core.ir.suggest import near
+from core.ir.suggest import closest, near
 
 __all__ = [
     "CONSTRUCTS",
@@ -215,11 +215,28 @@ class OpSpec:
         if not attrs and not self.attrs:
             return {}
         if len(attrs) > len(self.attrs) or not attrs.keys() <= {a.name for a in self.attrs}:
-            names = [a.name for a in self.attrs]
-            unknown = min(attrs.keys() - set(names))
-            text, hint = f"{self.name} has no attribute {unknown!r}", near(unknown, names)
-            raise ProgramError(text, "bad_attr", suggestion=hint, pointer=f"/{escaped(unknown)}")
+            raise self.mistakes(attrs)[0]
         return {a.name: self._attr(a, attrs) for a in self.attrs}
+
+    def mistakes(self, attrs: Mapping[str, Any]) -> list[ProgramError]:
+        """All errors for which `complete` refuses `attrs`, unknown attributes first.
+
+        A missing attribute that an unknown one resembles is left out: it is there under a wrong name.
+        """
+        names = [a.name for a in self.attrs]
+        misspelt: set[str] = set()
+        found = []
+        for unknown in sorted(attrs.keys() - set(names)):
+            text, hint = f"{self.name} has no attribute {unknown!r}", near(unknown, names)
+            found.append(ProgramError(text, "bad_attr", suggestion=hint, pointer=f"/{escaped(unknown)}"))
+            misspelt.update(closest(unknown, names))
+        for attr in self.attrs:
+            try:
+                self._attr(attr, attrs)
+            except ProgramError as error:
+                if attr.name in attrs or attr.name not in misspelt:
+                    found.append(error)
+        return found
 
     def _attr(self, attr: Attr, given: Mapping[str, Any]) -> Any:
         if attr.name not in given:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from core.ir import Op
-from core.ir.errors import InvalidProgram, Problem, ProgramError, escaped
+from core.ir.errors import InvalidProgram, Problem, ProgramError
 from core.ir.registry import CONSTRUCTS, REGISTRY, OpSpec
 from core.ops.other_names import looked_up
 from core.wire.document import Limits, Problems, RawOp, RawProgram, parse
 from core.wire.reader import Reader
 from core.wire.scope import Scopes
-from core.wire.site import KEY, Env, Site
+from core.wire.site import KEY, AlreadyReported, Env, Site
 from core.wire.versions import Versions
 
 __all__ = ["parse_ops", "pointer_of", "read_ops"]
@@ -69,15 +69,12 @@ class _TapeReader(Reader):
         attrs = dict(raw.attrs)
         if spec.takes_key:
             attrs.setdefault("stream", 1 + raw.location.op)
-        try:
-            attrs = spec.complete(attrs)
-        except ProgramError as error:
-            raise at.refuse(error.message, error.code, f"attrs{error.pointer}", error.suggestion) from None
-        inputs = self.inputs(spec, at)
+        complete, inputs, names = self.attrs(spec, at, attrs), self.inputs(spec, at), self._names(spec, at)
+        if complete is None or inputs is None or names is None:
+            raise AlreadyReported
         if spec.takes_key and "key" not in raw.inputs:
             inputs[[slot.name for slot in spec.inputs].index("key")] = at.env[KEY]
-        names = self._names(spec, at)
-        op = at.b.typed(at.b.make(raw.type, *inputs, **attrs))
+        op = at.b.typed(at.b.make(raw.type, *inputs, **complete))
         self.check_rank(op, [at.b.types[name] for name in op.outputs])
         if names and len(names) != len(op.outputs):
             for name in op.outputs:
@@ -86,20 +83,18 @@ class _TapeReader(Reader):
             raise at.refuse(found, "bad_slot", "outputs")
         self._define(op, names or (None,) * len(op.outputs))
 
-    def _names(self, spec: OpSpec, at: Site) -> tuple[str | None, ...]:
-        """The client's names for the outputs, checked to be new on the tape. Empty if the client gave none."""
+    def _names(self, spec: OpSpec, at: Site) -> tuple[str | None, ...] | None:
+        """The client's names for the outputs, checked to be new on the tape. Empty if the client gave none; None after
+        a report of every mistake."""
         if not at.raw.written_names():
-            for slot in at.raw.outputs.keys() - set(spec.outputs):
-                place = f"outputs/{escaped(slot)}"
-                raise at.refuse(f"{spec.name} has no output slot {slot!r}", "bad_slot", place)
-            return ()
-        names = self.outputs(spec, at.raw)
-        given = [name for name in names if name is not None]
-        for name in given:
-            if name in at.b.types or given.count(name) > 1:
-                message = f"{name!r} is on the tape already, and each op must write a new variable"
-                raise at.refuse(message, "duplicate_variable", "outputs")
-        return names
+            return None if self.unknown_slots(spec, at, "output") else ()
+        names = self.outputs(spec, at)
+        given = [name for name in names or () if name is not None]
+        taken = [name for name in dict.fromkeys(given) if name in at.b.types or given.count(name) > 1]
+        for name in taken:
+            message = f"{name!r} is on the tape already, and each op must write a new variable"
+            self.report(at, at.refuse(message, "duplicate_variable", "outputs"))
+        return None if taken else names
 
 
 def pointer_of(role: str, name: str) -> str:

@@ -119,10 +119,15 @@ class Reader:
                     raise InternalError(f"the reader left out {raw.type} without a problem") from None
                 self._poison(env, raw)
             except ProgramError as error:
-                for each in error.problems:
-                    pointer = each.pointer if error.pointer else raw.pointer
-                    self.problems.add(each.code, each.message, pointer, each.location, each.suggestion)
+                self.report(at, error)
                 self._poison(env, raw)
+
+    def report(self, at: Site, error: ProgramError) -> None:
+        """Report an error of the current op, and go on with its other parts."""
+        error.at(at.raw.location)
+        for each in error.problems:
+            pointer = each.pointer if error.pointer else at.raw.pointer
+            self.problems.add(each.code, each.message, pointer, each.location, each.suggestion)
 
     def _poison(self, env: Env, op: RawOp) -> None:
         env.update((name, None) for name in op.written_names())
@@ -135,18 +140,26 @@ class Reader:
         return any(isinstance(i, int) and self.raw.blocks[i].params is not None for _, i in inner_indices(raw))
 
     def construct_attrs(self, spec: OpSpec, at: Site) -> dict[str, Any]:
-        """The attributes of a construct. Also checks the names of its slots."""
-        for given, slots, which in (
-            (at.raw.inputs, {s.name for s in spec.inputs}, "input"),
-            (at.raw.outputs, set(spec.outputs), "output"),
-        ):
-            for slot in sorted(given.keys() - slots):
-                place = f"{which}s/{escaped(slot)}"
-                raise at.refuse(f"{spec.name} has no {which} slot {slot!r}", "bad_slot", place)
+        """The attributes of a construct. Also checks the names of its slots.
+
+        Raises AlreadyReported after a report of every mistake.
+        """
+        wrong = False
+        for which in ("input", "output"):
+            wrong |= self.unknown_slots(spec, at, which)
+        attrs = self.attrs(spec, at, at.raw.attrs)
+        if attrs is None or wrong:
+            raise AlreadyReported
+        return attrs
+
+    def attrs(self, spec: OpSpec, at: Site, given: Mapping[str, Any]) -> dict[str, Any] | None:
+        """All attributes of an op; None after a report of every one that is wrong."""
         try:
-            return spec.complete(at.raw.attrs)
-        except ProgramError as error:
-            raise at.refuse(error.message, error.code, f"attrs{error.pointer}", error.suggestion) from None
+            return spec.complete(given)
+        except ProgramError:
+            for each in spec.mistakes(given):
+                self.report(at, at.refuse(each.message, each.code, f"attrs{each.pointer}", each.suggestion))
+            return None
 
     # --- ops without scopes ------------------------------------------------------------------------------------
 
@@ -161,56 +174,52 @@ class Reader:
         }
         if spec.takes_key and not self.raw.closed:
             attrs.setdefault("stream", 1 + raw.location.op + 1_000_000 * raw.location.block)
-        try:
-            attrs = spec.complete(attrs)
-        except ProgramError as error:  # reported even if the inputs are wrong too
-            pointer = f"{raw.pointer}/attrs{error.pointer}"
-            self.problems.add(error.code, error.message, pointer, raw.location, error.suggestion)
-            self.inputs(spec, at)
-            raise AlreadyReported from None
+        complete, inputs, names = self.attrs(spec, at, attrs), self.inputs(spec, at), self.outputs(spec, at)
+        if complete is None or inputs is None or names is None:
+            raise AlreadyReported
+        attrs = complete
         if self.for_test and attrs.get("is_test") is False and spec.kind != "control":
             attrs = {**attrs, "is_test": True}
-        inputs = self.inputs(spec, at)
         if spec.takes_key and "key" not in raw.inputs and KEY in at.env:
             inputs[[slot.name for slot in spec.inputs].index("key")] = at.env[KEY]
-        names = self.outputs(spec, raw)
         op = at.b.typed(at.b.make(raw.type, *inputs, **attrs))
         if len(names) != len(op.outputs):
             found = f"{op.type} has {len(op.outputs)} outputs, but the op lists {len(names)} names"
             raise at.refuse(found, "bad_slot", "outputs")
         self.define(at, op, names)
 
-    def inputs(self, spec: OpSpec, at: Site) -> list[Value | None]:
-        """The values of the input slots, in the order of the declaration."""
-        slots = {s.name for s in spec.inputs}
-        for unknown in sorted(at.raw.inputs.keys() - slots):
-            raise at.refuse(
-                f"{spec.name} has no input slot {unknown!r}",
-                "bad_slot",
-                f"inputs/{escaped(unknown)}",
-                f"its slots are {', '.join(sorted(slots)) or 'none'}",
-            )
+    def inputs(self, spec: OpSpec, at: Site) -> list[Value | None] | None:
+        """The values of the input slots, in the order of the declaration; None after a report of every one that is
+        wrong."""
+        wrong = misspelt = self.unknown_slots(spec, at, "input")
         values: list[Value | None] = []
-        missing = False
         for slot in spec.inputs:
             names = at.raw.inputs.get(slot.name, ())
             if len(names) > 1 and not slot.variadic:
-                raise at.refuse(
-                    f"slot {slot.name!r} of {spec.name} takes one name, not {len(names)}",
-                    "bad_slot",
-                    f"inputs/{slot.name}",
-                )
+                message = f"slot {slot.name!r} of {spec.name} takes one name, not {len(names)}"
+                self.report(at, at.refuse(message, "bad_slot", f"inputs/{slot.name}"))
+                wrong = True
             if not names and not slot.variadic:
                 if not slot.optional:
-                    raise at.refuse(f"{spec.name} needs the input {slot.name!r}", "bad_slot")
+                    if not misspelt:  # a slot that is missing may be there under a wrong name
+                        self.report(at, at.refuse(f"{spec.name} needs the input {slot.name!r}", "bad_slot"))
+                    wrong = True
                 values.append(None)
             for i, name in enumerate(names):
                 value = self.resolve(at, name, f"inputs/{slot.name}/{i}", slot.name)
-                missing |= value is None
+                wrong |= value is None
                 values.append(value)
-        if missing:
-            raise AlreadyReported
-        return values
+        return None if wrong else values
+
+    def unknown_slots(self, spec: OpSpec, at: Site, which: str) -> bool:
+        """Report all slots that an op does not have. which: "input" or "output". Returns whether there is one."""
+        slots = [s.name for s in spec.inputs] if which == "input" else spec.outputs
+        unknown = sorted((at.raw.inputs if which == "input" else at.raw.outputs).keys() - set(slots))
+        for slot in unknown:
+            hint = f"its slots are {', '.join(slots) or 'none'}"
+            place = f"{which}s/{escaped(slot)}"
+            self.report(at, at.refuse(f"{spec.name} has no {which} slot {slot!r}", "bad_slot", place, hint))
+        return bool(unknown)
 
     def operands(self, at: Site, slot: str) -> list[Value]:
         """The values in `slot` of a construct."""
@@ -239,36 +248,30 @@ class Reader:
         at.env[name] = None
         return None
 
-    def outputs(self, spec: OpSpec, raw: RawOp) -> tuple[str | None, ...]:
-        """The client's names for the outputs. None for an omitted output; an empty tuple if no output of a control op
-        is named.
+    def outputs(self, spec: OpSpec, at: Site) -> tuple[str | None, ...] | None:
+        """The client's names for the outputs. None in place of an omitted one; an empty tuple if no output of a control
+        op is named. None in place of all after a report of every mistake.
         """
-        for slot in sorted(raw.outputs.keys() - set(spec.outputs)):
-            raise ProgramError(
-                f"{spec.name} has no output slot {slot!r}",
-                "bad_slot",
-                pointer=f"{raw.pointer}/outputs/{escaped(slot)}",
-                suggestion=f"its slots are {', '.join(spec.outputs)}",
-            )
+        raw = at.raw
+        wrong = self.unknown_slots(spec, at, "output")
         if not raw.written_names():
-            if spec.kind == "control":
-                return ()
-            raise ProgramError(f"{spec.name} must list at least one output", "bad_slot")
+            if spec.kind != "control":
+                self.report(at, at.refuse(f"{spec.name} must list at least one output", "bad_slot"))
+            return () if spec.kind == "control" and not wrong else None
         if spec.variadic_outputs:
-            return raw.outputs[spec.outputs[0]]
+            return None if wrong else raw.outputs[spec.outputs[0]]
         names = []
         for slot in spec.outputs:
             given = raw.outputs.get(slot, ())
             if len(given) > 1:
-                raise ProgramError(
-                    f"slot {slot!r} of {spec.name} takes one name, not {len(given)}",
-                    "bad_slot",
-                    pointer=f"{raw.pointer}/outputs/{slot}",
-                )
+                message = f"slot {slot!r} of {spec.name} takes one name, not {len(given)}"
+                self.report(at, at.refuse(message, "bad_slot", f"outputs/{slot}"))
+                wrong = True
             names.append(given[0] if given else None)
         if len({n for n in names if n}) < sum(n is not None for n in names):
-            raise ProgramError(f"{spec.name} writes the same name twice", "bad_slot", pointer=f"{raw.pointer}/outputs")
-        return tuple(names)
+            self.report(at, at.refuse(f"{spec.name} writes the same name twice", "bad_slot", "outputs"))
+            wrong = True
+        return None if wrong else tuple(names)
 
     def define(self, at: Site, op: Op, names: Sequence[str | None]) -> None:
         """Append `op`, whose types are known, and make its outputs the current versions of `names`.

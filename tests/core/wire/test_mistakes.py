@@ -1,0 +1,71 @@
+"""All mistakes of one op are found that can be found without each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from core.ir.errors import InvalidProgram
+from core.ir.registry import CONSTRUCTS, REGISTRY
+from core.wire import read
+
+OPS = {name: spec for name, spec in {**REGISTRY, **CONSTRUCTS}.items() if spec.kind != "control"}
+
+
+def told(op: dict[str, Any]) -> dict[str, str]:
+    """The problems of a program with this op alone: pointer inside the op -> sentence."""
+    document = {
+        "blocks": [{"vars": [{"name": "w", "role": "parameter", "dtype": "float32", "shape": [2]}], "ops": [op]}]
+    }
+    with pytest.raises(InvalidProgram) as error:
+        read(document)
+    return {each.pointer.removeprefix("/blocks/0/ops/0"): each.message for each in error.value.problems}
+
+
+def test_every_unknown_attribute_and_slot_of_every_op_is_told():
+    assert len(OPS) > 300
+    for name, spec in OPS.items():
+        wrong = {f"/attrs/{n}" for n in ("yy", "zz")} | {
+            f"/{which}/{n}" for which in ("inputs", "outputs") for n in "YZ"
+        }
+        inputs, outputs = ({n: [f"{which}{n}"] for n in "YZ"} for which in "io")
+        found = told({"type": name, "inputs": inputs, "outputs": outputs, "attrs": {"yy": 1, "zz": 2}})
+
+        assert wrong <= found.keys(), name
+        missing = [f"/attrs/{a.name}" for a in spec.attrs if a.required]
+        assert set(missing) <= found.keys(), name
+
+
+def test_every_unknown_operand_of_every_op_is_told_with_its_wrong_attributes():
+    for name, spec in OPS.items():
+        if spec.kind == "construct":
+            continue
+        inputs = {slot.name: [f"no_{slot.name}"] for slot in spec.inputs}
+        found = told({"type": name, "inputs": inputs, "outputs": {spec.outputs[0]: ["y"]}, "attrs": {"zz": 1}})
+
+        assert {f"/inputs/{slot.name}/0" for slot in spec.inputs} | {"/attrs/zz"} <= found.keys(), name
+
+
+def test_the_first_problem_is_an_unknown_attribute_or_the_first_wrong_one():
+    found = told({
+        "type": "dropout", "inputs": {"x": ["w"]}, "outputs": {"out": ["y"]},
+        "attrs": {"dropout_probability": 0.5, "is_test": "no", "seed": "one"},
+    })  # fmt: skip
+
+    assert next(iter(found)) == "/attrs/dropout_probability"
+    assert "/attrs/is_test" in found
+
+
+def test_a_complete_op_has_no_mistakes():
+    spec = REGISTRY["softmax"]
+
+    assert spec.mistakes({}) == spec.mistakes(spec.complete({})) == []
+
+
+def test_a_misspelt_part_is_one_mistake():
+    named = {"type": "tanh", "inputs": {"X": ["w"]}, "outputs": {"out": ["y"]}}
+    assert list(told(named)) == ["/inputs/X"]
+
+    spelt = {"type": "reshape", "inputs": {"x": ["w"]}, "outputs": {"out": ["y"]}, "attrs": {"shap": [1, 2]}}
+    assert list(told(spelt)) == ["/attrs/shap"]
