@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import singledispatch
@@ -18,6 +17,7 @@ from core.ir.errors import CoreError, OutOfMemory, ProgramError, escaped
 from service.engine.protocol import DeadlineExceeded, EngineError, NoCapacity, QueueFull, RemoteError, WorkerLost
 from service.problems.document import FieldError, HttpProblem, clipped_location, retry_after
 from service.problems.unions import one_form, suggested
+from service.problems.words import said
 
 __all__ = ["OF_QUERY", "from_core", "from_exception", "from_remote", "from_validation", "stopped_document"]
 
@@ -85,21 +85,6 @@ _STATUS_CODES = {
     503: "no-capacity",
     504: "deadline-exceeded",
 }
-
-
-ID_PATTERN = re.compile(r"^\^\(?([a-z]{3}_)\[a-z2-7\]\{26\}\)?\??\$$")
-KINDS = {
-    "ckp_": "a checkpoint",
-    "dst_": "a dataset",
-    "job_": "a job",
-    "key_": "a key",
-    "opn_": "an operation",
-    "prg_": "a program",
-    "ses_": "a session",
-    "tap_": "a tape",
-    "upl_": "an upload",
-}
-"""Prefix of an id -> the kind of thing that it names."""
 
 
 @singledispatch
@@ -237,7 +222,7 @@ def _(error: RequestValidationError) -> HttpProblem:
             fields.append(_member(where, mistake))
         else:
             name = "/".join(map(str, where))
-            fields.append(FieldError("", mistake["type"], _message(mistake), parameter=f"{source}: {name}"))
+            fields.append(FieldError("", mistake["type"], said(mistake), parameter=f"{source}: {name}"))
     return _refused(fields)
 
 
@@ -253,17 +238,4 @@ def _refused(fields: Sequence[FieldError]) -> HttpProblem:
 
 def _member(where: Sequence[str | int], mistake: Mapping[str, Any], suggestion: str | None = None) -> FieldError:
     pointer = "".join("/" + escaped(str(part)) for part in where)
-    return FieldError(pointer, mistake["type"], _message(mistake), suggestion=suggestion)
-
-
-def _message(mistake: Mapping[str, Any]) -> str:
-    """The message of pydantic, or of one of our validators without pydantic's prefix; it never quotes the value."""
-    if mistake["type"] == "union_tag_invalid":  # the only message of pydantic that quotes it
-        return "unknown tag of a union"
-    if mistake["type"] == "extra_forbidden":
-        return "unknown member"
-    if mistake["type"] == "string_pattern_mismatch":
-        found = ID_PATTERN.search(mistake["ctx"]["pattern"])
-        if found is not None and found[1] in KINDS:
-            return f"must be the id of {KINDS[found[1]]}: {found[1]} and 26 characters"
-    return str(mistake["msg"]).removeprefix("Value error, ")
+    return FieldError(pointer, mistake["type"], said(mistake), suggestion=suggestion)

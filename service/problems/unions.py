@@ -15,13 +15,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from core.ir.suggest import near
+from service.problems.words import MUST_BE, said
 
 __all__ = ["one_form", "suggested"]
 
 Mistake = Mapping[str, Any]
 Path = tuple[str | int, ...]
 
-OBJECT = re.compile(r"a valid dictionary( or (?:instance|object) .*)?$")
 QUOTED = re.compile(r"'([^']*)'")
 
 
@@ -33,7 +33,7 @@ def one_form(mistakes: Sequence[Mistake], document: Any) -> list[Mistake]:
         where = tuple(mistake["loc"])
         split = _form(where, document, mistake["type"] == "missing")
         if split is None:
-            found.append({**mistake, "msg": OBJECT.sub("an object", mistake["msg"])})
+            found.append(mistake)
             continue
         shorter = {**mistake, "loc": where[:split] + where[split + 1 :]}
         unions.setdefault(where[:split], {}).setdefault(where[split], []).append(shorter)
@@ -67,11 +67,11 @@ def _chosen(path: Path, forms: list[list[Mistake]], value: Any) -> list[Mistake]
     fitting = [each for each in forms if not any(_is_other_type(m, path, value) for m in each)]
     if fitting:
         return min(fitting, key=lambda each: (sum(_is_other_tag(m, path) for m in each), len(each)))
-    words = [mistake["msg"].removeprefix("Input should be ") for each in forms for mistake in each[:1]]
+    words = [said(mistake).removeprefix(MUST_BE) for each in forms for mistake in each[:1]]
     words = list(dict.fromkeys(words))
     listed = words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, or {words[-1]}"
     context = {key: value for each in forms for key, value in each[0].get("ctx", {}).items()}
-    return [{**forms[0][0], "msg": f"Input should be {listed}", "ctx": context}]
+    return [{**forms[0][0], "said": MUST_BE + listed, "ctx": context}]
 
 
 def _is_other_type(mistake: Mistake, path: Path, value: Any) -> bool:

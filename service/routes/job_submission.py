@@ -99,9 +99,7 @@ def _mistakes(asked: schemas.CreateJob) -> list[FieldError]:
             detail = "describes a session to open, but session_id names an open one"
             found.append(FieldError(f"/{name}", "invalid", detail))
     elif asked.loss is None and (asked.targets or asked.from_checkpoint is None):
-        detail = (
-            "a job needs a loss; a session with targets cannot train by itself" if asked.targets else "Field required"
-        )
+        detail = "a job needs a loss; a session with targets cannot train by itself" if asked.targets else "is missing"
         found.append(FieldError("/loss", "missing", detail))
     if asked.session_id is None and asked.from_checkpoint is None:
         try:

@@ -68,7 +68,7 @@ def _rates(value: Any) -> Any:
     """Raises ValueError, in one sentence for both forms of the value."""
     for rate in value.values() if isinstance(value, dict) else [value]:
         if isinstance(rate, bool) or not isinstance(rate, int | float):
-            raise ValueError("is a number, or an object with the number of each group")
+            raise ValueError("must be a number, or an object with the number of each group")
     return value
 
 
@@ -264,7 +264,7 @@ class CreateSession(GradientOptions):
     @classmethod
     def _instead_of_targets(cls, loss: str | None, info: ValidationInfo) -> str | None:
         if loss is None and not info.data.get("targets") and info.data.get("from_checkpoint") is None:
-            raise PydanticCustomError("missing", "Field required, or targets in place of it")
+            raise PydanticCustomError("missing", "is missing; give it, or targets in its place")
         if loss is not None and info.data.get("targets"):
             raise ValueError("give either a loss or targets")
         return loss

@@ -26,7 +26,7 @@ def errors(model: type, document: Any) -> list[dict[str, Any]]:
 
 MISTAKES: list[tuple[type, dict[str, Any], str, str]] = [
     (GradientsRequest, {"return_gradients": "sum"}, "/return_gradients", "'none', 'norms' or 'all'"),
-    (GradientsRequest, {"return_gradients": 5}, "/return_gradients", "'none', 'norms' or 'all', or a valid list"),
+    (GradientsRequest, {"return_gradients": 5}, "/return_gradients", "'none', 'norms' or 'all', or an array"),
     (GradientsRequest, {"return_gradients": ["w", 1]}, "/return_gradients/1", "string"),
     (GradientsRequest, {"loop_memory": "stored"}, "/loop_memory", "'store'"),
     (GradientsRequest, {"loop_memory": 3}, "/loop_memory", "'store'"),
@@ -34,8 +34,8 @@ MISTAKES: list[tuple[type, dict[str, Any], str, str]] = [
     (GradientsRequest, {"loop_memory": {"byte": 1}}, "/loop_memory/byte", "unknown member"),
     (GradientsRequest, {"checkpoints": ["h", ""]}, "/checkpoints/1", "at least 1"),
     (GradientsRequest, {"checkpoints": {"bytes": 0}}, "/checkpoints/bytes", "greater than"),
-    (GradientsRequest, {"checkpoints": 1.5}, "/checkpoints", "list"),
-    (GradientsRequest, {"fetch": "loss"}, "/fetch", "list"),
+    (GradientsRequest, {"checkpoints": 1.5}, "/checkpoints", "array"),
+    (GradientsRequest, {"fetch": "loss"}, "/fetch", "array"),
     (GradientsRequest, {"hooks": [{"match": {"role": "parameter"}, "do": "clip"}]}, "/hooks/0/do", "'clip_value'"),
     (CreateSession, {"optimizer": "sgd"}, "/optimizer", "an object"),
     (CreateSession, {"init": {"initializers": {"w": {"std": [1]}}}}, "/init/initializers/w/std", "number"),
