@@ -97,7 +97,7 @@ class Checkpoint:
             return unpack(file.read())[1]
 
     def change(self, **members: Any) -> None:
-        """Change name, labels or expires; None removes one."""
+        """Change name, labels or expires_at; None removes one."""
         self.said = self.service.call("PATCH", self.path, members)
 
     def delete(self) -> None:

@@ -62,9 +62,10 @@ VIEW: dict[str, Any] = {
     "size": 3160,
     "sha256": "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03",
     "created": 1767225600.0,
+    "expires_at": 1767830400.0,
     "expires": 1767830400.0,
 }
-KEPT = {**VIEW, "session": None, "expires": None}
+KEPT = {**VIEW, "session": None, "expires_at": None, "expires": None}
 UPLOADED = {**KEPT, "program_id": None, "loss": None, "optimizer": None, "resumable": False, "step": 0, "labels": {}}
 STORED = ("storage-full", "storage-unavailable")
 MOST_LABELS = 64
@@ -236,7 +237,9 @@ async def update_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Re
             found = replace(found, about={**found.about, "labels": labels})
         if "name" in given:
             found = replace(found, name=asked.name or "")
-        return replace(found, expires=asked.expires) if "expires" in given else found
+        for name in given & {"expires", "expires_at"}:
+            found = replace(found, expires=getattr(asked, name))
+        return found
 
     new = await checkpoints(request).change(tenant(), checkpoint_id, changed)
     return json_answer(view(new), headers={"ETag": etag_of(new)})
@@ -283,5 +286,6 @@ def view(checkpoint: StoredCheckpoint) -> dict[str, Any]:
         "size": checkpoint.size,
         "sha256": checkpoint.sha256,
         "created": checkpoint.created,
+        "expires_at": checkpoint.expires,
         "expires": checkpoint.expires,
     }

@@ -70,7 +70,7 @@ STORAGE = ("storage-full", "storage-unavailable")
         binary=False,
         ci=(
             "A key that ends after 90 days",
-            {"tenant": "acme", "name": "ci", "scopes": ["read", "write"], "expires_in_s": 7776000.0},
+            {"tenant": "acme", "name": "ci", "scopes": ["read", "write"], "ttl_s": 7776000.0},
         ),
     ),
 )
@@ -89,7 +89,8 @@ async def create_key(request: Request, validate_only: ValidateOnly = False) -> R
             "`backpass keys create` on its machine; from then on every request needs one"
         )
         raise HttpProblem("invalid-state", detail)
-    arguments = {"tenant": asked.tenant, "name": asked.name, "scopes": asked.scopes, "expires_in": asked.expires_in_s}
+    lifetime = asked.expires_in_s if asked.ttl_s is None else asked.ttl_s
+    arguments = {"tenant": asked.tenant, "name": asked.name, "scopes": asked.scopes, "expires_in": lifetime}
     made = await actions.create(store(request), arguments)
     await tenancy(request).ring.refresh()
     return json_answer(made, 201, {"Location": f"/v1/keys/{made['id']}"})
@@ -158,7 +159,15 @@ async def delete_key(request: Request, key_id: KeyId) -> Response:
     responses={
         201: {
             "description": "The new key, with its text, and the old one.",
-            "content": {JSON: {"example": {**VALID, **TEXT, "replaced": {**VALID, "expires": 1767312000.0}}}},
+            "content": {
+                JSON: {
+                    "example": {
+                        **VALID,
+                        **TEXT,
+                        "replaced": {**VALID, "expires_at": 1767312000.0, "expires": 1767312000.0},
+                    }
+                }
+            },
         },
         200: {"description": "The request is valid (`validate_only`).", "model": schemas.RotateKey},
         **responses("not-found", "invalid-state", *BODY, *STORAGE),

@@ -40,6 +40,7 @@ VIEW: dict[str, Any] = {
     "result": "/v1/operations/opn_mfrggzdfmztwq2lknnwg23tpob/result",
     "created": 1767225600.0,
     "ended": 1767225612.0,
+    "expires_at": 1767229212.0,
     "expires": 1767229212.0,
 }
 
@@ -174,5 +175,6 @@ def _view(operation: StoredOperation) -> dict[str, Any]:
         "result": f"/v1/operations/{operation.id}/result" if has_ended else None,
         "created": operation.created,
         "ended": operation.ended,
+        "expires_at": operation.expires,
         "expires": operation.expires,
     }

@@ -39,7 +39,13 @@ QUOTAS = {
 }
 ME = {
     "tenant": "acme",
-    "key": {"id": "key_mfrggzdfmztwq2lknnwg23tpob", "name": "ci", "prefix": "bp_mzxw6y", "expires": None},
+    "key": {
+        "id": "key_mfrggzdfmztwq2lknnwg23tpob",
+        "name": "ci",
+        "prefix": "bp_mzxw6y",
+        "expires_at": None,
+        "expires": None,
+    },
     "scopes": ["read", "write"],
     "quotas": QUOTAS,
     "today": {"compute_seconds": 12.5, "steps": 1000, "requests": 1010, "bytes_in": 40000, "bytes_out": 90000},
@@ -66,7 +72,7 @@ async def get_me(request: Request) -> Response:
     """Tenant and scopes of the key of the request, the limits of the tenant, and how much of them it uses."""
     caller = CALLER.get()
     key = tenancy(request).ring.by_id(caller.key)
-    about = None if key is None else {name: getattr(key, name) for name in ("id", "name", "prefix", "expires")}
+    about = None if key is None else {n: actions.shown(key)[n] for n in schemas.KeyOfCaller.model_fields}
     today = usage.day_of(time.time())
     found = await _usage(request, caller.tenant, today, today)
     return json_answer(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema, model_validator
 
 from service.schemas.gradients import Deadline
 from service.schemas.programs import Strict
 from service.schemas.sessions import OPTIMIZER, VersionAnswer
 from service.schemas.tensors import Tensors
-from service.schemas.times import Future
+from service.schemas.times import End, FormerEnd, Future, former
 
 __all__ = [
     "LONGEST_S",
@@ -63,10 +63,17 @@ class PatchCheckpoint(Strict):
     labels: Annotated[dict[LabelName, Label | None], Field(max_length=64)] | None = Field(
         None, description="Labels to set; a label that is null is removed, and null removes all."
     )
-    expires: Future | None = Field(
+    expires_at: Future | None = Field(
         None,
         description="Time in the future at which the checkpoint is deleted, in seconds since 1970; null for never.",
     )
+    expires: Annotated[Future | None, former("expires_at")] = None
+
+    @model_validator(mode="after")
+    def _one_name(self) -> Self:
+        if {"expires", "expires_at"} <= self.model_fields_set:
+            raise ValueError("expires is the earlier name of expires_at: give one of them")
+        return self
 
 
 class CheckpointView(Strict):
@@ -85,7 +92,8 @@ class CheckpointView(Strict):
     size: int = Field(description="Bytes of the file.")
     sha256: str = Field(description="SHA-256 of the file, in hexadecimal.")
     created: float = Field(description="Seconds since 1970.")
-    expires: float | None = Field(description="Seconds since 1970; null for never.")
+    expires_at: End
+    expires: FormerEnd
 
 
 class CheckpointPage(Strict):

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from service.schemas.programs import Strict
+from service.schemas.times import FormerEnd
 
 __all__ = ["Accepted", "OperationPage", "OperationView"]
 
@@ -29,7 +30,8 @@ class OperationView(Strict):
     result: str | None = Field(description="Path of the answer; null while the call runs.")
     created: float = Field(description="Seconds since 1970.")
     ended: float | None = Field(description="Seconds since 1970; null while the call runs.")
-    expires: float | None = Field(description="Time at which the operation and its answer are deleted.")
+    expires_at: float | None = Field(description="Time at which the operation and its answer are deleted.")
+    expires: FormerEnd
 
 
 class OperationPage(Strict):

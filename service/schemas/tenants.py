@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from service.schemas.programs import Strict
+from service.schemas.times import End, FormerEnd, former
 
 __all__ = [
     "AuditPage",
@@ -46,9 +47,16 @@ class CreateKey(Strict):
         max_length=3,
         description="read: GET. write: all other methods. admin: keys, tenants, workers, metrics and the audit log.",
     )
-    expires_in_s: float | None = Field(
+    ttl_s: float | None = Field(
         None, ge=1, le=3.2e9, description="Seconds after which the key ends; by default it does not end."
     )
+    expires_in_s: Annotated[float | None, Field(ge=1, le=3.2e9), former("ttl_s")] = None
+
+    @model_validator(mode="after")
+    def _one_name(self) -> Self:
+        if self.ttl_s is not None and self.expires_in_s is not None:
+            raise ValueError("expires_in_s is the earlier name of ttl_s: give one of them")
+        return self
 
 
 class RotateKey(Strict):
@@ -70,7 +78,8 @@ class KeyView(Strict):
     state: str = Field(description="valid, expired or revoked.")
     source: str = Field(description="store, or file for a key of the keys file.")
     created: float = Field(description="Seconds since 1970.")
-    expires: float | None = Field(description="Seconds since 1970; null if it does not end.")
+    expires_at: End
+    expires: FormerEnd
     revoked: float | None = Field(description="Seconds since 1970; null if it is not revoked.")
     last_used: float | None = Field(description="Seconds since 1970, to a minute; null if it was never used.")
 
@@ -132,7 +141,8 @@ class KeyOfCaller(Strict):
     id: str
     name: str
     prefix: str
-    expires: float | None
+    expires_at: End
+    expires: FormerEnd
 
 
 class Me(Strict):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-__all__ = ["Future"]
+__all__ = ["End", "FormerEnd", "Future", "former"]
 
 MAX_TIME = 253_402_300_800.0  # the year 10000
 
@@ -22,3 +22,14 @@ def _in_future(value: float) -> float:
 
 Future = Annotated[float, Field(gt=0, lt=MAX_TIME), AfterValidator(_in_future)]
 """Seconds since 1970, after the present time."""
+
+End = Annotated[float | None, Field(description="Seconds since 1970; null for never.")]
+"""The time at which something ends: `expires_at` in every answer."""
+
+
+def former(name: str) -> Any:
+    """The description of a member under an earlier name, which stays accepted and answered. name: the present one."""
+    return Field(description=f"The earlier name of `{name}`.", json_schema_extra={"deprecated": True})
+
+
+FormerEnd = Annotated[float | None, former("expires_at")]

@@ -33,6 +33,7 @@ def shown(key: Key) -> dict[str, Any]:
         "state": "revoked" if key.revoked is not None else "valid" if key.is_live(time.time()) else "expired",
         "source": key.source,
         "created": key.created,
+        "expires_at": key.expires,
         "expires": key.expires,
         "revoked": key.revoked,
         "last_used": key.used,

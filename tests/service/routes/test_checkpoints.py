@@ -291,10 +291,12 @@ def test_name_labels_and_end_can_change_but_not_the_content(client, trained):
     patched = client.patch(path, json={"labels": {"x": None, "z": "3"}}, headers={"If-Match": etag})
     assert patched.json() == {**made, "labels": {"y": "2", "z": "3"}}
     assert client.patch(path, json={"name": "b"}, headers={"If-Match": etag}).status_code == 412
-    assert client.patch(path, json={"name": None, "labels": None, "expires": 4e9}).json() == {
-        **made, "name": "", "labels": {}, "expires": 4e9
+    assert client.patch(path, json={"name": None, "labels": None, "expires_at": 4e9}).json() == {
+        **made, "name": "", "labels": {}, "expires_at": 4e9, "expires": 4e9
     }  # fmt: skip
-    assert client.patch(path, json={"expires": None}).json()["expires"] is None
+    assert client.patch(path, json={"expires_at": None}).json()["expires_at"] is None
+    assert client.patch(path, json={"expires": 5e9}).json()["expires_at"] == 5e9
+    assert client.patch(path, json={"expires": 5e9, "expires_at": 4e9}).status_code == 422
     assert client.patch(path, json={"name": "a\u0000b"}).status_code == 422
     assert client.patch(path, json={"size": 1}).status_code == 422
     assert client.patch(path, json={"labels": {str(i): "" for i in range(60)}}).status_code == 200

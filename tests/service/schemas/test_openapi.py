@@ -67,6 +67,18 @@ def test_every_reference_has_a_target():
         assert at(DOCUMENT, reference), reference
 
 
+def test_every_end_has_one_name_and_earlier_names_are_deprecated():
+    former = {"expires": "expires_at", "expires_in_s": "ttl_s"}
+    found = 0
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        members = schema.get("properties", {})
+        for old in former.keys() & members:
+            found += 1
+            assert members[old].get("deprecated") is True, name
+            assert former[old] in members and not members[former[old]].get("deprecated"), name
+    assert found > 4
+
+
 SHOWN = [
     pytest.param(content["schema"], example, id=f"{method} {path} {status} {kind} {i}")
     for path, method, operation in OPERATIONS

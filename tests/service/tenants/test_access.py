@@ -178,7 +178,7 @@ def test_me_tells_the_tenant_the_scopes_and_the_quotas_of_a_key(keyed):
 
 def test_an_administrator_makes_rotates_and_revokes_a_key_over_http(keyed):
     with keyed.client("admin") as admin:
-        made = admin.post("/v1/keys", json={"tenant": "fresh", "name": "x", "expires_in_s": 3600}).json()
+        made = admin.post("/v1/keys", json={"tenant": "fresh", "name": "x", "ttl_s": 3600}).json()
         with keyed.client(made["key"]) as fresh:
             assert fresh.get("/v1/me").json()["tenant"] == "fresh"
         shown = admin.get(f"/v1/keys/{made['id']}")

@@ -28,7 +28,7 @@ export async function show({ page, title, signal }) {
 
 function caller(me) {
   return card("Caller", facts([["tenant", me.tenant], ["scopes", (me.scopes || []).join(", ")], ["key", me.key ? `${me.key.name || ""} ${me.key.prefix}…` : "none: the service asks for no key"],
-    ["ends", me.key?.expires ? when(me.key.expires) : null], ["compute time today", me.today ? duration(me.today.compute_seconds) : null], ["steps today", me.today ? number(me.today.steps) : null], ["requests today", me.today ? number(me.today.requests) : null]]));
+    ["ends", me.key?.expires_at ? when(me.key.expires_at) : null], ["compute time today", me.today ? duration(me.today.compute_seconds) : null], ["steps today", me.today ? number(me.today.steps) : null], ["requests today", me.today ? number(me.today.requests) : null]]));
 }
 
 function quotas(found) {
@@ -49,7 +49,7 @@ function keyCard(keys, draw, signal, me) {
     const boxes = SCOPES.map((scope) => h("input", { type: "checkbox", checked: scope !== "admin", value: scope, id: `scope-${scope}` }));
     const asked = await dialog("Make a key", [field("Tenant", tenant), field("Name", name), field("Ends after days", days),
       h("fieldset", {}, h("legend", {}, "Scopes"), boxes.map((box) => h("label", {}, box, ` ${box.value} `)))],
-    [["Make", () => ({ tenant: tenant.value, name: name.value, scopes: boxes.filter((box) => box.checked).map((box) => box.value), ...(days.value ? { expires_in_s: Number(days.value) * 86400 } : {}) })]]);
+    [["Make", () => ({ tenant: tenant.value, name: name.value, scopes: boxes.filter((box) => box.checked).map((box) => box.value), ...(days.value ? { ttl_s: Number(days.value) * 86400 } : {}) })]]);
     if (!asked) return;
     const made = await doing(event.target, () => post("v1/keys", asked, { signal }), null);
     if (made) { await draw(); await tellKey(made); }
@@ -64,7 +64,7 @@ function keyCard(keys, draw, signal, me) {
     if (await doing(event.target, () => call("DELETE", `v1/keys/${key.id}`, { signal }), null)) { note("The key is revoked."); await draw(); }
   };
   return card("Keys", table(["Name", "Tenant", "Key", "Scopes", "State", "Last use", "Ends", ""], keys.map((key) => [
-    key.name, key.tenant, mono(`${key.prefix}…`), key.scopes.join(", "), badge(key.state === "valid" ? "active" : key.state), key.last_used ? when(key.last_used) : "never", key.expires ? when(key.expires) : "no end",
+    key.name, key.tenant, mono(`${key.prefix}…`), key.scopes.join(", "), badge(key.state === "valid" ? "active" : key.state), key.last_used ? when(key.last_used) : "never", key.expires_at ? when(key.expires_at) : "no end",
     key.state === "valid" && key.source !== "file" ? h("span", { class: "actions inline" }, button("Replace", rotate(key), { class: "small", "aria-label": `Replace ${key.name}` }), button("Revoke", revoke(key), { class: "small danger", "aria-label": `Revoke ${key.name}` })) : ""]),
   { caption: "Keys", empty: "There are no keys: everyone who reaches the service may use it. Make the first one with backpass keys create." }),
   keys.length ? h("div", { class: "actions" }, button("Make a key", make)) : null);
