@@ -18,6 +18,13 @@ SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0, "y":
 DURATION = "such as 90d, 12h or 3600s"
 
 
+USE = (
+    "Keep the key: it cannot be shown again. Send it with each request as `Authorization: Bearer <key>`, or give it to "
+    "the Python client in BACKPASS_API_KEY."
+)
+IN_FILE = "Add the line to the file that BACKPASS_API_KEYS_FILE names. The part after the last colon is the key."
+
+
 def add_keys(commands: Any) -> None:
     """Add the command `keys` to the subparsers of the command line."""
     keys = commands.add_parser(
@@ -81,7 +88,12 @@ def run_keys(chosen: argparse.Namespace, settings: Settings) -> int:
     except (AdminError, ValueError) as error:
         print(f"backpass: {error}", file=sys.stderr)
         return 1
-    print(json.dumps(answer, indent=2) if getattr(chosen, "json", False) else show(answer))
+    if getattr(chosen, "json", False):
+        print(json.dumps(answer, indent=2))
+        return 0
+    print(show(answer))
+    if "key" in answer:  # a script that takes the key from the output does not read this
+        print(IN_FILE if getattr(chosen, "line", False) else USE, file=sys.stderr)
     return 0
 
 

@@ -60,7 +60,7 @@ class Objects:
             cure = "pip install 'backpass[s3]'" if kind in S3 else str(error)
             raise UnusableStore(f"a store of {kind}:// needs a package that is not installed: {cure}") from error
         except ValueError as error:
-            raise UnusableStore(str(error)) from error
+            raise UnusableStore(f"a store of {url} cannot be opened: {error}") from error
         self._is_local = "file" in (self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,))
 
     def _path(self, key: str) -> str:

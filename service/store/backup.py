@@ -27,6 +27,7 @@ from typing import Any
 from service import __version__
 from service.ids import new_id
 from service.objects import DamagedFile, Objects, Written
+from service.objects.errors import UnusableStore
 from service.settings import Settings
 from service.store.admin import AdminError, act
 from service.store.directory import DataDirectory
@@ -73,9 +74,9 @@ def back_up(settings: Settings, to: Path, tell: Tell) -> Manifest:
     to = to.absolute()
     if not settings.database_url and not (settings.data_dir / FILE).exists():
         raise BackupError(f"{settings.data_dir} has no store; set BACKPASS_DATA_DIR or --data-dir")
+    objects = _opened(settings)
     with _failures(f"the backup {to} is not complete"):
         _claim_empty(to)
-        objects = Objects(settings.objects)
         with objects.held():
             database = _copied_database(settings, to, tell)
             copied = _copied_objects(objects, to / OBJECTS, tell)
@@ -209,7 +210,7 @@ def restore(settings: Settings, where: Path, tell: Tell) -> Manifest:
     if FILE in manifest.database and settings.database_url:
         raise BackupError("the backup is of a SQLite database: unset BACKPASS_DATABASE_URL")
     directory = DataDirectory(settings.data_dir)
-    objects = Objects(settings.objects)
+    objects = _opened(settings)
     with _failures(f"{directory.path} is not restored; empty it before the next try"):
         _require_empty(directory.path)
         if next(iter(objects.keys()), None) is not None:
@@ -245,6 +246,14 @@ def _restore_object(objects: Objects, where: Path, key: str, written: Written) -
 
 
 # Files
+
+
+def _opened(settings: Settings) -> Objects:
+    """The stored files of the service. Raises BackupError."""
+    try:
+        return Objects(settings.objects)
+    except UnusableStore as error:
+        raise BackupError(f"BACKPASS_OBJECTS_URL: {error}") from error
 
 
 @contextlib.contextmanager

@@ -246,6 +246,23 @@ def test_nothing_is_written_over(settings, tmp_path, capsys):
     assert not (tmp_path / "nothing").exists()
 
 
+@pytest.mark.parametrize("url", ["nothing://x", "s3://bucket/x"])
+def test_a_store_that_cannot_be_opened_is_one_sentence_before_anything_is_written(
+    settings, tmp_path, capsys, monkeypatch, url
+):
+    backup, new = tmp_path / "backup", tmp_path / "new"
+    assert main(["backup", str(backup), "--data-dir", str(settings.data_dir)]) == 0
+    capsys.readouterr()
+    monkeypatch.setenv("BACKPASS_OBJECTS_URL", url)
+
+    for command in (["backup", str(tmp_path / "second"), "--data-dir", str(settings.data_dir)],
+                    ["restore", str(backup), "--data-dir", str(new)]):  # fmt: skip
+        assert main(command) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("backpass: BACKPASS_OBJECTS_URL: a store of ") and said.count("\n") == 1
+    assert not new.exists() and not (tmp_path / "second").exists()
+
+
 def test_a_full_disk_fails_a_backup_with_its_reason(settings, tmp_path, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

@@ -485,3 +485,12 @@ def test_a_refused_head_has_no_content_that_the_next_answer_would_follow(keyed):
     refusal, _, rest = received.partition(b"\r\n\r\n")
     assert refusal.startswith(b"HTTP/1.1 401 ")
     assert rest.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_a_new_key_comes_with_the_ways_to_use_it_beside_the_output(tmp_path, capsys):
+    for arguments, word in ((["create"], "BACKPASS_API_KEY."), (["create", "--line"], "BACKPASS_API_KEYS_FILE")):
+        assert main(["keys", "--data-dir", str(tmp_path), *arguments]) == 0
+        printed = capsys.readouterr()
+        assert len(printed.out.split()) == 1 and word in printed.err
+    assert main(["keys", "--data-dir", str(tmp_path), "create", "--json"]) == 0
+    assert capsys.readouterr().err == ""
