@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import threading
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
+from fastapi.routing import iter_route_contexts
 from pydantic import Field
 
 from service import __version__
@@ -95,6 +97,10 @@ LIMITS = (
 )
 
 
+RESOURCE = re.compile(r"/v1/\w+")
+PAGES = {"docs": "/docs", "guide": "/guide/", "openapi": "/openapi.json", "problems": "/problems"}
+
+
 class Access(Strict):
     """Who may call the service."""
 
@@ -151,25 +157,16 @@ async def get_service(request: Request) -> Response:
             "access": {"keys_required": needed, "note": NOTES[needed]},
             "quotas": await quotas_of(request, tenant()),
             "media_types": [JSON, SAFETENSORS, NDJSON],
-            "links": {
-                "programs": "/v1/programs",
-                "gradients": "/v1/gradients",
-                "sessions": "/v1/sessions",
-                "tapes": "/v1/tapes",
-                "ops": "/v1/ops",
-                "me": "/v1/me",
-                "usage": "/v1/usage",
-                "keys": "/v1/keys",
-                "tenants": "/v1/tenants",
-                "audit": "/v1/audit",
-                "workers": "/v1/workers",
-                "docs": "/docs",
-                "guide": "/guide/",
-                "openapi": "/openapi.json",
-                "problems": "/problems",
-            },
+            "links": _links(request),
         }
     )
+
+
+def _links(request: Request) -> dict[str, str]:
+    """The resources directly below /v1, by name, and the pages beside them."""
+    paths = [route.path or "" for route in iter_route_contexts(request.app.routes)]
+    found = dict.fromkeys(path for path in paths if RESOURCE.fullmatch(path))
+    return {path.removeprefix("/v1/"): path for path in found} | PAGES
 
 
 @router.get("/v1/workers", tags=["service"], summary="List workers", response_model=Workers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import httpx
@@ -139,3 +140,11 @@ def test_the_etag_of_either_form_protects_a_change(client: httpx.Client, part: s
 
             assert client.put(f"{path}/{part}", json=sent, headers={"if-match": tag}).status_code == 200
             assert client.put(f"{path}/{part}", json=sent, headers={"if-match": tag}).status_code == 412
+
+
+def test_the_service_links_to_every_resource_below_it(client: httpx.Client):
+    links = client.get("/v1").json()["links"]
+
+    assert {path for path in DOCUMENT["paths"] if re.fullmatch(r"/v1/\w+", path)} <= set(links.values())
+    for path in set(links.values()) - {"/guide/"}:  # the guide may not be built
+        assert client.get(path).status_code in (200, 405), path
