@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import accumulate
 
 import numpy as np
 
@@ -17,8 +18,8 @@ from core.codegen.machine import Library, lanes, load
 
 __all__ = ["MachinePeak", "machine_peak"]
 
-ARRAY_BYTES = (2**14, 2**18, 2**22, 2**26)
-"""Bytes of the copied arrays: they fit in the first, second and last level of the caches, and in none."""
+ARRAY_BYTES = (2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26)
+"""Bytes of the arrays that all threads together copy, from some in the first level of the caches to some in none."""
 
 SECONDS = 0.002
 """Shortest duration of one measurement."""
@@ -50,7 +51,17 @@ def machine_peak(threads: int) -> MachinePeak:
     """The peak of `threads` threads together. The first call measures it, in some tenths of a second."""
     library = load(_text())
     flops = {dtype: _flops(library, dtype, threads) for dtype in ("float32", "float64")}
-    return MachinePeak(threads, flops, tuple((size, _bandwidth(library, size, threads)) for size in ARRAY_BYTES))
+    return MachinePeak(threads, flops, _bounds([_bandwidth(library, size, threads) for size in ARRAY_BYTES]))
+
+
+def _bounds(rates: Sequence[float]) -> tuple[tuple[int, float], ...]:
+    """Bounds of the bandwidth by size from the `rates` of ARRAY_BYTES.
+
+    Larger arrays move no faster, so that the rate of one size bounds that of all sizes up to the next one. A rate below
+    that of a larger size was measured while the machine was busy.
+    """
+    highest = list(accumulate(reversed(rates), max))[::-1]
+    return tuple(zip((*ARRAY_BYTES[1:], 4 * ARRAY_BYTES[-1]), highest, strict=True))
 
 
 CHAINS = 12
@@ -91,9 +102,10 @@ def _flops(library: Library, dtype: str, threads: int) -> float:
 
 
 def _bandwidth(library: Library, size: int, threads: int) -> float:
-    """Bytes read plus bytes written, per second."""
+    """Bytes read plus bytes written, per second. size: of the arrays of all threads together."""
     call = library.function("move", ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    count = size // 8  # half of it is read, half written
+    at_once = 4 * lanes("float32")
+    count = max(1, size // 8 // threads // at_once) * at_once  # half of it is read, half written
     arrays = [np.ones(2 * count, np.float32) for _ in range(threads)]
 
     def run(thread: int, times: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -66,6 +67,19 @@ class Times:
             xp.cuda.get_current_stream().synchronize()
         spent.seconds += time.perf_counter() - before
         spent.calls += 1
-        arrays = (*inputs, *(result if isinstance(result, tuple) else (result,)))
-        spent.nbytes += sum(getattr(each, "nbytes", 0) for each in arrays)
+        spent.nbytes += _moved(xp, inputs, result if isinstance(result, tuple) else (result,))
         return result
+
+
+def _moved(xp: Any, inputs: Sequence[Any], results: Sequence[Any]) -> int:
+    """Bytes that an op read and wrote, each array once. A result that is a view of an input moves nothing."""
+    read = {id(each): each for each in inputs if hasattr(each, "strides")}
+    written = [each for each in results if hasattr(each, "strides")]
+    new = [each for each in written if not any(xp.may_share_memory(each, other) for other in read.values())]
+    return sum(map(_bytes, new)) + (sum(map(_bytes, read.values())) if new or not written else 0)
+
+
+def _bytes(array: Any) -> int:
+    """Bytes of the elements in memory: those that a view repeats count once."""
+    sizes = [size for size, stride in zip(array.shape, array.strides, strict=True) if stride]
+    return int(math.prod(sizes) * array.itemsize)

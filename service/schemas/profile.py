@@ -39,7 +39,7 @@ class ProfiledKernel(Strict):
     calls: int = Field(description="How often it ran in the step.")
     ms: float = Field(description="Milliseconds of all calls together.")
     flops: int = Field(description="Floating-point operations in all calls; an elementary function counts as one.")
-    bytes: int = Field(description="Bytes read and written in all calls, each array counted once per call.")
+    bytes: int = Field(description="Bytes read and written in all calls, each array once per call; views move none.")
     share_of_time: float = Field(description="Its part of the time of the step, from 0 to 1.")
     share_of_peak: float | None = Field(
         description="Shortest possible time on this machine divided by the time it took; null on a GPU."

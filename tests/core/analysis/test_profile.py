@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from core.analysis.profile import as_text, profile_of
-from core.codegen.machine_peak import MachinePeak, _rate, machine_peak
+from core.codegen.machine_peak import ARRAY_BYTES, MachinePeak, _bounds, _rate, machine_peak
 from core.compiler.compile import GradientQuery, compile_forward, compile_gradient, compile_training
+from core.ir import Block, Op
 from core.optim.optimizers import Optimizer
 from core.plan import fourier
 from core.plan.data import Interpreted
@@ -231,3 +232,27 @@ def test_the_table_has_a_line_for_each_kernel():
     assert lines[0].split()[:3] == ["us", "time", "calls"]
     assert any("dft (interpreted)" in line and "0:1 dft" in line for line in lines)
     assert any("backward of 0:1 dft" in line for line in lines)
+
+
+def test_a_rate_bounds_larger_arrays_and_a_disturbed_measurement_bounds_none():
+    rates = [900.0, 700.0, 100.0, 400.0, 300.0, 50.0, 40.0]  # the third was disturbed
+    machine = MachinePeak(2, {"float32": 1.0}, _bounds(rates))
+
+    assert [rate for _, rate in machine.bandwidth] == [900.0, 700.0, 400.0, 400.0, 300.0, 50.0, 40.0]
+    assert machine.seconds(0, 2**16, "float32") == 2**16 / 900.0  # larger than 2**14, which moves at this rate
+    assert machine.seconds(0, ARRAY_BYTES[-1] * 100, "float32") == pytest.approx(ARRAY_BYTES[-1] * 100 / 40.0)
+
+
+def test_bytes_of_an_op_that_runs_alone_are_those_in_memory():
+    """A view moves none, and an element that a view repeats is one."""
+    x = np.ones((100, 50))
+    repeated = np.broadcast_to(np.ones(50), (100, 50))
+    add, transpose, expand, same = (Op(name, (), (), {}) for name in ("add", "transpose", "expand", "assign"))
+    times, block = Times(), Block((), (), (), {})
+
+    times.call(add, block, lambda xp, a, b: a + b, np, x, repeated)
+    times.call(transpose, block, lambda xp, a: a.T, np, x)
+    times.call(expand, block, lambda xp, a: xp.broadcast_to(a, (7, 100, 50)), np, x)
+    times.call(same, block, lambda xp, a: (a,), np, x)
+
+    assert [spent.nbytes for _, _, spent in times.ops.values()] == [2 * x.nbytes + 50 * 8, 0, 0, 0]
