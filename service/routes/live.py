@@ -12,6 +12,7 @@ from service.caller import tenant
 from service.http.entity_tags import VARIES
 from service.http.given_values import told_in_query
 from service.http.sse import EVENT_STREAM, EventStream, last_event_id
+from service.http.tensor_payloads import timing_of
 from service.problems import responses
 from service.routes.common import json_answer, live, sessions, settings
 from service.routes.in_session import AT, IN_SESSION, TIMING, SessionId, etag, shown
@@ -214,4 +215,4 @@ async def get_session_histograms(
     with told_in_query("names", names or ()):
         args = {"names": names, "bins": bins}
         reply = await sessions(request).read(session, "session.histogram", args, {}, deadline)
-    return json_answer({**shown(reply.result), "timing_ms": reply.timing_ms}, headers={"ETag": etag(reply)})
+    return json_answer({**shown(reply.result), "timing_ms": timing_of(reply)}, headers={"ETag": etag(reply)})

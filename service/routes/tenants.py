@@ -37,6 +37,7 @@ QUOTAS = {
     "compute_seconds": {"limit": None, "used": 12.5},
     "requests_per_second": {"limit": 5000, "used": None},
 }
+UNUSED = {kind: 0.0 if kind == "compute_seconds" else 0 for kind in usage.KINDS}
 ME = {
     "tenant": "acme",
     "key": {
@@ -81,7 +82,7 @@ async def get_me(request: Request) -> Response:
             "key": about,
             "scopes": [scope for scope in ("read", "write", "admin") if scope in caller.scopes],
             "quotas": await quotas_of(request, caller.tenant),
-            "today": {kind: found[0][kind] if found else 0.0 for kind in usage.KINDS},
+            "today": {kind: found[0][kind] for kind in usage.KINDS} if found else UNUSED,
         }
     )
 
@@ -129,8 +130,8 @@ async def _usage(request: Request, tenant: str | None, first: str, last: str) ->
         raise HttpProblem("limit-exceeded", "the answer would be too large; ask for fewer days or for one tenant")
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
-        empty = {"day": row.day, "tenant": row.tenant, **dict.fromkeys(usage.KINDS, 0.0)}
-        found.setdefault((row.day, row.tenant), empty)[row.kind] = round(row.amount, 6)
+        amount = round(row.amount, 6) if row.kind == "compute_seconds" else round(row.amount)
+        found.setdefault((row.day, row.tenant), {"day": row.day, "tenant": row.tenant, **UNUSED})[row.kind] = amount
     return list(found.values())
 
 

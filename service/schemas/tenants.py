@@ -161,10 +161,10 @@ class UsageRow(Strict):
     day: str = Field(description="Such as 2026-11-22, in UTC.")
     tenant: str
     compute_seconds: float = Field(0.0, description="Time in which workers ran calls.")
-    steps: float = Field(0.0, description="Optimizer steps.")
-    requests: float = Field(0.0, description="Requests with an answer of the application.")
-    bytes_in: float = Field(0.0, description="Bytes of request bodies.")
-    bytes_out: float = Field(0.0, description="Bytes of answers.")
+    steps: int = Field(0, description="Optimizer steps.")
+    requests: int = Field(0, description="Requests with an answer of the application.")
+    bytes_in: int = Field(0, description="Bytes of request bodies.")
+    bytes_out: int = Field(0, description="Bytes of answers.")
 
 
 class UsagePage(Strict):

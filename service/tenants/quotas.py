@@ -130,8 +130,10 @@ class Quotas:
     async def told(self, tenant: str, **more: float) -> dict[str, dict[str, float | None]]:
         """Quota -> its limit (None without one) and its use, for the tenant. more: use that the store does not know."""
         used = {**await self.use(tenant), **more}
+        counted = {name: value if name.endswith("seconds") else int(value) for name, value in used.items()}
         return {
-            name: {"limit": limit, "used": used.get(name)} for name, limit in self.limits(tenant).as_document().items()
+            name: {"limit": limit, "used": counted.get(name)}
+            for name, limit in self.limits(tenant).as_document().items()
         }
 
     def untold(self, tenant: str) -> dict[str, dict[str, float | None]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -148,3 +149,33 @@ def test_the_service_links_to_every_resource_below_it(client: httpx.Client):
     assert {path for path in DOCUMENT["paths"] if re.fullmatch(r"/v1/\w+", path)} <= set(links.values())
     for path in set(links.values()) - {"/guide/"}:  # the guide may not be built
         assert client.get(path).status_code in (200, 405), path
+
+
+COUNTS = re.compile(r"(.*_)?(bytes(_in|_out)?|steps?|requests|size|rows|ops|used|offset|seq)")
+
+
+def members(value: object, name: str = "") -> Iterator[tuple[str, object]]:
+    """Each number of an answer with the name of its member."""
+    if isinstance(value, dict):
+        if "b64" not in value and "data" not in value:  # no tensor
+            for key, each in value.items():
+                yield from members(each, key)
+    elif isinstance(value, list):
+        for each in value:
+            yield from members(each, name)
+    else:
+        yield name, value
+
+
+def test_counts_are_integers_and_times_have_microseconds(client: httpx.Client):
+    for path in GETS:
+        answer = client.get(**filled(path, "get"))
+        if answer.headers.get("content-type") != "application/json":
+            continue
+        document = answer.json()
+        timing = document.pop("timing_ms", {})
+        assert all(round(ms, 3) == ms for ms in timing.values()), path
+        if "quotas" in document:
+            document["quotas"]["compute_seconds"] = None
+        floats = [name for name, value in members(document) if COUNTS.fullmatch(name) and isinstance(value, float)]
+        assert floats == [], path
