@@ -630,12 +630,13 @@ def _scatter(low: Lowering, op: Op) -> None:
         op = replace(op, inputs=(x, index, like))
     own, at = sizes_of(low, like), sizes_of(low, index)
     set_sizes(low, op, [dict(own)])
-    if _picks(low, like, index):
-        run(low, op)
-        return
-    if own.keys() - {axis}:
+    picked = _picks(low, like, index)
+    if own.keys() - {axis} and not picked:
         raise Unsupported("a sum into rows whose sizes only the run tells")
     entries = {x: whole(low, x)} if sizes_of(low, x) else {}
+    if picked:  # positions beyond the length are 0: what is added there must be 0, too
+        run(low, under(low, op, entries))
+        return
     if axis in own:
         entries[index] = _from_front(low, op, low.entry(index), at, own[axis])
     op = under(low, op, entries)

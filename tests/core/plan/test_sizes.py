@@ -107,8 +107,18 @@ def sliced(s: Sketch, rows: int, rng: np.random.Generator) -> str:
     return total
 
 
+def ordered(s: Sketch, rows: int, rng: np.random.Generator) -> str:
+    """The elements of each chosen row in their order, and its two largest ones."""
+    x, w = s.feed("x", rng.standard_normal((rows, 3))), s.param("w", rng.standard_normal((3, 4)))
+    chosen, _ = s.op("split_by_mask", s.op("matmul", x, w), "mask", out=["chosen", "others"])
+    best = s.op("topk", chosen, k=2, axis=1, out=["best", "at"])[0]
+    last = s.op("sort", s.op("tanh", chosen), axis=1, out=["sorted", "order"])[0]
+    total = s.op("reduce_sum", s.op("mul", last, s.op("sin", chosen)))
+    return s.op("add", total, s.op("reduce_sum", s.op("square", best)))
+
+
 PROGRAMS: list[Callable[[Sketch, int, np.random.Generator], str]] = [
-    selected, mined, routed, in_two_parts, normalised, pooled, sliced,
+    selected, mined, routed, in_two_parts, normalised, pooled, sliced, ordered,
 ]  # fmt: skip
 
 
