@@ -26,7 +26,7 @@ from core.plan.shapes import reshaped
 from core.plan.slabs import flat, slabs
 from core.plan.unsupported import Unsupported
 
-__all__ = ["check_range", "in_range"]
+__all__ = ["check_range", "computed_positions", "in_range"]
 
 
 @lowers("class_index")
@@ -90,7 +90,7 @@ def lower_positions(low: Lowering, op: Op) -> None:
     """Nothing is computed if all readers pick one element of each row: they read the op's operands instead."""
     name = op.outputs[0]
     low.type(name)
-    low.define(name, _Positions() if _only_picks(low, name) else _computed(low, op))
+    low.define(name, _Positions() if _only_picks(low, name) else computed_positions(low, op))
 
 
 def _only_picks(low: Lowering, name: str) -> bool:
@@ -103,7 +103,7 @@ def _only_picks(low: Lowering, name: str) -> bool:
     return True
 
 
-def _computed(low: Lowering, op: Op) -> Entry:
+def computed_positions(low: Lowering, op: Op) -> Entry:
     """The positions of a `positions_along`, in row-major order."""
     of, index, shape = Maker(low), low.entry(op.inputs[0]), low.type(op.inputs[1]).shape
     axis, steps = op.attrs["axis"] % len(shape), contiguous(shape)
@@ -194,7 +194,7 @@ def _hits(low: Lowering, op: Op, picked: tuple[Op, tuple[int, ...]], other: Entr
         return _compared(low, op, maker, shape, other)
     except Unsupported:
         if isinstance(low.entry(index), _Positions):
-            low.define(index, _computed(low, maker))
+            low.define(index, computed_positions(low, maker))
         return None
 
 

@@ -23,6 +23,7 @@ from core.plan.data import PRODUCT_BLOCK, Gather, Gemm, Kernel, Limited, View
 from core.plan.entries import Entry, positions
 from core.plan.geometry import Selection, Tail
 from core.plan.halves import narrowed, wide, widened
+from core.plan.indexing import computed_positions
 from core.plan.lowering import LOWERINGS, Lowering
 from core.plan.meeting_sizes import (
     Axes,
@@ -663,7 +664,9 @@ def _class_index(low: Lowering, op: Op) -> None:
 
 @rule("positions_along")
 def _positions_along(low: Lowering, op: Op) -> None:
-    """Only the first axis may be open: the number of rows does not matter, unless the positions are those of rows."""
+    """Only the first axis may be open. The number of rows does not matter, unless the positions are those of rows: then
+    their readers count from the front and check.
+    """
     axis = op.attrs["axis"] % low.type(op.inputs[1]).rank
     op = with_equal(low, op, (1, 0), (0, 0)) if axis else op
     index, x = op.inputs
@@ -674,8 +677,10 @@ def _positions_along(low: Lowering, op: Op) -> None:
     if axis in own:
         op = under(low, op, {index: _from_front(low, op, low.entry(index), at, own[axis])})
         low.types[op.inputs[0]] = replace(low.type(index), dtype="int64")
-    lowering = LOWERINGS[op.type]
-    lowering(low, op)
+        low.define(op.outputs[0], computed_positions(low, op))
+    else:
+        lowering = LOWERINGS[op.type]
+        lowering(low, op)
     if hasattr(low.entry(op.outputs[0]), "shape"):
         clear_integers(low, op)
 

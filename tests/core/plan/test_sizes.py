@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core.autodiff.adjoint import vjp
 from core.codegen.backend import CPU
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import GradientQuery, compile_gradient, optimize
@@ -241,6 +242,19 @@ def test_a_position_in_chosen_rows_is_compared_with_their_number():
         with pytest.raises(ExecutionError) as caught:
             run(Run(), values, mask_, np.array([wrong]))
         assert caught.value.code == "index_out_of_range"
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_one_element_of_a_vector_of_chosen_ones_is_picked_by_its_rank(k):
+    """The third of two is an error of the run, and so is the first of none."""
+    b = BlockBuilder()
+    x, mask = b.param(TensorType((6,), "float64"), "x"), b.param(TensorType((6,), "bool"))
+    value, at = b.emit("kthvalue", b.emit("masked_select", x, mask), k=k, axis=0)
+    block = vjp(b.build([value, at]), ["x"])
+    chosen = np.array([True, False, True, True, False, True])
+
+    for count in (4, 2, 0):
+        both(optimize(block), [np.array([4.0, 0.0, 3.0, 1.0, 9.0, 2.0]), chosen & (np.cumsum(chosen) <= count), 1.5])
 
 
 @pytest.mark.parametrize("kind", ["reduce_max", "reduce_min"])
