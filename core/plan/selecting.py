@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from core.ir import Op
+from core.ir import FLOATS, Op
 from core.plan.compose import Maker
 from core.plan.data import contiguous
 from core.plan.entries import Entry, Uniform, positions
@@ -23,7 +23,7 @@ def lower_argmax(low: Lowering, op: Op) -> None:
     axis = op.attrs["axis"] % len(x.shape)
     top = of.reduce(op.type.removeprefix("arg"), x, frozenset({axis}))
     hit = of("equal", x, top)
-    if x.dtype.startswith("float"):
+    if x.dtype in FLOATS:
         hit = of("logical_or", hit, of("isnan", x))
     low.define(op.outputs[0], reshaped(low, first_position(of, hit, frozenset({axis})), low.type(op.outputs[0]).shape))
 

@@ -282,6 +282,20 @@ def test_16_bit_numbers_of_chosen_rows_are_added_up_in_float32(kind, dtype):
     assert found == (1 if kind == "reduce_mean" else 600)
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("kind", ["argmax", "argmin"])
+def test_the_extreme_of_a_chosen_row_is_at_its_first_nan(kind, dtype):
+    b = BlockBuilder()
+    x, mask = b.param(TensorType((3, 4), dtype)), b.param(TensorType((3,), "bool"))
+    block = optimize(b.build([b.emit(kind, b.emit("split_by_mask", x, mask)[0], axis=1)]))
+    rows = np.array([[1, np.nan, 3, np.nan], [0, 1, 2, 3], [np.nan, 2, 1, 0]], as_dtype(dtype))
+
+    (found,) = native_interpreter(block, CPU)(Run(), rows, np.array([True, False, True]))
+
+    assert not plan_block(block, CPU_TARGET).interpreted
+    assert found.tolist() == [1, 0]
+
+
 def test_an_op_without_code_for_chosen_rows_is_called_with_as_many_rows():
     b = BlockBuilder()
     x, mask = b.param(TensorType((9,), "float64")), b.param(TensorType((9,), "bool"))
