@@ -85,6 +85,7 @@ CPU_TARGET = Target(
         longest_total=4096,
         split_rows=(8192, 256, 16),
         instructions=8000,  # LLVM's time for a function grows faster than its length
+        sums=200,  # each needs a sweep with code of its own
         unrelated=100,
         merges=True,
         rounds=False,

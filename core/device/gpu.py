@@ -40,6 +40,7 @@ DEVICE_TARGET = replace(
         longest_total=4096,
         split_rows=(1024, 32, 32),
         instructions=1000,
+        sums=1000,  # no limit besides that of instructions
         live=32,  # they stay in registers
         unrelated=100,
     ),

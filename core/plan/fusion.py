@@ -81,6 +81,7 @@ class Fusion:
     row:      number of trailing axes that are the row; None until a reduction along the row is used inside.
     ops:      the ops in it, for profiles.
     size:     the size of the first axis of the domain, if only the run tells it: rows beyond the length are left out.
+    sums:     the number of reductions along the row.
     """
 
     shape: tuple[int, ...]
@@ -91,6 +92,7 @@ class Fusion:
     ops: list[str] = field(default_factory=list)
     location: Location | None = None
     size: Any = None
+    sums: int = 0
     _loads: dict[Any, int] = field(default_factory=dict)
     _live: tuple[int, int] = (0, 0)
     _loaded: set[Root] = field(default_factory=set)
@@ -230,6 +232,7 @@ class Fusion:
     def reduce(self, op: str, arg: int, axes: frozenset[int], dtype: str) -> int:
         """A reduction over `axes`, the row, whose result the fusion can use (see `can_reduce`)."""
         self.row = max(self.row or 0, len(self.shape) - min(axes, default=len(self.shape)))
+        self.sums += 1
         varies = self.drafts[arg].varies - axes
         return self._add(Draft(Instr("reduce", dtype, args=(arg,), op=op), varies=varies))
 

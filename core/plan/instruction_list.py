@@ -117,7 +117,7 @@ class InstructionList:
         repeats: Callable[[Member, Fusion, Axes], bool],
     ) -> Axes | None:
         """The axes of a result of `shape` in `fusion`; None if it cannot compute that."""
-        if len(fusion.drafts) > self._limits.instructions:
+        if len(fusion.drafts) > self._limits.instructions or fusion.sums >= self._limits.sums:
             return None
         if self._limits.live is not None and fusion.live() > self._limits.live:
             return None

@@ -34,6 +34,7 @@ class RowLimits:
     split_rows:     most and fewest elements of the rows that a domain of one long axis is split into, and their step:
                     row lengths are tried from the most downwards in this step.
     instructions:   most instructions of one pass.
+    sums:           most reductions along the row in one pass: a long row is swept over once more for each.
     unrelated:      most instructions of a pass that takes work on other arrays: equal work then shares its code.
     live:           most values of a pass that are needed later at one place in it; None if that does not matter.
     merges:         whether a pass can add up the rows that it reads (`core.plan.merged_operands`).
@@ -44,6 +45,7 @@ class RowLimits:
     longest_total: int
     split_rows: tuple[int, int, int]
     instructions: int
+    sums: int
     unrelated: int
     live: int | None = None
     merges: bool = False
