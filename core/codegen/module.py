@@ -70,24 +70,23 @@ class Module:
 
     def texts(self, most: int) -> list[str]:
         """The module as at most `most` texts that call each other, of about equal length; one text if it is short."""
-        written = sorted(((_text_of(f), f) for f in self.functions), key=lambda each: len(each[0]), reverse=True)
-        count = max(1, min(most, sum(len(text) for text, _ in written) // SHARE))
+        written = {f: _text_of(f) for f in self.functions}
+        count = max(1, min(most, sum(map(len, written.values())) // SHARE))
         shares: list[list[Function]] = [[] for _ in range(count)]
         lengths = [0] * count
-        for text, f in written:
+        for f, text in sorted(written.items(), key=lambda each: len(each[1]), reverse=True):
             least = lengths.index(min(lengths))
             shares[least].append(f)
             lengths[least] += len(text)
-        return [self._text(set(share)) for share in shares]
+        return [self._text({f: text for f, text in written.items() if f in share}) for share in map(set, shares)]
 
-    def _text(self, own: set[Function]) -> str:
-        """A text that defines the functions `own` and declares the others."""
+    def _text(self, own: dict[Function, str]) -> str:
+        """A text that defines the functions `own`, written as text already, and declares the others."""
         width = cpu().vector_bytes * 8
         wide = f'"prefer-vector-width"="{width}" "min-legal-vector-width"="{width}"'
         declared = {f.declaration for f in self.functions if f not in own}.union(*(f.declarations for f in own))
-        texts = [_text_of(f) for f in self.functions if f in own]
         attributes = f"attributes #0 = {{ nounwind noinline {wide} }}"
-        return "\n".join([*self.globals.values(), *texts, *sorted(declared), attributes])
+        return "\n".join([*self.globals.values(), *own.values(), *sorted(declared), attributes])
 
 
 def _text_of(f: Function) -> str:

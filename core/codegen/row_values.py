@@ -7,6 +7,7 @@ from core.codegen.llvm import Function, IRValue, literal
 from core.codegen.operands import Operands, RowSlice
 from core.codegen.reductions import masked, repeated
 from core.codegen.scalar import apply
+from core.ir.stop import poll
 from core.plan.data import Instr, RowKernel
 
 __all__ = ["RowValues"]
@@ -24,6 +25,7 @@ class RowValues:
 
     def row(self, number: int) -> None:
         """Write an instruction whose value is the same along the row."""
+        poll()
         f, instr, values = self.f, self.code[number], self.values
         if instr.kind == "constant":
             values[number] = literal(instr.value, instr.dtype)
@@ -49,6 +51,7 @@ class RowValues:
 
     def full(self, number: int, piece: RowSlice, made: dict[int, IRValue]) -> None:
         """Write an instruction for a slice of the row. made: values of the slice; the new value is added to it."""
+        poll()
         f, instr = self.f, self.code[number]
         args = [made[a] if a in made else self.values[a] for a in instr.args]
         if instr.kind == "load":

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from core.codegen.llvm import itemsize
 from core.ir.precision import HALVES
+from core.ir.stop import poll
 from core.plan.data import Instr
 
 __all__ = ["EXPENSIVE", "KEPT_BYTES", "STRAIGHT", "STRAIGHT_ONCE", "UNROLLED", "Sweep", "kept_values", "sweeps"]
@@ -145,6 +146,7 @@ def sweeps(code: Sequence[Instr], kept: Collection[int], pieces: int) -> tuple[S
     stages = _stages(code)
     found = []
     for stage in range(max(stages, default=0) + 1):
+        poll()
         before = tuple(
             n for n, instr in enumerate(code) if stages[n] == stage and not instr.full and not _is_total(code, instr)
         )

@@ -61,7 +61,18 @@ def chain(ops: int) -> Sketch:
     return s
 
 
-@pytest.mark.parametrize("sketch", [chain(60), nest("while", 5, "recompute"), nest("if_else", 8)])
+def norms(ops: int) -> Sketch:
+    """A row kernel with several loops for each op."""
+    s = Sketch()
+    s.param("w", [[0.5] * 33] * 2)
+    s.op("assign", "w", out="h")
+    for _ in range(ops):
+        s.op("layer_norm", "h", out="h")
+    s.total("h")
+    return s
+
+
+@pytest.mark.parametrize("sketch", [chain(60), norms(4), nest("while", 5, "recompute"), nest("if_else", 8)])
 def test_compilation_polls_after_a_bounded_amount_of_work(sketch: Sketch):
     compile_all(sketch.document)  # fills caches
     watch = Watch()
