@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from core.codegen import kernels, parallel, rounded_scatter
-from core.codegen.apart import NESTED, write_apart
+from core.codegen.apart import CROWDED, NESTED, write_apart
 from core.codegen.flow import write_branch, write_loop
 from core.codegen.gather_scatter import gather_function, gather_work, indexed_units, rounds, scatter_function
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
@@ -125,12 +125,16 @@ class Step(StepWriter):
         outer, self._spent = self._spent, 0
         waiting: list[Instruction] = []
         many = len(body.instructions) > 2 * OUTLINED_KERNELS
+        crowded = sum(isinstance(each, Loop | Branch) for each in body.instructions) > CROWDED
         for each in body.instructions:
             if isinstance(each, CONTROL_FLOW):
                 self.straight(waiting)
                 # an array op does nothing once the run stops, so that its results stay what they were
                 with nullcontext() if isinstance(each, ArrayWork) else self.checked():
-                    self.instruction(each)
+                    if crowded and isinstance(each, Loop | Branch):
+                        self.nested(each, apart=True)
+                    else:
+                        self.instruction(each)
                 continue
             waiting.append(each)
             if many and len(waiting) == OUTLINED_KERNELS:
@@ -260,11 +264,11 @@ class Step(StepWriter):
         else:
             raise TypeError(each)
 
-    def nested(self, each: Loop | Branch) -> None:
-        """Write a loop or a branch, deep inside of others as a separate function."""
+    def nested(self, each: Loop | Branch, apart: bool = False) -> None:
+        """Write a loop or a branch, deep inside of others as a separate function. apart: anyway."""
         outer = self._nesting, self._exit
         self._nesting += 1
-        if self._nesting <= NESTED:
+        if self._nesting <= NESTED and not apart:
             self._nest(each)
         else:
             self._nesting, self._exit = 1, None
