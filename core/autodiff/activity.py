@@ -26,10 +26,15 @@ class Activity:
     def __init__(self) -> None:
         self._of: dict[int, tuple[Block, tuple[int, ...]]] = {}
 
-    def active(self, block: Block, wrt: Iterable[str], cut: Collection[str]) -> set[str]:
-        """The variables of `block` that depend differentiably on a variable in `wrt`, not through a name in `cut`."""
+    def active(
+        self, block: Block, wrt: Iterable[str], cut: Collection[str], ops: Iterable[Op] | None = None
+    ) -> set[str]:
+        """The variables of `block` that depend differentiably on a variable in `wrt`, not through a name in `cut`.
+
+        ops: the ops that may lie on the way, in order; by default all of the block.
+        """
         active = {name for name in wrt if block.types[name].is_float and name not in cut}
-        for op in block.ops:
+        for op in block.ops if ops is None else ops:
             if active.isdisjoint(op.inputs):
                 continue
             for name, reaches in zip(op.outputs, self.op(op), strict=True):

@@ -139,21 +139,27 @@ class Adjoint:
             return self.b.constant(1.0, type.dtype, type.shape)
         return self.b.emit("full_like", self.b.value(name), value=1.0)
 
-    def run(self, seeds: Iterable[tuple[str, Value]], wrt: Collection[str]) -> dict[str, Value]:
+    def run(
+        self, seeds: Iterable[tuple[str, Value]], wrt: Collection[str], among: Sequence[int] | None = None
+    ) -> dict[str, Value]:
         """Append the adjoint ops. Return the dense cotangents of `wrt`; a missing key is a structural zero.
 
+        among: positions of all ops that lie between `wrt` and a seed, in order, if they are known; others may be there.
         Raises NotDifferentiable if an op without a gradient lies between a seed and `wrt`.
         """
-        return {name: self.cotangents.dense(name, ct) for name, ct in self.run_by_rows(seeds, wrt).items()}
+        return {name: self.cotangents.dense(name, ct) for name, ct in self.run_by_rows(seeds, wrt, among).items()}
 
-    def run_by_rows(self, seeds: Iterable[tuple[str, Value]], wrt: Collection[str]) -> dict[str, Cotangent]:
+    def run_by_rows(
+        self, seeds: Iterable[tuple[str, Value]], wrt: Collection[str], among: Sequence[int] | None = None
+    ) -> dict[str, Cotangent]:
         """Like `run`, but cotangents of tables may be row-sparse; `Cotangents.dense` converts them."""
-        active = self.activity.active(self.block, wrt, self.cut)
+        places = range(len(self.primal)) if among is None else among
+        active = self.activity.active(self.block, wrt, self.cut, [self.block.ops[i] for i in places])
         for name, ct in seeds:
             self.cotangents.contribute(name, ct)
         outer = self.b.location
         try:
-            for index in range(len(self.primal) - 1, -1, -1):
+            for index in reversed(places):
                 self._step(index, active)
         except CoreError as error:
             raise error.at(self.b.location) from error.__cause__
@@ -267,13 +273,19 @@ class Adjoint:
         return found
 
     def _block(self, ops: tuple[Op, ...], params: tuple[str, ...], results: Sequence[str]) -> Block:
-        types = {self.final(n): t for n, t in self.b.types.items()}
+        types = self.cotangents.renamed()
         used = dict.fromkeys(params)
         for op in ops:
             poll()
             used.update(dict.fromkeys(op.outputs))
         stopped = frozenset(n for n in self.b.stopped if n in used)
-        return Block(params, ops, tuple(self.final(r) for r in results), {n: types[n] for n in used}, stopped)
+        return Block(
+            params,
+            ops,
+            tuple(self.final(r) for r in results),
+            {n: types.get(n) or self.b.types[n] for n in used},
+            stopped,
+        )
 
     def inside(self, block: Block) -> Adjoint:
         """The backward pass of an inner block of one of the ops, with the same hooks.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from core.autodiff.hooks import Hooks, When
-from core.ir import Block, Op
+from core.ir import Block, Op, Type
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
 from core.ir.errors import Location
 from core.ir.generated import prefixed, tagged
@@ -151,6 +151,10 @@ class Cotangents:
             )
             for op in merged
         ]
+
+    def renamed(self) -> dict[str, Type]:
+        """The types of the variables with another final name, by final name."""
+        return {final: self.b.types[name] for name, final in self._names.items()}
 
     def final(self, name: str) -> str:
         """The final name of the builder's variable `name`."""

@@ -6,7 +6,7 @@ from core.ir.errors import ProgramError
 from core.ir.program import Block, Op, inner_blocks
 from core.ir.stop import poll
 
-__all__ = ["EXPANDED_OPS", "check_size", "expanded_ops"]
+__all__ = ["EXPANDED_OPS", "check_size", "expanded_ops", "op_size"]
 
 EXPANDED_OPS = 250_000
 """The most ops of a step before its composites are expanded: some seconds of passes, and some 100 MB of ops."""
@@ -15,6 +15,11 @@ EXPANDED_OPS = 250_000
 def expanded_ops(block: Block) -> int:
     """The number of ops of `block`. A block that several ops contain counts for each of them."""
     return _Count().block(block)
+
+
+def op_size(op: Op) -> int:
+    """The number of ops in `op`: itself, and those of its inner blocks."""
+    return _Count().op(op)
 
 
 def check_size(block: Block) -> None:

@@ -10,7 +10,6 @@ from core.ir import HOLE, OF_FUNCTION, Block, TensorType, live, with_inner
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import Location
 from core.ir.registry import Slot, construct
-from core.ir.size import check_size
 from core.ops import control
 from core.wire.reader import Reader
 from core.wire.site import Site
@@ -18,6 +17,9 @@ from core.wire.site import Site
 __all__: list[str] = []
 
 FAMILY = control.FAMILY
+
+COPIED = 100
+"""Ops that are copied in the time in which one op is read."""
 
 
 @construct(inputs=(Slot("targets", variadic=True), Slot("inputs", variadic=True)))
@@ -34,20 +36,22 @@ def gradients(r: Reader, at: Site) -> None:
     """
     targets, inputs = r.operands(at, "targets"), r.operands(at, "inputs")
     _check(at, targets, inputs)
-    block = at.b.build([])
-    r.ops_left -= len(block.ops)
-    a = Adjoint(block)
-    found = a.run([(each.name, a.ones(each.name)) for each in targets], [x.name for x in inputs])
-    for i, op in enumerate(a.primal):  # a loop or branch also returns what its adjoint reads
+    written = at.versions.written
+    among = written.before([each.name for each in targets], [x.name for x in inputs])
+    r.ops_left -= len(among) + len(at.b.ops) // COPIED
+    a = Adjoint(at.b.build([]))
+    found = a.run([(each.name, a.ones(each.name)) for each in targets], [x.name for x in inputs], among)
+    for i in among:  # a loop or branch also returns what its adjoint reads
+        op = a.primal[i]
         if op is not at.b.ops[i]:
-            at.b.ops[i] = op
+            written.replace(i, op)
             at.b.types.update((name, a.b.types[name]) for name in op.outputs)
     names = [name for name in dict.fromkeys(x.name for x in inputs) if name in found]
     cotangents = dict(zip(names, _appended(at.b, a, [found[name].name for name in names]), strict=True))
     for name, x in zip(at.raw.outputs.get("out", ()), inputs, strict=True):
         value = cotangents.get(x.name) or at.b.zeros_like(x)
         r.define(at, at.b.typed(at.b.make("assign", value)), [name])
-    check_size(at.b.build([]))
+    written.check_size()
 
 
 def _check(at: Site, targets: Sequence[Value], inputs: Sequence[Value]) -> None:

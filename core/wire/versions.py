@@ -8,6 +8,7 @@ from dataclasses import replace
 from core.ir import Block, Op, Type
 from core.ir.builder import BlockBuilder, Value
 from core.wire.document import RawVar
+from core.wire.written import Written
 
 __all__ = ["Versions"]
 
@@ -20,11 +21,14 @@ class Versions:
 
     index: the client's index of the block. If another block is inlined into this one, as by `net`, that block's own
     variables are named ``x@IN@<its index>``, because they differ from variables of the same name here.
+
+    written: the ops of the block by what they write.
     """
 
     def __init__(self, index: int | None = None) -> None:
         self.index = index
         self.builder = BlockBuilder()
+        self.written = Written(self.builder)
         self.counts: dict[str, int] = {}
         self.leaves: set[str] = set()
 

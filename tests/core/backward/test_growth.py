@@ -74,6 +74,18 @@ def layers(count: int) -> Sketch:
     return s
 
 
+def derivatives(count: int) -> Sketch:
+    """So many gradients inside the program, each of a target of its own."""
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.op("assign", "w", out="x")
+    for i in range(count):
+        target = s.op("tanh", s.op("scale", "x", scale=1.0 + i))
+        s.construct("gradients", {"targets": [target], "inputs": ["x"]}, {"out": [f"g{i}"]})
+    s.total(s.op("sum", [f"g{i}" for i in range(count)]))
+    return s
+
+
 def calls(build: object, *given: object) -> int:
     """The number of calls of Python and built-in functions during `build`."""
     count = 0
@@ -105,6 +117,12 @@ def test_89_twice_the_ops_take_twice_the_work(program, stage):
         return calls(compile_gradient, given, GradientQuery(loss="loss"))
 
     _, small, large = work(20), work(1000), work(2000)  # the first call fills caches
+
+    assert large < 2.1 * small
+
+
+def test_gradients_of_twice_as_many_targets_take_twice_the_work_to_read():
+    _, small, large = (calls(read, derivatives(count).document) for count in (2, 50, 100))
 
     assert large < 2.1 * small
 
