@@ -10,7 +10,7 @@ from core.ir import Block, Op, TensorType, Type, inner_blocks
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ProgramError
 from core.ir.registry import roles_of
-from core.ops.common.types import joined_type
+from core.ops.common.types import joined_type, widened_sizes
 
 __all__ = ["bind"]
 
@@ -33,17 +33,22 @@ def bind(block: Block, sizes: Mapping[str, Sequence[int]]) -> Block:
         types.append(type)
     if tuple(types) == block.param_types:
         return block
-    return _retyped(block, types)
+    return _retyped(block, types, {})
 
 
-def _retyped(block: Block, params: Sequence[Type]) -> Block:
+Loops = dict[int, tuple[Op, Sequence[Type], Sequence[Type]]]
+"""The loops that have been retyped, by id: the loop, and the types of its parameters before the loop and in each trip.
+"""
+
+
+def _retyped(block: Block, params: Sequence[Type], loops: Loops) -> Block:
     b = BlockBuilder()
     for name, type in zip(block.params, params, strict=True):
         b.param(type, name)
     b.stopped.update(block.stopped)
     lengths: dict[str, int] = {}
     for op in block.ops:
-        b.append(_counted(_inside(op, [b.types.get(n) for n in op.inputs]), b.types, lengths))
+        b.append(_counted(_inside(op, [b.types.get(n) for n in op.inputs], loops), b.types, lengths))
     return replace(b.build(block.results), index=block.index)
 
 
@@ -67,25 +72,33 @@ def _counted(op: Op, types: Mapping[str, Type], lengths: dict[str, int]) -> Op:
     return op
 
 
-def _inside(op: Op, types: list[Any]) -> Op:
-    """`op` with its inner blocks retyped for operands of `types`."""
+def _inside(op: Op, types: list[Any], loops: Loops) -> Op:
+    """`op` with its inner blocks retyped for operands of `types`.
+
+    An outer loop retypes its body again with wider types. A loop inside then begins with the types that it ended with
+    the last time, which are part of the answer: else each level would double the work for the levels inside.
+    """
     if op.type == "call":
-        block, gradient = _retyped(op.attrs["block"], types), op.attrs["gradient"]
+        block, gradient = _retyped(op.attrs["block"], types, loops), op.attrs["gradient"]
         if gradient is not None:
-            gradient = _retyped(gradient, [*types, *block.result_types, *block.result_types])
+            gradient = _retyped(gradient, [*types, *block.result_types, *block.result_types], loops)
         return replace(op, attrs={**op.attrs, "block": block, "gradient": gradient})
     roles = roles_of(op)
     if roles is None:
         return op
     params = roles.param_types(types)
     n = len(roles.carried)
+    given = list(params)
+    if (last := loops.get(id(op))) is not None and widened_sizes(last[1], given):
+        params[:n] = [joined_type(a, b, "", "") for a, b in zip(params[:n], last[2][:n], strict=True)]
     while True:  # until the types of the carried values are a fixed point: a size that changes in the loop stays open
-        blocks = {name: _retyped(inner, params) for name, inner in inner_blocks(op)}
+        blocks = {name: _retyped(inner, params, loops) for name, inner in inner_blocks(op)}
         joined = [
             joined_type(t, r, "carry_type_changed", f"{name!r} changes its type in the loop")
             for body in blocks.values()
             for name, t, r in zip(body.params[:n], params, body.result_types[:n], strict=False)
         ]
         if joined == params[:n]:
+            loops[id(op)] = op, given, params
             return replace(op, attrs={**op.attrs, **blocks})
         params[:n] = joined

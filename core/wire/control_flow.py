@@ -14,9 +14,9 @@ from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import ProgramError
 from core.ir.registry import BlockIndex, Slot, construct
 from core.ops import control
-from core.ops.common.types import joined_type
+from core.ops.common.types import joined_type, widened_sizes
 from core.ops.control.inner_blocks import BranchMemory, LoopMemory, empty
-from core.wire.reader import Reader
+from core.wire.reader import LoopTypes, Reader
 from core.wire.site import KEY, AlreadyReported, Site
 
 __all__ = ["overwritten", "read_loop_body"]
@@ -101,8 +101,18 @@ def read_loop_body(
 
     A size that a trip changes becomes unknown, and the body is read again. `results` begins with the new values of the
     carried names. local: see `Reader.open_block`.
+
+    An outer loop reads its body again with wider types. A loop inside then begins with the types that it ended with at
+    the last reading, which are part of the answer: else each level would double the readings of the levels inside.
     """
-    types = dict(types)
+    given, types = dict(types), dict(types)
+    last = r.loops.get(index)
+    if (
+        last is not None
+        and list(last.given) == list(given)
+        and widened_sizes([*last.given.values()], [*given.values()])
+    ):
+        types |= {n: joined_type(types[n], last.found[n], "carry_dtype_changed", n) for n in carried}
     while True:
         inner, names = r.open_block(r.raw.blocks[index], types, results, local=local)
         inner = replace(inner, results=tuple(names[n] for n in results))
@@ -111,6 +121,7 @@ def read_loop_body(
             for n, t in zip(carried, inner.result_types, strict=False)
         }
         if all(joined[n] == types[n] for n in carried):
+            r.loops[index] = LoopTypes(given, types)
             return inner
         types |= joined
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from core.ir import Block, Op, Program, StackType, TensorType, Type, Variable
@@ -20,7 +20,15 @@ from core.wire.scope import Scopes, inner_indices
 from core.wire.site import KEY, AlreadyReported, Env, Site
 from core.wire.versions import Versions
 
-__all__ = ["Reader"]
+__all__ = ["LoopTypes", "Reader"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTypes:
+    """The types of the names that the body of a loop reads: before the loop, and in every trip."""
+
+    given: Mapping[str, Type]
+    found: Mapping[str, Type]
 
 
 class Reader:
@@ -43,6 +51,7 @@ class Reader:
         self.for_test = for_test
         self.deepest = len(calls)  # of the functions that have been read
         self.bodies: dict[Hashable, Any] = {}  # of functions that have been read (core.wire.functions)
+        self.loops: dict[int, LoopTypes] = {}  # the last reading of each block that is the body of a loop
         # A loop whose carried sizes change is read again with unknown sizes, and the ops of a function count for each
         # call. Nested loops multiply the readings.
         self.ops_left = 20 * limits.max_ops

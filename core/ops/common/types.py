@@ -30,6 +30,7 @@ __all__ = [
     "same_dtype",
     "same_size",
     "widened",
+    "widened_sizes",
     "working_dtype",
 ]
 
@@ -76,6 +77,14 @@ def joined_type(a: Type, b: Type, code: str, message: str) -> Type:
     if a == b:
         return a
     return TensorType(tuple(m if m == n else -1 for m, n in zip(a.shape, b.shape, strict=True)), a.dtype)
+
+
+def widened_sizes(narrow: Sequence[Type], wide: Sequence[Type]) -> bool:
+    """Whether each of the types `wide` is the one in `narrow`, perhaps with sizes that became unknown."""
+    try:
+        return all(a == b or joined_type(a, b, "", "") == b for a, b in zip(narrow, wide, strict=True))
+    except ProgramError:
+        return False
 
 
 def same_dtype(*types: TensorType) -> str:
