@@ -11,14 +11,14 @@ closed blocks. The rules of control-flow ops build an `Adjoint` of each inner bl
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from core.autodiff.activity import Activity
 from core.autodiff.cotangents import Cotangents, Densified
 from core.autodiff.hooks import Hooks
 from core.autodiff.vjp import apply_rule
-from core.ir import HOLE, Block, Op, StackType, TensorType, inner_blocks, live
+from core.ir import HOLE, Block, Op, StackType, TensorType, Type, inner_blocks, live
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value, arrays_of, expansion
 from core.ir.derived import derived
 from core.ir.errors import CoreError, Location, NotDifferentiable
@@ -249,10 +249,19 @@ class Adjoint:
         ops = (*self.primal, *self.ops())
         return self._block(ops, tuple(self.final(n) for n in self.b.params), results)
 
-    def part(self, ops: Iterable[Op], params: Sequence[str], results: Sequence[str]) -> Block:
-        """A block of some of the ops, with only the types of its own variables."""
+    def part(
+        self,
+        ops: Iterable[Op],
+        params: Sequence[str],
+        results: Sequence[str],
+        more: Mapping[str, Type] | None = None,
+    ) -> Block:
+        """A block of some of the ops, with only the types of its own variables.
+
+        more: types of variables of `ops` that are not of this backward pass.
+        """
         ops = tuple(ops)
-        return self._block(ops, tuple(self.final(n) for n in params), results)
+        return self._block(ops, tuple(self.final(n) for n in params), results, more)
 
     def ops(self) -> list[Op]:
         """The adjoint ops with final names."""
@@ -272,8 +281,14 @@ class Adjoint:
             found.update(each.cotangents.origin)
         return found
 
-    def _block(self, ops: tuple[Op, ...], params: tuple[str, ...], results: Sequence[str]) -> Block:
-        types = self.cotangents.renamed()
+    def _block(
+        self,
+        ops: tuple[Op, ...],
+        params: tuple[str, ...],
+        results: Sequence[str],
+        more: Mapping[str, Type] | None = None,
+    ) -> Block:
+        types = self.cotangents.renamed() | dict(more or {})
         used = dict.fromkeys(params)
         for op in ops:
             poll()

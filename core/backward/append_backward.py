@@ -7,7 +7,7 @@ about its gradients: their variables, the positions where they are final, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from core.autodiff.activity import Activity
@@ -17,9 +17,9 @@ from core.backward.backward_program import Backward, rewrites, roles
 from core.backward.query import Options, check_hooks, cuts, with_memory, without_flow
 from core.backward.unreachable import reason_for
 from core.cost.budget import Budget, Policies, choose
-from core.ir import Block, Program, StackType, TensorType, blocks_inside, live
+from core.ir import Block, Op, Program, StackType, TensorType, blocks_inside, live
 from core.ir.builder import BlockBuilder, Cotangent, SparseRows, Value
-from core.ir.errors import ProgramError, pointing_to
+from core.ir.errors import Location, ProgramError, pointing_to
 from core.ir.names import list_of_names, root_variable
 from core.ir.recursion import headroom
 from core.ir.size import check_size
@@ -147,7 +147,7 @@ def _within_budget(
     """The backward pass; if `options` have a budget, with the policies and cuts that fit it."""
     budget = options.budget
     if budget is None:
-        return _backward(program, targets, wanted, seeds, options)
+        return _backward(_walk(program, targets, wanted, seeds, options))
     loops, cuts = isinstance(options.loop_memory, Budget), isinstance(options.checkpoints, Budget)
     asked = options
     options = replace(
@@ -156,9 +156,12 @@ def _within_budget(
         checkpoints=() if cuts else options.checkpoints,
     )
     found: dict[Any, Backward] = {}
+    walks: dict[Policies, _Walk] = {}  # cuts add recomputed ops to the same adjoint
 
     def compiled(policies: Policies, cuts: tuple[int, ...]) -> tuple[Backward, Block]:
-        backward = found[policies, cuts] = _backward(program, targets, wanted, seeds, options, policies, cuts)
+        if policies not in walks:
+            walks[policies] = _walk(program, targets, wanted, seeds, options, policies)
+        backward = found[policies, cuts] = _backward(walks[policies], cuts)
         return backward, (step_of or (lambda each: _default_step(each, targets)))(backward)
 
     apart = not options.hooks and not options.checkpoints and options.loop_memory == "store"
@@ -175,16 +178,42 @@ def _default_step(backward: Backward, targets: Sequence[str]) -> Block:
     return optimize(replace(program.block, results=tuple(dict.fromkeys(results))))
 
 
-def _backward(
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """The walk through the forward ops in reverse, before any forward op is recomputed. Nothing changes it.
+
+    block:     the forward part.
+    variables: requested name -> variable.
+    grads:     variable -> its dense gradient. tables: variable -> (row numbers, values) of a row-sparse one.
+    missing:   requested name -> the reason for a missing gradient, and the place.
+    recorded:  the arrays of the `record` hooks.
+    adjoint:   the ops that compute gradients and recorded arrays.
+    """
+
+    program: Program
+    targets: list[str]
+    wanted: list[str]
+    options: Options
+    block: Block
+    a: Adjoint
+    hooks: Hooks
+    variables: dict[str, str]
+    grads: dict[str, str]
+    tables: dict[str, tuple[str, str]]
+    missing: dict[str, tuple[str, Location | None]]
+    recorded: dict[str, str]
+    adjoint: tuple[Op, ...]
+
+
+def _walk(
     program: Program,
     targets: list[str],
     wanted: list[str],
     seeds: list[str | None] | None,
     options: Options,
     policies: Policies = (),
-    chosen: tuple[int, ...] = (),
-) -> Backward:
-    """The backward pass by `options`, which hold no budget. policies, chosen: of loops and cuts, from a budget."""
+) -> _Walk:
+    """The walk by `options`, which hold no budget. policies: of loops, from a budget."""
     block = with_memory(program.block, options, policies)
     variables = {}
     for i, name in enumerate(wanted):
@@ -216,12 +245,20 @@ def _backward(
     results = [grads[v] for v in dict.fromkeys(variables.values()) if v in grads] + list(recorded.values())
     results += [name for table in tables.values() for name in table]
     adjoint = live(a.ops(), results)
+    return _Walk(
+        program, targets, wanted, options, block, a, hooks, variables, grads, tables, missing, recorded, adjoint
+    )
+
+
+def _backward(walk: _Walk, chosen: tuple[int, ...] = ()) -> Backward:
+    """The backward pass of a walk. chosen: cuts, from a budget."""
+    program, options, block, a, adjoint = walk.program, walk.options, walk.block, walk.a, walk.adjoint
+    grads, missing, variables = walk.grads, walk.missing, walk.variables
     again = None
     if at := cuts(program, block, options, chosen):
         again = recompute(a.part(a.primal, block.params, block.results), adjoint, *at)
         adjoint = again.ops
-        a.b.types.update(again.types)
-    joined = a.part((*a.primal, *adjoint), block.params, block.results)
+    joined = a.part((*a.primal, *adjoint), block.params, block.results, again.types if again else None)
     check_size(joined)
 
     n = len(a.primal)
@@ -230,19 +267,19 @@ def _backward(
     origin = {g: v for g, v in a.cotangents.origin.items() if g in written}
     return Backward(
         program=replace(program, block=joined),
-        params_grads=tuple((name, grads.get(variables[name])) for name in wanted),
+        params_grads=tuple((name, grads.get(variables[name])) for name in walk.wanted),
         grad_to_var={g: v for g, v in a.origins().items() if g in present},
         grad_info_map={v: (g, 0) for g, v in origin.items() if g.endswith("@GRAD")},
         forward_of=tuple((n + i, op.location) for i, op in enumerate(adjoint)),
-        roles=roles(joined, n, targets, {g for g, v in origin.items() if v in targets}),
+        roles=roles(joined, n, walk.targets, {g for g, v in origin.items() if v in walk.targets}),
         ready_at={name: written[g] for name, v in variables.items() if (g := grads.get(v)) in written},
         missing={name: why for name, (why, _) in missing.items()} if options.unconnected == "null" else {},
         cut_at={name: at for name, (_, at) in missing.items() if at is not None},
         rewrites=rewrites(block, joined, again),
-        recorded=recorded,
-        hooked=tuple(hooks.applied),
+        recorded=walk.recorded,
+        hooked=tuple(walk.hooks.applied),
         checkpoints=again.checkpoints if again else (),
-        sparse={name: tables[v] for name, v in variables.items() if v in tables},
+        sparse={name: walk.tables[v] for name, v in variables.items() if v in walk.tables},
         densified=tuple(a.cotangents.densified),
         forward=block,
         rule_calls={i: replace(call, adjoint=tuple(map(a.final, call.adjoint))) for i, call in a.rule_calls.items()},

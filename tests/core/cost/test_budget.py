@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import core.backward.append_backward as passes
 from core.backward.append_backward import Options, append_backward
 from core.compiler.compile import Budget, Executable, GradientQuery, Optimizer, compile_gradient, compile_training
 from core.cost import count_work, predict_memory
@@ -142,6 +143,18 @@ def test_a_budget_for_checkpoints_cuts_only_the_necessary_part_of_the_program(sh
     assert bool(exe.choice.checkpoints) == (share < 1)
     for name, value in exe.step(s.values).gradients.items():
         assert value.tobytes() == grads(s)[name].tobytes()
+
+
+def test_all_cuts_of_a_budget_share_one_walk_through_the_forward_ops(monkeypatch: pytest.MonkeyPatch):
+    walks, cuts = [], []
+    walk, backward = passes._walk, passes._backward
+    monkeypatch.setattr(passes, "_walk", lambda *given: walks.append(given) or walk(*given))
+    monkeypatch.setattr(passes, "_backward", lambda *given: cuts.append(given) or backward(*given))
+
+    smallest(wide_chain(), checkpoints=True)
+
+    assert len(walks) == 1
+    assert len(cuts) > 10
 
 
 def test_one_budget_may_cover_loops_and_checkpoints():
