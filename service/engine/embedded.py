@@ -222,7 +222,11 @@ class EmbeddedPool:
             await process.compiled(parked.number, give_up)
         except TimeoutError:
             self.events["stopped", "deadline"] += 1
-            raise DeadlineExceeded("the deadline passed before the program was compiled", waited=True) from None
+            raise DeadlineExceeded(
+                "the deadline passed before the program was compiled; the compilation goes on for a while: send the "
+                "request again, perhaps with a longer deadline",
+                waited=True,
+            ) from None
 
     def _over(
         self, slot: Slot, process: WorkerProcess, over: asyncio.Future[bool], started: float, caller: str

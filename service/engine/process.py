@@ -200,17 +200,20 @@ class WorkerProcess:
                 await self._parked[number]
         except WorkerLost:
             raise
+        except TimeoutError:
+            self.forget(number, again=True)
+            raise
         except BaseException:
             self.forget(number)
             raise
         finally:
             self._parked.pop(number, None)
 
-    def forget(self, number: int) -> None:
-        """Tell the worker that parked call `number` will not be sent again."""
+    def forget(self, number: int, again: bool = False) -> None:
+        """Tell the worker that parked call `number` does not wait any more. again: its client may send it again."""
         self._parked.pop(number, None)
         with contextlib.suppress(OSError):
-            self._channel.send(messages.encode(Forget(number)))
+            self._channel.send(messages.encode(Forget(number, again)))
 
     def _send(self, number: int, op: str, args: dict[str, Any], deadline: float, put: Placed) -> None:
         """Send the frame of a call whose arrays are already copied."""

@@ -142,9 +142,13 @@ class CompilationDone(msgspec.Struct, frozen=True, tag="compilation_done"):
 
 
 class Forget(msgspec.Struct, frozen=True, tag="forget"):
-    """The service will not send a parked call again. The worker does not answer this message."""
+    """A parked call does not wait any more. The worker does not answer this message.
+
+    again: its deadline has passed, so the client may send it again.
+    """
 
     number: int
+    again: bool = False
 
 
 ToWorker = Start | Call | Forget

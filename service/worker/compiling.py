@@ -5,13 +5,18 @@ once, serves other calls, and reports when the compilation is done; the service 
 
 Each compilation has a thread, but only one of them runs Python code at a time: the one that has run for the shortest
 time. A short compilation therefore never waits for a long one. A compilation hands over its turn between two ops; it
-also pauses there while the worker serves a call, and ends there when no call waits for it any more. LLVM runs in
-separate processes.
+also pauses there while the worker serves a call, and ends there when nobody needs it any more. LLVM runs in separate
+processes.
+
+A compilation whose last call was given up by its client ends at once. After a deadline it goes on for a while, because
+the client may send the call again: otherwise a compilation that takes longer than the deadline would begin anew for
+each try, and never end.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -40,6 +45,10 @@ as long as it runs. Under uninterrupted calls a compilation thus keeps a third o
 STEP_S = 0.0002
 """Time between two looks at the call during a pause."""
 
+LONGEST_S = 300.0
+"""Most seconds for which a compilation goes on after the deadline of the last call that waited for it. Up to this
+limit, it gets as many as it has taken so far."""
+
 YOUNG, YOUNG_S, MOST = 6, 1.0, 16
 """A compilation begins while fewer than YOUNG others have run for less than YOUNG_S seconds, and fewer than MOST have
 begun. The others wait in a queue."""
@@ -62,8 +71,9 @@ class Compilation:
     """One compilation.
 
     waiting:   numbers of the calls that wait for it.
-    abandoned: all of these calls gave up.
-    ahead:     it goes on without a call that waits for it.
+    owner:     the owner of `begin`; it goes on without a call that waits for it.
+    end:       time of the monotonic clock at which it ends without a result, because nobody needs it.
+    began:     time at which it began to run.
     seconds:   time for which it has run Python code.
     fields:    members of its log lines: those of the call that requested it first.
     """
@@ -74,10 +84,16 @@ class Compilation:
     value: Any = None
     error: Exception | None = None
     waiting: set[int] = field(default_factory=set)
-    abandoned: bool = False
-    ahead: bool = False
+    owner: Hashable = None
+    end: float = math.inf
+    began: float = math.inf
     seconds: float = 0.0
     fields: dict[str, str] = field(default_factory=FIELDS.get)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody needs it any more."""
+        return self.end <= time.monotonic()
 
 
 class Compilations:
@@ -120,7 +136,7 @@ class Compilations:
                 compilation = self._compilations[key] = Compilation(key, compile)
                 self._queue.append(compilation)
                 self._begin_more()
-            compilation.abandoned = False
+            compilation.end = math.inf
             if not compilation.done:
                 raise CompilationPending(compilation)
             del self._compilations[key]
@@ -128,13 +144,28 @@ class Compilations:
             raise compilation.error
         return compilation.value
 
-    def begin(self, key: Hashable, compile: Callable[[], Any]) -> None:
-        """Begin `compile` for a later call of `result`, unless it has begun. No call needs to wait for it."""
+    def begin(self, key: Hashable, compile: Callable[[], Any], owner: Hashable = "worker") -> None:
+        """Begin `compile` for a later call of `result`, unless it has begun. No call needs to wait for it.
+
+        owner: it goes on until the owner is given to `release`.
+        """
         with self._lock:
-            if key not in self._compilations:
-                self._compilations[key] = Compilation(key, compile, ahead=True)
-                self._queue.append(self._compilations[key])
+            compilation = self._compilations.get(key)
+            if compilation is None:
+                compilation = self._compilations[key] = Compilation(key, compile)
+                self._queue.append(compilation)
                 self._begin_more()
+            compilation.owner, compilation.end = owner, math.inf
+
+    def release(self, owner: Hashable) -> None:
+        """The owner needs its compilations no more: those end for which no call waits."""
+        with self._lock:
+            for compilation in self._compilations.values():
+                if compilation.owner == owner:
+                    compilation.owner = None
+                    if not compilation.waiting:
+                        compilation.end = 0.0
+        self._turns.look()
 
     def wait(self, compilation: Compilation, number: int) -> None:
         """Report call `number` when `compilation` is done. The service must already know that the call is parked."""
@@ -144,13 +175,19 @@ class Compilations:
                 return
         self._notify(number)
 
-    def forget(self, number: int) -> None:
-        """Call `number` will not be sent again. A compilation without waiting calls does not begin, or ends early."""
+    def forget(self, number: int, again: bool = False) -> None:
+        """Call `number` does not wait any more. A compilation that nobody needs does not begin, or ends early.
+
+        again: the call may be sent again under another number.
+        """
+        now = time.monotonic()
         with self._lock:
             for compilation in self._compilations.values():
                 if number in compilation.waiting:
                     compilation.waiting.discard(number)
-                    compilation.abandoned = not (compilation.waiting or compilation.ahead)
+                    if not compilation.waiting and compilation.owner is None:
+                        more = min(max(now - compilation.began, 0.0), LONGEST_S) if again else 0.0
+                        compilation.end = now + more
         self._turns.look()
 
     def start(self) -> None:
@@ -197,6 +234,7 @@ class Compilations:
                     compilation = self._queue.popleft()
                     if not compilation.abandoned:
                         self._running.add(compilation)
+                        compilation.began = min(compilation.began, time.monotonic())
                         return compilation
                     self._compilations.pop(compilation.key, None)
                 left = end - time.monotonic()

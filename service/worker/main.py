@@ -238,7 +238,7 @@ def _serve(send: _Sender, frames: Frames, handlers: Mapping[str, Handler], state
             return 0
         if isinstance(call, Forget):
             if state.compilations is not None:
-                state.compilations.forget(call.number)
+                state.compilations.forget(call.number, call.again)
             continue
         if not isinstance(call, Call):
             raise ProtocolError(f"expected Call, got a second {type(call).__name__}")

@@ -194,8 +194,13 @@ class CachedProgram:
         if not self._becomes_code(executable, repeated=True):
             return first
         if self.compilations is not None and self._executables.get(key) is None:
-            self.compilations.begin((id(self), key), lambda: _timed(executable.compiled))
+            self.compilations.begin((id(self), key), lambda: _timed(executable.compiled), owner=id(self))
         return first if is_quick(executable) else None
+
+    def end_training(self) -> None:
+        """No session trains the program any more: end compilations that `first_training` has begun."""
+        if self.compilations is not None:
+            self.compilations.release(id(self))
 
     def _interpreted(self, key: Hashable, compile: Callable[[], Executable]) -> Prepared:
         """The cached executable, or the result of `compile`, without machine code."""

@@ -123,7 +123,9 @@ def put_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, 
 
 def delete(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """Delete the session; does nothing if there is none."""
-    state.sessions.pop(args["id"], None)
+    session = state.sessions.pop(args["id"], None)
+    if session is not None and all(each.cached is not session.cached for each in state.sessions.values()):
+        session.cached.end_training()
     state.free_device_memory()
     return {}, {}
 

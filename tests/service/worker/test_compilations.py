@@ -6,6 +6,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from core.ir.stop import poll, waiting
 from service.worker import compiling
 from service.worker.compiling import CompilationPending, Compilations
+from service.worker.sessions import delete
 
 
 class Service:
@@ -91,6 +94,76 @@ def test_a_compilation_without_waiting_calls_ends(service: Service):
     assert service.compilations.result("a", lambda: None) == "another"
 
 
+def test_after_a_deadline_a_compilation_goes_on_for_the_call_that_is_sent_again(service: Service):
+    ready, runs = threading.Event(), []
+
+    def compile() -> str:
+        runs.append(0)
+        while not ready.is_set():
+            poll()
+            time.sleep(1e-3)
+        return "code"
+
+    for _ in range(3):
+        number = service.park("a", compile)
+        time.sleep(0.1)  # the deadline passes
+        service.compilations.forget(number, again=True)
+    number = service.park("a", compile)
+    ready.set()
+
+    assert service.done.get(timeout=60) == number
+    assert service.compilations.result("a", lambda: None) == "code"
+    assert len(runs) == 1
+
+
+def test_a_compilation_that_no_call_wants_again_ends_after_as_much_time_as_it_took(service: Service):
+    ended = threading.Event()
+
+    def compile() -> None:
+        try:
+            while True:
+                poll()
+                time.sleep(1e-3)
+        finally:
+            ended.set()
+
+    number = service.park("a", compile)
+    time.sleep(0.2)
+    service.compilations.forget(number, again=True)
+
+    assert not ended.wait(0.1)
+    assert ended.wait(60)
+
+
+def test_a_compilation_ahead_ends_when_its_owner_needs_it_no_more(service: Service):
+    begun, ended = ({name: threading.Event() for name in "abc"} for _ in range(2))
+
+    def compile(name: str) -> None:
+        begun[name].set()
+        try:
+            while True:
+                poll()
+                time.sleep(1e-3)
+        finally:
+            ended[name].set()
+
+    service.compilations.begin("a", lambda: compile("a"), owner="one")
+    service.compilations.begin("b", lambda: compile("b"), owner="two")
+    service.compilations.begin("c", lambda: compile("c"), owner="one")
+    number = service.park("c", lambda: None)  # waits for the one that has begun
+    assert all(each.wait(60) for each in begun.values())
+
+    service.compilations.release("one")
+
+    assert ended["a"].wait(60)
+    assert not ended["b"].wait(0.05)
+    assert not ended["c"].is_set()
+    service.compilations.forget(number)
+    service.compilations.release("two")
+    assert ended["b"].wait(60)
+    assert ended["c"].wait(60)
+
+
 def test_an_abandoned_compilation_ends_while_it_waits_for_its_turn(service: Service):
     free, ended = threading.Event(), threading.Event()
 
@@ -164,3 +237,18 @@ def test_a_failed_compilation_raises_in_the_call_that_waits(service: Service):
     assert service.done.get(timeout=60) == number
     with pytest.raises(ValueError, match="too hard"):
         service.compilations.result("a", compile)
+
+
+def test_the_last_session_of_a_program_ends_the_compilations_that_no_step_waits_for():
+    ended: list[str] = []
+    one, two = (SimpleNamespace(end_training=partial(ended.append, name)) for name in ("one", "two"))
+    sessions = {"a": SimpleNamespace(cached=one), "b": SimpleNamespace(cached=one), "c": SimpleNamespace(cached=two)}
+    state: Any = SimpleNamespace(sessions=sessions, free_device_memory=lambda: None)
+
+    delete(state, {"id": "a"}, {})
+    assert ended == []
+    delete(state, {"id": "b"}, {})
+    delete(state, {"id": "b"}, {})
+
+    assert ended == ["one"]
+    assert list(sessions) == ["c"]
