@@ -161,8 +161,9 @@ class Tape:
             leaves[name] = ("feed", self._xp.asarray(value))
         with headroom(), self._renewed(renew), self._trace.all_or_nothing() as change:
             repeated = self._add(structure, leaves, change)
-            for name in requested or ():
-                self._trace.array_type(name)
+            for i, name in enumerate(requested or ()):
+                with pointing_to(f"/return_values/{i}"):
+                    self._trace.array_type(name)
             asked = list(requested or ())
             if requested is None or self.mode == "immediate":
                 asked += [name for place in change.places for name in self._trace.ops[place].outputs]
@@ -301,7 +302,8 @@ class Tape:
                 seed = self._xp.ones(value.shape, value.dtype)
             else:
                 seed = self._xp.asarray(seed)
-                check_seed(target, _type_of(value), _type_of(seed))
+                with pointing_to("/target_gradient"):
+                    check_seed(target, _type_of(value), _type_of(seed))
             asked = tuple((name, self._trace.types[name]) for name in (target, *wrt))
             plan = self._planned(("backward", asked), lambda: self._backward_plan(target, wrt))
             found = self._run(plan, [seed], limits)
@@ -341,7 +343,8 @@ class Tape:
         wrt = self._wrt(wrt)
         self._check_target(target, seeded=seed is not None)
         if seed is not None:
-            check_seed(target, self._trace.types[target], self._trace.array_type(seed))
+            with pointing_to("/target_gradient"):
+                check_seed(target, self._trace.types[target], self._trace.array_type(seed))
         places = self._trace.reaching([target])
         differentiable = [name for name in wrt if self._trace.is_float(name)]
         with headroom(), self._trace.all_or_nothing() as change:

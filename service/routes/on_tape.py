@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, NoReturn
 
 from fastapi import APIRouter, Path, Request, Response
@@ -57,6 +58,10 @@ PLAYED = {
     "final": [{"variable": "w", "after": 0}],
     "ran": [],
 }
+Stacked = Mapping[str, Sequence[str]]
+"""Constant -> the names of its parts."""
+
+NOT_STACKED: Stacked = {}
 HIDDEN = ("version", "step")  # members of a worker's result that clients of a tape do not see
 
 
@@ -103,7 +108,7 @@ async def append(request: Request, tape: Session, body: Body, asked: schemas.App
     }
     write = Write("tape.append", args, given.tensors, asked.seq, "ops", body)
     members: dict[str, Any] = {"values": {}} if asked.backward is None else {"values": {}, "gradients": {}}
-    return await _written(request, tape, write, asked.deadline_s, as_file, members, given)
+    return await _written(request, tape, write, asked.deadline_s, as_file, members, given, asked.stacked)
 
 
 @router.delete(
@@ -225,12 +230,13 @@ async def _written(
     as_file: bool,
     members: dict[str, Any],
     values: Values | None = None,
+    stacked: Stacked = NOT_STACKED,
 ) -> Response:
     async def answer(reply: Reply) -> Answer:
         return await render(reply, _shown(reply.result), as_file=as_file, members=members)
 
     deadline = deadline_of(deadline_s, settings(request))
-    with (values or Values()).told(_on_tape):
+    with (values or Values()).told(partial(_on_tape, stacked=stacked)):
         found, replayed = await tapes(request).write(tape, write, deadline, answer)
     return sent(request, found, replayed)
 
@@ -240,11 +246,19 @@ def _shown(result: Mapping[str, Any]) -> dict[str, Any]:
     return {**plain, "next_seq": result["seq"] + 1}
 
 
-def _on_tape(error: RemoteError) -> HttpProblem:
+def _on_tape(error: RemoteError, stacked: Stacked = NOT_STACKED) -> HttpProblem:
     """The problem for an error of the core, with pointers into the request body."""
+    places = {
+        f"/constants/{escaped(part)}": f"/stacked/{escaped(name)}/{i}"
+        for name, parts in stacked.items()
+        for i, part in enumerate(parts)
+    }
     for problem in error.problem.get("problems", ()):
-        if problem["pointer"].startswith("/blocks/"):  # a position on the tape, which the body does not contain
+        pointer = problem["pointer"]
+        if pointer.startswith("/blocks/"):  # a position on the tape, which the body does not contain
             problem["pointer"] = ""
+        elif pointer in places:
+            problem["pointer"] = places[pointer]
     return from_remote(error, prefix="")
 
 

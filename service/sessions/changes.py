@@ -169,7 +169,8 @@ class Changes:
         except Exception as error:
             await self._failed(change, error)
             if session.unsure is not None and isinstance(error, DeadlineExceeded):
-                raise DeadlineExceeded(f"{error}; {UNSURE}", waited=False) from error
+                unsure = UNSURE[self._kind.name]
+                raise DeadlineExceeded(f"{error}; it may have taken effect{unsure}", waited=False) from error
             raise
         else:
             if storing is not None:
@@ -301,8 +302,11 @@ def _retrieved(storing: asyncio.Task[Entry]) -> None:
 UPDATES = {"session.step": 1, "session.update": 1}
 """Calls that update the parameters: once, or once for each of several batches."""
 
-UNSURE = "it may have taken effect, or some of its steps: read the session to see its step"
-"""About a call whose answer came too late."""
+UNSURE = {
+    "session": ", or some of its steps: read the session to see its step",
+    "tape": ": read the tape to see its next seq",
+}
+"""Kind -> what a client can do after a call whose answer came too late."""
 
 LATE = {"code": "deadline_exceeded", "detail": "the deadline of the call has passed"}
 """The reason why the last steps of a call were not taken whose answer came too late."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import orjson
 
 from core.ir import Block, StackType, TensorType
-from core.ir.errors import ExecutionError, ProgramError, escaped
+from core.ir.errors import ExecutionError, ProgramError, escaped, pointing_to
 from core.ir.lru import LRU
 from core.runtime.reference import Interpreter
 from core.tape import Appended, Gradients, MachineCode, Steps, Structure, Tape, TapeLimits
@@ -91,15 +92,16 @@ def append(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     if returned is None:
         returned = "all" if tape.mode == "immediate" else "none"
     tape.release(args["release"])
-    added = tape.extend(
-        structure,
-        renew=args["renew"],
-        parameters=_under(PARAMETER, tensors),
-        constants=_constants(args["stacked"], tensors),
-        requested={"all": None, "none": ()}[returned] if isinstance(returned, str) else returned,
-        backward=None if backward is None else (backward["target"], backward["wrt"], tensors.get(SEED)),
-        limits=limits_of(state),
-    )
+    with _told_of_tensor():
+        added = tape.extend(
+            structure,
+            renew=args["renew"],
+            parameters=_under(PARAMETER, tensors),
+            constants=_constants(args["stacked"], tensors),
+            requested={"all": None, "none": ()}[returned] if isinstance(returned, str) else returned,
+            backward=None if backward is None else (backward["target"], backward["wrt"], tensors.get(SEED)),
+            limits=limits_of(state),
+        )
     held.changed(args["seq"])
     if digest is not None:
         held.structures.put(digest, structure)
@@ -121,9 +123,9 @@ def append(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
 def _constants(stacked: Mapping[str, Sequence[str]], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The constants of a request by name. Raises ProgramError (duplicate_variable)."""
     found = _under(CONSTANT, tensors)
+    stacks = {name: found.pop(name) for name in stacked}  # all of them first: a part may have the name of a stack
     for name, parts in stacked.items():
-        whole = found.pop(name)
-        for part, value in zip(parts, whole, strict=True):
+        for part, value in zip(parts, stacks[name], strict=True):
             if part in found:
                 raise ProgramError(
                     f"{part!r} is given twice", "duplicate_variable", pointer=f"/stacked/{escaped(name)}"
@@ -170,16 +172,28 @@ def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
     _refuse_flawed(args)
     tape, limits = held.tape, limits_of(state)
     seed = tensors.get(SEED)
-    if args["seed"] is not None:
-        seed = tape.evaluate([args["seed"]], limits).values[args["seed"]]
-    try:
+    if args["seed"] is None:
+        with _told_of_tensor():
+            found = tape.gradients(args["target"], args["wrt"], seed, limits)
+    else:
+        with pointing_to(f"/{SEED}"):
+            seed = tape.evaluate([args["seed"]], limits).values[args["seed"]]
         found = tape.gradients(args["target"], args["wrt"], seed, limits)
-    except ProgramError as error:
-        raise error.at(None, f"/{SEED}/shape") if error.code == "target_grad_shape" else error from None
     result = _played(found) | {"compiled": state.steps.compiled > compiled}
     arrays = _gradients(found)
     check_answer_size(state, arrays)
     return result | held.about(), arrays
+
+
+@contextmanager
+def _told_of_tensor() -> Iterator[None]:
+    """Let an error about a cotangent point to the shape of the tensor that the request gives."""
+    try:
+        yield
+    except ProgramError as error:
+        if error.code == "target_grad_shape":
+            error.pointer += "/shape"
+        raise
 
 
 def _played(found: Gradients) -> dict[str, Any]:

@@ -483,3 +483,54 @@ def test_invalid_stacks_are_refused_with_their_place(client, path, stacked, plac
     assert answer.status_code == 422
     assert [e["pointer"] for e in answer.json()["errors"]] == [place]
     assert client.get(path).json()["next_seq"] == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "body", "pointer"),
+    [
+        ("ops", {"ops": [op("exp", "e", x="wx")], "return_values": ["wx", "nope"]}, "/return_values/1"),
+        (
+            "ops",
+            {"backward": {"target": "wx", "target_gradient": tensor(np.ones(3))}},
+            "/backward/target_gradient/shape",
+        ),
+        ("ops", {"backward": {"target": "wx"}}, "/backward/target"),
+        ("ops", {"backward": {"target": "wx", "wrt": ["nope"]}}, "/backward/wrt/0"),
+        ("backward", {"target": "wx", "target_gradient": tensor(np.ones(3))}, "/target_gradient/shape"),
+        ("backward", {"target": "wx", "target_gradient": "nope"}, "/target_gradient"),
+        ("backward", {"target": "wx", "target_gradient": "loss"}, "/target_gradient"),
+        ("backward", {"target": "wx", "target_gradient": "nope", "record": True}, "/target_gradient"),
+        ("backward", {"target": "wx", "target_gradient": "loss", "record": True}, "/target_gradient"),
+        ("ops", {"constants": tensors({"s": X}), "stacked": {"s": ["good", "@x"]}}, "/stacked/s/1"),
+        ("ops", {"constants": tensors({"s": X}), "stacked": {"s": ["loss", "good"]}}, "/stacked/s/0"),
+    ],
+)
+def test_a_mistake_points_to_the_member_of_the_body_that_has_it(client, path, call, body, pointer):
+    client.post(f"{path}/ops", json=BODY)
+    answer = client.post(f"{path}/{call}", json=body)
+    assert answer.status_code == 422, answer.text
+    assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
+
+
+def test_the_order_of_stacks_does_not_matter(client, path):
+    stacks = {"one": ["two", "three"], "two": ["four", "five"]}
+    for number, names in enumerate([("one", "two"), ("two", "one")]):
+        body = {
+            "renew": True,
+            "constants": tensors({"one": X + number, "two": W}),
+            "stacked": {name: stacks[name] for name in names},
+        }
+        append(client, path, **body)
+        assert [value(client, path, name).item() for name in ("two", "three", "four", "five")] == [
+            *(X + number).tolist(),
+            *W.tolist(),
+        ]
+
+
+def test_a_late_call_names_the_member_of_the_tape_that_shows_whether_it_took_effect(client):
+    big = op("fill_constant", "m0", {"shape": [1500, 1500], "value": 0.0, "dtype": "float32"})
+    ops = [big, *(op("matmul", f"m{i + 1}", x=f"m{i}", y="m0") for i in range(60))]
+    body = {"ops": ops, "return_values": "none", "seq": 1, "deadline_s": 0.1}
+    with opened(client) as path:
+        told = problem(client.post(f"{path}/ops", json=body), 504, "deadline-exceeded")
+        assert "read the tape to see its next seq" in told["detail"]
