@@ -154,5 +154,21 @@ class Runner:
                 with contextlib.suppress(Fenced, StorageError):
                     await training.give_up(error)
                     return
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            try:
+                await self._wait(training, job, pause * random.uniform(0.5, 1.0))
+            except Fenced:
+                return
             pause = min(LONGEST_PAUSE_S, pause * 2)
+
+    async def _wait(self, training: Training, job: Job, seconds: float) -> None:
+        """Wait before the next try, until a client asks for an action at the latest. Raises Fenced."""
+        rung = asyncio.Event()
+        self.bell.listen(job.id, rung)  # before the store is read: a later request is heard
+        with contextlib.suppress(StorageError):
+            if await training.look():
+                return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await rung.wait()
+        with contextlib.suppress(StorageError):
+            await training.look()

@@ -21,7 +21,7 @@ from service.problems import HttpProblem
 from service.store import tables
 from service.store.store import Store
 
-__all__ = ["LEASE_S", "Fenced", "JobStore", "Turn", "session_in_use"]
+__all__ = ["LEASE_S", "Fenced", "JobStore", "PauseRevoked", "Turn", "session_in_use"]
 
 LEASE_S = 30.0
 """Seconds after which another process may take over a job whose process is silent."""
@@ -33,6 +33,17 @@ Said = Sequence[tuple[str, Mapping[str, Any]]]
 
 class Fenced(Exception):
     """Another process runs the job now, or it was deleted."""
+
+
+class PauseRevoked(Exception):
+    """A client no longer wants the job to pause.
+
+    asked: the action that it wants instead, if any.
+    """
+
+    def __init__(self, asked: str | None) -> None:
+        super().__init__(f"the job does not pause; asked: {asked}")
+        self.asked = asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +257,20 @@ class JobStore:
 
         return await self._store.write(work)
 
+    async def asked(self, job: Job) -> str | None:
+        """The action that a client asks for, if any. Raises Fenced."""
+        mine = and_(jobs.c.id == job.id, jobs.c.epoch == job.epoch, jobs.c.owner == self.owner)
+        row = await self._store.read(lambda c: c.execute(select(jobs.c.asked).where(mine)).first())
+        if row is None:
+            raise Fenced
+        return row.asked
+
     async def advance(self, job: Job, turn: Turn) -> str | None:
-        """Store one turn of the loop; returns the action that a client asks for, if any. Raises Fenced."""
+        """Store one turn of the loop; returns the action that a client asks for, if any.
+
+        Raises Fenced. Raises PauseRevoked, and stores nothing, if the turn pauses the job and a client has resumed or
+        canceled it meanwhile: the answer to that request has promised it.
+        """
         values: dict[str, Any] = {"progress": text_of(turn.progress), "owner_until": time.time() + LEASE_S}
         values |= turn.values
         if turn.state is not None:
@@ -257,8 +280,12 @@ class JobStore:
             values |= {} if turn.error is None else {"error": text_of(turn.error)}
 
         def work(connection: Connection) -> str | None:
-            mine = update(jobs).where(jobs.c.id == job.id, jobs.c.epoch == job.epoch, jobs.c.owner == self.owner)
-            if connection.execute(mine.values(values)).rowcount != 1:
+            mine = (jobs.c.id == job.id, jobs.c.epoch == job.epoch, jobs.c.owner == self.owner)
+            if turn.state == "paused":
+                found = connection.execute(select(jobs.c.asked).where(*mine).with_for_update()).first()
+                if found is not None and found.asked != "pause":
+                    raise PauseRevoked(found.asked)
+            if connection.execute(update(jobs).where(*mine).values(values)).rowcount != 1:
                 raise Fenced
             for kind, step, count, data in turn.curves:
                 row = {"job": job.id, "kind": kind, "step": step, "length": count, "metrics": data}

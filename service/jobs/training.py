@@ -20,7 +20,7 @@ from service.engine.protocol import DeadlineExceeded, NoCapacity
 from service.http.tensor_payloads import Answer
 from service.jobs.curves import joined, mean, packed
 from service.jobs.job import Job, Progress, Spec, State
-from service.jobs.store import JobStore, Turn
+from service.jobs.store import JobStore, PauseRevoked, Turn
 from service.jobs.validation import validated
 from service.problems import HttpProblem, from_exception, problem_body
 from service.sessions.registry import Write
@@ -61,8 +61,12 @@ class Sessions(Protocol):
     read: Callable[..., Awaitable[Reply]]
 
 
+class Paused(Exception):
+    """The job leaves its loop, and goes on when it is resumed."""
+
+
 class Ended(Exception):
-    """The job leaves its loop."""
+    """The job leaves its loop for good."""
 
     def __init__(self, state: State, reason: str | None = None, error: Mapping[str, Any] | None = None) -> None:
         super().__init__(state)
@@ -106,6 +110,8 @@ class Training:
         try:
             while True:
                 await self._turn()
+        except Paused:
+            return
         except Ended as end:
             await self._finish(end)
         except WAITS:
@@ -120,6 +126,11 @@ class Training:
             codes = {"gone": "session-lost", "not-found": "session-lost", "rolled-back": "session-lost"}
             codes |= {"sequence-conflict": "session-changed", "sequence-gap": "session-changed"}
             await self._finish(_failed(codes.get(problem.code, "internal"), problem))
+
+    async def look(self) -> bool:
+        """Whether a client asks for an action, which the next `run` takes. Raises Fenced, StorageError."""
+        self._asked = await self._jobs.asked(self._job)
+        return self._asked is not None
 
     async def give_up(self, error: Exception) -> None:
         """End the job after too many failures of the same call."""
@@ -139,13 +150,25 @@ class Training:
             return
         if ends:
             raise Ended("succeeded", "early-stop" if at.stops else "completed")
+        self._must_go_on()
+        if self._asked == "pause":
+            await self._pause()
+            return
+        await self._train()
+
+    def _must_go_on(self) -> None:
+        """Raises Ended for a job that was canceled, or whose deadline has passed."""
         if self._asked == "cancel":
             raise Ended("canceled", "requested")
         if self._end is not None and time.monotonic() >= self._end:
             raise Ended("canceled", "deadline")
+
+    async def _between(self) -> None:
+        """Between two calls of a validation. Raises Ended or Paused if the job must not wait for its end."""
+        await self.look()
+        self._must_go_on()
         if self._asked == "pause":
-            raise Ended("paused")
-        await self._train()
+            await self._pause()
 
     # Steps
 
@@ -243,7 +266,7 @@ class Training:
         found, curves = {_plain(name): value for name, value in means.items()}, []
         if spec.validation is not None:
             session = await self._sessions.find(job.tenant, job.session)
-            at.validated, seconds = await validated(self._sessions, session, spec, self._longest)
+            at.validated, seconds = await validated(self._sessions, session, spec, self._longest, self._between)
             at.validated_at, at.compute_s = at.step, at.compute_s + seconds
             said.append(("validation", {"step": at.step, "metrics": at.validated}))
             curves = [("validation", at.step, 1, packed({name: [value] for name, value in at.validated.items()}))]
@@ -283,6 +306,18 @@ class Training:
         self._asked = await self._jobs.advance(self._job, turn)
         self._job.progress, self._job.state = turn.progress, turn.state or self._job.state
         self._said(self._job)
+
+    async def _pause(self) -> None:
+        """Raises Paused, unless a client has resumed or canceled the job meanwhile."""
+        at, resumed = deepcopy(self._at), self._resumed
+        self._count_time(at)
+        try:
+            await self._store(Turn(at, state="paused"))
+        except PauseRevoked as revoked:
+            self._asked, self._resumed = revoked.asked, resumed
+            return
+        log.info("job %s: paused at step %d", self._job.id, at.step)
+        raise Paused
 
     async def _finish(self, end: Ended) -> None:
         at = deepcopy(self._at)

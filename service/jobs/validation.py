@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from service.jobs.job import Spec
@@ -19,12 +20,14 @@ FIRST_BATCHES, MOST_BATCHES = 4, 10_000
 
 
 async def validated(
-    sessions: Sessions, session: Session, spec: Spec, deadline: float
+    sessions: Sessions, session: Session, spec: Spec, deadline: float, between: Callable[[], Awaitable[None]]
 ) -> tuple[dict[str, float | None], float]:
     """(metric -> its mean over the rows of the validation, seconds of the worker). The session does not change.
 
     The mean of each metric weighs a batch by its rows, and is rounded once: it does not depend on the calls. None if a
     value is not finite.
+
+    between: called between two calls of a worker; an error that it raises ends the validation.
     """
     assert spec.validation is not None
     names, start, count, seconds = spec.measured, 0, FIRST_BATCHES, 0.0
@@ -41,6 +44,7 @@ async def validated(
         start += count
         if start >= reply.result["batches"]:
             break
+        await between()
         count = int(max(1, min(MOST_BATCHES, count * 4, count * TARGET_S / max(took, 1e-6))))
     return {name: _mean([each[i] for each in values], rows) for i, name in enumerate(names)}, seconds
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
+import service.jobs.validation as validation_module
 from service.engine import DeadlineExceeded, NoCapacity, RemoteError, WorkerLost
 from service.jobs import ENDED, Job, Runner
 from service.jobs.curves import joined
@@ -228,6 +230,75 @@ async def test_cancel_ends_a_job_after_its_call_and_a_queued_one_at_once(house):
             await runner.jobs.ask("local", job.id, "pause")
         assert caught.value.code == "invalid-state"
         assert caught.value.extensions["allowed_states"] == ["queued", "running", "pausing", "paused"]
+
+
+@pytest.mark.parametrize(("action", "state"), [("cancel", "canceled"), ("pause", "paused")])
+async def test_a_job_that_waits_for_a_worker_takes_actions(house, action, state):
+    def fails(op: str) -> None:
+        raise NoCapacity("all workers are full")
+
+    runner = await house.runner()
+    house.sessions.before = fails
+    job = await house.submit(runner)
+    await until(runner, job, "running")
+    await asyncio.sleep(0.05)
+    await runner.jobs.ask("local", job.id, action)
+
+    assert (await until(runner, job, state)).state == state
+
+
+@pytest.mark.parametrize(("asked", "end"), [("cancel", "requested"), ("pause", None), (None, "deadline")])
+async def test_a_long_validation_ends_when_its_job_must_stop(house, monkeypatch, asked, end):
+    monkeypatch.setattr(validation_module, "MOST_BATCHES", 1)
+    data = described(size=1, holdout=30)
+    runner = await house.runner()
+    calls = 0
+    asking: list[asyncio.Task[Job]] = []
+    deadline = None if asked else 0.3
+
+    def counted(op: str) -> None:
+        nonlocal calls
+        calls += op == "session.evaluate_on"
+        if calls == 3 and asked and not asking:
+            asking.append(asyncio.ensure_future(runner.jobs.ask("local", job.id, asked)))
+        if calls > 3 and not asked:
+            time.sleep(0.05)
+
+    house.sessions.before = counted
+    job = await house.submit(
+        runner, steps=20, data=data, every=5, validation=Validation(data, 30, 5), deadline_s=deadline
+    )
+    done = await until(runner, job, *ENDED, "paused")
+
+    assert (done.reason, done.progress.step) == (end, 5)
+    assert calls < 20
+    if asked == "pause":
+        await runner.jobs.ask("local", job.id, "resume")
+        assert (await until(runner, job)).state == "succeeded"
+        assert joined(await runner.jobs.curves(job.id, "validation"))[0].tolist() == [5, 10, 15, 20]
+
+
+@pytest.mark.parametrize(("action", "end"), [("resume", ("succeeded", 400)), ("cancel", ("canceled", None))])
+async def test_an_action_that_comes_while_a_job_becomes_paused_is_not_lost(house, monkeypatch, action, end):
+    runner = await house.runner()
+    job = await house.submit(runner, steps=400)
+    advance = runner.jobs.advance
+
+    async def late(running: Job, turn: Turn) -> Any:
+        if turn.state == "paused":
+            monkeypatch.setattr(runner.jobs, "advance", advance)
+            answer = await runner.jobs.ask("local", job.id, action)
+            assert (answer.state, answer.asked) == (("running", None) if action == "resume" else ("pausing", "cancel"))
+        return await advance(running, turn)
+
+    monkeypatch.setattr(runner.jobs, "advance", late)
+    await until(runner, job, "running")
+    await runner.jobs.ask("local", job.id, "pause")
+    done = await until(runner, job)
+
+    assert done.state == end[0]
+    assert done.progress.step == (end[1] or house.sessions.open[job.session].step)
+    assert await curve(runner, job) == by_steps(house, described(), done.progress.step)[1]
 
 
 async def test_a_deadline_cancels_a_running_job_and_aborts_a_waiting_one(house):
