@@ -245,7 +245,12 @@ def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracin
     app.state.runner = Runner(
         JobStore(app.state.store, app.state.instance),
         app.state.sessions,
-        Checkpointer(app.state.store, app.state.sessions, settings.max_step_deadline),
+        Checkpointer(
+            app.state.store,
+            app.state.sessions,
+            lambda tenant, size: app.state.tenancy.quotas.room_for(tenant, "checkpoint_bytes", size),
+            settings.max_step_deadline,
+        ),
         limit=settings.running_jobs,
         longest_call=settings.max_step_deadline,
     )

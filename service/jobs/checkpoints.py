@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 import orjson
 from sqlalchemy import Connection, insert, select
@@ -19,14 +21,21 @@ __all__ = ["Checkpointer"]
 FOLDER = "checkpoints/client"
 
 
+Room = Callable[[str, float], AbstractAsyncContextManager[None]]
+"""Room for so many bytes of checkpoints of a tenant, while something is made. Raises HttpProblem 429 without it."""
+
+
 class Checkpointer:
     """Saves sessions of jobs."""
 
-    def __init__(self, store: Store, registry: Sessions, deadline: float) -> None:
-        self._store, self._registry, self._deadline = store, registry, deadline
+    def __init__(self, store: Store, registry: Sessions, room: Room, deadline: float) -> None:
+        self._store, self._registry, self._room, self._deadline = store, registry, room, deadline
 
     async def __call__(self, session: Session, job: Job, step: int) -> str:
-        """The id of the checkpoint of `job` after `step`, which is made once. Raises EngineError, StorageError."""
+        """The id of the checkpoint of `job` after `step`, which is made once.
+
+        Raises HttpProblem 429 if its tenant has no room for it, EngineError, StorageError.
+        """
         id = Repeatable(f"{job.id}\0{step}".encode()).made("ckp_")
 
         def known(connection: Connection) -> tuple[bool, bytes | None]:
@@ -37,6 +46,10 @@ class Checkpointer:
         exists, text = await self._store.read(known)
         if exists:
             return id
+        async with self._room(job.tenant, session.about["bytes"]):
+            return await self._made(session, job, step, id, text)
+
+    async def _made(self, session: Session, job: Job, step: int, id: str, text: bytes | None) -> str:
         key = f"{FOLDER}/{id[4:]}.safetensors"
         args = {"key": key, "about": {} if text is None else {"program": text.decode()}}
         reply = await self._registry.read(session, "session.save", args, {}, self._deadline)

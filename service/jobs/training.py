@@ -290,10 +290,16 @@ class Training:
     async def _save(self) -> None:
         job, at = self._job, deepcopy(self._at)
         session = await self._sessions.find(job.tenant, job.session)
-        made = await self._checkpointed(session, job, at.step)
+        said: tuple[str, Mapping[str, Any]]
+        try:
+            said = "checkpoint", {"step": at.step, "id": await self._checkpointed(session, job, at.step)}
+        except HttpProblem as problem:
+            if problem.code != "quota-exceeded":
+                raise
+            said = "warning", {"detail": f"no checkpoint of step {at.step}: {problem.detail}"}
         self._count_time(at)
         at.saved_at, at.saved_s = at.step, at.running_s
-        await self._store(Turn(at, said=[("checkpoint", {"step": at.step, "id": made})]))
+        await self._store(Turn(at, said=[said]))
 
     # Storing
 

@@ -318,6 +318,17 @@ def test_each_quota_of_things_refuses_the_next_one_and_counts_for_one_tenant_alo
             over(limited.post(f"{path}/checkpoints", json={}), "checkpoint_bytes")
             sent = {"tensors": tensors({"w": SKETCH.values["w"]})}
             over(limited.post("/v1/checkpoints", json=sent), "checkpoint_bytes")
+            rows = regression(rows=64).values
+            table = {"columns": tensors({name: rows[name] for name in ("x", "y")})}
+            dataset = limited.post("/v1/datasets", json=table).json()["id"]
+            job = {**session, "dataset_id": dataset, "batch_size": 4, "steps": 4, "save_every": {"steps": 2}}
+            trained = limited.post("/v1/jobs", json=job).headers["location"]
+            done = eventually(lambda: (found := limited.get(trained).json())["state"] == "succeeded" and found)
+            assert (done["reason"], done["step"]) == ("completed", 4)
+            events = limited.get(f"{trained}/events").json()["events"]
+            told = [each["data"]["detail"] for each in events if each["kind"] == "warning"]
+            assert len(told) == 2 and all("no checkpoint" in each and "quota" in each for each in told)
+            assert limited.get("/v1/checkpoints").json()["checkpoints"] == []
         with limits(keyed, "limited", program_bytes=10):
             sent = {"program": SKETCH.document, "values": tensors({"w": SKETCH.values["w"]})}
             over(limited.post("/v1/programs", json=sent), "program_bytes")
