@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -66,8 +65,3 @@ def mean(values: Sequence[float] | np.ndarray) -> float | None:
     """The mean of the finite values, rounded once, so that it does not depend on their grouping; None without any."""
     finite = [value for value in map(float, values) if math.isfinite(value)]
     return math.fsum(finite) / len(finite) if finite else None
-
-
-def listed(values: np.ndarray) -> list[Any]:
-    """The values as JSON; null for those that are not finite."""
-    return [value if math.isfinite(value) else None for value in values.tolist()]

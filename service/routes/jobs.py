@@ -11,7 +11,7 @@ from service.http.entity_tags import VARIES
 from service.http.request_body import JSON, read_body
 from service.http.sse import EVENT_STREAM, EventStream, Streams, last_event_id
 from service.jobs import JOB_ID, Job, JobStore, Runner
-from service.jobs.curves import joined, listed, thinned
+from service.jobs.curves import joined, thinned
 from service.jobs.job import Action
 from service.jobs.stream import JobEvents
 from service.problems import responses
@@ -254,13 +254,8 @@ async def get_job_metrics(
     inside = (steps >= first) & (steps <= (last or 2**53))
     steps, columns = thinned(steps[inside], {name: values[inside] for name, values in columns.items()}, points)
     at, validation = joined(await job_store(request).curves(job.id, "validation", first, last))
-    shown = {name: listed(values) for name, values in validation.items()}
     return json_answer(
-        {
-            "step": steps.tolist(),
-            "columns": {name: listed(values) for name, values in columns.items()},
-            "validation": {"step": at.tolist(), **shown} if shown else {},
-        }
+        {"step": steps, "columns": columns, "validation": {"step": at, **validation} if validation else {}}
     )
 
 

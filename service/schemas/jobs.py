@@ -238,4 +238,6 @@ class JobMetrics(Strict):
         description="loss, gradient_norm, learning_rate (for each group of the optimizer, if there are several), "
         "metric/<variable>; null for values that are not finite."
     )
-    validation: dict[str, list[float | None]] = Field(description="step, and a column for each metric.")
+    validation: dict[str, list[float | None]] = Field(
+        description="step, and a column for each metric; all validations of the range of steps."
+    )

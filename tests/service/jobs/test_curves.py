@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 
 import numpy as np
 import pytest
 
-from service.jobs.curves import Row, joined, listed, mean, packed, thinned, unpacked
+from service.formats import json_tensors as wire
+from service.jobs.curves import Row, joined, mean, packed, thinned, unpacked
 from service.jobs.early_stop import EarlyStop, Judged
+
+
+def listed(values: np.ndarray) -> list[float | None]:
+    """The values as clients get them."""
+    return json.loads(wire.dumps(values))
 
 
 def test_columns_come_back_with_nan_for_values_that_are_not_finite():
