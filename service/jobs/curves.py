@@ -63,5 +63,6 @@ def thinned(steps: np.ndarray, columns: Columns, points: int) -> tuple[np.ndarra
 
 def mean(values: Sequence[float] | np.ndarray) -> float | None:
     """The mean of the finite values, rounded once, so that it does not depend on their grouping; None without any."""
-    finite = [value for value in map(float, values) if math.isfinite(value)]
+    array = np.asarray(values, np.float64)
+    finite = array[np.isfinite(array)].tolist()
     return math.fsum(finite) / len(finite) if finite else None

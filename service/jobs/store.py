@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,16 +106,16 @@ class JobStore:
         rows = await self._store.read(lambda connection: connection.execute(query).all())
         return [Job.of_row(row) for row in rows]
 
-    async def position(self, job: Job) -> int | None:
-        """The number of queued jobs before this one by priority and age; None for a job that is not queued."""
-        if job.state != "queued":
-            return None
-        before = or_(
-            jobs.c.priority > job.priority,
-            and_(jobs.c.priority == job.priority, jobs.c.queued < job.queued),
-        )
-        query = select(func.count()).select_from(jobs).where(jobs.c.state == "queued", before)
-        return int(await self._store.read(lambda connection: connection.execute(query).scalar_one()))
+    async def positions(self, found: Iterable[Job]) -> dict[str, int]:
+        """The number of queued jobs before each of those in `found` that are queued, by priority and age."""
+        queued = [job for job in found if job.state == "queued"]
+        if not queued:
+            return {}
+        least = min(job.priority for job in queued)
+        query = select(jobs.c.priority, jobs.c.queued).where(jobs.c.state == "queued", jobs.c.priority >= least)
+        rows = await self._store.read(lambda connection: connection.execute(query).all())
+        line = sorted((-priority, at) for priority, at in rows)
+        return {job.id: bisect_left(line, (-job.priority, job.queued)) for job in queued}
 
     async def ask(self, tenant: str, id: str, action: Action) -> Job:
         """Cancel, pause or resume the job; does nothing if that has been asked before. Returns the job afterwards.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -117,7 +118,7 @@ async def create_job(request: Request) -> Response:
     asked = body.read_as(schemas.CreateJob)
     async with quotas(request).room_for(tenant(), "jobs", 1):
         job = await submitted(request, body, asked)
-    return json_answer(await _view(request, job), 201, {"Location": f"/v1/jobs/{job.id}"})
+    return json_answer(await _viewed(request, job), 201, {"Location": f"/v1/jobs/{job.id}"})
 
 
 @router.get("", summary="List jobs", response_model=schemas.JobPage, responses=responses("invalid-request"))
@@ -134,7 +135,8 @@ async def list_jobs(
     found = await job_store(request).page(tenant(), page_token, page_size + 1, state)
     page = found[:page_size]
     token = page[-1].id if len(found) > page_size else None
-    return json_answer({"jobs": [await _view(request, job) for job in page], "next_page_token": token})
+    positions = await job_store(request).positions(page)
+    return json_answer({"jobs": [_view(job, positions) for job in page], "next_page_token": token})
 
 
 @router.get(
@@ -148,13 +150,13 @@ async def list_jobs(
 )
 async def get_job(request: Request, job_id: JobId) -> Response:
     """State, position and last metrics of the job."""
-    return json_answer(await _view(request, await job_store(request).get(tenant(), stored_id(job_id))))
+    return json_answer(await _viewed(request, await job_store(request).get(tenant(), stored_id(job_id))))
 
 
 async def _asked(request: Request, id: str, action: Action) -> Response:
     job = await job_store(request).ask(tenant(), stored_id(id), action)
     runner(request).wake(job)
-    return json_answer(await _view(request, job))
+    return json_answer(await _viewed(request, job))
 
 
 CHANGED: dict[int | str, dict[str, Any]] = {
@@ -286,7 +288,11 @@ async def delete_job(request: Request, job_id: JobId) -> Response:
     return Response(status_code=204)
 
 
-async def _view(request: Request, job: Job) -> dict[str, Any]:
+async def _viewed(request: Request, job: Job) -> dict[str, Any]:
+    return _view(job, await job_store(request).positions([job]))
+
+
+def _view(job: Job, positions: Mapping[str, int]) -> dict[str, Any]:
     spec, at = job.spec, job.progress
     left = spec.steps - at.step
     judged = at.judged
@@ -300,7 +306,7 @@ async def _view(request: Request, job: Job) -> dict[str, Any]:
         "asked": job.asked,
         "error": job.error,
         "priority": job.priority,
-        "queue_position": await job_store(request).position(job),
+        "queue_position": positions.get(job.id),
         "program_id": spec.program_id,
         "session_id": job.session,
         "dataset_id": spec.dataset_id,

@@ -56,6 +56,28 @@ async def test_two_processes_never_run_one_job(store: Store):  # noqa: F811
     assert sorted(ids) == sorted(each.id for each in made)
 
 
+async def test_positions_count_the_queued_jobs_before_each_in_one_read(store: Store, monkeypatch):  # noqa: F811
+    rows = JobStore(store, "a")
+    made = [job(tenant, priority, queued) for tenant in "tu" for priority in (3, 7) for queued in (10.0, 11.0, 12.0)]
+    for each in made:
+        await rows.add(each, [])
+    await rows.ask("t", made[3].id, "pause")
+    found = [await rows.get(each.tenant, each.id) for each in made]
+    reads, read = [], store.read
+    monkeypatch.setattr(store, "read", lambda work: reads.append(work) or read(work))
+
+    positions = await rows.positions(found)
+
+    waiting = [each for each in found if each.state == "queued"]
+    assert len(waiting) == len(made) - 1
+    assert len(reads) == 1
+    assert positions == {
+        each.id: sum((-other.priority, other.queued) < (-each.priority, each.queued) for other in waiting)
+        for each in waiting
+    }
+    assert await rows.positions([found[3]]) == {}
+
+
 async def test_a_silent_process_loses_its_job_and_its_late_write_is_refused(store: Store):  # noqa: F811
     one, other = JobStore(store, "a"), JobStore(store, "b")
     await one.add(job(), [])
