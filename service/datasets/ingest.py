@@ -132,7 +132,13 @@ class Ingest:
             detail = f"the upload has {upload.offset} of {upload.length} bytes"
             raise HttpProblem("invalid-state", detail, offset=upload.offset)
         source = {"url": self._settings.objects, "keys": list(upload.keys), "sha256": upload.sha256}
-        stored, is_new = await self._stored(tenant, source, options, named, folder)
+        try:
+            stored, is_new = await self._stored(tenant, source, options, named, folder)
+        except HttpProblem as problem:
+            again = await self._uploads.get(tenant, upload.id) if problem.code == "not-found" else None
+            if again is None or again.dataset is None:
+                raise
+            return await self.of_upload(tenant, again, options, named, folder)  # another request was faster
         await self._uploads.used(tenant, upload, stored.id, options.document())
         return stored, is_new
 

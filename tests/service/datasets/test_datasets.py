@@ -281,6 +281,26 @@ def test_a_conversion_is_killed_when_its_client_leaves_and_leaves_no_file(tmp_pa
     run(tmp_path, scenario)
 
 
+def test_a_conversion_whose_upload_another_request_has_converted_meanwhile_has_its_dataset(tmp_path):
+    async def scenario(house):
+        text = b"a,b\n1,2.5\n3,4.5\n"
+        made = await house.uploads.create("a", len(text), "dataset", None)
+        (tmp_path / "part").write_bytes(text)
+        upload = await house.uploads.append("a", made.id, 0, tmp_path / "part", len(text))
+
+        async def convert() -> Any:
+            async with house.ingest.folder() as folder:
+                return await house.ingest.of_upload("a", upload, Options("csv"), Named(), folder)
+
+        first, _ = await convert()  # `upload` is what the second request has read before
+        assert await convert() == (first, False)
+        await house.uploads.delete("a", upload.id)
+        with pytest.raises(HttpProblem, match="deleted during its conversion"):
+            await convert()
+
+    run(tmp_path, scenario)
+
+
 def _has_ended(pid: int) -> bool:
     end = time.monotonic() + 60
     while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
