@@ -253,6 +253,7 @@ def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracin
         ),
         limit=settings.running_jobs,
         longest_call=settings.max_step_deadline,
+        has_compute=app.state.tenancy.quotas.has_compute,
     )
     problems.install(app)
     app.add_middleware(Head)  # the innermost

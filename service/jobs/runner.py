@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections.abc import Callable
 
 from service.caller import acting_for
 from service.engine import EngineError, NoCapacity, QueueFull
@@ -37,12 +38,18 @@ class Runner:
         limit: int,
         longest_call: float,
         chunk_s: float = CHUNK_S,
+        has_compute: Callable[[str], bool] = lambda tenant: True,
     ) -> None:
-        """limit: most jobs at a time. The other arguments are those of `Training`."""
+        """limit: most jobs at a time. has_compute: whether a tenant has compute seconds left; jobs of others wait.
+
+        The other arguments are those of `Training`.
+        """
         self.jobs = jobs
         self.bell = Bell()
         self._sessions, self._checkpointed = sessions, checkpointed
         self._limit, self._longest, self._chunk_s = limit, longest_call, chunk_s
+        self._has_compute = has_compute
+        self._barred: set[str] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
@@ -83,6 +90,13 @@ class Runner:
         if task is not None:
             await asyncio.wait({task})
 
+    def _may_compute(self, tenant: str) -> bool:
+        """Whether jobs of `tenant` may run now; otherwise none of them is taken from the queue until they may."""
+        if self._has_compute(tenant):
+            return True
+        self._barred.add(tenant)
+        return False
+
     def _told(self, job: Job) -> None:
         """Tell the readers that the job has new events; let clients find the session of an ended one."""
         session = self._sessions.held(job.tenant, job.session) if job.state in ENDED else None
@@ -101,7 +115,11 @@ class Runner:
                     await self.jobs.renew([*self._running])
                 for late in await self.jobs.expire():
                     self._told(late)
-                while len(self._running) < self._limit and (job := await self.jobs.claim()) is not None:
+                self._barred = {tenant for tenant in self._barred if not self._has_compute(tenant)}
+                while len(self._running) < self._limit:
+                    job = await self.jobs.claim(self._barred)
+                    if job is None:
+                        break
                     self._begin(job)
             except (StorageError, HttpProblem) as error:
                 log.warning("the queue of jobs cannot be read: %s", error)
@@ -127,7 +145,7 @@ class Runner:
         """Run the loop of `job`, again after failures that may pass."""
         log.info("job %s runs from step %d", job.id, job.progress.step)
         training = Training(
-            job, self.jobs, self._sessions, self._checkpointed, self._told,
+            job, self.jobs, self._sessions, self._checkpointed, self._told, self._may_compute,
             longest_call=self._longest, chunk_s=self._chunk_s,
         )  # fmt: skip
         failures, pause = 0, FIRST_PAUSE_S

@@ -22,7 +22,7 @@ from service.problems import HttpProblem
 from service.store import tables
 from service.store.store import Store
 
-__all__ = ["LEASE_S", "Fenced", "JobStore", "PauseRevoked", "Turn", "session_in_use"]
+__all__ = ["LEASE_S", "AskedMeanwhile", "Fenced", "JobStore", "Said", "Turn", "session_in_use"]
 
 LEASE_S = 30.0
 """Seconds after which another process may take over a job whose process is silent."""
@@ -36,15 +36,19 @@ class Fenced(Exception):
     """Another process runs the job now, or it was deleted."""
 
 
-class PauseRevoked(Exception):
-    """A client no longer wants the job to pause.
+class AskedMeanwhile(Exception):
+    """A client has asked for another action while the job was about to wait.
 
-    asked: the action that it wants instead, if any.
+    asked: the action; None if it wants the job to go on.
     """
 
     def __init__(self, asked: str | None) -> None:
-        super().__init__(f"the job does not pause; asked: {asked}")
+        super().__init__(f"asked: {asked}")
         self.asked = asked
+
+
+WAITING: Mapping[State, Action | None] = {"paused": "pause", "queued": None}
+"""States in which a job waits -> the action that its row must ask for when the job enters the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +236,10 @@ class JobStore:
         mine = mine.values(owner_until=time.time() + LEASE_S)
         await self._store.write(lambda connection: connection.execute(mine))
 
-    async def claim(self) -> Job | None:
+    async def claim(self, barred: Collection[str] = ()) -> Job | None:
         """Take the next job to run: one whose process is silent, else the next of the queue. None if there is none.
 
+        barred: tenants whose queued jobs wait.
         The queue goes by priority; of equal ones the tenant with the fewest running jobs is next, then the one that
         was served least recently; of its jobs the oldest.
         """
@@ -243,7 +248,7 @@ class JobStore:
             now = time.time()
             lapsed = or_(jobs.c.owner_until.is_(None), jobs.c.owner_until < now)
             orphan = select(jobs).where(jobs.c.state.in_(ACTIVE), lapsed).order_by(jobs.c.started).limit(1)
-            row = connection.execute(orphan).first() or _next(connection)
+            row = connection.execute(orphan).first() or _next(connection, barred)
             if row is None:
                 return None
             taken = update(jobs).where(jobs.c.id == row.id, jobs.c.epoch == row.epoch, jobs.c.state == row.state)
@@ -269,8 +274,8 @@ class JobStore:
     async def advance(self, job: Job, turn: Turn) -> str | None:
         """Store one turn of the loop; returns the action that a client asks for, if any.
 
-        Raises Fenced. Raises PauseRevoked, and stores nothing, if the turn pauses the job and a client has resumed or
-        canceled it meanwhile: the answer to that request has promised it.
+        Raises Fenced. Raises AskedMeanwhile, and stores nothing, if the job is to wait and a client has asked for
+        another action: the answer to that request has promised it.
         """
         values: dict[str, Any] = {"progress": text_of(turn.progress), "owner_until": time.time() + LEASE_S}
         values |= turn.values
@@ -282,10 +287,10 @@ class JobStore:
 
         def work(connection: Connection) -> str | None:
             mine = (jobs.c.id == job.id, jobs.c.epoch == job.epoch, jobs.c.owner == self.owner)
-            if turn.state == "paused":
+            if turn.state in WAITING:
                 found = connection.execute(select(jobs.c.asked).where(*mine).with_for_update()).first()
-                if found is not None and found.asked != "pause":
-                    raise PauseRevoked(found.asked)
+                if found is not None and found.asked != WAITING[turn.state]:
+                    raise AskedMeanwhile(found.asked)
             if connection.execute(update(jobs).where(*mine).values(values)).rowcount != 1:
                 raise Fenced
             for kind, step, count, data in turn.curves:
@@ -324,9 +329,9 @@ def _answer_to(action: Action, row: Any) -> dict[str, Any]:
     return {}
 
 
-def _next(connection: Connection) -> Any:
+def _next(connection: Connection, barred: Collection[str]) -> Any:
     """The row of the next queued job."""
-    queued = jobs.c.state == "queued"
+    queued = and_(jobs.c.state == "queued", jobs.c.tenant.not_in(barred))
     priority = connection.execute(select(func.max(jobs.c.priority)).where(queued)).scalar()
     if priority is None:
         return None

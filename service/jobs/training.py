@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import orjson
@@ -20,7 +20,7 @@ from service.engine.protocol import DeadlineExceeded, NoCapacity
 from service.http.tensor_payloads import Answer
 from service.jobs.curves import joined, mean, packed
 from service.jobs.job import Job, Progress, Spec, State
-from service.jobs.store import JobStore, PauseRevoked, Turn
+from service.jobs.store import AskedMeanwhile, JobStore, Said, Turn
 from service.jobs.validation import validated
 from service.problems import HttpProblem, from_exception, problem_body
 from service.sessions.registry import Write
@@ -61,8 +61,8 @@ class Sessions(Protocol):
     read: Callable[..., Awaitable[Reply]]
 
 
-class Paused(Exception):
-    """The job leaves its loop, and goes on when it is resumed."""
+class Waits(Exception):
+    """The job leaves its loop, and goes on later."""
 
 
 class Ended(Exception):
@@ -83,13 +83,17 @@ class Training:
         sessions: Sessions,
         checkpointed: Checkpointed,
         said: Callable[[Job], None],
+        may_compute: Callable[[str], bool],
         *,
         longest_call: float,
         chunk_s: float = CHUNK_S,
     ) -> None:
-        """said: called after events were stored. longest_call: deadline of one call, in seconds."""
+        """said: called after events were stored. may_compute: whether a tenant has compute seconds left.
+
+        longest_call: deadline of one call, in seconds.
+        """
         self._job, self._jobs, self._sessions, self._checkpointed = job, jobs, sessions, checkpointed
-        self._said, self._longest, self._chunk_s = said, longest_call, chunk_s
+        self._said, self._may_compute, self._longest, self._chunk_s = said, may_compute, longest_call, chunk_s
         self._asked = job.asked
         self._steps = FIRST_STEPS
         self._resumed = time.monotonic()
@@ -110,7 +114,7 @@ class Training:
         try:
             while True:
                 await self._turn()
-        except Paused:
+        except Waits:
             return
         except Ended as end:
             await self._finish(end)
@@ -152,9 +156,12 @@ class Training:
             raise Ended("succeeded", "early-stop" if at.stops else "completed")
         self._must_go_on()
         if self._asked == "pause":
-            await self._pause()
-            return
-        await self._train()
+            await self._wait("paused")
+        elif not self._may_compute(self._job.tenant):
+            detail = "the compute seconds of this day (UTC) are used up; the job goes on when they return"
+            await self._wait("queued", [("warning", {"detail": detail})])
+        else:
+            await self._train()
 
     def _must_go_on(self) -> None:
         """Raises Ended for a job that was canceled, or whose deadline has passed."""
@@ -164,11 +171,11 @@ class Training:
             raise Ended("canceled", "deadline")
 
     async def _between(self) -> None:
-        """Between two calls of a validation. Raises Ended or Paused if the job must not wait for its end."""
+        """Between two calls of a validation. Raises Ended or Waits if the job must not wait for its end."""
         await self.look()
         self._must_go_on()
         if self._asked == "pause":
-            await self._pause()
+            await self._wait("paused")
 
     # Steps
 
@@ -313,17 +320,17 @@ class Training:
         self._job.progress, self._job.state = turn.progress, turn.state or self._job.state
         self._said(self._job)
 
-    async def _pause(self) -> None:
-        """Raises Paused, unless a client has resumed or canceled the job meanwhile."""
+    async def _wait(self, state: Literal["paused", "queued"], said: Said = ()) -> None:
+        """Let the job wait in `state`: raises Waits, unless a client has asked for another action meanwhile."""
         at, resumed = deepcopy(self._at), self._resumed
         self._count_time(at)
         try:
-            await self._store(Turn(at, state="paused"))
-        except PauseRevoked as revoked:
+            await self._store(Turn(at, said=said, state=state))
+        except AskedMeanwhile as revoked:
             self._asked, self._resumed = revoked.asked, resumed
             return
-        log.info("job %s: paused at step %d", self._job.id, at.step)
-        raise Paused
+        log.info("job %s: %s at step %d", self._job.id, state, at.step)
+        raise Waits
 
     async def _finish(self, end: Ended) -> None:
         at = deepcopy(self._at)

@@ -90,10 +90,14 @@ class Quotas:
             if wait:
                 detail = f"the limit is {limits.requests_per_second:g} requests per second, {limits.burst:g} in a burst"
                 return HttpProblem("rate-limited", detail, headers=_retry(wait))
-        if computes and self._usage.compute_today(tenant) >= limits.compute_seconds:
+        if computes and not self.has_compute(tenant):
             left = DAY_S - time.time() % DAY_S
             return _exceeded("compute_seconds", limits.compute_seconds, headers=_retry(left), retryable=True)
         return None
+
+    def has_compute(self, tenant: str) -> bool:
+        """Whether `tenant` has compute seconds left on this day."""
+        return self._usage.compute_today(tenant) < self.limits(tenant).compute_seconds
 
     # Things, decided before one is created
 

@@ -114,10 +114,10 @@ class House:
         self.saved.append((job.id, step))
         return f"ckp_{step}"
 
-    async def runner(self, limit: int = 2, chunk_s: float = 0.002) -> Runner:
+    async def runner(self, limit: int = 2, chunk_s: float = 0.002, **more: Any) -> Runner:
         made = Runner(
             JobStore(self.store, new_id("api_")), self.sessions, self.checkpointed,
-            limit=limit, longest_call=60.0, chunk_s=chunk_s,
+            limit=limit, longest_call=60.0, chunk_s=chunk_s, **more,
         )  # fmt: skip
         self.runners.append(made)
         await made.start()

@@ -232,6 +232,35 @@ async def test_cancel_ends_a_job_after_its_call_and_a_queued_one_at_once(house):
         assert caught.value.extensions["allowed_states"] == ["queued", "running", "pausing", "paused"]
 
 
+async def test_a_job_waits_in_the_queue_while_its_tenant_has_no_compute_seconds(house):
+    spent: set[str] = set()
+    write = house.sessions.write
+
+    async def spending(session: Any, asked: Any, deadline: float) -> Any:
+        if session.tenant == "local" and asked.args["start"] == 4:
+            spent.add("local")
+        return await write(session, asked, deadline)
+
+    house.sessions.write = spending  # type: ignore[method-assign]
+    runner = await house.runner(limit=1, has_compute=lambda tenant: tenant not in spent)
+    job = await house.submit(runner, steps=40, priority=9)
+    other = await house.submit(runner, tenant="other")
+    assert (await until(runner, other)).state == "succeeded"
+    waiting = await runner.jobs.get("local", job.id)
+    assert waiting.state == "queued"
+    assert 4 < waiting.progress.step < 40
+    await asyncio.sleep(0.05)
+    assert (await runner.jobs.get("local", job.id)).epoch == waiting.epoch
+    events = (await runner.jobs.events(job.id, 0, 100)).events
+    assert ["compute seconds" in str(each.data) for each in events if each.kind == "warning"] == [True]
+
+    spent.clear()
+    runner.wake()
+
+    assert (await until(runner, job)).state == "succeeded"
+    assert await curve(runner, job) == by_steps(house, described(), 40)[1]
+
+
 @pytest.mark.parametrize(("action", "state"), [("cancel", "canceled"), ("pause", "paused")])
 async def test_a_job_that_waits_for_a_worker_takes_actions(house, action, state):
     def fails(op: str) -> None:

@@ -360,6 +360,20 @@ def test_calls_beyond_the_compute_seconds_of_the_day_are_refused_and_reads_are_n
         assert limited.post(f"{path}/steps", json=STEP).status_code == 200
 
 
+def test_a_running_job_waits_in_the_queue_when_the_compute_seconds_are_used_up(keyed):
+    with keyed.client("limited") as limited:
+        table = {"columns": tensors({name: SKETCH.values[name] for name in ("x", "y")})}
+        dataset = limited.post("/v1/datasets", json=table).json()["id"]
+        job = {"program": SKETCH.document, "loss": "loss", "dataset_id": dataset, "steps": 2**40}
+        path = limited.post("/v1/jobs", json=job).headers["location"]
+        eventually(lambda: limited.get(path).json()["step"] > 0)
+        with limits(keyed, "limited", compute_seconds=1e-9):
+            eventually(lambda: limited.get(path).json()["state"] == "queued")
+        eventually(lambda: limited.get(path).json()["state"] == "running")
+        limited.post(f"{path}/cancel")
+        eventually(lambda: limited.delete(path).status_code == 204)
+
+
 # --- usage and audit ----------------------------------------------------------------------------------------------
 
 
