@@ -287,7 +287,7 @@ class JobStore:
 
         def work(connection: Connection) -> str | None:
             mine = (jobs.c.id == job.id, jobs.c.epoch == job.epoch, jobs.c.owner == self.owner)
-            if turn.state in WAITING:
+            if turn.state is not None and turn.state in WAITING:
                 found = connection.execute(select(jobs.c.asked).where(*mine).with_for_update()).first()
                 if found is not None and found.asked != WAITING[turn.state]:
                     raise AskedMeanwhile(found.asked)

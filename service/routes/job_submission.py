@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from functools import partial
 from typing import Any
 
 from fastapi import Request
@@ -47,7 +48,10 @@ async def submitted(
     data, validation = await _datasets(request, asked, errors)
     if asked.session_id is None and not errors:
         try:
-            session = await open_session(request, body, asked.session(), job=id)
+            left = partial(
+                _withdrawn, request, asked
+            )  # clients cannot list the session, so none of them would close it
+            session = await open_session(request, body, asked.session(), job=id, left=left)
         except HttpProblem as problem:
             raise HttpProblem(
                 problem.code, problem.detail, status=problem.status, errors=[*problem.errors, *errors],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -78,11 +79,17 @@ async def create_session(request: Request) -> Response:
 
 
 async def open_session(
-    request: Request, body: Body, asked: schemas.CreateSession, id: str | None = None, job: str | None = None
+    request: Request,
+    body: Body,
+    asked: schemas.CreateSession,
+    id: str | None = None,
+    job: str | None = None,
+    left: Callable[[Session], Coroutine[Any, Any, None]] | None = None,
 ) -> Session:
     """A new session with the settings of `body`, which `asked` describes.
 
     id: by default a fresh one. job: id of the job that owns the session.
+    left: called with the session if the caller is cancelled and does not get it.
     """
     given = await read_values(body, settings(request), {"/init/parameters": asked.init.parameters})
     if asked.from_checkpoint is not None:
@@ -118,6 +125,7 @@ async def open_session(
             about=new.about,
             id=id,
             job=job,
+            left=left,
         )
 
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -272,12 +272,14 @@ class SessionRegistry:
         checkpoint_every: int = 100,
         job: str | None = None,
         op: str | None = None,
+        left: Callable[[Session], Coroutine[Any, Any, None]] | None = None,
     ) -> Session:
         """Open a session in any idle worker.
 
         id: of a closed or lost session that is not stored, which the new one replaces; by default a fresh one.
         program: (id, JSON text) of the program to train; None for a tape.
         job: id of the job that owns the session. op: the call that creates it in a worker.
+        left: called with the session if it is open, but the caller was cancelled and does not get it.
         Raises HttpProblem 429 at the limit of open sessions, StorageError, or EngineError.
         """
         handle = new_id(self._kind.prefix) if id is None else f"{tenant}/{id}"
@@ -324,8 +326,23 @@ class SessionRegistry:
                 self._places.leave(place)
                 self._count()
 
+        found: Session | None = None
+        has_left = False
+
+        async def kept() -> Session:
+            nonlocal found
+            found = await opened()
+            if has_left and left is not None:
+                await left(found)
+            return found
+
         try:
-            session = await self._turns.kept_running(opened())
+            session = await self._turns.kept_running(kept())
+        except asyncio.CancelledError:
+            has_left = True
+            if found is not None and left is not None:
+                await self._turns.kept_running(left(found))
+            raise
         except IntegrityError:  # another process executes the same request, as it counted this one as ended
             return await self.find(*key)
         self._saver.make_room_soon()

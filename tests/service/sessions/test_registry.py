@@ -67,6 +67,43 @@ class Worker:
             await result
 
 
+def test_a_session_that_opens_after_its_caller_has_left_is_handed_to_the_cleanup():
+    async def scenario() -> list[Session]:
+        worker = Worker()
+        begun, go_on = asyncio.Event(), asyncio.Event()
+        call = worker.call
+
+        async def slow(op: str, *args: Any, **more: Any) -> Reply:
+            begun.set()
+            await go_on.wait()
+            return await call(op, *args, **more)
+
+        worker.call = slow  # type: ignore[method-assign]
+        registry = SessionRegistry(Settings(), worker)  # type: ignore[arg-type]
+        left: list[Session] = []
+
+        async def cleanup(session: Session) -> None:
+            left.append(session)
+
+        about = {"loss": "loss", "targets": [], "optimizer": {}}
+        opening = asyncio.create_task(
+            registry.open(
+                {}, {}, program=("prg_1", b"{}"), lease_s=60.0, deadline=10.0, about=about, job="job_1", left=cleanup
+            )
+        )
+        await begun.wait()
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        assert left == []
+        go_on.set()
+        await asyncio.sleep(0.01)
+        return left
+
+    (session,) = asyncio.run(scenario())
+    assert session.job == "job_1"
+
+
 def failing(error: Exception) -> Callable[[], None]:
     def fail() -> None:
         raise error
