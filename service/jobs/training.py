@@ -37,6 +37,7 @@ CHUNK_S = 0.25
 FIRST_STEPS, MOST_STEPS = 4, 20_000
 GROWTH = 4.0
 MOST_FAILURES = 8
+MOST_FAILED_SAVES = 3
 FORM: dict[str, Any] = {"as_file": False, "members": {}}
 WAITS = (QueueFull, NoCapacity, StorageError)
 OF_CODES = {
@@ -56,6 +57,8 @@ class Sessions(Protocol):
     async def find(self, tenant: str, id: str) -> Session: ...
 
     def held(self, tenant: str, id: str) -> Session | None: ...
+
+    async def save(self, session: Session, deadline: float) -> None: ...
 
     write: Callable[..., Awaitable[tuple[Answer, bool]]]
     read: Callable[..., Awaitable[Reply]]
@@ -96,6 +99,7 @@ class Training:
         self._said, self._may_compute, self._longest, self._chunk_s = said, may_compute, longest_call, chunk_s
         self._asked = job.asked
         self._steps = FIRST_STEPS
+        self._failed_saves = 0
         self._resumed = time.monotonic()
         left = None if job.spec.deadline_s is None else job.created + job.spec.deadline_s - time.time()
         self._end = None if left is None else time.monotonic() + min(left, job.spec.deadline_s or 0.0)
@@ -322,6 +326,7 @@ class Training:
 
     async def _wait(self, state: Literal["paused", "queued"], said: Said = ()) -> None:
         """Let the job wait in `state`: raises Waits, unless a client has asked for another action meanwhile."""
+        await self._keep_session()  # a waiting job can be canceled without another turn
         at, resumed = deepcopy(self._at), self._resumed
         self._count_time(at)
         try:
@@ -332,7 +337,32 @@ class Training:
         log.info("job %s: %s at step %d", self._job.id, state, at.step)
         raise Waits
 
+    async def _keep_session(self) -> Exception | None:
+        """Save the session: a journal of calls on the dataset could not be repeated when that has been deleted, which
+        is allowed when the job has ended. Returns the error if the session exists, but cannot be saved now."""
+        job = self._job
+        try:
+            session = await self._sessions.find(job.tenant, job.session)
+            await self._sessions.save(session, self._longest)
+        except (EngineError, StorageError) as error:
+            failure: Exception = error
+        except HttpProblem as problem:
+            if not problem.retryable:
+                return None  # the session was closed
+            failure = problem
+        except Exception:  # a defect here must not keep the job from its end
+            log.exception("the session of job %s is not saved", job.id)
+            return None
+        else:
+            return None
+        log.info("the session of job %s is not saved: %s", job.id, failure)
+        return failure
+
     async def _finish(self, end: Ended) -> None:
+        failure = await self._keep_session()
+        if failure is not None and end.state == "succeeded" and self._failed_saves < MOST_FAILED_SAVES:
+            self._failed_saves += 1
+            raise failure  # the runner tries again; a cancel does not wait for a worker
         at = deepcopy(self._at)
         self._count_time(at)
         await self._store(Turn(at, state=end.state, reason=end.reason, error=end.error))

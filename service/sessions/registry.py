@@ -120,6 +120,13 @@ class SessionRegistry:
     def _changed(self, session: Session) -> None:
         self._saver.changed(session)
 
+    async def save(self, session: Session, deadline: float) -> None:
+        """Save the session between its calls: it can then be rebuilt without the calls before, and without their data.
+
+        Raises HttpProblem, EngineError, StorageError.
+        """
+        await self._saver.save_between(session, deadline)
+
     # Finding
 
     def held(self, tenant: str, id: str) -> Session | None:

@@ -75,6 +75,22 @@ class Saver:
         except (EngineError, HttpProblem) as error:
             log.warning("session %s is not saved: %s", session.id, error)
 
+    async def save_between(self, session: Session, deadline: float) -> None:
+        """Save the stored session between its calls, unless nothing has changed since it was saved.
+
+        Raises HttpProblem, EngineError, StorageError.
+        """
+
+        async def work(session: Session, give_up: float) -> None:
+            if session.entry != session.saved_entry or session.dirty:
+                try:
+                    await self.save(session)
+                except Fenced:  # the process that holds it now knows its journal
+                    await self._copies.drop(session)
+
+        if session.is_stored:
+            await self._turns.alone(session, deadline, work)
+
     async def save(self, session: Session) -> None:
         """Save the session in its turn: it can be rebuilt from here, and its journal starts anew.
 

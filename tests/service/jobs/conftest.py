@@ -81,6 +81,9 @@ class FakeSessions:
             raise RemoteError(kind, error.code, error.message, {"code": error.code, "problems": []}) from error
         return Reply(result, {}, {"compute": 1.0}, "wrk_1")
 
+    async def save(self, session: Any, deadline: float) -> None:
+        self.before("session.save")
+
     async def read(self, session: Any, op: str, args: dict[str, Any], tensors: Any, deadline: float) -> Reply:
         self.calls.append((op, args["batches"]))
         return self._run(session, op, args)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -265,6 +267,30 @@ def test_a_job_goes_on_after_a_kill_with_the_same_numbers(client, dataset, tmp_p
         kinds = [e["kind"] for e in served.client.get(f"/v1/jobs/{job}/events?limit=1000").json()["events"]]
     assert all(found[name].tobytes() == held[name].tobytes() for name in held)
     assert "continued" in kinds
+
+
+@pytest.mark.parametrize("end", ["succeeded", "canceled while paused"])
+def test_the_session_of_an_ended_job_does_not_need_the_dataset(client, end):
+    data = stored(client, {"x": COLUMNS["x"][:100], "y": COLUMNS["y"][:100]})
+    job = submitted(client, asked(data, steps=20 if end == "succeeded" else 2**40))
+    if end != "succeeded":
+        while client.get(f"/v1/jobs/{job['id']}").json()["step"] == 0:
+            time.sleep(0.02)
+        client.post(f"/v1/jobs/{job['id']}/pause")
+        ended(client, job["id"], "paused")
+        client.post(f"/v1/jobs/{job['id']}/cancel")
+    session = ended(client, job["id"])["session_id"]
+    before = parameters(client, session)
+    assert client.delete(f"/v1/datasets/{data}").status_code == 204
+
+    (worker,) = client.get("/v1/workers").json()["workers"]
+    os.kill(worker["pid"], signal.SIGKILL)
+    end_of_wait = time.monotonic() + 60
+    while client.get(f"/v1/sessions/{session}/parameters").status_code == 503 and time.monotonic() < end_of_wait:
+        time.sleep(0.05)
+
+    after = parameters(client, session)
+    assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
 def test_a_session_takes_one_unfinished_job(client, dataset):
