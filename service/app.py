@@ -15,6 +15,7 @@ from service import __version__, problems
 from service.checkpoints import Checkpoints
 from service.checkpoints.checkpoints import FOLDER as CLIENT_CHECKPOINTS
 from service.datasets import Datasets
+from service.datasets.forgetting import Forgetting
 from service.datasets.ingest import Ingest
 from service.datasets.uploads import Uploads
 from service.engine import EmbeddedPool, Engine, EngineError
@@ -198,6 +199,7 @@ def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracin
     )
     app.state.live = LiveMetrics()
     app.state.datasets = Datasets(app.state.store, app.state.objects, settings.data_dir, settings.datasets)
+    app.state.datasets.deleted = Forgetting(engine).soon
     app.state.uploads = Uploads(settings, app.state.store, app.state.objects)
     app.state.ingest = Ingest(settings, app.state.datasets, app.state.uploads)
     app.state.importer = Importer(settings)

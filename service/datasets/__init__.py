@@ -7,6 +7,7 @@ is JSON: the order of the columns and the vocabularies of text columns.
 
 dataset        a dataset as data, and its form in the database
 datasets       read, list, change and delete datasets; the files that they name
+forgetting     lets workers unmap the files of deleted datasets
 uploads        bytes that arrive in parts, over several requests and restarts
 ingest         an uploaded file becomes a dataset, in a process of its own
 handlers       the handler of these processes, with `convert`

@@ -47,6 +47,8 @@ class Datasets:
         """directory: of this service, for copies of files that a remote object store keeps. limit: of each tenant."""
         self._store, self._objects, self._limit = store, objects, limit
         self._copies = directory / "copies"
+        self.deleted: Callable[[], None] = lambda: None
+        """Called after a file may have been deleted."""
 
     async def get(self, tenant: str, id: str) -> Dataset | None:
         """The dataset, or None. Raises StorageError."""
@@ -147,6 +149,7 @@ class Datasets:
 
         try:
             await self._store.write(work)
+            self.deleted()
         except (StorageError, OSError) as error:
             log.warning("the file %s is not deleted: %s", key, error)
 

@@ -23,7 +23,7 @@ from service.sampling import Rows, Sampling
 from service.worker.memory import require
 from service.worker.state import WorkerState
 
-__all__ = ["Stored", "fitted", "is_lossless", "stored"]
+__all__ = ["Stored", "fitted", "forget_deleted", "is_lossless", "stored"]
 
 FILES = 64
 ORDER_BYTES = 256 * 2**20
@@ -35,23 +35,37 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(slots=True)
 class Stored:
-    """The mapped datasets of one worker, the orders of their rows, and the conversions known to be lossless."""
+    """The mapped datasets of one worker, the orders of their rows, and the conversions known to be lossless.
 
-    files: LRU[Arrays]
+    files: key -> the columns, and the number of the mapped file.
+    """
+
+    files: LRU[tuple[Arrays, int]]
     orders: LRU[Any]
     lossless: LRU[bool]
 
     def columns(self, state: WorkerState, key: str) -> Arrays:
         """The columns of the dataset with this key. Raises ExecutionError (dataset_unavailable)."""
-        found = self.files.get(key)
-        if found is None:
-            try:
-                found, _ = mapped(_path(state.settings, key))
-            except OSError as error:
-                text = f"the file of the dataset cannot be read: {error.strerror or error}"
-                raise ExecutionError(text, "dataset_unavailable") from error
-            self.files.put(key, found)
+        held = self.files.get(key)
+        if held is not None:
+            return held[0]
+        self.forget_deleted(state)
+        path = _path(state.settings, key)
+        try:
+            number = path.stat().st_ino
+            found, _ = mapped(path)
+        except OSError as error:
+            text = f"the file of the dataset cannot be read: {error.strerror or error}"
+            raise ExecutionError(text, "dataset_unavailable") from error
+        self.files.put(key, (found, number))
         return found
+
+    def forget_deleted(self, state: WorkerState) -> None:
+        """Drop the files that have been deleted: the disk gets their space back when nobody maps them."""
+        for key in self.files:
+            held = self.files.get(str(key))
+            if held is not None and held[1] != _number(_path(state.settings, str(key))):
+                self.files.pop(key)
 
     def epoch(self, state: WorkerState, sampling: Sampling, number: int) -> Rows:
         """The rows of an epoch in order."""
@@ -78,6 +92,21 @@ def stored(state: WorkerState) -> Stored:
         state.datasets = Stored(LRU(FILES), LRU(ORDER_BYTES, _bytes, at_least=1), LRU(10_000))
     found: Stored = state.datasets
     return found
+
+
+def forget_deleted(state: WorkerState, args: dict[str, Any], tensors: Arrays) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Drop the datasets whose files have been deleted."""
+    if state.datasets is not None:
+        stored(state).forget_deleted(state)
+    return {}, {}
+
+
+def _number(path: Path) -> int | None:
+    """The number of the file at `path`; None if there is none."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 def _bytes(rows: Rows) -> int:

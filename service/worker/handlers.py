@@ -16,6 +16,7 @@ from core.ir import Variable
 from core.ir.errors import ProgramError
 from core.wire import write
 from service.worker import (
+    columns,
     derive,
     fit,
     fit_check,
@@ -164,6 +165,7 @@ HANDLERS: dict[str, Handler] = {
     "session.fit": fit.fit,
     "session.check_fit": fit_check.check_fit,
     "session.evaluate_on": fit.evaluate_on,
+    "datasets.forget_deleted": columns.forget_deleted,
     "session.get_parameters": sessions.get_parameters,
     "session.model": onnx_models.session_model,
     "session.histogram": histograms.histogram,

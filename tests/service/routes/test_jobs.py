@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -267,6 +268,21 @@ def test_a_job_goes_on_after_a_kill_with_the_same_numbers(client, dataset, tmp_p
         kinds = [e["kind"] for e in served.client.get(f"/v1/jobs/{job}/events?limit=1000").json()["events"]]
     assert all(found[name].tobytes() == held[name].tobytes() for name in held)
     assert "continued" in kinds
+
+
+def test_the_disk_gets_the_space_of_a_deleted_dataset_back(client):
+    data = stored(client, {"x": COLUMNS["x"][:90], "y": COLUMNS["y"][:90]})
+    job = ended(client, submitted(client, asked(data, steps=3))["id"])
+    client.delete(f"/v1/sessions/{job['session_id']}")
+    (worker,) = client.get("/v1/workers").json()["workers"]
+    maps = Path(f"/proc/{worker['pid']}/maps")
+    digest = client.get(f"/v1/datasets/{data}").json()["sha256"]
+    assert digest in maps.read_text()
+    assert client.delete(f"/v1/datasets/{data}").status_code == 204
+    end = time.monotonic() + 20
+    while digest in maps.read_text() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert digest not in maps.read_text()
 
 
 @pytest.mark.parametrize("end", ["succeeded", "canceled while paused"])
