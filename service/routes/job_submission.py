@@ -48,9 +48,7 @@ async def submitted(
     data, validation = await _datasets(request, asked, errors)
     if asked.session_id is None and not errors:
         try:
-            left = partial(
-                _withdrawn, request, asked
-            )  # clients cannot list the session, so none of them would close it
+            left = partial(_withdrawn, request, asked)  # no client could list the session and close it
             session = await open_session(request, body, asked.session(), job=id, left=left)
         except HttpProblem as problem:
             raise HttpProblem(

@@ -387,10 +387,10 @@ def test_a_program_in_use_is_not_deleted(client):
 def test_sessions_waiting_calls_and_leases_are_limited(tmp_path: Path):
     with serve(tmp_path, sessions=2, session_pipeline=1, loop_trips=10**12, op_executions=10**12) as served:
         client = served.client
-        with opened(client, endless()) as slow, opened(client, SKETCH, lease_s=0.3) as idle:
+        with opened(client, endless()) as slow, opened(client, SKETCH, lease_s=2.0) as idle:
             body = {"program": SKETCH.document, "loss": "loss"}
             problem(client.post("/v1/sessions", json=body), 429, "quota-exceeded")
-            time.sleep(0.4)
+            time.sleep(2.1)
             with opened(client, SKETCH):  # replaces the session with the expired lease
                 assert "lease" in problem(client.get(idle), 410, "gone")["detail"]
 
