@@ -221,9 +221,11 @@ def _settings(given: Mapping[str, Any]) -> Settings | None:
     try:
         return Settings(**given)
     except ValidationError as error:
+        from service.problems.words import said  # here, because other commands need none of its imports
+
         for mistake in error.errors(include_url=False):
             name = "_".join(str(part) for part in mistake["loc"])
-            print(f"BACKPASS_{name.upper()}: {mistake['msg']}", file=sys.stderr)
+            print(f"BACKPASS_{name.upper()}: {said(mistake)}", file=sys.stderr)
         return None
 
 

@@ -11,6 +11,7 @@ from service.doctor import machine, network, storage
 from service.doctor.finding import Finding, wrong
 from service.doctor.gpu import gpu
 from service.doctor.settings import conflicts, unknown
+from service.problems.words import said
 from service.settings import Settings
 
 __all__ = ["examine"]
@@ -44,9 +45,8 @@ def examine(**given: Any) -> Iterator[Finding]:
     except ValidationError as error:
         for mistake in error.errors(include_url=False):
             name = "_".join(str(part) for part in mistake["loc"])
-            yield wrong(
-                "settings", f"BACKPASS_{name.upper()}: {mistake['msg']}", "Correct the value: see docs/settings.md."
-            )
+            found = f"BACKPASS_{name.upper()}: {said(mistake)}"
+            yield wrong("settings", found, "Correct the value: see docs/settings.md.")
         return
     for check in CHECKS:
         try:

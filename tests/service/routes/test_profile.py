@@ -117,7 +117,7 @@ def test_the_command_prints_json_and_accepts_a_bare_program(tmp_path, capsys):
         ({"blocks": []}, [], 1, ""),
         (GIVEN, ["--shape", "x:a"], 2, "--shape x:a: expected NAME:SIZES, such as x:32,64"),
         (GIVEN, ["--shape", "z:3"], 1, "the program has no feed 'z'"),
-        (GIVEN, ["--threads", "0"], 2, "BACKPASS_THREADS: Input should be greater than or equal to 1"),
+        (GIVEN, ["--threads", "0"], 2, "BACKPASS_THREADS: must be greater than or equal to 1"),
         ([], [], 2, "expected a JSON object, found list"),
         ({**GIVEN, "feeds": {"x": 1}}, [], 2, "a tensor must be an object"),
     ],
