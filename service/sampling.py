@@ -50,6 +50,12 @@ class Sampling:
         """The number of rows in the batch at `position`."""
         return min(self.batch_size, self.training_rows - position % self.batches * self.batch_size)
 
+    def total(self, count: int) -> int:
+        """The number of rows in the first `count` batches."""
+        epochs, index = divmod(count, self.batches)
+        of_epoch = min(self.training_rows, self.batches * self.batch_size)
+        return epochs * of_epoch + min(of_epoch, index * self.batch_size)
+
     def run(self, position: int, most: int) -> int:
         """The number of batches from `position` on, at most `most`, that have one size and lie in one epoch."""
         index, full = position % self.batches, self.training_rows // self.batch_size

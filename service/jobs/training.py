@@ -245,7 +245,7 @@ class Training:
         """Go on behind a call that took effect, but whose answer is lost."""
         at = deepcopy(self._at)
         at.seq, at.step = session.seq, session.step - self._spec.base_step
-        at.samples = sum(self._spec.sampling.size(position) for position in range(at.step))
+        at.samples = self._spec.sampling.total(at.step)
         said = {"detail": f"the metrics of the steps {self._at.step + 1} to {at.step} are lost"}
         await self._store(Turn(at, said=[("warning", said)]))
 

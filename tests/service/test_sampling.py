@@ -72,3 +72,12 @@ def test_each_epoch_has_an_order_of_its_own_and_the_same_validation_rows(holdout
     epochs = [np.asarray(sampling.epoch(number)) for number in range(4)]
     assert len({rows.tobytes() for rows in epochs}) == 4
     assert len({np.sort(rows).tobytes() for rows in epochs}) == 1
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("batch_size", [1, 3, 8, 20])
+def test_the_total_of_batches_is_the_sum_of_their_sizes(batch_size, drop_last):
+    sampling = Sampling(23, batch_size, drop_last, True, 0, holdout=3)
+    for count in range(60):
+        assert sampling.total(count) == sum(sampling.size(position) for position in range(count))
+    assert sampling.total(2**40) > 2**40 - 1  # without a loop over the batches
