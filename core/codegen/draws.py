@@ -22,6 +22,9 @@ NEXT_KEY = 0x6B657921
 
 Words = tuple[IRValue, IRValue, IRValue, IRValue]
 
+Word = int | IRValue
+"""A number below 2**32, or a scalar uint64 that holds one."""
+
 
 def _philox(f: Function, counter: Words, key: IRValue) -> Words:
     """Four words for each counter. All words are uint64 below 2**32; `key` has 64 bits."""
@@ -39,13 +42,13 @@ def _philox(f: Function, counter: Words, key: IRValue) -> Words:
     return c0, c1, c2, c3
 
 
-def _bits(f: Function, block: IRValue, key: IRValue, stream: int, seed: int) -> tuple[IRValue, IRValue]:
+def _bits(f: Function, block: IRValue, key: IRValue, stream: Word, seed: Word) -> tuple[IRValue, IRValue]:
     """The two numbers of each block, as 53 bits each."""
     words = (
         f.binary("and", block, f.constant(LOW, block)),
         f.binary("lshr", block, f.constant(32, block)),
-        f.constant(stream % 2**32, block),
-        f.constant((seed ^ (seed >> 32)) % 2**32, block),
+        _whole(f, stream, block),
+        _whole(f, seed, block),
     )
     a, b, c, d = _philox(f, words, key)
 
@@ -56,12 +59,17 @@ def _bits(f: Function, block: IRValue, key: IRValue, stream: int, seed: int) -> 
     return joined(a, b), joined(c, d)
 
 
+def _whole(f: Function, word: Word, like: IRValue) -> IRValue:
+    """A word for each lane of `like`."""
+    return f.constant(word, like) if isinstance(word, int) else f.splat(word, like.lanes)
+
+
 def _unit(f: Function, bits: IRValue, dtype: str) -> IRValue:
     """53 bits as a number in [0, 1), rounded to `dtype`."""
     return f.binary("fmul", f.convert(bits, dtype), f.splat(literal(2.0**-53, dtype), bits.lanes))
 
 
-def _uniform(f: Function, at: IRValue, key: IRValue, *, stream: int, seed: int, paired: bool) -> IRValue:
+def _uniform(f: Function, at: IRValue, key: IRValue, *, stream: Word, seed: Word, paired: bool) -> IRValue:
     """The bits of the numbers at positions `at`. paired: the positions are adjacent, and the first one is even."""
     position = IRValue(at.name, "uint64", at.lanes)
     if paired and at.lanes > 2:
@@ -77,27 +85,31 @@ def _uniform(f: Function, at: IRValue, key: IRValue, *, stream: int, seed: int, 
 
 
 INLINE = 2
-"""Draws that are inlined in one function; more of them are calls: each is a hundred instructions."""
+"""Draws that are inlined in one function; more of them are calls of one function: each is a hundred instructions."""
 
 
 def _draw(f: Function, attrs: Mapping[str, Any], inputs: Sequence[IRValue], paired: bool) -> IRValue:
     """A number in [0, 1), from (position, key)."""
     at, key = inputs[0], IRValue(inputs[1].name, "uint64", inputs[1].lanes)
-    write = functools.partial(_uniform, stream=attrs["stream"], seed=attrs["seed"], paired=paired)
+    stream, seed = attrs["stream"] % 2**32, (attrs["seed"] ^ (attrs["seed"] >> 32)) % 2**32
     f.uses["draw"] += 1
     if f.uses["draw"] <= INLINE:
-        bits = write(f, at, key)
+        bits = _uniform(f, at, key, stream=stream, seed=seed, paired=paired)
     else:
-        name = f"draw_{attrs['stream']}_{attrs['seed']}_{at.lanes}{'_paired' if paired else ''}".replace("-", "m")
-        f.declarations.add(_text(name, write, at.lanes, key.lanes))
-        bits = f.op(f"call {IRValue('', 'uint64', at.lanes).type} @{name}({at}, {key})", "uint64", at.lanes)
+        name = f"draw_{at.lanes}_{key.lanes}{'_paired' if paired else ''}"
+        f.declarations.add(_text(name, at.lanes, key.lanes, paired))
+        given = ", ".join(map(str, (at, key, IRValue(str(stream), "uint64"), IRValue(str(seed), "uint64"))))
+        bits = f.op(f"call {IRValue('', 'uint64', at.lanes).type} @{name}({given})", "uint64", at.lanes)
     return _unit(f, bits, attrs["dtype"])
 
 
-def _text(name: str, write: Callable[..., IRValue], lanes: int, key_lanes: int) -> str:
-    params = [("at", "int64", lanes), ("key", "uint64", key_lanes)]
+@functools.cache
+def _text(name: str, lanes: int, key_lanes: int, paired: bool) -> str:
+    """The function of any draw with so many lanes: (positions, key, words of the stream and of the seed) -> bits."""
+    params = [("at", "int64", lanes), ("key", "uint64", key_lanes), ("stream", "uint64", 1), ("seed", "uint64", 1)]
     g = Function(name, params, IRValue("", "uint64", lanes).type, internal=True)
-    g.do(f"ret {write(g, *g.params)}")
+    at, key, stream, seed = g.params
+    g.do(f"ret {_uniform(g, at, key, stream=stream, seed=seed, paired=paired)}")
     return g.text()
 
 

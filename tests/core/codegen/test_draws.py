@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from core.codegen import backend, parallel
+from core.codegen.backend import write_plan
+from core.codegen.cpu_target import CPU_TARGET
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.ir.errors import ExecutionError
 from core.ir.registry import lookup
+from core.plan import plan_block
+from core.wire import read
 from tests.core.codegen.stepwise import compiled
+from tests.programs import Sketch
 
 SHAPES = [(), (1,), (2,), (3, 5), (16,), (7, 33), (2, 1, 8), (9, 256)]
 KEYS = [7, -1]
@@ -76,3 +84,20 @@ def test_the_numbers_do_not_depend_on_the_threads(monkeypatch):
         monkeypatch.setattr(backend, "thread_count", lambda n=threads: n)
         found = compiled("uniform_random", np.array(11), shape=(13, 37), min=0.0)
         np.testing.assert_array_equal(found, reference("uniform_random", np.array(11), shape=(13, 37), min=0.0))
+
+
+def test_many_draws_of_different_streams_call_one_function():
+    s = Sketch()
+    s.param("w", np.ones((8, 32)), "float32")
+    s.op("assign", "w", out="h")
+    for _ in range(8):
+        s.op("tanh", s.op("dropout", "h"), out="h")
+    s.total("h")
+    executable = compile_gradient(read(s.document), GradientQuery(loss="loss"))
+
+    module, _ = write_plan(plan_block(executable.interpreter.block, CPU_TARGET))
+    found, wanted = executable.compiled().step(s.values, seed=3), executable.step(s.values, seed=3)
+
+    assert len(re.findall(r"^define internal .*@draw_", module.text(), re.MULTILINE)) == 1
+    np.testing.assert_allclose(found.gradients["w"], wanted.gradients["w"], rtol=1e-4, atol=1e-6)
+    assert np.count_nonzero(wanted.gradients["w"])
