@@ -34,7 +34,7 @@ class Group:
 
 UNARY = ("sin", "tanh", "relu", "sigmoid", "abs", "square", "neg", "assign", "stop_gradient")
 BINARY = ("add", "sub", "mul", "maximum", "minimum")
-ALONE = ("unary", "binary", "product", "softmax", "gram", "shape", "attention")
+ALONE = ("unary", "binary", "product", "softmax", "gram", "shape", "attention", "order")
 """Statements that need nothing but values."""
 
 SEGMENTS = 3
@@ -279,6 +279,32 @@ class Chosen:
         else:
             some = self.op("slice", x, axes=[0], starts=[1], ends=[999])
             self.add_loss(self.op("reduce_sum", self.op("sin", some)))
+
+    def do_order(self, g: Group) -> None:
+        """The order of the elements of each row, and elements at positions of it."""
+        if self.dtype == "bfloat16":  # a rounding makes other elements equal
+            return
+        x, c = self.value(g)
+        axis, out = self.pick((1, -1)), f"ordered{self.sketch.count}"
+        kind = self.pick(("sort", "topk", "along", "kth", "median", "best"))
+        if kind == "sort":
+            self.keep(g, self.op("sort", x, axis=axis, descending=self.draw.random() < 0.5, out=[out, f"{out}i"])[0], c)
+        elif kind == "topk":
+            k = self.draw.randint(1, c)
+            chosen, at = self.op("topk", x, k=k, axis=axis, largest=self.draw.random() < 0.5, out=[out, f"{out}i"])
+            self.keep(g, self.op("mul", chosen, self.op("cast", at, dtype=self.dtype)), k)
+        elif kind == "along":
+            at = self.op("argsort", self.with_columns(g, c), axis=axis)
+            self.keep(g, self.op("take_along_axis", self.op("sin", x), at, axis=axis), c)
+        elif kind == "kth":
+            k = self.draw.randint(1, c)
+            one, _ = self.op("kthvalue", x, k=k, axis=axis, keepdims=True, out=[out, f"{out}i"])
+            self.keep(g, self.op("mul", x, one), c)
+        elif kind == "median":
+            self.keep(g, self.op("median", x, axis=axis, keepdims=True), 1)
+        else:
+            at = self.op(self.pick(("argmax", "argmin")), x, axis=axis, keepdims=True)
+            self.keep(g, self.op("take_along_axis", self.op("square", x), at, axis=axis), 1)
 
     # --- other rows ---
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from core.ir import HOLE, Op
+from core.ir import HOLE, Op, size
 from core.ir.builder import BlockBuilder
-from core.ir.size import EXPANDED_OPS, check_size, op_size
 
 __all__ = ["Written"]
 
@@ -26,7 +25,7 @@ class Written:
     def replace(self, position: int, op: Op) -> None:
         """Put `op` in the place of an op that writes some of its outputs."""
         self._read()
-        self._size += op_size(op) - op_size(self._builder.ops[position])
+        self._size += size.op_size(op) - size.op_size(self._builder.ops[position])
         self._builder.ops[position] = op
         self._places.update((name, position) for name in op.outputs)
 
@@ -46,13 +45,13 @@ class Written:
     def check_size(self) -> None:
         """Raises ProgramError (limit_exceeded) as `core.ir.size.check_size` does."""
         self._read()
-        if self._size > EXPANDED_OPS:
-            check_size(self._builder.build([]))
+        if self._size > size.EXPANDED_OPS:
+            size.check_size(self._builder.build([]))
 
     def _read(self) -> None:
         """Look at the ops that were appended since the last question."""
         ops = self._builder.ops
         for position in range(self._seen, len(ops)):
             self._places.update((name, position) for name in ops[position].outputs)
-            self._size += op_size(ops[position])
+            self._size += size.op_size(ops[position])
         self._seen = len(ops)

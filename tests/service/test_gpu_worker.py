@@ -126,7 +126,7 @@ def answered(client: httpx.Client, path: str, method: str, value: Any) -> list[A
             ids[member] = opening.json()["id"]
     if path.endswith("/backward"):
         client.post(f"/v1/tapes/{ids['tape_id']}/ops", json=BODIES["/v1/tapes/{tape_id}/ops", "post", "line"])
-    answer = client.request(method, **filled(client, path, method, **ids), json=value)
+    answer = client.request(method, **filled(path, method, **ids), json=value)
     assert answer.status_code in (200, 201), answer.text
     if answer.status_code == 201:
         client.delete(answer.headers["location"])
