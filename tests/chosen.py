@@ -147,7 +147,7 @@ class Chosen:
 
     def fill(self, g: Group, count: int) -> None:
         for _ in range(count):
-            names = [n[3:] for n in dir(self) if n.startswith("do_")] + ["choose"] * 4
+            names = [n[3:] for n in dir(self) if n.startswith("do_")] + ["choose"] * 4 + ["order"] * 3
             getattr(self, f"do_{self.pick(names)}")(g)
 
     def finish(self, g: Group) -> None:
