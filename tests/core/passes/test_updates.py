@@ -26,7 +26,7 @@ def of_any_size(monkeypatch):
     monkeypatch.setattr(updates, "LEAST_BYTES", 0)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("gives_gradients", [True, False])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_step_and_update_compute_the_results_of_the_whole_block(optimizer, gives_gradients, of_any_size):

@@ -38,7 +38,7 @@ def bound_to(executable, values):
     return bind_step(executable, held), held
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("gives_gradients", [True, False])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_bound_steps_have_the_bits_of_separate_steps_and_the_values_of_the_reference(optimizer, gives_gradients):
