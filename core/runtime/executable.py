@@ -112,13 +112,14 @@ class Executable:
 
     def updated(self) -> dict[int, int]:
         """Results that are new values of inputs -> these inputs."""
-        block, where = self.interpreter.block, {v.name: i for i, v in enumerate(self.inputs)}
+        where = {v.name: i for i, v in enumerate(self.inputs)}
+        new, old = self.interpreter.block.result_types, self.interpreter.block.param_types
         found = {
             i: where[each.name]
             for i, each in enumerate(self.layout)
             if each.place in KEPT and each.table is None and each.name in where
         }
-        return {i: j for i, j in found.items() if block.result_types[i] == block.param_types[j]}
+        return {i: j for i, j in found.items() if new[i] == old[j]}
 
     def step(
         self,
