@@ -4,31 +4,39 @@ again.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 
-from core.plan.data import Gemm, Instruction, Root, Rows
+from core.plan.data import Gemm, Instruction, Root, Rows, View
 from core.plan.plan import Plan
 
-__all__ = ["takes_in_place"]
+__all__ = ["in_place"]
 
 ELEMENTWISE = frozenset({"constant", "iota", "load", "apply", "store"})
 """Instructions of row kernels that run once for each element, so that an element is not read after it was written."""
 
 
-def takes_in_place(plan: Plan, param: int, result: int) -> bool:
-    """Whether the code of `plan` is right if result `result` is the array of parameter `param`.
+def in_place(plan: Plan, pairs: Iterable[tuple[int, int]]) -> list[bool]:
+    """For each pair of a parameter and a result: whether the code of `plan` is right if both are one array.
 
     Its instructions must run one after another (`Plan.in_order`).
     """
-    old, new = plan.params[param], plan.results[result]
-    if (old.dtype, old.shape) != (new.dtype, new.shape):
-        return False
     instructions = plan.body.instructions
-    writers = [i for i, each in enumerate(instructions) if new.root in each.writes()]
-    readers = [i for i, each in enumerate(instructions) if old.root in each.reads()]
-    if len(writers) != 1 or any(i > writers[0] for i in readers):
-        return False
-    return writers[0] not in readers or _by_elements(instructions[writers[0]], old.root, new.root)
+    writers: defaultdict[Root, list[int]] = defaultdict(list)
+    readers: defaultdict[Root, list[int]] = defaultdict(list)
+    for i, each in enumerate(instructions):
+        for found, roots in ((writers, each.writes()), (readers, each.reads())):
+            for root in dict.fromkeys(roots):
+                found[root].append(i)
+
+    def fits(old: View, new: View) -> bool:
+        written, read = writers[new.root], readers[old.root]
+        if (old.dtype, old.shape) != (new.dtype, new.shape) or len(written) != 1 or max(read, default=-1) > written[0]:
+            return False
+        return written[0] not in read or _by_elements(instructions[written[0]], old.root, new.root)
+
+    return [fits(plan.params[param], plan.results[result]) for param, result in pairs]
 
 
 def _by_elements(each: Instruction, old: Root, new: Root) -> bool:

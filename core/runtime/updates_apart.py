@@ -8,7 +8,7 @@ from typing import Any
 
 from core.ir import Block
 from core.passes.updates import updates_apart
-from core.plan.in_place import takes_in_place
+from core.plan.in_place import in_place
 from core.plan.partition import plan_parts
 from core.plan.plan import Plan
 from core.plan.target import Target
@@ -66,7 +66,8 @@ def plans_apart(block: Block, target: Target, updated: Mapping[int, int]) -> Pla
         if step is None or update is None or len(update.checks) > 1 or update.interpreted or update.stacks:
             return None
         update = replace(update, in_order=True)
-        fitting = {i: j for at, (i, j) in enumerate(found.updated.items()) if takes_in_place(update, at, at)}
+        right = in_place(update, [(at, at) for at in range(len(found.updated))])
+        fitting = {i: j for (i, j), fits in zip(found.updated.items(), right, strict=True) if fits}
         if len(fitting) == len(found.updated):
             return PlansApart(step, update, fitting)
         updated = fitting
