@@ -1,8 +1,7 @@
-"""Updates apart from the step that they end: the ops that only new values of parameters and states need.
+"""Divides a step in two: all other results first, then the new values of parameters and states.
 
-A value that is updated after everything else can be written in its old place, where the step has only read it so far.
-A step whose new values are computed along the way needs a second array for each: twice the memory, and where weights
-are much of a step's work, twice the time.
+Machine code can then write each new value over the old one, which only its update still reads. A step that computes new
+values along the way needs a second array for each: twice the memory, and up to three times as long with large weights.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Results of a plan that may lie in the memory of a parameter: each element is read before it is written, and then not
-again.
+"""Results of a plan that may lie in the memory of a parameter: the code reads each element before it writes it, and not
+afterwards.
 """
 
 from __future__ import annotations

@@ -635,7 +635,7 @@ def _scatter(low: Lowering, op: Op) -> None:
     if own.keys() - {axis} and not picked:
         raise Unsupported("a sum into rows whose sizes only the run tells")
     entries = {x: whole(low, x)} if sizes_of(low, x) else {}
-    if picked:  # positions beyond the length are 0: what is added there must be 0, too
+    if picked:  # positions beyond the length are 0: `whole` makes the addends there 0, too
         run(low, under(low, op, entries))
         return
     if axis in own:

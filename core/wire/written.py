@@ -11,7 +11,7 @@ __all__ = ["Written"]
 
 
 class Written:
-    """What is known of the ops of `builder`, so that a question about a few of them does not walk through all.
+    """An index of the ops of `builder`: looking up a few of them does not walk through all.
 
     Ops may be appended to the builder; another op takes the place of an op by `replace` alone.
     """

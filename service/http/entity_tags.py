@@ -27,7 +27,7 @@ def has_current(headers: Headers, tag: str) -> bool:
 
 
 def is_named(tags: Sequence[str], tag: str) -> bool:
-    """Whether If-Match, which is `tags`, names what has `tag` in its JSON form; by the tag of any form."""
+    """Whether `tags`, the value of If-Match, contain the tag of the JSON form, `tag`, or that of the file."""
     return any(each in (ANY, tag, of_file(tag)) for each in tags)
 
 

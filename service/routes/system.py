@@ -163,7 +163,7 @@ async def get_service(request: Request) -> Response:
 
 
 def _links(request: Request) -> dict[str, str]:
-    """The resources directly below /v1, by name, and the pages beside them."""
+    """Name -> path of the resources directly below /v1, and of the pages for people."""
     paths = [route.path or "" for route in iter_route_contexts(request.app.routes)]
     found = dict.fromkeys(path for path in paths if RESOURCE.fullmatch(path))
     return {path.removeprefix("/v1/"): path for path in found} | PAGES

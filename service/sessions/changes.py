@@ -306,7 +306,7 @@ UNSURE = {
     "session": ", or some of its steps: read the session to see its step",
     "tape": ": read the tape to see its next seq",
 }
-"""Kind -> what a client can do after a call whose answer came too late."""
+"""Kind -> the advice in the problem of a call whose answer came too late."""
 
 LATE = {"code": "deadline_exceeded", "detail": "the deadline of the call has passed"}
 """The reason why the last steps of a call were not taken whose answer came too late."""

@@ -21,6 +21,18 @@ def training(optimizer: str, batch: int = 4, sizes: tuple[int, ...] = (9, 8, 5),
     return compile_training(read(mlp("mlp", batch, sizes).program), GradientQuery(loss="loss"), chosen, **more)
 
 
+def assert_equal_to_the_whole(executable: Executable, found: updates.UpdatesApart) -> None:
+    """Run both blocks and the whole one in the reference executor, and compare every result to the bit."""
+    block, rng = executable.interpreter.block, np.random.default_rng(1)
+    given = {n: rng.random(t.shape).astype(t.dtype) for n, t in zip(block.params, block.param_types, strict=True)}
+    given = {n: v if v.dtype.kind == "f" else np.zeros_like(v) for n, v in given.items()}
+    made = given | dict(zip(found.step.results, execute(found.step, list(given.values())), strict=True))
+    new = execute(found.update, [made[n] for n in found.update.params])
+    made |= dict(zip(found.update.results, new, strict=True))
+    for name, value in zip(block.results, execute(block, list(given.values())), strict=True):
+        np.testing.assert_array_equal(made[name], value)
+
+
 @pytest.fixture
 def of_any_size(monkeypatch):
     monkeypatch.setattr(updates, "LEAST_BYTES", 0)
@@ -32,9 +44,7 @@ def of_any_size(monkeypatch):
 def test_step_and_update_compute_the_results_of_the_whole_block(optimizer, gives_gradients, of_any_size):
     batch = 4 if gives_gradients else 1
     executable = training(optimizer, batch, gives_gradients=gives_gradients)
-    block, rng = executable.interpreter.block, np.random.default_rng(1)
-    given = {n: rng.random(t.shape).astype(t.dtype) for n, t in zip(block.params, block.param_types, strict=True)}
-    given = {n: v if v.dtype.kind == "f" else np.zeros_like(v) for n, v in given.items()}
+    block = executable.interpreter.block
 
     found = updates_apart(block, executable.updated())
 
@@ -44,13 +54,7 @@ def test_step_and_update_compute_the_results_of_the_whole_block(optimizer, gives
     assert found is not None
     weights = {f"w{i}" for i in (0, 1)} if gives_gradients else {"w0"}
     assert weights <= {block.params[j] for j in found.updated.values()}
-    wanted = dict(zip(block.results, execute(block, list(given.values())), strict=True))
-    made = dict(zip(found.step.results, execute(found.step, list(given.values())), strict=True))
-    made |= dict(
-        zip(found.update.results, execute(found.update, [(made | given)[n] for n in found.update.params]), strict=True)
-    )
-    for name, value in wanted.items():
-        np.testing.assert_array_equal(made[name], value)
+    assert_equal_to_the_whole(executable, found)
     assert [block.results[i] for i in found.updated] == list(found.update.results)
     assert [block.params[j] for j in found.updated.values()] == list(found.update.params[: len(found.updated)])
 
@@ -89,16 +93,10 @@ def test_small_values_are_not_updated_apart():
 @pytest.mark.parametrize("max_norm", [1e-3, 1e6])
 def test_clipped_updates_are_those_of_the_whole_block(max_norm, of_any_size):
     executable = training("adam", clip=Clip(GlobalNorm(max_norm)))
-    block, rng = executable.interpreter.block, np.random.default_rng(2)
-    given = {n: rng.random(t.shape).astype(t.dtype) for n, t in zip(block.params, block.param_types, strict=True)}
-    given = {n: v if v.dtype.kind == "f" else np.zeros_like(v) for n, v in given.items()}
+    block = executable.interpreter.block
 
     found = updates_apart(block, executable.updated())
 
     assert found is not None
     assert {"w0", "w1", "w0/first"} <= {block.params[j] for j in found.updated.values()}
-    made = given | dict(zip(found.step.results, execute(found.step, list(given.values())), strict=True))
-    new = execute(found.update, [made[n] for n in found.update.params])
-    wanted = dict(zip(block.results, execute(block, list(given.values())), strict=True))
-    for name, value in zip(found.update.results, new, strict=True):
-        np.testing.assert_array_equal(value, wanted[name])
+    assert_equal_to_the_whole(executable, found)

@@ -184,5 +184,5 @@ READ_BY_OTHERS = (66, 71, 159, 165, 420)
 
 @pytest.mark.parametrize("seed", [*range(10), *READ_BY_OTHERS])
 def test_states_of_random_programs_have_the_values_of_separate_steps(seed, monkeypatch):
-    monkeypatch.setattr(updates, "SMALL", 1)  # values of any size are kept for the update
+    monkeypatch.setattr(updates, "SMALL", 1)  # the update may read values of any size
     compare(*states(*random_writes(np.random.default_rng(seed))))

@@ -1,4 +1,4 @@
-"""Mistakes are told in the words of JSON: clients see arrays and objects, no lists, dictionaries or instances."""
+"""Problem documents use the words of JSON: arrays and objects, no lists, dictionaries or instances."""
 
 from __future__ import annotations
 

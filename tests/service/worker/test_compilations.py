@@ -94,7 +94,7 @@ def test_a_compilation_without_waiting_calls_ends(service: Service):
     assert service.compilations.result("a", lambda: None) == "another"
 
 
-def test_after_a_deadline_a_compilation_goes_on_for_the_call_that_is_sent_again(service: Service):
+def test_a_compilation_continues_after_a_deadline_and_the_repeated_call_joins_it(service: Service):
     ready, runs = threading.Event(), []
 
     def compile() -> str:
