@@ -46,8 +46,7 @@ def _turns(rows: int, columns: int, terms: int) -> bool:
 
 
 def _pairs(dtype: str, rows: int, columns: int, terms: int) -> bool:
-    """A CPU with the instruction multiplies bfloat16 numbers twice as fast as float32 numbers."""
-    if dtype != "bfloat16" or not cpu().dots_bfloat16 or terms % 2:
+    if dtype != "bfloat16" or not cpu().multiplies_pairs or terms % 2:
         return False
     return packed_gemm.packs_any(rows, columns, terms, by_columns=False)
 
@@ -60,7 +59,7 @@ def _reads_halves(rows: int, columns: int, terms: int, by_columns: bool) -> bool
 
 def _convolves_pairs(kind: str, rows: int, columns: int, terms: int) -> bool:
     """Smaller products have tiles of which parts are empty, or too few terms for each number that is copied."""
-    return cpu().dots_bfloat16 and terms % 2 == 0 and min(rows, columns, terms) >= 32
+    return cpu().multiplies_pairs and terms % 2 == 0 and min(rows, columns, terms) >= 32
 
 
 def _panel(product: Gemm) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -30,9 +31,11 @@ class Cpu:
     vector_bytes:     width of one vector register.
     registers:        number of vector registers.
     converts_float16: whether it has instructions that convert float16 to float32 and back.
-    dots_bfloat16:    whether it has an instruction that adds products of pairs of bfloat16 numbers to 16 sums.
+    dots_bfloat16:    whether it has an instruction that adds products of pairs of bfloat16 numbers to 16 sums, and
+                      takes less time for it than for float32 numbers.
     adds_words:       whether it has an instruction that adds products of pairs of 16-bit integers to sums of 32 bits.
     scales:           whether it has an instruction that multiplies by powers of two at every width of vectors.
+    has_tiles:        whether it multiplies tiles of bfloat16 numbers (`core.codegen.amx`), and the system allows it.
     """
 
     triple: str
@@ -44,6 +47,12 @@ class Cpu:
     dots_bfloat16: bool
     scales: bool
     adds_words: bool = False
+    has_tiles: bool = False
+
+    @property
+    def multiplies_pairs(self) -> bool:
+        """Whether it multiplies pairs of bfloat16 numbers, one by one or in tiles, faster than float32 numbers."""
+        return self.dots_bfloat16 or self.has_tiles
 
     def target_machine(self, level: int = LEVEL) -> llvm.TargetMachine:
         """LLVM's generator of code for this CPU. level: of its optimization, from 0 to 3."""
@@ -62,6 +71,10 @@ NAMED = {
 """CPUs by name: the levels of the x86-64 ABI (SSE4.2, AVX2 and FMA, AVX-512), and any 64-bit ARM, with NEON."""
 
 
+ARCH_PRCTL, REQUEST, TILE_DATA = 158, 0x1023, 18
+"""Linux on x86-64: the number of the system call, ARCH_REQ_XCOMP_PERM, and the component of the state of a thread."""
+
+
 @cache
 def prepare_targets() -> None:
     """Prepare LLVM's generators for all kinds of processors, once in a process."""
@@ -71,6 +84,16 @@ def prepare_targets() -> None:
         llvm.set_option("", option)
 
 
+def _may_use_tiles() -> bool:
+    """Whether Linux lets this process use the registers for tiles, whose contents take 8 KiB to save: a process asks.
+
+    Its threads, and the processes that it forks, have the permission, too. Machine code runs in a process that has
+    loaded it, which has asked for its CPU before.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    return not libc.syscall(ctypes.c_long(ARCH_PRCTL), ctypes.c_long(REQUEST), ctypes.c_long(TILE_DATA))
+
+
 @cache
 def _of_process() -> Cpu:
     prepare_targets()
@@ -78,6 +101,7 @@ def _of_process() -> Cpu:
     triple = llvm.get_default_triple()
     arm = triple.startswith(("aarch64", "arm64"))
     width = 64 if has.get("avx512f") else 32 if has.get("avx2") else 16
+    tiles = bool(has.get("amx-bf16") and has.get("amx-tile"))  # such CPUs take long for pairs outside of tiles
     return Cpu(
         triple,
         llvm.get_host_cpu_name(),
@@ -85,7 +109,8 @@ def _of_process() -> Cpu:
         width,
         registers=32 if arm or width == 64 else 16,
         converts_float16=arm or bool(has.get("f16c")),
-        dots_bfloat16=width == 64 and bool(has.get("avx512bf16")),
+        dots_bfloat16=width == 64 and bool(has.get("avx512bf16")) and not tiles,
+        has_tiles=tiles and _may_use_tiles(),
         adds_words=bool(has.get("avx512vnni") and has.get("avx512vl")),
         scales=bool(has.get("avx512vl")),
     )

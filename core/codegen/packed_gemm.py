@@ -11,6 +11,7 @@ from core.codegen.llvm import itemsize
 from core.codegen.machine import lanes
 from core.codegen.panel_widths import PanelWidths, panel_widths_of
 from core.codegen.tile import most_vectors, tile_of
+from core.codegen.tiled_product import BLOCK, steps_of_tiles
 from core.ir.errors import InternalError
 from core.plan.data import Gemm, RowKernel, View
 
@@ -55,6 +56,12 @@ USES_BY_ROWS, USES_BY_COLUMNS = 32, 4
 """Fewest vectors of sums that use a packed number of a: for an a stored by rows, which tiles can also read in place
 from end to end, and for an a stored by columns.
 """
+
+TILED_ROWS_BYTES = 2 * ROWS_BYTES
+"""The same, if the CPU multiplies tiles: such a CPU has a larger second cache."""
+
+TILED_PANELS = 3
+"""Fewest panels of a part that share packed rows of a, if the CPU multiplies tiles."""
 
 SPANS = 2**18
 """An a stored by columns is packed only if the tiles of all panels together step over so many bytes of it: the nearest
@@ -106,8 +113,15 @@ class PackedGemm:
     columns: ImageColumns | None = None
 
     @property
+    def tiled(self) -> bool:
+        """Whether the CPU multiplies it in tiles of its own."""
+        return self.pairs and cpu().has_tiles
+
+    @property
     def tile(self) -> tuple[int, int]:
-        """Rows and columns of a tile."""
+        """Rows and columns of the result that are computed at a time, in registers."""
+        if self.tiled:
+            return BLOCK, BLOCK
         rows, wide = tile_of(self.m, self.n, lanes(self.dtype))
         return rows, wide * lanes(self.dtype)
 
@@ -150,7 +164,9 @@ class PackedGemm:
     def image_panels(self) -> ImagePanels | None:
         """How panels are packed from images."""
         columns = self.columns
-        return ImagePanels(columns, self.widths, self.tile[1], self.depth, self.dtype, self.pairs) if columns else None
+        if columns is None:
+            return None
+        return ImagePanels(columns, self.widths, self.tile[1], self.packed_depth, self.dtype, self.pairs)
 
     @property
     def groups(self) -> int:
@@ -163,6 +179,8 @@ class PackedGemm:
     @property
     def packs_rows(self) -> bool:
         """Whether rows of a are packed too: if tiles use each number often, and would not find it near by in place."""
+        if self.tiled:
+            return self.group >= TILED_PANELS or self.packed_depth != self.depth or self.k % self.depth != 0
         if self.m <= self.tile[0] or 1 not in self.a:
             return False
         uses = self.group * self.tile[1] // lanes(self.dtype)
@@ -181,18 +199,26 @@ class PackedGemm:
             return min(self.height, tiles * rows)
         if not self.packs_rows:
             return self.height
-        tiles = max(1, ROWS_BYTES // (rows * self.depth * itemsize(self.dtype)))
+        most = TILED_ROWS_BYTES if self.tiled else ROWS_BYTES
+        tiles = max(1, most // (rows * self.depth * itemsize(self.dtype)))
         return min(self.height, tiles * rows)
 
     @property
     def row_steps(self) -> int:
         """Steps along k from one packed tile of rows to the next, with room for the rest of the last vector."""
+        if self.tiled:
+            return self.packed_depth
         return self.depth + math.ceil(lanes(self.dtype) / self.tile[0])
+
+    @property
+    def packed_depth(self) -> int:
+        """Steps along k that packed operands have room for."""
+        return steps_of_tiles(self.depth) if self.tiled else self.depth
 
     @property
     def depth(self) -> int:
         """Steps along k in one block: whole vectors, and the same number in all blocks but the last."""
-        blocks = math.ceil(self.k / most_steps())
+        blocks = math.ceil(self.k / most_steps(self.pairs))
         return min(self.k, math.ceil(self.k / blocks / 16) * 16)
 
 
@@ -241,12 +267,13 @@ def packs(each: Gemm) -> bool:
 def has_blocks(each: Gemm) -> bool:
     """Whether the sums of this product are added up in several blocks along k: they are stored in between."""
     terms = each.a.shape[-1] // 2 if each.a.dtype == "bfloat16" else each.a.shape[-1]
-    return terms > most_steps()
+    return terms > most_steps(each.a.dtype == "bfloat16")
 
 
-def most_steps() -> int:
+def most_steps(pairs: bool) -> int:
     """Most steps along k in one block."""
-    return min(DEPTH, PANEL_BYTES // (most_vectors() * cpu().vector_bytes))
+    row = BLOCK * itemsize("float32") if pairs and cpu().has_tiles else most_vectors() * cpu().vector_bytes
+    return min(DEPTH, PANEL_BYTES // row)
 
 
 def packed_gemm_of(each: Gemm, threads: int = 1) -> PackedGemm | None:

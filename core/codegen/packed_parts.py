@@ -12,10 +12,13 @@ panel is packed so too; a pair is an element, as long as a float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
+from core.codegen import amx
+from core.codegen.amx import SIDE
 from core.codegen.denormals import keeping, vanishing
 from core.codegen.image_panels import pack_panels
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
@@ -29,6 +32,7 @@ from core.codegen.polling import STOP_PARAM, product_polls
 from core.codegen.reductions import identity
 from core.codegen.rows import row_function, rows_poll
 from core.codegen.tile import STEPS
+from core.codegen.tiled_product import set_block
 from core.codegen.vector_slices import VectorSlice, mask, move, slices_of, store_lanes
 from core.plan.data import Instr
 
@@ -47,8 +51,12 @@ def packed_gemm_function(module: Module, name: str, p: PackedGemm) -> Function:
     f.stop = f.param("stop") if polls else None
     with vanishing(f, p.vanishes) as found:
         part = _Part(module, f, p, found)
+        if p.tiled:
+            set_block(module, f, *p.tile)
         with f.loop(f.param("first"), f.param("end"), polls=True) as number:
             part.write(number)
+        if p.tiled:
+            amx.release(f)
     return f
 
 
@@ -71,7 +79,7 @@ class _Part:
         self.module, self.f, self.p, self.found = module, f, p, found
         rows, columns = p.tile
         spilled = lanes(p.dtype) if p.columns else 0
-        self.packed = scratch_memory(f, p.group * p.depth * columns + spilled, p.dtype)
+        self.packed = scratch_memory(f, p.group * p.packed_depth * columns + spilled, p.dtype)
         self.rows = scratch_memory(f, p.block * p.row_steps, p.dtype) if p.packs_rows else None
         self.result = scratch_memory(f, rows * columns, p.dtype) if p.in_tile else None
 
@@ -92,6 +100,12 @@ class _Part:
                 self._each_panel(lambda panel: panel.tiles(k, count, first, end))
 
     def _pack(self, k: IRValue, count: IRValue) -> None:
+        """Pack `count` steps from `k` of the columns of b, and zeros up to the end of the last tile."""
+        self._pack_steps(k, count)
+        if self.p.tiled and self.p.k % SIDE:
+            self._each_panel(lambda panel: panel.clear_rest(count))
+
+    def _pack_steps(self, k: IRValue, count: IRValue) -> None:
         """Pack `count` steps from `k` of the columns of b. Rows of b are read from end to end, for all panels."""
         image = self.p.image_panels
         if image is not None:
@@ -109,7 +123,7 @@ class _Part:
         f, p = self.f, self.p
         with f.loop(self.panel, self._end()) as number:
             start = p.widths.write_start(f, number)
-            inside = f.op(f"mul nsw {f.binary('sub', number, self.panel)}, {p.depth}", "int64")
+            inside = f.op(f"mul nsw {f.binary('sub', number, self.panel)}, {p.packed_depth}", "int64")
             packed = move(f, self.packed, p.dtype, (inside, p.tile[1]))
 
             def choose(kinds: list[tuple[int, int]]) -> None:
@@ -140,19 +154,30 @@ class _Panel:
         rows = p.tile[0]
         left = f.op(f"srem {f.binary('sub', end, first)}, {rows}", "int64")
         whole = f.binary("sub", end, left)
-        with f.loop(first, whole, rows, polls=True) as row:
+        with self._sizes(rows), f.loop(first, whole, rows, polls=True) as row:
             self._tile(k, count, first, row, rows)
         rest = p.m % p.height % rows
         if rest:
-            with f.when(f.compare("icmp slt", whole, end)):
+            with f.when(f.compare("icmp slt", whole, end)), self._sizes(rest):
                 self._tile(k, count, first, whole, rest)
+
+    @contextmanager
+    def _sizes(self, rows: int) -> Iterator[None]:
+        """Inside, the CPU's own tiles have the sizes for so many rows. Those of whole tiles are set outside."""
+        other = self.p.tiled and (rows, self.columns) != self.p.tile
+        if other:
+            set_block(self.module, self.f, rows, self.columns)
+        yield
+        if other:
+            set_block(self.module, self.f, *self.p.tile)
 
     def _tile(self, k: IRValue, count: IRValue, first: IRValue, row: IRValue, rows: int) -> None:
         f, p, packed_rows, result = self.f, self.p, self.part.rows, self.part.result
         if packed_rows is None:
             a = (self._at("a", (row, p.a[0]), (k, p.a[1])), *p.a)
         else:
-            a = (move(f, packed_rows, p.dtype, (f.binary("sub", row, first), p.row_steps)), 1, p.tile[0])
+            apart = SIDE if p.tiled else 1
+            a = (move(f, packed_rows, p.dtype, (f.binary("sub", row, first), p.row_steps)), apart, p.tile[0])
         if result is not None:
             c = (result, p.tile[1])
         else:
@@ -162,7 +187,7 @@ class _Panel:
         adds = literal(p.accumulate, "bool")
         if p.depth < p.k and not p.accumulate:
             adds = f.compare("icmp ne", k, I64(0))
-        form = PackedTile(rows, self.columns, a[1:], p.tile[1], p.dtype, p.pairs, p.k % STEPS == 0)
+        form = PackedTile(rows, self.columns, a[1:], p.tile[1], p.dtype, p.pairs, p.k % STEPS == 0, p.tiled)
         run_tile(self.module, f, form, (a[0], self.packed), count, c, adds, self._fetched(operands), p.depth)
         if p.then is not None:
             with f.when(last):
@@ -220,6 +245,15 @@ class _Panel:
             for i, (each, address) in enumerate(zip(p.then.operands if p.then else (), operands, strict=True))
             if each.inner == 1 and each.outer[0] and not (i in p.own and self.part.result is not None)
         ]
+
+    def clear_rest(self, count: IRValue) -> None:
+        """Write zeros behind `count` steps, up to the end of a tile."""
+        f, p, width = self.f, self.p, lanes(self.p.dtype)
+        last = f.op(f"and {f.binary('add', count, I64(SIDE - 1))}, {-SIDE}", "int64")
+        with f.loop(count, last) as step:
+            for at in range(0, p.tile[1], width):
+                zero = f.splat(literal(0, p.dtype), width)
+                f.store(zero, move(f, self.packed, p.dtype, (step, p.tile[1]), by=at))
 
     def pack_row(self, k: IRValue, step: IRValue) -> None:
         """Pack step `step` from `k`; b is stored by rows."""

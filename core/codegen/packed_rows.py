@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from core.codegen.amx import SIDE
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.machine import lanes
 from core.codegen.module import Module
@@ -29,6 +30,9 @@ def pack_rows(
     rows:  the first row, and the one after the last; only the last rows of a are less than a tile.
     """
     (first, end), tall = rows, p.tile[0]
+    if p.tiled:
+        _in_tiles(f, p, packed, steps, rows)
+        return
     whole = f.binary("sub", end, f.op(f"srem {f.binary('sub', end, first)}, {tall}", "int64"))
     rest = p.m % tall
 
@@ -42,6 +46,27 @@ def pack_rows(
     if rest:
         with f.when(f.compare("icmp slt", whole, end)):
             write((whole, end), rest)
+
+
+def _in_tiles(
+    f: Function, p: PackedGemm, packed: IRValue, steps: tuple[IRValue, IRValue], rows: tuple[IRValue, IRValue]
+) -> None:
+    """Pack rows for tiles: `SIDE` steps of all rows of a block lie together. Zeros fill the last steps of k."""
+    (first, end), tall = rows, p.tile[0]
+    rest = p.k % SIDE
+    with f.loop(first, end, tall) as block:
+        place = _place(f, p, packed, first, block, I64(0))
+        with f.loop(block, f.intrinsic("smin", f.binary("add", block, I64(tall)), end)) as row:
+            source = move(f, f.param("a"), p.dtype, (row, p.a[0]), (steps[0], 1))
+            line = move(f, place, p.dtype, (f.binary("sub", row, block), SIDE))
+            whole = f.binary("sub", steps[1], f.op(f"srem {steps[1]}, {SIDE}", "int64"))
+            with f.loop(I64(0), whole, SIDE) as step:
+                value = f.load(f.at(source, step, p.dtype), p.dtype, SIDE)
+                f.store(value, move(f, line, p.dtype, (step, tall)))
+            if rest:
+                with f.when(f.compare("icmp slt", whole, steps[1])):
+                    value = f.load(f.at(source, whole, p.dtype), p.dtype, SIDE, mask(rest, SIDE))
+                    f.store(value, move(f, line, p.dtype, (whole, tall)))
 
 
 def _copied(

@@ -13,6 +13,7 @@ from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.tile import STEPS, tile
+from core.codegen.tiled_product import TiledProduct, write_tiled_product
 from core.ir.aligned import LINE
 
 __all__ = ["Fetched", "PackedTile", "run_tile"]
@@ -44,6 +45,7 @@ class PackedTile:
     b:       elements from one step along k to the next.
     pairs:   whether an element of a and b is a pair of bfloat16 numbers.
     even:    whether it takes an even number of steps.
+    tiled:   whether the CPU multiplies it in tiles of its own.
     """
 
     rows: int
@@ -53,6 +55,7 @@ class PackedTile:
     dtype: str
     pairs: bool
     even: bool
+    tiled: bool = False
 
     @property
     def lines(self) -> int:
@@ -91,9 +94,20 @@ def _function(name: str, form: PackedTile) -> Function:
     params = [*((x, "ptr") for x in "abc"), ("step", "int64"), ("count", "int64"), ("adds", "bool")]
     f = Function(name, [*params, ("stretch", "int64"), ("table", "ptr"), ("number", "int64")], noalias=False)
     a, b, c = (f.param(x) for x in "abc")
+    fetch = _fetcher(f, form)
+    if form.tiled:
+
+        def fetches(first: IRValue, end: IRValue) -> None:
+            with f.loop(first, end, f.param("stretch")):
+                fetch()
+
+        product = TiledProduct(form.rows, form.columns, form.a, form.b)
+        result = c, f.param("step")
+        write_tiled_product(f, product, a, b, result, f.param("count"), f.param("adds"), fetches)
+        return f
     sums = tile(
         f, form.dtype, (form.rows, form.columns), lanes(form.dtype), (I64(0), f.param("count")), (a, *form.a),
-        (b, form.b), (c, f.param("step")), (f.param("stretch"), _fetcher(f, form)), form.pairs, form.even,
+        (b, form.b), (c, f.param("step")), (f.param("stretch"), fetch), form.pairs, form.even,
     )  # fmt: skip
 
     def store(adds: bool) -> None:

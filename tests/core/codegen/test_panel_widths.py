@@ -14,7 +14,7 @@ from core.codegen.panel_widths import panel_widths_of
 from core.codegen.product import product_function
 from core.ops.common.types import as_dtype
 from core.plan.data import Gemm, Root, View
-from tests.core.plan.test_paired_convolution import multiplies_pairs
+from tests.core.codegen.tiles import multiplies_pairs
 
 __all__ = ["multiplies_pairs"]
 

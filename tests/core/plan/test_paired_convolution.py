@@ -1,19 +1,16 @@
-"""Convolutions of bfloat16 numbers as products of pairs, with the CPU's instruction for pairs and with a substitute."""
+"""Convolutions of bfloat16 numbers as products of pairs, with the CPU's instructions for them and with substitutes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 
-from core.codegen import cpus, tile
 from core.codegen.backend import CPU, CpuBackend
 from core.codegen.cpu_target import CPU_TARGET
-from core.codegen.llvm import Function, IRValue
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
@@ -24,34 +21,11 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from tests.core.codegen.test_windows import QUIET, Case, convolutions, three_forms
+from tests.core.codegen.tiles import multiplies_pairs
+
+__all__ = ["multiplies_pairs"]
 
 BF16 = as_dtype("bfloat16")
-
-
-def substitute(f: Function, a: IRValue, b: IRValue, total: IRValue) -> IRValue:
-    """What `tile.dot_pairs` computes, by instructions that every CPU has."""
-    words = IRValue("", "int32", total.lanes).type
-
-    def number(pair: IRValue, first: bool) -> IRValue:
-        bits = f.op(f"bitcast {pair} to {words}", "int32", total.lanes)
-        constant = IRValue("", "int32", 1)
-        by = f.splat(replace(constant, name="16" if first else str(-(1 << 16))), total.lanes)
-        return f.op(f"bitcast {f.binary('shl' if first else 'and', bits, by)} to {total.type}", "float32", total.lanes)
-
-    for first in (True, False):
-        total = f.fma(number(a, first), number(b, first), total)
-    return total
-
-
-@pytest.fixture(params=["instruction", "substitute"])
-def multiplies_pairs(request: Any, monkeypatch: Any) -> Iterator[None]:
-    own = cpus.cpu()
-    if request.param == "instruction" and not own.dots_bfloat16:
-        pytest.skip("this CPU has no instruction for pairs of bfloat16 numbers")
-    if request.param == "substitute":
-        monkeypatch.setattr(cpus, "_of_process", lambda: replace(own, dots_bfloat16=True))
-        monkeypatch.setattr(tile, "dot_pairs", substitute)
-    yield
 
 
 CASES = {
@@ -106,7 +80,7 @@ def test_a_convolution_in_pairs_has_the_numbers_of_the_reference_executor(name, 
         (found,), (wanted,) = (run(Run(), *args) for run in (native_interpreter(block, CPU), interpreter_of(block)))
         assert np.abs(np.asarray(wanted, "float32")).max() > 2
         np.testing.assert_array_equal(np.asarray(found, "float32"), np.asarray(wanted, "float32"))
-    assert any(forms.values()) != ("odd" in name), forms
+    assert any(forms.values()) != (name == "odd sizes"), forms
     assert name != "pixels" or all(forms.values()), forms
 
 
