@@ -13,8 +13,8 @@ from core.ops.linalg.einsum import terms_of
 from core.plan.compose import Maker
 from core.plan.data import Root, View, contiguous, is_matrix
 from core.plan.entries import Entry
-from core.plan.halves import lower_wide
-from core.plan.linear import matrix, product
+from core.plan.halves import WIDE, lower_wide, narrowed
+from core.plan.linear import matrix, paired, product
 from core.plan.lowering import Lowering, lowers
 from core.plan.reduce import reduced
 from core.plan.shapes import expanded, inverse, reshaped_view, sole_transposition, transposed, with_ones
@@ -41,7 +41,17 @@ def lower_einsum(low: Lowering, op: Op) -> None:
     if not type.is_float:
         raise Unsupported(f"einsum of {type.dtype}")
     letters, result, _ = terms_of(op.attrs["equation"], tuple(len(low.type(n).shape) for n in op.inputs))
+    sizes: dict[str, int] = {}
+    for term, operand in zip(letters, op.inputs, strict=True):
+        for c, n in zip(term, low.type(operand).shape, strict=True):
+            sizes[c] = max(n, sizes.get(c, 1))
     if is_half(type):
+        if _as_pairs(low, op, letters, result, sizes):
+            low.stand_alone(op.outputs[0])
+            x, y = (Term(low.entry(n), t) for n, t in zip(op.inputs, letters, strict=True))
+            found = _product(low, op, x, y, result, sizes, pairs=True).entry
+            low.define(op.outputs[0], narrowed(low, found, type))
+            return
         if not (low.target.products.rounds and _is_product(letters, result)):
             lower_wide(low, op, lower_einsum)
             return
@@ -51,10 +61,6 @@ def lower_einsum(low: Lowering, op: Op) -> None:
     if turned is not None and any(term.endswith(result[turned[1][-1]]) for term in letters):
         name, order = turned
         result = "".join(result[i] for i in order)
-    sizes: dict[str, int] = {}
-    for term, operand in zip(letters, op.inputs, strict=True):
-        for c, n in zip(term, low.type(operand).shape, strict=True):
-            sizes[c] = max(n, sizes.get(c, 1))
     terms = [_distinct(low, low.entry(n), t, sizes) for t, n in zip(letters, op.inputs, strict=True)]
     while len(terms) > 2:
         i, j, kept = min(_pairs(terms, result, sizes), key=lambda each: math.prod(sizes[c] for c in each[2]))
@@ -74,6 +80,21 @@ def _is_product(letters: Sequence[str], result: str) -> bool:
         return False
     x, y = map(set, letters)
     return bool(x & y - {*result}) and x ^ y <= {*result} and bool(x ^ y)
+
+
+def _as_pairs(low: Lowering, op: Op, letters: Sequence[str], result: str, sizes: dict[str, int]) -> bool:
+    """Whether the target multiplies the 16-bit operands as they are: one product, and no axis is repeated or spread."""
+    if low.target.products.rounds or not _is_product(letters, result):
+        return False
+    x, y = letters
+    types = [low.type(n) for n in op.inputs]
+    plain = all(
+        len(set(term)) == len(term) and type.shape == tuple(sizes[c] for c in term)
+        for term, type in zip(letters, types, strict=True)
+    )
+    _, rows, columns = _axes(x, y, result, sizes)
+    m, n, k = (math.prod(sizes[c] for c in part) for part in (rows, columns, {*x} - {*result}))
+    return plain and min(m, n) > 1 and low.target.products.pairs(types[0].dtype, m, n, k)
 
 
 def _distinct(low: Lowering, entry: Entry, letters: str, sizes: dict[str, int]) -> Term:
@@ -116,9 +137,13 @@ def _spread(term: Term, result: str, sizes: dict[str, int]) -> Entry:
 
 
 def _product(
-    low: Lowering, op: Op, first: Term, second: Term, result: str, sizes: dict[str, int], name: str | None = None
-) -> Term:
-    """The product of two operands with the letters `result`. name: the variable of the result, if it is one.
+    low: Lowering, op: Op, first: Term, second: Term, result: str, sizes: dict[str, int], name: str | None = None,
+    pairs: bool = False,
+) -> Term:  # fmt: skip
+    """The product of two operands with the letters `result`.
+
+    name:  the variable of the result, if it is one.
+    pairs: whether to multiply pairs of 16-bit numbers; the result is float32.
 
     Letters of both operands and the result are batch axes; letters of both operands alone are summed over.
     """
@@ -139,15 +164,19 @@ def _product(
     lead = tuple(sizes[c] for c in batch)
     a = matrix(low, _grouped(low, _ordered(a, x, [*batch, *rows, *summed], sizes), (*lead, m, k)))
     b = matrix(low, _grouped(low, _ordered(b, y, [*batch, *summed, *columns], sizes), (*lead, k, n)))
+    dtype = a.dtype
+    if pairs:
+        a, b = paired(low, a, b)
+        dtype = WIDE
     order = [*batch, *rows, *columns]
     shape = tuple(sizes[c] for c in result)
     if _can_view(shape, result, order, (*lead, m, n)):
-        target, accumulates = low.product_destination(name) if name else (low.allocate(shape, a.dtype), False)
+        target, accumulates = low.product_destination(name) if name else (low.allocate(shape, dtype), False)
         c = reshaped_view(_ordered(target, result, order), (*lead, m, n))
     else:
         if name:
             low.stand_alone(name)
-        stored, accumulates = low.allocate(tuple(sizes[each] for each in order), a.dtype), False
+        stored, accumulates = low.allocate(tuple(sizes[each] for each in order), dtype), False
         c, target = reshaped_view(stored, (*lead, m, n)), _ordered(stored, "".join(order), list(result))
     if c is None:
         raise InternalError(f"no strides describe the product {x},{y}->{result} as matrices {[*lead, m, n]}")

@@ -17,7 +17,7 @@ from core.plan.shapes import inverse, reshaped, reshaped_view, sole_transpositio
 from core.plan.storage import Storage
 from core.plan.unsupported import Unsupported
 
-__all__ = ["matrix", "product"]
+__all__ = ["matrix", "paired", "product"]
 
 
 @lowers("matmul")
@@ -75,7 +75,7 @@ def lower_matmul(low: Lowering, op: Op) -> None:
     if len(b.shape) == 2 and len(a.shape) > 2:
         a, c = _rows_merged(low, a, b, c)
     if pairs:
-        a, b = _paired(low, a, b)
+        a, b = paired(low, a, b)
     elif half:
         a = low.dense(widened_array(low, a))
     _gemm(low, op, a, b, c, accumulates)
@@ -178,7 +178,7 @@ def _in_place(low: Lowering, op: Op) -> bool:
     return low.target.products.reads_halves(rows, columns, terms, by_columns)
 
 
-def _paired(low: Lowering, a: View, b: View) -> tuple[View, View]:
+def paired(low: Lowering, a: View, b: View) -> tuple[View, View]:
     """The operands in a layout that the target can read pairs of; copies if they have another one."""
     if not low.target.products.takes_pairs(a, a):  # the numbers of a pair must follow each other in a row
         turned = len(a.shape) == 2 and a.strides[-2] == 1 and a.strides[-1] > 1
