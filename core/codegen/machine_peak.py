@@ -12,9 +12,14 @@ from itertools import accumulate
 
 import numpy as np
 
+from core.codegen import amx
+from core.codegen.amx import SIDE
 from core.codegen.cpus import cpu
 from core.codegen.llvm import I64, Function, literal
 from core.codegen.machine import Library, lanes, load
+from core.codegen.module import Module
+from core.codegen.tile import dot_pairs
+from core.codegen.tiled_product import BLOCK, multiply_block, set_block
 
 __all__ = ["MachinePeak", "machine_peak"]
 
@@ -32,7 +37,8 @@ more than `ALIKE` allows, the machine is busy, and up to `MOST_TRIES` are made."
 class MachinePeak:
     """The peak of some threads together.
 
-    flops:     floating-point operations per second, by dtype.
+    flops:     floating-point operations per second, by dtype. Without instructions for bfloat16 numbers, the CPU widens
+               them, and there is no rate of their own.
     bandwidth: (size, bytes per second) for arrays of up to `size` bytes, in order of size.
     """
 
@@ -51,6 +57,8 @@ def machine_peak(threads: int) -> MachinePeak:
     """The peak of `threads` threads together. The first call measures it, in some tenths of a second."""
     library = load(_text())
     flops = {dtype: _flops(library, dtype, threads) for dtype in ("float32", "float64")}
+    if cpu().multiplies_pairs:
+        flops["bfloat16"] = _flops_of_pairs(threads)
     return MachinePeak(threads, flops, _bounds([_bandwidth(library, size, threads) for size in ARRAY_BYTES]))
 
 
@@ -99,6 +107,30 @@ def _flops(library: Library, dtype: str, threads: int) -> float:
     call = library.function(f"multiply_{dtype}", ctypes.c_int64, ctypes.c_void_p)
     out = [np.empty(CHAINS * lanes(dtype), dtype) for _ in range(threads)]
     return 2 * CHAINS * lanes(dtype) * _rate(lambda thread, times: call(times, out[thread].ctypes.data), threads)
+
+
+def _flops_of_pairs(threads: int) -> float:
+    """The rate of the instruction that adds products of bfloat16 numbers."""
+    module, width = Module(), lanes("float32")
+    f = Function("multiply_pairs", [("times", "int64")])
+    module.functions.append(f)
+    if cpu().has_tiles:
+        set_block(module, f, BLOCK, BLOCK)
+        with f.loop(I64(0), f.param("times")):
+            multiply_block(f)
+        amx.release(f)
+        flops = 2 * 2 * SIDE * BLOCK**2
+    else:
+        sums = [f.slot("float32", width) for _ in range(CHAINS)]
+        for slot in sums:
+            f.write(f.splat(literal(0, "float32"), width), slot)
+        with f.loop(I64(0), f.param("times")):
+            for slot in sums:
+                total = f.read(slot, "float32", width)
+                f.write(dot_pairs(f, total, total, total), slot)
+        flops = 2 * 2 * width * CHAINS
+    call = load(module.text()).function(f.name, ctypes.c_int64)
+    return flops * _rate(lambda thread, times: call(times), threads)
 
 
 def _bandwidth(library: Library, size: int, threads: int) -> float:

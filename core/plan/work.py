@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from core.ir.precision import HALVES
 from core.ops.common.types import as_dtype
 from core.plan.channel_lanes import ChannelLanes
 from core.plan.covering import Covering
@@ -29,6 +30,7 @@ class Work:
     kernel: its kind and sizes, as text.
     flops:  operations; an elementary function counts as one.
     nbytes: bytes read and written, each array once.
+    dtype:  of its arithmetic: 16-bit floats are widened, except in products that multiply them as they are.
     ops:    the ops of the core that are fused in it.
     """
 
@@ -50,7 +52,7 @@ def work_of(each: Instruction) -> Work:
         k = each.a.shape[-1]
         flops = 2 * math.prod(batch) * m * n * k
         views = (each.a, each.b, *((each.c,) if each.kept else ()), *((each.c,) if each.accumulate else ()))
-        work = Work(f"product {_by(batch, m, k, n)}", flops, _bytes(*views), each.c.dtype)
+        work = Work(f"product {_by(batch, m, k, n)}", flops, _bytes(*views), each.a.dtype)
         if each.then is None:
             return work
         own = _bytes(each.c) * sum(v.root is each.c.root for v in each.then.views)  # the epilogue reads it in registers
@@ -75,7 +77,8 @@ def work_of(each: Instruction) -> Work:
         return Work("tensor array", 0, 2 * stack.slot_bytes if stack is not None else 0, "")
     assert isinstance(each, Kernel), each
     out = each.views[-each.written]
-    return Work(f"{each.kind} {_by(out.shape)}", _windows(each), _bytes(*each.views), out.dtype)
+    given = each.spec.given if isinstance(each.spec, Correlation) else ""
+    return Work(f"{each.kind} {_by(out.shape)}", _windows(each), _bytes(*each.views), given or _widened(out.dtype))
 
 
 def _striped(each: Striped) -> Work:
@@ -85,7 +88,12 @@ def _striped(each: Striped) -> Work:
     sizes = _by(domain.batch, domain.rows, domain.columns)
     ops = tuple(op for part in parts for op in part.ops)
     nbytes = sum(root.nbytes for root in dict.fromkeys(outer))
-    return Work(f"stripes {sizes}", sum(part.flops for part in parts), nbytes, parts[0].dtype, ops)
+    dtype = next((part.dtype for part in parts if part.dtype in HALVES), parts[0].dtype)
+    return Work(f"stripes {sizes}", sum(part.flops for part in parts), nbytes, dtype, ops)
+
+
+def _widened(dtype: str) -> str:
+    return "float32" if dtype in HALVES else dtype
 
 
 def _rows(each: Rows) -> Work:
@@ -104,7 +112,7 @@ def _rows(each: Rows) -> Work:
             nbytes += rows * (part.inner if operand.inner else 1) * as_dtype(operand.dtype).itemsize
     dtypes = [o.dtype for o in kernel.operands]
     dtype = next((d for d in dtypes if "float" in d), dtypes[0] if dtypes else "float32")
-    return Work(f"rows {_by(kernel.outer, kernel.inner)}", flops, nbytes, dtype, each.ops)
+    return Work(f"rows {_by(kernel.outer, kernel.inner)}", flops, nbytes, _widened(dtype), each.ops)
 
 
 def _windows(each: Kernel) -> int:
