@@ -24,7 +24,8 @@ __all__ = [
     "packs",
     "packs_any",
     "sums_bytes",
-    "takes_pairs",
+    "takes_left",
+    "takes_right",
 ]
 
 DEPTH = 512
@@ -82,8 +83,8 @@ SHARED = 1_000_000
 class PackedGemm:
     """One shape of product: c [m, n] = a [m, k] b [k, n]. Strides count elements; rows of c have no gaps.
 
-    pairs:  whether an element of a, and of b along k, is a pair of bfloat16 numbers. If b is stored by rows, its
-            strides count single numbers.
+    pairs:  whether an element of a, and of b along k, is a pair of bfloat16 numbers. If b is stored by rows, or a by
+            columns, its strides count single numbers.
     then:   the epilogue, a row kernel that runs on each element of the result.
     own:    operands of the epilogue that are the result itself.
     kept:   whether anything else reads the result.
@@ -180,7 +181,8 @@ class PackedGemm:
     def packs_rows(self) -> bool:
         """Whether rows of a are packed too: if tiles use each number often, and would not find it near by in place."""
         if self.tiled:
-            return self.group >= TILED_PANELS or self.packed_depth != self.depth or self.k % self.depth != 0
+            whole = self.packed_depth == self.depth and self.k % self.depth == 0
+            return self.group >= TILED_PANELS or self.a[1] != 1 or not whole
         if self.m <= self.tile[0] or 1 not in self.a:
             return False
         uses = self.group * self.tile[1] // lanes(self.dtype)
@@ -288,9 +290,9 @@ def packed_gemm_of(each: Gemm, threads: int = 1) -> PackedGemm | None:
         return None
     a, b = ((v.strides[-2], v.strides[-1]) for v in (each.a, each.b))
     if pairs:
-        if not takes_pairs(each.a, each.b):
+        if not (takes_left(each.a) and takes_right(each.b)):
             raise InternalError(f"cannot multiply pairs of {each.a} and {each.b}")
-        k, a, b = k // 2, (a[0] // 2, 1), b if b[1] == 1 else (1, b[1] // 2)
+        k, a, b = k // 2, (a[0] // 2, 1) if a[1] == 1 else a, b if b[1] == 1 else (1, b[1] // 2)
     kernel: RowKernel | None = None
     own: tuple[int, ...] = ()
     if each.then is not None:
@@ -309,11 +311,20 @@ def packed_gemm_of(each: Gemm, threads: int = 1) -> PackedGemm | None:
     return shape
 
 
-def takes_pairs(a: View, b: View) -> bool:
-    """Whether rows of a, and columns of b unless it is stored by rows, are pairs of numbers that follow each other."""
-    (down, along), (step, across) = a.strides[-2:], b.strides[-2:]
-    by_columns = step == 1 and across % 2 == 0 and across > 2
-    return a.shape[-1] % 2 == 0 and along == 1 and down % 2 == 0 and (across == 1 or by_columns)
+def takes_left(a: View) -> bool:
+    """Whether a product of pairs can have this first operand: the numbers of a pair follow each other in a row.
+
+    Rows that are packed for tiles may come from a matrix that is stored by columns.
+    """
+    down, along = a.strides[-2:]
+    by_columns = cpu().has_tiles and down == 1 and along > 1
+    return a.shape[-1] % 2 == 0 and ((along == 1 and down % 2 == 0) or by_columns)
+
+
+def takes_right(b: View) -> bool:
+    """Whether a product of pairs can have this second operand: stored by rows, or its columns are pairs of numbers."""
+    step, across = b.strides[-2:]
+    return across == 1 or (step == 1 and across % 2 == 0 and across > 2)
 
 
 def sums_bytes(n: int, dtype: str) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from core.codegen.amx import SIDE
-from core.codegen.llvm import I64, Function, IRValue
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.packed_gemm import PackedGemm
 from core.codegen.packed_squares import PackedLines, pack_lines
+from core.codegen.transpose import transposed_square
 from core.codegen.vector_slices import mask, move, slices_of
 
 __all__ = ["pack_rows"]
@@ -31,7 +34,10 @@ def pack_rows(
     """
     (first, end), tall = rows, p.tile[0]
     if p.tiled:
-        _in_tiles(f, p, packed, steps, rows)
+        if p.a[1] == 1:
+            _in_tiles(f, p, packed, steps, rows)
+        else:
+            _turned_in_tiles(module, f, p, packed, steps, rows)
         return
     whole = f.binary("sub", end, f.op(f"srem {f.binary('sub', end, first)}, {tall}", "int64"))
     rest = p.m % tall
@@ -67,6 +73,64 @@ def _in_tiles(
                 with f.when(f.compare("icmp slt", whole, steps[1])):
                     value = f.load(f.at(source, whole, p.dtype), p.dtype, SIDE, mask(rest, SIDE))
                     f.store(value, move(f, line, p.dtype, (whole, tall)))
+
+
+def _turned_in_tiles(
+    module: Module, f: Function, p: PackedGemm, packed: IRValue, steps: tuple[IRValue, IRValue],
+    rows: tuple[IRValue, IRValue],
+) -> None:  # fmt: skip
+    """The same for an a that is stored by columns: squares of pairs are transposed in registers."""
+    (first, end), tall, apart = rows, p.tile[0], p.a[1]
+    whole_rows = f.binary("sub", end, f.op(f"srem {f.binary('sub', end, first)}, {SIDE}", "int64"))
+    whole_steps = f.binary("sub", steps[1], f.op(f"srem {steps[1]}, {SIDE}", "int64"))
+
+    def square(row: IRValue, step: IRValue, count: int, pairs: int) -> None:
+        form = PairSquare(count, pairs)
+        name = module.function(form, "square", lambda name: _square_function(name, form))
+        source = move(f, f.param("a"), "bfloat16", (steps[0], 2 * apart), (step, 2 * apart), (row, 1))
+        inside = f.op(f"urem {f.binary('sub', row, first)}, {tall}", "int64")
+        place = _place(f, p, packed, first, f.binary("sub", row, inside), step)
+        f.do(f"call void @{name}({source}, {I64(apart)}, {move(f, place, p.dtype, (inside, SIDE))})")
+
+    def some_steps(step: IRValue, pairs: int) -> None:
+        with f.loop(first, whole_rows, SIDE) as row:
+            square(row, step, SIDE, pairs)
+        if rest := p.m % SIDE:
+            with f.when(f.compare("icmp slt", whole_rows, end)):
+                square(whole_rows, step, rest, pairs)
+
+    with f.loop(I64(0), whole_steps, SIDE) as step:
+        some_steps(step, SIDE)
+    if pairs := p.k % SIDE:
+        with f.when(f.compare("icmp slt", whole_steps, steps[1])):
+            some_steps(whole_steps, pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class PairSquare:
+    """A tile of `rows` rows of `pairs` pairs, and zeros behind them, from a matrix that is stored by columns."""
+
+    rows: int
+    pairs: int
+
+
+def _square_function(name: str, form: PairSquare) -> Function:
+    """``name(source, numbers from one column to the next, tile)``. Columns of the matrix are steps along k."""
+    f = Function(name, [("source", "ptr"), ("apart", "int64"), ("tile", "ptr")])
+    column, apart, which = f.param("source"), f.param("apart"), mask(form.rows, SIDE)
+    lines = []
+    for _ in range(form.pairs):
+        words = []
+        for _ in range(2):
+            words.append(f.convert(f.load(column, "uint16", SIDE, which), "int32"))
+            column = f.op(f"getelementptr bfloat, {column}, {apart}", "ptr")  # the last one lies outside
+        both = f.binary("or", words[0], f.binary("shl", words[1], f.constant(16, words[1])))
+        lines.append(f.bitcast(both, "float32"))
+    zero = f.splat(literal(0, "float32"), SIDE)
+    lines += [zero] * (SIDE - form.pairs)
+    for i, line in enumerate(transposed_square(f, lines)[: form.rows]):
+        f.store(line, f.at(f.param("tile"), I64(i * SIDE), "float32"))
+    return f
 
 
 def _copied(

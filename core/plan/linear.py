@@ -8,7 +8,7 @@ from dataclasses import replace
 from core.ir import Op
 from core.ir.errors import Location
 from core.ir.precision import is_half
-from core.plan.data import PRODUCT_BLOCK, Gemm, Kernel, Limited, View, contiguous, is_matrix
+from core.plan.data import PRODUCT_BLOCK, Gemm, Kernel, Limited, Root, View, contiguous, is_matrix
 from core.plan.gathered_products import row_product
 from core.plan.geometry import Transposition
 from core.plan.halves import lower_wide, narrowed, widened_array
@@ -155,8 +155,13 @@ def _as_pairs(low: Lowering, op: Op) -> bool:
     A single column of the result becomes a row (`product`), whose operands may have no pairs that follow each other.
     """
     x, y = (low.type(n) for n in op.inputs)
-    if min(x.rank, y.rank) < 2 or (y.rank > 2 and op.attrs["transpose_x"]):
+    if min(x.rank, y.rank) < 2:
         return False
+    if y.rank > 2 and op.attrs["transpose_x"]:  # no copy would turn a batch of matrices
+        entry = low.entry(op.inputs[0])
+        stored = entry if isinstance(entry, View) else View(Root(0), x.dtype, x.shape, contiguous(x.shape))
+        if not low.target.products.takes_left(_transposed(stored)):
+            return False
     terms, rows = x.shape[-2:] if op.attrs["transpose_x"] else x.shape[:-3:-1]
     columns = y.shape[-2] if op.attrs["transpose_y"] else y.shape[-1]
     if y.rank == 2 and not op.attrs["transpose_x"]:
@@ -180,10 +185,10 @@ def _in_place(low: Lowering, op: Op) -> bool:
 
 def paired(low: Lowering, a: View, b: View) -> tuple[View, View]:
     """The operands in a layout that the target can read pairs of; copies if they have another one."""
-    if not low.target.products.takes_pairs(a, a):  # the numbers of a pair must follow each other in a row
+    if not low.target.products.takes_left(a):
         turned = len(a.shape) == 2 and a.strides[-2] == 1 and a.strides[-1] > 1
         a = _transposed_copy(low, a) if turned else _copy(low, a)
-    if not low.target.products.takes_pairs(a, b):
+    if not low.target.products.takes_right(b):
         b = _copy(low, b)
     return a, b
 

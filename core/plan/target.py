@@ -65,11 +65,12 @@ class ProductRules:
                           whose result is then stored by columns; arguments as of `transposes`.
     pairs:                whether the generator multiplies 16-bit matrices [m, k] and [k, n] as they are, two numbers
                           along k at a time: (dtype, m, n, k). Others are widened to float32.
-    takes_pairs:          whether it can do so with matrices of these strides.
+    takes_left:           whether it can do so with a first operand of these strides.
+    takes_right:          whether it can do so with a second operand of these strides.
     reads_halves:         whether a product of few rows with a large 16-bit matrix reads that matrix as it is: (rows,
                           columns, terms, whether it is stored by columns).
     rounds:               whether the generator multiplies 16-bit matrices of any size and layout, and rounds each sum
-                          where it stores it. Then `pairs` and `takes_pairs` do not matter.
+                          where it stores it. Then the three rules above do not matter.
     in_passes:            whether a batch of products of gathered matrices and vectors is a pass over the gathered rows.
     panel:                the columns of a panel of the weight of this product, if it is in a loop and should read the
                           weight in panels (see `panels`); else 0.
@@ -83,7 +84,8 @@ class ProductRules:
     transposes_invariant: bool
     turns: Callable[[int, int, int], bool]
     pairs: Callable[[str, int, int, int], bool]
-    takes_pairs: Callable[[View, View], bool]
+    takes_left: Callable[[View], bool]
+    takes_right: Callable[[View], bool]
     in_passes: bool
     panel: Callable[[Gemm], int]
     terms: int

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from core.codegen import packed_gemm
+from core.codegen.cpus import cpu
 from core.codegen.machine import load
 from core.codegen.module import Module
 from core.codegen.product import product_function
@@ -53,7 +54,8 @@ def test_a_product_of_16_bit_matrices_equals_numpys_to_the_bit(m, k, n, multipli
     for by_columns, adds in itertools.product((False, True), repeat=2):
         gap = 6 * (by_columns != adds)
         monkeypatch.setattr(packed_gemm, "TILED_PANELS", 99 if adds else 1)
-        a, a_view = matrix((m, k), "bfloat16", gap=gap)
+        turned = cpu().has_tiles and m > 1 and by_columns == adds
+        a, a_view = matrix((m, k), "bfloat16", turned, gap)
         b, b_view = matrix((k, n), "bfloat16", by_columns, gap)
         c, c_view = matrix((m, n), "float32", gap=gap)
         wanted = a.astype("float64") @ b.astype("float64") + (c if adds else 0)

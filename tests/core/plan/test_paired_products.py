@@ -7,6 +7,7 @@ import pytest
 
 from core.codegen.backend import CPU
 from core.codegen.cpu_target import CPU_TARGET
+from core.codegen.cpus import cpu
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
@@ -66,3 +67,21 @@ def test_a_pass_over_16_bit_numbers_computes_in_float32():
     x = b.param(TensorType((64, 70), "bfloat16"))
     (rows,) = plan_block(b.build([b.emit("tanh", x)]), CPU_TARGET).body.instructions
     assert work_of(rows).dtype == "float32"
+
+
+@pytest.mark.parametrize("transpose_x", [False, True])
+@pytest.mark.parametrize("transpose_y", [False, True])
+@pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
+def test_a_matmul_of_16_bit_numbers_equals_numpys(batch, transpose_x, transpose_y, multiplies_pairs):
+    """Only tiles take a batch of first operands that are stored by columns."""
+    rng, b = np.random.default_rng(len(batch)), BlockBuilder()
+    x, y = (rng.integers(-1, 2, (*batch, *shape)).astype(as_dtype("bfloat16")) for shape in ((70, 66), (66, 68)))
+    given = [x.swapaxes(-1, -2) if transpose_x else x, y.swapaxes(-1, -2) if transpose_y else y]
+    params = [b.param(TensorType(each.shape, "bfloat16")) for each in given]
+    block = b.build([b.emit("matmul", *params, transpose_x=transpose_x, transpose_y=transpose_y)])
+    (product,) = (each for each in plan_block(block, CPU_TARGET).body.instructions if isinstance(each, Gemm))
+    (found,) = native_interpreter(block, CPU)(Run(), *map(np.ascontiguousarray, given))
+    wanted = (x.astype("float64") @ y.astype("float64")).astype(as_dtype("bfloat16"))
+
+    np.testing.assert_array_equal(np.asarray(found, "float64"), np.asarray(wanted, "float64"))
+    assert (product.a.dtype == "bfloat16") == (cpu().has_tiles or not (batch and transpose_x))
