@@ -11,7 +11,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-__all__ = ["LEVEL", "NAMED", "OPTIONS", "Cpu", "cpu", "generating_for", "prepare_targets"]
+__all__ = ["LEVEL", "NAMED", "OPTIONS", "Cpu", "cpu", "generating_for", "may_use_tiles", "prepare_targets"]
 
 OPTIONS = ("--disable-lsr",)
 """LLVM's options for the process. Addresses in generated loops are a base and an index already; the pass that would
@@ -84,7 +84,7 @@ def prepare_targets() -> None:
         llvm.set_option("", option)
 
 
-def _may_use_tiles() -> bool:
+def may_use_tiles() -> bool:
     """Whether Linux lets this process use the registers for tiles, whose contents take 8 KiB to save: a process asks.
 
     Its threads, and the processes that it forks, have the permission, too. Machine code runs in a process that has
@@ -110,7 +110,7 @@ def _of_process() -> Cpu:
         registers=32 if arm or width == 64 else 16,
         converts_float16=arm or bool(has.get("f16c")),
         dots_bfloat16=width == 64 and bool(has.get("avx512bf16")) and not tiles,
-        has_tiles=tiles and _may_use_tiles(),
+        has_tiles=tiles and may_use_tiles(),
         adds_words=bool(has.get("avx512vnni") and has.get("avx512vl")),
         scales=bool(has.get("avx512vl")),
     )

@@ -34,8 +34,14 @@ def processor(settings: Settings) -> Iterator[Finding]:
     elif not features & {"avx2", "neon", "asimd", "sve"}:
         yield warning("processor", f"{text} without AVX2", "Machine code is much slower: use a newer processor.")
     else:
-        vectors = [name for name in ("avx512f", "avx2", "fma", "neon", "sve") if name in features]
-        yield ok("processor", f"{text} with {', '.join(vectors)}")
+        known = ("amx-bf16", "avx512bf16", "avx512f", "avx2", "fma", "neon", "sve")
+        yield ok("processor", f"{text} with {', '.join(name for name in known if name in features)}")
+    if "amx-bf16" in features and not may_use_tiles():
+        yield warning(
+            "processor",
+            "Linux refuses the registers of AMX, so that bfloat16 products take as long as those of float32",
+            "Use Linux 5.16 or newer, and a container that allows the system call arch_prctl.",
+        )
     if settings.device != "cuda" and settings.workers > 2 * cores:
         text = f"{settings.workers} workers share {cores} cores"
         yield warning("processor", text, "Lower BACKPASS_WORKERS to the number of cores.")
@@ -49,6 +55,13 @@ def cpu_features() -> set[str]:
         return {name for name, present in binding.get_host_cpu_features().items() if present}
     except (ImportError, OSError, RuntimeError):
         return set()
+
+
+def may_use_tiles() -> bool:
+    """Whether Linux lets processes use the registers of AMX."""
+    from core.codegen import cpus  # needs llvmlite
+
+    return cpus.may_use_tiles()
 
 
 def memory(settings: Settings) -> Iterator[Finding]:

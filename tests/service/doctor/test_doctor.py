@@ -67,6 +67,12 @@ def no_vectors(path: Path, patch: Patch) -> dict[str, Any]:
     return {}
 
 
+def refused_tiles(path: Path, patch: Patch) -> dict[str, Any]:
+    patch.setattr(machine, "cpu_features", lambda: {"avx2", "amx-bf16"})
+    patch.setattr(machine, "may_use_tiles", lambda: False)
+    return {}
+
+
 def crowded(path: Path, patch: Patch) -> dict[str, Any]:
     patch.setattr(machine, "available_cores", lambda: 1)
     return {"workers": 3, "worker_memory": 256 * MIB}
@@ -260,6 +266,7 @@ BROKEN: list[tuple[Callable[[Path, Patch], dict[str, Any]], str, str, str]] = [
     (same_ports, "settings", "wrong", "the port of the service"),
     (too_many_workers, "settings", "wrong", "BACKPASS_WORKER_MEMORY"),
     (no_vectors, "processor", "warning", "without AVX2"),
+    (refused_tiles, "processor", "warning", "refuses the registers of AMX"),
     (crowded, "processor", "warning", "3 workers share 1 cores"),
     (no_gpu, "gpu", "wrong", "no GPU is visible"),
     (gpu_without_cupy, "gpu", "warning", "cupy is not installed"),
