@@ -128,6 +128,7 @@ CPU_TARGET = Target(
         products=6.5,
         vectors=8,
         elements=2**16,
+        units=8,
         block=32,
         terms=256,
     ),

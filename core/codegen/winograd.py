@@ -55,7 +55,28 @@ def winograd_units(spec: Winograd) -> int:
 
 def _step(spec: Winograd, channels: int) -> int:
     """Elements from one of the 16 numbers to the next, in an array of all channels of the squares of a unit."""
-    return channels * spec.rows * square_vectors(spec) * square_width(spec) + LINE // itemsize(spec.conv.dtype)
+    return channels * _Layout.of(spec, spec.rows).apart + LINE // itemsize(spec.conv.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The squares of some rows, of one channel: several short rows share the lanes of a vector in products.
+
+    used:  elements of the rows, each of whole vectors of `square_width`.
+    apart: elements from one channel to the next: whole vectors of `lanes`.
+    """
+
+    used: int
+    lanes: int
+
+    @classmethod
+    def of(cls, spec: Winograd, rows: int) -> _Layout:
+        used = rows * square_vectors(spec) * square_width(spec)
+        return cls(used, lanes_for(spec.conv.dtype, used))
+
+    @property
+    def apart(self) -> int:
+        return -(-self.used // self.lanes) * self.lanes
 
 
 def _zeros(spec: Winograd) -> int:
@@ -89,8 +110,11 @@ def winograd(_: Module, f: Function, spec: Winograd) -> None:
             within = f.op(f"sub nsw {block}, {before}", "int64")
             with f.when(f.compare("icmp ult", within, I64(count))):
                 first = f.binary("add", f.op(f"mul nsw {within}, {rows}", "int64"), I64(start))
-                transform_image(f, spec, rows, first, zeros, x, image, conv.channels, _step(spec, conv.channels))
-                each = _Block(f, spec, rows, first, image, sums)
+                layout = _Layout.of(spec, rows)
+                places = _step(spec, conv.channels), layout.apart
+                transform_image(f, spec, rows, first, zeros, x, image, conv.channels, places)
+                each = _Block(f, spec, rows, first, image, sums, layout)
+                each.clear_rest()
                 each.multiply(filters)
                 each.transform_sums(out)
             before += count
@@ -109,12 +133,24 @@ class _Block:
     first: IRValue
     image: IRValue
     sums: IRValue
+    layout: _Layout
+
+    def clear_rest(self) -> None:
+        """Write zeros behind the squares of each channel, up to a whole vector: an old denormal number costs time."""
+        f, conv, dtype = self.f, self.spec.conv, self.spec.conv.dtype
+        rest = self.layout.apart - self.layout.used
+        if not rest:
+            return
+        with f.loop(I64(0), I64(16)) as number, f.loop(I64(0), I64(conv.channels)) as channel:
+            step = _step(self.spec, conv.channels)
+            place = move(f, self.image, dtype, (number, step), (channel, self.layout.apart), by=self.layout.used)
+            f.store(f.splat(literal(0, dtype), rest), place)
 
     def multiply(self, filters: IRValue) -> None:
         """Sums over the channels of the image, for each of the 16 numbers of each square and output channel."""
         f, conv, dtype = self.f, self.spec.conv, self.spec.conv.dtype
-        lanes = square_width(self.spec)
-        vectors = self.rows * square_vectors(self.spec)
+        lanes, apart = self.layout.lanes, self.layout.apart
+        vectors = apart // lanes
         tile = sum_tile(conv.out, vectors)
         with f.loop(I64(0), I64(16), polls=True) as number:
             image = move(f, self.image, dtype, (number, _step(self.spec, conv.channels)))
@@ -128,17 +164,17 @@ class _Block:
                         for slot in row:
                             f.write(f.splat(literal(0, dtype), lanes), slot)
                     with f.loop(I64(0), I64(conv.channels)) as channel:
-                        here = move(f, image, dtype, (channel, vectors * lanes), (vector, lanes))
+                        here = move(f, image, dtype, (channel, apart), (vector, lanes))
                         there = move(f, weights, dtype, (channel, conv.out), (out, 1))
                         loaded = [f.load(f.at(here, I64(v * lanes), dtype), dtype, lanes) for v in range(n)]
                         for o, row in enumerate(slots):
                             weight = f.splat(f.load(f.at(there, I64(o), dtype), dtype), lanes)
                             for value, slot in zip(loaded, row, strict=True):
                                 f.write(f.fma(value, weight, f.read(slot, dtype, lanes)), slot)
-                    target = move(f, sums, dtype, (out, vectors * lanes), (vector, lanes))
+                    target = move(f, sums, dtype, (out, apart), (vector, lanes))
                     for o, row in enumerate(slots):
                         for v, slot in enumerate(row):
-                            f.store(f.read(slot, dtype, lanes), move(f, target, dtype, by=(o * vectors + v) * lanes))
+                            f.store(f.read(slot, dtype, lanes), move(f, target, dtype, by=o * apart + v * lanes))
 
                 blocks_of(f, vectors, tile.vectors, one)
 
@@ -152,7 +188,7 @@ class _Block:
         with f.loop(I64(0), I64(spec.conv.out)) as channel, f.loop(I64(0), I64(self.rows)) as row:
             top = f.op(f"shl nsw {f.binary('add', self.first, row)}, 1", "int64")
             place = move(f, out, dtype, (channel, spec.conv.pixels), (top, width))
-            here = move(f, self.sums, dtype, (channel, self.rows * vectors * lanes), (row, vectors * lanes))
+            here = move(f, self.sums, dtype, (channel, self.layout.apart), (row, vectors * lanes))
 
             def pixels(vector: IRValue, count: int, place: IRValue = place, top: IRValue = top) -> None:
                 source = move(f, here, dtype, (vector, lanes))
@@ -177,15 +213,17 @@ class _Block:
 
 def transform_image(
     f: Function, spec: Winograd, rows: int, first: IRValue, zeros: IRValue, x: IRValue, target: IRValue,
-    channels: int, step: int,
+    channels: int, places: tuple[int, int],
 ) -> None:  # fmt: skip
     """Transform the squares of 4 x 4 pixels of `rows` rows of squares from the row `first`, of channels from `x`.
 
-    zeros: the address of a row of zeros.
-    step:  elements from one of the 16 numbers to the next at `target`, each of [channel, row, vector].
+    zeros:  the address of a row of zeros.
+    places: elements at `target` from one of the 16 numbers to the next, and from one channel to the next, whose squares
+            are [row, vector].
     """
     dtype = spec.conv.dtype
     height, width = spec.size
+    step, apart = places
     lanes, vectors = square_width(spec), square_vectors(spec)
     with f.loop(I64(0), I64(channels)) as channel, f.loop(I64(0), I64(rows)) as row:
         plane = move(f, x, dtype, (channel, spec.conv.plane))
@@ -195,7 +233,7 @@ def transform_image(
             y = f.binary("add", top, I64(i - spec.before[0]))
             inside = f.compare("icmp ult", y, I64(height))
             starts.append(f.select(inside, move(f, plane, dtype, (y, width)), zeros))
-        there = move(f, target, dtype, (channel, rows * vectors * lanes), (row, vectors * lanes))
+        there = move(f, target, dtype, (channel, apart), (row, vectors * lanes))
 
         def squares(vector: IRValue, masks: Sequence[IRValue | None]) -> None:
             found = []

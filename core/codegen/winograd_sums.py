@@ -102,7 +102,8 @@ def winograd_sums(module: Module, f: Function, spec: WinogradSums) -> None:
                 within = f.op(f"sub nsw {which}, {before}", "int64")
                 with f.when(f.compare("icmp ult", within, I64(count))):
                     first = f.binary("add", f.op(f"mul nsw {within}, {rows}", "int64"), I64(begin))
-                    transform_image(f, squares, rows, first, zeros, source, image, block, layout.image)
+                    places = layout.image, rows * square_vectors(squares) * square_width(squares)
+                    transform_image(f, squares, rows, first, zeros, source, image, block, places)
                     part_of = _Block(module, f, spec, rows, first, layout)
                     part_of.transpose(given, packed)
                     part_of.transform(packed, zero_row, ct)

@@ -157,7 +157,9 @@ class WinogradLimits:
     squares:  fewest squares of all images, which the transformation of the filters must be worth.
     products: most products for one pixel of a result, of the 9 that a direct form needs.
     vectors:  most vectors of squares that are computed together.
-    elements: most numbers of transformed images and results that are computed together: they stay in the cache.
+    elements: most numbers of transformed images and results that are computed together, so that they stay in the cache;
+              more where the transformed filters, which each block reads, are many more.
+    units:    fewest blocks of all images that should be left then, for as many threads.
     block:    fewest channels of the image that a unit of the adjoint to filters takes, where there are as many.
     terms:    fewest squares of a share of the batch with sums of its own.
     """
@@ -169,6 +171,7 @@ class WinogradLimits:
     products: float
     vectors: int
     elements: int
+    units: int
     block: int
     terms: int
 

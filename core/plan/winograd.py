@@ -141,8 +141,11 @@ def winograd_of(conv: Correlation, windows: Windows, limits: WinogradLimits | No
         return None
     if conv.units * rows * columns < limits.squares:
         return None
-    fitting = limits.elements // (16 * vectors * lanes * (conv.channels + conv.out))
-    most = max(1, min(rows, fitting, limits.vectors // vectors))
+    row = 16 * vectors * lanes * (conv.channels + conv.out)
+    fitting = limits.elements // row
+    # Blocks of fewer rows than this read more numbers of the filters, which no near cache holds, than of their squares.
+    worth = min(8 * conv.channels * conv.out // row, rows // -(-limits.units // conv.units))
+    most = max(1, min(rows, max(fitting, worth), limits.vectors // vectors))
     return replace(made, rows=-(-rows // -(-rows // most)))
 
 
