@@ -51,7 +51,8 @@ class Operands:
     Instructions are given by their numbers in the kernel.
 
     params: the parameter of `f` for each operand; None for those of the same numbers.
-    turned: operands of which the elements of the present row are read elsewhere, side by side, at these addresses.
+    turned: operands of which the elements of the present row are read and written elsewhere, side by side, at these
+            addresses.
     summed: those among them that are sums, which begin at +0: a sum of -0 alone is +0.
     """
 
@@ -271,6 +272,9 @@ class Operands:
     def put(self, number: int, value: IRValue, piece: RowSlice) -> None:
         f, instr = self.f, self.kernel.code[number]
         operand = self.kernel.operands[instr.operand]
+        if instr.operand in self.turned:
+            f.store(value, f.at(self.turned[instr.operand], piece.start, operand.dtype), piece.mask)
+            return
         address = self._address(instr, piece)
         if operand.inner == 1 or piece.lanes == 1:
             f.store(value, address, piece.mask)

@@ -158,6 +158,7 @@ class _Writer:
             with f.loop(I64(0), count) as number:
                 rows.use(number)
                 alone(f.binary("add", first, number))
+            rows.write(count)
 
     def _in_blocks(self, blocks: Mapping[int, Callable[[IRValue], None]], alone: Callable[[IRValue], None]) -> None:
         """Blocks of rows along the last outer axis, and the rows after the last block one by one.

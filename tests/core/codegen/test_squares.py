@@ -97,6 +97,34 @@ def normalised(outer: tuple[int, ...], size: int, dtype: str) -> Block:
     return optimize(b.build([b.emit("log_softmax", back), apart, columns, b.emit("reduce_max", apart)]))
 
 
+def turned_results(outer: tuple[int, ...], size: int, dtype: str, given: bool) -> Block:
+    """Reductions along rows, and results that are stored across them. given: whether the array lies across them too."""
+    b = BlockBuilder()
+    *batch, rows = outer
+    order = (*range(len(batch)), -1, -2)
+    x, y = (
+        b.param(TensorType((*batch, size, rows) if given else (*outer, size), dtype)),
+        b.param(TensorType((size,), dtype)),
+    )
+    found = b.emit("mul", b.emit("transpose", x, axes=order) if given else x, y)
+    apart = b.emit("sub", found, b.emit("reduce_max", found, axes=(-1,), keepdims=True))
+    back = b.emit("transpose", apart, axes=order)
+    return optimize(b.build([b.emit("concat", back, back, axis=0), b.emit("reduce_max", apart)]))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("outer", [(L // 2,), (3 * L + 5,), (2, L + 3)], ids=str)
+@pytest.mark.parametrize("size", [L, 3 * L + 2, 40 * L + 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_results_across_the_rows_of_reductions_equal_the_reference_executor(dtype, size, outer, given, turned_rows):
+    block = turned_results(outer, size, dtype, given)
+
+    both(block, drawn(block))
+
+    assert any(each.stored for each in turned_rows)
+
+
 @pytest.mark.parametrize("outer", [(L // 2,), (3 * L + 5,), (2, L + 3)], ids=str)
 @pytest.mark.parametrize("size", [L, 3 * L + 2, 40 * L + 3])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
