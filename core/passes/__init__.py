@@ -10,6 +10,7 @@ to rounding: it changes how often an operation runs, not which operations comput
     fold        compute constants at compile time
     cse         compute equal expressions once
     deviations  take factors out of sums of deviations from a mean
+    slices      gradients of slices that lie side by side as one array
     accumulate  add to a running total instead of keeping all addends
     bind        replace open sizes by those of this run, and infer all other types again
     chunk       write a loop as nested loops over runs of trips: the memory policies `sqrt` and `binomial`

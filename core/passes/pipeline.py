@@ -12,6 +12,7 @@ from core.passes.dce import eliminate_dead
 from core.passes.deviations import factor_deviations
 from core.passes.expand import expand_composites
 from core.passes.fold import fold_constants
+from core.passes.slices import join_slices
 
 __all__ = ["PIPELINE", "optimize"]
 
@@ -21,6 +22,7 @@ PIPELINE: tuple[Callable[[Block], Block], ...] = (
     fold_constants,
     share_common,
     factor_deviations,
+    join_slices,
     accumulate_early,
     eliminate_dead,
 )
