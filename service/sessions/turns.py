@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -112,6 +113,7 @@ class Turns:
         """
 
         used = write.seq
+        sent = _Sent(write)
 
         async def running(session: Session, give_up: float) -> tuple[Answer, bool]:
             nonlocal used
@@ -120,7 +122,7 @@ class Turns:
                 await self._copies.check_current(session)
                 return self._replayed(session, seq, write), True
             try:
-                reply = await self._changes.apply(session, write, seq, give_up)
+                reply = await self._changes.apply(session, sent.of(session), seq, give_up)
             except Taken:
                 used = seq
                 raise
@@ -311,3 +313,27 @@ class Turns:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return await result
+
+
+class _Sent:
+    """The parts of a call's answer that have left: another try of the call must not send them again."""
+
+    def __init__(self, write: Write) -> None:
+        self._write, self._version, self._has_left = write, 0, False
+
+    def of(self, session: Session) -> Write:
+        """The call for the next try. Raises HttpProblem if parts have left that the session no longer gives."""
+        if self._write.on_part is None:
+            return self._write
+        if not self._has_left:
+            self._version = session.version
+            return replace(self._write, on_part=self._part)
+        if session.version != self._version:
+            detail = "another process of the service changed the session while the answer was streamed"
+            raise HttpProblem("no-capacity", f"{detail}; the call has not taken effect")
+        return replace(self._write, on_part=None)
+
+    def _part(self, result: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        self._has_left = True
+        assert self._write.on_part is not None
+        self._write.on_part(result, arrays)

@@ -335,6 +335,53 @@ async def test_gradients_of_values_that_are_out_of_date_are_not_streamed(pair):
     assert first.pool.calls["session.gradients"] == calls + 1
 
 
+@pytest.mark.parametrize("stored", [False, True], ids=["entry not stored", "entry stored"])
+@pytest.mark.parametrize("changed", [False, True], ids=["same values", "other values"])
+async def test_a_streamed_step_that_another_process_takes_over_sends_each_gradient_once(
+    pair, monkeypatch, stored, changed
+):
+    """With other values than those of the gradients that have left, the step is not taken."""
+    first, second = pair
+    id = await opened(first)
+    await step(first, id)
+    call, append, taken, parts = first.pool.call, first.registry._stored.append, asyncio.Event(), []
+
+    async def taking(op: str, args: dict[str, Any], *more: Any, **named: Any) -> Any:
+        reply = await call(op, args, *more, **named)
+        if op == "session.step" and named.get("on_part") is not None:
+            for name in "ab":
+                named["on_part"]({"name": name, "version": args["seq"]}, {})
+            if stored:
+                await asyncio.sleep(0.05)  # until the entry is stored
+            if not taken.is_set():
+                found = await second.registry.find("local", id)
+                if changed and not stored:
+                    change = lambda session: {"rate": 7}
+                    await second.registry.change(found, "session.configure", change, {}, lambda etag: True, 5.0)
+                taken.set()
+        return reply
+
+    async def late(*args: Any) -> Any:
+        if not stored:
+            await taken.wait()
+        return await append(*args)
+
+    monkeypatch.setattr(first.pool, "call", taking)
+    monkeypatch.setattr(first.registry._stored, "append", late)
+    session = await first.registry.find("local", id)
+    write = Write("session.step", {}, {}, 2, "", None, STEPPED, on_part=lambda result, arrays: parts.append(result))
+
+    if changed and not stored:
+        with pytest.raises(HttpProblem, match="changed the session") as caught:
+            await first.registry.write(session, write, 5.0)
+        assert caught.value.retryable
+    else:
+        await first.registry.write(session, write, 5.0)
+
+    assert [each["name"] for each in parts] == ["a", "b"]
+    assert (await step(second, id)).step == (2 if changed and not stored else 3)
+
+
 @pytest.mark.parametrize("failing", ["append", "rewrite"])
 @pytest.mark.parametrize("seq", [None, 2])
 async def test_a_call_whose_entry_may_be_stored_though_the_store_failed_is_not_told_as_one_that_did_not_happen(
