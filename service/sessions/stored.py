@@ -332,6 +332,8 @@ class StoredSessions:
         """
         session.void = n if session.void is None else min(n, session.void)
         first = session.void
+        if self.is_shared:  # an entry whose writer got an error may be committed late; a transaction would not see it
+            await self._store.write(lambda connection: _check_epoch(connection, session.id, session.epoch, alone=True))
         await self._store.write(lambda connection: _void(connection, session.id, session.epoch, first))
         session.void = None
 
@@ -450,9 +452,12 @@ def _usage(connection: Connection, tenant: str, without: Collection[str] = ()) -
     return int(count), int(size)
 
 
-def _check_epoch(connection: Connection, session: str, epoch: int) -> None:
-    """Raises Fenced, or lets nobody take the session over before the transaction has ended."""
-    query = select(sessions.c.epoch).where(sessions.c.id == session).with_for_update(read=True)
+def _check_epoch(connection: Connection, session: str, epoch: int, alone: bool = False) -> None:
+    """Raises Fenced, or lets nobody take the session over before the transaction has ended.
+
+    alone: wait until all transactions that write to its journal have ended.
+    """
+    query = select(sessions.c.epoch).where(sessions.c.id == session).with_for_update(read=not alone)
     if connection.execute(query).scalar() != epoch:
         raise Fenced
 
