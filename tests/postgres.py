@@ -59,6 +59,22 @@ class Postgres:
         while self._server.get_postmaster_info().is_running():
             time.sleep(0.01)
 
+    @contextlib.contextmanager
+    def silent(self) -> Iterator[None]:
+        """The server accepts connections and data and answers nothing until the block ends, as in a network that
+        loses all packets."""
+        stopped = [self._server.get_pid()]
+        os.kill(stopped[0], signal.SIGSTOP)  # first: it starts no more processes
+        for task in Path(f"/proc/{stopped[0]}/task").iterdir():
+            stopped += [int(child) for child in (task / "children").read_text().split()]
+        try:
+            for pid in stopped[1:]:
+                os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in reversed(stopped):
+                os.kill(pid, signal.SIGCONT)
+
     def start(self) -> None:
         """Start the server again; it recovers its databases."""
         for _ in range(50):  # children of a killed server hold its memory for a moment

@@ -21,6 +21,7 @@ from service.sessions.replay import MAX_ANSWERS
 from service.sessions.session import Session
 from service.sessions.stored import Fenced, StoredSessions
 from service.settings import Settings
+from service.store import patience
 
 __all__ = ["MOST_DEATHS", "STILL_STORED", "Rebuilder"]
 
@@ -83,6 +84,7 @@ class Rebuilder:
         """
         ANSWER_BYTES.set(None)  # the calls of the journal had limits of their own
         CODEC.set(None)
+        patience.DEADLINE.set(None)  # the rebuilding goes on after the deadline of the call that begins it
         started = time.monotonic()
         for left in reversed(range(TRIES)):
             try:

@@ -25,6 +25,7 @@ from service.sessions.recovery import STILL_STORED, Rebuilder
 from service.sessions.session import Kind, Session
 from service.sessions.stored import Fenced, StoredSessions
 from service.settings import Settings
+from service.store import patience
 from service.store.errors import StorageError
 
 __all__ = ["Turns"]
@@ -202,6 +203,7 @@ class Turns:
         """Run `work` when all earlier calls of the session have ended; its last argument is the deadline, a value of
         time.monotonic()."""
         give_up = time.monotonic() + deadline
+        patience.DEADLINE.set(give_up)
         taken: Taken | None = None
         try:
             for _ in range(TAKEOVERS):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, make_url, text
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from service.store.backing import Engines
@@ -18,12 +19,14 @@ __all__ = ["Server"]
 DRIVER = "postgresql+psycopg"
 CONNECT = {
     "client_encoding": "utf8",  # whatever the environment or the database names
-    "connect_timeout": 5,
     "keepalives_idle": 10,  # a server that vanished is noticed, also by a connection that waits for its answer
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,  # milliseconds
 }
+IDLE_S = 8.0
+"""Seconds after which the server ends a transaction whose process is stopped, and so the waiting of others for it."""
+
 RETRIED = ("40001", "40P01", "23505")
 """Serialization failure, deadlock, and a row that another transaction has just added: the next try sees it."""
 FULL = ("53100",)  # disk full
@@ -66,6 +69,8 @@ class Server:
                 connect_args=CONNECT,
             )
             reader = reading.execution_options(postgresql_readonly=True)
+            for each in (writer, reading):
+                _be_patient(each)
         except (ArgumentError, NoSuchModuleError, ImportError) as error:
             raise StorageUnavailable("the store cannot be used", f"BACKPASS_DATABASE_URL: {error}") from error
         engines = Engines(writer, reader)
@@ -94,6 +99,8 @@ class Server:
         about = " ".join(str(cause).split())
         if state in FULL:
             return StorageFull("no space is left for stored data", f"no space is left for stored data: {about}")
+        if type(cause).__name__ == "Silent":  # its module needs psycopg, which may be missing
+            return StorageUnavailable("the database does not answer", f"the database does not answer: {about}")
         if state.startswith("XX"):
             return StoreDamaged("the store is damaged", f"the store is damaged: {about}")
         return StorageUnavailable("the database cannot be used now", f"the database cannot be used: {about}")
@@ -106,6 +113,21 @@ class Server:
 
     def release(self) -> None:
         pass
+
+
+def _be_patient(engine: Engine) -> None:
+    """Let the connections of `engine` wait for the server no longer than their uses may take."""
+    from service.store.patient_connection import PatientConnection
+
+    @event.listens_for(engine, "do_connect")
+    def connected(dialect: Any, record: Any, args: Any, params: Any) -> Any:
+        return PatientConnection.connect(*args, **params)
+
+    @event.listens_for(engine, "connect")
+    def opened(connection: Any, record: Any) -> None:
+        before, connection.autocommit = connection.autocommit, True
+        connection.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_S}s'")
+        connection.autocommit = before
 
 
 def _check_encoding(engine: Engine) -> None:

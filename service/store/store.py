@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, IntegrityError, NotSupportedError, ProgrammingError, SQLAlchemyError
 
+from service.store import patience
 from service.store.backing import Backing, Engines
 from service.store.embedded import Embedded
 from service.store.errors import StorageError, StorageUnavailable, StoreDamaged
@@ -40,6 +41,7 @@ GROUP = 256  # writes that share one commit at most
 TRIES = 12  # of a transaction that PostgreSQL could not order among others
 PAUSE_S = 0.002  # before the second try, doubled before each next one up to the last
 LONGEST_PAUSE_S = 0.1
+HEALTH_S = 1.5  # for the write that tells whether the store is healthy; probes wait for 2 s
 OF_WORK = (IntegrityError, ProgrammingError, DataError, NotSupportedError)
 """Errors that a work caused, not the state of the database."""
 
@@ -133,11 +135,16 @@ class Store:
         """The result of `work`, which cannot write; in a thread, on one snapshot. Raises StorageError."""
         if self._readers is None:
             raise StoreClosed("the store is not open")
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_now, work)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, self.read_now, work, self._end())
 
-    def read_now(self, work: Work[T]) -> T:
-        """As `read`; blocks."""
-        with self._used() as (engines, backing):
+    def _end(self) -> float | None:
+        """The time at which a use that begins now gives up, a value of time.monotonic(); None for no limit."""
+        return None if self.is_sqlite else patience.until()
+
+    def read_now(self, work: Work[T], end: float | None = None) -> T:
+        """As `read`; blocks. end: when to give up, a value of time.monotonic()."""
+        with patience.limited(end), self._used() as (engines, backing):
             try:
                 with engines.reader.connect() as connection:
                     return work(connection)
@@ -155,18 +162,18 @@ class Store:
         """
         loop = asyncio.get_running_loop()
         if self._writers is not None:
-            return await loop.run_in_executor(self._writers, self._write_alone, work)
+            return await loop.run_in_executor(self._writers, self._write_alone, work, self._end())
         if self._thread is None:
             raise StoreClosed("the store is not open")
         pending = _Pending(work, loop, loop.create_future())
         self._pending.put(pending)
         return await pending.result
 
-    def _write_alone(self, work: Work[T]) -> T:
-        """One transaction, again while PostgreSQL cannot order it among others."""
+    def _write_alone(self, work: Work[T], end: float | None) -> T:
+        """One transaction, again while PostgreSQL cannot order it among others. end: as of `read_now`."""
         pause = PAUSE_S
         for left in reversed(range(TRIES)):
-            with self._used() as (engines, backing):
+            with patience.limited(end), self._used() as (engines, backing):
                 try:
                     with engines.writer.begin() as connection:
                         return work(connection)
@@ -183,7 +190,10 @@ class Store:
         """Check -> the reason why it fails, None if it passes. The check `store` writes to the database."""
         failed: dict[str, str | None] = {"data_directory": None, "store": None}
         try:
-            await self.write(self._probe)
+            async with asyncio.timeout(HEALTH_S):  # also where other writes have taken all connections
+                await self.write(self._probe)
+        except TimeoutError:
+            failed["store"] = f"a write has not ended after {HEALTH_S:g} s"
         except StoreClosed as error:
             failed["store"] = str(error)
         except StoreDamaged as error:

@@ -251,6 +251,45 @@ def test_an_operation_of_one_service_is_canceled_at_the_other(one, other):
     assert one.get(path).json()["state"] == found["state"]
 
 
+def test_calls_end_at_their_deadline_while_the_database_is_silent_and_go_on_when_it_answers(
+    postgres_server, pair, one, other
+):
+    """And the process that holds the session counts as alive, but not as ready."""
+    path = one.post("/v1/sessions", json=SESSION).headers["location"]
+    calm = one.post("/v1/sessions", json=SESSION).headers["location"]
+    body = {"feeds": REGRESSION_FEEDS, "seq": 1, "deadline_s": 0.5}
+    took: list[float] = []
+
+    def sent(client: httpx.Client, method: str, path: str, **more: Any) -> httpx.Response:
+        begin = time.monotonic()
+        answer = client.request(method, path, timeout=30.0, **more)
+        took.append(time.monotonic() - begin)
+        return answer
+
+    with postgres_server.silent(), ThreadPoolExecutor(3) as pool:
+        stepped = pool.submit(sent, one, "POST", f"{path}/steps", json=body)
+        ready = pool.submit(sent, other, "GET", "/healthz/ready")
+        live = pool.submit(sent, one, "GET", "/healthz/live")
+        answers = [each.result() for each in (stepped, ready, live)]
+
+    assert [each.status_code for each in answers] == [503, 503, 200], answers[0].text
+    assert answers[0].json()["code"] == "storage-unavailable", answers[0].text
+    assert "retry-after" in answers[0].headers
+    assert max(took) < 6.0, took
+    again = until(lambda: _well(other.post(f"{path}/steps", json={**body, "deadline_s": 30})))
+    assert (again["step"], again["loss"]) == (
+        1,
+        one.post(f"{calm}/steps", json={"feeds": REGRESSION_FEEDS}).json()["loss"],
+    )
+    assert until(lambda: one.get("/healthz/ready").status_code == 200)
+    for each in (path, calm):
+        other.delete(each)
+
+
+def _well(answer: httpx.Response) -> dict[str, Any] | None:
+    return answer.json() if answer.status_code == 200 else None
+
+
 def _ended(operation: dict[str, Any]) -> dict[str, Any] | None:
     return operation if operation["state"] != "running" else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from service.store import patience, server
 from service.store.errors import StorageError, StorageUnavailable
 from service.store.store import Store, StoreClosed
 from service.store.tables import tenants, usage
@@ -199,6 +201,86 @@ def test_writes_fail_while_the_server_is_down_and_work_again_when_it_is_back():
         assert asyncio.run(store.read(names)) == ["kept", "next"]
         assert not any(asyncio.run(store.health()).values())
         store.close_now()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(patience, "LONGEST_S", 0.4)
+    monkeypatch.setattr(patience, "LEAST_S", 0.2)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_uses_of_a_server_that_is_silent_end_in_time_and_work_again_when_it_answers(postgres_server, postgres_url):
+    """Also those that wait for a connection: there are more of them than connections."""
+    store = Store(None, postgres_url)
+    store.open_now()
+    asyncio.run(store.write(add("kept")))
+
+    async def use() -> list[Any]:
+        acts = [store.read(names) for _ in range(12)] + [store.write(add(f"lost{i}")) for i in range(24)]
+        return await asyncio.gather(*acts, return_exceptions=True)
+
+    begin = time.monotonic()
+    with postgres_server.silent():
+        found = asyncio.run(use())
+        took = time.monotonic() - begin
+        health = asyncio.run(store.health())
+
+    assert {type(each) for each in found} == {StorageUnavailable}
+    assert {(each.status, each.retryable, each.detail) for each in found} == {
+        (503, True, "the database does not answer")
+    }
+    assert took < 5.0
+    assert health["store"] is not None
+    asyncio.run(store.write(add("next")))
+    assert asyncio.run(store.read(names)) == ["kept", "next"]
+    store.close_now()
+
+
+def test_a_use_of_the_store_ends_at_the_deadline_of_its_request(postgres_server, postgres_url, monkeypatch):
+    monkeypatch.setattr(patience, "LEAST_S", 0.2)
+    store = Store(None, postgres_url)
+    store.open_now()
+
+    async def use() -> float:
+        begin = time.monotonic()
+        patience.DEADLINE.set(begin + 0.3)
+        with pytest.raises(StorageUnavailable):
+            await store.write(add("late"))
+        return time.monotonic() - begin
+
+    with postgres_server.silent():
+        assert asyncio.run(use()) < 5.0
+    store.close_now()
+
+
+def test_a_write_whose_process_is_stopped_does_not_block_others_for_ever(postgres_url, monkeypatch):
+    monkeypatch.setattr(server, "IDLE_S", 0.3)
+    stopped, other = Store(None, postgres_url), Store(None, postgres_url)
+    for each in (stopped, other):
+        each.open_now()
+    asyncio.run(other.write(add("a")))
+    goes_on = threading.Event()
+
+    def change(connection: Connection) -> None:
+        connection.execute(update(tenants).values(changes=tenants.c.changes + 1))
+
+    def slow(connection: Connection) -> None:
+        change(connection)
+        goes_on.wait(30.0)
+
+    async def run() -> None:
+        waiting = asyncio.create_task(stopped.write(slow))
+        await asyncio.sleep(0.1)
+        await other.write(change)
+        goes_on.set()
+        with pytest.raises(StorageUnavailable):
+            await waiting
+
+    asyncio.run(run())
+    assert asyncio.run(other.read(lambda c: c.execute(select(tenants.c.changes)).scalar())) == 1
+    for each in (stopped, other):
+        each.close_now()
 
 
 def test_services_that_start_together_create_the_tables_once(postgres_url):
