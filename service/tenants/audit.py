@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select
 
 from service.store.errors import StorageError
+from service.store.once import Once
 from service.store.store import Store, StoreClosed
 from service.store.tables import audit
 
@@ -67,7 +68,9 @@ class Audit:
     def __init__(self, store: Store, days: float) -> None:
         """days: age at which entries are deleted."""
         self._store, self._days = store, days
+        self._once = Once(store)
         self._new: deque[Entry] = deque()
+        self._sent: list[dict[str, Any]] = []  # entries that may or may not be stored
         self._turn = asyncio.Lock()
         self._offset = time.time() - time.monotonic()
         self.dropped = 0
@@ -94,25 +97,25 @@ class Audit:
         while True:
             await asyncio.sleep(FLUSH_S)
             try:
-                await asyncio.shield(self.flush())
+                await self.flush()
                 if time.monotonic() - swept > SWEEP_S:
                     swept = time.monotonic()
                     await self.sweep()
             except (StorageError, StoreClosed) as error:
-                log.warning("%d entries of the audit log wait for the store: %s", len(self._new), error)
+                waiting = len(self._sent) + len(self._new)
+                log.warning("%d entries of the audit log wait for the store: %s", waiting, error)
 
     async def flush(self) -> None:
         """Store the waiting entries. Raises StorageError; they keep waiting."""
         async with self._turn:
-            new, self._new = list(self._new), deque()
-            if not new:
-                return
-            values = [asdict(entry) for entry in new]
-            try:
-                await self._store.write(lambda connection: connection.execute(insert(audit), values) and None)
-            except BaseException:
-                self._new.extendleft(reversed(new))
-                raise
+            await self._send()
+            self._sent, self._new = [asdict(entry) for entry in self._new], deque()
+            await self._send()
+
+    async def _send(self) -> None:
+        if values := self._sent:
+            await self._once.write(lambda connection: connection.execute(insert(audit), values))
+            self._sent = []
 
     async def sweep(self) -> None:
         """Delete old entries. A wall clock that jumped deletes nothing."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -19,6 +21,7 @@ from sqlalchemy import Connection, select, text
 from service import caller
 from service.engine.protocol import Reply
 from service.store.errors import StorageError
+from service.store.once import Once
 from service.store.store import Store, StoreClosed
 from service.store.tables import usage
 
@@ -59,7 +62,10 @@ class Usage(Collector):
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._once = Once(store)
         self._new: dict[tuple[str, str], float] = {}
+        self._waiting: deque[tuple[str, dict[tuple[str, str], float]]] = deque()
+        """(day, counts) of writes that may or may not have taken effect, or are not sent yet."""
         self._total: dict[str, dict[str, float]] = {}
         self._stored: dict[str, float] = {}  # tenant -> compute seconds of this day, as of the last flush
         self._day = day_of(time.time())
@@ -84,8 +90,7 @@ class Usage(Collector):
         while True:
             await asyncio.sleep(FLUSH_S)
             try:
-                # a write that is cancelled may have taken effect, so the end of this task must not cancel it
-                await asyncio.shield(self.flush())
+                await self.flush()
             except (StorageError, StoreClosed) as error:  # the counts stay in memory for the next try
                 log.warning("usage is not stored: %s", error)
 
@@ -93,29 +98,30 @@ class Usage(Collector):
         """Add the counts to the store, and read the compute seconds of this day. Raises StorageError."""
         async with self._turn:
             now = day_of(time.time())
-            day, self._day = self._day, now  # counts of the seconds around midnight belong to the day before
-            if day != now:
-                self._stored = {}
-            new, self._new = self._new, {}
-            self._move(new, day == now, 1)
-            try:
-                if new:
-                    await self._store.write(lambda connection: _add(connection, day, new))
-            except BaseException:
-                self._day = day
-                self._move(new, day == now, -1)
-                for key, amount in new.items():
-                    self._new[key] = self._new.get(key, 0.0) + amount
-                raise
+            if self._day != now:  # counts of the seconds around midnight belong to the day before
+                self._take(is_today=False)
+                self._day, self._stored = now, {}
+            await self._send()
+            self._take(is_today=True)
+            await self._send()
             self._stored = await self._store.read(lambda connection: _compute(connection, now))
 
-    def _move(self, counts: dict[tuple[str, str], float], today: bool, sign: int) -> None:
-        """Add new counts to the totals, or take them away again."""
-        for (tenant, kind), amount in counts.items():
-            total = self._total.setdefault(tenant, dict.fromkeys(KINDS, 0.0))
-            total[kind] += sign * amount
-            if today and kind == "compute_seconds":
-                self._stored[tenant] = self._stored.get(tenant, 0.0) + sign * amount
+    async def _send(self) -> None:
+        while self._waiting:
+            day, counts = self._waiting[0]
+            await self._once.write(partial(_add, day=day, new=counts))
+            self._waiting.popleft()
+
+    def _take(self, *, is_today: bool) -> None:
+        """Let the new counts wait for the store."""
+        if not self._new:
+            return
+        new, self._new = self._new, {}
+        self._waiting.append((self._day, new))
+        for (tenant, kind), amount in new.items():
+            self._total.setdefault(tenant, dict.fromkeys(KINDS, 0.0))[kind] += amount
+            if is_today and kind == "compute_seconds":
+                self._stored[tenant] = self._stored.get(tenant, 0.0) + amount
 
     def collect(self) -> Iterator[Metric]:
         """One counter for each kind, labelled by tenant."""
