@@ -215,7 +215,6 @@ def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracin
     origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
     app.state.gatekeeper = Gatekeeper(app.state.tenancy.ring, app.state.tenancy.quotas, app.state.metrics, origins)
     app.state.metrics.registry.register(app.state.tenancy.usage)
-    app.state.metrics.on_reply = app.state.tenancy.usage.answered
     engine.on_spent(lambda tenant, seconds: app.state.tenancy.usage.add(tenant, "compute_seconds", seconds))
     app.state.instance = new_id("api_")
     app.state.presence = Presence(app.state.store, app.state.instance, f"{settings.host}:{settings.port}")
@@ -232,6 +231,7 @@ def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracin
     app.state.programs.limit_of = lambda tenant: app.state.tenancy.quotas.limits(tenant).programs
     app.state.ingest.room = lambda tenant, size: app.state.tenancy.quotas.room_for(tenant, "dataset_bytes", size)
     app.state.sessions.closed = app.state.live.wake
+    app.state.sessions.stepped = lambda tenant, steps: app.state.tenancy.usage.add(tenant, "steps", steps)
     app.state.sessions.quota = app.state.tapes.quota = app.state.tenancy.quotas.limits
     app.state.idempotency = Idempotency(settings, app.state.store, app.state.objects, app.state.instance)
     app.state.operations = Operations(settings, app.state.store, app.state.objects, app.state.instance)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
@@ -26,7 +25,6 @@ class Metrics:
 
     def __init__(self, engine: Engine) -> None:
         self.registry = CollectorRegistry()
-        self.on_reply: Callable[[str, Reply], None] = lambda kind, reply: None  # also told of successful calls
         self._good: dict[str, Counter] = {}
         own: dict[str, Any] = {"registry": self.registry}
 
@@ -87,7 +85,6 @@ class Metrics:
     def reply(self, kind: str, reply: Reply) -> None:
         """Count a successful call to a worker and its phases. kind: the handler, such as "session.step"."""
         self._counted(kind)
-        self.on_reply(kind, reply)
         for phase in PHASES:
             if phase in reply.timing_ms:
                 self.phases.observe(reply.timing_ms[phase] / 1e3, phase)

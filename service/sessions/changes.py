@@ -113,10 +113,14 @@ class Changes:
         stored: StoredSessions | None,
         rebuilder: Rebuilder | None,
         changed: Callable[[Session], None],
+        stepped: Callable[[str, int], None],
     ) -> None:
-        """changed: called after each change of a stored session."""
+        """changed: called after each change of a stored session.
+
+        stepped: called with the tenant and the number of steps of each call that has taken effect.
+        """
         self._kind, self._settings, self._metrics, self._copies = kind, settings, metrics, copies
-        self._stored, self._rebuilder, self._changed = stored, rebuilder, changed
+        self._stored, self._rebuilder, self._changed, self._stepped = stored, rebuilder, changed, stepped
 
     async def apply(self, session: Session, write: Write, seq: int, give_up: float) -> Reply:
         """Run a call that changes the session, and store it as its durability demands.
@@ -125,7 +129,7 @@ class Changes:
         """
         if write.on_part is not None:  # parts from values that are out of date cannot be taken back
             await self._copies.check_current(session)
-        n, storing = session.entry + 1, None
+        n, before, storing = session.entry + 1, session.step, None
         if session.durability == "journal":
             storing = asyncio.create_task(self._append(session, n, write, seq, give_up))
             storing.add_done_callback(_retrieved)
@@ -150,11 +154,17 @@ class Changes:
                 raise
             raise outcome_unknown("the store failed while it kept the call") from error
         session.adopt(reply.result)
+        self.count(session, write.op, session.step - before)
         if session.is_stored:
             session.entry = n
             session.unsaved_s += reply.timing_ms.get("compute", 0.0) / 1e3
             self._changed(session)
         return session.noted(reply)
+
+    def count(self, session: Session, op: str, steps: int) -> None:
+        """Count the steps of a call that has taken effect; of other calls than steps nothing."""
+        if op in STEPPING and steps > 0:
+            self._stepped(session.tenant, steps)
 
     async def _ended(self, change: _Change, give_up: float) -> Reply:
         """The reply of a call, when its entry is stored as well."""
@@ -248,7 +258,7 @@ class Changes:
         elif isinstance(error, DeadlineExceeded):
             changed_nothing = error.waited
         if storing is None:
-            session.unsure = None if changed_nothing else Unsure(seq, write.digest, None)
+            session.unsure = None if changed_nothing else Unsure(seq, write.digest, write.op, None)
             return
         try:
             entry = await storing
@@ -262,7 +272,7 @@ class Changes:
             assert self._stored is not None
             await self._stored.void(session, n)
         else:
-            session.unsure = Unsure(seq, entry.digest, (n, entry))
+            session.unsure = Unsure(seq, entry.digest, entry.op, (n, entry))
 
     async def make_sure(self, session: Session, unsure: Unsure) -> None:
         """Ask the worker whether the last call took effect, and let the journal say the same."""
@@ -289,6 +299,7 @@ class Changes:
         session.unsure = None
         if changed:
             session.entry += session.is_stored
+            self.count(session, unsure.op, steps)
             if unsure.seq:
                 session.history.add(unsure.seq, unsure.digest, None)
 
@@ -301,6 +312,9 @@ def _retrieved(storing: asyncio.Task[Entry]) -> None:
 
 UPDATES = {"session.step": 1, "session.update": 1}
 """Calls that update the parameters: once, or once for each of several batches."""
+
+STEPPING = frozenset({"session.step", "session.update", "session.fit"})
+"""Calls whose steps count in the usage of the tenant."""
 
 UNSURE = {
     "session": ", or some of its steps: read the session to see its step",

@@ -91,6 +91,8 @@ class SessionRegistry:
         """The limits of a tenant."""
         self.closed: Callable[[Key], None] = lambda key: None
         """Called when a session has been closed."""
+        self.stepped: Callable[[str, int], None] = lambda tenant, steps: None
+        """Called with the tenant and the steps of each call that has taken effect, once for each call."""
         self._elsewhere = elsewhere
         self._stored: StoredSessions | None = None
         rebuilder = None
@@ -99,7 +101,16 @@ class SessionRegistry:
         self._copies = Copies(kind, self._calls, self._stored)
         if self._stored is not None:
             rebuilder = Rebuilder(self._calls, self._copies, self._stored, settings, self._make_room)
-        changes = Changes(kind, settings, metrics, self._copies, self._stored, rebuilder, self._changed)
+        changes = Changes(
+            kind,
+            settings,
+            metrics,
+            self._copies,
+            self._stored,
+            rebuilder,
+            self._changed,
+            lambda tenant, steps: self.stepped(tenant, steps),
+        )
         self._turns = Turns(kind, settings, self._sessions, self.find, self._copies, changes, self._stored, rebuilder)
         self._places = Places(
             kind,

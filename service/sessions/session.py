@@ -22,11 +22,13 @@ Durability = Literal["journal", "checkpoint", "none"]
 class Unsure:
     """A call that may or may not have taken effect.
 
-    seq, digest: of the call; 0 for one without a number. entry: its journal entry and the number of that, if any.
+    seq, digest: of the call; 0 for one without a number. op: what it asked of the worker.
+    entry: its journal entry and the number of that, if any.
     """
 
     seq: int
     digest: str
+    op: str
     entry: tuple[int, Entry] | None
 
 

@@ -115,17 +115,22 @@ class Turns:
 
         used = write.seq
         sent = _Sent(write)
+        taken_at: int | None = None  # the step before the call, which another process has repeated
 
         async def running(session: Session, give_up: float) -> tuple[Answer, bool]:
-            nonlocal used
+            nonlocal used, taken_at
             seq = session.seq + 1 if used is None else used
             if seq != session.seq + 1:
                 await self._copies.check_current(session)
-                return self._replayed(session, seq, write), True
+                found = self._replayed(session, seq, write)
+                if taken_at is not None:
+                    self._changes.count(session, write.op, min(write.updates, session.step - taken_at))
+                return found, True
+            before = session.step
             try:
                 reply = await self._changes.apply(session, sent.of(session), seq, give_up)
             except Taken:
-                used = seq
+                used, taken_at = seq, before
                 raise
             answer = await (written(reply, write.form or {}) if render is None else render(reply))
             session.history.add(seq, write.digest, answer)

@@ -18,8 +18,6 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import Connection, select, text
 
-from service import caller
-from service.engine.protocol import Reply
 from service.store.errors import StorageError
 from service.store.once import Once
 from service.store.store import Store, StoreClosed
@@ -30,7 +28,6 @@ __all__ = ["KINDS", "Usage", "day_of", "rows"]
 log = logging.getLogger("backpass.tenants")
 
 KINDS = ("compute_seconds", "steps", "requests", "bytes_in", "bytes_out")
-STEPPING = frozenset({"session.step", "session.update", "session.fit"})
 FLUSH_S = 5.0
 SERIES = 100  # tenants with metrics of their own; the others share the label OTHERS
 OTHERS = "(others)"  # no tenant has this name
@@ -75,11 +72,6 @@ class Usage(Collector):
         """Count `amount` of one of KINDS."""
         key = (tenant, kind)
         self._new[key] = self._new.get(key, 0.0) + amount
-
-    def answered(self, kind: str, reply: Reply) -> None:
-        """Count the steps of an answered call to a worker. kind: its handler, such as "session.step"."""
-        if kind in STEPPING:
-            self.add(caller.tenant(), "steps", reply.result.get("applied", 1))
 
     def compute_today(self, tenant: str) -> float:
         """Compute seconds of this day, also those of other processes up to the last flush."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import random
 from collections.abc import AsyncIterator
@@ -320,6 +321,47 @@ async def test_a_change_without_a_number_takes_effect_once_though_another_proces
     )
 
     assert taken and reply.result["version"] == 1
+
+
+@pytest.mark.parametrize("fault", ["none", "store", "worker", "taken over"])
+async def test_the_steps_of_a_call_count_once_in_the_usage(pair, monkeypatch, fault):
+    """Also if it is sent again, or if workers repeat it."""
+    first, second = pair
+    counted: list[tuple[str, int]] = []
+    for process in pair:
+        process.registry.stepped = lambda tenant, steps: counted.append((tenant, steps))
+    id = await opened(first)
+    write, call, failed = first.write, first.pool.call, False
+
+    async def failing(work: Any) -> Any:
+        nonlocal failed
+        if fault == "store" and "append" in work.__qualname__ and not failed:
+            failed = True
+            raise StorageUnavailable("the store is away")
+        return await write(work)
+
+    async def disturbed(op: str, args: dict[str, Any], *more: Any, **named: Any) -> Any:
+        nonlocal failed
+        reply = await call(op, args, *more, **named)
+        if op == "session.step" and fault in ("worker", "taken over") and not failed:
+            failed = True
+            await asyncio.sleep(0.05)  # until the entry is stored
+            if fault == "taken over":
+                await second.registry.read(await second.registry.find("local", id), "session.get", {}, {}, 5.0)
+            first.pool.kill(named["worker"])
+            raise WorkerLost(named["worker"], "killed")
+        return reply
+
+    monkeypatch.setattr(first, "write", failing)
+    monkeypatch.setattr(first.pool, "call", disturbed)
+    for seq in (1, 2, 3):
+        several = Write("session.step", {"batches": 4}, {}, seq, "four", None, STEPPED)
+        for _ in range(3):  # the client did not get the answer
+            with contextlib.suppress(StorageUnavailable):
+                await first.registry.write(await first.registry.find("local", id), several, 5.0)
+
+    assert failed or fault == "none"
+    assert counted == [("local", 4)] * 3
 
 
 async def test_gradients_of_values_that_are_out_of_date_are_not_streamed(pair):
