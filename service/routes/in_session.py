@@ -79,7 +79,7 @@ async def read_named(request: Request, id: str, op: str, names: list[str] | None
     version."""
     session = await sessions(request).find(tenant(), id)
     tag = of_file(session.etag) if as_file else session.etag
-    if session.is_settled and has_current(request.headers, tag):
+    if session.is_settled and has_current(request.headers, tag) and await sessions(request).is_current(session):
         return Response(status_code=304, headers={"ETag": tag, **VARIES})
     with told_in_query("names", names or ()):
         return await sessions(request).read(session, op, {"names": names}, {}, settings(request).step_deadline)

@@ -8,9 +8,10 @@ cannot be stored, the worker's copy is dropped: the call has not happened.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from service.http.worker_calls import STOP
 from service.observability.metrics import Metrics
 from service.problems import HttpProblem
 from service.sessions.copies import Copies
-from service.sessions.entry import Entry, Form
+from service.sessions.entry import Entry, Form, ended_as
 from service.sessions.recovery import STILL_STORED, Rebuilder
 from service.sessions.session import Kind, Session, Unsure
 from service.sessions.stored import Fenced, StoredSessions
@@ -67,6 +68,17 @@ class Write:
         if self.steps is not None:
             return self.steps
         return UPDATES.get(self.op, 0) * (self.args.get("batches") or 1)
+
+    def after(self, session: Session) -> tuple[int, int]:
+        """Version and accumulated gradients of the session after the call, if it ends as most do."""
+        version, accumulated = session.version + self.updates, session.accumulated
+        if self.op in NEW_VERSION:
+            version += 1
+        elif self.op == "session.gradients":
+            accumulated += self.args.get("batches") or 1
+        elif self.op == "session.discard" or (self.op == "session.update" and not self.tensors):
+            accumulated = 0
+        return version, accumulated
 
     @property
     def digest(self) -> str:
@@ -159,6 +171,9 @@ class Changes:
             session.entry = n
             session.unsaved_s += reply.timing_ms.get("compute", 0.0) / 1e3
             self._changed(session)
+            if "optimizer" in reply.result and self._stored is not None and self._stored.is_shared:
+                with contextlib.suppress(StorageError):  # else other processes see the new settings some seconds later
+                    await self._stored.note([session])
         return session.noted(reply)
 
     def count(self, session: Session, op: str, steps: int) -> None:
@@ -204,7 +219,8 @@ class Changes:
         """Store the call as entry `n`."""
         assert self._stored is not None
         limit = give_up - time.monotonic()
-        entry = Entry(write.op, write.args, write.tensors, seq, await write.hash(), write.form, limit)
+        after = write.after(session)
+        entry = Entry(write.op, write.args, write.tensors, seq, await write.hash(), write.form, limit, after=after)
         session.unsaved_bytes += await self._stored.append(session, n, entry, session.step + write.updates)
         return entry
 
@@ -215,10 +231,10 @@ class Changes:
             entry = await storing
             if self._metrics is not None:
                 self._metrics.journal_seconds.observe(time.perf_counter() - ended)
-            if reply.result.get("stopped") is not None:
-                outcome = {name: reply.result[name] for name in ("applied", "stopped")}
+            known = ended_as(entry, reply.result)
+            if (known.stopped, known.after) != (entry.stopped, entry.after):
                 assert self._stored is not None
-                await self._stored.rewrite(session, n, replace(entry, stopped=outcome), reply.result["step"])
+                await self._stored.rewrite(session, n, known, reply.result["step"])
         except (StorageError, Fenced):
             session.void = n
             await self._copies.drop(session)
@@ -294,7 +310,7 @@ class Changes:
                 await self._stored.void(session, n)
             elif entry.op in ("session.step", "session.fit") and steps < (entry.args.get("batches") or 0):
                 outcome = {"applied": steps, "stopped": LATE | {"batch": steps}}
-                await self._stored.rewrite(session, n, replace(entry, stopped=outcome), now["step"])
+                await self._stored.rewrite(session, n, ended_as(entry, now | outcome), now["step"])
         session.adopt(now)
         session.unsure = None
         if changed:
@@ -309,6 +325,9 @@ def _retrieved(storing: asyncio.Task[Entry]) -> None:
     if not storing.cancelled():
         storing.exception()
 
+
+NEW_VERSION = frozenset({"session.put_parameters", "session.put_optimizer", "session.configure"})
+"""Calls that replace values or settings: each makes one version."""
 
 UPDATES = {"session.step": 1, "session.update": 1}
 """Calls that update the parameters: once, or once for each of several batches."""

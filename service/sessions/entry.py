@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from service.objects import Objects, tensor_file
 
-__all__ = ["INLINE_BYTES", "Entry", "Form", "packed", "unpacked"]
+__all__ = ["INLINE_BYTES", "Entry", "Form", "ended_as", "packed", "position_after", "unpacked"]
 
 INLINE_BYTES = 2**20
 """Tensors of more bytes in all are stored in a file, not in the database."""
@@ -34,6 +34,7 @@ class Entry:
     limit_s: time that the call had, in seconds.
     stopped: the outcome of a call of several steps of which only the first ones were taken: the members `applied` and
              `stopped` of its result.
+    after:   version and accumulated gradients of the session after the call; None in an entry of an earlier version.
     """
 
     op: str
@@ -44,6 +45,7 @@ class Entry:
     form: Form | None = None
     limit_s: float = 60.0
     stopped: dict[str, Any] | None = None
+    after: tuple[int, int] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -56,18 +58,33 @@ class Entry:
         return self.args if self.stopped is None else {**self.args, "only": self.stopped["applied"]}
 
 
+def ended_as(entry: Entry, result: Mapping[str, Any]) -> Entry:
+    """The entry with the outcome and the position of its call. result: of the worker."""
+    stopped = entry.stopped
+    if result.get("stopped") is not None:
+        stopped = {name: result[name] for name in ("applied", "stopped")}
+    return replace(entry, stopped=stopped, after=(result["version"], result.get("accumulated", 0)))
+
+
 def packed(entry: Entry, file: str | None = None) -> bytes:
     """The entry as bytes. file: the key of the file that holds its tensors; None to hold them in the bytes."""
     held: Any = file
     if file is None:
         held = [[name, array.dtype.name, array.shape, _bytes_of(array)] for name, array in entry.tensors.items()]
     form = None if entry.form is None else dict(entry.form)
-    return _encoder.encode([entry.op, entry.args, held, entry.seq, entry.digest, form, entry.limit_s, entry.stopped])
+    written = [entry.op, entry.args, held, entry.seq, entry.digest, form, entry.limit_s, entry.stopped, entry.after]
+    return _encoder.encode(written)
+
+
+def position_after(data: bytes) -> tuple[int, int] | None:
+    """The member `after` of the packed entry, whose tensors are not read."""
+    after = _decoder.decode(data)[8:]
+    return tuple(after[0]) if after and after[0] is not None else None
 
 
 def unpacked(data: bytes, objects: Objects | None) -> Entry:
     """The entry that `packed` has written; its arrays are read-only. Raises OSError if its file cannot be read."""
-    op, args, held, seq, digest, form, limit_s, stopped = _decoder.decode(data)
+    op, args, held, seq, digest, form, limit_s, stopped, *rest = _decoder.decode(data)
     if isinstance(held, str):
         assert objects is not None, "tensors are in files only where there is a place for them"
         with objects.open(held) as file:
@@ -78,7 +95,8 @@ def unpacked(data: bytes, objects: Objects | None) -> Entry:
             name: np.frombuffer(raw, ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype).reshape(shape)
             for name, dtype, shape, raw in held
         }
-    return Entry(op, args, tensors, seq, digest, form, limit_s, stopped)
+    after = tuple(rest[0]) if rest and rest[0] is not None else None
+    return Entry(op, args, tensors, seq, digest, form, limit_s, stopped, after)
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 from service.engine import DeadlineExceeded, RemoteError, Reply, WorkerLost
 from service.engine.protocol import NO_TENSORS
@@ -16,7 +15,7 @@ from service.ids import random_id
 from service.problems import HttpProblem
 from service.sessions.answer import written
 from service.sessions.copies import Copies
-from service.sessions.entry import Entry
+from service.sessions.entry import Entry, ended_as
 from service.sessions.replay import MAX_ANSWERS
 from service.sessions.session import Session
 from service.sessions.stored import Fenced, StoredSessions
@@ -203,8 +202,7 @@ class Rebuilder:
             return
         if not is_pending and (n <= session.entry or stopped["code"] in BY_CHANCE):
             raise _Unequal(f"call {n} of the journal was stopped: {stopped['detail']}")
-        outcome = {name: reply.result[name] for name in ("applied", "stopped")}
-        await self._stored.rewrite(session, n, replace(entry, stopped=outcome), reply.result["step"])
+        await self._stored.rewrite(session, n, ended_as(entry, reply.result), reply.result["step"])
 
     async def _drop_failed(self, session: Session, n: int, error: RemoteError) -> None:
         """Delete the last entry, a call that failed without an answer. Raises HttpProblem for any other entry."""

@@ -203,7 +203,7 @@ class SessionRegistry:
         if session is None and self._stored is not None and self._gone.get((tenant, id)) is None:
             row = await self._stored.peek(tenant, id)
             if row is not None and (row.is_held or await self._stored.is_saved(row.session)):
-                await self._stored.advance([row.session])
+                await self._stored.advance_to_end(row.session)
                 return row.session
         session = await self.find(tenant, id)
         if not session.is_stored or session.is_settled or session.lost is not None:
@@ -213,13 +213,18 @@ class SessionRegistry:
             row = await self._stored.peek(tenant, id)
             if row is None:
                 raise await self._missing(tenant, id)
-            await self._stored.advance([row.session])
+            await self._stored.advance_to_end(row.session)
             return row.session
 
         async def nothing(session: Session, give_up: float) -> Session:
             return session
 
         return await self._turns.alone(session, deadline, nothing)
+
+    async def is_current(self, session: Session) -> bool:
+        """Whether no other process of the service has taken over the session, which this one has found. Raises
+        StorageError."""
+        return await self._copies.is_current(session)
 
     def why_closed(self, key: Key) -> str | None:
         """How the session ended, if this process has closed it completely: completes "the session ..."."""

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, and_, delete, func, insert, or_, select, upda
 from service.http.tensor_payloads import Answer
 from service.objects import Objects, tensor_file
 from service.problems import HttpProblem
-from service.sessions.entry import INLINE_BYTES, Entry, packed, unpacked
+from service.sessions.entry import INLINE_BYTES, Entry, packed, position_after, unpacked
 from service.sessions.files import checkpoints_of, file_of, folder_of, session_of, stale
 from service.sessions.replay import Answered, History
 from service.sessions.session import Session
@@ -368,6 +368,16 @@ class StoredSessions:
         for session in found:
             _, seq, step = last.get(session.id, (0, 0, 0))
             session.seq, session.step = max(session.seq, seq), max(session.step, step)
+
+    async def advance_to_end(self, session: Session) -> None:
+        """Give a loaded session the position after the last call of its journal."""
+        mine = select(journal.c.n, journal.c.step, journal.c.entry).where(journal.c.session == session.id)
+        query = mine.order_by(journal.c.n.desc()).limit(1)
+        row = await self._store.read(lambda connection: connection.execute(query).first())
+        await self.advance([session])
+        if row is not None and row.n > session.entry and (after := position_after(row.entry)) is not None:
+            session.step = row.step
+            session.version, session.accumulated = after
 
     async def is_saved(self, session: Session) -> bool:
         """Whether the checkpoint contains all entries."""

@@ -124,6 +124,40 @@ def test_clients_that_step_one_session_at_both_services_at_a_time_lose_no_step(o
     other.delete(path)
 
 
+def test_a_session_looks_the_same_at_a_service_that_does_not_hold_it(one, other):
+    path = one.post("/v1/sessions", json=SESSION).headers["location"]
+    worker = one.get(path).json()["worker"]
+    bodies = [{"feeds": REGRESSION_FEEDS, "accumulate": True}, {}, {"feeds": REGRESSION_FEEDS}]
+    requests: list[tuple[str, str, Any]] = [
+        ("POST", f"{path}/{name}", body) for name, body in zip(("gradients", "updates", "steps"), bodies, strict=True)
+    ]
+    requests.append(("PATCH", path, {"optimizer": {"learning_rate": 0.5}}))
+    for method, target, body in requests:
+        answer = one.request(method, target, json=body)
+        assert answer.status_code == 200, answer.text
+
+        seen, held = other.get(path), one.get(path)
+
+        members = ("step", "next_seq", "weights_version", "accumulated", "optimizer")
+        assert {name: seen.json()[name] for name in members} == {name: held.json()[name] for name in members}
+        assert seen.headers["etag"] == held.headers["etag"]
+    assert one.get(path).json()["worker"] == worker  # looking has not moved it
+    one.delete(path)
+
+
+def test_parameters_that_another_service_has_changed_are_not_answered_as_known(one, other):
+    path = one.post("/v1/sessions", json=SESSION).headers["location"]
+    known = one.get(f"{path}/parameters").headers["etag"]
+    assert one.get(f"{path}/parameters", headers={"If-None-Match": known}).status_code == 304
+    other.post(f"{path}/steps", json={"feeds": REGRESSION_FEEDS})
+
+    answer = one.get(f"{path}/parameters", headers={"If-None-Match": known})
+
+    assert answer.status_code == 200
+    assert answer.json()["step"] == 1
+    one.delete(path)
+
+
 def test_a_key_of_one_service_is_known_to_the_other(one, other):
     headers = key()
     first = one.post("/v1/sessions", json=SESSION, headers=headers)

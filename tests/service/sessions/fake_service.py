@@ -69,6 +69,7 @@ class Model:
                 )
         elif op == "session.gradients":
             self.total, self.accumulated = (self.total * 7 + x) % MODULUS, self.accumulated + 1
+            self.version += bool(args.get("writes_states"))
             done = {"total": self.total}
         elif op == "session.update":
             self.weight = (self.weight * 11 + self.total + x) % MODULUS

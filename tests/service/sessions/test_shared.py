@@ -364,6 +364,40 @@ async def test_the_steps_of_a_call_count_once_in_the_usage(pair, monkeypatch, fa
     assert counted == [("local", 4)] * 3
 
 
+async def test_a_session_that_another_process_holds_is_seen_at_its_exact_position(pair):
+    """After calls of each kind, also after those that end early, and after a loss of the worker."""
+    first, second = pair
+    id = await opened(first)
+    first.faults.stop = 0.3
+    rng = random.Random(3)
+    registry = first.registry
+    for i in range(60):
+        if i % 20 == 10:
+            first.pool.kill(registry.held("local", id).worker)
+        op, args = rng.choice(
+            [
+                ("session.step", {}),
+                ("session.step", {"batches": 4}),
+                ("session.gradients", {}),
+                ("session.gradients", {"writes_states": True}),
+                ("session.update", {}),
+                ("session.discard", {}),
+                ("session.configure", {"rate": rng.randrange(9)}),
+            ]
+        )
+        session = await registry.find("local", id)
+        if op in ("session.discard", "session.configure"):
+            await registry.change(session, op, lambda session, args=args: args, {}, lambda etag: True, 5.0)
+        else:
+            await registry.write(session, Write(op, args, {}, None, op, None, STEPPED), 5.0)
+
+        held, seen = registry.held("local", id), await second.registry.seen("local", id, 5.0)
+
+        assert second.registry.held("local", id) is None
+        wanted, found = ((each.seq, each.step, each.version, each.accumulated) for each in (held, seen))
+        assert found == wanted, op
+
+
 async def test_gradients_of_values_that_are_out_of_date_are_not_streamed(pair):
     first, second = pair
     id = await opened(first)
