@@ -311,6 +311,8 @@ class Changes:
             elif entry.op in ("session.step", "session.fit") and steps < (entry.args.get("batches") or 0):
                 outcome = {"applied": steps, "stopped": LATE | {"batch": steps}}
                 await self._stored.rewrite(session, n, ended_as(entry, now | outcome), now["step"])
+            elif (known := ended_as(entry, now)).after != entry.after:
+                await self._stored.rewrite(session, n, known, now["step"])
         session.adopt(now)
         session.unsure = None
         if changed:

@@ -13,7 +13,7 @@ import numpy as np
 
 from service.objects import Objects, tensor_file
 
-__all__ = ["INLINE_BYTES", "Entry", "Form", "ended_as", "packed", "position_after", "unpacked"]
+__all__ = ["INLINE_BYTES", "Entry", "Form", "ended_as", "packed", "position_after", "unpacked", "with_outcome"]
 
 INLINE_BYTES = 2**20
 """Tensors of more bytes in all are stored in a file, not in the database."""
@@ -74,6 +74,11 @@ def packed(entry: Entry, file: str | None = None) -> bytes:
     form = None if entry.form is None else dict(entry.form)
     written = [entry.op, entry.args, held, entry.seq, entry.digest, form, entry.limit_s, entry.stopped, entry.after]
     return _encoder.encode(written)
+
+
+def with_outcome(data: bytes, entry: Entry) -> bytes:
+    """The packed entry with the outcome and the position of `entry`; its tensors stay where they are."""
+    return _encoder.encode([*_decoder.decode(data)[:7], entry.stopped, entry.after])
 
 
 def position_after(data: bytes) -> tuple[int, int] | None:

@@ -196,12 +196,16 @@ class Rebuilder:
         return reply
 
     async def _check_steps(self, session: Session, n: int, entry: Entry, reply: Reply, is_pending: bool) -> None:
-        """Compare the number of steps that a repeated call has taken with that of the call itself, if known."""
+        """Compare the number of steps that a repeated call has taken with that of the call itself, if known.
+
+        The entry gets the outcome and the position that were not known when it was stored.
+        """
         stopped = reply.result.get("stopped")
-        if stopped is None or entry.stopped is not None:
+        if stopped is not None and entry.stopped is None:
+            if not is_pending and (n <= session.entry or stopped["code"] in BY_CHANCE):
+                raise _Unequal(f"call {n} of the journal was stopped: {stopped['detail']}")
+        elif entry.after is None or ended_as(entry, reply.result).after == entry.after:
             return
-        if not is_pending and (n <= session.entry or stopped["code"] in BY_CHANCE):
-            raise _Unequal(f"call {n} of the journal was stopped: {stopped['detail']}")
         await self._stored.rewrite(session, n, ended_as(entry, reply.result), reply.result["step"])
 
     async def _drop_failed(self, session: Session, n: int, error: RemoteError) -> None:

@@ -201,19 +201,17 @@ class SessionRegistry:
                 raise await self._missing(tenant, id)
             session = None
         if session is None and self._stored is not None and self._gone.get((tenant, id)) is None:
-            row = await self._stored.peek(tenant, id)
+            row = await self._stored.seen(tenant, id)
             if row is not None and (row.is_held or await self._stored.is_saved(row.session)):
-                await self._stored.advance_to_end(row.session)
                 return row.session
         session = await self.find(tenant, id)
         if not session.is_stored or session.is_settled or session.lost is not None:
             return session
         if session.turn.locked():
             assert self._stored is not None
-            row = await self._stored.peek(tenant, id)
+            row = await self._stored.seen(tenant, id)
             if row is None:
                 raise await self._missing(tenant, id)
-            await self._stored.advance_to_end(row.session)
             return row.session
 
         async def nothing(session: Session, give_up: float) -> Session:
@@ -246,9 +244,7 @@ class SessionRegistry:
         if self._stored is not None:
             rows = [row.session for row in await self._stored.page(tenant, after, size)]
             current = {s.id: held[s.id] for s in rows if s.id in held and held[s.id].epoch == s.epoch}
-            others = [session for session in rows if session.id not in current]
-            await self._stored.advance(others)
-            found |= current | {session.id: session for session in others}
+            found |= current | {session.id: session for session in rows if session.id not in current}
         return [found[id] for id in sorted(found)][:size]
 
     async def uses_program(self, tenant: str, program_id: str) -> list[str]:

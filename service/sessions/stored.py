@@ -18,7 +18,7 @@ from sqlalchemy import Connection, and_, delete, func, insert, or_, select, upda
 from service.http.tensor_payloads import Answer
 from service.objects import Objects, tensor_file
 from service.problems import HttpProblem
-from service.sessions.entry import INLINE_BYTES, Entry, packed, position_after, unpacked
+from service.sessions.entry import INLINE_BYTES, Entry, packed, position_after, unpacked, with_outcome
 from service.sessions.files import checkpoints_of, file_of, folder_of, session_of, stale
 from service.sessions.replay import Answered, History
 from service.sessions.session import Session
@@ -163,12 +163,51 @@ class StoredSessions:
         found = await self._store.read(lambda connection: connection.execute(query).first())
         return None if found is None else self._row(found, found.epoch)
 
+    async def seen(self, tenant: str, id: str) -> Row | None:
+        """As `peek`, with the position after the last call of the journal.
+
+        All in one transaction: the process that holds the session may save it, which empties the journal.
+        """
+        query = select(sessions).where(sessions.c.id == id, sessions.c.tenant == tenant)
+        last = select(journal).where(journal.c.session == id).order_by(journal.c.n.desc()).limit(1)
+
+        def work(connection: Connection) -> tuple[Any, Any, int]:
+            found = connection.execute(query).first()
+            if found is None:
+                return None, None, 0
+            _, seq, _ = _last_entries(connection, [id]).get(id, (0, 0, 0))
+            return found, connection.execute(last).first(), seq
+
+        found, entry, seq = await self._store.read(work)
+        if found is None:
+            return None
+        row = self._row(found, found.epoch)
+        session = row.session
+        session.seq = max(session.seq, seq)
+        if entry is not None and entry.n > session.entry:
+            session.step = entry.step
+            if (after := position_after(entry.entry)) is not None:
+                session.version, session.accumulated = after
+        return row
+
     async def page(self, tenant: str, after: str, size: int) -> list[Row]:
-        """Up to `size` sessions with ids greater than `after`, in the order of ids, without those of jobs."""
+        """Up to `size` sessions with ids greater than `after`, in the order of ids, without those of jobs.
+
+        They have the seq and the step of their journals.
+        """
         mine = and_(sessions.c.tenant == tenant, sessions.c.id > after, sessions.c.job.is_(None))
         query = select(sessions).where(mine).order_by(sessions.c.id).limit(size)
-        rows = await self._store.read(lambda connection: connection.execute(query).all())
-        return [self._row(row, row.epoch) for row in rows]
+
+        def work(connection: Connection) -> tuple[Sequence[Any], dict[str, tuple[int, int, int]]]:
+            rows = connection.execute(query).all()
+            return rows, _last_entries(connection, [row.id for row in rows])
+
+        rows, last = await self._store.read(work)
+        found = [self._row(row, row.epoch) for row in rows]
+        for session in [row.session for row in found]:
+            _, seq, step = last.get(session.id, (0, 0, 0))
+            session.seq, session.step = max(session.seq, seq), max(session.step, step)
+        return found
 
     def _row(self, row: Any, epoch: int) -> Row:
         op, args = _decoder.decode(row.settings)
@@ -313,15 +352,15 @@ class StoredSessions:
         return entry.nbytes if file is not None else len(data)
 
     async def rewrite(self, session: Session, n: int, entry: Entry, step: int) -> None:
-        """Replace the stored entry `n`, whose tensors stay. step: as of `append`. Raises Fenced."""
-        file = file_of(session.id, n, session.epoch) if entry.nbytes > INLINE_BYTES else None
-        change = update(journal).where(journal.c.session == session.id, journal.c.n == n)
-        change = change.values(entry=packed(entry, file), step=step)
+        """Give the stored entry `n` the outcome and the position of `entry`. step: as of `append`. Raises Fenced."""
+        mine = and_(journal.c.session == session.id, journal.c.n == n)
 
         def work(connection: Connection) -> None:
             _check_epoch(connection, session.id, session.epoch)
-            if connection.execute(change).rowcount != 1:
+            data = connection.execute(select(journal.c.entry).where(mine)).scalar()
+            if data is None:
                 raise Fenced
+            connection.execute(update(journal).where(mine).values(entry=with_outcome(data, entry), step=step))
 
         await self._store.write(work)
 
@@ -352,32 +391,9 @@ class StoredSessions:
 
     async def last_entry(self, session: Session) -> tuple[int, int]:
         """(number, greatest seq) of the entries after the checkpoint; those of the session if there are none."""
-        n, seq, _ = (await self.last_entries([session])).get(session.id, (0, 0, 0))
+        found = await self._store.read(lambda connection: _last_entries(connection, [session.id]))
+        n, seq, _ = found.get(session.id, (0, 0, 0))
         return max(session.saved_entry, n), max(session.seq, seq)
-
-    async def last_entries(self, found: Sequence[Session]) -> dict[str, tuple[int, int, int]]:
-        """Session -> the greatest number, seq and step of its journal."""
-        of_all = func.max(journal.c.n), func.max(journal.c.seq), func.max(journal.c.step)
-        query = select(journal.c.session, *of_all).where(journal.c.session.in_([s.id for s in found]))
-        rows = await self._store.read(lambda c: c.execute(query.group_by(journal.c.session)).all())
-        return {id: (n, seq, step) for id, n, seq, step in rows}
-
-    async def advance(self, found: Sequence[Session]) -> None:
-        """Give loaded sessions the seq and the step of their journals."""
-        last = await self.last_entries(found)
-        for session in found:
-            _, seq, step = last.get(session.id, (0, 0, 0))
-            session.seq, session.step = max(session.seq, seq), max(session.step, step)
-
-    async def advance_to_end(self, session: Session) -> None:
-        """Give a loaded session the position after the last call of its journal."""
-        mine = select(journal.c.n, journal.c.step, journal.c.entry).where(journal.c.session == session.id)
-        query = mine.order_by(journal.c.n.desc()).limit(1)
-        row = await self._store.read(lambda connection: connection.execute(query).first())
-        await self.advance([session])
-        if row is not None and row.n > session.entry and (after := position_after(row.entry)) is not None:
-            session.step = row.step
-            session.version, session.accumulated = after
 
     async def is_saved(self, session: Session) -> bool:
         """Whether the checkpoint contains all entries."""
@@ -452,6 +468,13 @@ class StoredSessions:
         for key in stale(self.objects.keys(checkpoints_of(session)), None, epoch):
             if key != checkpoint:
                 self.objects.delete(key)
+
+
+def _last_entries(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[int, int, int]]:
+    """Session -> the greatest number, seq and step of its journal."""
+    of_all = func.max(journal.c.n), func.max(journal.c.seq), func.max(journal.c.step)
+    query = select(journal.c.session, *of_all).where(journal.c.session.in_(ids)).group_by(journal.c.session)
+    return {id: (n, seq, step) for id, n, seq, step in connection.execute(query)}
 
 
 def _usage(connection: Connection, tenant: str, without: Collection[str] = ()) -> tuple[int, int]:

@@ -398,6 +398,43 @@ async def test_a_session_that_another_process_holds_is_seen_at_its_exact_positio
         assert found == wanted, op
 
 
+@pytest.mark.usefixtures("small_entries")
+async def test_a_call_that_another_process_repeats_up_to_its_failure_keeps_its_tensors(pair, monkeypatch):
+    """Its entry gets the outcome there, and a third rebuilding reads the same file."""
+    first, second = pair
+    id = await opened(first)
+    call, taken = first.pool.call, False
+
+    async def ending(op: str, args: dict[str, Any], *more: Any, **named: Any) -> Any:
+        nonlocal taken
+        if op == "session.step" and not taken:
+            taken = True
+            await asyncio.sleep(0.05)  # until the entry is stored
+            first.end()
+        return await call(op, args, *more, **named)
+
+    async def stopping(op: str, *more: Any, **named: Any) -> Any:
+        reply = await repeat(op, *more, **named)
+        if op == "session.step" and "only" not in more[0]:
+            reply.result.update({"applied": 2, "stopped": {"code": "not_finite", "detail": "stopped", "batch": 2}})
+        return reply
+
+    repeat = second.pool.call
+    monkeypatch.setattr(first.pool, "call", ending)
+    monkeypatch.setattr(second.pool, "call", stopping)
+    write = Write("session.step", {"batches": 4}, {"x": tensor(5)}, 1, "four", None, STEPPED)
+    lost = asyncio.create_task(first.registry.write(await first.registry.find("local", id), write, 5.0))
+    await asyncio.sleep(0.1)
+
+    for _ in range(2):
+        session = await second.registry.find("local", id)
+        await second.registry.read(session, "session.get", {}, {}, 5.0)
+        second.pool.kill(second.registry.held("local", id).worker)
+
+    assert [each.stopped["applied"] for _, each in await second.registry._stored.entries(session, 0)] == [2]
+    lost.cancel()
+
+
 async def test_gradients_of_values_that_are_out_of_date_are_not_streamed(pair):
     first, second = pair
     id = await opened(first)
