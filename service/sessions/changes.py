@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from service.http.idempotency import outcome_unknown
 from service.http.request_body import Body
 from service.http.tensor_payloads import THREAD_BYTES
 from service.http.worker_calls import STOP
+from service.ids import random_id
 from service.observability.metrics import Metrics
 from service.problems import HttpProblem
 from service.sessions.copies import Copies
@@ -36,9 +38,15 @@ __all__ = ["Changes", "Taken", "Write"]
 
 Tensors = Mapping[str, np.ndarray]
 
+MARK = f"{random_id()}."
+_calls = itertools.count()
+
 
 class Taken(Fenced):
-    """Another process has taken the session over with the entry of the running call, which it repeats."""
+    """Another process has taken the session over with the entry of the running call, which it repeats.
+
+    For a call with a number of the client it may also be without.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,7 @@ class Write:
     form: of the answer, so that it can be written again after a loss; None if `write` gets a function for that.
     steps: number of updates of the parameters; None for the usual one of the call.
     on_part: as in `Engine.call`; a call that is repeated from the journal has no parts.
+    mark:  a text that no other call has.
     """
 
     op: str
@@ -61,6 +70,7 @@ class Write:
     form: Form | None = None
     steps: int | None = None
     on_part: PartCallback | None = None
+    mark: str = field(default_factory=lambda: f"{MARK}{next(_calls)}")
 
     @property
     def updates(self) -> int:
@@ -162,7 +172,7 @@ class Changes:
                 raise Taken from None
             raise
         except StorageError as error:
-            if storing is None or await self._is_undone(session, n) or write.seq is not None:
+            if storing is None or await self._is_undone(session, n, write) or write.seq is not None:
                 raise
             raise outcome_unknown("the store failed while it kept the call") from error
         session.adopt(reply.result)
@@ -202,16 +212,25 @@ class Changes:
                 await self._stored_too(session, n, storing, reply)
         return reply
 
-    async def _is_undone(self, session: Session, n: int) -> bool:
+    async def _is_undone(self, session: Session, n: int, write: Write) -> bool:
         """Delete entry `n`, which may be stored although the store has failed; whether that succeeded.
 
-        Raises Taken if another process has taken the session over, perhaps with the entry.
+        Raises Taken or Fenced if another process has taken the session over, with the entry or without.
         """
+        assert self._stored is not None
         try:
-            await self._stored.void(session, n)  # type: ignore[union-attr]
+            await self._stored.void(session, n)
         except StorageError:
             return False
         except Fenced:
+            try:
+                has_entry = await self._stored.has_entry(session, n, write.mark)
+            except StorageError:
+                return False
+            if has_entry is False:
+                raise
+            if has_entry is None and not write.seq:
+                return False
             raise Taken from None
         return True
 
@@ -220,7 +239,17 @@ class Changes:
         assert self._stored is not None
         limit = give_up - time.monotonic()
         after = write.after(session)
-        entry = Entry(write.op, write.args, write.tensors, seq, await write.hash(), write.form, limit, after=after)
+        entry = Entry(
+            write.op,
+            write.args,
+            write.tensors,
+            seq,
+            await write.hash(),
+            write.form,
+            limit,
+            after=after,
+            mark=write.mark,
+        )
         session.unsaved_bytes += await self._stored.append(session, n, entry, session.step + write.updates)
         return entry
 

@@ -13,7 +13,17 @@ import numpy as np
 
 from service.objects import Objects, tensor_file
 
-__all__ = ["INLINE_BYTES", "Entry", "Form", "ended_as", "packed", "position_after", "unpacked", "with_outcome"]
+__all__ = [
+    "INLINE_BYTES",
+    "Entry",
+    "Form",
+    "ended_as",
+    "mark_in",
+    "packed",
+    "position_after",
+    "unpacked",
+    "with_outcome",
+]
 
 INLINE_BYTES = 2**20
 """Tensors of more bytes in all are stored in a file, not in the database."""
@@ -35,6 +45,7 @@ class Entry:
     stopped: the outcome of a call of several steps of which only the first ones were taken: the members `applied` and
              `stopped` of its result.
     after:   version and accumulated gradients of the session after the call; None in an entry of an earlier version.
+    mark:    of the call; empty in an entry of an earlier version.
     """
 
     op: str
@@ -46,6 +57,7 @@ class Entry:
     limit_s: float = 60.0
     stopped: dict[str, Any] | None = None
     after: tuple[int, int] | None = None
+    mark: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -72,18 +84,23 @@ def packed(entry: Entry, file: str | None = None) -> bytes:
     if file is None:
         held = [[name, array.dtype.name, array.shape, _bytes_of(array)] for name, array in entry.tensors.items()]
     form = None if entry.form is None else dict(entry.form)
-    written = [entry.op, entry.args, held, entry.seq, entry.digest, form, entry.limit_s, entry.stopped, entry.after]
-    return _encoder.encode(written)
+    written = [entry.op, entry.args, held, entry.seq, entry.digest, form, entry.limit_s, entry.stopped]
+    return _encoder.encode([*written, entry.after, entry.mark])
 
 
 def with_outcome(data: bytes, entry: Entry) -> bytes:
     """The packed entry with the outcome and the position of `entry`; its tensors stay where they are."""
-    return _encoder.encode([*_decoder.decode(data)[:7], entry.stopped, entry.after])
+    return _encoder.encode([*_decoder.decode(data)[:7], entry.stopped, entry.after, entry.mark])
+
+
+def mark_in(data: bytes) -> str:
+    """The mark of a packed entry."""
+    return "".join(_decoder.decode(data)[9:10])
 
 
 def position_after(data: bytes) -> tuple[int, int] | None:
     """The member `after` of the packed entry, whose tensors are not read."""
-    after = _decoder.decode(data)[8:]
+    after = _decoder.decode(data)[8:9]
     return tuple(after[0]) if after and after[0] is not None else None
 
 
@@ -100,8 +117,8 @@ def unpacked(data: bytes, objects: Objects | None) -> Entry:
             name: np.frombuffer(raw, ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype).reshape(shape)
             for name, dtype, shape, raw in held
         }
-    after = tuple(rest[0]) if rest and rest[0] is not None else None
-    return Entry(op, args, tensors, seq, digest, form, limit_s, stopped, after)
+    after, mark = rest if rest else (None, "")
+    return Entry(op, args, tensors, seq, digest, form, limit_s, stopped, None if after is None else tuple(after), mark)
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:

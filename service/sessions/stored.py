@@ -18,7 +18,7 @@ from sqlalchemy import Connection, and_, delete, func, insert, or_, select, upda
 from service.http.tensor_payloads import Answer
 from service.objects import Objects, tensor_file
 from service.problems import HttpProblem
-from service.sessions.entry import INLINE_BYTES, Entry, packed, position_after, unpacked, with_outcome
+from service.sessions.entry import INLINE_BYTES, Entry, mark_in, packed, position_after, unpacked, with_outcome
 from service.sessions.files import checkpoints_of, file_of, folder_of, session_of, stale
 from service.sessions.replay import Answered, History
 from service.sessions.session import Session
@@ -350,6 +350,22 @@ class StoredSessions:
             raise
         session.void = None
         return entry.nbytes if file is not None else len(data)
+
+    async def has_entry(self, session: Session, n: int, mark: str) -> bool | None:
+        """Whether entry `n` is that of the call with this mark.
+
+        None if the session was saved with entry `n`, whatever that is, or deleted.
+        """
+
+        def work(connection: Connection) -> bool | None:
+            saved = connection.execute(select(sessions.c.entry).where(sessions.c.id == session.id)).scalar()
+            if saved is None or saved >= n:
+                return None
+            mine = and_(journal.c.session == session.id, journal.c.n == n)
+            data = connection.execute(select(journal.c.entry).where(mine)).scalar()
+            return data is not None and mark_in(data) == mark
+
+        return await self._store.read(work)
 
     async def rewrite(self, session: Session, n: int, entry: Entry, step: int) -> None:
         """Give the stored entry `n` the outcome and the position of `entry`. step: as of `append`. Raises Fenced."""

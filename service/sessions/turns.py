@@ -116,10 +116,13 @@ class Turns:
         used = write.seq
         sent = _Sent(write)
         taken_at: int | None = None  # the step before the call, which another process has repeated
+        n = 0  # the number of its entry then
 
         async def running(session: Session, give_up: float) -> tuple[Answer, bool]:
-            nonlocal used, taken_at
+            nonlocal used, taken_at, n
             seq = session.seq + 1 if used is None else used
+            if seq != session.seq + 1 and write.seq is None and not await self._has_made(session, n, write):
+                seq = session.seq + 1  # another process gave the number to another call
             if seq != session.seq + 1:
                 await self._copies.check_current(session)
                 found = self._replayed(session, seq, write)
@@ -130,7 +133,7 @@ class Turns:
             try:
                 reply = await self._changes.apply(session, sent.of(session), seq, give_up)
             except Taken:
-                used, taken_at = seq, before
+                used, taken_at, n = seq, before, session.entry + 1
                 raise
             answer = await (written(reply, write.form or {}) if render is None else render(reply))
             session.history.add(seq, write.digest, answer)
@@ -153,19 +156,20 @@ class Turns:
         Raises HttpProblem 412 if the ETag is not accepted.
         """
 
-        n: int | None = None
+        asked, n = Write(op, {}, tensors, 0, op), 0
 
         async def running(session: Session, give_up: float) -> Reply:
             nonlocal n
-            if n is not None and session.entry >= n:  # another process has made the change
+            if await self._has_made(session, n, asked):
                 about = await self._copies.call(session, f"{self._kind.name}.describe", {}, NO_TENSORS, give_up)
                 return session.noted(about)
             if not allowed(session.etag):
                 await self._copies.check_current(session)
                 detail = "the session has changed since the version in If-Match"
                 raise HttpProblem("precondition-failed", detail, **session.position)
+            write = replace(asked, args=args(session))
             try:
-                return await self._changes.apply(session, Write(op, args(session), tensors, 0, op), 0, give_up)
+                return await self._changes.apply(session, write, 0, give_up)
             except Taken:
                 n = session.entry + 1
                 raise
@@ -179,6 +183,13 @@ class Turns:
         changes and no client knows.
         """
         return await self.kept_running(self._in_turn(session, deadline, work, tells=False))
+
+    async def _has_made(self, session: Session, n: int, write: Write) -> bool:
+        """Whether another process has repeated the call, whose entry `n` it had."""
+        if not n:
+            return False
+        assert self._stored is not None
+        return await self._stored.has_entry(session, n, write.mark) is not False
 
     def _replayed(self, session: Session, seq: int, write: Write) -> Answer:
         """The stored answer to a repeated request. Raises HttpProblem 409."""

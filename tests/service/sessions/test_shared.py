@@ -435,6 +435,47 @@ async def test_a_call_that_another_process_repeats_up_to_its_failure_keeps_its_t
     lost.cancel()
 
 
+@pytest.mark.parametrize("kind", ["change", "step"])
+@pytest.mark.parametrize("stored", [False, True], ids=["not stored", "stored"])
+async def test_a_call_is_not_taken_for_that_of_another_process_when_the_store_fails(pair, monkeypatch, kind, stored):
+    """The other process has taken the session over, and has made an equal call with the same number."""
+    first, second = pair
+    id = await opened(first)
+    await step(first, id)
+
+    async def act(process: Process, rate: int) -> None:
+        found = await process.registry.find("local", id)
+        if kind == "step":
+            write = Write("session.step", {}, {}, None, "", None, STEPPED)
+            await process.registry.write(found, write, 5.0)
+        else:
+            change = lambda session: {"rate": rate}
+            await process.registry.change(found, "session.configure", change, {}, lambda etag: True, 5.0)
+
+    write, failed = first.write, False
+
+    async def failing(work: Any) -> Any:
+        nonlocal failed
+        if "append" in work.__qualname__ and not failed:
+            failed = True
+            if stored:
+                await write(work)
+            await act(second, 5)
+            raise StorageUnavailable("the store is away")
+        return await write(work)
+
+    monkeypatch.setattr(first, "write", failing)
+
+    await act(first, 7)
+
+    reply = await second.registry.read(await second.registry.find("local", id), "session.get", {}, {}, 5.0)
+    assert failed
+    if kind == "step":
+        assert reply.result["step"] == 3
+    else:
+        assert (reply.result["version"], reply.result["rate"]) == (3, 5 if stored else 7)
+
+
 async def test_gradients_of_values_that_are_out_of_date_are_not_streamed(pair):
     first, second = pair
     id = await opened(first)
