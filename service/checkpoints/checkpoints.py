@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import IO, Any
 
 import orjson
+from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from service.ids import random_id
@@ -49,14 +50,21 @@ class Checkpoints:
     def __init__(self, store: Store, objects: Objects) -> None:
         self.store, self.objects = store, objects
 
-    async def add(self, tenant: str, checkpoint: StoredCheckpoint) -> StoredCheckpoint:
+    async def add(
+        self, tenant: str, checkpoint: StoredCheckpoint, check: Callable[[Connection], None] = lambda connection: None
+    ) -> StoredCheckpoint:
         """Store the row of a written file; the checkpoint with this id. Raises StorageError.
 
         That is another one if an earlier execution of the request has stored it. Without a row the file is deleted, if
-        need be by `Orphans`.
+        need be by `Orphans`. check: refuses the checkpoint in its transaction, when it is stored.
         """
+
+        def adding(db: Connection) -> None:
+            rows.add(db, tenant, checkpoint)
+            check(db)
+
         try:
-            await self.store.write(lambda db: rows.add(db, tenant, checkpoint))
+            await self.store.write(adding)
         except IntegrityError:
             await self.delete_file(checkpoint.key)
             return await self.get(tenant, checkpoint.id)

@@ -73,9 +73,16 @@ class Datasets:
         wanted = select(func.coalesce(func.sum(table.c.size), 0)).where(table.c.tenant == tenant)
         return await self._store.read(lambda connection: int(connection.execute(wanted).scalar_one()))
 
-    async def add(self, tenant: str, dataset: Dataset, file: Path) -> tuple[Dataset, bool]:
+    async def add(
+        self,
+        tenant: str,
+        dataset: Dataset,
+        file: Path,
+        check: Callable[[Connection], None] = lambda connection: None,
+    ) -> tuple[Dataset, bool]:
         """Store a dataset, whose file is at `file`: (the stored one, whether it is new).
 
+        check: refuses the dataset in its transaction, when it is stored.
         Raises HttpProblem 429 at the limit of datasets, StorageError, OSError.
         """
         local = self._objects.local_path(dataset.key)
@@ -83,7 +90,7 @@ class Datasets:
             if local is not None or not await asyncio.to_thread(self._objects.exists, dataset.key):
                 await asyncio.to_thread(self._objects.adopt, dataset.key, file)
             try:
-                found = await self._store.write(lambda connection: self._insert(connection, tenant, dataset))
+                found = await self._store.write(lambda connection: self._insert(connection, tenant, dataset, check))
             except BaseException:
                 await self.collect(dataset.key)
                 raise
@@ -93,7 +100,9 @@ class Datasets:
                 continue
             return found
 
-    def _insert(self, connection: Connection, tenant: str, dataset: Dataset) -> tuple[Dataset, bool] | None:
+    def _insert(
+        self, connection: Connection, tenant: str, dataset: Dataset, check: Callable[[Connection], None]
+    ) -> tuple[Dataset, bool] | None:
         keep_files(connection, table)
         if (known := _found(connection, tenant, dataset.id)) is not None:
             return known, False
@@ -103,6 +112,7 @@ class Datasets:
         if count >= self._limit:
             raise HttpProblem("quota-exceeded", f"the limit of {self._limit} datasets is reached; delete some")
         connection.execute(insert(table).values(dataset.row(tenant)))
+        check(connection)
         return dataset, True
 
     async def change(self, tenant: str, id: str, change: Callable[[Dataset], Dataset]) -> Dataset | None:

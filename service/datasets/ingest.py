@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sqlalchemy import Connection
 
 from service.datasets.dataset import Dataset, column_of, dataset_id, key_of
 from service.datasets.datasets import Datasets
@@ -40,7 +41,7 @@ HANDLERS = "service.datasets.handlers:HANDLERS"
 MOST = 4  # processes
 MEMORY_BYTES = 1024 * MIB  # of each process, or less on a small machine
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-Room = Callable[[str, int], AbstractAsyncContextManager[Any]]
+Room = Callable[[str, int], AbstractAsyncContextManager[Callable[[Connection], None]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Ingest:
         self._limits = Limits(settings.dataset_bytes, settings.tensor_rank)
         self._pool: EmbeddedPool | None = None
         self._starting = asyncio.Lock()
-        self.room: Room = lambda tenant, size: nullcontext()
+        self.room: Room = lambda tenant, size: nullcontext(lambda connection: None)
 
     def sweep(self) -> None:
         """Delete the folders of processes that died. Call it before anything is uploaded."""
@@ -153,8 +154,8 @@ class Ingest:
 
     async def _added(self, tenant: str, named: Named, folder: Path) -> tuple[Dataset, bool]:
         dataset = await asyncio.to_thread(self._described, folder, named)
-        async with self.room(tenant, dataset.size):
-            return await self._datasets.add(tenant, dataset, folder / RESULT)
+        async with self.room(tenant, dataset.size) as check:
+            return await self._datasets.add(tenant, dataset, folder / RESULT, check)
 
     @staticmethod
     def _described(folder: Path, named: Named) -> Dataset:

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,18 @@ class Uploads:
         self._settings, self._store, self._objects = settings, store, objects
 
     async def create(
-        self, tenant: str, length: int, purpose: str = "dataset", sha256: str | None = None, id: str = ""
+        self,
+        tenant: str,
+        length: int,
+        purpose: str = "dataset",
+        sha256: str | None = None,
+        id: str = "",
+        check: Callable[[Connection], None] = lambda connection: None,
     ) -> Upload:
-        """A new upload, without bytes. Raises HttpProblem 429 at the limit of uploads, StorageError."""
+        """A new upload, without bytes. Raises HttpProblem 429 at the limit of uploads, StorageError.
+
+        check: refuses the upload in its transaction, when it is stored.
+        """
         now = time.time()
         about = {"length": length, "purpose": purpose, "sha256": sha256, "keys": [], "dataset": None, "options": None}
         row = {
@@ -84,6 +94,7 @@ class Uploads:
                 detail = f"the limit of {self._settings.uploads} uploads is reached; delete some"
                 raise HttpProblem("quota-exceeded", detail)
             connection.execute(insert(table).values(row))
+            check(connection)
 
         await self._store.write(work)
         return _of_row(row)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import orjson
 from sqlalchemy import Connection, insert, select
+from sqlalchemy.exc import IntegrityError
 
 from service.ids import Repeatable
 from service.jobs.job import Job
@@ -21,7 +23,7 @@ __all__ = ["Checkpointer"]
 FOLDER = "checkpoints/client"
 
 
-Room = Callable[[str, float], AbstractAsyncContextManager[None]]
+Room = Callable[[str, float], AbstractAsyncContextManager[Callable[[Connection], None]]]
 """Room for so many bytes of checkpoints of a tenant, while something is made. Raises HttpProblem 429 without it."""
 
 
@@ -46,10 +48,12 @@ class Checkpointer:
         exists, text = await self._store.read(known)
         if exists:
             return id
-        async with self._room(job.tenant, session.about["bytes"]):
-            return await self._made(session, job, step, id, text)
+        async with self._room(job.tenant, session.about["bytes"]) as check:
+            return await self._made(session, job, step, id, text, check)
 
-    async def _made(self, session: Session, job: Job, step: int, id: str, text: bytes | None) -> str:
+    async def _made(
+        self, session: Session, job: Job, step: int, id: str, text: bytes | None, check: Callable[[Connection], None]
+    ) -> str:
         key = f"{FOLDER}/{id[4:]}.safetensors"
         args = {"key": key, "about": {} if text is None else {"program": text.decode()}}
         reply = await self._registry.read(session, "session.save", args, {}, self._deadline)
@@ -69,5 +73,11 @@ class Checkpointer:
             "created": time.time(),
             "expires": None,
         }
-        await self._store.write(lambda connection: connection.execute(insert(checkpoints).values(row)))
+
+        def adding(connection: Connection) -> None:
+            connection.execute(insert(checkpoints).values(row))
+            check(connection)
+
+        with contextlib.suppress(IntegrityError):  # the process that ran the job before has made it meanwhile
+            await self._store.write(adding)
         return id

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,8 +76,11 @@ class JobStore:
 
     # For clients
 
-    async def add(self, job: Job, said: Said) -> None:
-        """Store a new job, with its first events. Raises HttpProblem 409 while another job uses its session."""
+    async def add(self, job: Job, said: Said, check: Callable[[Connection], None] = lambda connection: None) -> None:
+        """Store a new job, with its first events. Raises HttpProblem 409 while another job uses its session.
+
+        check: refuses the job in its transaction, when it is stored.
+        """
         of_session = and_(jobs.c.tenant == job.tenant, jobs.c.session == job.session)
         others = select(jobs.c.id, jobs.c.state).where(of_session, jobs.c.state.not_in(ENDED))
 
@@ -87,6 +90,7 @@ class JobStore:
                 raise session_in_use(other.id, other.state)
             connection.execute(insert(jobs).values(job.row()))
             _say(connection, job.id, said)
+            check(connection)
 
         await self._store.write(work)
 

@@ -138,7 +138,7 @@ async def upload_checkpoint(
         new_id("ckp_"), None, "", name or "", 0, new_key(), 0, "", {"labels": {}}, time.time(), None
     )
     size = request.scope.get("declared_bytes") or 0
-    async with quotas(request).room_for(tenant(), "checkpoint_bytes", size):
+    async with quotas(request).room_for(tenant(), "checkpoint_bytes", size) as check:
         if media_type(request, binary=True) == JSON:
             asked, written = await _written(request, made.key)
             about = {"labels": asked.labels}
@@ -147,7 +147,7 @@ async def upload_checkpoint(
             made, written = await _received(request, made)
             made = replace(made, expires=end_of(ttl_s))
         made = replace(made, size=written.size, sha256=written.sha256)
-        made = await checkpoints(request).add(tenant(), made)
+        made = await checkpoints(request).add(tenant(), made, check)
     return json_answer(view(made), 201, {"Location": f"/v1/checkpoints/{made.id}", "ETag": etag_of(made)})
 
 

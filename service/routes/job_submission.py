@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from fastapi import Request
+from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from service.caller import tenant
@@ -37,10 +39,16 @@ MOST_STEPS = 2**40
 
 
 async def submitted(
-    request: Request, body: Body, asked: schemas.CreateJob, id: str | None = None, paused: bool = False
+    request: Request,
+    body: Body,
+    asked: schemas.CreateJob,
+    id: str | None = None,
+    paused: bool = False,
+    check: Callable[[Connection], None] = lambda connection: None,
 ) -> Job:
     """The job in the queue. id: by default a fresh one. paused: let it wait until it is resumed.
 
+    check: as of `JobStore.add`.
     Raises HttpProblem with all mistakes; then nothing has been created.
     """
     id = new_id("job_") if id is None else id
@@ -64,17 +72,19 @@ async def submitted(
     except BaseException:
         await _withdrawn(request, asked, session)
         raise
-    adding = asyncio.create_task(_added(request, asked, session, job))
+    adding = asyncio.create_task(_added(request, asked, session, job, check))
     adding.add_done_callback(lambda task: task.cancelled() or task.exception())  # the client may have left
     await asyncio.shield(adding)  # a cancelled write may take effect: its job would have no session
     return job
 
 
-async def _added(request: Request, asked: schemas.CreateJob, session: Session, job: Job) -> None:
+async def _added(
+    request: Request, asked: schemas.CreateJob, session: Session, job: Job, check: Callable[[Connection], None]
+) -> None:
     """Put the job into the queue, or close the session that was opened for it. Raises HttpProblem."""
     runner: Runner = request.app.state.runner
     try:
-        await runner.jobs.add(job, [("state", {"state": job.state, "reason": None})])
+        await runner.jobs.add(job, [("state", {"state": job.state, "reason": None})], check)
     except IntegrityError:
         pass  # an earlier execution of the request has added it
     except Exception:

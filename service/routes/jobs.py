@@ -116,8 +116,8 @@ async def create_job(request: Request) -> Response:
     """
     body = await read_body(request, settings(request))
     asked = body.read_as(schemas.CreateJob)
-    async with quotas(request).room_for(tenant(), "jobs", 1):
-        job = await submitted(request, body, asked)
+    async with quotas(request).room_for(tenant(), "jobs", 1) as check:
+        job = await submitted(request, body, asked, check=check)
     return json_answer(await _viewed(request, job), 201, {"Location": f"/v1/jobs/{job.id}"})
 
 

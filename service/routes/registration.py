@@ -267,8 +267,8 @@ async def registered(
 ) -> Response:
     """Store a program that was checked. values: as of `ProgramStore.put`. Raises HttpProblem 429, StorageError."""
     try:
-        async with quotas(request).room_for(tenant(), "program_bytes", 0 if values is None else values.size):
-            stored, created = await programs(request).put(tenant(), program, signature, values)
+        async with quotas(request).room_for(tenant(), "program_bytes", 0 if values is None else values.size) as check:
+            stored, created = await programs(request).put(tenant(), program, signature, values, check)
     except TooManyPrograms:
         raise HttpProblem("quota-exceeded", "the limit of registered programs is reached; delete some") from None
     except MissingValues:

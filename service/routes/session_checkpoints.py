@@ -65,7 +65,7 @@ async def create_checkpoint(request: Request, session_id: SessionId) -> Response
     body = await read_body(request, settings(request), binary=False, optional=True)
     asked = body.read_as(schemas.CreateCheckpoint)
     key = new_key()
-    async with quotas(request).room_for(tenant(), "checkpoint_bytes", session.about["bytes"]):
+    async with quotas(request).room_for(tenant(), "checkpoint_bytes", session.about["bytes"]) as check:
         reply = await save(request, session, key, deadline_of(asked.deadline_s, settings(request)))
         said = reply.result
         shown = {"loss": session.about["loss"], "targets": session.about["targets"], "optimizer": said["optimizer"]}
@@ -82,7 +82,7 @@ async def create_checkpoint(request: Request, session_id: SessionId) -> Response
             created=time.time(),
             expires=end_of(asked.ttl_s),
         )
-        made = await checkpoints(request).add(tenant(), made)
+        made = await checkpoints(request).add(tenant(), made, check)
     return json_answer(of_all.view(made), 201, {"Location": f"/v1/checkpoints/{made.id}", "ETag": etag_of(made)})
 
 

@@ -79,8 +79,8 @@ async def create_upload(request: Request) -> Response:
     if asked.size > limit:
         detail = f"an upload may have at most {limit} bytes"
         raise HttpProblem("limit-exceeded", detail, errors=[FieldError("/size", "too_large", detail)])
-    async with ingest(request).room(tenant(), asked.size):
-        made = await uploads(request).create(tenant(), asked.size, asked.purpose, asked.sha256)
+    async with ingest(request).room(tenant(), asked.size) as check:
+        made = await uploads(request).create(tenant(), asked.size, asked.purpose, asked.sha256, check=check)
     return json_answer(view(made), 201, {"Location": f"/v1/uploads/{made.id}", **_headers(made)})
 
 

@@ -99,11 +99,17 @@ class ProgramStore:
         return LRU(RECENT_BYTES, lambda stored: len(stored.text) + len(stored.signature), at_least=1)
 
     async def put(
-        self, tenant: str, program: ProgramText, signature: bytes, new: NewValues | None = None
+        self,
+        tenant: str,
+        program: ProgramText,
+        signature: bytes,
+        new: NewValues | None = None,
+        check: Callable[[Connection], None] = lambda connection: None,
     ) -> tuple[StoredProgram, bool]:
         """Store a program; (stored program, whether it is new).
 
         new: the initial values that `program.values` names, unless another program of the tenant has them.
+        check: refuses the values in the transaction of the program, when it is stored.
         Raises TooManyPrograms, MissingValues, StorageError, OSError.
         """
         if new is None:
@@ -118,7 +124,7 @@ class ProgramStore:
                 await asyncio.to_thread(self._objects.adopt, values.key, new.file)
             try:
                 found = await self._store.write(
-                    lambda connection: self._insert(connection, tenant, program, signature, values)
+                    lambda connection: self._insert(connection, tenant, program, signature, values, check)
                 )
             except BaseException:
                 await self._collect(values.key)
@@ -136,6 +142,7 @@ class ProgramStore:
         program: ProgramText,
         signature: bytes,
         values: StoredValues | None = None,
+        check: Callable[[Connection], None] = lambda connection: None,
     ) -> tuple[StoredProgram, bool] | None:
         """The stored program, and whether it is new; None if the file of its values is not there."""
         if program.values is not None:
@@ -156,6 +163,7 @@ class ProgramStore:
         connection.execute(insert(programs), {"tenant": tenant, **row})
         if values is not None:
             program_values.add(connection, tenant, program.id, values)
+            check(connection)
         return StoredProgram(program.id, program.text, signature, created, values), True
 
     async def values_with(self, tenant: str, sha256: str) -> StoredValues | None:

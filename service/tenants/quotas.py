@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,14 +33,21 @@ UNITS = {
     "jobs": "jobs that wait or run",
     "compute_seconds": "compute seconds on this day (UTC)",
 }
+Check = Callable[[Connection], None]
+"""Raises HttpProblem 429 if the stored things exceed a quota."""
+
 BUCKETS = 10_000
 DAY_S = 86_400
 
 
-def stored_use(connection: Connection, tenant: str) -> dict[str, float]:
-    """How much of each quota the stored things of `tenant` use."""
+PARTS = {"dataset_bytes": ("dataset_bytes", "upload_bytes")}
+"""Quota -> the parts of its use, if that has several."""
+
+
+def stored_use(connection: Connection, tenant: str, only: str | None = None) -> dict[str, float]:
+    """How much of each quota the stored things of `tenant` use. only: of this one."""
     of_client = (checkpoints.c.tenant == tenant, checkpoints.c.kind == "client")
-    parts = {
+    parts: dict[str, Any] = {
         "programs": select(func.count()).select_from(programs).where(programs.c.tenant == tenant),
         "sessions": select(func.count()).select_from(sessions).where(sessions.c.tenant == tenant),
         "session_bytes": select(func.sum(sessions.c.bytes)).where(sessions.c.tenant == tenant),
@@ -50,9 +57,12 @@ def stored_use(connection: Connection, tenant: str) -> dict[str, float]:
         "upload_bytes": select(func.sum(uploads.c.size)).where(uploads.c.tenant == tenant),
         "jobs": select(func.count()).select_from(jobs).where(jobs.c.tenant == tenant, jobs.c.state.not_in(ENDED)),
     }
+    if only is not None:
+        parts = {name: parts[name] for name in PARTS.get(only, (only,))}
     row = connection.execute(select(*(part.scalar_subquery().label(name) for name, part in parts.items()))).one()
     found = {name: float(value or 0) for name, value in row._mapping.items()}
-    found["dataset_bytes"] += found.pop("upload_bytes")
+    if "upload_bytes" in found:
+        found["dataset_bytes"] += found.pop("upload_bytes")
     return found
 
 
@@ -102,25 +112,32 @@ class Quotas:
     # Things, decided before one is created
 
     @asynccontextmanager
-    async def room_for(self, tenant: str, name: str, amount: float, used: float | None = None) -> AsyncIterator[None]:
+    async def room_for(self, tenant: str, name: str, amount: float, used: float | None = None) -> AsyncIterator[Check]:
         """Run the block, which creates something of this `amount`, if the quota `name` has room for it.
 
         used: the present use; by default that of the stored things. Requests that run at the same time share the room.
+        The block gets a check for the transaction that stores the thing, so that the limit holds across processes.
         Raises HttpProblem 429, or StorageError.
         """
         limit = getattr(self.limits(tenant), name)
         if limit == math.inf:
-            yield
+            yield _nothing
             return
+
+        def check(connection: Connection) -> None:
+            now = stored_use(connection, tenant, name)[name]
+            if now > limit:
+                raise _exceeded(name, limit, used=now - amount)
+
         key = (tenant, name)
         pending = self._pending.setdefault(key, [])
         pending.append(amount)
         try:
             if used is None:
-                used = await self._store.read(lambda connection: stored_use(connection, tenant)[name])
+                used = await self._store.read(lambda connection: stored_use(connection, tenant, name)[name])
             if used + sum(pending) > limit:
                 raise _exceeded(name, limit, used=used)
-            yield
+            yield check
         finally:
             pending.remove(amount)
             if not pending:
@@ -143,6 +160,10 @@ class Quotas:
     def untold(self, tenant: str) -> dict[str, dict[str, float | None]]:
         """As `told`, without reading the store."""
         return {name: {"limit": limit, "used": None} for name, limit in self.limits(tenant).as_document().items()}
+
+
+def _nothing(connection: Connection) -> None:
+    pass
 
 
 def _exceeded(name: str, limit: float, used: float | None = None, **more: Any) -> HttpProblem:

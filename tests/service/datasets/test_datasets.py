@@ -108,11 +108,11 @@ def test_a_file_that_goes_while_its_row_is_written_is_stored_again(tmp_path):
     async def scenario(house):
         insert, losses = house.datasets._insert, [1]
 
-        def losing(connection, tenant, dataset):
+        def losing(connection, tenant, dataset, check):
             if losses:
                 losses.pop()
                 house.objects.delete(dataset.key)
-            return insert(connection, tenant, dataset)
+            return insert(connection, tenant, dataset, check)
 
         house.datasets._insert = losing
         added = await house.add("a", 1)
