@@ -55,16 +55,23 @@ TIMING = {"queue": 0.1, "transfer_in": 0.1, "compute": 0.9, "transfer_out": 0.1,
 AT = {"step": 1, "weights_version": "e1.v1", "accumulated": 0, "durable_step": 1}
 
 
-async def received(request: Request, registry: SessionRegistry, id: str) -> tuple[bool, Body, Session]:
-    """Whether the answer is a file, the body, and the session (or tape). The cheapest checks come first."""
-    form, body, session = await received_for(request, registry, id)
+async def received(
+    request: Request, registry: SessionRegistry, id: str, reads: bool = False
+) -> tuple[bool, Body, Session]:
+    """Whether the answer is a file, the body, and the session (or tape). The cheapest checks come first.
+
+    reads: as of `SessionRegistry.find`.
+    """
+    form, body, session = await received_for(request, registry, id, reads=reads)
     return form == SAFETENSORS, body, session
 
 
-async def received_for(request: Request, registry: SessionRegistry, id: str, *more: str) -> tuple[str, Body, Session]:
+async def received_for(
+    request: Request, registry: SessionRegistry, id: str, *more: str, reads: bool = False
+) -> tuple[str, Body, Session]:
     """The media type of the answer (JSON, safetensors or one of `more`), the body, and the session."""
     form = wanted_form(request, *more)
-    session = await registry.find(tenant(), id)
+    session = await registry.find(tenant(), id, reads)
     return form, await read_body(request, settings(request)), session
 
 
@@ -77,7 +84,7 @@ async def read_answer(reply: Reply, as_file: bool, members: dict[str, Any]) -> R
 async def read_named(request: Request, id: str, op: str, names: list[str] | None, as_file: bool) -> Reply | Response:
     """The reply of `op` for these names (None: all) of a session, or the answer 304 if the client has this form of its
     version."""
-    session = await sessions(request).find(tenant(), id)
+    session = await sessions(request).find(tenant(), id, reads=True)
     tag = of_file(session.etag) if as_file else session.etag
     if session.is_settled and has_current(request.headers, tag) and await sessions(request).is_current(session):
         return Response(status_code=304, headers={"ETag": tag, **VARIES})

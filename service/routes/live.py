@@ -210,7 +210,7 @@ async def get_session_histograms(
     bins: Annotated[int, Query(ge=1, le=1000, description="Number of intervals.")] = 40,
 ) -> Response:
     """Counts, extremes and moments of the elements of each parameter and state, computed by the worker."""
-    session = await sessions(request).find(tenant(), session_id)
+    session = await sessions(request).find(tenant(), session_id, reads=True)
     deadline = settings(request).step_deadline
     with told_in_query("names", names or ()):
         args = {"names": names, "bins": bins}

@@ -120,7 +120,7 @@ async def download_session_model(
     reported.
     """
     accepts_onnx(request)
-    session = await sessions(request).find(tenant(), session_id)
+    session = await sessions(request).find(tenant(), session_id, reads=True)
     stored = await programs(request).get(tenant(), session.program_id) if session.program_id else None
     args = {
         "outputs": outputs or (None if stored is None else _outputs_of(stored)),

@@ -61,7 +61,7 @@ async def create_checkpoint(request: Request, session_id: SessionId) -> Response
 
     A session that is opened from it goes on with the same numbers. The call waits for earlier calls of the session.
     """
-    session = await sessions(request).find(tenant(), session_id)
+    session = await sessions(request).find(tenant(), session_id, reads=True)
     body = await read_body(request, settings(request), binary=False, optional=True)
     asked = body.read_as(schemas.CreateCheckpoint)
     key = new_key()
@@ -117,7 +117,7 @@ async def fork_session(request: Request, session_id: SessionId) -> Response:
 
     The sequence numbers go on, too: the next call of both has the same `seq`.
     """
-    old = await sessions(request).find(tenant(), session_id)
+    old = await sessions(request).find(tenant(), session_id, reads=True)
     body: Body = await read_body(request, settings(request), binary=False, optional=True)
     asked = body.read_as(schemas.ForkSession)
     lease = lease_of(asked.lease_s, old.lease_s, settings(request).max_session_lease)

@@ -221,7 +221,7 @@ async def compute_session_gradients(request: Request, session_id: SessionId, pro
 )
 async def evaluate_session(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
     """Forward pass at the current parameters. Feeds that the fetched values do not need may be left out."""
-    as_file, body, session = await received(request, sessions(request), session_id)
+    as_file, body, session = await received(request, sessions(request), session_id, reads=True)
     asked = body.read_as(schemas.EvaluationRequest)
     feeds = await read_values(body, settings(request), {"/feeds": asked.feeds})
     deadline = deadline_of(asked.deadline_s, settings(request))

@@ -144,12 +144,21 @@ class SessionRegistry:
         """The session if this process holds it, be it in a worker or lost."""
         return self._sessions.get((tenant, id))
 
-    async def find(self, tenant: str, id: str) -> Session:
-        """The session, taken over from the store if need be. Raises HttpProblem 404, or 410 for one that was closed."""
+    async def find(self, tenant: str, id: str, reads: bool = False) -> Session:
+        """The session, taken over from the store if need be. Raises HttpProblem 404, or 410 for one that was closed.
+
+        reads: for a call that changes nothing. Raises HttpProblem 503 if that would undo steps: the session has some
+        after its checkpoint, no journal, and is in another process that lives.
+        """
         session = self._sessions.get((tenant, id))
         if session is not None:
             return session
         if self._stored is not None and self._gone.get((tenant, id)) is None:
+            row = await self._stored.peek(tenant, id) if reads and self._stored.is_shared else None
+            if row is not None and row.is_held and row.session.dirty:
+                detail = "another process of the service has the session, and its steps after the last checkpoint"
+                advice = "send the request to that one, or again when the session is saved"
+                raise HttpProblem("no-capacity", f"{detail} would be lost here; {advice}")
             session = await self._load((tenant, id))
             if session is not None:
                 return session

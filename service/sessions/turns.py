@@ -47,7 +47,7 @@ class Turns:
         kind: Kind,
         settings: Settings,
         held: dict[tuple[str, str], Session],
-        find: Callable[[str, str], Awaitable[Session]],
+        find: Callable[[str, str, bool], Awaitable[Session]],
         copies: Copies,
         changes: Changes,
         stored: StoredSessions | None,
@@ -55,7 +55,7 @@ class Turns:
     ) -> None:
         """held: the sessions of this process by key.
 
-        find: loads a session by tenant and id, or raises HttpProblem 404 or 410.
+        find: loads a session by tenant and id, as `SessionRegistry.find`.
         """
         self._kind, self._settings, self._held, self._find = kind, settings, held, find
         self._copies, self._changes, self._stored, self._rebuilder = copies, changes, stored, rebuilder
@@ -101,7 +101,7 @@ class Turns:
                 session.adopt(reply.result)
                 return session.noted(reply)
 
-        return await self.kept_running(self._in_turn(session, deadline, running))
+        return await self.kept_running(self._in_turn(session, deadline, running, reads=True))
 
     async def write(
         self, session: Session, write: Write, deadline: float, render: Render | None = None
@@ -215,16 +215,17 @@ class Turns:
         work: Callable[[Session, float], Awaitable[T]],
         *,
         tells: bool = True,
+        reads: bool = False,
     ) -> T:
         """Run `work` when all earlier calls of the session have ended; its last argument is the deadline, a value of
-        time.monotonic()."""
+        time.monotonic(). reads: it changes nothing."""
         give_up = time.monotonic() + deadline
         patience.DEADLINE.set(give_up)
         taken: Taken | None = None
         try:
             for _ in range(TAKEOVERS):
                 if self._held.get(session.key) is not session:  # parked, closed, or taken over by another process
-                    session = await self._find(session.tenant, session.id)
+                    session = await self._find(session.tenant, session.id, reads)
                 await self._enter(session, give_up)
                 try:
                     if self._held.get(session.key) is not session:

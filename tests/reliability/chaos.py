@@ -36,7 +36,7 @@ ALL = {
     "disk full": 1.0,
     "clock set back": 0.5,
 }
-SHARED = ALL | {"clock set back": 0.0, "store restarted": 1.0}
+SHARED = ALL | {"clock set back": 0.0, "store restarted": 1.0, "store silent": 0.5}
 """Faults of services that share a store. Their clocks must agree within seconds, so none is set back."""
 SETTINGS: dict[str, Any] = {"heartbeat_timeout": 2.0}
 

@@ -82,6 +82,13 @@ def restart_store(house: House, rng: random.Random) -> None:
     house.postgres.start()
 
 
+def silence_store(house: House, rng: random.Random) -> None:
+    """Let the database server answer nothing for some time, as in a network that loses all packets."""
+    assert house.postgres is not None
+    with house.postgres.silent():
+        time.sleep(rng.choice([0.3, 2.0, 12.0]))
+
+
 Fault = Callable[[House, random.Random], None]
 FAULTS: dict[str, Fault] = {
     "service killed": kill_service,
@@ -92,6 +99,7 @@ FAULTS: dict[str, Fault] = {
     "disk full": fill_disk,
     "clock set back": set_clock_back,
     "store restarted": restart_store,
+    "store silent": silence_store,
 }
 
 

@@ -152,6 +152,28 @@ async def test_a_process_never_steps_a_session_with_checkpoints_alone_that_anoth
         await step(first, id)
 
 
+@pytest.mark.parametrize("held", [False, True], ids=["never held", "held before"])
+async def test_a_read_at_another_process_does_not_undo_steps_after_the_checkpoint(pair, held):
+    """While the process that has them lives. When they are saved, or that has ended, it is answered."""
+    first, second = pair
+    id = await opened(first, "checkpoint")
+    if held:
+        await second.registry.save(await step(second, id), 5.0)
+    before = (await step(first, id)).step
+
+    async def read() -> int:
+        found = await second.registry.find("local", id, reads=True)
+        return (await second.registry.read(found, "session.get", {}, {}, 5.0)).result["step"]
+
+    with pytest.raises(HttpProblem, match="would be lost") as caught:
+        await read()
+
+    assert (caught.value.status, caught.value.retryable) == (503, True)
+    assert (await step(first, id)).step == before + 1
+    await first.registry.save(first.registry.held("local", id), 5.0)
+    assert await read() == before + 1
+
+
 async def test_no_process_takes_a_session_back_in_order_to_save_it(pair):
     first, second = pair
     id = await opened(first, "checkpoint")
