@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import orjson
+from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -41,6 +42,7 @@ log = logging.getLogger("backpass.http")
 KEPT_S = 3600.0
 MAX_WAIT_S = 60.0
 SWEEP_S = 15.0
+AGAIN_S = 2.0  # between two tries to store the end of an operation
 POLL_S = 0.5  # between two looks at an operation of another process
 STOP_S = 5.0  # for another process to stop one, and for a call that may change something
 UNDEFERRED = ("DELETE", "HEAD")
@@ -72,6 +74,9 @@ class Operations:
         }
         answer_to = lambda kind: answers[_may_change(kind)]
         await self.store.write(lambda db: rows.lose(db, self.instance, answer_to, now, now + KEPT_S))
+        mine = await self.store.read(lambda db: rows.running_of(db, self.instance))
+        if refused := mine - self._ended.keys():  # compared after the reading: another may begin meanwhile
+            await self.store.write(lambda db: rows.drop_running(db, refused))
         for old in await self.store.write(lambda db: rows.expired(db, now)):
             await delete_stored(old, self.objects)
 
@@ -103,13 +108,15 @@ class Operations:
                 raise HttpProblem("quota-exceeded", detail, headers={"Retry-After": "5"})
             rows.add(db, owner, id, request, self.instance, now)
 
+        self._ended[id] = asyncio.Event()  # first: the sweep deletes those that this process does not know
         try:
             await self.store.write(adding)
-        except StorageError:
-            with contextlib.suppress(StorageError):  # it may be stored, and nothing would end it
-                await self.store.write(lambda db: rows.remove(db, owner, id))
+        except BaseException as error:
+            del self._ended[id]
+            if isinstance(error, StorageError):
+                with contextlib.suppress(StorageError):  # it may be stored; if this fails, the sweep deletes it
+                    await self.store.write(lambda db: rows.remove(db, owner, id))
             raise
-        self._ended[id] = asyncio.Event()
         self._stops[id] = stop.set if _may_change(request) else ending.cancel
         task = asyncio.create_task(self._finish(owner, id, request, ending))
         self._finishing.add(task)
@@ -148,16 +155,31 @@ class Operations:
             recorded = as_answer(problems.from_exception(error), path)
             state = "failed"
         try:
-            answer, now, status = await stored(recorded, self.objects), time.time(), recorded.status
-            if not await self.store.write(
-                lambda db: rows.finish(db, owner, id, state, status, answer, now, now + KEPT_S)
-            ):
-                await delete_stored(answer, self.objects)  # it was deleted meanwhile
-        except (HttpProblem, OSError) as error:
-            log.error("the result of operation %s is lost: %s", id, error)
+            await self._keep_result(owner, id, state, recorded)
         finally:
             self._stops.pop(id, None)
             self._ended.pop(id).set()
+
+    async def _keep_result(self, owner: str, id: str, state: str, recorded: Recorded) -> None:
+        """Store the end of an operation, however long that takes: without it, the operation would run for ever."""
+        answer = b""
+
+        def finish(db: Connection) -> bool:
+            now = time.time()
+            return rows.finish(db, owner, id, state, recorded.status, answer, now, now + KEPT_S)
+
+        while True:
+            try:
+                answer = answer or await stored(recorded, self.objects)
+                if not await self.store.write(finish):
+                    found = await self.store.read(lambda db: rows.get(db, owner, id))
+                    if found is None or found.answer != answer:  # it was deleted meanwhile
+                        await delete_stored(answer, self.objects)
+            except (HttpProblem, OSError) as error:
+                log.warning("the result of operation %s is not stored yet: %s", id, error)
+                await asyncio.sleep(AGAIN_S)
+            else:
+                return
 
     async def wait(self, id: str, seconds: float | None) -> None:
         """Wait until the operation ends, at most `seconds`; None for no limit. Raises StorageError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Select, and_, delete, func, insert, select, update
@@ -15,6 +15,7 @@ __all__ = [
     "StoredOperation",
     "add",
     "ask_to_stop",
+    "drop_running",
     "expired",
     "finish",
     "get",
@@ -23,6 +24,7 @@ __all__ = [
     "page",
     "remove",
     "running",
+    "running_of",
 ]
 
 RUNNING = "running"
@@ -114,6 +116,17 @@ def lose(db: Connection, owner: str, answer_to: Callable[[str], tuple[int, bytes
     for row in lost:
         finish(db, row.tenant, row.id, "failed", *answer_to(row.kind), now, expires)
     return len(lost)
+
+
+def running_of(db: Connection, owner: str) -> set[str]:
+    """The ids of the running operations of process `owner`."""
+    found = and_(operations.c.owner == owner, operations.c.state == RUNNING)
+    return set(db.execute(select(operations.c.id).where(found)).scalars())
+
+
+def drop_running(db: Connection, ids: Collection[str]) -> None:
+    """Delete those of `ids` that run: their requests were refused."""
+    db.execute(delete(operations).where(operations.c.id.in_(ids), operations.c.state == RUNNING))
 
 
 def expired(db: Connection, now: float) -> list[bytes]:

@@ -6,7 +6,16 @@ import asyncio
 import contextlib
 from typing import Any
 
-from service.http.deferred import Deferred
+import pytest
+
+from service.http import deferred
+from service.http.deferred import Deferred, Operations
+from service.http.recorded import Recorded
+from service.objects import Objects
+from service.settings import Settings
+from service.store import operations as rows
+from service.store.errors import StorageUnavailable
+from service.store.store import Store
 
 
 def test_an_operation_whose_client_leaves_while_it_is_stored_begins_all_the_same():
@@ -16,7 +25,7 @@ def test_an_operation_whose_client_leaves_while_it_is_stored_begins_all_the_same
     async def scene() -> None:
         entered, gate = asyncio.Event(), asyncio.Event()
 
-        class Operations:
+        class Beginning:
             async def begin(self, request: str, ending: asyncio.Task[Any], stop: asyncio.Event) -> str:
                 entered.set()
                 await gate.wait()
@@ -36,7 +45,7 @@ def test_an_operation_whose_client_leaves_while_it_is_stored_begins_all_the_same
 
         headers = [(b"prefer", b"respond-async"), (b"content-length", b"2")]
         scope = {"type": "http", "method": "POST", "path": "/v1/gradients", "headers": headers, "state": {}}
-        call = asyncio.create_task(Deferred(app, Operations())(scope, receive, send))  # type: ignore[arg-type]
+        call = asyncio.create_task(Deferred(app, Beginning())(scope, receive, send))  # type: ignore[arg-type]
         async with asyncio.timeout(10):
             await entered.wait()
         call.cancel()
@@ -48,3 +57,75 @@ def test_an_operation_whose_client_leaves_while_it_is_stored_begins_all_the_same
     asyncio.run(scene())
 
     assert begun == ["POST /v1/gradients"]
+
+
+class Failing:
+    """A store whose writes fail for some time."""
+
+    is_sqlite = True
+
+    def __init__(self, store: Store) -> None:
+        self._store, self.fails = store, False
+
+    async def read(self, work: Any) -> Any:
+        return await self._store.read(work)
+
+    async def write(self, work: Any) -> Any:
+        found = await self._store.write(work) if not self.fails or work.__name__ == "adding" else None
+        if self.fails:
+            raise StorageUnavailable("the store does not answer")
+        return found
+
+
+@pytest.fixture
+def house(tmp_path, monkeypatch):
+    monkeypatch.setattr(deferred, "AGAIN_S", 0.01)
+    store = Store(tmp_path)
+    store.open_now()
+    failing = Failing(store)
+    yield failing, Operations(Settings(), failing, Objects(str(tmp_path / "objects")), "api_1")  # type: ignore[arg-type]
+    store.close_now()
+
+
+def test_the_result_of_an_operation_that_ends_while_the_store_is_away_is_stored_later(house):
+    store, operations = house
+
+    async def scene() -> Any:
+        ends = asyncio.Event()
+
+        async def call() -> Recorded:
+            await ends.wait()
+            return Recorded(200, {}, [b"result"])
+
+        id = await operations.begin("POST /v1/gradients", asyncio.create_task(call()), asyncio.Event())
+        store.fails = True
+        ends.set()
+        await asyncio.sleep(0.05)
+        assert (await store.read(lambda db: rows.get(db, "local", id))).state == rows.RUNNING
+        store.fails = False
+        async with asyncio.timeout(10):
+            await operations.drain()
+        return await store.read(lambda db: rows.get(db, "local", id))
+
+    found = asyncio.run(scene())
+
+    assert (found.state, found.status) == ("succeeded", 200)
+
+
+def test_an_operation_that_was_refused_though_it_is_stored_does_not_run_for_ever(house):
+    store, operations = house
+
+    async def scene() -> tuple[Any, Any]:
+        async def call() -> Recorded:
+            return Recorded(200, {}, [])
+
+        ending = asyncio.create_task(call())
+        store.fails = True
+        with pytest.raises(StorageUnavailable):
+            await operations.begin("POST /v1/gradients", ending, asyncio.Event())
+        running = await store.read(lambda db: rows.running(db, "local"))
+        store.fails = False
+        await operations.sweep()
+        return running, await store.read(lambda db: rows.running(db, "local"))
+
+    assert asyncio.run(scene()) == (1, 0)
