@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 import orjson
+from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -41,6 +42,7 @@ HEADER = "Idempotency-Key"
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
 PATIENCE_S = 60.0  # for the first of several equal requests
 SWEEP_S = 300.0
+FREE_S = 5.0
 REFUSED = frozenset({406, 408, 409, 425, 429})  # these answers are not stored: the same request may succeed later
 
 SECRETS = "/v1/keys"
@@ -106,10 +108,31 @@ class Idempotency:
         self.settings, self.store, self.objects, self.instance = settings, store, objects, instance
         self.running: dict[tuple[str, str], asyncio.Event] = {}
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.taken: dict[tuple[str, str], float | None] = {}
+        """Keys that the store may hold for requests of this process that had no effect -> when they were reserved, if
+        only that reservation had none."""
 
     async def watch(self) -> None:
-        """Delete expired answers, until cancelled. Run it as a task."""
-        await keep_sweeping(self.sweep, SWEEP_S, log, "expired answers are not deleted")
+        """Delete expired answers, and free keys, until cancelled. Run it as a task."""
+        await asyncio.gather(
+            keep_sweeping(self.sweep, SWEEP_S, log, "expired answers are not deleted"),
+            keep_sweeping(self.free, FREE_S, log, "keys of requests that failed are not free yet"),
+        )
+
+    async def free(self) -> None:
+        """Let other processes run the requests that this one could not run or forget. Raises StorageError."""
+        for name in self.taken.keys() - self.running.keys():
+            self.running[name] = event = asyncio.Event()  # a repeated request waits
+
+            def work(db: Connection, name: tuple[str, str] = name) -> None:
+                rows.drop(db, *name, self.instance, self.taken[name])
+
+            try:
+                await self.store.write(work)
+                del self.taken[name]
+            finally:
+                del self.running[name]
+                event.set()
 
     async def sweep(self) -> None:
         """Delete expired answers. Raises StorageError, OSError."""
@@ -175,7 +198,9 @@ class Idempotent:
         """The answer to send; None if it was sent already."""
         keys, now = self._keys, time.time()
         begin = lambda db: rows.begin(db, owner, key, keys.instance, now, now + KEPT_S)
+        keys.taken[owner, key] = now  # until the answer of the store is here
         known = await keys.store.write(begin)
+        del keys.taken[owner, key]
         old = None if known is None else known.answer
         if old is not None and await self._has_failed(old, scope):
             if await keys.store.write(lambda db: rows.drop_answer(db, owner, key, old)):
@@ -200,7 +225,7 @@ class Idempotent:
             await self.app(scope, body.receive, recorder.send)
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, Exception) or not body.has_ended:  # nothing runs before the whole body is there
-                await keys.store.write(lambda db: rows.drop(db, owner, key, keys.instance))
+                await self._forget(owner, key)
             raise
         recorded = recorder.recorded
         if CHANGES.fullmatch(scope["path"]) and is_uncertain(recorded):
@@ -209,9 +234,16 @@ class Idempotent:
                 await self._keep(unknown, key, owner, await body.whole(keys.settings))
             return recorded.response() if recorded is not None else None
         if recorded is None or _may_succeed_later(recorded.status):
-            await keys.store.write(lambda db: rows.drop(db, owner, key, keys.instance))
+            await self._forget(owner, key)
             return recorded.response() if recorded is not None else None
         return await self._keep(recorded, key, owner, await body.whole(keys.settings))
+
+    async def _forget(self, owner: str, key: str) -> None:
+        """Forget the request, which had no effect. Raises StorageError; then `Idempotency.free` tries again."""
+        keys = self._keys
+        keys.taken[owner, key] = None
+        await keys.store.write(lambda db: rows.drop(db, owner, key, keys.instance))
+        del keys.taken[owner, key]
 
     async def _has_failed(self, answer: bytes, scope: Scope) -> bool:
         """Whether a stored answer names an operation that changed nothing and has no result that can be used."""

@@ -53,9 +53,15 @@ def finish(db: Connection, tenant: str, key: str, owner: str, digest: str, statu
     return db.execute(update(idempotency).where(mine).values(**values)).rowcount == 1
 
 
-def drop(db: Connection, tenant: str, key: str, owner: str) -> None:
-    """Forget the request of process `owner`: it had no effect, and may be sent again."""
-    db.execute(delete(idempotency).where(and_(_is(tenant, key), idempotency.c.owner == owner)))
+def drop(db: Connection, tenant: str, key: str, owner: str, created: float | None = None) -> None:
+    """Forget the request of process `owner`: it had no effect, and may be sent again.
+
+    created: only if it was reserved then.
+    """
+    mine = and_(_is(tenant, key), idempotency.c.owner == owner, idempotency.c.status.is_(None))
+    if created is not None:
+        mine = and_(mine, idempotency.c.created == created)
+    db.execute(delete(idempotency).where(mine))
 
 
 def drop_answer(db: Connection, tenant: str, key: str, answer: bytes) -> bool:

@@ -17,6 +17,7 @@ from service.ids import new_id
 from service.objects import Objects
 from service.settings import Settings
 from service.store import idempotency as rows
+from service.store.errors import StorageUnavailable
 from service.store.presence import Presence
 from service.store.store import Store
 
@@ -172,6 +173,59 @@ async def test_a_request_of_a_living_process_is_in_flight_elsewhere_until_that_p
     assert (status, body["code"], headers["retry-after"]) == (409, "idempotency-in-flight", "1")
     assert (later[0], house.app.runs, len(house.app.things)) == (201, 1, 1)
     await house.store.close()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("failing", ["begin", "drop"])
+async def test_a_key_whose_request_ran_nothing_is_free_elsewhere_when_the_store_is_back(
+    tmp_path, postgres_url, anyio_backend, failing
+):
+    """The store takes the key, but its answer is lost; or the request fails, and the store cannot forget the key."""
+    house = House(tmp_path, postgres_url)
+    await house.call(key="other")
+    keys, write = house.service._keys, house.store.write
+    await Presence(house.store, keys.instance, "h:1").start()
+    house.app.status = 503
+
+    async def lost(work: Any) -> Any:
+        if failing in work.__code__.co_names:
+            if failing == "begin":
+                await write(work)
+            raise StorageUnavailable("the store failed")
+        return await write(work)
+
+    house.store.write = lost
+    assert (await house.call())[0] == 503
+    if failing == "drop":
+        with pytest.raises(StorageUnavailable):
+            await keys.free()
+    house.store.write = write
+    await keys.free()
+    house.app.status = 201
+
+    assert (await house.call(new=True))[0] == 201
+    await house.store.close()
+
+
+@pytest.mark.anyio
+async def test_a_key_whose_request_died_is_not_free_though_the_store_fails_when_it_is_sent_again(house):
+    """What the request did is not known: it must not run again."""
+    path = "/v1/sessions/ses_aaaaaaaaaaaaaaaaaaaaaaaaaa/steps"
+    house.app.dies = "after"
+    with pytest.raises(asyncio.CancelledError):
+        await house.call(path=path)
+    house.app.dies, write = None, house.store.write
+
+    async def lost(work: Any) -> Any:
+        await write(work)
+        raise StorageUnavailable("the store failed")
+
+    house.store.write = lost
+    assert (await house.call(path=path))[0] == 503
+    house.store.write = write
+    await house.service._keys.free()
+
+    assert (await house.call(path=path))[2]["code"] == "outcome-unknown"
 
 
 @pytest.mark.anyio
