@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from service.problems import HttpProblem
 
-__all__ = ["DirectoryInUse", "StorageError", "StorageFull", "StorageUnavailable", "StoreDamaged"]
+__all__ = ["SILENT", "DirectoryInUse", "StorageError", "StorageFull", "StorageUnavailable", "StoreDamaged"]
+
+
+SILENT = "the database does not answer"
 
 
 class StorageError(HttpProblem):

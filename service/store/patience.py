@@ -1,4 +1,4 @@
-"""The time that one use of the store may take: until the deadline of its request, within two limits.
+"""The time that one use of the store may take: until the deadline of its request, and some seconds for each answer.
 
 PostgreSQL may be silent for any time: its machine hangs, or the network loses all packets. SQLite is a file of this
 machine, and has no limit.
@@ -10,36 +10,59 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 
-__all__ = ["DEADLINE", "LEAST_S", "LONGEST_S", "left", "limited", "until"]
+__all__ = ["DEADLINE", "LEAST_S", "LONGEST_S", "Patience", "begun", "limited", "present"]
 
 LONGEST_S = 10.0
+"""For a use to begin, and for each answer of the server: a use with much data has many."""
+
 LEAST_S = 1.0
 """A call that has reached its deadline may still store that it has ended."""
 
 DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
 """Of the present request, a value of time.monotonic(); None without one."""
 
-_end: ContextVar[float | None] = ContextVar("end", default=None)
+
+@dataclass(slots=True)
+class Patience:
+    """Of one use of the store.
+
+    begins, ends: when it has to at the latest, values of time.monotonic(). is_over: whether an answer was late.
+    """
+
+    begins: float
+    ends: float | None
+    is_over: bool = False
+
+    @property
+    def left(self) -> float:
+        """The seconds to wait for the next answer."""
+        if self.is_over:
+            return 0.0
+        return LONGEST_S if self.ends is None else max(0.0, min(LONGEST_S, self.ends - time.monotonic()))
 
 
-def until() -> float:
-    """The end of a use of the store that begins now, a value of time.monotonic()."""
+_present: ContextVar[Patience | None] = ContextVar("present", default=None)
+
+
+def begun() -> Patience:
+    """The patience of a use that is asked for now."""
     now, deadline = time.monotonic(), DEADLINE.get()
-    return now + (LONGEST_S if deadline is None else min(LONGEST_S, max(LEAST_S, deadline - now)))
+    ends = None if deadline is None else max(deadline, now + LEAST_S)
+    return Patience(now + LONGEST_S if ends is None else min(now + LONGEST_S, ends), ends)
 
 
 @contextmanager
-def limited(end: float | None) -> Iterator[None]:
-    """Let the connections that this thread uses in the block give up at `end`, a value of time.monotonic()."""
-    token = _end.set(end)
+def limited(patience: Patience | None) -> Iterator[None]:
+    """Let the connections that this thread uses in the block give up when the patience is over."""
+    token = _present.set(patience)
     try:
         yield
     finally:
-        _end.reset(token)
+        _present.reset(token)
 
 
-def left() -> float | None:
-    """The seconds that this thread may still wait for the database, not below 0; None without a limit."""
-    end = _end.get()
-    return None if end is None else max(0.0, end - time.monotonic())
+def present() -> Patience | None:
+    """The patience of the use that this thread runs; None without a limit."""
+    return _present.get()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from psycopg import Connection, OperationalError
@@ -12,7 +13,6 @@ from service.store import patience
 
 __all__ = ["PatientConnection", "Silent"]
 
-LEAST_WAIT_S = 0.01
 CONNECT_S = 5  # to open a connection, at most
 
 
@@ -25,23 +25,41 @@ class PatientConnection(Connection[Any]):
 
     @classmethod
     def connect(cls, conninfo: str = "", **params: Any) -> Any:
-        left = patience.left()
-        if left == 0.0:
+        now = patience.present()
+        if now is not None and not now.left:
             raise Silent("the time to use the database has passed")
-        params["connect_timeout"] = CONNECT_S if left is None else min(CONNECT_S, int(left) + 1)
+        params["connect_timeout"] = CONNECT_S if now is None else min(CONNECT_S, int(now.left) + 1)
         try:
             return super().connect(conninfo, **params)
         except ConnectionTimeout as error:
             raise Silent(str(error)) from error
 
     def wait(self, gen: PQGen[Any], *args: Any, **named: Any) -> Any:
-        left = patience.left()
-        if left is None:
+        now = patience.present()
+        if now is None:
             return super().wait(gen, *args, **named)
         try:
-            return super().wait(gen, *args, **{**named, "timeout": max(LEAST_WAIT_S, left)})
-        except OperationalError as error:
-            if patience.left() or self.closed:
-                raise
+            return super().wait(_watched(gen, now), *args, **named)
+        except Silent:
             self.close()
-            raise Silent("the server has not answered in time") from error
+            raise
+
+
+def _watched(gen: PQGen[Any], limit: patience.Patience) -> PQGen[Any]:
+    """The exchange `gen` with the server. Raises Silent if no bytes move for too long, or at the end of the use.
+
+    The driver asks for the next event each tenth of a second, also if there is none.
+    """
+    moved, ready = time.monotonic(), None
+    while True:
+        try:
+            wanted = next(gen) if ready is None else gen.send(ready)
+        except StopIteration as end:
+            return end.value
+        now = time.monotonic()
+        if ready:
+            moved = now
+        if now - moved > patience.LONGEST_S or (limit.ends is not None and now > limit.ends):
+            limit.is_over = True
+            raise Silent("the server has not answered in time")
+        ready = yield wanted

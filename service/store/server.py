@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from service.store.backing import Engines
-from service.store.errors import StorageError, StorageFull, StorageUnavailable, StoreDamaged
+from service.store.errors import SILENT, StorageError, StorageFull, StorageUnavailable, StoreDamaged
 from service.store.first_version import import_programs
 from service.store.migrate import UnknownSchema, upgrade
 from service.store.sqlite_file import damaged
@@ -100,7 +100,7 @@ class Server:
         if state in FULL:
             return StorageFull("no space is left for stored data", f"no space is left for stored data: {about}")
         if type(cause).__name__ == "Silent":  # its module needs psycopg, which may be missing
-            return StorageUnavailable("the database does not answer", f"the database does not answer: {about}")
+            return StorageUnavailable(SILENT, f"{SILENT}: {about}")
         if state.startswith("XX"):
             return StoreDamaged("the store is damaged", f"the store is damaged: {about}")
         return StorageUnavailable("the database cannot be used now", f"the database cannot be used: {about}")

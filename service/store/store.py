@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import queue
 import random
 import threading
@@ -27,7 +28,8 @@ from sqlalchemy.exc import DataError, IntegrityError, NotSupportedError, Program
 from service.store import patience
 from service.store.backing import Backing, Engines
 from service.store.embedded import Embedded
-from service.store.errors import StorageError, StorageUnavailable, StoreDamaged
+from service.store.errors import SILENT, StorageError, StorageUnavailable, StoreDamaged
+from service.store.patience import Patience
 from service.store.server import Server
 
 __all__ = ["Store", "StoreClosed", "Work"]
@@ -136,15 +138,14 @@ class Store:
         if self._readers is None:
             raise StoreClosed("the store is not open")
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._readers, self.read_now, work, self._end())
+        return await loop.run_in_executor(self._readers, self.read_now, work, self._patience())
 
-    def _end(self) -> float | None:
-        """The time at which a use that begins now gives up, a value of time.monotonic(); None for no limit."""
-        return None if self.is_sqlite else patience.until()
+    def _patience(self) -> Patience | None:
+        return None if self.is_sqlite else patience.begun()
 
-    def read_now(self, work: Work[T], end: float | None = None) -> T:
-        """As `read`; blocks. end: when to give up, a value of time.monotonic()."""
-        with patience.limited(end), self._used() as (engines, backing):
+    def read_now(self, work: Work[T], limit: Patience | None = None) -> T:
+        """As `read`; blocks. limit: None to wait for any time."""
+        with self._used(limit) as (engines, backing):
             try:
                 with engines.reader.connect() as connection:
                     return work(connection)
@@ -162,18 +163,18 @@ class Store:
         """
         loop = asyncio.get_running_loop()
         if self._writers is not None:
-            return await loop.run_in_executor(self._writers, self._write_alone, work, self._end())
+            return await loop.run_in_executor(self._writers, self._write_alone, work, self._patience())
         if self._thread is None:
             raise StoreClosed("the store is not open")
         pending = _Pending(work, loop, loop.create_future())
         self._pending.put(pending)
         return await pending.result
 
-    def _write_alone(self, work: Work[T], end: float | None) -> T:
-        """One transaction, again while PostgreSQL cannot order it among others. end: as of `read_now`."""
+    def _write_alone(self, work: Work[T], limit: Patience | None) -> T:
+        """One transaction, again while PostgreSQL cannot order it among others."""
         pause = PAUSE_S
         for left in reversed(range(TRIES)):
-            with patience.limited(end), self._used() as (engines, backing):
+            with self._used(limit) as (engines, backing):
                 try:
                     with engines.writer.begin() as connection:
                         return work(connection)
@@ -209,11 +210,16 @@ class Store:
     # The database that is there now
 
     @contextlib.contextmanager
-    def _used(self) -> Iterator[tuple[Engines, Backing]]:
+    def _used(self, limit: Patience | None = None) -> Iterator[tuple[Engines, Backing]]:
         """The open database; it stays open until the block ends. Raises StoreClosed, StorageError."""
+        if limit is not None and time.monotonic() > limit.begins:
+            raise StorageUnavailable(SILENT)
+        if limit is not None:
+            limit.begins = math.inf  # another try of its transaction may begin later
         engines, backing = self._enter()
         try:
-            yield engines, backing
+            with patience.limited(limit):
+                yield engines, backing
         finally:
             with self._gate:
                 self._users -= 1

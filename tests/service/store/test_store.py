@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from service.store import patience, server
@@ -234,6 +234,22 @@ def test_uses_of_a_server_that_is_silent_end_in_time_and_work_again_when_it_answ
     assert health["store"] is not None
     asyncio.run(store.write(add("next")))
     assert asyncio.run(store.read(names)) == ["kept", "next"]
+    store.close_now()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_use_that_takes_long_is_not_given_up_while_the_server_answers(postgres_url):
+    store = Store(None, postgres_url)
+    store.open_now()
+
+    def long(connection: Connection) -> None:
+        for i in range(8):
+            connection.execute(text("SELECT pg_sleep(0.15)"))
+            add(str(i))(connection)
+
+    asyncio.run(store.write(long))
+
+    assert len(asyncio.run(store.read(names))) == 8
     store.close_now()
 
 
