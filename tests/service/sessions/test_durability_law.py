@@ -67,15 +67,15 @@ class Client:
         self._tasks_before = asyncio.all_tasks()
         self._store, self._objects, self._shared = store, objects, shared
         self.ended: list[Process] = []
-        self.processes = [self._started() for _ in range(2 if shared else 1)]
+        self.processes = [self._started() for _ in range(3 if shared else 1)]
 
     def _started(self) -> Process:
         settings = Settings(journal_entries=self.rng.choice([3, 8, 1000]), step_deadline=5.0)
         return Process(self._store, self._objects, self.faults, settings, self._shared)
 
-    def restart(self) -> None:
-        """End one process at once, and start another."""
-        at = self.rng.randrange(len(self.processes))
+    def restart(self, at: int | None = None) -> None:
+        """End one process at once, and start another. at: its place; by default any."""
+        at = self.rng.randrange(len(self.processes)) if at is None else at
         self.processes[at].end()
         self.ended.append(self.processes[at])
         self.processes[at] = self._started()
@@ -95,13 +95,13 @@ class Client:
     async def until_answered(self, call: Any) -> Any:
         """The result of `call(registry, session)`, made again after each failure that allows it."""
         for _ in range(500):
-            registry = self.registry
-            task = asyncio.ensure_future(self._made(registry, call))
+            at = self.rng.randrange(len(self.processes))
+            task = asyncio.ensure_future(self._made(self.processes[at].registry, call))
             if self.rng.random() < self.ends:
                 for _ in range(self.rng.randrange(12)):
                     await asyncio.sleep(self.rng.choice([0, 0.0005]))
                 if not task.done():
-                    self.restart()
+                    self.restart(at)  # this one: what a living process has begun may take effect later
                     await asyncio.sleep(0.002)
                     if not task.done():
                         task.cancel()
