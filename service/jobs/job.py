@@ -139,6 +139,11 @@ class Progress:
     stops: bool = False
     rate: float = 0.0
 
+    @property
+    def place(self) -> tuple[int, ...]:
+        """What each turn of the loop moves forward, and nothing else does."""
+        return self.seq, self.step, self.summed_at, self.validated_at, self.saved_at
+
 
 @dataclass(slots=True)
 class Job:
@@ -214,6 +219,11 @@ class Job:
 # Made once, at import: msgspec crashes if several threads first use a type at the same time.
 _spec = msgspec.json.Decoder(Spec)
 _progress = msgspec.json.Decoder(Progress)
+
+
+def progress_of(text: str) -> Progress:
+    """The progress in the column of a row."""
+    return _progress.decode(text)
 
 
 def text_of(value: Any) -> str:

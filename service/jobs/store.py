@@ -17,7 +17,7 @@ from sqlalchemy import Connection, and_, delete, func, insert, or_, select, upda
 
 from service.http.sse import KEPT, Event, Page
 from service.jobs.curves import Row, unpacked
-from service.jobs.job import ACTIVE, ALLOWED, ENDED, Action, Job, Progress, State, text_of
+from service.jobs.job import ACTIVE, ALLOWED, ENDED, Action, Job, Progress, State, progress_of, text_of
 from service.problems import HttpProblem
 from service.store import tables
 from service.store.store import Store
@@ -295,6 +295,7 @@ class JobStore:
                 found = connection.execute(select(jobs.c.asked).where(*mine).with_for_update()).first()
                 if found is not None and found.asked != WAITING[turn.state]:
                     raise AskedMeanwhile(found.asked)
+            before = connection.execute(select(jobs.c.progress).where(*mine)).scalar()
             if connection.execute(update(jobs).where(*mine).values(values)).rowcount != 1:
                 raise Fenced
             for kind, step, count, data in turn.curves:
@@ -303,6 +304,8 @@ class JobStore:
                 connection.execute(delete(metrics).where(same))  # of a turn whose end the store did not tell
                 connection.execute(insert(metrics).values(row))
             said = [*turn.said]
+            if turn.state is None and before is not None and progress_of(before).place == turn.progress.place:
+                said = []  # the answer to the first try was lost
             if turn.state is not None:
                 said.append(("state", {"state": turn.state, "reason": turn.reason}))
             _say(connection, job.id, said)

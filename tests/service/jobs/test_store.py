@@ -122,12 +122,15 @@ async def test_a_turn_whose_end_was_not_told_can_be_repeated(store: Store):  # n
     await rows.add(job(), [])
     mine = await rows.claim()
     assert mine is not None
-    turn = Turn(Progress(step=2), [("training", 1, 2, packed({"loss": [1.0, 2.0]}))])
-    for _ in range(2):
-        await rows.advance(mine, turn)
+    curves = [("training", 1, 2, packed({"loss": [1.0, 2.0]}))]
+    for running_s in (1.0, 2.0):
+        await rows.advance(mine, Turn(Progress(step=2, running_s=running_s), curves, [("progress", {"step": 2})]))
 
     (row,) = await rows.curves(mine.id, "training")
     assert list(row.columns["loss"]) == [1.0, 2.0]
+    said = [each.kind for each in (await rows.events(mine.id, 0, 100)).events]
+    assert said.count("progress") == 1
+    assert (await rows.get("t", mine.id)).progress.running_s == 2.0
 
 
 async def test_waiting_jobs_past_their_deadline_end(store: Store):  # noqa: F811
@@ -149,8 +152,8 @@ async def test_the_last_events_are_kept(store: Store):  # noqa: F811
     mine = await rows.claim()
     assert mine is not None
     first = (await rows.get("t", made.id)).events
-    await rows.advance(mine, Turn(Progress(), said=[("message", {"i": i}) for i in range(KEPT)]))
-    await rows.advance(mine, Turn(Progress(), said=[("last", {})]))
+    await rows.advance(mine, Turn(Progress(step=1), said=[("message", {"i": i}) for i in range(KEPT)]))
+    await rows.advance(mine, Turn(Progress(step=2), said=[("last", {})]))
     page = await rows.events(made.id, first + KEPT - 1, 10)
     assert (page.newest, page.oldest) == (first + KEPT + 1, first + 2)
     assert [each.kind for each in page.events] == ["message", "last"]
