@@ -17,7 +17,10 @@ CONNECT_S = 5  # to open a connection, at most
 
 
 class Silent(OperationalError):
-    """The server has not answered in time. The connection is closed, so what was not committed never will be."""
+    """The server has not answered in time.
+
+    The connection is closed: a transaction whose COMMIT was not sent is undone.
+    """
 
 
 class PatientConnection(Connection[Any]):
