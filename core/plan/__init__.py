@@ -72,6 +72,7 @@ Fusion:
     unread            stores that nothing reads are dropped
     refine            these rewrites for a whole plan, and for the bodies of its loops and branches
     stripes           attention: a chain of products and row kernels for some rows of its matrices at a time
+    stripe_members    its members: row kernels, and products with the axis that the stripes cut
     striped           the instruction that results from it
     column_windows    columns of a stripe that a mask hides are left out
     masks             the masks that it finds: bands of positions, and arrays

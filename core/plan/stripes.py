@@ -18,29 +18,37 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
-from core.ir.errors import Location
-from core.ir.precision import HALVES
 from core.ir.stop import poll
 from core.ops.common.types import as_dtype
 from core.plan.column_windows import ColumnWindows
 from core.plan.data import (
     Gemm,
-    Instr,
     Instruction,
     Interpreted,
     Operand,
     Root,
-    RowKernel,
     Rows,
     View,
-    bytes_of,
     contiguous,
 )
 from core.plan.flow import Branch, Loop
 from core.plan.growing import ArrayWork
+from core.plan.stripe_members import (
+    Member,
+    cuts_pairs,
+    instruction_of,
+    is_own,
+    looked_up,
+    only,
+    recut,
+    reduces,
+    renamed,
+    sums_of,
+    with_one_axis,
+    with_wide_sums,
+)
 from core.plan.striped import Domain, Striped, StripedProduct, canonical_rows
 from core.plan.target import StripeLimits
-from core.plan.unread import part_that_writes
 
 __all__ = ["in_stripes"]
 
@@ -55,9 +63,6 @@ STRIPED = ("arena", "element", "carried")
 
 IN_ORDER = (Interpreted, Loop, Branch, ArrayWork)
 """Instructions that keep their order: they share stacks, or may tell the client something."""
-
-SUMS = (((0,), 0), ((0,), 1), ((1,), 0))
-"""Strides of the results of a row kernel that reduces all elements, columns, or rows."""
 
 
 def in_stripes(
@@ -151,7 +156,7 @@ class _Chain:
         self.left: set[int] = set()
         self.read_again: dict[int, set[Root]] = {}
         self.wide = self._connected(seed.c.root)
-        self.members: dict[int, Rows | StripedProduct] = {}
+        self.members: dict[int, Member] = {}
         self._settle()
 
     # --- which instructions and arrays belong to it --------------------------------------------------------------
@@ -198,14 +203,14 @@ class _Chain:
                     self.wide.discard(root)
                     again = True
 
-    def _member(self, at: int) -> Rows | StripedProduct | None:
+    def _member(self, at: int) -> Member | None:
         """The instruction as a part of a stripe; None if it cannot be one."""
         each = self.all[at]
         if isinstance(each, Gemm):
             axes = self._axes(each)
             return StripedProduct(each, *axes) if axes else None
         rows = self._rows(at)
-        if rows is None or not self.wide.isdisjoint(_looked_up(rows)):
+        if rows is None or not self.wide.isdisjoint(looked_up(rows)):
             return None
         fits = all(
             v.root not in self.wide or self._runs_along(rows, v, o)
@@ -257,12 +262,12 @@ class _Chain:
         """The row kernel at a position, over rows of the domain; None for other kernels and other rows."""
         if at not in self.recut:
             each = self.all[at]
-            rows = _recut(each, self.domain.columns) if isinstance(each, Rows) else None
+            rows = recut(each, self.domain.columns) if isinstance(each, Rows) else None
             if rows is not None and rows.kernel.rows != self.domain.batch * self.domain.rows:
                 rows = None
             if rows is not None and self.shared:
-                rows = _with_one_axis(rows)
-            elif rows is not None and any(not _is_own(rows, n) for n in _sums(rows)):
+                rows = with_one_axis(rows)
+            elif rows is not None and any(not is_own(rows, n) for n in sums_of(rows)):
                 rows = None
             self.recut[at] = rows
         return self.recut[at]
@@ -275,13 +280,13 @@ class _Chain:
     def striped(self) -> tuple[Instruction, ...]:
         """All instructions, the chain's as one `Striped` for each of its stages."""
         edges = self._edges()
-        while any(_reduces(each) for each in self.members.values()):
+        while any(reduces(each) for each in self.members.values()):
             levels = self._levels(edges)
             stored = {root for root in self.wide if self._is_read_elsewhere(root)}
             stages: dict[int, list[int]] = defaultdict(list)
             for at in sorted(self.members):
                 stages[levels[at]].append(at)
-            bodies: dict[int, list[Rows | StripedProduct]] = {}
+            bodies: dict[int, list[Member]] = {}
             for stage in sorted(stages, reverse=True):  # later stages decide which arrays of earlier ones are stored
                 bodies[stage] = self._body(stage, stages[stage], levels, stored)
             found = {stage: self._needed(body, stored) for stage, body in bodies.items()}
@@ -346,7 +351,7 @@ class _Chain:
         places = set()
         for at in (first, second):
             member = self.members[at]
-            if not isinstance(member, Rows) or root in _looked_up(member):
+            if not isinstance(member, Rows) or root in looked_up(member):
                 return False
             for view, operand in zip(member.views, member.kernel.operands, strict=True):
                 if view.root is root:
@@ -363,9 +368,7 @@ class _Chain:
 
     # --- one stage -----------------------------------------------------------------------------------------------
 
-    def _body(
-        self, stage: int, positions: list[int], levels: list[int], stored: set[Root]
-    ) -> list[Rows | StripedProduct]:
+    def _body(self, stage: int, positions: list[int], levels: list[int], stored: set[Root]) -> list[Member]:
         """The instructions of a stage. Arrays of earlier stages are computed again, or stored."""
         again: dict[int, set[Root]] = defaultdict(set)
         for root in dict.fromkeys(root for at in positions for root in self.all[at].reads()):
@@ -377,10 +380,10 @@ class _Chain:
                 continue
             for at, roots in chain.items():
                 again[at] |= roots
-        parts = [_only(self.members[at], again[at]) for at in sorted(again)]
-        self.read_again[stage] = {root for part in parts for root in _instruction(part).reads()}
+        parts = [only(self.members[at], again[at]) for at in sorted(again)]
+        self.read_again[stage] = {root for part in parts for root in instruction_of(part).reads()}
         names = {root: Root(root.nbytes, "arena", root.name) for roots in again.values() for root in roots}
-        return [_renamed(each, names) for each in (*parts, *(self.members[at] for at in positions))]
+        return [renamed(each, names) for each in (*parts, *(self.members[at] for at in positions))]
 
     def _again(self, root: Root, stored: set[Root]) -> dict[int, set[Root]] | None:
         """The results of earlier members from which `root` is computed, by position; None if they cannot run again."""
@@ -390,10 +393,10 @@ class _Chain:
             wanted = queue.pop()
             (writer,) = self.writers[wanted]
             found[writer].add(wanted)
-            part = _only(self.members[writer], {wanted})
+            part = only(self.members[writer], {wanted})
             if isinstance(part, Rows) and any(i.kind not in REPEATABLE for i in part.kernel.code):
                 return None
-            for each in _instruction(part).reads():
+            for each in instruction_of(part).reads():
                 if each is wanted:
                     continue
                 if each in self.wide and each not in stored:
@@ -404,86 +407,42 @@ class _Chain:
                     return None  # its contents have changed
         return found
 
-    def _needed(self, body: list[Rows | StripedProduct], stored: set[Root]) -> list[Rows | StripedProduct]:
+    def _needed(self, body: list[Member], stored: set[Root]) -> list[Member]:
         """`body` without results that nothing reads."""
-        kept: list[Rows | StripedProduct] = []
+        kept: list[Member] = []
         read: set[Root] = set()
         for member in reversed(body):
-            writes = set(_instruction(member).writes())
+            writes = set(instruction_of(member).writes())
             needed = {root for root in writes if root in read or not self._is_inside(root, stored)}
             if needed:
-                kept.insert(0, member if needed == writes else _only(member, needed))
-                read.update(_instruction(kept[0]).reads())
+                kept.insert(0, member if needed == writes else only(member, needed))
+                read.update(instruction_of(kept[0]).reads())
         return kept
 
-    def _saves(self, body: list[Rows | StripedProduct], stored: set[Root]) -> bool:
+    def _saves(self, body: list[Member], stored: set[Root]) -> bool:
         """Whether stripes of `body` save the memory of the result of a product."""
         return any(isinstance(each, StripedProduct) and self._is_inside(each.product.c.root, stored) for each in body)
 
-    def _group(self, body: list[Rows | StripedProduct], stored: set[Root]) -> tuple[Instruction, ...]:
+    def _group(self, body: list[Member], stored: set[Root]) -> tuple[Instruction, ...]:
         """The instruction of a stage, and those that round its sums; nothing if nothing is left of it."""
         if not body:
             return ()
         domain = self.domain
-        written = {root for member in body for root in _instruction(member).writes()}
+        written = {root for member in body for root in instruction_of(member).writes()}
         inside = frozenset(root for root in written if self._is_inside(root, stored))
         row = sum(root.nbytes for root in inside) // (domain.batch * domain.rows)
         stripe = self.limits.shared if self.shared else self.limits.stripe
-        height = _height(domain.rows, max(stripe // row, self.limits.least), 2 if _cuts_pairs(body) else 1)
+        height = _height(domain.rows, max(stripe // row, self.limits.least), 2 if cuts_pairs(body) else 1)
         if self.shared:
             roots = {r: Root(r.nbytes // domain.rows * height, "arena", r.name) for r in inside}
-            body, inside = [_renamed(each, roots) for each in body], frozenset(roots.values())
-        location = _instruction(body[0]).location
-        body, roundings = _with_wide_sums(body)
+            body, inside = [renamed(each, roots) for each in body], frozenset(roots.values())
+        location = instruction_of(body[0]).location
+        body, roundings = with_wide_sums(body)
         return (Striped(domain, tuple(body), inside, height, self.shared, location=location), *roundings)
 
     def _is_inside(self, root: Root, stored: set[Root]) -> bool:
         """Whether only one stage touches a root: an array of the chain that is not stored, or is computed again."""
         return (root in self.wide and root not in stored) or root not in self.touching
-
-
-def _with_wide_sums(body: list[Rows | StripedProduct]) -> tuple[list[Rows | StripedProduct], list[Rows]]:
-    """`body` with sums in float32 where its stripes add to a 16-bit result, and the kernels that round these sums."""
-    made: list[Rows | StripedProduct] = []
-    roundings: list[Rows] = []
-    for each in body:
-        if isinstance(each, StripedProduct) and each.axis == "k" and each.product.c.dtype in HALVES:
-            c = each.product.c
-            root = Root(bytes_of(c.shape, "float32"), "arena", c.root.name)
-            sums = View(root, "float32", c.shape, contiguous(c.shape))
-            roundings.append(_rounding(sums, c, each.product.location))
-            each = replace(each, product=replace(each.product, c=sums))
-        made.append(each)
-    return made, roundings
-
-
-def _rounding(sums: View, out: View, location: Location | None) -> Rows:
-    """The kernel that writes `sums`, rounded, to `out`."""
-    *outer, inner = sorted(range(len(out.shape)), key=lambda i: -out.strides[i])
-    operands = tuple(
-        Operand(v.dtype, tuple(v.strides[i] for i in outer), v.strides[inner], written=v is out) for v in (sums, out)
-    )
-    code = (
-        Instr("load", sums.dtype, True, operand=0),
-        Instr("apply", out.dtype, True, (0,), "cast", (("dtype", out.dtype),)),
-        Instr("store", out.dtype, True, (1,), operand=1),
-    )
-    kernel = RowKernel(tuple(out.shape[i] for i in outer), out.shape[inner], operands, code)
-    return Rows(kernel, (sums, out), ("cast",), location=location)
-
-
-def _instruction(member: Rows | StripedProduct) -> Rows | Gemm:
-    return member if isinstance(member, Rows) else member.product
-
-
-def _reduces(member: Rows | StripedProduct) -> bool:
-    return isinstance(member, Rows) and any(i.kind in ("reduce", "accumulate") for i in member.kernel.code)
-
-
-def _cuts_pairs(body: Iterable[Rows | StripedProduct]) -> bool:
-    """Whether the stripes cut the terms of a product that reads pairs of 16-bit numbers."""
-    products = (each for each in body if isinstance(each, StripedProduct))
-    return any(each.axis == "k" and each.product.a.dtype in HALVES for each in products)
 
 
 def _height(rows: int, most: int, unit: int) -> int:
@@ -493,90 +452,6 @@ def _height(rows: int, most: int, unit: int) -> int:
     step = 8 if most >= 16 else unit
     most = max(most - most % step, step)
     return next((n for n in range(most, most // 2 - 1, -step) if rows % n == 0), most)
-
-
-def _looked_up(rows: Rows) -> set[Root]:
-    """The arrays that a row kernel reads at positions that are data: they may lie in any row."""
-    return {rows.views[i.operand].root for i in rows.kernel.code if i.kind == "lookup"}
-
-
-def _sums(rows: Rows) -> list[int]:
-    """The operands into which a row kernel reduces."""
-    return [i.operand for i in rows.kernel.code if i.kind == "accumulate"]
-
-
-def _with_one_axis(rows: Rows) -> Rows | None:
-    """`rows` with a single axis of rows; None if its arrays have no single stride along it, or if it counts rows."""
-    kernel = rows.kernel
-    if any(any(dict(i.attrs)["outer"]) for i in kernel.code if i.kind == "iota"):
-        return None
-    sizes = [(n, at) for at, n in enumerate(kernel.outer) if n > 1]
-    operands = []
-    for operand in kernel.operands:
-        steps = [operand.outer[at] for _, at in sizes]
-        if any(a != b * n for a, b, (n, _) in zip(steps, steps[1:], sizes[1:], strict=False)):
-            return None
-        operands.append(replace(operand, outer=(steps[-1] if steps else 0,)))
-    if any((operands[n].outer, operands[n].inner) not in SUMS for n in _sums(rows)):
-        return None
-    code = tuple(
-        replace(i, attrs=(("outer", (0,)), ("inner", dict(i.attrs)["inner"]))) if i.kind == "iota" else i
-        for i in kernel.code
-    )
-    made = replace(kernel, outer=(kernel.rows,), operands=tuple(operands), code=code)
-    return replace(rows, kernel=made)
-
-
-def _is_own(rows: Rows, number: int) -> bool:
-    """Whether a row kernel reduces each of its rows to an element of its own."""
-    operand = rows.kernel.operands[number]
-    return operand.inner == 0 and all(s or n == 1 for n, s in zip(rows.kernel.outer, operand.outer, strict=True))
-
-
-def _recut(rows: Rows, columns: int) -> Rows | None:
-    """`rows` with rows of `columns` elements; None if its arrays or sums do not allow it."""
-    kernel = rows.kernel
-    if kernel.inner == columns:
-        return rows
-    if any(i.kind in ("reduce", "accumulate") for i in kernel.code):
-        return None
-    walks = [(o.outer, o.inner) for o in kernel.operands]
-    counts = [dict(i.attrs) for i in kernel.code if i.kind == "iota"]
-    walks += [(c["outer"], c["inner"]) for c in counts]
-    outer, size = list(kernel.outer), kernel.inner
-    while size % columns and outer:
-        if any(steps[len(outer) - 1] != along * size for steps, along in walks):
-            return None
-        size *= outer.pop()
-    if size % columns or columns == 1:
-        return None
-    cut = iter([((*steps[: len(outer)], along * columns), along) for steps, along in walks])
-    operands = tuple(replace(o, outer=steps) for o, (steps, _) in zip(kernel.operands, cut, strict=False))
-    code = tuple(
-        replace(i, attrs=(("outer", next(cut)[0]), ("inner", dict(i.attrs)["inner"]))) if i.kind == "iota" else i
-        for i in kernel.code
-    )
-    outer.append(size // columns)
-    return replace(rows, kernel=replace(kernel, outer=tuple(outer), inner=columns, operands=operands, code=code))
-
-
-def _only(member: Rows | StripedProduct, wanted: set[Root]) -> Rows | StripedProduct:
-    """The part of a member that writes `wanted`."""
-    if isinstance(member, StripedProduct):
-        return member
-    return part_that_writes(member, wanted)
-
-
-def _renamed(member: Rows | StripedProduct, names: dict[Root, Root]) -> Rows | StripedProduct:
-    """`member` with other roots."""
-
-    def view(each: View) -> View:
-        return replace(each, root=names[each.root]) if each.root in names else each
-
-    if isinstance(member, Rows):
-        return replace(member, views=tuple(map(view, member.views)))
-    product = member.product
-    return replace(member, product=replace(product, a=view(product.a), b=view(product.b), c=view(product.c)))
 
 
 def _in_order(
