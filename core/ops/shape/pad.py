@@ -12,9 +12,13 @@ from core.ir.registry import Example, Extended, composite, op
 from core.ops.common.ranges import Size
 from core.ops.common.types import axis_of
 from core.ops.indexing.gather import gather, slice_
+from core.ops.shape.broadcast import expand
+from core.ops.shape.concat_split import concat
 from core.ops.shape.creation import check_fits
 
-__all__: list[str] = []
+__all__ = ["bordered"]
+
+Border = Literal["reflect", "replicate", "circular"]
 
 X = np.arange(6.0).reshape(2, 3)
 EMPTY = X[:0]
@@ -60,7 +64,7 @@ pad_constant.example(
 
 
 @op(no_gradient="its result is an integer")
-def border_positions(xp, x, *, axis: int, before: Size, after: Size, mode: Literal["reflect", "replicate", "circular"]):
+def border_positions(xp, x, *, axis: int, before: Size, after: Size, mode: Border):
     """Position along `axis` of x of each element of the padded axis, as int64. x gives only its shape."""
     n = x.shape[axis]
     _check_border(n, before, after, mode, f"axis {axis}")
@@ -119,10 +123,36 @@ def pad(
         return pad_constant(x, paddings=paddings, value=value)
     _check_paddings(x.type, paddings)
     for axis, (before, after) in enumerate(zip(paddings[::2], paddings[1::2], strict=True)):
-        if before or after:
-            where = border_positions(x, axis=axis, before=before, after=after, mode=mode)
-            x = gather(x, where, axis=axis)
+        x = bordered(x, axis, before, after, mode)
     return x
+
+
+def bordered(x, axis: int, before: int, after: int, mode: Border):
+    """x with a border along one axis. Slices of it where they suffice, which are read in order."""
+    if not (before or after):
+        return x
+    size = x.shape[axis]
+    most = {"replicate": 2**31, "reflect": size - 1, "circular": size}[mode]
+    if size < 1 or max(before, after) > most:
+        return gather(x, border_positions(x, axis=axis, before=before, after=after, mode=mode), axis=axis)
+
+    def part(start: int, end: int):
+        return slice_(x, axes=(axis,), starts=(start,), ends=(end,))
+
+    def copies(at: int, count: int):
+        return expand(part(at, at + 1), shape=tuple(count if i == axis else -1 for i in range(x.rank)))
+
+    def mirrored(start: int, end: int):
+        return slice_(x, axes=(axis,), starts=(end - 1,), ends=(start - 1 if start else -(2**62),), steps=(-1,))
+
+    match mode:
+        case "replicate":
+            first, last = copies(0, before), copies(size - 1, after)
+        case "reflect":
+            first, last = mirrored(1, before + 1), mirrored(size - 1 - after, size - 1)
+        case "circular":
+            first, last = part(size - before, size), part(0, after)
+    return concat(*([first] if before else []), x, *([last] if after else []), axis=axis)
 
 
 pad.example(

@@ -15,9 +15,9 @@ from core.ops.common.ranges import Positive, Size, Span
 from core.ops.common.types import as_dtype
 from core.ops.elementwise.arithmetic import cast
 from core.ops.indexing.gather import gather
-from core.ops.linalg.matmul import matmul
 from core.ops.reduction.sums import sum_
-from core.ops.shape.reshape import transpose, unsqueeze
+from core.ops.shape.reshape import unsqueeze
+from core.ops.vision.phases import DENSE, in_float32, in_phases, phase_count, phases_of, with_matrix
 from core.ops.vision.resize import resize
 
 __all__ = ["cubic_weights"]
@@ -40,32 +40,31 @@ def cubic_weights(t):
     return outer(t + 1.0), inner(t), inner(1.0 - t), outer(2.0 - t)
 
 
-def _source(size: int, out: int, align_corners: bool, from_first: bool) -> np.ndarray:
-    """Position in the input of each output element, in units of input elements."""
-    at = np.arange(out, dtype=np.float64)
-    if align_corners:
-        return at * ((size - 1) / max(out - 1, 1))
-    return at * (size / out) if from_first else (at + 0.5) * (size / out) - 0.5
+def _source(at: np.ndarray, size: int, out: int, align_corners: bool, from_first: bool) -> tuple[np.ndarray, int]:
+    """Position in the input of output elements `at`, in units of input elements: numerators, and the denominator.
 
-
-def _taps(size: int, out: int, mode: Mode, align_corners: bool, align_mode: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The taps of each output element: one (positions, weights) pair per tap, both arrays [out].
-
-    An output element is the weighted sum of its taps. A position outside the axis is clamped to the border.
+    Integers, because a rounded quotient could lie on the wrong side of an element.
     """
-    at = np.arange(out)
-    if mode == "nearest":  # in integers: a rounded quotient could select the wrong element
-        span = max(out - 1, 1)
-        first = (2 * at * (size - 1) + span) // (2 * span) if align_corners else at * size // out
-        return [(np.minimum(first, size - 1), np.ones(out))]
-    where = _source(size, out, align_corners, mode == "linear" and align_mode == 1)
-    if mode == "linear":
-        where = np.maximum(where, 0.0)
-    first = np.floor(where).astype(int)
-    t = where - first
-    weights = (1 - t, t) if mode == "linear" else cubic_weights(t)
+    if align_corners:
+        return at * (size - 1), max(out - 1, 1)
+    return (at * size, out) if from_first else ((2 * at + 1) * size - out, 2 * out)
+
+
+def _taps(
+    at: np.ndarray, size: int, out: int, mode: Mode, align_corners: bool, align_mode: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and weights [taps, elements] of output elements `at`, which are the weighted sums of their taps.
+
+    A position outside of the axis means the element at its border.
+    """
+    where, unit = _source(at, size, out, align_corners, mode == "nearest" or (mode == "linear" and align_mode == 1))
+    if mode == "nearest":
+        return ((2 * where + unit) // (2 * unit) if align_corners else where // unit)[None], np.ones((1, len(at)))
+    first = where // unit
+    t = where % unit / unit
+    weights = np.stack((1 - t, t) if mode == "linear" else cubic_weights(t))
     begin = first if mode == "linear" else first - 1
-    return [(np.clip(begin + i, 0, size - 1), weight) for i, weight in enumerate(weights)]
+    return begin + np.arange(len(weights))[:, None], weights
 
 
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
@@ -83,9 +82,9 @@ def resize_weights(
     dtype: Dtype = "float32",
 ):
     """Matrix [size, out] that resizes an axis of `size` elements to `out` elements: see `interpolate`."""
+    index, weight = _taps(np.arange(out), size, out, mode, align_corners, align_mode)
     matrix = np.zeros((size, out))
-    for at, weight in _taps(size, out, mode, align_corners, align_mode):
-        np.add.at(matrix, (at, np.arange(out)), weight)
+    np.add.at(matrix, (np.clip(index, 0, size - 1), np.broadcast_to(np.arange(out), index.shape)), weight)
     return xp.asarray(matrix.astype(as_dtype(dtype)))
 
 
@@ -124,8 +123,9 @@ def resize_tap(
     dtype: Dtype = "float32",
 ):
     """Position and weight of tap number `tap` of each of `out` output elements: see `interpolate`."""
-    at, weight = _taps(size, out, mode, align_corners, align_mode)[tap]
-    return xp.asarray(at.astype("int64")), xp.asarray(weight.astype(as_dtype(dtype)))
+    index, weight = _taps(np.arange(out), size, out, mode, align_corners, align_mode)
+    at = np.clip(index[tap], 0, size - 1)
+    return xp.asarray(at.astype("int64")), xp.asarray(weight[tap].astype(as_dtype(dtype)))
 
 
 @resize_tap.infer
@@ -138,29 +138,35 @@ def resize_tap_infer(*, size, out, tap, mode, align_corners, align_mode, dtype):
 
 resize_tap.example(
     lambda: [
-        Example((), (np.array([0, 0, 0, 1]), np.array([1, 0.75, 0.25, 0.75])),
+        Example((), (np.array([0, 0, 0, 1]), np.array([0.25, 0.75, 0.25, 0.75])),
                 {"size": 2, "out": 4, "tap": 0, "mode": "linear", "dtype": "float64"}),
-        Example((), (np.array([1, 1, 1, 1]), np.array([0, 0.25, 0.75, 0.25])),
+        Example((), (np.array([0, 1, 1, 1]), np.array([0.75, 0.25, 0.75, 0.25])),
                 {"size": 2, "out": 4, "tap": 1, "mode": "linear", "dtype": "float64"}),
     ]
 )  # fmt: skip
 
 
-DENSE = 2**20
-"""Most elements of a matrix that resizes an axis. A longer axis is resized by gathering its taps."""
-
-
 def _resized(x, axis: int, out: int, options):
     """x with one axis resized. `options` holds mode, align_corners and align_mode."""
     size = x.shape[axis]
-    order = (*(i for i in range(x.rank) if i != axis), axis)
-    if size * out <= DENSE:
-        weights = cast(x.builder.emit("resize_weights", size=size, out=out, dtype="float64", **options), dtype=x.dtype)
-        resized = matmul(transpose(x, axes=order), weights)
-        return transpose(resized, axes=tuple(order.index(i) for i in range(x.rank)))
+    count = None if options["align_corners"] else phase_count(size, out, TAPS[options["mode"]])
+    phases = count and phases_of(size, out, *_taps(np.arange(count), size, out, **options))
+    if phases:
+        return in_float32(x, lambda wide: in_phases(wide, axis, phases))
+    if options["mode"] == "nearest":
+        at, _ = x.builder.emit("resize_tap", size=size, out=out, tap=0, **options)
+        return gather(x, at, axis=axis)
+    if size <= DENSE * TAPS[options["mode"]]:
+        weights = x.builder.emit("resize_weights", size=size, out=out, dtype="float64", **options)
+        return in_float32(x, lambda wide: with_matrix(wide, axis, weights))
+    return in_float32(x, lambda wide: _gathered(wide, axis, out, options))
+
+
+def _gathered(x, axis: int, out: int, options):
+    """x with one axis resized by gathering the taps of each element."""
     parts = []
     for tap in range(TAPS[options["mode"]]):
-        at, weight = x.builder.emit("resize_tap", size=size, out=out, tap=tap, dtype="float64", **options)
+        at, weight = x.builder.emit("resize_tap", size=x.shape[axis], out=out, tap=tap, dtype="float64", **options)
         weight = unsqueeze(cast(weight, dtype=x.dtype), axes=tuple(range(1, x.rank - axis)))
         parts.append(gather(x, at, axis=axis) * weight)
     return sum_(*parts)
@@ -197,6 +203,8 @@ def interpolate(
     n = x.rank - 2
     if not 1 <= n <= 3 or -1 in x.shape[2:] or 0 in x.shape[2:]:
         raise ProgramError(f"needs 1 to 3 spatial axes of known sizes above 0, not {x.type}", "shape_mismatch")
+    if mode in ("linear", "cubic") and not x.type.is_float:
+        raise ProgramError(f"mode {mode} needs floats, not {x.type}", "dtype_mismatch")
     if (size is None) == (scale_factor is None):
         raise ProgramError("give either size or scale_factor", "bad_attr")
     factors: tuple[float, ...] = ()

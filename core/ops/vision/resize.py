@@ -18,9 +18,9 @@ from core.ops.common.types import as_dtype, axis_of
 from core.ops.elementwise.arithmetic import cast
 from core.ops.elementwise.logic import logical_and, where
 from core.ops.indexing.gather import gather
-from core.ops.linalg.matmul import matmul
 from core.ops.reduction.sums import reduce_sum
-from core.ops.shape.reshape import squeeze, transpose, unsqueeze
+from core.ops.shape.reshape import squeeze, unsqueeze
+from core.ops.vision.phases import CLOSE, DENSE, in_float32, in_phases, phase_count, phases_of, with_matrix
 
 __all__ = ["resize"]
 
@@ -33,9 +33,6 @@ Share = Annotated[float, Bounds(ge=-1e6, le=1e6)]
 
 MOST_TAPS = 2**26
 """Most taps of an axis: the number of output elements times the taps of each."""
-
-DENSE = 2**20
-"""Most elements of a matrix that resizes an axis. A longer axis is resized by gathering its taps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +47,11 @@ class Sampling(AttrGroup):
     antialias: bool = False
 
 
-def _source(size: int, out: int, scale: float, start: float, end: float, coordinates: Coordinates) -> np.ndarray:
-    """Position in the axis of each output element, in units of its elements."""
-    at, length = np.arange(out, dtype=np.float64), scale * size
+def _source(
+    at: np.ndarray, size: int, out: int, scale: float, start: float, end: float, coordinates: Coordinates
+) -> np.ndarray:
+    """Position in the axis of output elements `at`, floats, in units of its elements."""
+    length = scale * size
     if coordinates == "align_corners":
         return at * 0.0 if length == 1 else at * ((size - 1) / (length - 1))
     if coordinates == "asymmetric":
@@ -79,21 +78,35 @@ def _reach(scale: float, how: Sampling) -> int:
     return math.ceil(min(wide / min(scale, 1.0), 2.0**40)) if how.antialias else wide
 
 
-def _taps(size: int, out: int, scale: float, start: float, end: float, how: Sampling) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and weights [taps, out]. An output element is the weighted sum of its taps."""
-    where_ = np.clip(_source(size, out, scale, start, end, how.coordinates), -(2.0**52), 2.0**52)
+def _taps(
+    at: np.ndarray, size: int, out: int, scale: float, start: float, end: float, how: Sampling
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and weights [taps, elements] of output elements `at`, which are the weighted sums of their taps.
+
+    A position outside of the axis means the element at its border.
+    """
+    where_ = np.clip(_source(at, size, out, scale, start, end, how.coordinates), -(2.0**52), 2.0**52)
     if how.mode == "nearest":
-        return np.clip(_rounded(where_, how.nearest_mode), 0, size - 1).astype(int)[None], np.ones((1, out))
+        return _rounded(where_, how.nearest_mode).astype(int)[None], np.ones((1, len(at)))
+    where_ = np.where(np.abs(where_ - np.rint(where_)) < CLOSE, np.rint(where_), where_)
     n = _reach(scale, how)
-    at = np.floor(where_)[None] + np.arange(1 - n, n + 1)[:, None]
-    distance = np.abs(at - where_) * (min(scale, 1.0) if how.antialias else 1.0)
+    tap = np.floor(where_)[None] + np.arange(1 - n, n + 1)[:, None]
+    distance = np.abs(tap - where_) * (min(scale, 1.0) if how.antialias else 1.0)
     weights = _linear(distance) if how.mode == "linear" else _keys(distance, how.cubic_coefficient)
     if how.exclude_outside:
-        weights = np.where((at < 0) | (at >= size), 0.0, weights)
+        weights = np.where((tap < 0) | (tap >= size), 0.0, weights)
     if how.exclude_outside or how.antialias:
         total = weights.sum(0)
         weights = weights / np.where(total == 0, 1.0, total)
-    return np.clip(at, 0, size - 1).astype(int), weights
+    return tap.astype(int), weights
+
+
+def _all_taps(
+    size: int, out: int, scale: float, start: float, end: float, how: Sampling
+) -> tuple[np.ndarray, np.ndarray]:
+    """The taps of all output elements, inside of the axis."""
+    index, weight = _taps(np.arange(out, dtype=np.float64), size, out, scale, start, end, how)
+    return np.clip(index, 0, size - 1), weight
 
 
 def _rounded(at: np.ndarray, nearest_mode: str) -> np.ndarray:
@@ -119,7 +132,7 @@ def _keys(distance: np.ndarray, a: float) -> np.ndarray:
 
 
 def _inside(size: int, out: int, scale: float, start: float, end: float, how: Sampling) -> np.ndarray:
-    source = _source(size, out, scale, start, end, how.coordinates)
+    source = _source(np.arange(out, dtype=np.float64), size, out, scale, start, end, how.coordinates)
     return (source >= 0) & (source <= size - 1)
 
 
@@ -139,7 +152,7 @@ def resample_taps(
 
     `inside` [out] is false where the position lies outside of the axis.
     """
-    index, weight = _taps(size, out, scale, start, end, how)
+    index, weight = _all_taps(size, out, scale, start, end, how)
     inside = _inside(size, out, scale, start, end, how)
     return xp.asarray(index.astype("int64")), xp.asarray(weight.astype(as_dtype(dtype))), xp.asarray(inside)
 
@@ -174,7 +187,7 @@ def resample_weights(
     """Matrix [size, out] that resizes an axis of `size` elements to `out` elements, and `inside` as in
     `resample_taps`.
     """
-    index, weight = _taps(size, out, scale, start, end, how)
+    index, weight = _all_taps(size, out, scale, start, end, how)
     matrix = np.zeros((size, out))
     np.add.at(matrix, (index, np.broadcast_to(np.arange(out), index.shape)), weight)
     return xp.asarray(matrix.astype(as_dtype(dtype))), xp.asarray(_inside(size, out, scale, start, end, how))
@@ -237,7 +250,7 @@ def resize(
         if x.shape[axis] < 1:
             raise ProgramError(f"axis {axis} of {x.type} must have a known size above 0", "shape_mismatch")
         x, within = _resized(x, axis, out, scale, start, end, how)
-        if crops:
+        if within is not None:
             within = _over(within, x.rank - axis - 1)
             inside = within if inside is None else logical_and(inside, within)
     if inside is None:
@@ -271,19 +284,40 @@ def _lengths(known, sizes, scales, policy: str) -> list[tuple[int, float]]:
 
 
 def _resized(x, axis: int, out: int, scale: float, start: float, end: float, how: Sampling):
-    """x with one axis resized, and a mask [out] of the positions inside of the axis."""
-    where_ = {"size": x.shape[axis], "out": out, "scale": scale, "start": start, "end": end}
+    """x with one axis resized, and a mask [out] of the positions inside of the axis; None for the mask of other
+    coordinates than those of `tf_crop_and_resize`.
+    """
+    size = x.shape[axis]
+    where_ = {"size": size, "out": out, "scale": scale, "start": start, "end": end}
+    inside = None
+    if how.coordinates == "tf_crop_and_resize":
+        *_, inside = x.builder.emit("resample_taps", **where_, **asdict(how))
+    taps = _tap_count(out, scale, "float64", how)
+    count = phase_count(size, out, taps) if _has_phases(size, out, scale, how) else None
+    phases = count and phases_of(size, out, *_taps(np.arange(count, dtype=np.float64), **where_, how=how))
+    if phases:
+        return in_float32(x, lambda wide: in_phases(wide, axis, phases)), inside
     if how.mode == "nearest":
-        index, _, inside = x.builder.emit("resample_taps", **where_, **asdict(how))
+        index, _, _ = x.builder.emit("resample_taps", **where_, **asdict(how))
         return gather(x, squeeze(index, axes=(0,)), axis=axis), inside
-    if x.shape[axis] * out <= DENSE:
-        weight, inside = x.builder.emit("resample_weights", **where_, **asdict(how), dtype="float64")
-        order = (*(i for i in range(x.rank) if i != axis), axis)
-        resized = matmul(transpose(x, axes=order), cast(weight, dtype=x.dtype))
-        return transpose(resized, axes=tuple(order.index(i) for i in range(x.rank))), inside
-    index, weight, inside = x.builder.emit("resample_taps", **where_, **asdict(how), dtype="float64")
-    weight = _over(cast(weight, dtype=x.dtype), x.rank - axis - 1)
-    return reduce_sum(gather(x, index, axis=axis) * weight, axes=(axis,)), inside
+    if size <= DENSE * taps:
+        weight, _ = x.builder.emit("resample_weights", **where_, **asdict(how), dtype="float64")
+        return in_float32(x, lambda wide: with_matrix(wide, axis, weight)), inside
+    index, weight, _ = x.builder.emit("resample_taps", **where_, **asdict(how), dtype="float64")
+
+    def gathered(wide):
+        by = _over(cast(weight, dtype=wide.dtype), x.rank - axis - 1)
+        return reduce_sum(gather(wide, index, axis=axis) * by, axes=(axis,))
+
+    return in_float32(x, gathered), inside
+
+
+def _has_phases(size: int, out: int, scale: float, how: Sampling) -> bool:
+    """Whether positions go on by ``size / out`` from one output element to the next, with weights that do not depend on
+    the ends of the axis.
+    """
+    steady = how.coordinates not in ("align_corners", "tf_crop_and_resize")
+    return steady and not (how.exclude_outside or how.antialias) and abs(scale * size - out) < CLOSE
 
 
 def _over(value, count: int):

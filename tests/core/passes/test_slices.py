@@ -1,4 +1,4 @@
-"""Gradients of slices side by side: which sums become one array, and that their values stay."""
+"""Gradients of slices of one array: which sums become one array, and that their values stay."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.ir import Block
+from core.passes import slices as passes
 from core.passes.dce import eliminate_dead
 from core.passes.slices import join_slices
 from core.runtime.reference import execute
@@ -67,6 +68,46 @@ def test_slices_that_do_not_overlap_are_joined(name):
     assert check(sum_of(slices)) == wanted
 
 
+LARGE = {
+    "an overlap": ([(1, 0, 5, 1), (1, 4, 9, 1)], ["slice"] * 4 + ["sum", "concat"]),
+    "a slice of all": ([(1, 0, 9, 1), (1, 4, 5, 1)], ["slice"] * 3 + ["sum", "concat"]),
+    "a gap": ([(1, 0, 5, 1), (1, 0, 4, 1), (1, 8, 9, 1)], ["slice", "sum", "slice", "fill_constant", "concat"]),
+    "side by side": ([(1, 0, 5, 1), (1, 5, 9, 1)], ["concat"]),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_array_is_cut_where_slices_overlap(monkeypatch, name):
+    monkeypatch.setattr(passes, "LEAST_ELEMENTS", 0)
+    slices, wanted = LARGE[name]
+    assert sorted(check(sum_of(slices))) == sorted(wanted)
+
+
+def test_a_large_addend_of_all_is_cut_too(monkeypatch):
+    monkeypatch.setattr(passes, "LEAST_ELEMENTS", 0)
+    assert sorted(check(sum_of([(1, 2, 5, 1)], more=True))) == sorted(["slice"] * 3 + ["sum", "concat"])
+
+
+def test_slices_are_taken_before_ops_on_one_operand(monkeypatch):
+    monkeypatch.setattr(passes, "LEAST_ELEMENTS", 0)
+    w = Writer(x=SHAPE, a=(4, 6), b=(4, 6))
+    w.op("m", "scale", "a", scale=3.0)
+    w.op("n", "neg", "m")
+    w.op("p", "slice_into", "n", "x", axes=(1,), starts=(0,), ends=(6,), steps=(1,))
+    w.op("q", "slice_into", "b", "x", axes=(1,), starts=(3,), ends=(9,), steps=(1,))
+    w.op("total", "sum", "p", "q")
+    found = eliminate_dead(join_slices(w.block("total"))).ops
+    assert [op.inputs for op in found if op.type == "slice"] == [("a",), ("a",), ("b",), ("b",)]
+    check(w.block("total"))
+
+
+def test_too_many_overlapping_slices_stay_in_the_sum(monkeypatch):
+    monkeypatch.setattr(passes, "LEAST_ELEMENTS", 0)
+    monkeypatch.setattr(passes, "MOST_PARTS", 2)
+    found = check(sum_of([(1, 0, 5, 1), (1, 4, 7, 1), (1, 5, 9, 1), (1, 3, 6, 1)]))
+    assert found == ["slice_into", "slice_into", "concat", "sum"]
+
+
 def test_other_addends_stay_in_the_sum():
     assert check(sum_of([(1, 0, 5, 1), (1, 5, 9, 1)], more=True)) == ["concat", "sum"]
 
@@ -88,6 +129,10 @@ def test_an_addend_that_something_else_reads_stays():
         max_size=6,
     ),
     more=st.booleans(),
+    large=st.booleans(),
 )
-def test_any_slices_keep_their_sum(slices, more):
-    check(sum_of(slices, more))
+def test_any_slices_keep_their_sum(slices, more, large):
+    with pytest.MonkeyPatch.context() as patch:
+        if large:
+            patch.setattr(passes, "LEAST_ELEMENTS", 0)
+        check(sum_of(slices, more))
