@@ -10,9 +10,13 @@ from pathlib import Path
 __all__ = ["available_cores", "available_memory", "check_port"]
 
 
-def available_cores() -> int:
-    """Number of cores this process may use; a container may have fewer than the machine."""
-    return len(os.sched_getaffinity(0))
+def available_cores(root: Path = Path("/")) -> int:
+    """Number of cores this process and its children may use at a time: those of its affinity, or of its control group.
+
+    A limit of computing time, such as `docker run --cpus 1.5`, is rounded up: one thread less would not use it up.
+    root: the directory that contains proc and sys.
+    """
+    return min(len(os.sched_getaffinity(0)), *_group_cores(root))
 
 
 def available_memory(root: Path = Path("/")) -> int:
@@ -40,35 +44,55 @@ def _machine_memory(root: Path) -> int:
 
 
 def _group_limits(root: Path) -> Iterator[int]:
-    """The limits of the control group of this process and of the groups around it, version 1 and version 2."""
-    try:
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        groups = []
-    mounted = root / "sys/fs/cgroup"
+    """The limits of memory of the control group of this process and of the groups around it."""
     yield 2**63 - 1
-    for line in groups:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            yield from _limits_along(mounted, path, ("memory.max", "memory.high"))
-        elif "memory" in controllers.split(","):
-            yield from _limits_along(mounted / "memory", path, ("memory.limit_in_bytes",))
+    for version, group in _groups(root, "memory"):
+        for name in ("memory.max", "memory.high") if version == 2 else ("memory.limit_in_bytes",):
+            text = _text(group / name)
+            if text.isdigit():  # "max" is no limit
+                yield int(text)
 
 
-def _limits_along(mounted: Path, path: str, names: tuple[str, ...]) -> Iterator[int]:
-    """The limits in the files `names` of the group at `path` and of all groups above it.
+def _group_cores(root: Path) -> Iterator[int]:
+    """The limits of computing time of these groups, in cores."""
+    yield 2**31
+    for version, group in _groups(root, "cpu"):
+        if version == 2:
+            quota, _, period = _text(group / "cpu.max").partition(" ")
+        else:
+            quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit() and int(period):  # "max" and -1 are no limits
+            yield max(1, -(-int(quota) // int(period)))
+
+
+def _groups(root: Path, controller: str) -> Iterator[tuple[int, Path]]:
+    """(version of control groups, directory) of the group of this process, and of all groups above it.
 
     In a container the path may be that of the host, where only the root of the mount exists.
     """
+    mounted = root / "sys/fs/cgroup"
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            yield from ((2, each) for each in _upwards(mounted, path))
+        elif controller in controllers.split(","):
+            both = mounted / controllers  # as cpu,cpuacct; cpu is usually a link to it
+            yield from ((1, each) for each in _upwards(both if both.is_dir() else mounted / controller, path))
+
+
+def _upwards(mounted: Path, path: str) -> Iterator[Path]:
+    """The directory of the group at `path`, and those above it up to the mount."""
     group = mounted / path.lstrip("/")
     while True:
-        for name in names:
-            try:
-                text = (group / name).read_text().strip()
-            except OSError:
-                continue
-            if text.isdigit():  # "max" is no limit
-                yield int(text)
+        yield group
         if group == mounted or mounted not in group.parents:
             return
         group = group.parent
+
+
+def _text(path: Path) -> str:
+    """The content of a file; empty if it cannot be read."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -257,8 +257,7 @@ def _profile(chosen: argparse.Namespace) -> int:
     settings = _settings({} if chosen.threads is None else {"threads": chosen.threads})
     if settings is None:
         return 2
-    if settings.threads is not None:
-        os.environ["BACKPASS_THREADS"] = str(settings.threads)  # as in a worker
+    os.environ["BACKPASS_THREADS"] = str(settings.threads_per_worker(1))  # as in a worker
     shapes, steps = {}, max(1, chosen.steps)
     for each in chosen.shape:
         name, _, sizes = each.rpartition(":")
