@@ -57,7 +57,12 @@ class Settings(BaseSettings):
     """The settings of one service process; immutable."""
 
     model_config = SettingsConfigDict(
-        env_prefix="BACKPASS_", frozen=True, extra="ignore", secrets_dir=SECRETS if SECRETS.is_dir() else None
+        env_prefix="BACKPASS_",
+        env_ignore_empty=True,
+        frozen=True,
+        extra="ignore",
+        allow_inf_nan=False,
+        secrets_dir=SECRETS if SECRETS.is_dir() else None,
     )
 
     # Where and how it listens

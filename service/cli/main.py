@@ -20,8 +20,8 @@ from service import __version__, logs
 from service.cli import backup, importing
 from service.cli.keys import add_keys, run_keys
 from service.machine import check_port
+from service.setting_mistakes import invalid_values, unknown_variables
 from service.settings import Settings
-from service.unknown_settings import unknown_variables
 
 __all__ = ["main"]
 
@@ -195,9 +195,8 @@ def _serve(chosen: argparse.Namespace) -> int:
         print(f"BACKPASS_OBJECTS_URL: {error}", file=sys.stderr)
         return 2
     logs.configure(settings.log_level)
-    for name, near in unknown_variables():
-        hint = "" if near is None else f": did you mean {near}?"
-        logging.getLogger("backpass").warning("%s is not a setting, so it has no effect%s", name, hint)
+    for name, _ in unknown_variables():  # none of them resembles a setting
+        logging.getLogger("backpass").warning("%s is not a setting, so it has no effect", name)
     sys.setswitchinterval(SWITCH_S)
     try:  # before the server starts, so that the cause is one line and no traceback
         check_tls(settings.tls_cert, settings.tls_key)
@@ -217,16 +216,19 @@ def _serve(chosen: argparse.Namespace) -> int:
 
 
 def _settings(given: Mapping[str, Any]) -> Settings | None:
-    """The settings, with `given` ones on top of the environment. If they are invalid: None, and a message on stderr."""
-    try:
-        return Settings(**given)
-    except ValidationError as error:
-        from service.problems.words import said  # here, because other commands need none of its imports
+    """The settings, with `given` ones on top of the environment. If they are invalid: None, and a message on stderr.
 
-        for mistake in error.errors(include_url=False):
-            name = "_".join(str(part) for part in mistake["loc"])
-            print(f"BACKPASS_{name.upper()}: {said(mistake)}", file=sys.stderr)
-        return None
+    A variable whose name resembles that of a setting is refused: the command would work on other data, or with less
+    protection, than its user wants.
+    """
+    wrong = [f"{name} is not a setting: did you mean {near}?" for name, near in unknown_variables() if near]
+    try:
+        settings = Settings(**given)
+    except ValidationError as error:
+        wrong += invalid_values(error)
+    for each in wrong:
+        print(each, file=sys.stderr)
+    return None if wrong else settings
 
 
 def _ports_are_free(settings: Settings) -> bool:

@@ -11,7 +11,7 @@ from service.doctor import machine, network, storage
 from service.doctor.finding import Finding, wrong
 from service.doctor.gpu import gpu
 from service.doctor.settings import conflicts, unknown
-from service.problems.words import said
+from service.setting_mistakes import invalid_values
 from service.settings import Settings
 
 __all__ = ["examine"]
@@ -43,9 +43,7 @@ def examine(**given: Any) -> Iterator[Finding]:
     try:
         settings = Settings(**given)
     except ValidationError as error:
-        for mistake in error.errors(include_url=False):
-            name = "_".join(str(part) for part in mistake["loc"])
-            found = f"BACKPASS_{name.upper()}: {said(mistake)}"
+        for found in invalid_values(error):
             yield wrong("settings", found, "Correct the value: see docs/settings.md.")
         return
     for check in CHECKS:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from service.doctor.finding import Finding, ok, warning, wrong
 from service.engine import UnusableSettings, worker_memory
 from service.http.hosts import LOOPBACK
+from service.setting_mistakes import unknown_variables
 from service.settings import Settings
-from service.unknown_settings import unknown_variables
 
 __all__ = ["conflicts", "unknown"]
 
@@ -17,10 +17,13 @@ PREFIX = "BACKPASS_"
 
 
 def unknown() -> Iterator[Finding]:
-    """A warning for each variable that looks like a setting and is none."""
+    """A finding for each variable that looks like a setting and is none: no command works while one resembles it."""
     for name, near in unknown_variables():
-        do = f"Set {near} instead." if near else "Remove the variable: docs/settings.md lists all settings."
-        yield warning("settings", f"{name} is not a setting, so it has no effect", do)
+        if near:
+            yield wrong("settings", f"{name} is not a setting, and the service refuses it", f"Set {near} instead.")
+        else:
+            do = "Remove the variable: docs/settings.md lists all settings."
+            yield warning("settings", f"{name} is not a setting, so it has no effect", do)
 
 
 def conflicts(settings: Settings) -> Iterator[Finding]:

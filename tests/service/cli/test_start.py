@@ -52,10 +52,9 @@ def test_a_start_with_an_unknown_kind_of_object_store_is_refused_in_one_sentence
 
 def test_a_start_warns_of_unknown_settings_and_makes_a_private_directory(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with log.open("w") as stderr, serve(tmp_path / "data", stderr=stderr, foo=1, worker=2) as served:
+    with log.open("w") as stderr, serve(tmp_path / "data", stderr=stderr, foo=1) as served:
         mode = stat.S_IMODE(served.data_dir.stat().st_mode)
     warnings = [json.loads(line)["message"] for line in log.read_text().splitlines()]
 
     assert mode == 0o700
     assert "BACKPASS_FOO is not a setting, so it has no effect" in warnings
-    assert "BACKPASS_WORKER is not a setting, so it has no effect: did you mean BACKPASS_WORKERS?" in warnings
