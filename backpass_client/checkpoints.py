@@ -79,14 +79,7 @@ class Checkpoint:
         Raises BackpassError if its digest is wrong.
         """
         target = Path(path)
-        partial = target.with_name(f"{target.name}.{uuid4().hex}.partial")
-        try:
-            with partial.open("xb") as file:
-                self.service.receive_file(f"{self.path}/content", file)
-                os.fsync(file.fileno())
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+        self.service.download(f"{self.path}/content", target)
         return target
 
     def arrays(self) -> dict[str, np.ndarray]:

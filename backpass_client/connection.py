@@ -9,6 +9,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, BinaryIO, Self
 from urllib.parse import quote
 from uuid import uuid4
@@ -16,6 +17,7 @@ from uuid import uuid4
 import httpx
 import numpy as np
 
+from backpass_client.answers import LONGEST_WAIT_S, checked, json_of, of_type, pause, refused
 from backpass_client.errors import BackpassError, Refused, Unreachable
 from backpass_client.tensorfile import MEDIA_TYPE, pack, unpack
 
@@ -23,7 +25,6 @@ __all__ = ["NO_TENSORS", "Service", "new_key", "quoted"]
 
 NO_TENSORS: Mapping[str, Any] = {}
 NO_HEADERS: Mapping[str, str] = {}
-LONGEST_WAIT_S = 60.0
 PIECE = 2**20  # bytes that are sent at once
 
 
@@ -117,7 +118,7 @@ class Service:
         more = {} if body is None else {"json": body}
         repeat = True if repeat is None and "idempotency-key" in headers else repeat
         answer = self._send(method, path, repeat, params=query, headers=headers, **more)
-        return answer.json() if answer.content and not answer.is_error else None
+        return json_of(answer, f"{method} {path}") if answer.content and not answer.is_error else None
 
     def exchange(
         self,
@@ -132,9 +133,11 @@ class Service:
         """Send JSON members and tensors; (JSON members, tensors) of the response. Otherwise as `call`."""
         sent = {"accept": MEDIA_TYPE, **headers}
         if method == "GET":
-            return unpack(self._send(method, path, repeat, headers=sent).content)
-        sent["content-type"] = MEDIA_TYPE
-        return unpack(self._send(method, path, repeat, content=pack(tensors, request or {}), headers=sent).content)
+            answer = self._send(method, path, repeat, headers=sent)
+        else:
+            sent["content-type"] = MEDIA_TYPE
+            answer = self._send(method, path, repeat, content=pack(tensors, request or {}), headers=sent)
+        return unpack(of_type(answer, f"{method} {path}", MEDIA_TYPE).content)
 
     def upload(self, path: str, request: Mapping[str, Any], tensors: Mapping[str, Any], *, repeat: bool = False) -> Any:
         """POST JSON members and tensors; the JSON of the response. Otherwise as `call`.
@@ -144,7 +147,7 @@ class Service:
         content, headers = pack(tensors, request), {"content-type": MEDIA_TYPE}
         if not repeat:
             headers |= new_key()
-        return self._send("POST", path, True, content=content, headers=headers).json()
+        return json_of(self._send("POST", path, True, content=content, headers=headers), f"POST {path}")
 
     def send_file(self, path: str, file: BinaryIO, *, headers: Mapping[str, str], query: Mapping[str, Any]) -> Any:
         """POST the content of an open file, which is never held in memory; the JSON of the response.
@@ -157,7 +160,19 @@ class Service:
             while piece := file.read(PIECE):
                 yield piece
 
-        return self._send("POST", path, True, content=content, headers=headers, params=query).json()
+        return json_of(self._send("POST", path, True, content=content, headers=headers, params=query), f"POST {path}")
+
+    def download(self, path: str, target: Path) -> None:
+        """Write the content at `path` to the file `target`, which appears whole or not at all. Otherwise as
+        `receive_file`."""
+        partial = target.with_name(f"{target.name}.{uuid4().hex}.partial")
+        try:
+            with partial.open("xb") as file:
+                self.receive_file(path, file)
+                os.fsync(file.fileno())
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
 
     def receive_file(self, path: str, file: BinaryIO) -> None:
         """Write the content at `path` to an empty file. After a broken connection it goes on where that broke.
@@ -167,13 +182,13 @@ class Service:
         digest, done, etag = sha256(), 0, ""
         for attempt in range(1, self.attempts + 1):
             headers = {"accept-encoding": "identity"}
-            if done:
+            if done and etag:
                 headers |= {"range": f"bytes={done}-", "if-range": etag}
             try:
                 with self._http.stream("GET", path, headers=headers) as answer:
-                    if answer.is_error:
+                    if not answer.is_success:
                         answer.read()
-                        raise _refused(answer, f"GET {path}")
+                        raise refused(answer, f"GET {path}")
                     if answer.status_code != 206:  # the whole file: the first try, or another content by now
                         digest, done, etag = sha256(), 0, answer.headers.get("etag", "")
                         file.seek(0)
@@ -188,7 +203,7 @@ class Service:
                     if isinstance(error, Refused):
                         raise
                     raise self._unreachable("GET", path, error) from error
-                time.sleep(min(LONGEST_WAIT_S, 0.05 * 2**attempt))
+                time.sleep(pause(attempt, error.retry_after if isinstance(error, Refused) else None))
                 continue
             wanted = answer.headers.get("repr-digest", "")
             found = f"sha-256=:{b64encode(digest.digest()).decode()}:"
@@ -202,12 +217,14 @@ class Service:
 
     @contextmanager
     def stream(self, method: str, path: str, **more: Any) -> Iterator[httpx.Response]:
-        """Send a request of `httpx`, once; the response, to be read inside the block. Raises Refused, and the
-        exceptions of httpx."""
+        """Send a request of `httpx`, once; the response, to be read inside the block. Raises Refused, BackpassError if
+        its content is not of the type that the header accept asks for, and the exceptions of httpx."""
         with self._http.stream(method, path, **_in_pieces(more)) as answer:
-            if answer.is_error:
+            if not answer.is_success:
                 answer.read()
-                raise _refused(answer, f"{method} {path}")
+            checked(answer, f"{method} {path}")
+            if answer.status_code != 204:
+                of_type(answer, f"{method} {path}", more["headers"]["accept"])
             yield answer
 
     def _unreachable(self, method: str, path: str, error: Exception) -> Unreachable:
@@ -233,16 +250,16 @@ class Service:
                     raise self._unreachable(method, path, error) from error
                 wait = None
             else:
-                if not answer.is_error or (method == "DELETE" and answer.status_code == 404 and attempt > 1):
+                if answer.is_success or (method == "DELETE" and answer.status_code == 404 and attempt > 1):
                     return answer
-                refused = _refused(answer, f"{method} {path}")
+                problem = refused(answer, f"{method} {path}")
                 # 429 means that the service did not start the request, so repeating it is always safe
-                if last or not refused.retryable or not (again or refused.status == 429):
-                    raise refused
-                wait = refused.retry_after
+                if last or not problem.retryable or not (again or problem.status == 429):
+                    raise problem
+                wait = problem.retry_after
                 if wait is not None and wait > LONGEST_WAIT_S:  # such as a quota that is free again tomorrow
-                    raise refused
-            time.sleep(0.05 * 2**attempt if wait is None else wait)
+                    raise problem
+            time.sleep(pause(attempt, wait))
         raise AssertionError("the last attempt returns or raises")
 
     def __repr__(self) -> str:
@@ -266,14 +283,3 @@ def new_key() -> dict[str, str]:
 def quoted(name: str) -> str:
     """`name` escaped for use as one segment of a path."""
     return quote(name, safe="")
-
-
-def _refused(answer: httpx.Response, request: str) -> Refused:
-    try:
-        problem = answer.json()
-    except ValueError:
-        problem = None
-    if not isinstance(problem, dict):  # a proxy answered, not the service
-        problem = {"status": answer.status_code, "code": "", "detail": answer.reason_phrase}
-    wait = answer.headers.get("retry-after", "")
-    return Refused(problem, request, float(wait) if wait.isdecimal() else None)

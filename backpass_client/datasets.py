@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from backpass_client.answers import json_of
 from backpass_client.connection import Service, new_key, quoted
 from backpass_client.errors import BackpassError, Refused, Unreachable
 from backpass_client.tensorfile import MEDIA_TYPE, pack
@@ -90,9 +91,8 @@ class Datasets:
             query = _query(asked) if size <= SMALL and resume is None else None
             if query is not None:
                 headers = {"content-type": TYPES[format]}
-                found = self._service.send(
-                    "POST", "/v1/datasets", repeat=True, content=file.read(), headers=headers, params=query
-                ).json()
+                sent = {"content": file.read(), "headers": headers, "params": query}
+                found = json_of(self._service.send("POST", "/v1/datasets", repeat=True, **sent), "POST /v1/datasets")
             else:
                 with _bar(progress, size, asked["name"]) as moved:
                     id = self._in_parts(file, size, resume, part_bytes, moved)
@@ -109,7 +109,7 @@ class Datasets:
                 digest.update(data)
             asked = {"size": size, "sha256": digest.hexdigest()}
             key = new_key()
-            id = self._service.send("POST", "/v1/uploads", repeat=True, json=asked, headers=key).json()["id"]
+            id = self._service.call("POST", "/v1/uploads", asked, headers=key)["id"]
         else:
             id = resume
         path, offset, tries = f"/v1/uploads/{quoted(id)}", 0, 0
@@ -159,17 +159,11 @@ class Datasets:
         return self._service.call("GET", f"{_path(dataset)}/preview", query=query)["rows"]
 
     def download(self, dataset: Dataset | str, path: str | os.PathLike[str]) -> None:
-        """Write the stored safetensors file to `path`, and verify its digest. Raises BackpassError if it is wrong."""
-        target = Path(path)
-        digest, wanted = hashlib.sha256(), ""
-        with self._service.stream("GET", f"{_path(dataset)}/content") as response, target.open("wb") as file:
-            wanted = response.headers["etag"].strip('"')
-            for data in response.iter_bytes():
-                digest.update(data)
-                file.write(data)
-        if digest.hexdigest() != wanted:
-            target.unlink()
-            raise BackpassError("the downloaded file does not have the digest of the stored one")
+        """Write the stored safetensors file to `path`, which appears whole or not at all.
+
+        After a broken connection it goes on where that broke. Raises BackpassError if its digest is wrong.
+        """
+        self._service.download(f"{_path(dataset)}/content", Path(path))
 
     def delete(self, dataset: Dataset | str) -> None:
         """Delete the dataset. Raises Refused (in-use) while a job uses it."""

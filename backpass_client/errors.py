@@ -23,7 +23,8 @@ class Unreachable(BackpassError):
 class Refused(BackpassError):
     """The service refused the request.
 
-    problem:     the problem document (RFC 9457); `status`, `code` and `retryable` are its members.
+    problem:     the problem document (RFC 9457); `status`, `code` and `retryable` are its members. If a proxy in front
+                 of the service answered, `code` is empty.
     errors:      one entry for each mistake: `pointer` into the body (empty for the whole of it), `code`, `detail`, and
                  where they apply `parameter` (of the path, query or header), `location` and `suggestion`.
     retry_after: seconds that the service asks to wait before another try, if it does.
@@ -55,7 +56,8 @@ HINTS = {
 
 
 def _message(problem: dict[str, Any], request: str) -> str:
-    lines = [f"{request}: {problem.get('status')} {problem.get('code')}: {_place(problem)}{problem.get('detail', '')}"]
+    name = problem.get("code") or problem.get("title")  # a proxy has no code
+    lines = [f"{request}: {problem.get('status')} {name}: {_place(problem)}{problem.get('detail', '')}"]
     for each in problem.get("errors", []):
         where = each.get("pointer") or each.get("parameter")
         hint = f" ({each['suggestion']})" if each.get("suggestion") else ""

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from backpass_client.answers import json_of
 from backpass_client.builder import BuiltProgram, explain
 from backpass_client.connection import NO_TENSORS, Service, quoted
 from backpass_client.errors import BackpassError, Refused
@@ -104,7 +105,7 @@ class Program:
             if owns:
                 connection.close()
             raise
-        made = sent.json()
+        made = json_of(sent, "POST /v1/programs")
         found = cls.__new__(cls)
         found._owns_service, found.service, found.built = owns, connection, None
         found.id, found.signature = made["id"], made["signature"]

@@ -23,10 +23,11 @@ class Service(connection.Service):
     api_key:  key of the service; by default the environment variable BACKPASS_API_KEY. A service without keys takes
               requests without one. Use https for services on other machines: the key is part of each request.
     timeout:  seconds to wait for a response. The service has its own deadline, by default 60 s.
-    attempts: the most times one request is sent. The client sends a request again after a broken connection or a
-              retryable problem, if repeating is safe: the request changes nothing, or carries a sequence number.
-              It never sends a request again that timed out: the next one would take as long. It waits as long as the
-              service asks for, unless that is more than a minute.
+    attempts: the most times one request is sent. The client sends a request again after a broken connection, a
+              retryable problem, or a status 502, 503 or 504 of a proxy, if repeating is safe: the request changes
+              nothing, or carries a sequence number. It never sends a request again that timed out: the next one would
+              take as long. It waits as long as the service or the proxy asks for, unless that is more than a minute;
+              otherwise 0.1 s, then three times as long after each try.
     verify:   file with the certificates to trust for https, for services that sign their own; by default those of the
               system.
     """

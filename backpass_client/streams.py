@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Generic, Self, TypeVar
@@ -11,6 +12,7 @@ from typing import Any, Generic, Self, TypeVar
 import httpx
 import numpy as np
 
+from backpass_client.answers import LONGEST_WAIT_S, pause
 from backpass_client.errors import Refused, Unreachable
 from backpass_client.rows import Rows
 
@@ -62,9 +64,11 @@ class GradientStream(Generic[T]):
 
     def _read(self) -> Any:
         seen: set[str] = set()
-        for left in reversed(range(self._attempts)):
+        for attempt in range(1, self._attempts + 1):
+            begun, wait = False, None
             try:
                 with self._opened() as response:
+                    begun = True
                     for line in response.iter_lines():
                         event = json.loads(line)
                         if event["event"] == "gradient":
@@ -78,8 +82,14 @@ class GradientStream(Generic[T]):
                             return
                 raise Unreachable("the stream ended before its last line")
             except (httpx.TransportError, Unreachable) as error:
-                if isinstance(error, httpx.TimeoutException) or not left:
+                if isinstance(error, httpx.TimeoutException) or attempt == self._attempts:
                     raise error if isinstance(error, Unreachable) else _unreachable(error) from error
+            except Refused as error:
+                wait = error.retry_after
+                final = begun or not error.retryable or attempt == self._attempts
+                if final or (wait is not None and wait > LONGEST_WAIT_S):
+                    raise
+            time.sleep(pause(attempt, wait))
 
 
 def _unreachable(error: httpx.TransportError) -> Unreachable:
