@@ -30,6 +30,7 @@ from typing import Any
 
 from service.problems import HttpProblem
 from service.settings import Settings
+from service.store.directory import as_owner
 from service.store.errors import DirectoryInUse, StorageError
 from service.store.store import Store
 
@@ -112,21 +113,22 @@ class AdminSocket:
 def act(settings: Settings, name: str, action: Action, arguments: dict[str, Any]) -> Any:
     """The answer of `action`: from the service that owns the data directory, else run here on the opened store.
 
-    arguments: values of JSON. Raises AdminError.
+    arguments: values of JSON. A command of root acts as the owner of the directory. Raises AdminError.
     """
-    store = Store(settings.data_dir, settings.database_url)
-    try:
-        store.open_now()
-    except DirectoryInUse as error:
-        return _asked(settings.data_dir, name, arguments, error)
-    except StorageError as error:
-        raise AdminError(str(error)) from error
-    try:
-        return asyncio.run(_alone(store, action, arguments))
-    except (HttpProblem, ValueError) as error:
-        raise AdminError(_sentence(error)) from error
-    finally:
-        store.close_now()
+    with as_owner(settings.data_dir):
+        store = Store(settings.data_dir, settings.database_url)
+        try:
+            store.open_now()
+        except DirectoryInUse as error:
+            return _asked(settings.data_dir, name, arguments, error)
+        except StorageError as error:
+            raise AdminError(str(error)) from error
+        try:
+            return asyncio.run(_alone(store, action, arguments))
+        except (HttpProblem, ValueError) as error:
+            raise AdminError(_sentence(error)) from error
+        finally:
+            store.close_now()
 
 
 async def _alone(store: Store, action: Action, arguments: dict[str, Any]) -> Any:

@@ -30,7 +30,7 @@ from service.objects import DamagedFile, Objects, Written
 from service.objects.errors import UnusableStore
 from service.settings import Settings
 from service.store.admin import AdminError, act
-from service.store.directory import DataDirectory
+from service.store.directory import DataDirectory, give_to_owner
 from service.store.errors import StorageError
 from service.store.postgres_tools import dump, load
 from service.store.sqlite_file import FILE, SNAPSHOT, check, connect, copy_database, sync_directory
@@ -234,6 +234,9 @@ def restore(settings: Settings, where: Path, tell: Tell) -> Manifest:
         store = Store(settings.data_dir, settings.database_url)
         store.open_now()
         store.close_now()
+        give_to_owner(directory.path, directory.path)
+        if "://" not in settings.objects:
+            give_to_owner(Path(settings.objects), directory.path)
     tell(f"restored: {directory.path}")
     return manifest
 

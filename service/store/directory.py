@@ -11,11 +11,12 @@ import errno
 import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from service.store.errors import DirectoryInUse, StorageError, StorageFull, StorageUnavailable
 
-__all__ = ["DataDirectory", "refusal"]
+__all__ = ["DataDirectory", "as_owner", "give_to_owner", "refusal"]
 
 LOCK = "lock"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -111,4 +112,47 @@ def refusal(error: OSError, path: Path | str) -> StorageError:
         detail = "no space is left in the data directory"
         return StorageFull(detail, f"{detail} {path}: {cause}")
     detail = "the data directory cannot be used"
-    return StorageUnavailable(f"{detail}: {cause}", f"{detail}: {path}: {cause}")
+    place = error.filename if isinstance(error.filename, str) else path
+    return StorageUnavailable(f"{detail}: {cause}", f"{detail}: {place}: {cause}{_whose(error)}")
+
+
+def _whose(error: OSError) -> str:
+    """The owner of the file that this process may not use, as a part of a sentence: usually another user made it."""
+    if error.errno == errno.EACCES and isinstance(error.filename, str):
+        with contextlib.suppress(OSError):
+            return f" (it belongs to user {os.stat(error.filename).st_uid}, this process to user {os.geteuid()})"
+    return ""
+
+
+@contextlib.contextmanager
+def as_owner(path: Path) -> Iterator[None]:
+    """Act as the user that the directory belongs to, if this process is that of root, which may act as any.
+
+    Otherwise the files that a command of root makes would lock out the service.
+    """
+    try:
+        about = path.stat()
+    except OSError:
+        about = None
+    if about is None or os.geteuid() != 0 or about.st_uid == 0:
+        yield
+        return
+    group = os.getegid()
+    os.setegid(about.st_gid)
+    os.seteuid(about.st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+
+
+def give_to_owner(path: Path, directory: Path) -> None:
+    """Give all files below `path` to the owner of `path`, or of `directory` if that is root. Only root can do it, and
+    nobody else needs to."""
+    about = next((each for each in (path.stat(), directory.stat()) if each.st_uid != 0), None)
+    if about is None or os.geteuid() != 0:
+        return
+    for folder, _, files in os.walk(path):
+        for name in (folder, *(os.path.join(folder, file) for file in files)):
+            os.chown(name, about.st_uid, about.st_gid, follow_symlinks=False)
