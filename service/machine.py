@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["available_cores", "available_memory", "check_port"]
+__all__ = ["available_cores", "available_memory", "available_processes", "check_port"]
 
 
 def available_cores(root: Path = Path("/")) -> int:
@@ -25,6 +25,12 @@ def available_memory(root: Path = Path("/")) -> int:
     root: the directory that contains proc and sys.
     """
     return min(_machine_memory(root), *_group_limits(root))
+
+
+def available_processes(root: Path = Path("/")) -> int | None:
+    """Number of processes and threads that the control group of this process may have; None without a limit."""
+    limits = [_text(group / "pids.max") for _, group in _groups(root, "pids")]
+    return min((int(each) for each in limits if each.isdigit()), default=None)
 
 
 def check_port(host: str, port: int) -> None:

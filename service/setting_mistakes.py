@@ -5,14 +5,15 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from service.settings import Settings
 
-__all__ = ["invalid_values", "unknown_variables"]
+__all__ = ["read_settings", "unknown_variables"]
 
 PREFIX = "BACKPASS_"
 FOR_OTHERS = re.compile(
@@ -56,7 +57,30 @@ def _secrets() -> Iterator[tuple[str, str]]:
             return
 
 
-def invalid_values(error: ValidationError) -> Iterator[str]:
+def read_settings(**given: Any) -> Settings | list[str]:
+    """The settings, with `given` ones on top of the environment; or a sentence for each mistake in a value."""
+    unreadable = list(_unreadable_secrets(given))
+    try:
+        return unreadable or Settings(**given)
+    except ValidationError as error:
+        return list(_invalid_values(error))
+
+
+def _unreadable_secrets(given: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each file of a secret that sets a value and cannot be read."""
+    set_already = {name.upper() for name, value in os.environ.items() if value}
+    for name, path in _secrets():
+        variable = name.upper()
+        setting = variable.removeprefix(PREFIX).lower()
+        if setting in given or setting not in Settings.model_fields or variable in set_already:
+            continue
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            yield f"{variable}: {path} cannot be read by user {os.geteuid()}: {error.strerror}"
+
+
+def _invalid_values(error: ValidationError) -> Iterator[str]:
     """A sentence for each mistake, with the variable and its value."""
     from service.problems.words import said  # here, because commands with valid settings need none of its imports
 

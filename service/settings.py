@@ -5,12 +5,14 @@ Sizes are in bytes and durations in seconds. `GET /v1` publishes the limits.
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.machine import available_cores, available_memory
@@ -26,6 +28,9 @@ SECRETS = Path("/run/secrets")
 LEAST_WORKER_MEMORY = 256 * MIB
 """Smallest limit of a worker: a fresh one takes about a quarter of it."""
 
+HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*\.?|\[?[0-9a-fA-F.]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*\]?")
+ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[a-z0-9._-]+(:\d+)?|[a-z][a-z0-9+.-]*://\[[0-9a-f:.]+\](:\d+)?")
+
 ROOMY_WORKER = GIB
 """Memory that each worker gets by default if that leaves at least two workers."""
 
@@ -37,6 +42,14 @@ def _default_workers() -> int:
     """
     total = available_memory()
     return min(8, max(2, min(available_cores() // 2, (total - service_memory(total)) // ROOMY_WORKER)))
+
+
+def _each(listed: str, form: re.Pattern[str], expected: str) -> str:
+    """The list, separated by commas, if each part has the form. Raises ValueError."""
+    for part in listed.split(","):
+        if part.strip() and form.fullmatch(part.strip()) is None:
+            raise ValueError(f"must list {expected}")
+    return listed
 
 
 def service_memory(total: int) -> int:
@@ -62,7 +75,7 @@ class Settings(BaseSettings):
         frozen=True,
         extra="ignore",
         allow_inf_nan=False,
-        secrets_dir=SECRETS if SECRETS.is_dir() else None,
+        secrets_dir=SECRETS if os.access(SECRETS, os.R_OK | os.X_OK) else None,
     )
 
     # Where and how it listens
@@ -308,6 +321,28 @@ class Settings(BaseSettings):
     datasets: int = Field(1_000, gt=0, description="Largest number of datasets of a tenant.")
     uploads: int = Field(100, gt=0, description="Largest number of unfinished uploads of a tenant.")
     upload_lease: float = Field(86_400.0, gt=0, description="Time without new bytes after which an upload is deleted.")
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _are_hosts(cls, value: str) -> str:
+        return _each(value, HOST, "names without scheme and port, such as api.example.org, *.example.org or *")
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, value: str) -> str:
+        return _each(value, ORIGIN, "origins in lower case without a path, such as https://app.example.org, or *")
+
+    @model_validator(mode="after")
+    def _defaults_are_allowed(self) -> Self:
+        for name in ("step_deadline", "session_lease", "tape_lease"):
+            default, most = getattr(self, name), getattr(self, f"max_{name}")
+            if default > most:
+                variables = (
+                    f"BACKPASS_{name.upper()}: {default:.15g}",
+                    f"BACKPASS_MAX_{name.upper()}, which is {most:.15g}",
+                )
+                raise ValueError(f"{variables[0]} is above {variables[1]}")
+        return self
 
     @cached_property
     def tensor_limits(self) -> TensorLimits:

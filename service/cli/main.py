@@ -4,23 +4,24 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import json
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from service import __version__, logs
 from service.cli import backup, importing
 from service.cli.keys import add_keys, run_keys
+from service.http.hosts import shares_port
 from service.machine import check_port
-from service.setting_mistakes import invalid_values, unknown_variables
+from service.setting_mistakes import read_settings, unknown_variables
 from service.settings import Settings
 
 __all__ = ["main"]
@@ -182,7 +183,7 @@ def _serve(chosen: argparse.Namespace) -> int:
         engine.begin()  # before the other imports, which take as long as those of the workers
         from service.app import create_app
         from service.cli.server import Server
-        from service.cli.tls import BadCertificate, check_tls
+        from service.http.tls import BadCertificate, check_tls
         from service.store.errors import StorageError
         from service.tenants.key_file import BadKeysFile
         from service.tenants.tenancy import Unsafe
@@ -201,9 +202,16 @@ def _serve(chosen: argparse.Namespace) -> int:
     try:  # before the server starts, so that the cause is one line and no traceback
         check_tls(settings.tls_cert, settings.tls_key)
         app.state.store.open_now()
+        app.state.objects.prepare()
         app.state.tenancy.check_now()
-    except (StorageError, BadKeysFile, Unsafe, BadCertificate) as error:
+    except (StorageError, Unsafe, BadCertificate) as error:
         print(f"backpass: {error}", file=sys.stderr)
+        return 1
+    except UnusableStore as error:
+        print(f"BACKPASS_OBJECTS_URL: {error}", file=sys.stderr)
+        return 1
+    except BadKeysFile as error:
+        print(f"BACKPASS_API_KEYS_FILE: {error}", file=sys.stderr)
         return 1
     server = Server(app, settings)
     for number in (signal.SIGTERM, signal.SIGINT):  # before the server handles them, and after it has ended
@@ -222,26 +230,30 @@ def _settings(given: Mapping[str, Any]) -> Settings | None:
     protection, than its user wants.
     """
     wrong = [f"{name} is not a setting: did you mean {near}?" for name, near in unknown_variables() if near]
-    try:
-        settings = Settings(**given)
-    except ValidationError as error:
-        wrong += invalid_values(error)
+    found = read_settings(**given)
+    wrong += found if isinstance(found, list) else []
     for each in wrong:
         print(each, file=sys.stderr)
-    return None if wrong else settings
+    return None if wrong or isinstance(found, list) else found
 
 
 def _ports_are_free(settings: Settings) -> bool:
     """Whether the service can listen, before it starts anything; prints the reason if not."""
-    places = [("port", settings.host, settings.port)]
+    places = [("", settings.host, settings.port)]
     if settings.metrics_port:
-        places.append(("metrics_port", settings.metrics_host, settings.metrics_port))
-    for name, host, port in places:
+        places.append(("METRICS_", settings.metrics_host, settings.metrics_port))
+    for prefix, host, port in places:
         try:
             check_port(host, port)
         except OSError as error:
-            print(f"BACKPASS_{name.upper()}: cannot listen on {host}:{port}: {error.strerror}", file=sys.stderr)
+            # the address is wrong, not the port, if it has no meaning or is that of another machine
+            part = "HOST" if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL else "PORT"
+            text = f"BACKPASS_{prefix}{part}: cannot listen on {host}:{port}: {error.strerror}"
+            print(text, file=sys.stderr)
             return False
+    if shares_port(settings):
+        print(f"BACKPASS_METRICS_PORT: {settings.port} is the port of the service", file=sys.stderr)
+        return False
     return True
 
 

@@ -24,10 +24,10 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from service.cli.tls import reload_tls
 from service.http.drain import Drain
 from service.http.metrics_port import MetricsPort
 from service.http.protocol import guarded
+from service.http.tls import reload_tls
 from service.settings import Settings
 
 __all__ = ["Server"]

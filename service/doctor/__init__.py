@@ -5,7 +5,8 @@ It writes only files of its own into the data directory, which it deletes again,
 finding      one line of the report
 settings     invalid, unknown and conflicting settings
 machine      processor, GPU, memory, limits, clock, kernel
-storage      data directory, disk, database, objects, secrets
+storage      data directory, disk, database, objects, machine code, secrets
+access       API keys, TLS
 network      ports
 examination  all of them
 """

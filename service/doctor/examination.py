@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import ValidationError
-
-from service.doctor import machine, network, storage
+from service.doctor import access, machine, network, storage
 from service.doctor.finding import Finding, wrong
 from service.doctor.gpu import gpu
 from service.doctor.settings import conflicts, unknown
-from service.setting_mistakes import invalid_values
-from service.settings import Settings
+from service.setting_mistakes import read_settings
 
 __all__ = ["examine"]
 
@@ -29,7 +26,10 @@ CHECKS = (
     storage.sync_time,
     storage.database,
     storage.objects,
+    storage.machine_code,
     storage.secrets,
+    access.keys,
+    access.tls,
     network.ports,
 )
 
@@ -40,10 +40,9 @@ def examine(**given: Any) -> Iterator[Finding]:
     A check that fails unexpectedly is a finding too, so that the others still run.
     """
     yield from unknown()
-    try:
-        settings = Settings(**given)
-    except ValidationError as error:
-        for found in invalid_values(error):
+    settings = read_settings(**given)
+    if isinstance(settings, list):
+        for found in settings:
             yield wrong("settings", found, "Correct the value: see docs/settings.md.")
         return
     for check in CHECKS:

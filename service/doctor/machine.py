@@ -12,7 +12,7 @@ from pathlib import Path
 
 from service.doctor.finding import Finding, ok, warning, wrong
 from service.engine.memory import UnusableSettings, worker_memory
-from service.machine import available_cores, available_memory
+from service.machine import available_cores, available_memory, available_processes
 from service.settings import MIB, Settings
 
 __all__ = ["clock", "kernel", "limits", "memory", "processor"]
@@ -22,13 +22,14 @@ SKEW_S = 0.02
 EARLIEST = 1_700_000_000
 """No clock is before this second of 2023: a machine without a battery may begin in 1970."""
 
-PROC, GROUP = Path("/proc"), Path("/sys/fs/cgroup")
+PROC = Path("/proc")
 
 
 def processor(settings: Settings) -> Iterator[Finding]:
     """Vector instructions for machine code, and cores."""
     cores, features = available_cores(), cpu_features()
-    text = f"{cores} cores"
+    others = len(os.sched_getaffinity(0)) - cores
+    text = f"{cores} cores" + (f" (the limit of the container; {others} more are here)" if others > 0 else "")
     if not features:
         yield warning("processor", f"{text}; its instructions are unknown", "Check that llvmlite is installed.")
     elif not features & {"avx2", "neon", "asimd", "sve"}:
@@ -45,6 +46,9 @@ def processor(settings: Settings) -> Iterator[Finding]:
     if settings.device != "cuda" and settings.workers > 2 * cores:
         text = f"{settings.workers} workers share {cores} cores"
         yield warning("processor", text, "Lower BACKPASS_WORKERS to the number of cores.")
+    elif settings.device != "cuda" and settings.workers * settings.threads_per_worker(settings.workers) > 2 * cores:
+        text = f"{settings.workers} workers with {settings.threads} threads each share {cores} cores"
+        yield warning("processor", text, "Lower BACKPASS_THREADS, or remove it: threads that wait make steps slower.")
 
 
 def cpu_features() -> set[str]:
@@ -92,11 +96,13 @@ def limits(settings: Settings) -> Iterator[Finding]:
         yield warning("limits", text, f"Raise the limit to {FILES} or more: ulimit -n, or nofile of the container.")
     else:
         yield ok("limits", f"{soft} files may be open")
-    processes = _text(GROUP / "pids.max")
-    if processes.isdigit():
-        state = ok if int(processes) >= PROCESSES else warning
+    processes = available_processes()
+    if processes is not None:
         text = f"the container may have {processes} processes and threads"
-        yield state("limits", text) if state is ok else warning("limits", text, f"Raise pids_limit to {PROCESSES}.")
+        if processes >= PROCESSES:
+            yield ok("limits", text)
+        else:
+            yield warning("limits", text, f"Raise pids_limit to {PROCESSES}.")
 
 
 def clock(settings: Settings) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from service.doctor.finding import Finding, ok, warning, wrong
 from service.engine import UnusableSettings, worker_memory
-from service.http.hosts import LOOPBACK
+from service.http.hosts import LOOPBACK, shares_port
 from service.setting_mistakes import unknown_variables
 from service.settings import Settings
 
@@ -35,11 +35,6 @@ def conflicts(settings: Settings) -> Iterator[Finding]:
 
 
 def _conflicts(s: Settings) -> Iterator[Finding]:
-    for less, more in (("step_deadline", "max_step_deadline"), ("session_lease", "max_session_lease")):
-        low, high = getattr(s, less), getattr(s, more)
-        if low > high:
-            text = f"{_name(less)} is {low:g}, above {_name(more)}, which is {high:g}"
-            yield wrong("settings", text, f"Raise {_name(more)} or lower {_name(less)}.")
     if s.drain_delay > s.graceful_shutdown / 2:
         text = (
             f"BACKPASS_DRAIN_DELAY is {s.drain_delay:g}, but of the {s.graceful_shutdown:g} s of "
@@ -51,7 +46,7 @@ def _conflicts(s: Settings) -> Iterator[Finding]:
             worker_memory(s)
         except UnusableSettings as error:
             yield wrong("settings", f"{_name(error.setting)}: {error}", "Set fewer workers, or give them more memory.")
-    if s.metrics_port and s.metrics_port == s.port:
+    if shares_port(s):
         yield wrong("settings", f"BACKPASS_METRICS_PORT is {s.port}, the port of the service", "Choose another port.")
     if s.tracing != "off" and importlib.util.find_spec("opentelemetry.sdk") is None:
         yield wrong("settings", "BACKPASS_TRACING needs packages that are missing", "Install backpass[telemetry].")

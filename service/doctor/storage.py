@@ -19,7 +19,7 @@ from service.objects import Objects
 from service.settings import MIB, Settings
 from service.store.migrate import revisions
 
-__all__ = ["data_directory", "database", "disk", "objects", "secrets", "sync_time"]
+__all__ = ["data_directory", "database", "disk", "machine_code", "objects", "secrets", "sync_time"]
 
 DATABASE, LOCK = "backpass.sqlite", "lock"
 REMOTE = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "gluster", "lustre")
@@ -31,11 +31,7 @@ def data_directory(settings: Settings) -> Iterator[Finding]:
     """Existence, permissions, owner, and whether a file can be written."""
     path = settings.data_dir.absolute()
     if not path.exists():
-        above = next(each for each in path.parents if each.exists())
-        if os.access(above, os.W_OK | os.X_OK):
-            yield ok("data directory", f"{path} does not exist yet; the service creates it")
-        else:
-            yield wrong("data directory", f"{path} cannot be created in {above}", f"Let this user write to {above}.")
+        yield _new("data directory", path)
         return
     if not path.is_dir():
         yield wrong("data directory", f"{path} is not a directory", "Set BACKPASS_DATA_DIR to a directory.")
@@ -50,7 +46,11 @@ def data_directory(settings: Settings) -> Iterator[Finding]:
         do = f"Let user {os.geteuid()} write to it, and check that its disk is mounted for writing."
         yield wrong("data directory", f"{path} cannot be written: {error.strerror}", do)
         return
-    if about.st_mode & stat.S_IWOTH:
+    foreign = [each for each in path.iterdir() if not os.access(each, os.R_OK | os.W_OK)]
+    if foreign:
+        text = f"user {os.geteuid()} may not use {foreign[0]}, which belongs to user {foreign[0].stat().st_uid}"
+        yield wrong("data directory", text, f"chown -R {os.geteuid()} {path}")
+    elif about.st_mode & stat.S_IWOTH:
         yield wrong("data directory", f"every user may write to {path}", f"chmod o-rwx {path}")
     elif about.st_mode & (stat.S_IROTH | stat.S_IXOTH):
         yield warning("data directory", f"every user may read {path}", f"chmod o-rwx {path}")
@@ -66,6 +66,16 @@ def data_directory(settings: Settings) -> Iterator[Finding]:
         if settings.database_url:
             do = "Check that a file that was synced survives a failure of the file server."
         yield warning("data directory", f"{path} is on a network file system ({kind})", do)
+
+
+def _new(check: str, path: Path) -> Finding:
+    """The finding about a directory that is not there: whether the service can make it."""
+    above = next(each for each in path.parents if each.exists())
+    kind = file_system(above)
+    if kind in ("proc", "sysfs") or not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        do = f"Let user {os.geteuid()} write to {above}, or name another directory."
+        return wrong(check, f"{path} cannot be created in {above}", do)
+    return ok(check, f"{path} does not exist yet; the service creates it")
 
 
 def _owner(path: Path) -> str:
@@ -113,13 +123,16 @@ def disk(settings: Settings) -> Iterator[Finding]:
 def sync_time(settings: Settings) -> Iterator[Finding]:
     """The time of one fsync of a small file: every durable step waits for one."""
     times = []
-    with tempfile.TemporaryFile(dir=_existing(settings.data_dir)) as file:
-        for _ in range(SYNCS):
-            file.write(os.urandom(4096))
-            file.flush()
-            started = time.perf_counter()
-            os.fsync(file.fileno())
-            times.append(time.perf_counter() - started)
+    try:
+        with tempfile.TemporaryFile(dir=_existing(settings.data_dir)) as file:
+            for _ in range(SYNCS):
+                file.write(os.urandom(4096))
+                file.flush()
+                started = time.perf_counter()
+                os.fsync(file.fileno())
+                times.append(time.perf_counter() - started)
+    except OSError:  # the finding about the data directory says so
+        return
     took = median(times)
     text = f"an fsync takes {took * 1e3:.2f} ms"
     if took > UNUSABLE_SYNC_S:
@@ -210,13 +223,19 @@ def objects(settings: Settings) -> Iterator[Finding]:
     url, key = settings.objects, f"doctor/{os.getpid()}"
     shown = url.rpartition("@")[2]
     if "://" not in url and not Path(url).exists():
-        yield ok("objects", f"{shown} does not exist yet; the service creates it")
+        if settings.objects_url:  # otherwise it is in the data directory
+            yield _new("objects", Path(url).absolute())
+        else:
+            yield ok("objects", f"{shown} does not exist yet; the service creates it")
         return
     try:
         store = Objects(url)
         store.write(key, [b"doctor"])
         same = store.read(key) == b"doctor"
-        store.delete(key)
+        if (local := store.local_path(key)) is None:
+            store.delete(key)
+        else:
+            local.unlink()  # without the file of holds that `delete` makes
     except Exception as error:  # each kind of store has its own errors
         text = f"{shown} cannot be written: {type(error).__name__}: {str(error)[:300]}"
         yield wrong("objects", text, "Check BACKPASS_OBJECTS_URL, its credentials, and the permissions.")
@@ -229,6 +248,21 @@ def objects(settings: Settings) -> Iterator[Finding]:
         if same
         else wrong("objects", f"{shown} does not return what was written", "Use a store that reads its own writes.")
     )
+
+
+def machine_code(settings: Settings) -> Iterator[Finding]:
+    """Whether compiled code can be stored for the next start, if it has a directory of its own."""
+    path = settings.cache_dir
+    if path is None or not settings.cache_bytes or settings.compile == "never":
+        return
+    path = path.absolute()
+    if not path.exists() and _new("machine code", path).state == "ok":
+        yield ok("machine code", f"{path} does not exist yet; the service creates it")
+    elif path.is_dir() and os.access(path, os.W_OK | os.X_OK):
+        yield ok("machine code", f"{path} can be written")
+    else:
+        do = f"Let user {os.geteuid()} write to the directory of BACKPASS_CACHE_DIR."
+        yield warning("machine code", f"{path} cannot be written, so each start compiles again", do)
 
 
 def secrets(settings: Settings) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from service.settings import Settings
 
-__all__ = ["EVERY_ADDRESS", "LOOPBACK", "host_check"]
+__all__ = ["EVERY_ADDRESS", "LOOPBACK", "host_check", "shares_port"]
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 EVERY_ADDRESS = ("", "0.0.0.0", "::")
@@ -37,6 +37,12 @@ def host_check(settings: Settings) -> Callable[[bytes], bool]:
         return everywhere and _is_address(name)
 
     return check
+
+
+def shares_port(settings: Settings) -> bool:
+    """Whether the port for metrics is that of the service, on an address that both listen on."""
+    hosts = {settings.host, settings.metrics_host}
+    return settings.metrics_port == settings.port != 0 and (len(hosts) == 1 or not hosts.isdisjoint(EVERY_ADDRESS))
 
 
 def _name(host: str) -> str:

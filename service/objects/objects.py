@@ -33,6 +33,7 @@ PIECE = 4 * 2**20
 NOT_LINKED = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 """Errors of file systems on which a file cannot be linked into the directory."""
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
 S3 = ("s3", "s3a")
 
 T = TypeVar("T")
@@ -62,6 +63,25 @@ class Objects:
         except ValueError as error:
             raise UnusableStore(f"a store of {url} cannot be opened: {error}") from error
         self._is_local = "file" in (self._fs.protocol if isinstance(self._fs.protocol, tuple) else (self._fs.protocol,))
+
+    def prepare(self) -> None:
+        """Make the directory, for this user alone, if it is not there. A remote store is not asked.
+
+        Raises UnusableStore if it is no directory that this process can write; not for a full disk.
+        """
+        if not self._is_local:
+            return
+        root = Path(self._root)
+        try:
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except FileExistsError:
+            raise UnusableStore(f"{root} is not a directory") from None
+        except OSError as error:
+            if error.errno in FULL:
+                return
+            raise UnusableStore(f"{root} cannot be made: {error.strerror}") from error
+        if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
+            raise UnusableStore(f"user {os.geteuid()} may not read and write {root}")
 
     def _path(self, key: str) -> str:
         if KEY.fullmatch(key) is None or ".." in key:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from service.doctor import examine
 from tests.paths import ROOT
 from tests.service.conftest import serve
 
@@ -58,3 +59,38 @@ def test_a_start_warns_of_unknown_settings_and_makes_a_private_directory(tmp_pat
 
     assert mode == 0o700
     assert "BACKPASS_FOO is not a setting, so it has no effect" in warnings
+
+
+REFUSED: dict[str, tuple[dict[str, object], str]] = {
+    "a name without an address": (
+        {"host": "no-such-host.invalid"},
+        "BACKPASS_HOST: cannot listen on no-such-host.invalid:0: ",
+    ),
+    "an address of another machine": ({"host": "192.0.2.1"}, "BACKPASS_HOST: cannot listen on 192.0.2.1:0: "),
+    "an address of another machine for metrics": (
+        {"metrics_host": "192.0.2.1", "metrics_port": 9},
+        "BACKPASS_METRICS_HOST: cannot listen on 192.0.2.1:9: ",
+    ),
+    "one port for two things": ({"port": 49151, "metrics_port": 49151}, "BACKPASS_METRICS_PORT: 49151 is the port of"),
+    "objects in no directory": ({"objects_url": "/dev/null"}, "BACKPASS_OBJECTS_URL: /dev/null is not a directory"),
+    "objects where nothing can be made": ({"objects_url": "/proc/x"}, "BACKPASS_OBJECTS_URL: /proc/x cannot be made: "),
+    "no file of keys": ({"api_keys_file": "/no/such"}, "BACKPASS_API_KEYS_FILE: /no/such cannot be read: "),
+    "no certificate": (
+        {"tls_cert": "/no/such", "tls_key": "/no/such"},
+        "backpass: BACKPASS_TLS_CERT: /no/such cannot be read: ",
+    ),
+    "an address that others reach": ({"host": "0.0.0.0"}, "backpass: no API key exists, so the service does not"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_start_is_refused_in_one_sentence_and_doctor_knows_the_reason(name: str, tmp_path: Path) -> None:
+    given, text = REFUSED[name]
+    settings = {"device": "cpu", "workers": 1, "data_dir": tmp_path / "data", "host": "127.0.0.1"} | given
+
+    found = ended(**settings)
+
+    assert found.returncode == 1
+    assert found.stderr.startswith(text)
+    assert found.stderr.count("\n") == 1
+    assert [each for each in examine(**{"port": 0, **settings}) if each.state == "wrong"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import socket
 import sqlite3
 import time
@@ -17,6 +18,7 @@ import pytest
 
 from service.cli.main import main
 from service.doctor import Finding, examine, gpu, machine, storage
+from tests.certificates import certificate
 from tests.ports import free_port
 from tests.service.conftest import Served, serve
 
@@ -83,6 +85,46 @@ def crowded(path: Path, patch: Patch) -> dict[str, Any]:
     return {"workers": 3, "worker_memory": 256 * MIB}
 
 
+def too_many_threads(path: Path, patch: Patch) -> dict[str, Any]:
+    patch.setattr(machine, "available_cores", lambda: 2)
+    return {"workers": 2, "threads": 4}
+
+
+def code_not_writable(path: Path, patch: Patch) -> dict[str, Any]:
+    return {"cache_dir": "/dev/null/code"}
+
+
+def code_in_a_file(path: Path, patch: Patch) -> dict[str, Any]:
+    return {"cache_dir": "/dev/null"}
+
+
+def objects_cannot_be_made(path: Path, patch: Patch) -> dict[str, Any]:
+    return {"objects_url": "/proc/objects"}
+
+
+def keys_with_a_wrong_line(path: Path, patch: Patch) -> dict[str, Any]:
+    (path / "api_keys").write_text("# none\nacme:hidden\n")
+    return {"api_keys_file": path / "api_keys"}
+
+
+def open_to_all(path: Path, patch: Patch) -> dict[str, Any]:
+    return {"host": "0.0.0.0"}
+
+
+def other_key(path: Path, patch: Patch) -> dict[str, Any]:
+    for name in ("one", "two"):
+        certificate(path / name, name)
+    return {"tls_cert": path / "one" / "cert", "tls_key": path / "two" / "key"}
+
+
+def certificate_for(days: int) -> Callable[[Path, Patch], dict[str, Any]]:
+    def apply(path: Path, patch: Patch) -> dict[str, Any]:
+        certificate(path / "one", "one", days)
+        return {"tls_cert": path / "one" / "cert", "tls_key": path / "one" / "key"}
+
+    return apply
+
+
 def no_gpu(path: Path, patch: Patch) -> dict[str, Any]:
     patch.setattr(gpu, "visible_gpus", list)
     return {"device": "cuda"}
@@ -120,8 +162,7 @@ def some_files(path: Path, patch: Patch) -> dict[str, Any]:
 
 
 def few_processes(path: Path, patch: Patch) -> dict[str, Any]:
-    (path / "pids.max").write_text("64\n")
-    patch.setattr(machine, "GROUP", path)
+    patch.setattr(machine, "available_processes", lambda: 64)
     return {}
 
 
@@ -267,13 +308,14 @@ BROKEN: list[tuple[Callable[[Path, Patch], dict[str, Any]], str, str, str]] = [
     (unknown_variable, "settings", "warning", "BACKPASS_FOO is not a setting"),
     (misspelled_variable, "settings", "wrong", "BACKPASS_WORKER is not a setting"),
     (invalid_setting, "settings", "wrong", "BACKPASS_DEVICE"),
-    (deadlines_crossed, "settings", "wrong", "BACKPASS_STEP_DEADLINE is 100, above"),
+    (deadlines_crossed, "settings", "wrong", "BACKPASS_STEP_DEADLINE: 100 is above BACKPASS_MAX_STEP_DEADLINE"),
     (delay_too_long, "settings", "wrong", "BACKPASS_DRAIN_DELAY is 20"),
     (same_ports, "settings", "wrong", "the port of the service"),
     (too_many_workers, "settings", "wrong", "BACKPASS_WORKER_MEMORY"),
     (no_vectors, "processor", "warning", "without AVX2"),
     (refused_tiles, "processor", "warning", "refuses the registers of AMX"),
     (crowded, "processor", "warning", "3 workers share 1 cores"),
+    (too_many_threads, "processor", "warning", "2 workers with 4 threads each share 2 cores"),
     (no_gpu, "gpu", "wrong", "no GPU is visible"),
     (gpu_without_cupy, "gpu", "warning", "cupy is not installed"),
     (gpu_without_driver, "gpu", "wrong", "the driver cannot be loaded: libcuda.so.1"),
@@ -302,9 +344,23 @@ BROKEN: list[tuple[Callable[[Path, Patch], dict[str, Any]], str, str, str]] = [
     (objects_not_writable, "objects", "wrong", "cannot be written"),
     (open_key, "secrets", "warning", "others may read"),
     (missing_key, "secrets", "wrong", "No such file"),
+    (objects_cannot_be_made, "objects", "wrong", "cannot be created in /proc"),
+    (code_not_writable, "machine code", "warning", "/dev/null/code cannot be written"),
+    (code_in_a_file, "machine code", "warning", "/dev/null cannot be written"),
+    (keys_with_a_wrong_line, "keys", "wrong", "line 2: expected tenant:scopes:key"),
+    (open_to_all, "keys", "wrong", "no key exists, so the service does not listen on 0.0.0.0"),
     (port_taken, "ports", "wrong", "Address already in use"),
     (foreign_address, "ports", "wrong", "cannot listen"),
 ]
+
+
+CERTIFICATES = [
+    (other_key, "tls", "wrong", "key values mismatch"),
+    (certificate_for(-1), "tls", "wrong", "certificate has expired"),
+    (certificate_for(3), "tls", "warning", "is valid until"),
+]
+if shutil.which("openssl"):
+    BROKEN += CERTIFICATES
 
 
 @pytest.mark.parametrize(("broken", "check", "state", "part"), BROKEN, ids=[f"{b[0].__name__}-{b[2]}" for b in BROKEN])

@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import httpx
 import pytest
 
 from service.cli import healthcheck
+from tests.certificates import certificate, needs_openssl
 from tests.paths import ROOT
 from tests.ports import free_port
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
-
-
-def certificate(folder: Path, name: str) -> None:
-    """A new certificate and key for localhost, in the files cert and key of `folder`."""
-    made = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    names = ["-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    files = ["-keyout", str(folder / "key"), "-out", str(folder / "cert")]
-    subprocess.run([*made, *names, *files], check=True, capture_output=True)
+pytestmark = needs_openssl
 
 
 def shown(port: int) -> bytes:
