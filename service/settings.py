@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.machine import available_cores, available_memory
 
-__all__ = ["LEAST_WORKER_MEMORY", "MIB", "Settings", "TensorLimits", "available_cores", "service_memory"]
+__all__ = ["LEAST_WORKER_MEMORY", "MIB", "OF_WORKER", "Settings", "TensorLimits", "available_cores", "service_memory"]
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 DAY = 86_400.0
@@ -31,6 +31,9 @@ LEAST_WORKER_MEMORY = 256 * MIB
 HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*\.?|\[?[0-9a-fA-F.]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*\]?")
 ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[a-z0-9._-]+(:\d+)?|[a-z][a-z0-9+.-]*://\[[0-9a-f:.]+\](:\d+)?")
 
+OF_WORKER = (2, 3)
+"""The part of a worker's share of the memory for the worker itself; its compiler process gets the rest."""
+
 ROOMY_WORKER = GIB
 """Memory that each worker gets by default if that leaves at least two workers."""
 
@@ -38,10 +41,13 @@ ROOMY_WORKER = GIB
 def _default_workers() -> int:
     """Half the cores, so that each worker has two; at least two, so that one can take calls while one is replaced.
 
-    On a machine with little memory fewer, so that each has a gigabyte.
+    On a machine with little memory fewer, so that each has a gigabyte; one, if two do not fit.
     """
     total = available_memory()
-    return min(8, max(2, min(available_cores() // 2, (total - service_memory(total)) // ROOMY_WORKER)))
+    left = total - service_memory(total)
+    part, parts = OF_WORKER
+    fit = left * part // parts // LEAST_WORKER_MEMORY
+    return max(1, min(8, fit, max(2, min(available_cores() // 2, left // ROOMY_WORKER))))
 
 
 def _each(listed: str, form: re.Pattern[str], expected: str) -> str:

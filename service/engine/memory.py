@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from service.machine import available_memory
-from service.settings import LEAST_WORKER_MEMORY, MIB, Settings, service_memory
+from service.settings import LEAST_WORKER_MEMORY, MIB, OF_WORKER, Settings, service_memory
 
 __all__ = ["UnusableSettings", "worker_memory"]
-
-OF_WORKER = (2, 3)
-"""The part of a worker's share for the worker itself; its compiler process gets the rest."""
 
 
 class UnusableSettings(ValueError):

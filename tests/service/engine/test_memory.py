@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from service.engine.memory import UnusableSettings, worker_memory
@@ -33,3 +35,16 @@ def test_a_limit_that_the_machine_does_not_have_is_refused_with_the_largest_that
 
     assert caught.value.setting == "worker_memory"
     assert worker_memory(Settings(workers=2, worker_memory=1792 * MIB), total=4 * GIB) == 1792 * MIB
+
+
+@pytest.mark.parametrize("total", [512, 600, 767, 768, 1000, 1024, 2048, 65536])
+@pytest.mark.parametrize("cores", [1, 16])
+def test_the_workers_of_the_default_fit_into_every_machine(total, cores, monkeypatch):
+    monkeypatch.setattr("service.settings.available_memory", lambda: total * MIB)
+    monkeypatch.setattr("service.settings.available_cores", lambda: cores)
+
+    settings = Settings()
+
+    assert worker_memory(settings, total=total * MIB) >= 256 * MIB
+    with pytest.raises(UnusableSettings) if settings.workers == 1 else nullcontext():
+        worker_memory(settings, 2, total * MIB)
