@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import ssl
 import time
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from uuid import uuid4
 import httpx
 import numpy as np
 
+from backpass_client.address import advice, authorization, checked_url, trusted, will_fail_again
 from backpass_client.answers import LONGEST_WAIT_S, checked, json_of, of_type, pause, refused
 from backpass_client.errors import BackpassError, Refused, Unreachable
 from backpass_client.tensorfile import MEDIA_TYPE, pack, unpack
@@ -54,15 +54,12 @@ class Service:
         attempts: int = 5,
         verify: str | None = None,
     ) -> None:
-        self.url = url
+        self.url = checked_url(url)
+        if attempts < 1:
+            raise BackpassError(f"attempts={attempts}: at least one is needed")
         self.attempts = attempts
-        key = os.environ.get("BACKPASS_API_KEY") if api_key is None else api_key
-        headers = {"authorization": f"Bearer {key.strip()}"} if key else {}
-        # Loading the certificates that a machine trusts takes 50 ms, and http needs none.
-        trusted: bool | ssl.SSLContext = httpx.URL(url).scheme == "https"
-        if verify is not None:
-            trusted = ssl.create_default_context(cafile=verify)
-        self._http = httpx.Client(base_url=url, timeout=timeout, headers=headers, verify=trusted)
+        headers = authorization(os.environ.get("BACKPASS_API_KEY") if api_key is None else api_key)
+        self._http = httpx.Client(base_url=url, timeout=timeout, headers=headers, verify=trusted(url, verify))
         self._ops: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> Self:
@@ -230,7 +227,7 @@ class Service:
     def _unreachable(self, method: str, path: str, error: Exception) -> Unreachable:
         """The exception for a request without an answer. It has the address of the service, without a password."""
         address = str(httpx.URL(self.url).copy_with(userinfo=b"")).rstrip("/")
-        return Unreachable(f"{method} {address}{path}: {str(error) or type(error).__name__}")
+        return Unreachable(f"{method} {address}{path}: {str(error) or type(error).__name__}{advice(error)}")
 
     def _send(self, method: str, path: str, repeat: bool | None = None, **more: Any) -> httpx.Response:
         """The response. A `content` that can be called makes the content of each try.
@@ -246,7 +243,8 @@ class Service:
                 answer = self._http.request(method, path, content=content() if callable(content) else content, **more)
             except httpx.TransportError as error:
                 never_sent = isinstance(error, httpx.ConnectError)
-                if last or isinstance(error, httpx.TimeoutException) or not (again or never_sent):
+                final = last or isinstance(error, httpx.TimeoutException) or will_fail_again(error)
+                if final or not (again or never_sent):
                     raise self._unreachable(method, path, error) from error
                 wait = None
             else:
