@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import urllib.error
 import urllib.parse
@@ -84,6 +85,8 @@ def _registered(url: str | None, content: bytes, asked: dict[str, Any]) -> dict[
         raise _Refused(f"{base} is not the address of a service, such as {LOCAL}")
     headers = {"Content-Type": "application/x-onnx", "Accept": "application/json"}
     if key := os.environ.get("BACKPASS_API_KEY", "").strip():
+        if re.fullmatch("[!-~]+", key) is None:  # the error of the library would show it
+            raise _Refused("BACKPASS_API_KEY has a character that no key has, such as a space: copy the key again")
         headers["Authorization"] = f"Bearer {key}"
     query = urllib.parse.urlencode(asked, doseq=True)
     request = urllib.request.Request(f"{base}/v1/programs?{query}", content, headers)

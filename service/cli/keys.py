@@ -93,8 +93,14 @@ def run_keys(chosen: argparse.Namespace, settings: Settings) -> int:
         return 0
     print(show(answer))
     if "key" in answer:  # a script that takes the key from the output does not read this
-        print(IN_FILE if getattr(chosen, "line", False) else USE, file=sys.stderr)
+        print(IN_FILE if getattr(chosen, "line", False) else f"{USE} {_where(settings)}", file=sys.stderr)
     return 0
+
+
+def _where(settings: Settings) -> str:
+    """The store that has the key: a service with another directory does not know it."""
+    place = "the database of BACKPASS_DATABASE_URL" if settings.database_url else str(settings.data_dir.absolute())
+    return f"Services that store in {place} know it."
 
 
 def _chosen(chosen: argparse.Namespace) -> tuple[str, dict[str, Any], Callable[[Any], str]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from service import __version__, logs
-from service.cli import backup, importing
+from service.cli import backup, documents, importing
 from service.cli.keys import add_keys, run_keys
 from service.http.hosts import shares_port
 from service.machine import check_port
@@ -48,14 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2 if settings is None else importing.run(chosen, settings)
         case "profile":
             return _profile(chosen)
-        case "openapi":
-            return _openapi(chosen.output)
-        case "catalogue":
-            return _catalogue(chosen.output)
-        case "options":
-            return _options(chosen.output)
-        case "signatures":
-            return _signatures(chosen.output)
+        case "openapi" | "catalogue" | "options" | "signatures":
+            return documents.run(chosen)
         case "doctor":
             return _doctor(chosen)
     print(__version__)
@@ -66,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "backpass", description="A REST service that compiles and executes backward passes."
     )
+    parser.add_argument("--version", action="version", version=__version__, help="print the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser(
         "serve",
@@ -110,32 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     profile.add_argument("--interpret", action="store_true", help="run the reference executor instead of machine code")
     profile.add_argument("--json", action="store_true", help="print the profile as JSON")
-    openapi = commands.add_parser(
-        "openapi", help="write the OpenAPI document", description="Write the OpenAPI document of the HTTP interface."
-    )
-    openapi.add_argument("--output", type=Path, metavar="FILE", help="file to write (default: standard output)")
-    catalogue = commands.add_parser(
-        "catalogue", help="write the pages about the ops", description="Write one Markdown page for each family of ops."
-    )
-    catalogue.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="FOLDER",
-        help="folder to write; other *.md files in it are deleted",
-    )
-    options = commands.add_parser(
-        "options",
-        help="write the page about hooks, clips, budgets and loss scales",
-        description="Write the Markdown page about the options of gradients and training.",
-    )
-    options.add_argument("--output", type=Path, required=True, metavar="FILE", help="file to write")
-    signatures = commands.add_parser(
-        "signatures",
-        help="write the signatures of the ops for the Python client",
-        description="Write the slots and attributes of all ops, from which the Python client builds programs.",
-    )
-    signatures.add_argument("--output", type=Path, required=True, metavar="FILE", help="file to write")
+    documents.add_commands(commands)
     doctor = commands.add_parser(
         "doctor",
         help="check settings, machine, disk and store",
@@ -293,42 +263,6 @@ def _profile(chosen: argparse.Namespace) -> int:
         print(f"{chosen.program}: {wrong}", file=sys.stderr)
         return 2
     print(json.dumps(found, indent=2) if chosen.json else as_text(found, steps))
-    return 0
-
-
-def _openapi(output: Path | None) -> int:
-    from service.app import create_app
-    from service.schemas.openapi import openapi_text
-
-    # Default settings only, because the document must not depend on the environment of the writer.
-    document = create_app(Settings.model_construct()).openapi()
-    text = openapi_text(document) + "\n"
-    if output is None:
-        sys.stdout.write(text)
-    else:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text)
-    return 0
-
-
-def _catalogue(output: Path) -> int:
-    from service.cli.catalogue import write_pages
-
-    write_pages(output)
-    return 0
-
-
-def _options(output: Path) -> int:
-    from service.cli.options_page import options_page
-
-    output.write_text(options_page())
-    return 0
-
-
-def _signatures(output: Path) -> int:
-    from service.cli.signatures import signatures
-
-    output.write_text(signatures())
     return 0
 
 

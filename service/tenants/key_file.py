@@ -7,7 +7,7 @@
     ops:read,write,admin:bp_...
 
 Scopes are separated by commas. A key is 32 to 256 characters of a bearer token, such as those that
-``backpass keys create --print`` prints. Its id is derived from its digest, so the audit log can name it.
+``backpass keys create --line`` prints. Its id is derived from its digest, so the audit log can name it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def read_keys(path: Path) -> list[Key]:
     if len(content) > MOST_BYTES:
         raise BadKeysFile(f"{path} is larger than {MOST_BYTES} bytes")
     found: dict[bytes, Key] = {}
-    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(content.decode("utf-8-sig", "replace").splitlines(), 1):
         if line.strip() and not line.lstrip().startswith("#"):
             try:
                 key = _key(line.strip(), changed)

@@ -1,0 +1,51 @@
+"""Mistakes in the use of commands: one line on standard error, no traceback, no secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service import __version__
+from service.cli.main import main
+from service.tenants.key_file import read_keys
+from tests.paths import ROOT
+
+
+@pytest.mark.parametrize("command", ["openapi", "catalogue", "options", "signatures"])
+def test_a_place_that_cannot_be_written_is_named(command, capsys):
+    assert main([command, "--output", "/proc/none"]) == 1
+
+    assert capsys.readouterr().err == "--output /proc/none: No such file or directory\n"
+
+
+def test_the_version_is_an_option_too(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+
+    assert (caught.value.code, capsys.readouterr().out) == (0, f"{__version__}\n")
+
+
+@pytest.mark.parametrize("key", ["bp_hid\nden", "bp_hid den", "bp_hidd\u00e4n"])
+def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(key, monkeypatch, capsys):
+    monkeypatch.setenv("BACKPASS_API_KEY", key)
+
+    assert main(["import", str(ROOT / "service/static/linear.onnx")]) == 1
+
+    found = capsys.readouterr()
+    assert "BACKPASS_API_KEY has a character that no key has" in found.err
+    assert "bp_hid" not in found.out + found.err
+
+
+def test_a_new_key_comes_with_the_place_that_knows_it(tmp_path: Path, capsys):
+    assert main(["keys", "create", "--data-dir", str(tmp_path / "data")]) == 0
+
+    found = capsys.readouterr()
+    assert found.out.count("\n") == 1
+    assert f"Services that store in {tmp_path / 'data'} know it." in found.err
+
+
+def test_a_file_of_keys_may_begin_with_a_byte_order_mark(tmp_path: Path):
+    (tmp_path / "keys").write_text(f"# of an editor\nacme:read:bp_{'a' * 52}\n", encoding="utf-8-sig")
+
+    assert [key.tenant for key in read_keys(tmp_path / "keys")] == ["acme"]
