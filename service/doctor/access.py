@@ -38,7 +38,10 @@ def keys(settings: Settings) -> Iterator[Finding]:
     elif is_loopback(settings.host):
         yield ok("keys", f"no key is needed: only processes of this machine reach {settings.host}")
     elif settings.allow_anonymous:
-        yield ok("keys", "no key is needed")  # the check of settings warns
+        unless = " unless a key is in the store, which cannot be read now" if stored is None else ""
+        text = f"BACKPASS_ALLOW_ANONYMOUS lets everyone in who reaches {settings.host}{unless}"
+        do = "Create keys with `backpass keys create`, or see that only trusted processes reach the port."
+        yield warning("keys", text, do)
     elif stored is None:
         yield ok("keys", f"{settings.host} needs a key in the store, which cannot be read now")
     else:

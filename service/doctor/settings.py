@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from service.doctor.finding import Finding, ok, warning, wrong
 from service.engine import UnusableSettings, worker_memory
-from service.http.hosts import LOOPBACK, shares_port
+from service.http.hosts import shares_port
 from service.setting_mistakes import unknown_variables
 from service.settings import Settings
 
@@ -52,9 +52,6 @@ def _conflicts(s: Settings) -> Iterator[Finding]:
         yield wrong("settings", "BACKPASS_TRACING needs packages that are missing", "Install backpass[telemetry].")
     if s.database_url.startswith("postgresql") and importlib.util.find_spec("psycopg") is None:
         yield wrong("settings", "BACKPASS_DATABASE_URL needs psycopg, which is missing", "Install backpass[postgres].")
-    if s.host not in LOOPBACK and s.allow_anonymous:
-        text = f"the service listens on {s.host}, and BACKPASS_ALLOW_ANONYMOUS lets anyone in who reaches it"
-        yield warning("settings", text, "Create keys with `backpass keys` and remove BACKPASS_ALLOW_ANONYMOUS.")
     if (s.tls_cert is None) != (s.tls_key is None):
         yield wrong("settings", "only one of BACKPASS_TLS_CERT and BACKPASS_TLS_KEY is set", "Set both, or none.")
 

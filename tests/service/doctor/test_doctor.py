@@ -117,6 +117,10 @@ def other_key(path: Path, patch: Patch) -> dict[str, Any]:
     return {"tls_cert": path / "one" / "cert", "tls_key": path / "two" / "key"}
 
 
+def anonymous(path: Path, patch: Patch) -> dict[str, Any]:
+    return {"host": "0.0.0.0", "allow_anonymous": True}
+
+
 def certificate_for(days: int) -> Callable[[Path, Patch], dict[str, Any]]:
     def apply(path: Path, patch: Patch) -> dict[str, Any]:
         certificate(path / "one", "one", days)
@@ -348,6 +352,7 @@ BROKEN: list[tuple[Callable[[Path, Patch], dict[str, Any]], str, str, str]] = [
     (code_not_writable, "machine code", "warning", "/dev/null/code cannot be written"),
     (code_in_a_file, "machine code", "warning", "/dev/null cannot be written"),
     (keys_with_a_wrong_line, "keys", "wrong", "line 2: expected tenant:scopes:key"),
+    (anonymous, "keys", "warning", "lets everyone in who reaches 0.0.0.0"),
     (open_to_all, "keys", "wrong", "no key exists, so the service does not listen on 0.0.0.0"),
     (port_taken, "ports", "wrong", "Address already in use"),
     (foreign_address, "ports", "wrong", "cannot listen"),
@@ -404,6 +409,12 @@ def test_a_check_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch
 
     assert "RuntimeError: no such thing" in next(each for each in found if each.check == "processor").found
     assert {"disk", "database", "ports"} <= {each.check for each in found}
+
+
+def test_a_key_closes_a_service_that_takes_anonymous_requests_without_one(tmp_path: Path, capsys: Any) -> None:
+    assert main(["keys", "create", "--data-dir", str(tmp_path)]) == 0
+
+    assert findings(tmp_path, "keys", host="0.0.0.0", allow_anonymous=True) == []
 
 
 def test_a_running_service_is_found_sound_and_stays_untouched(tmp_path: Path, capsys: Any) -> None:
