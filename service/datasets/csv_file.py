@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 
 from service.datasets.cells import CellColumn, converted, dtype_named
+from service.datasets.csv_quotes import check_quotes
 from service.datasets.mistakes import Mistakes, refused
 from service.datasets.options import TEXT, Limits, Options
 from service.datasets.read import Read
@@ -120,6 +121,7 @@ class _File:
             raise refused("the first line has numbers, not the names of columns; set header to false")
         if options.header and self._is_narrow:
             _check_delimiter(self.names[0], options.delimiter, _first_line(path, self._empty_lines))
+        check_quotes(path, options.delimiter, BLOCK)
         if not options.header:
             self.names = [f"column_{i}" for i in range(1, len(names) + 1)]
         self._types = dict.fromkeys(names, pa.string())
@@ -190,8 +192,9 @@ class _File:
         text = str(error)
         if self._mistakes.full:
             return self._mistakes.stop()
+        check_quotes(self._path, self._options.delimiter, BLOCK)
         if "straddling" in text:
-            more = f"a row takes more than {BLOCK} bytes; a quote may not be closed"
+            more = f"a row takes more than {BLOCK} bytes"
         elif "Empty CSV" in text:
             more = "the file is empty"
         else:
