@@ -25,7 +25,9 @@ __all__ = ["read_json_lines"]
 BLOCK = 4 * 2**20
 LINE = 8 * 2**20
 DEPTH = 12
-MISSING = object()
+BROKEN: dict[str, Any] = {}
+"""In place of a row that cannot be read, whose mistake is in the list."""
+
 KINDS = {bool: "bool", int: "int64", float: "float", str: TEXT}
 
 
@@ -46,7 +48,6 @@ def read_json_lines(path: Path, options: Options, scratch: Path, limits: Limits)
         mistakes.add("a type is given for a column that the file does not have", name)
     if not rows and not mistakes.full:
         mistakes.add("the file has no rows" if options.missing != "drop" else "no row is without missing values")
-    check_columns(list(columns), limits, mistakes)
     types = {name: column.type(options, mistakes) for name, column in columns.items()}
     mistakes.check()
 
@@ -108,7 +109,7 @@ def _object(line: bytes, number: int, mistakes: Mistakes) -> dict[str, Any]:
         return parse_json(line.rstrip(b"\r"), max_depth=DEPTH)
     except HttpProblem as problem:
         mistakes.add(problem.detail, row=number)
-        return {}
+        return BROKEN
 
 
 @dataclass(slots=True)
@@ -157,19 +158,20 @@ def _look(
     limits: Limits,
     mistakes: Mistakes,
 ) -> None:
-    """Learn about the columns from `objects`, whose first is row `first`; the first row names the columns."""
-    if first == 1 and objects:
-        for name in objects[0]:
+    """Learn about the columns from `objects`, whose first is row `first`; the first whole row names the columns."""
+    rows = [(number, row) for number, row in enumerate(objects, first) if row is not BROKEN]
+    if not columns and rows:
+        for name in rows[0][1]:
             columns[name] = _Column(name, options.types.get(name, ""), set())
         check_columns(list(columns), limits, mistakes)
-    for number, row in enumerate(objects, first):
+    for number, row in rows:
         if not row.keys() <= columns.keys():
             for name in row.keys() - columns.keys():
                 mistakes.add("the first row does not have this column", name, number)
         if mistakes.full:
             return
     for name, column in columns.items():
-        for number, row in enumerate(objects, first):
+        for number, row in rows:
             value = row.get(name)
             if value is None:
                 if options.missing == "refuse":

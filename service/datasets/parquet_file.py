@@ -128,8 +128,13 @@ class _Reading:
             return _Column(field.name, TEXT, ())
         found = DTYPES.get(type)
         if found is None or wanted == TEXT:
-            what = "the type text is for columns of texts" if found else f"values of type {type} cannot be stored"
-            self._mistakes.add(what[:150], field.name)
+            if found:
+                what = "the type text is for columns of texts"
+            elif pa.types.is_null(type):
+                what = "the column has no values; leave it out"
+            else:
+                what = f"values of type {str(type)[:100]} cannot be stored; convert them to numbers or texts"
+            self._mistakes.add(what, field.name)
             return None
         stored = wanted or found
         missing = self._options.missing == "nan" and found not in (*FLOATS, "bool") and self._has_nulls(field.name)

@@ -174,13 +174,15 @@ class _Archive:
         """The reason why such an array cannot be stored."""
         if dtype.hasobject:
             return "the array has Python objects; pickled data is never read"
-        if len(shape) > self._limits.rank or any(size < 0 for size in shape):
+        if len(shape) > self._limits.rank:
             return f"the rank exceeds the limit of {self._limits.rank}"
+        if any(size < 0 for size in shape):
+            return "the header declares a negative size"
         if dtype.kind == "U" and len(shape) == 1 and dtype.itemsize <= BLOCK:
             return None
         native = dtype.newbyteorder("=")
         if dtype.kind not in "biuf" or (native not in CODE_OF and native.name not in WIDENED):
-            return f"dtype {native.name[:40]} cannot be stored"
+            return f"dtype {native.name[:40]} cannot be stored; convert the array to another one"
         return None
 
     def _fill(self, array: _Array, column: np.ndarray) -> list[str] | None:

@@ -94,6 +94,7 @@ CASES = [
     ("parquet", as_parquet(TABLE)[:-100], "not a valid Parquet file"),
     ("parquet", parquet({"s": [{"a": 1}]}), "column 's': values of type struct<a: int64> cannot be stored"),
     ("parquet", parquet({"s": [[{"a": 1}]]}), "column 's': values of type struct<a: int64> cannot be stored"),
+    ("parquet", parquet({"a": pa.nulls(2)}), "column 'a': the column has no values; leave it out"),
     ("parquet", parquet({"b": [b"x"]}), "column 'b': values of type binary cannot be stored"),
     ("parquet", parquet({"a": [1, None]}), "row 2, column 'a': a missing value"),
     ("parquet", parquet({"a": ["x", None]}), "row 2, column 'a': a missing value"),
@@ -113,6 +114,7 @@ CASES = [
     ("npz", as_npz({"a": np.float64(1)}), "column 'a': the tensor is a scalar"),
     ("npz", as_npz({"a": np.ones((0, 3))}), "column 'a': the column has no elements"),
     ("npz", as_npz({"a": np.ones(3, complex)}), "column 'a': dtype complex128 cannot be stored"),
+    ("npz", npz(a=npy("{'descr': '<i8', 'fortran_order': False, 'shape': (-2,), }")), "declares a negative size"),
     ("npz", as_npz({"a": np.ones(3, "M8[s]")}), "column 'a': dtype datetime64[s] cannot be stored"),
     ("npz", npz(a=npy("{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }")), "another size"),
     ("npz", npz(a=npy("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,), }")), "column 'a'"),
@@ -153,6 +155,17 @@ def test_all_mistakes_are_told_at_once_with_row_and_column(tmp_path):
         converted(tmp_path, data, "csv")
     assert refused.value.errors[1].location == {"row": 2, "column": "a"}
     assert refused.value.errors[1].pointer == "/a"
+
+
+@pytest.mark.parametrize("broken", [1, 2, 3])
+def test_a_row_that_is_no_json_is_the_only_mistake_of_its_file(tmp_path, broken):
+    rows = [b'{"a":1,"b":"x"}'] * 3
+    rows[broken - 1] = b'{"a":1,'
+
+    with pytest.raises(HttpProblem) as refused:
+        converted(tmp_path, b"\n".join(rows), "jsonl")
+
+    assert [error.location for error in refused.value.errors] == [{"row": broken}]
 
 
 def test_cells_that_do_not_have_the_named_type_are_told_by_row(tmp_path):
