@@ -159,13 +159,18 @@ async def answer(request: Request, error: Exception) -> Response:
     problem = from_exception(error)
     if isinstance(error, HTTPException):  # of the router; our own code raises HttpProblem
         if error.status_code == 405:
-            problem.headers = {**problem.headers, "Allow": ", ".join(allowed(request))}
+            methods = ", ".join(allowed(request))
+            problem.headers = {**problem.headers, "Allow": methods}
+            if methods:
+                problem.detail = f"this path has no {request.method}; it has {methods}"
         elif error.status_code == 404 and (found := without_slash(request)) is not None:
-            path, methods = found
-            if request.method == "GET" and "GET" in methods:
+            path, known = found
+            if request.method == "GET" and "GET" in known:
                 query = f"?{request.url.query}" if request.url.query else ""
                 return Response(status_code=308, headers={"Location": f"{path}{query}"})
             problem.detail = "no route has this path; there is one without the slash at its end"
+        elif error.status_code == 404:
+            problem.detail = "no route has this path; GET /v1 names the collections, and GET /openapi.json all routes"
     if problem.code == "internal":
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     request_id = request.scope.get("state", {}).get("request_id") or new_request_id()

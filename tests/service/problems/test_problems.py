@@ -130,9 +130,11 @@ def test_without_a_prefix_pointers_start_at_the_program():
 
 
 def test_errors_of_the_router_are_problem_documents():
-    assert checked(client().get("/nowhere"), 404, "not-found")["instance"].startswith("/nowhere#req_")
+    document = checked(client().get("/nowhere"), 404, "not-found")
+    assert document["instance"].startswith("/nowhere#req_")
+    assert document["detail"].startswith("no route has this path; GET /v1 names the collections")
     response = client().delete("/raise")
-    checked(response, 405, "method-not-allowed")
+    assert checked(response, 405, "method-not-allowed")["detail"] == "this path has no DELETE; it has GET, HEAD"
     assert response.headers["allow"] == "GET, HEAD"
 
 
