@@ -16,9 +16,21 @@ validation  the metrics on the rows that are not trained on
 stream      the events of a job, for `service.http.sse`
 """
 
-from service.jobs.checkpoints import Checkpointer
+from service.jobs.checkpoints import Checkpointer, checkpoint_id
 from service.jobs.job import ACTIVE, ENDED, JOB_ID, REASONS, Job, Progress, Spec
 from service.jobs.runner import Runner
 from service.jobs.store import JobStore
 
-__all__ = ["ACTIVE", "ENDED", "JOB_ID", "REASONS", "Checkpointer", "Job", "JobStore", "Progress", "Runner", "Spec"]
+__all__ = [
+    "ACTIVE",
+    "ENDED",
+    "JOB_ID",
+    "REASONS",
+    "Checkpointer",
+    "Job",
+    "JobStore",
+    "Progress",
+    "Runner",
+    "Spec",
+    "checkpoint_id",
+]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import orjson
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from service.ids import Repeatable
@@ -18,7 +18,7 @@ from service.sessions.session import Session
 from service.store.store import Store
 from service.store.tables import checkpoints, sessions
 
-__all__ = ["Checkpointer"]
+__all__ = ["Checkpointer", "checkpoint_id"]
 
 FOLDER = "checkpoints/client"
 
@@ -27,18 +27,25 @@ Room = Callable[[str, float], AbstractAsyncContextManager[Callable[[Connection],
 """Room for so many bytes of checkpoints of a tenant, while something is made. Raises HttpProblem 429 without it."""
 
 
+def checkpoint_id(job: str, step: int) -> str:
+    """The id of the checkpoint of a job after `step`."""
+    return Repeatable(f"{job}\0{step}".encode()).made("ckp_")
+
+
 class Checkpointer:
     """Saves sessions of jobs."""
 
     def __init__(self, store: Store, registry: Sessions, room: Room, deadline: float) -> None:
         self._store, self._registry, self._room, self._deadline = store, registry, room, deadline
 
-    async def __call__(self, session: Session, job: Job, step: int) -> str:
+    async def __call__(self, session: Session, job: Job, step: int, replaces: int | None = None) -> str:
         """The id of the checkpoint of `job` after `step`, which is made once.
 
+        replaces: step of an earlier checkpoint of the job, which expires when this one is made.
         Raises HttpProblem 429 if its tenant has no room for it, EngineError, StorageError.
         """
-        id = Repeatable(f"{job.id}\0{step}".encode()).made("ckp_")
+        id = checkpoint_id(job.id, step)
+        replaced = None if replaces is None else checkpoint_id(job.id, replaces)
 
         def known(connection: Connection) -> tuple[bool, bytes | None]:
             made = connection.execute(select(checkpoints.c.id).where(checkpoints.c.id == id)).first()
@@ -49,10 +56,17 @@ class Checkpointer:
         if exists:
             return id
         async with self._room(job.tenant, session.about["bytes"]) as check:
-            return await self._made(session, job, step, id, text, check)
+            return await self._made(session, job, step, id, replaced, text, check)
 
     async def _made(
-        self, session: Session, job: Job, step: int, id: str, text: bytes | None, check: Callable[[Connection], None]
+        self,
+        session: Session,
+        job: Job,
+        step: int,
+        id: str,
+        replaced: str | None,
+        text: bytes | None,
+        check: Callable[[Connection], None],
     ) -> str:
         key = f"{FOLDER}/{id[4:]}.safetensors"
         args = {"key": key, "about": {} if text is None else {"program": text.decode()}}
@@ -77,6 +91,9 @@ class Checkpointer:
         def adding(connection: Connection) -> None:
             connection.execute(insert(checkpoints).values(row))
             check(connection)
+            if replaced is not None:
+                old = (checkpoints.c.id == replaced) & (checkpoints.c.tenant == job.tenant)
+                connection.execute(update(checkpoints).where(old).values(expires=row["created"]))
 
         with contextlib.suppress(IntegrityError):  # the process that ran the job before has made it meanwhile
             await self._store.write(adding)

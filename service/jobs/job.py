@@ -79,6 +79,7 @@ class Spec:
     base_step: the session's step before the job.
     opened:    whether the job opened its session itself.
     checkpoint_steps, checkpoint_s: steps and seconds between two checkpoints; None for none.
+    checkpoint_best: whether each judgement of the early stop that is the best so far has a checkpoint.
     deadline_s: seconds after the submission.
     """
 
@@ -94,6 +95,7 @@ class Spec:
     early_stop: EarlyStop | None = None
     checkpoint_steps: int | None = None
     checkpoint_s: float | None = None
+    checkpoint_best: bool = False
     deadline_s: float | None = None
     base_step: int = 0
     opened: bool = True
@@ -120,6 +122,7 @@ class Progress:
     last:       metric -> its value in the last step. validated: metric -> its last value on the validation rows.
     validated_at, summed_at, saved_at: steps of the last validation, mean of training metrics and checkpoint.
     saved_s:    `running_s` at the last checkpoint.
+    best_saved_at: step of the last checkpoint of a best judgement. best_alone: whether it was made for that alone.
     judged:     the state of the early stop. stops: whether it has ended the job.
     rate:       steps per second, recently.
     """
@@ -135,6 +138,8 @@ class Progress:
     summed_at: int = 0
     saved_at: int = 0
     saved_s: float = 0.0
+    best_saved_at: int = 0
+    best_alone: bool = False
     judged: Judged = field(default_factory=Judged)
     stops: bool = False
     rate: float = 0.0

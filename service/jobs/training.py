@@ -47,8 +47,9 @@ OF_CODES = {
     "too_large": "out-of-memory",
 }
 
-Checkpointed = Callable[[Session, Job, int], Awaitable[str]]
-"""Makes a checkpoint of the session after a step of the job; returns its id."""
+Checkpointed = Callable[[Session, Job, int, int | None], Awaitable[str]]
+"""Makes a checkpoint of the session after a step of the job, which replaces that of another step, if one is given;
+returns its id."""
 
 
 class Sessions(Protocol):
@@ -153,8 +154,8 @@ class Training:
             await self._judge(due)
             return
         ends = at.stops or at.step >= spec.steps
-        if self._checkpoint_is_due(ends):
-            await self._save()
+        if at.step != at.saved_at and (self._is_best or self._checkpoint_is_due(ends)):
+            await self._save(ends)
             return
         if ends:
             raise Ended("succeeded", "early-stop" if at.stops else "completed")
@@ -287,10 +288,14 @@ class Training:
         self._count_time(at)
         await self._store(Turn(at, curves, said))
 
+    @property
+    def _is_best(self) -> bool:
+        """Whether this step has the best judgement so far, which is to be saved."""
+        return self._spec.checkpoint_best and self._at.judged.best_step == self._at.step
+
     def _checkpoint_is_due(self, ends: bool) -> bool:
+        """Whether this step has a checkpoint whatever its judgement. ends: whether it is the last step."""
         spec, at = self._spec, self._at
-        if at.step == at.saved_at:
-            return False
         if spec.checkpoint_steps is not None and at.step % spec.checkpoint_steps == 0:
             return True
         running = at.running_s + time.monotonic() - self._resumed
@@ -298,12 +303,15 @@ class Training:
             return True
         return ends and (spec.checkpoint_steps is not None or spec.checkpoint_s is not None)
 
-    async def _save(self) -> None:
+    async def _save(self, ends: bool) -> None:
         job, at = self._job, deepcopy(self._at)
+        replaces = at.best_saved_at if self._is_best and at.best_alone else None
         session = await self._sessions.find(job.tenant, job.session)
         said: tuple[str, Mapping[str, Any]]
         try:
-            said = "checkpoint", {"step": at.step, "id": await self._checkpointed(session, job, at.step)}
+            said = "checkpoint", {"step": at.step, "id": await self._checkpointed(session, job, at.step, replaces)}
+            if self._is_best:
+                at.best_saved_at, at.best_alone = at.step, not self._checkpoint_is_due(ends)
         except HttpProblem as problem:
             if problem.code != "quota-exceeded":
                 raise

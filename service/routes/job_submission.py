@@ -126,6 +126,9 @@ def _mistakes(asked: schemas.CreateJob) -> list[FieldError]:
     if metric is not None and metric not in known and metric not in loss:
         detail = f"{metric!r} is not recorded; recorded are {', '.join(sorted(known))}"
         found.append(FieldError("/early_stop/metric", "invalid", detail))
+    if asked.save_every is not None and asked.save_every.best and asked.early_stop is None:
+        detail = "needs early_stop, whose metric it follows"
+        found.append(FieldError("/save_every/best", "invalid", detail))
     return found
 
 
@@ -234,6 +237,7 @@ async def _checked(
         early_stop=_early_stop(asked, loss),
         checkpoint_steps=None if asked.save_every is None else asked.save_every.steps,
         checkpoint_s=None if asked.save_every is None else asked.save_every.seconds,
+        checkpoint_best=asked.save_every is not None and asked.save_every.best,
         deadline_s=asked.deadline_s,
         base_step=session.step,
         opened=asked.session_id is None,

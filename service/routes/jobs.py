@@ -11,7 +11,7 @@ from service.caller import tenant
 from service.http.entity_tags import VARIES
 from service.http.request_body import JSON, read_body
 from service.http.sse import EVENT_STREAM, EventStream, Streams, last_event_id
-from service.jobs import JOB_ID, Job, JobStore, Runner
+from service.jobs import JOB_ID, Job, JobStore, Runner, checkpoint_id
 from service.jobs.curves import joined, thinned
 from service.jobs.job import Action
 from service.jobs.stream import JobEvents
@@ -295,8 +295,11 @@ async def _viewed(request: Request, job: Job) -> dict[str, Any]:
 def _view(job: Job, positions: Mapping[str, int]) -> dict[str, Any]:
     spec, at = job.spec, job.progress
     left = spec.steps - at.step
-    judged = at.judged
-    best = None if judged.best is None else {"value": judged.best, "step": judged.best_step, "since": judged.since}
+    judged, best = at.judged, None
+    if judged.best is not None:
+        saved = spec.checkpoint_best and at.best_saved_at == judged.best_step
+        kept = checkpoint_id(job.id, judged.best_step) if saved else None
+        best = {"value": judged.best, "step": judged.best_step, "since": judged.since, "checkpoint_id": kept}
     return {
         "id": job.id,
         "name": spec.name,

@@ -55,19 +55,26 @@ class EarlyStop(Strict):
     )
     patience: int = Field(3, ge=1, le=1_000_000, description="Judgements without an improvement that end the job.")
     min_delta: float = Field(0.0, ge=0, description="Least change that is an improvement.")
-    mode: Literal["min", "max"] = "min"
+    mode: Literal["min", "max"] = Field(
+        "min", description="Whether a better metric is smaller, as a loss, or larger, as an accuracy."
+    )
 
 
 class SaveEvery(Strict):
-    """When the job makes checkpoints. With either member it makes a last one at its end."""
+    """When the job makes checkpoints. With `steps` or `seconds` it makes a last one at its end."""
 
     steps: int | None = Field(None, ge=1, description="Steps between two checkpoints.")
     seconds: float | None = Field(None, ge=1, le=86_400, description="Seconds of running between two checkpoints.")
+    best: bool = Field(
+        False,
+        description="A checkpoint after each judgement of `early_stop` that is the best so far. It replaces the one of "
+        "the judgement that was the best before.",
+    )
 
     @model_validator(mode="after")
     def _any(self) -> SaveEvery:
-        if self.steps is None and self.seconds is None:
-            raise ValueError("give steps, seconds, or both")
+        if self.steps is None and self.seconds is None and not self.best:
+            raise ValueError("give steps, seconds or best")
         return self
 
 
@@ -168,6 +175,9 @@ class Best(Strict):
     value: float
     step: int
     since: int = Field(description="Judgements after it.")
+    checkpoint_id: str | None = Field(
+        None, description="Its checkpoint, with `save_every.best`; null if the quota had no room for it."
+    )
 
 
 class JobView(Strict):

@@ -110,11 +110,13 @@ class House:
     def __init__(self, root: Path, store: Store) -> None:
         self.root, self.store, self.sessions = root, store, FakeSessions()
         self.saved: list[tuple[str, int]] = []
+        self.replaced: list[int | None] = []
         self.runners: list[Runner] = []
         Objects(str(root / "objects")).write(KEY, chunks(COLUMNS, {}))
 
-    async def checkpointed(self, session: Any, job: Job, step: int) -> str:
+    async def checkpointed(self, session: Any, job: Job, step: int, replaces: int | None = None) -> str:
         self.saved.append((job.id, step))
+        self.replaced.append(replaces)
         return f"ckp_{step}"
 
     async def runner(self, limit: int = 2, chunk_s: float = 0.002, **more: Any) -> Runner:

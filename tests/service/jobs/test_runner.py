@@ -200,6 +200,44 @@ async def test_early_stop_follows_the_rule_computed_by_hand(house):
         assert house.saved[-1] == (job.id, end)
 
 
+@pytest.mark.parametrize("every", [None, 8])
+async def test_each_best_judgement_is_saved_and_replaces_the_one_before(house, every):
+    runner = await house.runner()
+    rule = EarlyStop("accuracy", 1000, 0.0, "max")
+    job = await house.submit(runner, steps=40, every=4, early_stop=rule, checkpoint_best=True, checkpoint_steps=every)
+    done = await until(runner, job)
+    accuracy = await curve(runner, job, "metric/accuracy")
+    means = {end: math.fsum(accuracy[end - 4 : end]) / 4 for end in range(4, 41, 4)}
+    best = [end for end in means if means[end] > max([-1.0, *(means[s] for s in means if s < end)])]
+    regular = list(range(8, 41, 8)) if every else []
+    saved = sorted({*best, *regular})
+    replaced = [before if before not in regular else None for before in [None, *best]]
+    assert len(best) > 2
+    assert house.saved == [(job.id, end) for end in saved]
+    assert house.replaced == [replaced[best.index(end)] if end in best else None for end in saved]
+    assert done.progress.judged.best_step == done.progress.best_saved_at == best[-1]
+
+
+async def test_a_best_judgement_without_room_for_its_checkpoint_leaves_the_one_before(house, monkeypatch):
+    rule = EarlyStop("accuracy", 1000, 0.0, "max")
+    made = house.checkpointed
+
+    async def first_alone(session, job, step, replaces=None):
+        if house.saved:
+            raise HttpProblem("quota-exceeded", "no room")
+        return await made(session, job, step, replaces)
+
+    monkeypatch.setattr(house, "checkpointed", first_alone)
+    runner = await house.runner()
+    job = await house.submit(runner, steps=40, every=4, early_stop=rule, checkpoint_best=True)
+    done = await until(runner, job)
+    page = await runner.jobs.events(job.id, 0, 1000)
+    refused = [each.data["detail"] for each in page.events if each.kind == "warning"]
+    assert (done.state, house.saved, done.progress.best_saved_at) == ("succeeded", [(job.id, 4)], 4)
+    assert done.progress.judged.best_step > 4
+    assert f"no checkpoint of step {done.progress.judged.best_step}: no room" in refused
+
+
 async def test_early_stop_on_a_training_metric_uses_its_mean_since_the_last_judgement(house):
     runner = await house.runner()
     job = await house.submit(runner, steps=60, early_stop=EarlyStop("accuracy", 2, 0.0, "max"))

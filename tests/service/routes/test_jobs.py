@@ -146,6 +146,7 @@ def test_all_mistakes_of_a_submission_are_told_at_once(client, dataset):
         ({"batch_size": 0}, "/batch_size"),
         ({"batch_size": 500, "drop_last": True}, "/batch_size"),
         ({"save_every": {}}, "/save_every"),
+        ({"save_every": {"best": True}}, "/save_every/best"),
         ({"feeds": {"x": []}}, "/feeds/x"),
         ({"loss": "nope"}, "/loss"),
         ({"deadline_s": -1}, "/deadline_s"),
@@ -208,6 +209,19 @@ def test_the_stream_of_events_goes_on_where_it_broke_and_ends_with_the_job(clien
     assert len(found["step"]) == len(found["columns"]["loss"]) == 7
     assert found["validation"]["step"] == [each["step"] for _, kind, each in seen if kind == "validation"]
     assert found["columns"]["loss"][-1] < found["columns"]["loss"][0]
+
+
+def test_the_best_parameters_of_a_job_are_in_the_checkpoint_that_it_names(client, dataset):
+    rule = {"metric": "validation/loss", "patience": 1000}
+    more = {"validation": {"fraction": 0.2}, "early_stop": rule, "save_every": {"best": True}}
+    job = submitted(client, asked(dataset, epochs=40, **more))
+    best = ended(client, job["id"])["best"]
+    kept = client.get(f"/v1/jobs/{job['id']}/checkpoints").json()["checkpoints"]
+    lasting = [each for each in kept if each["expires_at"] is None]
+    assert [(each["id"], each["step"]) for each in lasting] == [(best["checkpoint_id"], best["step"])]
+    opened = client.post("/v1/sessions", json={"from_checkpoint": best["checkpoint_id"]}).json()
+    assert opened["step"] == best["step"]
+    client.delete(f"/v1/sessions/{opened['id']}")
 
 
 def test_a_job_is_paused_resumed_and_canceled(client, dataset):
