@@ -19,6 +19,12 @@ def _reduced(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x, axes, *, keepdims: function(x, axis=tuple(axes.tolist()), keepdims=bool(keepdims), dtype=x.dtype)
 
 
+def _cumsum(x: np.ndarray, axis: np.ndarray, *, exclusive: int = 0, reverse: int = 0) -> np.ndarray:
+    turned = np.flip(x, int(axis)) if reverse else x
+    sums = np.cumsum(turned, axis=int(axis)) - (turned if exclusive else 0)
+    return np.flip(sums, int(axis)) if reverse else sums
+
+
 OPERATORS: dict[str, Callable[..., Any]] = {
     "Add": np.add,
     "Sub": np.subtract,
@@ -38,7 +44,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "Squeeze": lambda x, axes: np.squeeze(x, tuple(axes.tolist())),
     "Concat": lambda *x, axis: np.concatenate(x, axis=axis),
     "Gather": lambda x, index, *, axis: np.take(x, index, axis=axis),
-    "CumSum": lambda x, axis: np.cumsum(x, axis=int(axis)),
+    "CumSum": _cumsum,
     "ReduceSum": _reduced(np.sum),
     "ReduceProd": _reduced(np.prod),
     "Reshape": lambda x, shape, allowzero=0: x.reshape(shape.tolist()),
