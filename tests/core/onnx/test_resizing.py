@@ -36,6 +36,14 @@ def test_scales_agree(how, scales):
     check_node("Resize", inputs, opset=19, constants=("scales",), **how)
 
 
+@pytest.mark.parametrize("tenths", range(1, 40))
+def test_an_axis_gets_the_length_of_its_product_in_float32(tenths):
+    x = some(1, 1, 10, 30)
+    inputs = {"x": x, "roi": None, "scales": np.array([1, 1, tenths / 10, tenths / 30], "float32")}
+
+    check_node("Resize", inputs, opset=19, constants=("scales",), gradient=False, mode="linear")
+
+
 @pytest.mark.parametrize("how", MODES)
 def test_sizes_agree(how):
     inputs = {"x": X, "roi": None, "scales": None, "sizes": np.array([2, 3, 7, 4])}

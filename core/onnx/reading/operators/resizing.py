@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import numpy as np
 
 from core.onnx.reading.node import Node
 from core.onnx.reading.registry import converter
@@ -90,8 +93,22 @@ def _by_scales(node: Node, x: Tensor, axes: list[int], scales: list[float], how:
     if not rest:
         return x
     how = _with_roi(how, axes, [a for a, _ in rest])
-    result: Tensor = node.emit("resize", x, axes=[a for a, _ in rest], scales=[s for _, s in rest], **how)
+    exact = [_exact(x.shape[a], s) for a, s in rest]
+    result: Tensor = node.emit("resize", x, axes=[a for a, _ in rest], scales=exact, **how)
     return result
+
+
+def _exact(size: int, scale: float) -> float:
+    """`scale`, a float32, or the next number that gives an axis of `size` elements the length of ONNX.
+
+    ONNX takes the product in float32: 5 elements times 2.6 are 13, although the float32 next to 2.6 is less than 2.6.
+    """
+    if size >= 2**24:  # float32 does not have all sizes
+        return scale
+    length = math.floor(np.float32(size) * np.float32(scale))
+    while math.floor(size * scale) < length:
+        scale = max(length / size, math.nextafter(scale, math.inf))
+    return scale
 
 
 def _copies(scale: float, how: dict[str, Any]) -> bool:
