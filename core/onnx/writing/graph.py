@@ -107,7 +107,9 @@ class Graph:
         self.infos: list[ValueInfoProto] = []
 
     def add(self, operator: str, inputs: list[str], outputs: list[str], attrs: Mapping[str, Any]) -> None:
-        """Append a node."""
+        """Append a node. Empty names at the end of `inputs` are left out: onnxruntime fails on them."""
+        while inputs and not inputs[-1]:
+            inputs = inputs[:-1]
         node = helper.make_node(operator, inputs, outputs, name=f"{outputs[0]}/{operator}", **attrs)
         self.nodes.append(node)
         self.made.update(outputs)

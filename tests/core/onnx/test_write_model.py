@@ -108,6 +108,14 @@ def test_the_model_has_the_wanted_operator_set(opset):
     assert [(each.domain, each.version) for each in model.opset_import] == [("", opset)]
 
 
+def test_an_input_that_is_omitted_at_the_end_of_a_node_is_not_written():
+    feeds = {"x": np.ones((2, 3), "float32"), "scale": np.ones(3, "float32")}
+
+    [node] = graph_of(one_op("layer_norm", "x", "scale", feeds=feeds, begin_norm_axis=1)).node
+
+    assert list(node.input) == ["x", "scale"]
+
+
 def test_an_opset_that_cannot_be_written_is_refused():
     with pytest.raises(ProgramError, match="opset must be from"):
         write_model(dense(), opset=7)
