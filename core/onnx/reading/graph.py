@@ -233,7 +233,7 @@ class GraphReader:
         try:
             schema = onnx.defs.get_schema(proto.op_type, node.opset, domain)
         except onnx.defs.SchemaError:
-            raise Refused(f"ONNX has no operator {proto.op_type!r} in opset {node.opset}") from None
+            raise Refused(_unknown(proto, node.opset)) from None
         body = _body(schema, node)
         if body is None:
             raise Refused("this operator is not supported")
@@ -243,6 +243,18 @@ class GraphReader:
         call.CopyFrom(proto)
         call.attribute.extend(each for each in defaults if each.name not in known)
         return self._call(body, call, node.inputs, self.opsets)
+
+
+def _unknown(proto: NodeProto, opset: int) -> str:
+    """The reason why a node is refused whose operator ONNX does not have."""
+    domain = _domain(proto.domain)
+    if domain in ("", "ai.onnx.ml"):
+        return f"ONNX has no operator {proto.op_type!r} in opset {opset}"
+    if domain.startswith("com.microsoft"):
+        way = "only onnxruntime has it; give the model as it was before onnxruntime optimized or quantized it"
+    else:
+        way = "give the model a function of this name and domain, or export it without the operator"
+    return f"the operator {domain}.{proto.op_type} is not part of ONNX: {way}"
 
 
 def _body(schema: Any, node: Node) -> FunctionProto | None:

@@ -62,6 +62,22 @@ def test_all_refused_nodes_are_reported_at_once():
     assert messages[1].startswith("node 'dtypes' (Add): ")
 
 
+@pytest.mark.parametrize(
+    ("domain", "way"),
+    [
+        ("com.microsoft", "as it was before onnxruntime optimized or quantized it"),
+        ("com.microsoft.nchwc", "as it was before onnxruntime optimized or quantized it"),
+        ("my.domain", "give the model a function of this name and domain"),
+    ],
+)
+def test_an_operator_of_another_domain_is_refused_with_the_way_out(domain, way):
+    model = model_of([helper.make_node("Gelu", ["x"], ["y"], domain=domain)], {"x": (TensorProto.FLOAT, [2])}, ["y"])
+    model.opset_import.append(helper.make_opsetid(domain, 1))
+
+    with pytest.raises(ProgramError, match=f"the operator {domain}.Gelu is not part of ONNX: .*{way}"):
+        imported(model)
+
+
 @pytest.mark.parametrize("data", [b"", b"nonsense", b"\x08\x07"])
 def test_other_bytes_are_refused(data):
     with pytest.raises(ProgramError) as error:
