@@ -20,6 +20,13 @@ __all__ = ["CellColumn", "converted", "dtype_named"]
 NUMBER = r"^\s*[+-]?(?:[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|(?i:nan|inf|infinity))\s*$"
 INTEGER = r"^\s*[+-]?[0-9]+\s*$"
 INFINITE = r"^\s*[+-]?(?i:inf|infinity)\s*$"
+FOREIGN = (
+    r"^\s*[+-]?[$€£¥]?\s*[+-]?"
+    r"(?:[0-9]{1,3}(?:[,.'_ \x{00A0}\x{202F}][0-9]{3})+(?:[.,][0-9]+)?|[0-9]+[.,]?[0-9]*)"
+    r"\s*[%$€£¥]?\s*$"
+)
+"""Numbers as people write them: 1,5 or 1,000 or $5 or 50 %. Those of NUMBER match, too."""
+
 SAMPLE = 256  # cells that show the kind of most columns
 TRUE, FALSE = ("true",), ("false",)
 RowNumber = Callable[[int], int]
@@ -44,6 +51,8 @@ class CellColumn:
     numbers: int = 0
     integers: int = 0
     booleans: int = 0
+    foreign: int = 0  # cells that are numbers for people only
+    first_foreign: int | None = None  # the first row with one
     not_number: int | None = None  # the first row whose cell is no number
     beyond: int | None = None  # the first row whose integer is outside of int64
 
@@ -82,6 +91,11 @@ class CellColumn:
             wrong = pc.fill_null(pc.invert(is_number), False)
             at = pc.index(wrong, True).as_py()
             self.not_number = None if at < 0 else number(at)
+        foreign = pc.fill_null(pc.and_not(pc.match_substring_regex(cells, FOREIGN), is_number), False)
+        self.foreign += pc.sum(foreign).as_py() or 0
+        if self.first_foreign is None:
+            at = pc.index(foreign, True).as_py()
+            self.first_foreign = None if at < 0 else number(at)
 
     def type(self, options: Options, mistakes: Mistakes) -> str:
         """The type of the column: a dtype, or `text`. Reports cells that forbid one."""
@@ -101,6 +115,9 @@ class CellColumn:
         elif self.numbers * 2 >= self.cells:
             text = f"not a number, but {self.numbers} of {self.cells} cells are; correct it, or set the type text"
             mistakes.add(text, self.name, self.not_number)
+        elif (self.numbers + self.foreign) * 2 >= self.cells:
+            text = "a number in another notation than 1234.5; rewrite the column, or set the type text"
+            mistakes.add(text, self.name, self.first_foreign)
         return TEXT
 
 

@@ -241,6 +241,34 @@ def test_a_type_is_found_from_all_rows_and_not_from_the_first_ones(tmp_path):
     assert len(columns["a"]) == rows + 1
 
 
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["2024-01-31", "2024-02-01"],
+        ["31.01.2024", "01.02.2024"],
+        ["12:30", "7:05"],
+        ["10.0.0.1", "127.0.0.1"],
+        ["1.2.3", "1.10.0"],
+        ["555-1234", "555-9876"],
+        ["12kg", "5 m"],
+        ["A", "1,5", "B"],
+    ],
+)
+def test_texts_with_digits_that_are_no_numbers_become_codes(tmp_path, texts):
+    table = "a\n" + "".join(f'"{text}"\n' for text in texts)
+
+    _, about = converted(tmp_path, table.encode(), "csv")
+
+    assert about["columns"][0]["vocabulary"] == sorted(texts)
+
+
+def test_numbers_in_another_notation_are_texts_if_the_request_says_so(tmp_path):
+    columns, about = converted(tmp_path, b'a\n"1,5"\n"0,5"\n', "csv", types={"a": "text"})
+
+    assert columns["a"].tolist() == [1, 0]
+    assert about["columns"][0]["vocabulary"] == ["0,5", "1,5"]
+
+
 def test_ten_thousand_columns_are_read(tmp_path):
     names = [f"c{i}" for i in range(10_000)]
     data = ",".join(names).encode() + b"\n" + b",".join([b"1"] * 10_000) + b"\n" + b",".join([b"2"] * 10_000)
