@@ -1,6 +1,8 @@
-"""Strict query parameters: a route refuses those it does not declare."""
+"""Strict query parameters: a route refuses those it does not declare, and a second value of those that take one."""
 
 from __future__ import annotations
+
+from typing import Any, get_args, get_origin
 
 from fastapi import Request
 from fastapi.routing import APIRoute
@@ -12,11 +14,13 @@ __all__ = ["known_parameters"]
 
 
 async def known_parameters(request: Request) -> None:
-    """A dependency of every route. Raises HttpProblem 422 for a query parameter that the route does not declare."""
+    """A dependency of every route. Raises HttpProblem 422 for a query parameter that the route does not declare, and for
+    one with several values that takes one: FastAPI would take the last."""
     route = request.scope.get("route")
     if not request.query_params or not isinstance(route, APIRoute):
         return
-    known = {field.alias for field in route.dependant.query_params}
+    declared = route.dependant.query_params
+    known = {field.alias for field in declared}
     wrong = "unknown parameter" + (f"; known are {', '.join(sorted(known))}" if known else "")
     unknown = [name for name in request.query_params if name not in known]
     if unknown:
@@ -26,3 +30,14 @@ async def known_parameters(request: Request) -> None:
             for name in unknown
         ]
         raise HttpProblem("invalid-request", f"{count} unknown to this route", errors=fields)
+    given = request.query_params
+    twice = [
+        f.alias for f in declared if len(given.getlist(f.alias)) > 1 and not _takes_a_list(f.field_info.annotation)
+    ]
+    if twice:
+        fields = [FieldError("", "duplicate", "give it once", parameter=f"query: {name}") for name in twice]
+        raise HttpProblem("invalid-request", f"{twice[0]} has several values, but takes one", errors=fields)
+
+
+def _takes_a_list(annotation: Any) -> bool:
+    return get_origin(annotation) is list or any(map(_takes_a_list, get_args(annotation)))

@@ -82,6 +82,24 @@ def test_a_wrong_method_is_answered_with_all_right_ones(client: httpx.Client):
         assert set(answer.headers["allow"].split(", ")) == right | ({"HEAD"} if "GET" in right else set())
 
 
+def test_a_query_parameter_that_takes_one_value_is_refused_with_two(client: httpx.Client):
+    seen = 0
+    for path, method, operation in OPERATIONS:
+        for parameter in operation.get("parameters", []):
+            kinds = {each.get("type") for each in (parameter["schema"], *parameter["schema"].get("anyOf", []))}
+            if parameter["in"] != "query" or "array" in kinds:
+                continue
+            request = filled(path, method)
+            name = parameter["name"]
+            request["params"] = [*dict(request.get("params") or {}).items(), (name, "1"), (name, "2")]
+            answer = client.request(method.upper(), **request)
+            errors = problem(answer, 422, "invalid-request")["errors"]
+            assert f"query: {name}" in [each.get("parameter") for each in errors], (path, name, errors)
+            seen += 1
+
+    assert seen > 50
+
+
 def test_a_slash_too_many_redirects_requests_that_read(client: httpx.Client):
     for path in [*GETS, "/docs", "/openapi.json"]:
         if path.endswith("{name}"):  # the name of a variable may contain slashes
