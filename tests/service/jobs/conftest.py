@@ -13,6 +13,8 @@ import orjson
 import pytest
 
 import service.jobs.runner as runner_module
+import service.jobs.store as store_module
+import service.jobs.training as training_module
 from core.ir.errors import CoreError, ProgramError
 from service import caller
 from service.engine import RemoteError, Reply
@@ -27,7 +29,7 @@ from service.store.store import Store
 from service.worker import fit
 from tests.service.worker.test_fit import COLUMNS, KEY, ROWS, Side, classifier
 
-__all__ = ["FakeSessions", "House", "described"]
+__all__ = ["Clock", "FakeSessions", "House", "described"]
 
 
 def described(size: int = 8, *, holdout: int = 0, drop: bool = False) -> dict[str, Any]:
@@ -151,6 +153,27 @@ class House:
 
     def held(self, job: Job) -> dict[str, np.ndarray]:
         return self.sessions.sides[job.session].held()
+
+
+class Clock:
+    """Both clocks of jobs, in place of the module `time`. ahead: seconds by which a test has set them forward."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def time(self) -> float:
+        return time.time() + self.ahead
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    for module in (store_module, training_module):
+        monkeypatch.setattr(module, "time", found)
+    return found
 
 
 @pytest.fixture

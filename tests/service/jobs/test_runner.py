@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import time
 from typing import Any
 
 import numpy as np
@@ -315,10 +314,10 @@ async def test_a_job_that_waits_for_a_worker_takes_actions(house, action, state)
 
 
 @pytest.mark.parametrize(("asked", "end"), [("cancel", "requested"), ("pause", None), (None, "deadline")])
-async def test_a_long_validation_ends_when_its_job_must_stop(house, monkeypatch, asked, end):
+async def test_a_long_validation_ends_when_its_job_must_stop(house, clock, monkeypatch, asked, end):
     monkeypatch.setattr(validation_module, "MOST_BATCHES", 1)
     data = described(size=1, holdout=30)
-    runner = await house.runner()
+    runner = await house.runner(limit=1)  # it does not claim its job again when the clock is set forward
     read, calls = house.sessions.read, 0
 
     async def stopped_at_the_third(*call: Any) -> Any:
@@ -327,11 +326,11 @@ async def test_a_long_validation_ends_when_its_job_must_stop(house, monkeypatch,
         if calls == 3 and asked:
             await runner.jobs.ask("local", job.id, asked)
         elif calls == 3:
-            await asyncio.sleep(max(0.0, job.created + 1.0 - time.time()))
+            clock.ahead = 901.0
         return await read(*call)
 
     monkeypatch.setattr(house.sessions, "read", stopped_at_the_third)
-    deadline = None if asked else 1.0
+    deadline = None if asked else 900.0
     job = await house.submit(
         runner, steps=20, data=data, every=5, validation=Validation(data, 30, 5), deadline_s=deadline
     )
@@ -373,14 +372,19 @@ async def test_an_action_that_comes_while_a_job_becomes_paused_is_not_lost(house
     assert await curve(runner, job) == by_steps(house, described(), done.progress.step)[1]
 
 
-async def test_a_deadline_cancels_a_running_job_and_aborts_a_waiting_one(house):
+async def test_a_deadline_cancels_a_running_job_and_aborts_a_waiting_one(house, clock):
     runner = await house.runner(limit=1)
-    running = await house.submit(runner, steps=10_000_000, deadline_s=0.4)
-    waiting = await house.submit(runner, steps=10, deadline_s=0.05)
-    assert (await until(runner, running)).reason == "deadline"
+    running = await house.submit(runner, steps=10_000_000, deadline_s=900.0)
+    await until(runner, running, "running")
+    waiting = await house.submit(runner, steps=10, deadline_s=60.0)
+    clock.ahead = 61.0
+    runner.wake()
     done = await until(runner, waiting)
     assert (done.state, done.reason) == ("aborted", "deadline")
-    assert (await runner.jobs.get("local", running.id)).state == "canceled"
+    assert (await runner.jobs.get("local", running.id)).state == "running"
+    clock.ahead = 901.0
+    done = await until(runner, running)
+    assert (done.state, done.reason) == ("canceled", "deadline")
 
 
 @pytest.mark.parametrize(
