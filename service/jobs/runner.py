@@ -13,7 +13,7 @@ from service.engine import EngineError, NoCapacity, QueueFull
 from service.jobs.job import ENDED, Job
 from service.jobs.store import Fenced, JobStore
 from service.jobs.stream import Bell
-from service.jobs.training import CHUNK_S, MOST_FAILURES, Checkpointed, Sessions, Training
+from service.jobs.training import CHUNK_S, LOST, MOST_FAILURES, Checkpointed, Sessions, Training
 from service.problems import HttpProblem
 from service.store.errors import StorageError
 
@@ -161,7 +161,7 @@ class Runner:
                 if job.progress.step > before:
                     failures, pause = 0, FIRST_PAUSE_S
                 if not isinstance(error, QueueFull | NoCapacity | StorageError):
-                    failures += 1
+                    failures += 2 if isinstance(error, HttpProblem) and error.code == LOST else 1
                 log.info("job %s waits after a failure: %s", job.id, error)
                 if failures >= MOST_FAILURES:
                     with contextlib.suppress(Fenced, StorageError):

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import orjson
 
-from service.engine import EngineError, QueueFull, RemoteError, Reply, WorkerLost
+from service.engine import EngineError, QueueFull, RemoteError, Reply
 from service.engine.protocol import DeadlineExceeded, NoCapacity
 from service.http.tensor_payloads import Answer
 from service.jobs.curves import joined, mean, packed
@@ -27,7 +27,7 @@ from service.sessions.registry import Write
 from service.sessions.session import Session
 from service.store.errors import StorageError
 
-__all__ = ["CHUNK_S", "Checkpointed", "Ended", "Sessions", "Training"]
+__all__ = ["CHUNK_S", "LOST", "MOST_FAILURES", "Checkpointed", "Ended", "Sessions", "Training"]
 
 log = logging.getLogger("backpass.jobs")
 
@@ -37,7 +37,12 @@ CHUNK_S = 0.25
 FIRST_STEPS, MOST_STEPS = 4, 20_000
 GROWTH = 4.0
 MOST_FAILURES = 8
+"""Failures one after the other that end a job. A call that was given up after the loss of its workers counts as two."""
+
 MOST_FAILED_SAVES = 3
+LOST = "worker-lost"
+"""The code of the problem, and the reason of the job."""
+
 FORM: dict[str, Any] = {"as_file": False, "members": {}}
 WAITS = (QueueFull, NoCapacity, StorageError)
 OF_CODES = {
@@ -130,7 +135,7 @@ class Training:
                 raise
             await self._finish(_failed(OF_CODES.get(error.code, "execution-failed"), error))
         except HttpProblem as problem:
-            if problem.retryable:
+            if problem.retryable or problem.code == LOST:  # a call that was given up has not happened
                 raise
             codes = {"gone": "session-lost", "not-found": "session-lost", "rolled-back": "session-lost"}
             codes |= {"sequence-conflict": "session-changed", "sequence-gap": "session-changed"}
@@ -143,7 +148,7 @@ class Training:
 
     async def give_up(self, error: Exception) -> None:
         """End the job after too many failures of the same call."""
-        reason = "worker-lost" if isinstance(error, WorkerLost) else "internal"
+        reason = LOST if from_exception(error).code == LOST else "internal"
         if isinstance(error, RemoteError) and error.kind == "memory":
             reason = "out-of-memory"
         await self._finish(_failed(reason, error))

@@ -392,6 +392,8 @@ async def test_a_deadline_cancels_a_running_job_and_aborts_a_waiting_one(house, 
     [
         (HttpProblem("gone", "closed"), "session-lost"),
         (HttpProblem("sequence-gap", "used"), "session-changed"),
+        (HttpProblem("worker-lost", "given up", retryable=False), "worker-lost"),
+        (WorkerLost("wrk_1", "killed"), "worker-lost"),
         (RemoteError("execution", "not_finite", "not finite: loss", {}), "numeric-error"),
         (RemoteError("execution", "dataset_unavailable", "gone", {}), "dataset-unavailable"),
         (RemoteError("execution", "index_out_of_range", "label 9", {}), "execution-failed"),
@@ -409,6 +411,22 @@ async def test_a_failure_that_stays_ends_the_job_with_its_reason_and_its_problem
     assert (done.state, done.reason) == ("failed", reason)
     assert done.error is not None
     assert "a defect" not in str(done.error)
+
+
+async def test_a_job_repeats_a_call_that_was_given_up_after_the_loss_of_its_workers(house):
+    runner, calls = await house.runner(), 0
+
+    def lost(op: str) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 2:
+            raise HttpProblem("worker-lost", "the call ended two workers; the session is as before", retryable=False)
+
+    house.sessions.before = lost
+    job = await house.submit(runner, steps=20)
+
+    assert (await until(runner, job)).reason == "completed"
+    assert await curve(runner, job) == by_steps(house, described(), 20)[1]
 
 
 async def test_a_job_with_a_defect_ends_as_soon_as_the_store_takes_its_end(house, monkeypatch):
