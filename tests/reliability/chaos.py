@@ -80,8 +80,11 @@ def run(
         for house in houses:
             house.start()
         urls = [house.url for house in houses]
-        fire = Fire(houses, seed, faults or {}, pause, least or {})
-        clients: list[Client | JobClient] = [JobClient(urls, steps // 10, 1000 + seed + i) for i in range(jobs)]
+        clients: list[Client | JobClient] = []
+        fire = Fire(
+            houses, seed, faults or {}, pause, least or {}, lambda: sum(each.trained.progress for each in clients)
+        )
+        clients += [JobClient(urls, steps // 10, 1000 + seed + i) for i in range(jobs)]
         for i in range(sessions):
             model = MODELS[i % len(MODELS)]
             requests = script(model, seed + i, -(-steps // sessions))

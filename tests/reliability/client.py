@@ -22,9 +22,13 @@ TIMES = ("time", "seconds", "ms")  # columns of the metrics of a job that differ
 
 
 class Trained:
-    """The numbers of one session. answers: of its requests, in order; values: its parameters and optimiser state."""
+    """The numbers of one session. answers: of its requests, in order; values: its parameters and optimiser state.
+
+    progress: goes up with each answer for which a worker has computed.
+    """
 
     def __init__(self) -> None:
+        self.progress = 0
         self.answers: list[dict[str, Any]] = []
         self.values: dict[str, Any] = {}
         self.retries = 0
@@ -71,7 +75,8 @@ class _Persistent:
                 if method == "DELETE" and answer.status_code == 404 and sent > 1:
                     return answer  # deleted by a request whose answer was lost
                 problem = answer.json()
-                may_pass = problem["retryable"] or answer.status_code in (429, 507)
+                # worker-lost: two workers were killed during the call, which was given up and has not happened
+                may_pass = problem["retryable"] or answer.status_code in (429, 507) or problem["code"] == "worker-lost"
                 assert may_pass, f"{method} {path}: {problem}"
             except httpx.TransportError as error:
                 problem = {"detail": repr(error)}
@@ -118,6 +123,7 @@ class Client(_Persistent):
             if each.is_numbered:
                 assert answer["seq"] == seq
                 self.trained.answers.append({name: answer[name] for name in KEPT if name in answer})
+                self.trained.progress += 1
         for name in ("parameters", "optimizer"):
             answer = self._until_done("GET", f"{path}/{name}", None, {}).json()
             self.trained.values[name] = {k: v for k, v in answer.items() if k not in ("timing_ms", "weights_version")}
@@ -154,6 +160,7 @@ class JobClient(_Persistent):
         end = time.monotonic() + 2 * self._patience
         while (found := self._until_done("GET", job, None, {}).json())["state"] in ("queued", "running"):
             assert time.monotonic() < end, found
+            self.trained.progress = found["step"]
             time.sleep(0.1)
         assert found["state"] == "succeeded", found
         metrics = self._until_done("GET", f"{job}/metrics", None, {}).json()

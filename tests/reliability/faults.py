@@ -23,22 +23,28 @@ def kill_service(house: House, rng: random.Random) -> None:
 
 
 def kill_worker(house: House, rng: random.Random) -> None:
-    workers = house.workers()
-    if not workers:
-        raise Missed
-    os.kill(rng.choice(workers), signal.SIGKILL)
+    signal_worker(house, rng, signal.SIGKILL)
 
 
 def stop_worker(house: House, rng: random.Random) -> None:
     """Stop a worker for longer than its heartbeat may be missing: the service replaces it."""
+    pid = signal_worker(house, rng, signal.SIGSTOP)
+    time.sleep(2.5)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+def signal_worker(house: House, rng: random.Random, sent: signal.Signals) -> int:
+    """Send a signal to a worker; its process id. Raises Missed if there is none, or if it ended meanwhile."""
     workers = house.workers()
     if not workers:
         raise Missed
     pid = rng.choice(workers)
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep(2.5)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGCONT)
+    try:
+        os.kill(pid, sent)
+    except ProcessLookupError:
+        raise Missed from None
+    return pid
 
 
 def pause_service(house: House, rng: random.Random) -> None:
@@ -61,10 +67,8 @@ def tear_write(house: House, rng: random.Random) -> None:
 
 def fill_disk(house: House, rng: random.Random) -> None:
     """Let no file of the service grow for a moment, as on a full disk."""
-    assert house.process is not None
-    pids = [house.process.pid, *house.children()]
     for limit in (1, resource.RLIM_INFINITY):
-        for pid in pids:
+        for pid in house.processes():  # a worker that started meanwhile has the limit of the service
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
         time.sleep(0.3)
@@ -103,6 +107,11 @@ FAULTS: dict[str, Fault] = {
 }
 
 
+FIRST_FAULTS, ANSWERS = 3, 8
+"""Most faults before the first answer, and answers that allow another fault. On a slow machine a start takes longer
+than the pause between two faults: without this limit no call would ever end."""
+
+
 class Missed(Exception):
     """The moment for the fault did not come."""
 
@@ -111,11 +120,17 @@ class Fire:
     """Injects faults until it is put out. counts: those that happened, by name. enough: set when `least` happened."""
 
     def __init__(
-        self, houses: Sequence[House], seed: int, faults: Mapping[str, float], pause: float, least: Mapping[str, int]
+        self,
+        houses: Sequence[House],
+        seed: int,
+        faults: Mapping[str, float],
+        pause: float,
+        least: Mapping[str, int],
+        progress: Callable[[], int],
     ) -> None:
         """houses: one of them has each fault, by chance. faults: name -> weight. pause: seconds between two at most.
 
-        least: name -> how often.
+        least: name -> how often. progress: answers that the clients have got, for which workers had to compute.
         """
         self.counts: Counter[str] = Counter()
         self.enough = threading.Event()
@@ -123,7 +138,7 @@ class Fire:
             self.enough.set()
         self.error: BaseException | None = None
         self._houses, self._rng, self._faults = houses, random.Random(seed), faults
-        self._pause, self._least = pause, Counter(least)
+        self._pause, self._least, self._progress = pause, Counter(least), progress
         self._out = threading.Event()
         self._thread = threading.Thread(target=self._burn, name="fire")
 
@@ -148,6 +163,11 @@ class Fire:
         try:
             while not self._out.wait(self._rng.uniform(0, self._pause)):
                 name = self._rng.choices(names, weights)[0]
+                if self.counts.total() >= FIRST_FAULTS + self._progress() // ANSWERS:
+                    missing = list(self._least - self.counts)
+                    if not missing:
+                        continue
+                    name = missing[0]
                 try:
                     FAULTS[name](self._rng.choice(self._houses), self._rng)
                 except Missed:

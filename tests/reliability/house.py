@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -66,8 +67,12 @@ class House:
 
     def children(self) -> list[int]:
         """The processes that the service started: workers and codecs, with their compilers."""
+        return [pid for pid in self.processes() if self.process is not None and pid != self.process.pid]
+
+    def processes(self) -> Iterator[int]:
+        """The service and its `children`. Those of each process are read when the caller has handled their parent."""
         assert self.process is not None
-        return [pid for pid in _descendants(self.process.pid) if pid != self.process.pid]
+        return _with_descendants(self.process.pid)
 
     def workers(self) -> list[int]:
         """The processes of the workers, from the service itself; empty while it does not answer."""
@@ -88,13 +93,12 @@ class House:
         self._log.close()
 
 
-def _descendants(pid: int) -> list[int]:
-    found = [pid]
+def _with_descendants(pid: int) -> Iterator[int]:
+    yield pid
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text().split():
-                found += _descendants(int(child))
-    return found
+                yield from _with_descendants(int(child))
 
 
 def _is_alive(pid: int) -> bool:
