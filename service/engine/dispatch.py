@@ -130,7 +130,7 @@ class Dispatcher:
         for slot in self._slots:
             if slot.process is not None and slot.process.id == worker and not slot.process.lost.done():
                 return slot.waiting, self._queue_per_worker
-        raise WorkerLost(worker, "it was replaced")
+        raise WorkerLost(worker, "it was replaced", began=False)
 
     def _idle(self, worker: str | None) -> Slot | None:
         """The least loaded idle slot: of this worker, or of any worker if None."""

@@ -315,7 +315,7 @@ class EmbeddedPool:
         slot.failures = 0 if process.answered else slot.failures + 1
         self.events["restart", process.cause] += 1
         self.events["lost_sessions", process.cause] += process.sessions
-        self._dispatcher.lost(slot, WorkerLost(process.id, reason))
+        self._dispatcher.lost(slot, WorkerLost(process.id, reason, began=False))
         for callback in self._callbacks:
             try:
                 callback(process.id, reason)

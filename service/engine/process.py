@@ -131,9 +131,9 @@ class WorkerProcess:
             async with asyncio.timeout(within):
                 self.device = (await self._ready).device
         except TimeoutError:
-            raise WorkerLost(self.id, f"not ready after {within:g} s") from None
+            raise WorkerLost(self.id, f"not ready after {within:g} s", began=False) from None
         except OSError:
-            raise WorkerLost(self.id, await self._child.exit_reason()) from None
+            raise WorkerLost(self.id, await self._child.exit_reason(), began=False) from None
         finally:
             os.close(self._page_descriptor)
             self._page_descriptor = None
@@ -143,7 +143,7 @@ class WorkerProcess:
         if not self.lost.done():
             self.cause = cause
             self.lost.set_result(reason)
-        why = WorkerLost(self.id, self.lost.result())
+        why = WorkerLost(self.id, self.lost.result(), began=True)
         if not self._ready.done():
             self._ready.set_exception(why)
             self._ready.exception()  # marks it as retrieved: there may be no waiter
@@ -180,7 +180,7 @@ class WorkerProcess:
         call.over.add_done_callback(self._over)
         arrays = {name: np.asarray(array) for name, array in tensors.items()}
         if self.lost.done():
-            call.fail(WorkerLost(self.id, self.lost.result()))
+            call.fail(WorkerLost(self.id, self.lost.result(), began=False))
         else:
             call.place(arrays, partial(self._send, call.number, op, args, deadline))
         return call

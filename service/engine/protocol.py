@@ -99,15 +99,16 @@ class EngineError(Exception):
 
 
 class WorkerLost(EngineError):
-    """The worker process ended or was replaced. The call may have taken effect."""
+    """The worker process ended or was replaced. began: it had the call, which may have taken effect or be the cause."""
 
     retryable = True
     retry_after = 1.0
 
-    def __init__(self, worker: str, reason: str) -> None:
+    def __init__(self, worker: str, reason: str, *, began: bool = True) -> None:
         super().__init__(f"worker {worker} was lost: {reason}")
         self.worker = worker
         self.reason = reason
+        self.began = began
 
 
 class DeadlineExceeded(EngineError):

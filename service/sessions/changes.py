@@ -278,7 +278,7 @@ class Changes:
         except StorageError:
             session.void = n
             raise
-        session.deaths = n, 1
+        session.deaths = n, int(error.began)
         try:
             assert self._rebuilder is not None
             done, reply = await self._rebuilder.rebuilt(session, give_up, n)
@@ -288,10 +288,7 @@ class Changes:
         if done != n or reply is None:
             if time.monotonic() >= give_up:
                 raise DeadlineExceeded("the deadline of the call has passed", waited=False)
-            detail = "the call ended each worker that ran it, and was given up; the session is as before the call"
-            problem = self._copies.told(session, error)
-            problem.detail, problem.retryable = detail, False
-            raise problem from error
+            raise self._copies.given_up(session, error) from error
         return reply
 
     async def _failed(self, change: _Change, error: Exception) -> None:

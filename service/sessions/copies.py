@@ -17,10 +17,11 @@ from service.problems import HttpProblem, from_exception
 from service.sessions.session import Kind, Session
 from service.sessions.stored import Fenced, StoredSessions
 
-__all__ = ["DELETE_S", "Copies"]
+__all__ = ["DELETE_S", "MOST_DEATHS", "Copies"]
 
 log = logging.getLogger("backpass.sessions")
 
+MOST_DEATHS = 2  # of workers during one call that was not answered yet; then it is given up
 DELETE_S = 10.0
 LATER_S, AGAIN_S = 60.0, 1.0  # the deadline of each try to delete a copy, and the time between two
 
@@ -60,6 +61,15 @@ class Copies:
         """The problem that tells a client that the worker of the session ended."""
         problem = from_exception(error)
         problem.extensions |= {self._kind.name: session.id, **session.position}
+        return problem
+
+    def given_up(self, session: Session, error: WorkerLost) -> HttpProblem:
+        """The problem for a call during which `MOST_DEATHS` workers ended: another try could end the next one."""
+        problem = self.told(session, error)
+        problem.detail = (
+            f"the call ended each worker that ran it, and was given up; the {self._kind.name} is as before the call"
+        )
+        problem.retryable = False
         return problem
 
     def lose(self, session: Session, reason: str) -> None:

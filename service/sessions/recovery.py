@@ -14,7 +14,7 @@ from service.http.worker_calls import ANSWER_BYTES, Calls
 from service.ids import random_id
 from service.problems import HttpProblem
 from service.sessions.answer import written
-from service.sessions.copies import Copies
+from service.sessions.copies import MOST_DEATHS, Copies
 from service.sessions.entry import Entry, ended_as
 from service.sessions.replay import MAX_ANSWERS
 from service.sessions.session import Session
@@ -22,11 +22,10 @@ from service.sessions.stored import Fenced, StoredSessions
 from service.settings import Settings
 from service.store import patience
 
-__all__ = ["MOST_DEATHS", "STILL_STORED", "Rebuilder"]
+__all__ = ["STILL_STORED", "Rebuilder"]
 
 log = logging.getLogger("backpass.sessions")
 
-MOST_DEATHS = 2  # of workers by one call that was not answered yet; then it is given up
 MOST_DEATHS_OF_KNOWN = 10  # of workers, one after the other, by a call that once ended well; then the session is lost
 BY_CHANCE = ("deadline_exceeded", "canceled", "out_of_memory")  # reasons to stop that depend on more than the values
 MORE_TIME, LEAST_S = 4.0, 60.0  # a repeated call gets so many times the time that it had, and seconds in addition
@@ -185,9 +184,9 @@ class Rebuilder:
             args["seq"] = entry.seq
         try:
             reply = await self._calls.call(entry.op, args, entry.tensors, worker=worker, deadline=limit)
-        except WorkerLost:
+        except WorkerLost as error:
             before, deaths = session.deaths
-            session.deaths = n, deaths + 1 if before == n else 1
+            session.deaths = n, (deaths if before == n else 0) + error.began
             raise
         if session.deaths[0] == n:
             session.deaths = 0, 0

@@ -20,7 +20,7 @@ from service.http.tensor_payloads import Answer
 from service.problems import HttpProblem, from_exception
 from service.sessions.answer import written
 from service.sessions.changes import Changes, Taken, Write
-from service.sessions.copies import Copies
+from service.sessions.copies import MOST_DEATHS, Copies
 from service.sessions.recovery import STILL_STORED, Rebuilder
 from service.sessions.session import Kind, Session
 from service.sessions.stored import Fenced, StoredSessions
@@ -73,7 +73,7 @@ class Turns:
         on_part: PartCallback | None = None,
     ) -> Reply:
         """Run a call that does not change the session. on_part: as in `Engine.call`."""
-        parts = 0
+        parts = deaths = 0
 
         def part(result: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
             nonlocal parts
@@ -82,6 +82,7 @@ class Turns:
             on_part(result, arrays)
 
         async def running(session: Session, give_up: float) -> Reply:
+            nonlocal deaths
             while True:
                 if on_part is not None:  # parts from values that are out of date cannot be taken back
                     await self._copies.check_current(session)
@@ -92,6 +93,9 @@ class Turns:
                 except WorkerLost as error:
                     if parts or not session.is_stored:
                         raise self._copies.told(session, error) from error
+                    deaths += error.began
+                    if deaths == MOST_DEATHS:
+                        raise self._copies.given_up(session, error) from error
                     await self._ready(session, give_up)
                     continue
                 finally:

@@ -100,9 +100,10 @@ async def test_a_lost_worker_fails_its_queued_calls_but_not_calls_for_any_worker
 
         os.kill(pool.workers()[0].pid, signal.SIGKILL)
 
-        for call in (running, pinned):
-            with pytest.raises(WorkerLost):
+        for call, began in ((running, True), (pinned, False)):
+            with pytest.raises(WorkerLost) as caught:
                 await call
+            assert caught.value.began == began
         assert (await anywhere).worker != worker
 
 

@@ -148,7 +148,7 @@ class Workers:
         if worker is None:
             worker = min(self.held, key=lambda each: len(self.held[each]))
         if worker not in self.held:
-            raise WorkerLost(worker, "it was replaced")
+            raise WorkerLost(worker, "it was replaced", began=False)
         if self.faults.hit("kill"):
             self.kill(worker)
             raise WorkerLost(worker, "killed before the call")
