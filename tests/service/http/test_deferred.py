@@ -46,7 +46,7 @@ def test_an_operation_whose_client_leaves_while_it_is_stored_begins_all_the_same
         headers = [(b"prefer", b"respond-async"), (b"content-length", b"2")]
         scope = {"type": "http", "method": "POST", "path": "/v1/gradients", "headers": headers, "state": {}}
         call = asyncio.create_task(Deferred(app, Beginning())(scope, receive, send))  # type: ignore[arg-type]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await entered.wait()
         call.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -103,7 +103,7 @@ def test_the_result_of_an_operation_that_ends_while_the_store_is_away_is_stored_
         await asyncio.sleep(0.05)
         assert (await store.read(lambda db: rows.get(db, "local", id))).state == rows.RUNNING
         store.fails = False
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await operations.drain()
         return await store.read(lambda db: rows.get(db, "local", id))
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 async def until(runner: Runner, job: Job, *states: str) -> Job:
     """The job as soon as it is in one of `states`, by default an end."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while True:
             found = await runner.jobs.get(job.tenant, job.id)
             if found.state in (states or ENDED):
@@ -140,7 +140,7 @@ async def test_a_call_whose_answer_was_lost_is_not_repeated(house):
 
     runner.jobs.advance = fails  # type: ignore[method-assign]
     job = await house.submit(runner, steps=30)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await lost.wait()
     before = len(house.sessions.calls)
     await runner.stop()
@@ -484,7 +484,7 @@ async def test_a_job_that_another_process_has_taken_over_is_left_alone(house):
     runner._limit = 0  # it takes no other job
     other = await house.runner()  # one process at a time uses an embedded store: it takes over at once
     taken = None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while taken is None or taken.epoch < 2:
             await asyncio.sleep(0.01)
             taken = await other.jobs.get("local", job.id)

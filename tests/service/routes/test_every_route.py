@@ -49,7 +49,7 @@ def test_head_of_a_stream_ends_with_the_headers(client: httpx.Client, path: str)
     assert head.status_code == 200
     assert head.headers["content-type"].startswith(EVENT_STREAM)
     assert head.headers["vary"] == client.get(**filled(path, "get")).headers["vary"] == "Accept"
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 60
 
 
 def test_head_ignores_a_range(client: httpx.Client):

