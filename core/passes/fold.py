@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from core.ir import Block, Op, TensorType, with_inner
+from core.ir import HOLE, Block, Op, TensorType, with_inner
 from core.ir.errors import ExecutionError
 from core.ir.registry import lookup
 
@@ -39,9 +39,9 @@ def _static(op: Op, block: Block) -> Op:
 
     A check of a shape that is static becomes an `assign`.
     """
-    if op.type == "check_shape" and (known := block.types[op.inputs[0]]).is_static:
-        assert known == block.types[op.outputs[0]]
-        return replace(op, type="assign", attrs={})
+    if op.type == "check_shape" and all(n == HOLE or block.types[n].is_static for n in op.inputs):
+        assert block.types[op.inputs[0]] == block.types[op.outputs[0]]
+        return replace(op, type="assign", inputs=op.inputs[:1], attrs={})
     if op.type in _TO_STATIC:
         like = block.types[op.inputs[1]]
         if isinstance(like, TensorType) and like.is_static:

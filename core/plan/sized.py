@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from core.ir import HOLE, Op, TensorType
+from core.ir import HOLE, Op, TensorType, Type
 from core.ir.precision import is_half
 from core.ir.registry import lookup
 from core.ops.common.types import as_dtype
@@ -29,6 +29,7 @@ from core.plan.meeting_sizes import (
     Axes,
     agreeing,
     broadcast,
+    first_of,
     known_size,
     matched,
     same_size,
@@ -41,7 +42,7 @@ from core.plan.ragged import running_total
 from core.plan.reduce import KINDS, reduced
 from core.plan.registering import registering
 from core.plan.shapes import expanded, reshaped
-from core.plan.sizes import Size, in_blocks, is_open
+from core.plan.sizes import Given, Size, bounds, in_blocks, is_open, tensor
 from core.plan.unsupported import Unsupported
 
 __all__ = [
@@ -478,6 +479,31 @@ def parts_of_known(low: Lowering, op: Op) -> None:
     run(low, op)
 
 
+@bounds("check_shape")
+def _checked_sizes(op: Op, given: Given, declared: Sequence[Type]) -> tuple[TensorType, ...] | None:
+    """The known sizes of the result, and the largest ones of the operand along its other axes."""
+    out, x = declared[0], tensor(given[0])
+    if not isinstance(out, TensorType) or 0 in (*x.shape, *out.shape):
+        return None
+    return (TensorType(tuple(m if n == -1 else n for m, n in zip(x.shape, out.shape, strict=True)), x.dtype),)
+
+
+@rule("check_shape")
+def _check_shape(low: Lowering, op: Op) -> None:
+    """The code covers the runs in which the sizes are those of the check."""
+    x, like = op.inputs
+    for axis, wanted in enumerate(op.attrs["shape"]):
+        if wanted != -1 and axis in sizes_of(low, x):
+            if not low.target.expects or wanted > low.type(x).shape[axis]:
+                raise Unsupported("sizes that only the run can compare")
+            x = first_of(low, x, axis, wanted, True)
+    met = op.attrs["axes"]
+    for i, j in zip(met[::2], met[1::2], strict=True):
+        x, like = matched(low, (x, i % low.type(x).rank), (like, j % low.type(like).rank))
+    set_sizes(low, op, [dict(sizes_of(low, x))])
+    low.define(op.outputs[0], low.entry(x))
+
+
 @rule("argmax", "argmin", "one_hot", "running_argmax")
 def along_known(low: Lowering, op: Op) -> None:
     """Ops along an axis of known size."""
@@ -629,6 +655,12 @@ def _scatter(low: Lowering, op: Op) -> None:
         x, index = matched(low, (x, axis + i), (index, i))
     if (x, index) != op.inputs[:2]:
         op = replace(op, inputs=(x, index, like))
+    rank = low.type(index).rank
+    for j in (j for j in range(low.type(like).rank) if j != axis):
+        i = j if j < axis else j - 1 + rank
+        if sizes_of(low, x).get(i) is not sizes_of(low, like).get(j):
+            x, like = matched(low, (x, i), (like, j))
+            op = replace(op, inputs=(x, index, like))
     own, at = sizes_of(low, like), sizes_of(low, index)
     set_sizes(low, op, [dict(own)])
     picked = _picks(low, like, index)

@@ -23,6 +23,7 @@ from core.ir.stop import poll
 from core.ops.common.types import byte_size
 from core.passes.row_bounds import Pick
 from core.runtime.backend import Region
+from core.runtime.fitting import FittingSizes, fitting_sizes
 from core.runtime.forked import call_in_child
 from core.runtime.memory_limit import GRAIN
 from core.runtime.run import Run, RunLimits
@@ -44,6 +45,7 @@ class OpCall:
     seconds:   the time that it takes at most (`core.cost.duration`); None if the types leave a size open.
     needs:     bytes that the call allocates; None if the operands decide. Blocks inside the op count for themselves.
     keeps:     whether a result is a stack that keeps the operands.
+    fitting:   compares sizes that the types leave open, of the operands of a call; None if all are known.
     """
 
     op: Op
@@ -55,6 +57,7 @@ class OpCall:
     seconds: float | None = 0.0
     needs: int | None = 0
     keeps: bool = False
+    fitting: FittingSizes | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,8 @@ class Interpreter:
                 call = partial(run.times.call, each.op, self.block, call)
             operands = [env[name] for name in each.inputs]
             try:
+                if each.fitting is not None:
+                    each.fitting.check(operands)
                 if limited and (each.needs is None or each.needs >= GRAIN or each.keeps):
                     _check_memory(run, each, operands)
                 result = call(run if each.takes_run else run.xp, *operands)
@@ -215,7 +220,8 @@ def _calls_of(block: Block) -> tuple[OpCall, ...]:
         seconds = 0.0 if takes_run else seconds_of(op, ins, [block.types[name] for name in op.outputs])
         keeps = spec.kind != "control" and any(isinstance(block.types[n], StackType) for n in op.outputs)
         needs = 0 if spec.kind == "control" else _needs(op, block)
-        calls.append(OpCall(op, call, op.inputs, tuple(dead), takes_run, grows, seconds, needs, keeps))
+        fitting = fitting_sizes(spec, ins, op.attrs)
+        calls.append(OpCall(op, call, op.inputs, tuple(dead), takes_run, grows, seconds, needs, keeps, fitting))
     return tuple(reversed(calls))
 
 

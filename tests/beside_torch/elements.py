@@ -63,7 +63,7 @@ UNARY: dict[str, Callable[..., Any]] = {
     "cast": lambda x, dtype: x.to(getattr(torch, dtype)),
     "ceil": straight(lambda x: torch.ceil(x)),
     "check_finite": lambda x: x.clone(),
-    "check_shape": lambda x, shape: x.clone(),
+    "check_shape": lambda x, like=None, *, shape, axes: x.clone(),
     "clip": lambda x, min, max: torch.clamp(x, min, max),
     "cos": lambda x: torch.cos(x),
     "cosh": lambda x: torch.cosh(x),

@@ -77,6 +77,19 @@ def test_an_open_size_that_does_not_fit_ends_the_run(name):
     assert caught.value.code == "shape_mismatch"
 
 
+@pytest.mark.parametrize(("name", "gates"), [("rnn", 1), ("lstm", 4), ("gru", 3)])
+@pytest.mark.parametrize("features", [0, 3])
+def test_without_steps_a_recurrent_network_of_open_sizes_has_results_of_the_sizes_of_its_state(name, gates, features):
+    states = [np.ones((2, 5))] * (2 if name == "lstm" else 1)
+    values = [np.ones((0, 2, features)), *states, np.ones((5 * gates, features)), np.ones((5 * gates, 5))]
+    b = BlockBuilder()
+    params = [b.param(TensorType((-1,) * x.ndim, "float64")) for x in values]
+
+    every, *last = execute(b.build(b.emit(name, *params)), values)
+
+    assert [x.shape for x in (every, *last)] == [(0, 2, 5), *(x.shape for x in states)]
+
+
 # --- an op that takes sizes known before the run takes them open, or has a reason -------------------------------
 
 FILTER = "the sizes of a filter determine the products and the paddings"

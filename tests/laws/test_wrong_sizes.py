@@ -16,14 +16,16 @@ import pytest
 from core.codegen.backend import CPU
 from core.compiler.compile import optimize
 from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, OpSpec
+from core.ir.registry import Example, OpSpec, as_tuple
+from core.plan.sized import RULES
 from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run, RunLimits
 from tests.laws.test_guarded import Guarded, guards
 from tests.laws.test_native import same
-from tests.laws.test_ops import CASES, OPS, block_for, examples_of
+from tests.laws.test_ops import CASES, OPS, block_for, examples_of, type_of
 
 __all__ = ["guards"]
 
@@ -120,6 +122,78 @@ def test_inference_refuses_the_wrong_sizes_that_the_reference_executor_refuses(n
                 found.append([np.shape(x) for x in changed.inputs])
 
     assert name in BY_VALUES or not found
+
+
+WITHOUT_ELEMENTS = {
+    "crop": "an offset beyond an open axis leaves nothing of it",
+    "group_norm": "without channels there is nothing to normalise",
+    "label_smooth": "without classes there is nothing to smooth",
+    "nanquantile": "the result is empty, too",
+    "hierarchical_sigmoid": "with a custom tree, only the rank of the label is read",
+    **dict.fromkeys(("gru", "lstm", "rnn"), "a loop of no steps reads no weights"),
+}
+"""Ops that take a wrong size where it is open and changes nothing -> why."""
+
+
+def in_the_run(name: str, changed: Example) -> Iterator[Any]:
+    """The outcomes of the op where the run alone tells all sizes, or those of one operand."""
+    values = [np.asarray(x) for x in changed.inputs]
+    for opened in (range(len(values)), *([i] for i in range(len(values)))):
+        types = [type_of(x) for x in values]
+        for i in opened:
+            types[i] = TensorType((-1,) * types[i].rank, types[i].dtype)
+        try:
+            block = optimize(block_for(OPS[name], changed, types))
+        except ProgramError:
+            continue
+        yield outcome(interpreter_of(block), values)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", sorted({name for name, _ in TAKEN} - set(WITHOUT_ELEMENTS)))
+def test_the_run_refuses_the_open_sizes_that_inference_refuses_where_it_knows_them(name):
+    for i in (i for each, i in TAKEN if each == name and i < 3):
+        for changed in of_other_sizes(examples_of(OPS[name])[i]):
+            try:
+                block_for(OPS[name], changed)
+            except ProgramError:
+                found = list(in_the_run(name, changed))
+                assert all(isinstance(each, str) for each in found), [np.shape(x) for x in changed.inputs]
+
+
+def on_chosen_rows(name: str, changed: Example, k: int, axis: int) -> Block:
+    """A block of the op on the parameters, of which operand k goes through a choice of slices along `axis`.
+
+    A last parameter, a mask, chooses them. So code for known sizes has an operand of an open size.
+    """
+    b = BlockBuilder()
+    operands = [b.param(type_of(x)) for x in changed.inputs]
+    x = operands[k]
+    mask = b.param(TensorType((x.shape[axis],), "bool"))
+    order = (axis, *(i for i in range(x.rank) if i != axis))
+    rows, _ = b.emit("split_by_mask", b.emit("transpose", x, axes=order), mask)
+    operands[k] = b.emit("transpose", rows, axes=tuple(order.index(i) for i in range(x.rank)))
+    return optimize(b.build(as_tuple(b.emit(name, *operands, **changed.attrs))))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", sorted({name for name, _ in TAKEN} & RULES.keys() | {"bmm", "prelu", "topk"}))
+def test_machine_code_refuses_the_open_sizes_that_inference_refuses_where_it_knows_them(name):
+    example, *_ = examples_of(OPS[name])
+    for changed in of_other_sizes(example):
+        try:
+            block_for(OPS[name], changed)
+            continue
+        except ProgramError:
+            pairs = list(zip(map(np.shape, changed.inputs), map(np.shape, example.inputs), strict=True))
+        (k,) = (i for i, (one, other) in enumerate(pairs) if one != other)
+        (axis,) = (i for i, (m, n) in enumerate(zip(*pairs[k], strict=True)) if m != n)
+        try:
+            block = on_chosen_rows(name, changed, k, axis)
+        except ProgramError:
+            continue
+        values = [*map(np.asarray, changed.inputs), np.ones(pairs[k][0][axis], bool)]
+        assert outcome(native_interpreter(block, CPU), values) == outcome(interpreter_of(block), values), pairs
 
 
 def agrees(name: str, changed: Example, guards: list[Guarded]) -> None:

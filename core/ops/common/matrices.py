@@ -17,6 +17,7 @@ from core.ops.common.types import floating, same_size
 from core.ops.elementwise.logic import where
 from core.ops.linalg.matmul import matmul
 from core.ops.reduction.sums import diagonal_mask_like
+from core.ops.shape.agreeing import squared
 from core.ops.shape.creation import fill_zeros_like
 from core.ops.shape.diagonals import tril
 from core.ops.shape.reshape import transpose, unsqueeze
@@ -114,6 +115,7 @@ def as_diagonal(x, like):
 def symmetric_part(x, what):
     """``(x + x.T) / 2`` for the op `what`."""
     square(x.type, what)
+    x = squared(x)
     return (x + transposed(x)) * 0.5
 
 

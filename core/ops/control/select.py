@@ -11,7 +11,7 @@ from core.ir.bounds import Bounds
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, op
 from core.ops.common.ranges import OpenSize
-from core.ops.common.types import joined_type, matches
+from core.ops.common.types import axis_of, joined_type, matches, same_size
 
 __all__: list[str] = []
 
@@ -153,28 +153,48 @@ assert_.example(
 
 
 @op
-def check_shape(xp, x, *, shape: tuple[OpenSize, ...]):
+def check_shape(xp, x, like=None, *, shape: tuple[OpenSize, ...], axes: tuple[int, ...] = ()):
     """x, unchanged. A shape other than `shape` is an error of the run, at this op.
 
     A size of -1 matches any size. A function that declares sizes checks operands of unknown sizes this way.
+
+    - `axes`: an axis of x and one of `like`, and so on. The sizes of x and `like` along each of these pairs are equal,
+      or the run has an error.
     """
+    for i, j in _pairs(axes):
+        if x.shape[i] != like.shape[j]:
+            raise ExecutionError(
+                f"axis {i} of {list(x.shape)} and axis {j} of {list(like.shape)} must have one size", "shape_mismatch"
+            )
     if x.ndim != len(shape) or any(wanted not in (-1, n) for n, wanted in zip(x.shape, shape, strict=True)):
         raise ExecutionError(f"a value has the shape {list(x.shape)}, not {list(shape)}", "shape_mismatch")
     return x
 
 
 @check_shape.infer
-def check_shape_infer(x, *, shape):
+def check_shape_infer(x, like, *, shape, axes):
     if not matches(x, TensorType(shape, x.dtype)):
         raise ProgramError(f"{x} cannot have the shape {list(shape)}", "shape_mismatch")
-    return TensorType(tuple(m if n == -1 else n for m, n in zip(x.shape, shape, strict=True)), x.dtype)
+    sizes = [m if n == -1 else n for m, n in zip(x.shape, shape, strict=True)]
+    if len(axes) % 2 or (like is None) != (not axes):
+        raise ProgramError("axes must be pairs of an axis of x and an axis of like", "bad_attr")
+    for i, j in _pairs(axes):
+        i, j = axis_of(i, x.rank, "axes"), axis_of(j, like.rank, "axes")
+        sizes[i] = same_size(sizes[i], like.shape[j], f"axis {i} of {x} and axis {j} of {like} differ")
+    return TensorType(tuple(sizes), x.dtype)
 
 
-check_shape.vjp(lambda ct, out, x, *, shape: ct)
+def _pairs(axes: tuple[int, ...]) -> list[tuple[int, int]]:
+    return list(zip(axes[::2], axes[1::2], strict=False))
+
+
+check_shape.vjp(lambda ct, out, x, like, **how: (ct, None))
 check_shape.example(
     lambda: [
         Example((X,), (X,), {"shape": (*X.shape[:-1], -1)}),
         Example((X[:0],), (X[:0],), {"shape": X[:0].shape}),
         Example((X[0, 0],), (X[0, 0],), {"shape": ()}),
+        Example((X, X[0]), (X,), {"shape": (-1, -1), "axes": (1, 0)}),
+        Example((X[:0], X.T), (X[:0],), {"shape": (0, -1), "axes": (-1, 0)}),
     ]
 )

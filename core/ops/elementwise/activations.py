@@ -19,6 +19,7 @@ from core.ops.elementwise.math import clip, expm1, sigmoid, softplus, square, ta
 from core.ops.elementwise.special import erfc
 from core.ops.nn.softmax_loss import softmax
 from core.ops.reduction.sums import argmax, reduce_max
+from core.ops.shape.agreeing import agreed
 from core.ops.shape.concat_split import split
 from core.ops.shape.creation import fill_zeros_like, full_like
 from core.ops.shape.reshape import divided, reshape, unsqueeze
@@ -255,11 +256,14 @@ def prelu(x, alpha: Slope, *, mode: Literal["all", "channel", "element"] = "all"
                 f"mode channel needs a vector alpha, one element per channel of {x.type}, not {alpha.type}",
                 "shape_mismatch",
             )
+        x, alpha = agreed(x, alpha, (1, 0))
         alpha = unsqueeze(alpha, axes=tuple(range(1, x.rank - 1)))
     elif x.rank < 1 or not matches(alpha.type, TensorType(x.shape[1:], alpha.dtype)):
         raise ProgramError(
             f"mode element needs alpha shaped as one sample of {x.type}, not {alpha.type}", "shape_mismatch"
         )
+    else:
+        x, alpha = agreed(x, alpha, *((i + 1, i) for i in range(alpha.rank)))
     # alpha multiplies only the negative part: for x = inf, the gradient of alpha would be 0 * inf
     return where(_positive(x), x, _negative_part(x) * alpha)
 

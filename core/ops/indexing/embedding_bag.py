@@ -19,6 +19,7 @@ from core.ops.reduction.cumulative import shift
 from core.ops.reduction.segments import segment_max, segment_mean, segment_sum
 from core.ops.reduction.statistics import reduce_all
 from core.ops.reduction.sums import reduce_max, reduce_mean, reduce_sum
+from core.ops.shape.agreeing import agreed
 from core.ops.shape.reshape import unsqueeze
 
 __all__: list[str] = []
@@ -58,6 +59,7 @@ def embedding_bag(
                 f"not {sample_weight.type} with mode {mode}",
                 "type_mismatch",
             )
+        sample_weight, ids = agreed(sample_weight, ids, *((i, i) for i in range(ids.rank)))
         rows = rows * unsqueeze(sample_weight, axes=(ids.rank,))
     if offsets is None:
         return {"sum": reduce_sum, "mean": reduce_mean, "max": reduce_max}[mode](rows, axes=(1,))

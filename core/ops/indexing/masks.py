@@ -14,6 +14,7 @@ from core.ops.indexing.gather import check_index, gather
 from core.ops.indexing.scatter_gather import take_along_axis
 from core.ops.indexing.sort import nonzero
 from core.ops.reduction.cumulative import cumsum
+from core.ops.shape.agreeing import agreed
 from core.ops.shape.broadcast import expand_to
 from core.ops.shape.creation import fill_zeros_like
 from core.ops.shape.pad import pad_constant
@@ -97,6 +98,7 @@ def reverse_sequence(x, lengths, *, time_axis: int = 1, batch_axis: int = 0):
         raise ProgramError(
             f"needs two axes and one length for each of {x.shape[batch]} elements, not {lengths.type}", "shape_mismatch"
         )
+    x, lengths = agreed(x, lengths, (batch, 0))
     order = (batch, time, *(i for i in range(x.rank) if i not in (batch, time)))
     moved = transpose(x, axes=order)
     step = unsqueeze(x.builder.emit("roll_positions", x, shift=0, axis=time), axes=(0,))

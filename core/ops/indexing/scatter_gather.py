@@ -20,12 +20,13 @@ from core.ops.common.types import axis_of, broadcast_shapes, matches, same_size
 from core.ops.elementwise.arithmetic import add, cast
 from core.ops.elementwise.logic import equal, where
 from core.ops.indexing.gather import check_index, gather, in_range, scatter_add_like, slice_
+from core.ops.shape.agreeing import agreed
 from core.ops.shape.broadcast import expand, expand_as, expand_to
 from core.ops.shape.concat_split import concat
 from core.ops.shape.creation import fill_zeros_like
 from core.ops.shape.reshape import divided, merged, reshape, reshape_to, unsqueeze
 
-__all__ = ["added_to", "as_slices", "check_updates", "each_slice", "written"]
+__all__ = ["added_to", "as_slices", "checked_updates", "each_slice", "written"]
 
 X = np.arange(12.0).reshape(3, 4) / 4 - 1
 CUBE = np.sin(np.arange(12.0)).reshape(2, 3, 2)
@@ -322,17 +323,23 @@ gather_nd.example(
 )  # fmt: skip
 
 
-def check_updates(index, updates, x_shape, dtype):
-    wanted = TensorType((*index.shape[:-1], *x_shape[index.shape[-1] :]), dtype)
+def checked_updates(index, updates, x):
+    """`index`, `updates` and x of `scatter_nd_add`, with checked sizes. Raises ProgramError (shape_mismatch)."""
+    positions_nd_infer(index.type, x.type)
+    rows, coordinates = index.rank - 1, index.shape[-1]
+    wanted = TensorType((*index.shape[:-1], *x.shape[coordinates:]), x.dtype)
     if not matches(updates.type, wanted):
         raise ProgramError(f"updates must be {wanted}, not {updates.type}", "shape_mismatch")
+    updates, index = agreed(updates, index, *((i, i) for i in range(rows)))
+    updates, x = agreed(updates, x, *((rows + i, coordinates + i) for i in range(x.rank - coordinates)))
+    return index, updates, x
 
 
 @composite
 def scatter_nd_add(x, index, updates):
     """x with ``updates[...]`` added at ``x[index[..., 0], index[..., 1], ...]``."""
+    index, updates, x = checked_updates(index, updates, x)
     at = positions_nd(index, x)
-    check_updates(index, updates, x.shape, x.dtype)
     return reshape_to(added_to(as_slices(x, index.shape[-1]), at, updates), x)
 
 

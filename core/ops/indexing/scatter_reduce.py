@@ -14,7 +14,7 @@ from core.ops.common.types import matches
 from core.ops.indexing.scatter_gather import (
     added_to,
     as_slices,
-    check_updates,
+    checked_updates,
     each_slice,
     is_last,
     positions_along,
@@ -22,6 +22,7 @@ from core.ops.indexing.scatter_gather import (
     written,
 )
 from core.ops.reduction.segments import segment_max, segment_min, segment_prod
+from core.ops.shape.agreeing import agreed
 from core.ops.shape.concat_split import concat
 from core.ops.shape.reshape import merged, reshape, reshape_to
 
@@ -40,11 +41,12 @@ def put_along_axis(x, index, values, *, axis: int = -1, reduce: Reduce = "assign
     - `reduce`: `assign` writes; of several values for one position the last stays, and only it gets a gradient. `add`,
       `mul`, `max` and `min` combine the element of x with all its values. Tied elements share the gradient evenly.
     """
-    at = positions_along(index, x, axis=axis)
     if not matches(values.type, TensorType(index.shape, x.dtype)):
         raise ProgramError(
             f"values must be {x.dtype} with the shape of the index, {index.type}, not {values.type}", "shape_mismatch"
         )
+    values, index = agreed(values, index, *((i, i) for i in range(index.rank)))
+    at = positions_along(index, x, axis=axis)
     flat = reshape(x, shape=(-1,))
     if reduce == "assign":
         return reshape_to(written(flat, at, values, is_last(at)), x)
@@ -102,8 +104,8 @@ def scatter_nd_update(x, index, updates, *, reduce: Reduce = "assign"):
 
     - `reduce`: as in `put_along_axis`.
     """
+    index, updates, x = checked_updates(index, updates, x)
     at = positions_nd(index, x)
-    check_updates(index, updates, x.shape, x.dtype)
     slices = as_slices(x, index.shape[-1])
     if reduce != "assign":
         return reshape_to(_combined(slices, at, updates, reduce), x)

@@ -18,6 +18,7 @@ from core.ops.indexing.gather import gather, slice_
 from core.ops.indexing.scatter_gather import take_along_axis
 from core.ops.reduction.cumulative import running_argmax
 from core.ops.reduction.sums import reduce_mean
+from core.ops.shape.agreeing import shaped
 from core.ops.shape.broadcast import expand_to
 from core.ops.shape.reshape import reshape, squeeze
 
@@ -87,6 +88,7 @@ def topk(x, *, k: Size, axis: int = -1, largest: bool = True, sorted: bool = Tru
         raise ProgramError(f"k must be from 0 to the size of axis {axis} of {x.type}, not {k}", "bad_attr")
     index = argsort(x, axis=at, descending=largest)
     index = slice_(index, axes=(at,), starts=(0,), ends=(k,))
+    index = shaped(index, [k if i == at else -1 for i in range(x.rank)])
     return take_along_axis(x, index, axis=at), index
 
 
@@ -106,6 +108,7 @@ def kthvalue(x, *, k: Size, axis: int = -1, keepdims: bool = False):
     if k < 1 or (x.shape[at] >= 0 and k > x.shape[at]):
         raise ProgramError(f"k must be from 1 to the size of axis {axis} of {x.type}, not {k}", "bad_attr")
     index = slice_(argsort(x, axis=at), axes=(at,), starts=(k - 1,), ends=(k,))
+    index = shaped(index, [1 if i == at else -1 for i in range(x.rank)])
     out = take_along_axis(x, index, axis=at)
     if keepdims:
         return out, index

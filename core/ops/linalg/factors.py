@@ -20,6 +20,7 @@ from core.ops.indexing.gather import check_index, slice_
 from core.ops.indexing.scatter_gather import take_along_axis
 from core.ops.indexing.sort import argsort
 from core.ops.linalg.solve import pinv, triangular_solve
+from core.ops.shape.agreeing import agreed, squared
 from core.ops.shape.broadcast import expand_to
 from core.ops.shape.concat_split import concat
 from core.ops.shape.creation import fill_zeros_like
@@ -111,6 +112,10 @@ def lu_solve(lower, upper, rows, y):
     same_size(upper.shape[-1], right.shape[-2], f"cannot solve {upper.type} for {y.type}: sizes differ")
     if right.rank != upper.rank:
         raise ProgramError(f"y must have the batch of {upper.type}, not {y.type}", "shape_mismatch")
+    upper = squared(upper)
+    rows, upper = agreed(rows, upper, *((i, i) for i in range(rows.rank)))
+    lower, upper = agreed(lower, upper, *((i, i) for i in range(upper.rank)))
+    right, upper = agreed(right, upper, *((i, i) for i in range(upper.rank - 1)))
     between = triangular_solve(lower, _ordered(right, rows), upper=False, unitriangular=True)
     out = triangular_solve(upper, between)
     return squeeze(out, axes=(1,)) if vector else out

@@ -20,6 +20,7 @@ from core.ops.linalg.einsum import einsum
 from core.ops.linalg.matmul import matmul
 from core.ops.linalg.solve import inverse
 from core.ops.reduction.sums import diagonal_mask_like, reduce_sum
+from core.ops.shape.agreeing import agreed, squared
 from core.ops.shape.concat_split import concat
 from core.ops.shape.diagonals import diagonal
 from core.ops.shape.reshape import divided, merged, reshape, unsqueeze
@@ -90,7 +91,7 @@ def bmm(x, y):
     """Product of two batches of matrices, [b, m, k] and [b, k, n]: ``out[b] = x[b] @ y[b]``."""
     _ranks("bmm", (x, 3), (y, 3))
     same_size(x.shape[0], y.shape[0], f"the batches of {x.type} and {y.type} differ")
-    return matmul(x, y)
+    return matmul(*agreed(x, y, (0, 0)))
 
 
 @composite
@@ -267,6 +268,7 @@ def matrix_power(x, *, n: Annotated[int, Bounds(ge=-10_000, le=10_000)]):
     """
     if x.rank < 2 or (-1 not in x.shape[-2:] and x.shape[-1] != x.shape[-2]):
         raise ProgramError(f"matrix_power needs square matrices, not {x.type}", "shape_mismatch")
+    x = squared(x)
     if n == 0:
         mask = diagonal_mask_like(x)
         return cast(mask, dtype=x.dtype)

@@ -19,6 +19,7 @@ from core.ops.elementwise.rounding import floor
 from core.ops.indexing.gather import check_index, gather
 from core.ops.linalg.matmul import matmul
 from core.ops.reduction.sums import reduce_sum
+from core.ops.shape.agreeing import agreed, shaped
 from core.ops.shape.creation import fill_zeros_like
 from core.ops.shape.reshape import unsqueeze
 
@@ -77,11 +78,15 @@ tree_path.example(
 )
 
 
-def _check_rows(x, label, weight, what: str) -> None:
+def _checked_rows(x, label, weight, what: str):
+    """The operands, with one row of x for each label. Raises ProgramError (shape_mismatch), or the run does."""
     if x.rank != 2 or weight.rank != 2 or not x.type.is_float:
         wanted = "x [n, size] and weight [rows, size]"
         raise ProgramError(f"{what} takes {wanted}, not {x.type} and {weight.type}", "shape_mismatch")
     _rows(label.type, x.shape[0])
+    x, label = agreed(x, label, (0, 0))
+    x, weight = agreed(x, weight, (1, 1))
+    return x, label if label.rank == 1 else shaped(label, (-1, 1)), weight
 
 
 def _like_label(loss, label):
@@ -100,7 +105,7 @@ def hierarchical_sigmoid(x, label, weight, bias=None, path_table=None, path_code
     and path_code [n, depth] the branch bits. With a custom tree, weight has one row per node, and label gives only its
     shape.
     """
-    _check_rows(x, label, weight, "hierarchical_sigmoid")
+    x, label, weight = _checked_rows(x, label, weight, "hierarchical_sigmoid")
     if (path_table is None) != (path_code is None):
         raise ProgramError("give both path_table and path_code, or neither", "bad_slot")
     if path_table is None:
@@ -108,12 +113,15 @@ def hierarchical_sigmoid(x, label, weight, bias=None, path_table=None, path_code
             raise ProgramError(
                 f"{num_classes} classes need a weight with {num_classes - 1} rows, not {weight.type}", "shape_mismatch"
             )
+        weight = shaped(weight, (num_classes - 1, -1))
         path_table, path_code = tree_path(label, num_classes=num_classes)
     check_index(path_table.type, "path_table")
     if path_table.rank != 2 or path_code.rank != 2:
         raise ProgramError(
             f"path_table and path_code must be [n, depth], not {path_table.type} and {path_code.type}", "shape_mismatch"
         )
+    path_table, label = agreed(path_table, label, (0, 0))
+    path_code, path_table = agreed(path_code, path_table, (0, 0), (1, 1))
     on_path = greater_equal(path_table, fill_zeros_like(path_table))
     nodes = where(on_path, path_table, fill_zeros_like(path_table))
     rows = gather(weight, nodes) * unsqueeze(x, axes=(1,))
@@ -216,7 +224,7 @@ def nce(
       which suits classes sorted by decreasing frequency.
     - `samples`: int32 or int64 [m], drawn by the client from the distribution of `sampler`.
     """
-    _check_rows(x, label, weight, "nce")
+    x, label, weight = _checked_rows(x, label, weight, "nce")
     classes = weight.shape[0]
     if classes < 1:
         raise ProgramError(f"the number of classes in {weight.type} must be known", "shape_mismatch")

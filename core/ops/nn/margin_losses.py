@@ -29,6 +29,7 @@ from core.ops.nn.pair_losses import cos_sim
 from core.ops.nn.softmax_loss import Reduction, reduced
 from core.ops.reduction.cumulative import cumprod
 from core.ops.reduction.sums import inverse_count, reduce_max, reduce_mean, reduce_sum
+from core.ops.shape.agreeing import agreed
 from core.ops.shape.creation import fill_zeros_like
 from core.ops.shape.reshape import unsqueeze
 
@@ -111,6 +112,7 @@ def multi_label_margin_loss(x, label, *, reduction: Reduction = "mean"):
     check_index(label.type, "label")
     if x.rank != 2 or not matches(label.type, TensorType(x.shape, label.dtype)):
         raise ProgramError(f"needs x and labels [n, classes], not {x.type} and {label.type}", "shape_mismatch")
+    x, label = agreed(x, label, (0, 0), (1, 1))
     listed = cast(greater_equal(label, fill_zeros_like(label)), dtype="int64")
     valid = greater_than(cumprod(listed, axis=1), fill_zeros_like(listed))
     index = where(valid, label, fill_zeros_like(label))

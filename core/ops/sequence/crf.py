@@ -23,6 +23,8 @@ from core.ops.indexing.scatter_gather import take_along_axis
 from core.ops.reduction.statistics import logsumexp, reduce_any
 from core.ops.reduction.sums import reduce_sum
 from core.ops.sequence.lattice import check_counts, counts_within, over_steps, steps_within
+from core.ops.shape.agreeing import agreed, squared
+from core.ops.shape.concat_split import concat
 from core.ops.shape.reshape import reshape, squeeze, transpose, unsqueeze
 
 __all__: list[str] = []
@@ -39,6 +41,21 @@ def _check_scores(emission: TensorType, transition: TensorType) -> None:
         raise ProgramError(
             f"emission {emission} and transition {transition} must have the same number of labels", "shape_mismatch"
         )
+
+
+def _agreed_scores(emission, transition):
+    """Emissions [n, time, K] and transitions [K + 2, K]. Raises ProgramError, or the run has an error."""
+    _check_scores(emission.type, transition.type)
+    emission, transition = agreed(emission, transition, (2, 1))
+    if -1 in transition.shape:
+        between = squared(_part(transition, 0, 2))
+        transition = concat(_part(transition, 0, 0, 2), between, axis=0)
+    emission, transition = agreed(emission, transition, (2, 1))
+    return emission, transition
+
+
+def _part(x, axis, start, end=2**31):
+    return slice_(x, axes=(axis,), starts=(start,), ends=(end,))
 
 
 @op(outputs=("path", "moves", "taken"), no_gradient="its results depend on integers only")
@@ -102,7 +119,7 @@ crf_moves.example(
 @composite
 def crf_score(emission, transition, label, lengths=None):
     """``sum over t of emission[i, t, label[i, t]]``, plus the scores of the transitions, for labels [n, time]."""
-    _check_scores(emission.type, transition.type)
+    emission, transition = _agreed_scores(emission, transition)
     path, moves, taken = crf_moves(label, emission, lengths)
     live = steps_within(emission, lengths)
     columns = unsqueeze(path, axes=(2,))
@@ -114,24 +131,21 @@ def crf_score(emission, transition, label, lengths=None):
 @composite
 def crf_partition(emission, transition, lengths=None):
     """The logarithm of the sum of ``exp(crf_score)`` over all possible labels, one number for each sequence."""
-    _check_scores(emission.type, transition.type)
+    emission, transition = _agreed_scores(emission, transition)
     live = steps_within(emission, lengths)
 
-    def rows(x, axis, start, end=2**31):
-        return slice_(x, axes=(axis,), starts=(start,), ends=(end,))
-
     # the sum over one step, or over no step
-    first = reduce_sum(rows(emission, 1, 0, 1), axes=(1,)) + rows(transition, 0, 0, 1)
-    later = transpose(rows(emission, 1, 1), axes=(1, 0, 2))
-    alive = unsqueeze(transpose(rows(live, 1, 1), axes=(1, 0)), axes=(2,))
+    first = reduce_sum(_part(emission, 1, 0, 1), axes=(1,)) + _part(transition, 0, 0, 1)
+    later = transpose(_part(emission, 1, 1), axes=(1, 0, 2))
+    alive = unsqueeze(transpose(_part(live, 1, 1), axes=(1, 0)), axes=(2,))
 
     def step(before, fixed, now):
         emitted, alive = now
         ways = unsqueeze(before, axes=(2,)) + fixed[0]
         return where(alive, emitted + logsumexp(ways, axes=(1,)), before)
 
-    last = over_steps(step, first, (rows(transition, 0, 2),), (later, alive))
-    total = logsumexp(last + rows(transition, 0, 1, 2), axes=(1,))
+    last = over_steps(step, first, (_part(transition, 0, 2),), (later, alive))
+    total = logsumexp(last + _part(transition, 0, 1, 2), axes=(1,))
     return where_or_zero(reduce_any(live, axes=(1,)), total)
 
 

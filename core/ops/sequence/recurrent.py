@@ -10,9 +10,13 @@ from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
 from core.ops.control.loop import loop
 from core.ops.control.tensor_arrays import array_join, array_unstack
+from core.ops.elementwise.arithmetic import cast
 from core.ops.elementwise.math import sigmoid, tanh
 from core.ops.linalg.matmul import matmul
+from core.ops.shape.agreeing import agreed, shaped
 from core.ops.shape.concat_split import split
+from core.ops.shape.creation import fill_zeros_like
+from core.ops.shape.reshape import unsqueeze
 
 __all__: list[str] = []
 
@@ -163,14 +167,19 @@ def _over_time(step, x, states, weight_x, weight_h, bias_x, bias_h, reverse: boo
     """
     named = dict(zip("hc"[: len(states)], states, strict=True))
     _check_ranks("[time, batch, input]", x=x, **named, weight_x=weight_x, weight_h=weight_h)
-    x = _narrowed(x, (-1, states[0].shape[0], -1))
-    states = [_narrowed(each, (x.shape[1], weight_h.shape[1])) for each in states]
-    if any(each.shape[0] != x.shape[1] for each in states):
+    batch, hidden = {x.shape[1], *(each.shape[0] for each in states)} - {-1}, weight_h.shape[1]
+    if len(batch) > 1:
         raise ProgramError(
             f"x and the states must have one batch, not {x.type}, {', '.join(str(s.type) for s in states)}",
             "shape_mismatch",
         )
+    (size,) = batch or {-1}
+    x, states = shaped(x, (-1, size, -1)), [shaped(each, (size, hidden)) for each in states]
+    for i, each in enumerate(states):
+        x, each = agreed(x, each, (1, 0))
+        weight_h, states[i] = agreed(weight_h, each, (1, 1))
     shares = _projected(x, weight_x, bias_x)
+    weight_h, shares = agreed(weight_h, shares, (0, 2))
     captured = [weight_h] if bias_h is None else [weight_h, bias_h]
     b = BlockBuilder()
     before = [b.param(v.type) for v in states]
@@ -189,14 +198,15 @@ def _over_time(step, x, states, weight_x, weight_h, bias_x, bias_h, reverse: boo
         reverse=reverse,
     )
     element = states[0]
-    every = array_join(recorded, None, shape=element.shape, dtype=element.dtype, count=x.shape[0])
+    like = None if element.type.is_static else _of_each_time(x, element)
+    every = array_join(recorded, like, shape=element.shape, dtype=element.dtype, count=x.shape[0])
     return (every, *last)
 
 
-def _narrowed(x, sizes: tuple[int, ...]):
-    """x with `sizes`, which other operands tell, where its own are not known: a step gives states of known sizes."""
-    wanted = tuple(n if m == -1 else m for m, n in zip(x.shape, sizes, strict=True))
-    return x if wanted == x.shape else x.builder.emit("check_shape", x, shape=wanted)
+def _of_each_time(x, state):
+    """Zeros [time, batch, hidden]: they tell the sizes of the result if there is no step."""
+    step = x.builder.emit("roll_positions", x, shift=0, axis=0)
+    return unsqueeze(fill_zeros_like(cast(step, dtype=state.dtype)), axes=(1, 2)) + fill_zeros_like(state)
 
 
 @composite(outputs=("out", "h_out"))

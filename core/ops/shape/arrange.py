@@ -14,6 +14,7 @@ from core.ops.common.types import axis_of, matches, same_size, working_dtype
 from core.ops.elementwise.logic import greater_equal, less_than, logical_and, where
 from core.ops.indexing.gather import gather, slice_
 from core.ops.reduction.sums import reduce_sum
+from core.ops.shape.agreeing import shaped
 from core.ops.shape.broadcast import expand
 from core.ops.shape.concat_split import concat
 from core.ops.shape.creation import check_count, fill_zeros_like, full_like
@@ -277,7 +278,7 @@ def crop(x, *, offsets: tuple[Size, ...], shape: tuple[OpenSize, ...]):
         if n >= 0 and (start > n or size > n - start):
             raise ProgramError(f"a part of shape {list(shape)} at {list(offsets)} exceeds {x.type}", "shape_mismatch")
     ends = tuple(2**62 if size == -1 else start + size for start, size in zip(offsets, shape, strict=True))
-    return slice_(x, axes=tuple(range(x.rank)), starts=offsets, ends=ends)
+    return shaped(slice_(x, axes=tuple(range(x.rank)), starts=offsets, ends=ends), shape)
 
 
 crop.example(

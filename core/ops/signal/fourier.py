@@ -12,6 +12,7 @@ from core.ir.registry import Example, composite, op
 from core.ops.common.ranges import Span
 from core.ops.common.types import axis_of, floating, working_dtype
 from core.ops.indexing.gather import slice_
+from core.ops.shape.agreeing import shaped
 from core.ops.shape.arrange import flip
 from core.ops.shape.concat_split import concat, stack
 from core.ops.shape.creation import fill_zeros_like
@@ -118,6 +119,7 @@ def irfft(x, *, n: Span | None = None, axis: int = -2, norm: Norm = "backward"):
     n = 2 * (x.shape[at] - 1) if n is None else n
     if n < 1:
         raise ProgramError(f"the length of the result of {x.type} must be given and above 0", "bad_attr")
+    x = shaped(x, (*(-1,) * (x.rank - 1), 2))
     half = _resized(x, n // 2 + 1, at)
     real, imaginary = (slice_(half, axes=(x.rank - 1,), starts=(i,), ends=(i + 1,)) for i in (0, 1))
     mirrored = [

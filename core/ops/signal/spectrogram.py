@@ -12,6 +12,7 @@ from core.ops.common.types import floating, matches
 from core.ops.elementwise.logic import equal, where
 from core.ops.elementwise.math import square
 from core.ops.indexing.gather import gather, scatter_add_like, slice_
+from core.ops.shape.agreeing import shaped
 from core.ops.shape.broadcast import expand
 from core.ops.shape.creation import fill_constant_batch_size_like, fill_zeros_like, full_like
 from core.ops.shape.pad import pad
@@ -28,12 +29,15 @@ def _frame_positions(b, frames: int, frame_length: int, hop: int):
     return unsqueeze(start, axes=(1,)) + unsqueeze(step, axes=(0,))
 
 
-def _check_window(window, x, frame_length: int):
-    if window is not None and not matches(window.type, TensorType((frame_length,), x.dtype)):
+def _checked_window(window, x, frame_length: int):
+    if window is None:
+        return None
+    if not matches(window.type, TensorType((frame_length,), x.dtype)):
         raise ProgramError(
             f"the window must be {x.dtype} with frame_length {frame_length} elements, not {window.type}",
             "shape_mismatch",
         )
+    return shaped(window, (frame_length,))
 
 
 @composite
@@ -60,7 +64,7 @@ def stft(
     at = x.rank - (2 if complex_input else 1)
     if at < 0 or (complex_input and (onesided or x.shape[-1] not in (2, -1))):
         raise ProgramError(f"needs [..., time], or [..., time, 2] without onesided, not {x.type}", "shape_mismatch")
-    _check_window(window, x, frame_length)
+    window = _checked_window(window, x, frame_length)
     if center:
         half = frame_length // 2
         x = pad(x, paddings=tuple(half if i // 2 == at else 0 for i in range(2 * x.rank)), mode="reflect")
@@ -113,7 +117,7 @@ def istft(
         raise ProgramError(
             f"at most one size of the batch of {x.type} may be unknown: it must be known", "shape_mismatch"
         )
-    _check_window(window, x, frame_length)
+    window = _checked_window(window, x, frame_length)
     frames = irfft(x, n=frame_length)
     if window is not None:
         frames = frames * window

@@ -18,6 +18,7 @@ from core.ops.elementwise.rounding import floor, mod, round_
 from core.ops.indexing.gather import gather, slice_
 from core.ops.linalg.matmul import matmul
 from core.ops.reduction.sums import sum_
+from core.ops.shape.agreeing import shaped
 from core.ops.shape.broadcast import expand
 from core.ops.shape.concat_split import concat
 from core.ops.shape.creation import full_like
@@ -54,6 +55,7 @@ def affine_grid(theta, *, size: tuple[int, ...], align_corners: bool = True):
         )
     if min(size) < 1:
         raise ProgramError(f"sizes must be at least 1, not {list(size)}", "bad_attr")
+    theta = shaped(theta, (-1, k, k + 1))
     parts = []
     for axis in reversed(range(k)):  # coordinate x comes first, and belongs to the last axis of an image
         others = tuple(i for i in range(k + 1) if i != axis)

@@ -30,6 +30,7 @@ from core.ops.elementwise.math import clip
 from core.ops.indexing.gather import check_index, gather, in_range, slice_
 from core.ops.reduction.statistics import reduce_any
 from core.ops.reduction.sums import reduce_max, reduce_mean, reduce_sum
+from core.ops.shape.agreeing import agreed
 from core.ops.shape.broadcast import expand
 from core.ops.shape.creation import fill_zeros_like, full_like
 from core.ops.shape.reshape import divided, merged, reshape_as, transpose, unsqueeze
@@ -83,6 +84,7 @@ def roi_align(
     x and boxes get gradients. Where a point falls exactly on an element, the gradient of the box is one-sided.
     """
     height, width = _check(x.type, boxes.type, image.type, output_size, spatial_scale)
+    boxes, image = agreed(boxes, image, (0, 0))
     scaled = boxes * spatial_scale - (0.5 if aligned else 0.0)
 
     def column(i):

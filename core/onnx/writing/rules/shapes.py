@@ -179,11 +179,20 @@ def pad_constant(w, x, *, paddings, value):
 
 
 @writes("check_shape")
-def check_shape(w, x, *, shape):
+def check_shape(w, x, like=None, *, shape, axes):
     wanted = w.ints(shape)
     actual = w.node("Shape", x, shape=(x.rank,))
     fits = w.node("Or", w.node("Equal", actual, wanted), w.node("Equal", wanted, w.ints([-1])))
-    return w.guarded(x, fits) if -1 in x.shape else x
+    if like is None:
+        return w.guarded(x, fits) if -1 in x.shape else x
+    own, others = (
+        w.node("Gather", sizes, w.ints([axis % sizes.shape[0] for axis in chosen]), shape=(len(chosen),))
+        for sizes, chosen in (
+            (actual, axes[::2]),
+            (w.node("Shape", like, shape=(like.rank,)), axes[1::2]),
+        )
+    )
+    return w.guarded(x, fits, w.node("Equal", own, others)) if -1 in (*x.shape, *like.shape) else x
 
 
 # --- diagonals --------------------------------------------------------------------------------------------------------
