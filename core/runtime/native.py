@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from core.ir import Block, Op
+from core.ir import Block, Op, Type
 from core.passes.row_bounds import bound_rows
 from core.plan.partition import plan_parts
 from core.plan.plan import Plan
@@ -38,7 +38,8 @@ def native_interpreter(
         step, update = backend.compile(plans.step, timed), backend.compile(plans.update, timed)
         apart = RegionsApart(step, update, plans.updated, len(block.results))
         ops = [_call(plans.step, step), _call(plans.update, update)]
-        return Interpreter(block, largest_array(block), None, picks, _in_parts(block, ops), apart)
+        parts = _in_parts(block, ops, plans.step.block.types)
+        return Interpreter(block, largest_array(block), None, picks, parts, apart)
     ops = []
     for part in plan_parts(block, backend.target).parts:
         if isinstance(part, Op):
@@ -57,5 +58,6 @@ def _call(plan: Plan, region: Region) -> Op:
     return Op(NATIVE, own.params, own.results, {"region": region}, own.ops[0].location)
 
 
-def _in_parts(block: Block, ops: list[Op]) -> Block:
-    return Block(block.params, tuple(ops), block.results, block.types)
+def _in_parts(block: Block, ops: list[Op], made: Mapping[str, Type] = MappingProxyType({})) -> Block:
+    """`block` with `ops` in place of its own. made: types of variables between these that `block` does not have."""
+    return Block(block.params, tuple(ops), block.results, {**made, **block.types})

@@ -8,6 +8,7 @@ import pytest
 from bench.workloads import mlp
 from core.compiler.compile import GradientQuery, compile_forward, compile_training
 from core.ir.errors import CoreError
+from core.optim.clipping import Clip, GlobalNorm, Norm
 from core.optim.optimizers import OPTIMIZERS, Optimizer
 from core.passes import updates
 from core.runtime.bound_step import bind_step
@@ -60,6 +61,17 @@ def test_bound_steps_have_the_bits_of_separate_steps_and_the_values_of_the_refer
         for name, value in (out.parameters | out.optimizer_state).items():
             assert value.tobytes() == separate[name].tobytes(), name
             np.testing.assert_allclose(value, reference[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("by", [GlobalNorm(0.01), Norm(0.01)], ids=lambda by: by.name)
+def test_a_step_on_separate_arrays_clips_its_updates(by):
+    workload, executable = training("sgd", clip=Clip(by))
+    values = {**executable.initial_state(), **workload.parameters, **workload.feeds}
+
+    found, wanted = executable.step(values).parameters, executable.on(executable.backend).step(values).parameters
+
+    for name, value in wanted.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-7)
 
 
 def test_new_values_lie_where_the_old_ones_were():
