@@ -7,7 +7,9 @@ from typing import Literal
 
 import numpy as np
 
+from core.ir.builder import narrowed, widened
 from core.ir.errors import ProgramError
+from core.ir.precision import is_half
 from core.ir.registry import Example, composite
 from core.ir.slot_roles import Scale, Shift, Spread
 from core.ops.common.ranges import NotNegative
@@ -96,10 +98,25 @@ def batch_norm(
     batch. To keep the updates, write `mean_out` and `variance_out` over `mean` and `variance`. No gradient flows
     through the running statistics.
 
-    An empty vector x is a batch without channels.
+    An empty vector x is a batch without channels. Where x has 16 bits, each other operand may be float32; then all is
+    computed in float32, and out has the dtype of x.
 
     - `data_layout`: channels are axis 1 (NCHW) or the last axis (NHWC).
     """
+    operands = (x, scale, bias, mean, variance)
+    wide = is_half(x.type) and any(each.dtype == "float32" for each in operands)
+    if wide:
+        x, scale, bias, mean, variance = map(widened, operands)
+    fixed = is_test or use_global_stats
+    results = _batch_normalised(x, scale, bias, mean, variance, momentum, epsilon, fixed, data_layout)
+    if not wide:
+        return results
+    old, *_, old_mean, old_variance = operands
+    return tuple(narrowed(each, v.type) for each, v in zip(results, (old, old_mean, old_variance), strict=True))
+
+
+def _batch_normalised(x, scale, bias, mean, variance, momentum: float, epsilon: float, fixed: bool, data_layout: str):
+    """`batch_norm` of operands of one dtype. fixed: normalise with the running statistics."""
     if x.shape in ((0,), (-1,)):
         x = x.builder.emit("check_shape", x, shape=(0,))
         return x + scale + bias, stop_gradient(mean), stop_gradient(variance)
@@ -111,7 +128,7 @@ def batch_norm(
     def per_channel(value):
         return unsqueeze(value, axes=reduced) if reduced else value
 
-    if is_test or use_global_stats:
+    if fixed:
         m, v = per_channel(stop_gradient(mean)), per_channel(stop_gradient(variance))
         mean_out, variance_out = stop_gradient(mean), stop_gradient(variance)
     else:
