@@ -14,8 +14,10 @@ __all__ = ["known_parameters"]
 
 
 async def known_parameters(request: Request) -> None:
-    """A dependency of every route. Raises HttpProblem 422 for a query parameter that the route does not declare, and for
-    one with several values that takes one: FastAPI would take the last."""
+    """A dependency of every route. Raises HttpProblem 422 for a query parameter that the route does not declare.
+
+    And for one with several values that takes one: FastAPI would take the last.
+    """
     route = request.scope.get("route")
     if not request.query_params or not isinstance(route, APIRoute):
         return
