@@ -2,25 +2,35 @@
 
 Each result waits for the one before it, so a vector holds neighbours on the axes after the scanned one. A unit is some
 vectors of them that follow each other in memory, as many as there are or `MOST`, or a whole row where there are none.
+Kinds in `TURNED` run some rows at a time.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from core.codegen.functions import FUNCTIONS
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.reductions import identity
-from core.codegen.vector_slices import mask, move
+from core.codegen.vector_slices import load_strided, mask, move
 from core.plan.geometry import Scan
 
 __all__ = ["scan", "scan_units"]
 
 MOST = 16
 """Most vectors of a unit. Whole cache lines are read at each step, some of them side by side."""
+
+TURNED = ("logsum",)
+"""Kinds whose steps take so long that the scans of rows, whose elements lie side by side, run in the lanes of a vector:
+its elements are loaded and stored one by one.
+"""
+
+MOST_TURNED = 2
+"""Most vectors of such a unit: each lane reads a cache line of its own."""
 
 FEW = 8
 """Units that there should be, for threads to share them."""
@@ -37,28 +47,45 @@ def scan(_: Module, f: Function, spec: Scan) -> None:
 
 
 def scan_units(spec: Scan) -> int:
-    return spec.outer * _groups(spec, _together(spec))
+    return _layout(spec).slabs * _groups(spec, _together(spec))
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """`slabs` of `scans` side by side, whose elements are `apart`; an element follows the one before by `step`."""
+
+    slabs: int
+    scans: int
+    apart: int
+    step: int
+
+
+def _layout(spec: Scan) -> _Layout:
+    if spec.inner == 1 and spec.outer > 1 and spec.kind in TURNED:
+        return _Layout(1, spec.outer, spec.size, 1)
+    return _Layout(spec.outer, spec.inner, 1, spec.inner)
 
 
 def _lanes(spec: Scan) -> int:
     width = lanes(spec.dtype)
-    while width // 2 >= spec.inner:
+    while width // 2 >= _layout(spec).scans:
         width //= 2
     return width
 
 
 def _together(spec: Scan) -> int:
-    """Most vectors of a unit; 1 if a row has no more."""
-    if spec.inner <= _lanes(spec):
+    """Most vectors of a unit; 1 if a slab has no more."""
+    layout = _layout(spec)
+    if layout.scans <= _lanes(spec):
         return 1
-    vectors = MOST
-    while vectors > 2 and spec.outer * _groups(spec, vectors) < FEW:
+    vectors = MOST if layout.apart == 1 else MOST_TURNED
+    while vectors > 2 and layout.slabs * _groups(spec, vectors) < FEW:
         vectors //= 2
     return vectors
 
 
 def _groups(spec: Scan, vectors: int) -> int:
-    return -(-spec.inner // (vectors * _lanes(spec)))
+    return -(-_layout(spec).scans // (vectors * _lanes(spec)))
 
 
 class _Unit:
@@ -69,10 +96,11 @@ class _Unit:
 
     def __init__(self, f: Function, spec: Scan, width: int, vectors: int, row: IRValue, group: IRValue) -> None:
         self.f, self.spec, self.width, self.vectors, self.row = f, spec, width, vectors, row
+        self.layout = _layout(spec)
         self.result = "int64" if spec.kind.startswith("arg") else spec.dtype
         self.start = f.op(f"mul nsw {group}, {vectors * width}", "int64") if group.name != "0" else group
         self.state, self.best = self._room(self.result), self._room(spec.dtype)
-        left = f.binary("sub", I64(spec.inner // width), f.op(f"mul nsw {group}, {vectors}", "int64"))
+        left = f.binary("sub", I64(self.layout.scans // width), f.op(f"mul nsw {group}, {vectors}", "int64"))
         self.whole = f.intrinsic("smin", left, I64(vectors))
 
     def _room(self, dtype: str) -> IRValue:
@@ -91,7 +119,7 @@ class _Unit:
 
     def _for_each(self, body: Callable[[IRValue, int], None]) -> None:
         """``body(at, count)`` for each vector: its first lane within the unit, and the lanes that hold a number."""
-        f, rest = self.f, self.spec.inner % self.width
+        f, rest = self.f, self.layout.scans % self.width
         if self.vectors == 1:
             body(I64(0), rest or self.width)
             return
@@ -112,7 +140,7 @@ class _Unit:
         f, state = self.f, self.f.at(self.state, at, self.result)
         before = f.read(state, self.result, self.width)
         now = self._next(before, t, at, count)
-        f.store(before if self.spec.exclusive else now, self._address("out", t, at, now.dtype), mask(count, self.width))
+        self._put(before if self.spec.exclusive else now, t, at, count)
         f.write(now, state)
 
     def _initial(self, dtype: str) -> IRValue:
@@ -141,12 +169,24 @@ class _Unit:
         return f.select(stays, before, f.splat(t, self.width))
 
     def _get(self, name: str, t: IRValue, at: IRValue, count: int) -> IRValue:
-        dtype = self.spec.dtype
-        return self.f.load(self._address(name, t, at, dtype), dtype, self.width, mask(count, self.width))
+        dtype, address = self.spec.dtype, self._address(name, t, at, self.spec.dtype)
+        if self.layout.apart == 1 or self.width == 1:
+            return self.f.load(address, dtype, self.width, mask(count, self.width))
+        return load_strided(self.f, address, dtype, self.layout.apart, self.width, count)
+
+    def _put(self, value: IRValue, t: IRValue, at: IRValue, count: int) -> None:
+        f, address = self.f, self._address("out", t, at, value.dtype)
+        if self.layout.apart == 1 or self.width == 1:
+            f.store(value, address, mask(count, self.width))
+            return
+        for lane in range(count):
+            one = f.op(f"extractelement {value}, i64 {lane}", value.dtype)
+            f.store(one, f.at(address, I64(lane * self.layout.apart), value.dtype))
 
     def _address(self, name: str, t: IRValue, at: IRValue, dtype: str) -> IRValue:
-        spec = self.spec
-        steps = ((self.row, spec.size * spec.inner), (t, spec.inner), (self.start, 1), (at, 1))
+        layout = self.layout
+        slab = self.spec.size * layout.scans
+        steps = ((self.row, slab), (t, layout.step), (self.start, layout.apart), (at, layout.apart))
         return move(self.f, self.f.param(name), dtype, *steps)
 
 

@@ -90,3 +90,15 @@ def test_running_positions_of_extremes_keep_the_first_of_equals_and_stay_at_a_na
     found = compiled("running_argmax", x, axis=axis, sign=sign)
 
     np.testing.assert_array_equal(found, wanted if axis else wanted.T)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 33, 70])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_logarithms_of_running_sums_of_some_rows(rows, dtype):
+    x = 40 * values((rows, 9), dtype)
+    x[:, 3] = -np.inf
+
+    found = compiled("logcumsumexp", x, axis=1)
+
+    wanted = np.logaddexp.accumulate(x.astype("float64"), 1)
+    np.testing.assert_allclose(found, wanted, 2e-6 if dtype == "float32" else 1e-14)
