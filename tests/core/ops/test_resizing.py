@@ -8,6 +8,8 @@ from math import floor
 import numpy as np
 import pytest
 
+from core.ir import TensorType
+from core.ir.builder import BlockBuilder
 from core.ir.errors import ProgramError
 from core.ops.common.types import as_dtype
 from core.ops.vision.phases import phase_count
@@ -74,6 +76,13 @@ def test_sizes_with_a_simple_ratio_have_phases():
     found = {sizes: phase_count(*sizes, 2) for sizes in SIZES}
     assert [sizes for sizes in SIZES if not found[sizes]] == [(1, 5), (5, 1), (7, 10), (90, 130), (300, 299)]
     assert [found[sizes] for sizes in ((8, 16), (8, 4), (9, 6), (6, 9), (10, 8))] == [2, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("mode", "out"), [(mode, out) for mode in MODES for out in (1024, 256, 500)])
+def test_a_long_axis_needs_no_product_with_a_matrix(mode, out):
+    b = BlockBuilder()
+    x = b.param(TensorType((1, 1, 512), "float32"))
+    assert "matmul" not in {op.type for op in b.build((b.emit("interpolate", x, size=(out,), mode=mode),)).ops}
 
 
 @pytest.mark.parametrize(("size", "out"), [(8, 16), (7, 10), (300, 299)])
