@@ -12,13 +12,13 @@ from core.ir.registry import Dtype, Example, composite, op
 from core.ops.common.ranges import Count, Size, Span
 from core.ops.common.types import as_dtype
 from core.ops.common.windows import sizes
-from core.ops.elementwise.arithmetic import cast
-from core.ops.indexing.gather import gather
+from core.ops.indexing.gather import gather, slice_
 from core.ops.indexing.scatter_gather import take_along_axis
-from core.ops.linalg.matmul import matmul
 from core.ops.reduction.sums import argmax, reduce_mean
-from core.ops.shape.reshape import divided, merged, reshape, transpose, unsqueeze
+from core.ops.shape.concat_split import concat
+from core.ops.shape.reshape import divided, merged, reshape, unsqueeze
 from core.ops.vision.max_pool import BOX, IMAGE, LINE, check_rank, pick
+from core.ops.vision.phases import in_float32, with_matrix
 
 __all__: list[str] = []
 
@@ -133,14 +133,33 @@ def _check_adaptive(x, n: int, output_size: tuple[Span, ...]) -> tuple[int, ...]
     return counts
 
 
+MOST_MEANS = 32
+"""Most windows of an axis, up to repetition, that are averaged one by one."""
+
+
 def _adaptive_average(x, n, output_size):
     for axis, count in enumerate(_check_adaptive(x, n, output_size), start=2):
-        weights = x.builder.emit("adaptive_weights", size=x.shape[axis], count=count, dtype="float64")
-        weights = cast(weights, dtype=x.dtype)
-        order = (*(i for i in range(x.rank) if i != axis), axis)
-        averaged = matmul(transpose(x, axes=order), weights)
-        x = transpose(averaged, axes=tuple(order.index(i) for i in range(x.rank)))
+        if count // math.gcd(x.shape[axis], count) <= MOST_MEANS:
+            x = _means(x, axis, count)
+        else:
+            weights = x.builder.emit("adaptive_weights", size=x.shape[axis], count=count, dtype="float64")
+            x = in_float32(x, lambda wide, axis=axis, weights=weights: with_matrix(wide, axis, weights))
     return x
+
+
+def _means(x, axis: int, count: int):
+    """x averaged over `count` windows along an axis. The windows are the same in each of gcd(size, count) parts."""
+    size = x.shape[axis]
+    parts = math.gcd(size, count)
+    if size == count:
+        return x
+    x = divided(x, axis, (parts, size // parts))
+    bounds = zip(*_window_bounds(size // parts, count // parts), strict=True)
+    means = [
+        reduce_mean(slice_(x, axes=(axis + 1,), starts=(int(a),), ends=(int(b),)), axes=(axis + 1,), keepdims=True)
+        for a, b in bounds
+    ]
+    return merged(means[0] if len(means) == 1 else concat(*means, axis=axis + 1), axis, axis + 2)
 
 
 def _adaptive_maximum(x, n, output_size):

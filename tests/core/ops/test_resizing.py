@@ -1,4 +1,4 @@
-"""Resizing beside its definition, for sizes with and without a simple ratio, and borders of any width."""
+"""Resizing and adaptive means beside their definitions, for any ratio of sizes, and borders of any width."""
 
 from __future__ import annotations
 
@@ -126,3 +126,32 @@ def test_a_border_of_any_width_and_its_gradient(mode, before, after, axis):
     s.total(s.op("mul", s.op("pad", "x", **how), "c"))
     wanted = np.bincount(places.ravel(), weights=c.ravel(), minlength=15).reshape(x.shape)
     np.testing.assert_allclose(grads(s)["x"], wanted, atol=1e-12)
+
+
+@pytest.mark.parametrize(("size", "count"), [(8, 4), (9, 6), (7, 3), (5, 5), (5, 8), (30, 7), (6, 1), (101, 67)])
+@pytest.mark.parametrize("axis", [2, 3])
+def test_adaptive_means_and_their_gradient(size, count, axis):
+    rng = np.random.default_rng(size)
+    by = np.zeros((count, size))
+    for i in range(count):
+        start, end = i * size // count, -(-(i + 1) * size // count)
+        by[i, start:end] = 1 / (end - start)
+    x, c = (np.moveaxis(rng.standard_normal((2, 3, 4, n)), 3, axis) for n in (size, count))
+    output_size = [4, 4]
+    output_size[axis - 2] = count
+    found = run("adaptive_avg_pool2d", x, output_size=output_size)
+    np.testing.assert_allclose(found, np.moveaxis(np.moveaxis(x, axis, 3) @ by.T, 3, axis), atol=1e-12)
+    s = Sketch()
+    s.param("x", x)
+    s.feed("c", c)
+    s.total(s.op("mul", s.op("adaptive_avg_pool2d", "x", output_size=output_size), "c"))
+    np.testing.assert_allclose(grads(s)["x"], np.moveaxis(np.moveaxis(c, axis, 3) @ by, 3, axis), atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [4, 7, 1])
+def test_a_nan_reaches_only_the_means_of_its_windows(count):
+    x = np.zeros((1, 1, 20))
+    x[0, 0, 11] = np.nan
+    found = run("adaptive_avg_pool1d", x, output_size=(count,))
+    wanted = [i * 20 // count <= 11 < -(-(i + 1) * 20 // count) for i in range(count)]
+    np.testing.assert_array_equal(np.isnan(found[0, 0]), wanted)
