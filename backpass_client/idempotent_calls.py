@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -24,6 +25,8 @@ class IdempotentCalls:
     A failed call does not use up its number. When the caller sends the same body again, the service executes it only
     if it did not execute the first one. When the caller sends another body, that body takes the failed call's number;
     if the service did execute the failed call, the new body takes the number after it.
+
+    Threads take turns: two calls with one number would be one call to the service.
     """
 
     def __init__(self, service: Service, path: str, next: int) -> None:
@@ -31,6 +34,7 @@ class IdempotentCalls:
         self._path = path
         self.next = next
         self._unsure = False  # whether the last call failed, so that the service may be one number ahead
+        self._turn = threading.Lock()
 
     def send(
         self, call: str, asked: Mapping[str, Any], tensors: Mapping[str, Any]
@@ -39,21 +43,22 @@ class IdempotentCalls:
 
         Raises Refused, Unreachable.
         """
-        try:
-            said, found = self._send(call, asked, tensors)
-        except Refused as error:
-            was_executed = self._unsure and error.code == "sequence-conflict"
-            self._unsure = True
-            if not was_executed:
+        with self._turn:
+            try:
+                said, found = self._send(call, asked, tensors)
+            except Refused as error:
+                was_executed = self._unsure and error.code == "sequence-conflict"
+                self._unsure = True
+                if not was_executed:
+                    raise
+                self.next = error.problem["expected_seq"]
+                said, found = self._send(call, asked, tensors)
+            except BaseException:
+                self._unsure = True
                 raise
-            self.next = error.problem["expected_seq"]
-            said, found = self._send(call, asked, tensors)
-        except BaseException:
-            self._unsure = True
-            raise
-        self._unsure = False
-        self.next = said["next_seq"]
-        return said, found
+            self._unsure = False
+            self.next = said["next_seq"]
+            return said, found
 
     def stream(
         self,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -31,6 +33,25 @@ def test_a_program_gives_gradients(service):
     assert "w@GRAD" in str(program.backward("loss"))
     assert program.analysis("loss", {"x": (2, 2), "y": (2,)})["open_sizes"] == []
     assert program.check("loss", FEEDS, {"w": W})["passed"]
+
+
+def test_threads_share_a_service_and_take_turns_with_a_session(service):
+    program = bp.Program(service, line())
+    with program.session("loss", {"w": W}, optimizer={"type": "sgd", "learning_rate": 0.01}) as session:
+        with ThreadPoolExecutor(4) as threads:
+            steps = list(threads.map(lambda _: session.step(FEEDS).said["step"], range(20)))
+            losses = list(threads.map(lambda _: program.gradients("loss", FEEDS, {"w": W}).loss.item(), range(8)))
+        assert sorted(steps) == list(range(1, 21))
+        assert losses == [0.625] * 8
+
+
+def test_steps_in_asyncio_run_beside_the_event_loop(service):
+    async def trained() -> list[int]:
+        with bp.Program(service, line()).session("loss", {"w": W}, optimizer={"type": "sgd"}) as session:
+            steps = [asyncio.to_thread(session.step, FEEDS) for _ in range(3)]
+            return sorted(step.said["step"] for step in await asyncio.gather(*steps))
+
+    assert asyncio.run(trained()) == [1, 2, 3]
 
 
 def test_sparse_gradients_are_read_and_sent_as_rows(service):
