@@ -8,7 +8,7 @@ import backpass_client as bp
 from bench.classes.made import Symbols, made, normal, ones, zeros
 from bench.workload import Arrays, Workload
 
-__all__ = ["WORKLOADS", "bottleneck", "mobilenet", "resnet", "unet", "wavenet"]
+__all__ = ["WORKLOADS", "bottleneck", "decoder", "mobilenet", "resnet", "unet", "wavenet"]
 
 
 def resnet(batch: int = 32, classes: int = 10) -> Workload:
@@ -104,6 +104,31 @@ def unet(batch: int = 4, size: int = 64) -> Workload:
     return made("unet", loss, feeds, parameters)
 
 
+def decoder(batch: int = 2, size: int = 32, width: int = 32) -> Workload:
+    """The end of a net that segments images: convolutions, each with a bilinear enlargement behind it, and binary cross
+    entropy at each pixel of an image of four times the size.
+    """
+    rng = np.random.default_rng(35)
+    feeds = {
+        "x": normal(rng, batch, width, size, size),
+        "y": rng.integers(0, 2, (batch, 1, 4 * size, 4 * size)).astype("float32"),
+    }
+    parameters: Arrays = {}
+    for name, out, inputs, kernel in (("a", 16, width, 3), ("b", 16, 16, 3), ("c", 1, 16, 1)):
+        parameters[f"k.{name}"] = normal(rng, out, inputs, kernel, kernel, scale=(2 / (inputs * kernel**2)) ** 0.5)
+        parameters[f"b.{name}"] = zeros(out)
+
+    def loss(p: Symbols, given: Symbols) -> bp.Symbol:
+        h = given["x"]
+        for name in ("a", "b"):
+            h = bp.relu(bp.conv2d(h, p[f"k.{name}"], p[f"b.{name}"], paddings=[1]))
+            h = bp.interpolate(h, scale_factor=[2.0], mode="linear")
+        logits = bp.conv2d(h, p["k.c"], p["b.c"])
+        return bp.mean(bp.sigmoid_cross_entropy_with_logits(logits, given["y"]))
+
+    return made("decoder", loss, feeds, parameters)
+
+
 def wavenet(batch: int = 8, length: int = 512, width: int = 32, layers: int = 8, classes: int = 64) -> Workload:
     """Causal convolutions of two taps, each twice as far apart, with gates and skips (van den Oord et al. 2016)."""
     rng = np.random.default_rng(34)
@@ -160,4 +185,11 @@ def _classified(p: Symbols, h: bp.Symbol, y: bp.Symbol) -> bp.Symbol:
     return bp.softmax_with_cross_entropy(h.mean([2, 3]) @ p["w"] + p["b"], y, reduction="mean")
 
 
-WORKLOADS = {"resnet": resnet, "bottleneck": bottleneck, "mobilenet": mobilenet, "unet": unet, "wavenet": wavenet}
+WORKLOADS = {
+    "resnet": resnet,
+    "bottleneck": bottleneck,
+    "mobilenet": mobilenet,
+    "unet": unet,
+    "decoder": decoder,
+    "wavenet": wavenet,
+}

@@ -53,6 +53,16 @@ def unet(p: Any, feeds: Any) -> Any:
     return binary_cross_entropy(logits, feeds["y"][:, 0])
 
 
+def decoder(p: Any, feeds: Any) -> Any:
+    h = _image(feeds)
+    for name in ("a", "b"):
+        h = jax.nn.relu(_convolved(h, p[f"k.{name}"], 1) + p[f"b.{name}"])
+        batch, height, width, channels = h.shape
+        h = jax.image.resize(h, (batch, 2 * height, 2 * width, channels), "bilinear")
+    logits = (_convolved(h, p["k.c"], 0) + p["b.c"])[..., 0]
+    return binary_cross_entropy(logits, feeds["y"][:, 0])
+
+
 def wavenet(p: Any, feeds: Any) -> Any:
     """A convolution of two taps is two products."""
     h, skips = feeds["x"].transpose(0, 2, 1), 0.0
@@ -94,4 +104,11 @@ def _classified(p: Any, h: Any, feeds: Any) -> Any:
     return cross_entropy(h.mean((1, 2)) @ p["w"] + p["b"], feeds["y"])
 
 
-LOSSES = {"resnet": resnet, "bottleneck": bottleneck, "mobilenet": mobilenet, "unet": unet, "wavenet": wavenet}
+LOSSES = {
+    "resnet": resnet,
+    "bottleneck": bottleneck,
+    "mobilenet": mobilenet,
+    "unet": unet,
+    "decoder": decoder,
+    "wavenet": wavenet,
+}

@@ -51,6 +51,15 @@ def unet(p: Any, feeds: Any) -> Any:
     return binary_cross_entropy(logits[..., 0], feeds["y"][:, 0])
 
 
+def decoder(p: Any, feeds: Any) -> Any:
+    h = _last(feeds["x"])
+    for name in ("a", "b"):
+        h = tf.nn.relu(tf.nn.bias_add(_convolved(h, p[f"k.{name}"], 1), p[f"b.{name}"]))
+        h = tf.image.resize(h, (2 * h.shape[1], 2 * h.shape[2]), "bilinear")
+    logits = _convolved(h, p["k.c"], 0) + p["b.c"]
+    return binary_cross_entropy(logits[..., 0], feeds["y"][:, 0])
+
+
 def wavenet(p: Any, feeds: Any) -> Any:
     """A convolution of two taps is one product, which takes less time than `tf.nn.convolution` with dilations."""
     h, skips = _last(feeds["x"]), 0.0
@@ -104,4 +113,11 @@ def _classified(p: Any, h: Any, feeds: Any) -> Any:
     return cross_entropy(tf.reduce_mean(h, (1, 2)) @ p["w"] + p["b"], feeds["y"])
 
 
-LOSSES = {"resnet": resnet, "bottleneck": bottleneck, "mobilenet": mobilenet, "unet": unet, "wavenet": wavenet}
+LOSSES = {
+    "resnet": resnet,
+    "bottleneck": bottleneck,
+    "mobilenet": mobilenet,
+    "unet": unet,
+    "decoder": decoder,
+    "wavenet": wavenet,
+}

@@ -47,6 +47,14 @@ def unet(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
     return F.binary_cross_entropy_with_logits(F.conv2d(h, p["k.h"], p["b.h"]), feeds["y"])
 
 
+def decoder(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
+    h = _image(feeds)
+    for name in ("a", "b"):
+        h = F.conv2d(h, p[f"k.{name}"], p[f"b.{name}"], padding=1).relu()
+        h = F.interpolate(h, scale_factor=2, mode="bilinear")
+    return F.binary_cross_entropy_with_logits(F.conv2d(h, p["k.c"], p["b.c"]), feeds["y"])
+
+
 def wavenet(p: Tensors, feeds: dict[str, Any]) -> torch.Tensor:
     h, skips = feeds["x"], 0.0
     for i in range(sum(name.startswith("skip") for name in p)):
@@ -74,4 +82,11 @@ def _classified(p: Tensors, h: torch.Tensor, feeds: dict[str, Any]) -> torch.Ten
     return F.cross_entropy(torch.addmm(p["b"], h.mean((2, 3)), p["w"]), feeds["y"])
 
 
-LOSSES = {"resnet": resnet, "bottleneck": bottleneck, "mobilenet": mobilenet, "unet": unet, "wavenet": wavenet}
+LOSSES = {
+    "resnet": resnet,
+    "bottleneck": bottleneck,
+    "mobilenet": mobilenet,
+    "unet": unet,
+    "decoder": decoder,
+    "wavenet": wavenet,
+}
