@@ -16,7 +16,7 @@ __all__ = ["LONGEST_WAIT_S", "checked", "json_of", "of_type", "pause", "refused"
 
 LONGEST_WAIT_S = 60.0
 FIRST_PAUSE_S, FACTOR = 0.1, 3.0
-"""Four pauses take four seconds: a service behind a proxy starts again within them."""
+"""Five pauses take twelve seconds: a service stops and starts again within them."""
 
 PASSING = (429, 502, 503, 504)
 """Statuses by which a proxy tells that the same request may succeed later."""

@@ -51,7 +51,7 @@ class Service:
         *,
         api_key: str | None = None,
         timeout: float = 120.0,
-        attempts: int = 5,
+        attempts: int = 6,
         verify: str | None = None,
     ) -> None:
         self.url = checked_url(url)

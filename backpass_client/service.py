@@ -27,7 +27,7 @@ class Service(connection.Service):
               retryable problem, or a status 502, 503 or 504 of a proxy, if repeating is safe: the request changes
               nothing, or carries a sequence number. It never sends a request again that timed out: the next one would
               take as long. It waits as long as the service or the proxy asks for, unless that is more than a minute;
-              otherwise 0.1 s, then three times as long after each try.
+              otherwise 0.1 s, then three times as long after each try, twelve seconds in all by default.
     verify:   file with the certificates to trust for https, for services that sign their own; by default those of the
               system.
     """

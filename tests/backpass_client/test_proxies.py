@@ -61,13 +61,13 @@ LOST: dict[str, Callable[[], Step]] = {
 
 @pytest.mark.parametrize("lost", LOST)
 def test_a_request_that_is_safe_to_repeat_is_sent_again_by_itself(lost, waits):
-    service, seen = service_with(*(LOST[lost]() for _ in range(4)), httpx.Response(200, json=OK))
+    service, seen = service_with(*(LOST[lost]() for _ in range(5)), httpx.Response(200, json=OK))
 
     assert service.call("GET", "/v1") == OK
 
-    assert len(seen) == 5
+    assert len(seen) == 6
     assert all(later > earlier for earlier, later in itertools.pairwise(waits))
-    assert 2.5 < sum(waits) < 6  # a service starts again in this time
+    assert 9 < sum(waits) < 16  # a service stops and starts again in this time
 
 
 @pytest.mark.parametrize("lost", LOST)
@@ -190,7 +190,7 @@ def test_a_file_goes_on_where_the_connection_broke_and_appears_whole(tmp_path: P
 
 def test_a_file_that_cannot_be_received_leaves_the_old_one(tmp_path: Path, waits):
     (tmp_path / "file").write_bytes(b"old")
-    service, _ = service_with(*(page(502) for _ in range(5)))
+    service, _ = service_with(*(page(502) for _ in range(6)))
 
     with pytest.raises(Refused):
         service.datasets.download("dst_1", tmp_path / "file")
