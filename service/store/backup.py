@@ -44,7 +44,8 @@ PIECE = 4 * 2**20
 REFERENCES = {"checkpoints": "key", "datasets": "key", "program_values": "key", "sessions": "checkpoint"}
 """Tables whose rows name stored files, with the column of the key; `sha256` is the digest."""
 
-HARMLESS = {"lock", "lost+found"}  # of an empty directory
+HARMLESS = {"admin", "code", "lock", "lost+found"}
+"""Names that a directory without a store may have: of a service that ended, and of a file system."""
 
 Tell = Callable[[str], None]
 
@@ -212,7 +213,7 @@ def restore(settings: Settings, where: Path, tell: Tell) -> Manifest:
     directory = DataDirectory(settings.data_dir)
     objects = _opened(settings)
     with _failures(f"{directory.path} is not restored; empty it before the next try"):
-        _require_empty(directory.path)
+        _require_empty(directory.path, where.absolute())
         if next(iter(objects.keys()), None) is not None:
             raise BackupError(f"{settings.objects} has stored files; restore into an empty one")
         directory.claim()
@@ -273,8 +274,11 @@ def _claim_empty(path: Path) -> None:
     _require_empty(path)
 
 
-def _require_empty(path: Path) -> None:
-    if path.is_dir() and (names := sorted({each.name for each in path.iterdir()} - HARMLESS)):
+def _require_empty(path: Path, but: Path | None = None) -> None:
+    """but: a place that may be below `path`, such as that of the backup in a container with one volume."""
+    path, but = path.resolve(), but and but.resolve()
+    inside = {but.relative_to(path).parts[0]} if but and path in but.parents else set()
+    if path.is_dir() and (names := sorted({each.name for each in path.iterdir()} - HARMLESS - inside)):
         raise BackupError(f"{path} is not empty: it has {', '.join(names[:3])}; name a new or empty directory")
 
 

@@ -246,6 +246,27 @@ def test_nothing_is_written_over(settings, tmp_path, capsys):
     assert not (tmp_path / "nothing").exists()
 
 
+def test_a_backup_inside_the_data_directory_is_restored_there_once_the_store_is_removed(settings, tmp_path, capsys):
+    data = settings.data_dir
+    backup, given = data / "backups" / "monday", ["--data-dir", str(data)]
+    assert main(["backup", str(backup), *given]) == 0
+    assert main(["restore", str(backup), *given]) == 1
+    assert "is not empty: it has backpass.sqlite" in capsys.readouterr().err
+    before = (backup / FILE).read_bytes()
+    for name in (FILE, f"{FILE}-wal", f"{FILE}-shm"):
+        (data / name).unlink(missing_ok=True)
+    shutil.rmtree(data / "objects", ignore_errors=True)
+    (data / "code").mkdir(exist_ok=True)
+    (data / "admin").touch()
+
+    assert main(["restore", str(backup), *given]) == 0
+
+    assert (backup / FILE).read_bytes() == before
+    assert (data / FILE).stat().st_size > 0
+    (data / FILE).unlink()
+    assert main(["restore", str(data), *given]) == 1  # no backup, and no crash
+
+
 @pytest.mark.parametrize("url", ["nothing://x", "s3://bucket/x"])
 def test_a_store_that_cannot_be_opened_is_one_sentence_before_anything_is_written(
     settings, tmp_path, capsys, monkeypatch, url
