@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["available_cores", "available_memory", "available_processes", "check_port"]
+__all__ = ["available_cores", "available_memory", "available_processes", "check_port", "place", "reaching"]
 
 
 def available_cores(root: Path = Path("/")) -> int:
@@ -39,6 +39,16 @@ def check_port(host: str, port: int) -> None:
     with socket.socket(family[0], family[1]) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(family[4])
+
+
+def reaching(host: str) -> str:
+    """An address of this machine that reaches a server which listens on `host`."""
+    return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def place(host: str, port: int) -> str:
+    """The address and port as in a URL: `[::1]:8080`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _machine_memory(root: Path) -> int:

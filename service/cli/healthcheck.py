@@ -6,17 +6,22 @@ a few hundredths of a second.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
 import ssl
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 __all__ = ["failure", "main"]
 
 PATH = "/healthz/ready"
-EVERY_ADDRESS = ("", "0.0.0.0", "::")
+EVERY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Address to listen on -> address that reaches the service."""
+
+SECRETS = Path("/run/secrets")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,16 +36,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if problem else 0
 
 
-def _address(given: str, environment: Mapping[str, str]) -> tuple[str, int, bool]:
+def _address(given: str, environment: Mapping[str, str], secrets: Path = SECRETS) -> tuple[str, int, bool]:
     """(host, port, whether it speaks TLS). The port for metrics is preferred: it never does."""
-    if not given and environment.get("BACKPASS_METRICS_PORT", "0") != "0":
-        host, port, tls = environment.get("BACKPASS_METRICS_HOST", ""), environment["BACKPASS_METRICS_PORT"], False
+    names = {name.upper(): value for name, value in environment.items() if value}
+
+    def setting(name: str, default: str) -> str:
+        """As the service reads it: an empty variable is not set, and a file of a secret sets what no variable does."""
+        with contextlib.suppress(OSError):
+            default = (secrets / f"backpass_{name.lower()}").read_text().strip() or default
+        return names.get(f"BACKPASS_{name}", default)
+
+    if not given and setting("METRICS_PORT", "0") != "0":
+        host, port, tls = setting("METRICS_HOST", "127.0.0.1"), setting("METRICS_PORT", "0"), False
     else:
         host, _, port = given.rpartition(":")
-        host = host.strip("[]") or environment.get("BACKPASS_HOST", "")
-        port = port or environment.get("BACKPASS_PORT", "8080")
-        tls = bool(environment.get("BACKPASS_TLS_CERT"))
-    return ("127.0.0.1" if host in EVERY_ADDRESS else host), int(port), tls
+        host = host.strip("[]") or setting("HOST", "127.0.0.1")
+        port = port or setting("PORT", "8080")
+        tls = bool(setting("TLS_CERT", ""))
+    return EVERY_ADDRESS.get(host, host), int(port), tls
 
 
 def failure(host: str, port: int, timeout: float = 2.0, tls: bool = False) -> str | None:

@@ -20,7 +20,7 @@ from service import __version__, logs
 from service.cli import backup, documents, importing
 from service.cli.keys import add_keys, run_keys
 from service.http.hosts import shares_port
-from service.machine import check_port
+from service.machine import check_port, place
 from service.setting_mistakes import read_settings, unknown_variables
 from service.settings import Settings
 
@@ -218,7 +218,7 @@ def _ports_are_free(settings: Settings) -> bool:
         except OSError as error:
             # the address is wrong, not the port, if it has no meaning or is that of another machine
             part = "HOST" if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL else "PORT"
-            text = f"BACKPASS_{prefix}{part}: cannot listen on {host}:{port}: {error.strerror}"
+            text = f"BACKPASS_{prefix}{part}: cannot listen on {place(host, port)}: {error.strerror}"
             print(text, file=sys.stderr)
             return False
     if shares_port(settings):

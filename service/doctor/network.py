@@ -7,8 +7,7 @@ import socket
 from collections.abc import Iterator
 
 from service.doctor.finding import Finding, ok, wrong
-from service.http.hosts import EVERY_ADDRESS
-from service.machine import check_port
+from service.machine import check_port, place, reaching
 from service.settings import Settings
 
 __all__ = ["ports"]
@@ -33,17 +32,17 @@ def _port(setting: str, host: str, port: int, tls: bool) -> Finding:
         return wrong("ports", f"{name}: {host} has no address here: {error.strerror}", "Correct the host.")
     except OSError as error:
         if _is_service(host, port, tls):
-            return ok("ports", f"{name}: a service answers on {host}:{port}")
-        text = f"{name}: cannot listen on {host}:{port}: {error.strerror}"
+            return ok("ports", f"{name}: a service answers on {place(host, port)}")
+        text = f"{name}: cannot listen on {place(host, port)}: {error.strerror}"
         return wrong("ports", text, "End the other program, or choose another port.")
-    return ok("ports", f"{name}: {host}:{port} is free")
+    return ok("ports", f"{name}: {place(host, port)} is free")
 
 
 def _is_service(host: str, port: int, tls: bool) -> bool:
     """Whether a service of this kind answers there."""
     if tls:
         return _accepts(host, port)
-    connection = http.client.HTTPConnection("127.0.0.1" if host in EVERY_ADDRESS else host, port, timeout=2.0)
+    connection = http.client.HTTPConnection(reaching(host), port, timeout=2.0)
     try:
         connection.request("GET", "/healthz/live", headers={"Connection": "close"})
         return b'"status"' in connection.getresponse().read(1024)
@@ -55,7 +54,7 @@ def _is_service(host: str, port: int, tls: bool) -> bool:
 
 def _accepts(host: str, port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1" if host in EVERY_ADDRESS else host, port), timeout=2.0).close()
+        socket.create_connection((reaching(host), port), timeout=2.0).close()
     except OSError:
         return False
     return True

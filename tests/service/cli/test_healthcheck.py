@@ -6,10 +6,11 @@ import http.server
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from service.cli.healthcheck import failure, main
+from service.cli.healthcheck import _address, failure, main
 
 
 @contextmanager
@@ -92,3 +93,34 @@ def test_a_service_with_tls_is_asked_over_tls(monkeypatch: pytest.MonkeyPatch, c
         assert main([f"127.0.0.1:{port}"]) == 1
 
     assert "does not answer" in capsys.readouterr().err
+
+
+ADDRESSES: dict[str, tuple[dict[str, str], tuple[str, int, bool]]] = {
+    "nothing": ({}, ("127.0.0.1", 8080, False)),
+    "empty variables": (
+        {"BACKPASS_PORT": "", "BACKPASS_METRICS_PORT": "", "BACKPASS_HOST": "", "BACKPASS_TLS_CERT": ""},
+        ("127.0.0.1", 8080, False),
+    ),
+    "every address": ({"BACKPASS_HOST": "0.0.0.0"}, ("127.0.0.1", 8080, False)),
+    "every address of IPv6": ({"BACKPASS_HOST": "::"}, ("::1", 8080, False)),
+    "small letters": ({"backpass_port": "9000"}, ("127.0.0.1", 9000, False)),
+    "TLS": ({"BACKPASS_TLS_CERT": "/cert"}, ("127.0.0.1", 8080, True)),
+    "metrics": (
+        {"BACKPASS_TLS_CERT": "/cert", "BACKPASS_METRICS_PORT": "9090", "BACKPASS_METRICS_HOST": "::"},
+        ("::1", 9090, False),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_the_check_asks_where_the_service_listens(name: str, tmp_path: Path) -> None:
+    environment, expected = ADDRESSES[name]
+
+    assert _address("", environment, tmp_path) == expected
+
+
+def test_the_check_reads_files_of_secrets_as_the_service_does(tmp_path: Path) -> None:
+    (tmp_path / "backpass_tls_cert").write_text("/cert\n")
+    (tmp_path / "backpass_port").write_text("9000\n")
+
+    assert _address("", {"BACKPASS_PORT": "9001"}, tmp_path) == ("127.0.0.1", 9001, True)

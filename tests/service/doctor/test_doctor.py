@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import resource
 import shutil
 import socket
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -434,6 +436,40 @@ def test_a_running_service_is_found_sound_and_stays_untouched(tmp_path: Path, ca
     assert found["ports"].startswith(f"BACKPASS_PORT: a service answers on 127.0.0.1:{port_of(served)}")
     assert f"the owner is process {served.process.pid}" in found["data directory"]
     assert "is whole; version" in found["database"] or "is held by process" in found["database"]
+
+
+class Alive(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"status": "alive"}')
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class OnIPv6(http.server.ThreadingHTTPServer):
+    """A server on all addresses of IPv6 and on none of IPv4, as asyncio opens it."""
+
+    address_family = socket.AF_INET6
+
+    def server_bind(self) -> None:
+        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        super().server_bind()
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+def test_a_service_on_all_addresses_of_ipv6_is_found(tmp_path: Path) -> None:
+    with OnIPv6(("::", 0), Alive) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            found = findings(tmp_path, "ports", host="::", port=server.server_address[1], require_keys=True)
+        finally:
+            server.shutdown()
+            thread.join()
+
+    assert found == []
 
 
 def port_of(served: Served) -> int:
