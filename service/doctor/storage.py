@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import sqlite3
@@ -44,7 +45,7 @@ def data_directory(settings: Settings) -> Iterator[Finding]:
             skew = time.time() - os.fstat(file.fileno()).st_mtime
     except OSError as error:
         do = f"Let user {os.geteuid()} write to it, and check that its disk is mounted for writing."
-        yield wrong("data directory", f"{path} cannot be written: {error.strerror}", do)
+        yield wrong("data directory", f"{path} cannot be written: {error.strerror}", _remedy(error, do))
         return
     foreign = [each for each in path.iterdir() if not os.access(each, os.R_OK | os.W_OK)]
     if foreign:
@@ -238,7 +239,8 @@ def objects(settings: Settings) -> Iterator[Finding]:
             local.unlink()  # without the file of holds that `delete` makes
     except Exception as error:  # each kind of store has its own errors
         text = f"{shown} cannot be written: {type(error).__name__}: {str(error)[:300]}"
-        yield wrong("objects", text, "Check BACKPASS_OBJECTS_URL, its credentials, and the permissions.")
+        do = "Check BACKPASS_OBJECTS_URL, its credentials, and the permissions."
+        yield wrong("objects", text, _remedy(error, do))
         return
     if "://" not in url:
         with contextlib.suppress(OSError):  # usually it went with its last file
@@ -283,6 +285,11 @@ def secrets(settings: Settings) -> Iterator[Finding]:
             yield warning("secrets", f"{variable}: others may read {path}", f"chmod 600 {path}")
         else:
             yield ok("secrets", f"{variable}: {path} can be read by its owner alone")
+
+
+def _remedy(error: Exception, otherwise: str) -> str:
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return "Free space, or raise the quota of the disk." if full else otherwise
 
 
 def _existing(path: Path) -> Path:

@@ -31,7 +31,7 @@ from service.objects.errors import UnusableStore
 from service.settings import Settings
 from service.store.admin import AdminError, act
 from service.store.directory import DataDirectory, give_to_owner
-from service.store.errors import StorageError
+from service.store.errors import StorageError, StorageUnavailable
 from service.store.postgres_tools import dump, load
 from service.store.sqlite_file import FILE, SNAPSHOT, check, connect, copy_database, sync_directory
 from service.store.store import Store
@@ -100,6 +100,10 @@ def _snapshot(source: Any) -> str:
     copy = file.with_name(f"{SNAPSHOT}{new_id('')}.sqlite")
     try:
         copy_database(source, copy)
+    except (OSError, sqlite3.Error) as error:
+        copy.unlink(missing_ok=True)
+        detail = "the database cannot be copied"
+        raise StorageUnavailable(detail, f"{detail} to {copy}, beside itself: {error}") from error
     except BaseException:
         copy.unlink(missing_ok=True)
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.server
 import json
 import os
@@ -389,6 +390,18 @@ def test_a_folder_of_objects_that_is_there_already_is_right(tmp_path: Path) -> N
 
     assert findings(tmp_path, "objects") == []
     assert not (tmp_path / "objects" / "doctor").exists()
+
+
+def test_the_remedy_of_a_full_disk_is_space(tmp_path: Path, monkeypatch: Patch) -> None:
+    def refuse(*args: Any, **more: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "objects").mkdir()
+    monkeypatch.setattr(storage.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(storage.Objects, "write", refuse)
+
+    for check in ("data directory", "objects"):
+        assert [each.do for each in findings(tmp_path, check)] == ["Free space, or raise the quota of the disk."]
 
 
 def test_only_a_setting_with_a_similar_name_is_suggested(tmp_path: Path, monkeypatch: Patch) -> None:

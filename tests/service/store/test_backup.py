@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -291,6 +292,21 @@ def test_a_full_disk_fails_a_backup_with_its_reason(settings, tmp_path, monkeypa
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(BackupError, match=r"is not complete: .*No space left on device"):
         back_up(settings, tmp_path / "backup", quiet)
+
+
+def test_a_database_that_cannot_be_copied_is_one_sentence_and_leaves_no_copy(settings, tmp_path, monkeypatch, capsys):
+    def full(source, to: Path) -> None:
+        to.write_bytes(b"half")
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("service.store.backup.copy_database", full)
+
+    assert main(["backup", str(tmp_path / "backup"), "--data-dir", str(settings.data_dir)]) == 1
+
+    found = capsys.readouterr().err
+    assert "the database cannot be copied to" in found and found.endswith("database or disk is full\n")
+    assert found.count("\n") == 1
+    assert not [each for each in settings.data_dir.iterdir() if each.name.startswith("snapshot")]
 
 
 def test_postgresql_is_backed_up_by_its_own_programs(postgres_server, postgres_url, tmp_path, monkeypatch):
