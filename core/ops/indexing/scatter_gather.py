@@ -100,6 +100,7 @@ def index_sample(x, index):
     """``out[i, j] = x[i, index[i, j]]``: elements of each row of a matrix, by the same row of `index`."""
     if x.rank != 2 or index.rank != 2:
         raise ProgramError(f"index_sample takes two matrices, not {x.type} and {index.type}", "shape_mismatch")
+    x, index = agreed(x, index, (0, 0))
     return take_along_axis(x, index, axis=1)
 
 

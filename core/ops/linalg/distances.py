@@ -7,6 +7,7 @@ import numpy as np
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, Extended, composite
 from core.ops.reduction.statistics import norm
+from core.ops.shape.agreeing import agreed
 from core.ops.shape.reshape import unsqueeze
 
 __all__: list[str] = []
@@ -57,6 +58,9 @@ def cdist(x, y, *, p: Extended = 2.0):
 
     Where two rows are equal, the gradient is 0.
     """
+    if min(x.rank, y.rank) < 2:
+        raise ProgramError(f"cdist takes rows [..., n, size], not {x.type} and {y.type}", "shape_mismatch")
+    x, y = agreed(x, y, (x.rank - 1, y.rank - 1))
     difference = unsqueeze(x, axes=(-2,)) - unsqueeze(y, axes=(-3,))
     return norm(difference, p=p, axes=(difference.rank - 1,))
 

@@ -9,6 +9,7 @@ import numpy as np
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
 from core.ops.common.ranges import NotNegative, Positive
+from core.ops.common.types import same_size
 from core.ops.elementwise.arithmetic import cast, maximum, stop_gradient
 from core.ops.elementwise.logic import greater_than, logical_and, where
 from core.ops.elementwise.math import cos, exp, sin, sqrt, tanh
@@ -16,6 +17,7 @@ from core.ops.indexing.gather import shifted_view, slice_
 from core.ops.linalg.matmul import matmul
 from core.ops.nn.softmax_loss import of_nothing, softmax
 from core.ops.reduction.sums import inverse_count, reduce_max, reduce_sum, sum_
+from core.ops.shape.agreeing import agreed
 from core.ops.shape.concat_split import concat, split
 from core.ops.shape.creation import full_like
 from core.ops.shape.diagonals import triangle_mask_like
@@ -51,6 +53,10 @@ def scaled_dot_product_attention(
             f"attention needs equal ranks of at least 2, not {query.type}, {key.type} and {value.type}",
             "shape_mismatch",
         )
+    if mask is None:
+        same_size(key.shape[-2], value.shape[-2], f"{key.type} and {value.type} differ in length")
+    else:  # which could repeat a single key
+        key, value = agreed(key, value, (key.rank - 2, key.rank - 2))
     if scale is None:
         if query.shape[-1] == 0:
             raise ProgramError(f"the last axis of {query.type} must not be empty", "shape_mismatch")

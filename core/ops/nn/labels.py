@@ -18,6 +18,7 @@ from core.ops.indexing.gather import check_index, gather, one_hot
 from core.ops.indexing.scatter_gather import take_along_axis
 from core.ops.nn.softmax_loss import Reduction, log_softmax, reduced
 from core.ops.reduction.sums import inverse_count, reduce_sum
+from core.ops.shape.agreeing import agreed
 from core.ops.shape.creation import fill_zeros_like, full_like
 from core.ops.shape.reshape import squeeze, unsqueeze
 
@@ -264,6 +265,7 @@ def bpr_loss(x, label):
     if x.rank != 2 or x.shape[1] < 2 or label.rank != 1:
         wanted = "[n, a known number of classes] and [n]"
         raise ProgramError(f"bpr_loss takes {wanted}, not {x.type} and {label.type}", "shape_mismatch")
+    x, label = agreed(x, label, (0, 0))
     column = unsqueeze(label, axes=(1,))
     selected = take_along_axis(x, column, axis=1)
     others = cast(logical_not(one_hot(label, depth=x.shape[1], dtype="bool")), dtype=x.dtype)

@@ -16,6 +16,7 @@ from core.ops.nn.losses import cases
 from core.ops.nn.softmax_loss import Reduction, reduced
 from core.ops.reduction.statistics import norm
 from core.ops.reduction.sums import reduce_max, reduce_mean, reduce_sum
+from core.ops.shape.agreeing import agreed
 from core.ops.shape.creation import fill_zeros_like, full_like
 from core.ops.shape.pad import pad_constant
 from core.ops.shape.reshape import unsqueeze
@@ -78,6 +79,7 @@ def cos_sim(x, y, *, axis: int = -1, epsilon: float = 0.0):
     axes = (axis_of(axis, x.rank) - x.rank,)
     if y.rank < -axes[0]:
         raise TypeMismatch(f"y={y.type} has no axis that lines up with axis {axis} of x={x.type}", "shape_mismatch")
+    x, y = agreed(x, y, (x.rank + axes[0], y.rank + axes[0]))
 
     def unit(v):
         # scaled first, because squares overflow in half precision; the scale cancels, so it needs no gradient
@@ -154,6 +156,8 @@ def npair_loss(anchor, positive, label, *, l2_reg: float = 0.002):
         raise ProgramError(
             f"npair_loss takes anchor and positive [n, size] and labels [n], not {found}", "shape_mismatch"
         )
+    anchor, positive = agreed(anchor, positive, (0, 0), (1, 1))
+    label, anchor = agreed(label, anchor, (0, 0))
     column = unsqueeze(label, axes=(1,))
     same = cast(equal(column, unsqueeze(label, axes=(0,))), dtype=anchor.dtype)
     target = same / reduce_sum(same, axes=(1,), keepdims=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from core.ops.common.types import same_size
+
 __all__ = ["agreed", "shaped", "squared"]
 
 
@@ -20,11 +22,12 @@ def shaped(x, sizes):
 def agreed(x, y, *axes: tuple[int, int]) -> tuple[Any, Any]:
     """x and y, whose sizes along each pair of axes are equal: axis i of x, axis j of y.
 
-    Inference has compared the sizes that it knows. A size that only one of them knows becomes known of both.
+    A size that only one of them knows becomes known of both. Raises ProgramError (shape_mismatch) for known sizes that
+    differ; the run compares the others.
     """
     own, others = list(x.shape), list(y.shape)
     for i, j in axes:
-        own[i] = others[j] = x.shape[i] if y.shape[j] == -1 else y.shape[j]
+        own[i] = others[j] = same_size(x.shape[i], y.shape[j], f"axis {i} of {x.type} and axis {j} of {y.type} differ")
     x, y = shaped(x, own), shaped(y, others)
     met = [axis for i, j in axes if x.shape[i] == -1 for axis in (i, j)]
     return x.builder.emit("check_shape", x, y, shape=x.shape, axes=tuple(met)) if met else x, y

@@ -52,6 +52,39 @@ def refusal_of(op: str, *shapes: tuple[tuple[int, ...], str], **attrs: Any) -> s
     return caught.value.code
 
 
+# --- operands that share a size ---------------------------------------------------------------------------------
+
+
+F, N = "float64", "int64"
+SHARED = {
+    "one label for two rows": ("bpr_loss", ((2, 3), F), ((1,), N)),
+    "one index for three rows": ("index_sample", ((3, 4), F), ((1, 2), N)),
+    "one feature against three": ("cdist", ((2, 1), F), ((3, 3), F)),
+    "vectors of 1 and of 3": ("cos_sim", ((2, 1), F), ((2, 3), F)),
+    "pairs of vectors of 4 and of 1": ("cosine_embedding_loss", ((2, 4), F), ((2, 1), F), ((2,), F)),
+    "two anchors for one positive": ("npair_loss", ((2, 3), F), ((1, 3), F), ((2,), N)),
+    "one label for two pairs": ("npair_loss", ((2, 3), F), ((2, 3), F), ((1,), N)),
+    "one key for four values": (
+        "scaled_dot_product_attention", ((2, 3, 2), F), ((2, 1, 2), F), ((2, 4, 3), F), ((3, 4), F),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SHARED.values(), ids=SHARED.keys())
+def test_an_op_repeats_no_row_to_fit_another_operand(case):
+    """Where its definition has one size for both. The run refuses what inference cannot know."""
+    name, *given = case
+    assert refusal_of(name, *given) == "shape_mismatch"
+
+    sizes = [
+        (-1, *shape[1:]) if name == "bpr_loss" else (-1,) * len(shape) for shape, _ in given
+    ]  # it needs its classes
+    block = block_of(name, *((shape, dtype) for shape, (_, dtype) in zip(sizes, given, strict=True)))
+    with pytest.raises(ExecutionError) as caught:
+        execute(optimize(block), [np.zeros(shape, dtype) for shape, dtype in given])
+    assert caught.value.code == "shape_mismatch"
+
+
 # --- diagonals --------------------------------------------------------------------------------------------------
 
 
