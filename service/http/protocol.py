@@ -2,7 +2,8 @@
 
 A connection that sends its header too slowly, or leaves its answer unread, is closed. A header that is too large, that
 does not have exactly one Host field, or that names another host is refused with a problem document before application
-code runs. So is a request that finds no place at the gates of `admission`. `/healthz/live` is answered here.
+code runs. Only HTTP/1.0 may leave the field out: health checks of load balancers do, browsers do not. A request that
+finds no place at the gates of `admission` is refused, too. `/healthz/live` is answered here.
 """
 
 from __future__ import annotations
@@ -217,9 +218,9 @@ class GuardedProtocol(HttpToolsProtocol):
                 declared = int(value) if value.isdigit() and len(value) < 20 else 2**63
             elif name == b"transfer-encoding":
                 declared = -1
-        if len(hosts) != 1:
+        if len(hosts) > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
             self._refuse(HttpProblem("malformed-request", "a request must have exactly one Host header"))
-        if not self._knows(hosts[0]):
+        if hosts and not self._knows(hosts[0]):
             self._refuse(HttpProblem("wrong-host", "the Host header names another host than this service"))
         scope: Any = self.scope
         scope["declared_bytes"] = None if declared < 0 else declared

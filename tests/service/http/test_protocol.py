@@ -190,6 +190,12 @@ def test_a_long_path_counts_as_header(port: int):
     checked(exchange(port, b"GET /" + b"x" * 5000 + b" HTTP/1.1\r\nhost: x\r\n\r\n"), 431, "headers-too-large")
 
 
+def test_a_health_check_of_http_1_0_needs_no_host_field(port: int):
+    assert exchange(port, b"GET /ok HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200")
+    checked(exchange(port, b"GET /ok HTTP/1.0\r\nhost: evil.example\r\n\r\n"), 421, "wrong-host")
+    checked(exchange(port, b"GET /ok HTTP/1.0\r\nhost: x\r\nhost: x\r\n\r\n"), 400, "malformed-request")
+
+
 @pytest.mark.parametrize("hosts", [b"", b"host: a\r\nhost: b\r\n"], ids=["none", "two"])
 def test_a_request_without_exactly_one_host_field_is_refused(port: int, hosts: bytes):
     checked(exchange(port, b"GET /ok HTTP/1.1\r\n" + hosts + b"\r\n"), 400, "malformed-request")
