@@ -22,6 +22,8 @@ samples for the case of every run.
 
 * `read.py`: `read_model`, the way in.
 * `model.py`: the protobuf, its external data and its check.
+* `order.py`: nodes behind those that they read.
+* `subgraphs.py`: the graphs inside of nodes.
 * `arrays.py`: dtypes, and arrays from tensors of the protobuf.
 * `values.py`: values of a graph: a tensor, a sequence or an optional.
 * `worlds.py`: sample sizes, and facts about numbers that hold in every run.

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
+from onnx import AttributeProto, ModelProto, TensorProto
 
 from core.ir.errors import ProgramError
+from core.onnx.reading.order import sort_nodes
+from core.onnx.reading.subgraphs import subgraphs
 
-__all__ = ["NEWEST", "OLDEST", "embedded", "parse", "subgraphs"]
+__all__ = ["NEWEST", "OLDEST", "embedded", "parse"]
 
 OLDEST = 6
 """The oldest opset of the default domain that is read."""
@@ -29,11 +31,22 @@ def parse(data: bytes, files: Mapping[str, bytes]) -> ModelProto:
         if output.type.HasField("tensor_type") and not output.type.tensor_type.HasField("shape"):
             output.type.tensor_type.shape.SetInParent()  # the checker wants one; the reader infers the type itself
             changed = True
-    try:
-        onnx.checker.check_model(model if changed else bytes(data))  # a model is written as bytes again to be checked
-    except (onnx.checker.ValidationError, DecodeError, ValueError, RuntimeError) as error:
-        raise ProgramError(f"the model is not valid: {_first_line(error)}", "malformed_model") from None
+    wrong = _mistake(model if changed else bytes(data))  # a model is written as bytes again to be checked
+    if "topologically sorted" in wrong:
+        sort_nodes(model)
+        wrong = _mistake(model)
+    if wrong:
+        raise ProgramError(f"the model is not valid: {wrong}", "malformed_model")
     return model
+
+
+def _mistake(model: ModelProto | bytes) -> str:
+    """The first mistake that the checker finds, or nothing."""
+    try:
+        onnx.checker.check_model(model)
+    except (onnx.checker.ValidationError, DecodeError, ValueError, RuntimeError) as error:
+        return _first_line(error)
+    return ""
 
 
 def embedded(data: bytes, files: Mapping[str, bytes], limit: int = 2**31) -> bytes:
@@ -68,15 +81,6 @@ def _whole(data: bytes, files: Mapping[str, bytes], limit: int | None = None) ->
             if limit is not None and size > limit:
                 raise ProgramError(f"the tensors of the model have more than {limit} bytes", "malformed_model")
     return model, changed
-
-
-def subgraphs(nodes: Iterator[onnx.NodeProto]) -> Iterator[GraphProto]:
-    """The graphs among the attributes of `nodes`, and those inside them."""
-    for node in nodes:
-        for attribute in node.attribute:
-            for graph in [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs:
-                yield graph
-                yield from subgraphs(iter(graph.node))
 
 
 def _tensors(model: ModelProto) -> Iterator[TensorProto]:

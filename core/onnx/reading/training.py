@@ -10,7 +10,7 @@ from onnx import ModelProto
 
 from core.ir.errors import ProgramError
 from core.ir.suggest import near
-from core.onnx.reading.model import subgraphs
+from core.onnx.reading.subgraphs import subgraphs
 from core.onnx.reading.values import Poison, Tensor
 
 if TYPE_CHECKING:

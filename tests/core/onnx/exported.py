@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from core.ir import Block, Program, Variable
 from core.onnx import write_model
-from core.onnx.reading.model import subgraphs
+from core.onnx.reading.subgraphs import subgraphs
 from core.passes import optimize
 from core.runtime.reference import execute
 

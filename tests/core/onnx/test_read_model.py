@@ -270,3 +270,51 @@ def test_a_softmax_row_that_a_selection_drops_has_no_gradient(order):
     p = np.exp(X[0]) / np.exp(X[0]).sum()
     expected = [p * (seed[0] - (p * seed[0]).sum()), np.zeros(3)]
     np.testing.assert_allclose(gradient.gradients["x"], expected, rtol=1e-5)
+
+
+def test_nodes_in_any_order_give_the_same_program():
+    chain = [
+        helper.make_node("Mul", ["x", "w"], ["a"], name="1"),
+        helper.make_node("Tanh", ["a"], ["b"], name="2"),
+        helper.make_node("ReduceSum", ["b"], ["c"], name="3", keepdims=0),
+        helper.make_node("Greater", ["c", "zero"], ["d"], name="4"),
+        helper.make_node(
+            "If",
+            ["d"],
+            ["y"],
+            name="5",
+            then_branch=helper.make_graph(
+                [helper.make_node("Neg", ["e"], ["f"], name="7"), helper.make_node("Exp", ["b"], ["e"], name="6")],
+                "then",
+                [],
+                [helper.make_tensor_value_info("f", TensorProto.FLOAT, None)],
+            ),
+            else_branch=helper.make_graph(
+                [helper.make_node("Identity", ["a"], ["g"], name="8")],
+                "else",
+                [],
+                [helper.make_tensor_value_info("g", TensorProto.FLOAT, None)],
+            ),
+        ),
+    ]
+    inputs = {"x": (TensorProto.FLOAT, [2, 3])}
+    values = {"w": W, "zero": np.zeros((), "float32")}
+    draw = np.random.default_rng(0)
+
+    programs = [
+        imported(model_of([chain[i] for i in order], inputs, ["y"], values)).program
+        for order in [draw.permutation(5) for _ in range(6)]
+    ]
+
+    assert all(program == programs[0] for program in programs)
+    product = np.tanh(X * W)
+    expected = -np.exp(product) if product.sum() > 0 else X * W
+    found = imported(model_of(chain[::-1], inputs, ["y"], values))
+    np.testing.assert_allclose(run(found, [X])[0], expected, rtol=1e-6)
+
+
+def test_nodes_in_a_circle_are_refused():
+    circle = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
+
+    with pytest.raises(ProgramError, match="topologically sorted"):
+        imported(model_of(circle, {"x": (TensorProto.FLOAT, [3])}, ["a"]))
