@@ -46,7 +46,7 @@ class Slot:
     status: WorkerStatus = "starting"
     generation: int = 0
     restarts: int = 0
-    failures: int = 0  # consecutive processes that ended without answering a call
+    failures: int = 0  # consecutive processes that could not be started, or ended without a call
     last_fatal: str | None = None
     waiting: FairLine[Ticket] = field(default_factory=FairLine)
     over: asyncio.Future[bool] | None = None  # done when the worker has answered the running call
@@ -54,6 +54,11 @@ class Slot:
     @property
     def is_idle(self) -> bool:
         return self.status == "idle" and self.process is not None and not self.process.lost.done()
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it has no worker, and several processes in a row failed."""
+        return self.failures >= BROKEN_AFTER and self.status in ("starting", "restarting")
 
     @property
     def sessions(self) -> int:
@@ -124,7 +129,7 @@ class Dispatcher:
         if self._closed:
             raise NoCapacity("the service is stopping")
         if worker is None:
-            if all(slot.failures >= BROKEN_AFTER for slot in self._slots):
+            if all(slot.is_broken for slot in self._slots):
                 raise NoCapacity("no worker can be started")
             return self._shared, self._queue_per_worker * len(self._slots)
         for slot in self._slots:
@@ -160,7 +165,7 @@ class Dispatcher:
     def lost(self, slot: Slot, error: EngineError) -> None:
         """The worker of `slot` is lost: fail the calls queued for it with `error`. Calls for any worker stay queued."""
         _fail(slot.waiting, error)
-        if all(slot.failures >= BROKEN_AFTER for slot in self._slots):
+        if all(slot.is_broken for slot in self._slots):
             _fail(self._shared, NoCapacity("no worker can be started"))
 
     def close(self) -> None:

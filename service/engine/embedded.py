@@ -312,7 +312,7 @@ class EmbeddedPool:
         )  # fmt: skip
         slot.last_fatal = reason
         slot.restarts += 1
-        slot.failures = 0 if process.answered else slot.failures + 1
+        slot.failures = 0 if process.was_called else slot.failures + 1  # a call may be the cause of a loss
         self.events["restart", process.cause] += 1
         self.events["lost_sessions", process.cause] += process.sessions
         self._dispatcher.lost(slot, WorkerLost(process.id, reason, began=False))

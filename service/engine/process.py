@@ -79,7 +79,6 @@ class WorkerProcess:
         self.device = plan.device
         self._environment = plan.environment
         self.sessions = 0
-        self.answered = 0
         self.cause = "crash"
         self._config = config
         self._number = 0
@@ -105,6 +104,11 @@ class WorkerProcess:
     @property
     def pid(self) -> int:
         return self._child.pid
+
+    @property
+    def was_called(self) -> bool:
+        """Whether it has got a call."""
+        return self._number > 0
 
     @property
     def heartbeat_age(self) -> float:
@@ -245,7 +249,6 @@ class WorkerProcess:
     def _last(self, call: PendingCall, message: Last, arrays: dict[str, np.ndarray]) -> None:
         """Handle the message that ends the running call."""
         self._shared_memory.trim()
-        self.answered += 1
         if isinstance(message, Parked):
             self._parked[message.number] = asyncio.get_running_loop().create_future()
             call.fail(ParkedCall(self, message.number))

@@ -380,6 +380,15 @@ async def test_calls_fail_when_no_worker_can_start(open_pool):
         assert "exit status 1" in pool.workers()[0].last_fatal
 
 
+async def test_calls_that_end_their_workers_one_after_the_other_do_not_close_the_pool(open_pool):
+    async with open_pool(workers=1) as pool:
+        for _ in range(4):
+            with pytest.raises(WorkerLost):
+                await pool.call("kill", {}, deadline=60)
+
+        assert (await pool.call("echo", {}, deadline=60)).worker == pool.workers()[0].id
+
+
 async def test_a_failing_callback_does_not_prevent_replacement(open_pool):
     async with open_pool(workers=1) as pool:
         reported = []
