@@ -272,6 +272,7 @@ class EmbeddedPool:
                 log.error("slot %d: cannot start a process: %s", slot.index, error)
                 slot.last_fatal = f"cannot start a process: {error}"
                 slot.failures += 1
+                self._dispatcher.lost(slot, NoCapacity("no worker can be started"))
                 tried.set()
                 await asyncio.sleep(_backoff(slot.failures + 1))
                 continue

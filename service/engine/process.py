@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import secrets
@@ -271,6 +272,9 @@ class WorkerProcess:
         """Handle the end of the socket or an invalid frame."""
         if isinstance(error, msgspec.DecodeError):
             self.mark_lost(f"it sent an invalid frame: {error}")
+            return
+        if isinstance(error, OSError) and error.errno == errno.EMFILE:
+            self.mark_lost(f"the service has no room for a descriptor that it sent: {error.strerror}")
             return
 
         async def find_out() -> None:

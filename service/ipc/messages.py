@@ -7,6 +7,7 @@ shared memory (see `shared_memory.py`).
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -221,7 +222,10 @@ class Frames:
         self._data += data
 
     def take(self) -> tuple[memoryview, list[int]] | None:
-        """(payload, descriptors to close) of the next complete frame; None if no frame is complete."""
+        """(payload, descriptors to close) of the next complete frame; None if no frame is complete.
+
+        Raises OSError if a descriptor is missing: the kernel drops those for which a process has no room.
+        """
         data = self._data
         if len(data) < HEADER.size:
             return None
@@ -229,6 +233,8 @@ class Frames:
         end = HEADER.size + length
         if len(data) < end:
             return None
+        if len(self._descriptors) < count:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         self._data = data[end:]
         return memoryview(data)[HEADER.size : end], [self._descriptors.popleft() for _ in range(count)]
 

@@ -11,6 +11,7 @@ Arrays that are small in total go into the frame itself, which is faster.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import math
 import mmap
@@ -84,15 +85,18 @@ class SharedMemoryWriter:
         self.close()
         # Powers of two, so that slowly growing batches rarely need a new file.
         size = max(SMALLEST, 1 << (wanted - 1).bit_length()) if wanted <= KEEP_BYTES else wanted
-        descriptor = os.memfd_create("backpass-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        descriptor = None
         try:
+            descriptor = os.memfd_create("backpass-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(descriptor, size)
             # Sealed: if the other side could shrink the file, an access here would raise SIGBUS.
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             self._map = mmap.mmap(descriptor, size)
         except OSError as error:
-            os.close(descriptor)
-            raise MemoryError(f"cannot allocate {size} bytes of shared memory for tensors") from error
+            if descriptor is not None:
+                os.close(descriptor)
+            reason = os.strerror(error.errno or errno.ENOMEM)
+            raise MemoryError(f"cannot allocate {size} bytes of shared memory for tensors: {reason}") from error
         self._descriptor, self._size = descriptor, size
         return descriptor
 
