@@ -3,14 +3,15 @@
 The gradient of an array that a program reads in slices, such as the gates of an LSTM or the neighbours of a stencil,
 has an addend for each slice: zeros of the size of the array with the gradient of the slice among them. Where slices lie
 side by side, a `concat` of these gradients, with zeros between those that do not touch, writes each element once. Where
-they overlap, the array is cut at their ends: a range of it is the sum of the parts of the gradients that reach it.
+they overlap, a large array is cut at their ends, along one axis after the other: a piece of it is the sum of the parts
+of the gradients that reach it.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -20,46 +21,52 @@ from core.ops.indexing.gather import cut
 
 __all__ = ["join_slices"]
 
-
 LEAST_ELEMENTS = 4096
-"""Fewest elements of an array that is cut into ranges: that costs some kernels, and saves a pass for each addend."""
+"""Fewest elements of an array that is cut into pieces: that costs some kernels, and saves a pass for each addend."""
 
-MOST_PARTS = 32
-"""Most addends that overlap."""
+MOST_TERMS = 512
+"""Most addends of all pieces of an array."""
 
 ALONG = ("scale", "neg", "cast")
 """Ops on one operand, element by element: a slice of the result is the op of a slice."""
 
+Range = tuple[int, int]
+"""Start and end along an axis."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """An addend of a sum: zeros except for the variable `name`, the elements `start` to `end` along `axis`."""
+    """An addend of a sum: zeros except for the variable `name`, in the range of each axis in `box`."""
 
     addend: str
     name: str
-    axis: int
-    start: int
-    end: int
+    box: Mapping[int, Range]
+
+    def reaches(self, axis: int, range: Range) -> bool:
+        start, end = self.box.get(axis, range)
+        return start <= range[0] and range[1] <= end
+
+    def meets(self, other: _Part, axis: int) -> bool:
+        return self.box[axis][0] < other.box[axis][1] and other.box[axis][0] < self.box[axis][1]
 
 
 def join_slices(block: Block) -> Block:
-    """Write sums of gradients of slices along one axis as one `concat`, or as a sum with it."""
+    """Write sums of gradients of slices as one `concat`, or as a sum with it."""
     made = {name: op for op in block.ops for name in op.outputs}
     used = Counter([*block.results, *(name for op in block.ops for name in op.inputs)])
     b = BlockBuilder()
     b.types.update(block.types)
     for op in block.ops:
-        parts = _chosen(block, _parts(block, made, used, op)) if op.type == "sum" else []
-        joined = {part.addend for part in parts}
-        rest = [name for name in op.inputs if name not in joined]
-        if parts and len(rest) == 1 and _is_large(block, rest[0]):
-            parts.insert(op.inputs.index(rest[0]), _whole(block, rest[0], parts[0].axis))
-            rest = []
-        if len(parts) < 2:
+        parts = _chosen(block, op, _parts(block, made, used, op)) if op.type == "sum" else []
+        if not parts:
             b.ops.append(with_inner(op, join_slices))
             continue
+        joined = {part.addend for part in parts}
+        rest = [name for name in op.inputs if name not in joined]
+        type = block.types[op.outputs[0]]
+        assert isinstance(type, TensorType)
         with b.at(op.location):
-            whole = b.make("concat", *_ranges(b, block, made, used, parts), axis=parts[0].axis)
+            whole = _Pieces(b, made, used, type, parts).whole()
             if rest:
                 (value,) = b.append(whole)
                 first = min(i for i, name in enumerate(op.inputs) if name in joined)
@@ -71,80 +78,116 @@ def join_slices(block: Block) -> Block:
 
 
 def _parts(block: Block, made: Mapping[str, Op], used: Mapping[str, int], op: Op) -> list[_Part]:
-    """The addends of a sum that nothing else reads and that have zeros outside of a range along one axis."""
+    """The addends of a sum that nothing else reads and that have zeros outside of ranges along some axes."""
     found = []
     for name in op.inputs:
         addend, type = made.get(name), block.types[name]
         if addend is None or addend.type != "slice_into" or used[name] > 1:
             continue
-        if not isinstance(type, TensorType) or not type.is_static or len(addend.attrs["axes"]) != 1:
+        if not isinstance(type, TensorType) or not type.is_static:
             continue
-        ((axis, part),) = cut(type.rank, **addend.attrs)
-        start, end, step = part.indices(type.shape[axis])
-        if step == 1 and start < end:
-            found.append(_Part(name, addend.inputs[0], axis, start, end))
+        ranges = [(axis, part.indices(type.shape[axis])) for axis, part in cut(type.rank, **addend.attrs)]
+        if all(step == 1 and start < end for _, (start, end, step) in ranges):
+            box = {axis: (a, e) for axis, (a, e, _) in ranges if (a, e) != (0, type.shape[axis])}
+            found.append(_Part(name, addend.inputs[0], box))
     return found
 
 
-def _chosen(block: Block, parts: list[_Part]) -> list[_Part]:
-    """The parts along the axis that most of them have; without those that overlap one before them if there are too many
-    parts, or the array is small.
+def _chosen(block: Block, op: Op, parts: list[_Part]) -> list[_Part]:
+    """The parts that become one array; none if that is not worth it.
+
+    All of them if the array is large and they make few pieces, with the only other addend of the sum, if there is one.
+    Otherwise those along the axis that most of them have, without those that overlap one before them.
     """
-    if not parts:
+    type = block.types[op.outputs[0]]
+    if not _axes(parts) or not isinstance(type, TensorType):
         return []
-    axes = Counter(part.axis for part in parts)
-    axis = max(axes, key=lambda each: axes[each])
-    along = [part for part in parts if part.axis == axis]
-    if len(along) <= MOST_PARTS and _is_large(block, parts[0].addend):
-        return along
+    rest = [name for name in op.inputs if name not in {part.addend for part in parts}]
+    if math.prod(type.shape) >= LEAST_ELEMENTS:
+        every = list(parts)
+        if len(rest) == 1:
+            every.insert(op.inputs.index(rest[0]), _Part(rest[0], rest[0], {}))
+        if len(every) > 1 and _count(type, every, _axes(every)) <= MOST_TERMS:
+            return every
+    axes = Counter(axis for part in parts if len(part.box) == 1 for axis in part.box)
     found: list[_Part] = []
-    for part in sorted(along, key=lambda each: each.start):
-        if not found or found[-1].end <= part.start:
-            found.append(part)
-    return found
+    if axes:
+        axis = max(axes, key=lambda each: axes[each])
+        for part in sorted((p for p in parts if [*p.box] == [axis]), key=lambda each: each.box[axis]):
+            if not found or not part.meets(found[-1], axis):
+                found.append(part)
+    return found if len(found) > 1 else []
 
 
-def _whole(block: Block, name: str, axis: int) -> _Part:
-    type = block.types[name]
-    assert isinstance(type, TensorType)
-    return _Part(name, name, axis, 0, type.shape[axis])
+def _axes(parts: Iterable[_Part]) -> list[int]:
+    """The axes that are cut, in order."""
+    return sorted({axis for part in parts for axis in part.box})
 
 
-def _is_large(block: Block, name: str) -> bool:
-    type = block.types[name]
-    return isinstance(type, TensorType) and math.prod(type.shape) >= LEAST_ELEMENTS
+def _cuts(type: TensorType, parts: Iterable[_Part], axis: int) -> Iterator[Range]:
+    """The ranges of an axis between the ends of parts."""
+    ends = {end for part in parts for end in part.box.get(axis, ())}
+    return pairwise(sorted({0, type.shape[axis], *ends}))
 
 
-def _ranges(
-    b: BlockBuilder, block: Block, made: Mapping[str, Op], used: Mapping[str, int], parts: list[_Part]
-) -> list[Value]:
-    """The operands of the `concat`: for each range between two ends of parts, the sum of those that reach it."""
-    type = block.types[parts[0].addend]
-    assert isinstance(type, TensorType)
-    axis = parts[0].axis
-    ends = sorted({0, type.shape[axis], *(p.start for p in parts), *(p.end for p in parts)})
-    found: list[Value] = []
-    for start, end in pairwise(ends):
-        terms = [
-            _sliced(b, made, used, p.name, axis, start - p.start, end - p.start)
-            for p in parts
-            if p.start <= start and end <= p.end
-        ]
+def _count(type: TensorType, parts: list[_Part], axes: list[int]) -> int:
+    """The number of addends of all pieces."""
+    if not axes or not parts:
+        return max(len(parts), 1)
+    axis, *inner = axes
+    return sum(
+        _count(type, [part for part in parts if part.reaches(axis, each)], inner) for each in _cuts(type, parts, axis)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """Writes an array of type `type`, the sum of `parts`, piece by piece."""
+
+    b: BlockBuilder
+    made: Mapping[str, Op]
+    used: Mapping[str, int]
+    type: TensorType
+    parts: list[_Part]
+
+    def whole(self) -> Op:
+        """The op that makes the array of its pieces."""
+        axis, *inner = _axes(self.parts)
+        return self.b.make("concat", *self._along(axis, inner, self.parts, {}), axis=axis)
+
+    def _along(self, axis: int, inner: list[int], parts: list[_Part], box: Mapping[int, Range]) -> list[Value]:
+        """The pieces along an axis. box: the ranges along the axes before it."""
+        found = []
+        for each in _cuts(self.type, parts, axis):
+            inside = [part for part in parts if part.reaches(axis, each)]
+            found.append(self._piece(inner if inside else [], inside, {**box, axis: each}))
+        return found
+
+    def _piece(self, axes: list[int], parts: list[_Part], box: Mapping[int, Range]) -> Value:
+        if axes:
+            pieces = self._along(axes[0], axes[1:], parts, box)
+            return self.b.emit("concat", *pieces, axis=axes[0]) if len(pieces) > 1 else pieces[0]
+        terms = [self._sliced(part.name, self._inside(part, box)) for part in parts]
         if not terms:
-            shape = (*type.shape[:axis], end - start, *type.shape[axis + 1 :])
-            terms = [b.constant(0.0, type.dtype, shape)]
-        found.append(b.emit("sum", *terms) if len(terms) > 1 else terms[0])
-    return found
+            shape = [end - start for start, end in (box.get(i, (0, n)) for i, n in enumerate(self.type.shape))]
+            return self.b.constant(0.0, self.type.dtype, tuple(shape))
+        return self.b.emit("sum", *terms) if len(terms) > 1 else terms[0]
 
+    def _inside(self, part: _Part, box: Mapping[int, Range]) -> dict[int, Range]:
+        """The ranges of the variable of a part that lie in `box`, along the axes of which it has more."""
+        found = {}
+        for axis, (start, end) in box.items():
+            first, last = part.box.get(axis, (0, self.type.shape[axis]))
+            if (start, end) != (first, last):
+                found[axis] = start - first, end - first
+        return found
 
-def _sliced(
-    b: BlockBuilder, made: Mapping[str, Op], used: Mapping[str, int], name: str, axis: int, start: int, end: int
-) -> Value:
-    """The elements `start` to `end` of a variable along `axis`, through ops whose results nothing else reads."""
-    type, op = b.types[name], made.get(name)
-    assert isinstance(type, TensorType)
-    if (start, end) == (0, type.shape[axis]):
-        return b.value(name)
-    if op is not None and op.type in ALONG and used[name] == 1:
-        return b.emit(op.type, _sliced(b, made, used, op.inputs[0], axis, start, end), **op.attrs)
-    return b.emit("slice", b.value(name), axes=(axis,), starts=(start,), ends=(end,), steps=None)
+    def _sliced(self, name: str, ranges: Mapping[int, Range]) -> Value:
+        """Ranges of a variable, taken before ops whose results nothing else reads."""
+        op = self.made.get(name)
+        if not ranges:
+            return self.b.value(name)
+        if op is not None and op.type in ALONG and self.used[name] == 1:
+            return self.b.emit(op.type, self._sliced(op.inputs[0], ranges), **op.attrs)
+        starts, ends = (tuple(each[i] for each in ranges.values()) for i in (0, 1))
+        return self.b.emit("slice", self.b.value(name), axes=tuple(ranges), starts=starts, ends=ends, steps=None)

@@ -103,9 +103,47 @@ def test_slices_are_taken_before_ops_on_one_operand(monkeypatch):
 
 def test_too_many_overlapping_slices_stay_in_the_sum(monkeypatch):
     monkeypatch.setattr(passes, "LEAST_ELEMENTS", 0)
-    monkeypatch.setattr(passes, "MOST_PARTS", 2)
+    monkeypatch.setattr(passes, "MOST_TERMS", 4)
     found = check(sum_of([(1, 0, 5, 1), (1, 4, 7, 1), (1, 5, 9, 1), (1, 3, 6, 1)]))
     assert found == ["slice_into", "slice_into", "concat", "sum"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    slices=st.lists(
+        st.lists(st.tuples(st.integers(-3, 4), st.integers(0, 9)), min_size=1, max_size=2), min_size=1, max_size=5
+    ),
+    more=st.booleans(),
+    most=st.sampled_from((8, 512)),
+)
+def test_slices_along_several_axes_keep_their_sum(slices, more, most):
+    x = np.zeros(SHAPE)
+    names: dict[str, tuple[int, ...]] = {"x": SHAPE, "y": SHAPE}
+    attrs = []
+    for i, ranges in enumerate(slices):
+        axes = tuple(range(len(ranges)))
+        starts, ends = zip(*ranges, strict=True)
+        attrs.append({"axes": axes, "starts": starts, "ends": ends, "steps": (1,) * len(axes)})
+        names[f"g{i}"] = x[tuple(slice(*each) for each in ranges)].shape
+    w = Writer(**names)
+    for i, each in enumerate(attrs):
+        w.op(f"p{i}", "slice_into", f"g{i}", "x", **each)
+    w.op("total", "sum", *(f"p{i}" for i in range(len(attrs))), *(["y"] if more else []))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passes, "LEAST_ELEMENTS", 0)
+        patch.setattr(passes, "MOST_TERMS", most)
+        check(w.block("total"))
+
+
+def test_a_stencil_of_two_axes_becomes_one_array(monkeypatch):
+    monkeypatch.setattr(passes, "LEAST_ELEMENTS", 0)
+    w = Writer(x=SHAPE, a=(2, 7), b=(2, 7), c=(2, 7))
+    for name, (row, column) in {"a": (0, 1), "b": (1, 0), "c": (2, 2)}.items():
+        ends = (row + 2, column + 7)
+        w.op(f"p{name}", "slice_into", name, "x", axes=(0, 1), starts=(row, column), ends=ends, steps=(1, 1))
+    w.op("total", "sum", "pa", "pb", "pc")
+    found = check(w.block("total"))
+    assert "slice_into" not in found and found[-1] == "concat"
 
 
 def test_other_addends_stay_in_the_sum():
