@@ -292,10 +292,10 @@ def _copy(source: Path, to: Path) -> Written:
 
 
 def _write(path: Path, pieces: Any) -> Written:
-    """Write a new file, synced with its name."""
+    """Write a new file for this user alone, synced with its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     digest, size = hashlib.sha256(), 0
-    with path.open("xb") as file:
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         for piece in pieces:
             file.write(piece)
             digest.update(piece)

@@ -150,8 +150,10 @@ def as_owner(path: Path) -> Iterator[None]:
 def give_to_owner(path: Path, directory: Path) -> None:
     """Give all files below `path` to the owner of `path`, or of `directory` if that is root. Only root can do it, and
     nobody else needs to."""
+    if os.geteuid() != 0 or not path.exists():
+        return
     about = next((each for each in (path.stat(), directory.stat()) if each.st_uid != 0), None)
-    if about is None or os.geteuid() != 0:
+    if about is None:
         return
     for folder, _, files in os.walk(path):
         for name in (folder, *(os.path.join(folder, file) for file in files)):

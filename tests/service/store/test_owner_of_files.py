@@ -39,6 +39,18 @@ def test_a_key_that_root_makes_locks_nobody_out(capsys):
     assert os.geteuid() == 0
 
 
+def test_a_restored_store_without_files_is_for_its_owner_alone(tmp_path: Path, capsys):
+    assert main(["keys", "create", "--data-dir", str(tmp_path / "old")]) == 0
+    assert main(["backup", str(tmp_path / "backup"), "--data-dir", str(tmp_path / "old")]) == 0
+    data = directory_of_other(tmp_path / "data")
+
+    assert main(["restore", str(tmp_path / "backup"), "--data-dir", str(data)]) == 0
+
+    assert owners(data) == {OTHER}
+    for made in (tmp_path / "backup", data):
+        assert {each.stat().st_mode & 0o077 for each in made.rglob("*") if each.is_file()} == {0}
+
+
 def test_a_backup_that_root_restores_belongs_to_the_owner_of_the_directories(tmp_path: Path, capsys, monkeypatch):
     assert main(["keys", "create", "--data-dir", str(tmp_path / "old")]) == 0
     assert main(["backup", str(tmp_path / "backup"), "--data-dir", str(tmp_path / "old")]) == 0
