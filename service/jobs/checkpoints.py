@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 
 import orjson
@@ -38,14 +38,14 @@ class Checkpointer:
     def __init__(self, store: Store, registry: Sessions, room: Room, deadline: float) -> None:
         self._store, self._registry, self._room, self._deadline = store, registry, room, deadline
 
-    async def __call__(self, session: Session, job: Job, step: int, replaces: int | None = None) -> str:
+    async def __call__(self, session: Session, job: Job, step: int, replaces: Collection[int] = ()) -> str:
         """The id of the checkpoint of `job` after `step`, which is made once.
 
-        replaces: step of an earlier checkpoint of the job, which expires when this one is made.
+        replaces: steps of earlier checkpoints of the job, which expire when this one is made.
         Raises HttpProblem 429 if its tenant has no room for it, EngineError, StorageError.
         """
         id = checkpoint_id(job.id, step)
-        replaced = None if replaces is None else checkpoint_id(job.id, replaces)
+        replaced = [checkpoint_id(job.id, each) for each in replaces]
 
         def known(connection: Connection) -> tuple[bool, bytes | None]:
             made = connection.execute(select(checkpoints.c.id).where(checkpoints.c.id == id)).first()
@@ -64,7 +64,7 @@ class Checkpointer:
         job: Job,
         step: int,
         id: str,
-        replaced: str | None,
+        replaced: Collection[str],
         text: bytes | None,
         check: Callable[[Connection], None],
     ) -> str:
@@ -91,8 +91,8 @@ class Checkpointer:
         def adding(connection: Connection) -> None:
             connection.execute(insert(checkpoints).values(row))
             check(connection)
-            if replaced is not None:
-                old = (checkpoints.c.id == replaced) & (checkpoints.c.tenant == job.tenant)
+            if replaced:
+                old = checkpoints.c.id.in_(replaced) & (checkpoints.c.tenant == job.tenant)
                 connection.execute(update(checkpoints).where(old).values(expires=row["created"]))
 
         with contextlib.suppress(IntegrityError):  # the process that ran the job before has made it meanwhile

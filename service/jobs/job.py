@@ -80,6 +80,7 @@ class Spec:
     opened:    whether the job opened its session itself.
     checkpoint_steps, checkpoint_s: steps and seconds between two checkpoints; None for none.
     checkpoint_best: whether each judgement of the early stop that is the best so far has a checkpoint.
+    checkpoint_keep: number of checkpoints by steps or seconds that stay; None for all.
     deadline_s: seconds after the submission.
     """
 
@@ -96,6 +97,7 @@ class Spec:
     checkpoint_steps: int | None = None
     checkpoint_s: float | None = None
     checkpoint_best: bool = False
+    checkpoint_keep: int | None = None
     deadline_s: float | None = None
     base_step: int = 0
     opened: bool = True
@@ -122,7 +124,8 @@ class Progress:
     last:       metric -> its value in the last step. validated: metric -> its last value on the validation rows.
     validated_at, summed_at, saved_at: steps of the last validation, mean of training metrics and checkpoint.
     saved_s:    `running_s` at the last checkpoint.
-    best_saved_at: step of the last checkpoint of a best judgement. best_alone: whether it was made for that alone.
+    best_saved_at: step of the last checkpoint of a best judgement. best_alone: whether it stays for that alone.
+    kept:       steps of the checkpoints by steps or seconds that stay, if their number is limited.
     judged:     the state of the early stop. stops: whether it has ended the job.
     rate:       steps per second, recently.
     """
@@ -140,6 +143,7 @@ class Progress:
     saved_s: float = 0.0
     best_saved_at: int = 0
     best_alone: bool = False
+    kept: list[int] = field(default_factory=list)
     judged: Judged = field(default_factory=Judged)
     stops: bool = False
     rate: float = 0.0

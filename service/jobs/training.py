@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Literal, Protocol
 
@@ -52,9 +52,8 @@ OF_CODES = {
     "too_large": "out-of-memory",
 }
 
-Checkpointed = Callable[[Session, Job, int, int | None], Awaitable[str]]
-"""Makes a checkpoint of the session after a step of the job, which replaces that of another step, if one is given;
-returns its id."""
+Checkpointed = Callable[[Session, Job, int, Collection[int]], Awaitable[str]]
+"""Makes a checkpoint of the session after a step of the job, which replaces those of other steps; returns its id."""
 
 
 class Sessions(Protocol):
@@ -310,16 +309,22 @@ class Training:
 
     async def _save(self, ends: bool) -> None:
         job, at = self._job, deepcopy(self._at)
-        replaces = at.best_saved_at if self._is_best and at.best_alone else None
+        before, regular, keep = _staying(at), self._checkpoint_is_due(ends), self._spec.checkpoint_keep
+        if self._is_best:
+            at.best_saved_at, at.best_alone = at.step, not regular
+        if keep is not None:
+            if regular:
+                at.kept = [*at.kept, at.step][-keep:]
+            at.best_alone = at.best_saved_at > 0 and at.best_saved_at not in at.kept
+        replaces = before - _staying(at)
         session = await self._sessions.find(job.tenant, job.session)
         said: tuple[str, Mapping[str, Any]]
         try:
             said = "checkpoint", {"step": at.step, "id": await self._checkpointed(session, job, at.step, replaces)}
-            if self._is_best:
-                at.best_saved_at, at.best_alone = at.step, not self._checkpoint_is_due(ends)
         except HttpProblem as problem:
             if problem.code != "quota-exceeded":
                 raise
+            at = deepcopy(self._at)
             said = "warning", {"detail": f"no checkpoint of step {at.step}: {problem.detail}"}
         self._count_time(at)
         at.saved_at, at.saved_s = at.step, at.running_s
@@ -388,6 +393,11 @@ def _failed(reason: str, error: Exception) -> Ended:
         log.error("a job failed", exc_info=error)
     document = problem_body(problem, "", "")
     return Ended("failed", reason, {name: document[name] for name in ("type", "title", "code", "detail")})
+
+
+def _staying(at: Progress) -> set[int]:
+    """The steps of checkpoints that a later one may replace."""
+    return {*at.kept, at.best_saved_at} if at.best_alone else {*at.kept}
 
 
 def _plain(column: str) -> str:

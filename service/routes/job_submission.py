@@ -238,6 +238,7 @@ async def _checked(
         checkpoint_steps=None if asked.save_every is None else asked.save_every.steps,
         checkpoint_s=None if asked.save_every is None else asked.save_every.seconds,
         checkpoint_best=asked.save_every is not None and asked.save_every.best,
+        checkpoint_keep=None if asked.save_every is None else asked.save_every.keep,
         deadline_s=asked.deadline_s,
         base_step=session.step,
         opened=asked.session_id is None,

@@ -71,10 +71,20 @@ class SaveEvery(Strict):
         "the judgement that was the best before.",
     )
 
+    keep: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="Number of checkpoints by steps or seconds that stay: the last ones. Each new one deletes the "
+        "oldest. By default all stay, until the quota has no room for the next.",
+    )
+
     @model_validator(mode="after")
     def _any(self) -> SaveEvery:
         if self.steps is None and self.seconds is None and not self.best:
             raise ValueError("give steps, seconds or best")
+        if self.keep is not None and self.steps is None and self.seconds is None:
+            raise ValueError("keep goes with steps or seconds")
         return self
 
 

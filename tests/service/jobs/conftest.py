@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -112,13 +112,13 @@ class House:
     def __init__(self, root: Path, store: Store) -> None:
         self.root, self.store, self.sessions = root, store, FakeSessions()
         self.saved: list[tuple[str, int]] = []
-        self.replaced: list[int | None] = []
+        self.replaced: list[list[int]] = []
         self.runners: list[Runner] = []
         Objects(str(root / "objects")).write(KEY, chunks(COLUMNS, {}))
 
-    async def checkpointed(self, session: Any, job: Job, step: int, replaces: int | None = None) -> str:
+    async def checkpointed(self, session: Any, job: Job, step: int, replaces: Collection[int] = ()) -> str:
         self.saved.append((job.id, step))
-        self.replaced.append(replaces)
+        self.replaced.append(sorted(replaces))
         return f"ckp_{step}"
 
     async def runner(self, limit: int = 2, chunk_s: float = 0.002, **more: Any) -> Runner:

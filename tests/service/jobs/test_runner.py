@@ -210,18 +210,39 @@ async def test_each_best_judgement_is_saved_and_replaces_the_one_before(house, e
     best = [end for end in means if means[end] > max([-1.0, *(means[s] for s in means if s < end)])]
     regular = list(range(8, 41, 8)) if every else []
     saved = sorted({*best, *regular})
-    replaced = [before if before not in regular else None for before in [None, *best]]
+    replaced = [[before] if before not in regular else [] for before in best]
     assert len(best) > 2
     assert house.saved == [(job.id, end) for end in saved]
-    assert house.replaced == [replaced[best.index(end)] if end in best else None for end in saved]
+    assert house.replaced == [[[], *replaced][best.index(end)] if end in best else [] for end in saved]
     assert done.progress.judged.best_step == done.progress.best_saved_at == best[-1]
+
+
+@pytest.mark.parametrize("keeps_best", [False, True])
+async def test_a_job_keeps_as_many_checkpoints_as_asked_and_the_best_one(house, keeps_best):
+    runner = await house.runner()
+    rule = EarlyStop("accuracy", 1000, 0.0, "max")
+    more = {"early_stop": rule, "checkpoint_best": True} if keeps_best else {}
+    job = await house.submit(runner, steps=50, every=4, checkpoint_steps=5, checkpoint_keep=3, **more)
+    done = await until(runner, job)
+    staying, bests = set(), []
+    page = await runner.jobs.events(job.id, 0, 1000)
+    means = {each.data["step"]: each.data["metrics"]["metric/accuracy"] for each in page.events if each.kind == "mean"}
+    for (_, step), gone in zip(house.saved, house.replaced, strict=True):
+        if keeps_best and step in means and means[step] > max([-1.0, *(means[s] for s in means if s < step)]):
+            bests.append(step)
+        staying = (staying | {step}) - set(gone)
+        wanted = {*range(5, step + 1, 5)[-3:], *bests[-1:]}
+        assert staying == wanted, step
+    assert staying >= {40, 45, 50}
+    assert (len(bests) > 2) == keeps_best
+    assert done.progress.kept == [40, 45, 50]
 
 
 async def test_a_best_judgement_without_room_for_its_checkpoint_leaves_the_one_before(house, monkeypatch):
     rule = EarlyStop("accuracy", 1000, 0.0, "max")
     made = house.checkpointed
 
-    async def first_alone(session, job, step, replaces=None):
+    async def first_alone(session, job, step, replaces=()):
         if house.saved:
             raise HttpProblem("quota-exceeded", "no room")
         return await made(session, job, step, replaces)

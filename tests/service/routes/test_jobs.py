@@ -147,6 +147,8 @@ def test_all_mistakes_of_a_submission_are_told_at_once(client, dataset):
         ({"batch_size": 500, "drop_last": True}, "/batch_size"),
         ({"save_every": {}}, "/save_every"),
         ({"save_every": {"best": True}}, "/save_every/best"),
+        ({"save_every": {"best": True, "keep": 2}}, "/save_every"),
+        ({"save_every": {"steps": 5, "keep": 0}}, "/save_every/keep"),
         ({"feeds": {"x": []}}, "/feeds/x"),
         ({"loss": "nope"}, "/loss"),
         ({"deadline_s": -1}, "/deadline_s"),
@@ -222,6 +224,15 @@ def test_the_best_parameters_of_a_job_are_in_the_checkpoint_that_it_names(client
     opened = client.post("/v1/sessions", json={"from_checkpoint": best["checkpoint_id"]}).json()
     assert opened["step"] == best["step"]
     client.delete(f"/v1/sessions/{opened['id']}")
+
+
+def test_the_last_checkpoints_of_a_job_stay_and_the_others_expire(client, dataset):
+    job = submitted(client, asked(dataset, steps=22, save_every={"steps": 5, "keep": 2}))
+    ended(client, job["id"])
+    now = time.time()
+    kept = client.get(f"/v1/jobs/{job['id']}/checkpoints").json()["checkpoints"]
+    assert {each["step"] for each in kept if each["expires_at"] is None} == {20, 22}
+    assert all(each["expires_at"] <= now for each in kept if each["step"] < 20)
 
 
 def test_a_job_is_paused_resumed_and_canceled(client, dataset):
