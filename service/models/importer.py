@@ -18,7 +18,8 @@ from typing import Any
 
 from service.engine import DeadlineExceeded, EmbeddedPool, EngineError, RemoteError, Reply, WorkerLost
 from service.machine import available_memory
-from service.problems import HttpProblem, from_remote
+from service.models.losses import option_of
+from service.problems import FieldError, HttpProblem, from_remote
 from service.settings import LEAST_WORKER_MEMORY, MIB, Settings, service_memory
 from service.store.directory import refusal
 from service.store.program_text import ProgramText
@@ -100,7 +101,7 @@ class Importer:
         try:
             reply = await pool.call("onnx", args, deadline=limit)
         except RemoteError as error:
-            raise _refused(error) from error
+            raise _refused(error, loss) from error
         except WorkerLost as error:
             detail = f"the model cannot be read: its conversion ended the process ({error.reason})"
             raise HttpProblem("limit-exceeded", detail, reason="conversion-ended") from error
@@ -135,9 +136,14 @@ def _read(reply: Reply, file: Path) -> Read:
     return Read(ProgramText(id, text, values[0]), NewValues(file, *values), result)
 
 
-def _refused(error: RemoteError) -> HttpProblem:
+def _refused(error: RemoteError, loss: Mapping[str, Any] | None) -> HttpProblem:
     if error.kind == "memory":
         return HttpProblem(
             "limit-exceeded", f"the model needs too much memory: {error.message}", reason="out-of-memory"
         )
-    return from_remote(error, prefix="")
+    option = option_of(error.code, loss)
+    if option is None:
+        return from_remote(error, prefix="")
+    suggestion = next((each.get("suggestion") for each in error.problem.get("problems", ())), None)
+    field = FieldError("", error.code, error.message, suggestion=suggestion, parameter=f"query: {option}")
+    return HttpProblem("invalid-request", error.message, errors=[field])

@@ -44,27 +44,27 @@ class Loss:
 
 
 def append_loss(draft: Draft, loss: Loss, outputs: dict[str, Tensor]) -> Tensor:
-    """The loss, a scalar. Raises ProgramError: bad_loss."""
+    """The loss, a scalar. Raises ProgramError: bad_loss, bad_output, bad_axis or bad_label, by the member at fault."""
     if loss.kind not in get_args(LossKind):
         raise ProgramError(f"the loss {loss.kind!r} is not one of {', '.join(get_args(LossKind))}", "bad_loss")
     name = next(iter(outputs)) if loss.output is None else loss.output
     if name not in outputs:
-        raise ProgramError(f"the model has no output {name!r}; its outputs are {', '.join(outputs)}", "bad_loss")
+        raise ProgramError(f"the model has no output {name!r}; its outputs are {', '.join(outputs)}", "bad_output")
     output = outputs[name]
     if not output.is_float:
-        raise ProgramError(f"the output {name!r} is {output.type}: a loss needs floats", "bad_loss")
+        raise ProgramError(f"the output {name!r} is {output.type}: a loss needs floats", "bad_output")
     if loss.kind == "output":
         return _scalar(draft, output, name)
     by_class = loss.kind in ("cross_entropy", "nll")
     axis = loss.axis if output.rank > 1 else 0
     if by_class and not -output.rank <= axis < output.rank:
-        raise ProgramError(f"the output {name!r} is {output.type}: it has no axis {loss.axis}", "bad_loss")
+        raise ProgramError(f"the output {name!r} is {output.type}: it has no axis {loss.axis}", "bad_axis")
     shape = list(output.shape)
     names = [draft.size_name(output, i) for i in range(output.rank)]
     if by_class:
         del shape[axis], names[axis]
     if any(label.hint == loss.label for label, _ in draft.feeds):
-        raise ProgramError(f"the model already has an input {loss.label!r}: choose another label name", "bad_loss")
+        raise ProgramError(f"the model already has an input {loss.label!r}: choose another label name", "bad_label")
     type = TensorType(tuple(shape), "int64" if by_class else output.dtype)
     label = draft.feed(loss.label, type, names)
     found = _computed(draft, loss, output, label, axis)
@@ -76,7 +76,7 @@ def append_loss(draft: Draft, loss: Loss, outputs: dict[str, Tensor]) -> Tensor:
 def _scalar(draft: Draft, output: Tensor, name: str) -> Tensor:
     if all(n == 1 for n in output.shape):
         return output
-    raise ProgramError(f"the output {name!r} is {output.type}: a loss has one element", "bad_loss")
+    raise ProgramError(f"the output {name!r} is {output.type}: a loss has one element", "bad_output")
 
 
 def _computed(draft: Draft, loss: Loss, output: Tensor, label: Tensor, axis: int) -> Tensor:

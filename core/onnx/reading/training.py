@@ -43,7 +43,7 @@ def chosen(model: ModelProto, names: Collection[str]) -> frozenset[str]:
     wanted = frozenset(name for name in names if name)
     for name in sorted(wanted - known):
         message = f"there is no initializer {name!r} to train"
-        raise ProgramError(message, "unknown_variable", suggestion=near(name, known))
+        raise ProgramError(message, "unknown_initializer", suggestion=near(name, known))
     return wanted
 
 

@@ -125,22 +125,26 @@ def test_bytes_that_are_no_model_are_refused(client, content):
 
 
 @pytest.mark.parametrize(
-    ("query", "named"),
+    ("query", "parameter", "detail"),
     [
-        ({"loss": "nowhere"}, "nowhere"),
-        ({"loss": "y", "of": "y"}, "of"),
-        ({"label": "t"}, "label"),
-        ({"loss": "mse", "label": "x"}, "x"),
-        ({"loss": "cross_entropy", "axis": 3}, "axis"),
-        ({"loss": "mse", "axis": 100}, "axis"),
-        ({"los": "mse"}, "los"),
+        ({"loss": "nowhere"}, "loss", "the model has no output 'nowhere'; its outputs are y"),
+        ({"loss": "y"}, "loss", "a loss has one element"),
+        ({"loss": "y", "of": "y"}, "of", "of goes with a loss to append"),
+        ({"loss": "mse", "of": "z"}, "of", "the model has no output 'z'; its outputs are y"),
+        ({"label": "t"}, "label", "label goes with a loss to append"),
+        ({"loss": "mse", "label": "x"}, "label", "the model already has an input 'x'"),
+        ({"loss": "cross_entropy", "axis": 3}, "axis", "it has no axis 3"),
+        ({"loss": "mse", "axis": 100}, "axis", "must be less than or equal to 64"),
+        ({"trainable": "c"}, "trainable", "there is no initializer 'c' to train"),
+        ({"los": "mse"}, "los", "unknown parameter"),
     ],
 )
-def test_a_wrong_loss_is_refused_with_its_name(client, query, named):
+def test_a_wrong_option_is_refused_with_its_name(client, query, parameter, detail):
     answer = client.post("/v1/programs", content=LINEAR, headers=ONNX, params=query)
 
-    assert answer.status_code == 422, answer.text
-    assert named in answer.text
+    [error] = problem(answer, 422, "invalid-request")["errors"]
+    assert error["parameter"] == f"query: {parameter}"
+    assert detail in error["detail"]
 
 
 def test_parameters_of_models_are_refused_with_other_bodies(client):
