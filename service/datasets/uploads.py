@@ -91,7 +91,8 @@ class Uploads:
         def work(connection: Connection) -> None:
             open_ones = select(func.count()).where(table.c.tenant == tenant, table.c.size > 0)
             if connection.execute(open_ones).scalar_one() >= self._settings.uploads:
-                detail = f"the limit of {self._settings.uploads} uploads is reached; delete some"
+                limit = self._settings.uploads
+                detail = f"the limit of {limit} uploads is reached; delete some of those that GET /v1/uploads lists"
                 raise HttpProblem("quota-exceeded", detail)
             connection.execute(insert(table).values(row))
             check(connection)
@@ -102,6 +103,13 @@ class Uploads:
     async def get(self, tenant: str, id: str) -> Upload | None:
         """The upload, or None. Raises StorageError."""
         return await self._store.read(lambda connection: _found(connection, tenant, id))
+
+    async def page(self, tenant: str, after: str, size: int) -> list[Upload]:
+        """At most `size` uploads whose ids come after `after`, in the order of their ids. Raises StorageError."""
+        wanted = select(table).where(table.c.tenant == tenant, table.c.id > after).order_by(table.c.id).limit(size)
+        return await self._store.read(
+            lambda connection: [_of_row(dict(row)) for row in connection.execute(wanted).mappings()]
+        )
 
     async def append(self, tenant: str, id: str, offset: int, file: Path, size: int) -> Upload | None:
         """Add the `size` bytes in `file` at `offset`; the upload after that, None if there is none.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Header, Path, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from service.caller import tenant
 from service.datasets.ingest import Ingest
@@ -82,6 +82,26 @@ async def create_upload(request: Request) -> Response:
     async with ingest(request).room(tenant(), asked.size) as check:
         made = await uploads(request).create(tenant(), asked.size, asked.purpose, asked.sha256, check=check)
     return json_answer(view(made), 201, {"Location": f"/v1/uploads/{made.id}", **_headers(made)})
+
+
+@router.get(
+    "",
+    summary="List uploads",
+    response_model=schemas.UploadPage,
+    responses=responses("invalid-request", "storage-unavailable"),
+)
+async def list_uploads(
+    request: Request,
+    page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of uploads in the answer.")] = 50,
+    page_token: Annotated[
+        str, Query(max_length=40, pattern=r"^(upl_[a-z2-7]{26})?$", description="`next_page_token` of the last page.")
+    ] = "",
+) -> Response:
+    """One page of the uploads, ordered by id: those that go on, and those that have become datasets."""
+    found = await uploads(request).page(tenant(), page_token, page_size + 1)
+    page = found[:page_size]
+    token = page[-1].id if len(found) > page_size else None
+    return json_answer({"uploads": [view(each) for each in page], "next_page_token": token})
 
 
 @router.head(

@@ -21,6 +21,7 @@ __all__ = [
     "DatasetPage",
     "DatasetView",
     "Preview",
+    "UploadPage",
     "UploadView",
 ]
 
@@ -146,3 +147,10 @@ class UploadView(Strict):
     dataset: str | None = Field(description="Id of the dataset that it has become.")
     created: float = Field(description="Seconds since 1970.")
     expires_at: float = Field(description="Time at which it is deleted unless more bytes arrive.")
+
+
+class UploadPage(Strict):
+    """One page of uploads."""
+
+    uploads: list[UploadView]
+    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")

@@ -297,6 +297,23 @@ def test_an_upload_continues_only_at_its_offset(client):
     assert client.patch(path, content=b"x", headers={"upload-offset": "5"}).status_code == 415
 
 
+def test_the_list_of_uploads_has_pages_and_shows_where_each_goes_on(client):
+    paths = [client.post("/v1/uploads", json={"size": 10}).headers["location"] for _ in range(3)]
+    patch(client, paths[1], 0, b"12345")
+    found, token = {}, ""
+    while token is not None:
+        page = client.get("/v1/uploads", params={"page_size": 2, "page_token": token}).json()
+        found |= {f"/v1/uploads/{each['id']}": each for each in page["uploads"]}
+        token = page["next_page_token"]
+
+    assert [found[path]["offset"] for path in paths] == [0, 5, 0]
+    assert list(found) == sorted(found)
+    assert all(client.get(path).json() == found[path] for path in paths)
+    for path in paths:
+        client.delete(path)
+    assert not {each["id"] for each in client.get("/v1/uploads").json()["uploads"]} & {path[12:] for path in paths}
+
+
 def test_an_upload_with_another_digest_is_refused(client):
     path = client.post("/v1/uploads", json={"size": 6, "sha256": "0" * 64}).headers["location"]
     patch(client, path, 0, b"a\n1\n2\n")
