@@ -33,7 +33,7 @@ def slope(r: Recorder, target: str, source: str) -> str:
     active, path = {source}, []
     for op in r.ops:
         read = [name for listed in op["inputs"].values() for name in listed]
-        if active & set(read):
+        if active & set(read) and op["type"] != "stop_gradient":
             active |= set(op["outputs"]["out"])
             path.append((op, read))
     due: dict[str, str] = {}

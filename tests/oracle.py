@@ -40,6 +40,7 @@ COMPUTE = {
     "gather": lambda x, index, axis: np.take(x, index, axis),
     "concat": lambda *x, axis: np.concatenate(x, axis),
     "assign": np.copy,
+    "stop_gradient": np.copy,
     "sqrt": np.sqrt,
     "scale": lambda x, scale, bias: x * scale + bias,
 }
