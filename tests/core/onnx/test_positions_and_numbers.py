@@ -78,6 +78,33 @@ def test_a_slice_whose_positions_have_an_open_length_is_read():
         run(found, [x, np.array([2, 3])])
 
 
+@pytest.mark.parametrize("open_sizes", [False, True])
+@pytest.mark.parametrize(("axis", "k"), [(0, 0), (0, 2), (1, 1), (-1, 4)])
+@pytest.mark.parametrize("largest", [0, 1])
+def test_the_count_of_the_largest_elements_may_come_with_the_run(axis, k, largest, open_sizes):
+    x = np.random.default_rng(0).permutation(12).reshape(3, 4).astype("float32")
+    inputs = {"x": x, "k": np.array([k])}
+
+    check_node(
+        "TopK", inputs, outputs=["float32", "int64"], opset=11, axis=axis, largest=largest, open_sizes=open_sizes
+    )
+
+
+@pytest.mark.parametrize("count", ["Identity(n)", "Min(n, three)", "Sub(n, one)"])
+def test_the_count_of_the_largest_elements_may_depend_on_an_open_size(count):
+    model = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 21]>
+        agraph (float[N] x) => (float[M] y, int64[M] i)
+        <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] three = {{3}}>
+        {{ shape = Shape(x) n = Gather(shape, zero) k = {count} y, i = TopK(x, k) }}"""
+    )
+    found = imported(model)
+    for n in (3, 2, 5):
+        feeds = {"x": np.random.default_rng(n).permutation(n).astype("float32")}
+        for result, expected in zip(run(found, feeds), by_runtime(model, feeds), strict=True):
+            np.testing.assert_array_equal(result, expected)
+
+
 def test_equal_parts_of_an_open_axis_are_read():
     nodes = [
         helper.make_node("Shape", ["x"], ["n"]),

@@ -219,10 +219,28 @@ def scatter_nd(node: Node) -> Tensor:
 
 @converter("TopK")
 def top_k(node: Node) -> tuple[Tensor, Tensor]:
-    x, axis = node[0], node.axis(-1)
+    x, axis, largest = node[0], node.axis(-1), bool(node.attr("largest", 1))
+    if node.opset >= 10 and node[1].known is None:
+        return _top_of_any_count(node, x, axis, largest)
     k = int(node.attr("k")) if node.opset < 10 else int(node.number(1))
-    largest = bool(node.attr("largest", 1))
     values, index = node.emit("topk", x, k=k, axis=axis, largest=largest)
+    return values, index
+
+
+def _top_of_any_count(node: Node, x: Tensor, axis: int, largest: bool) -> tuple[Tensor, Tensor]:
+    """The count comes with the run: the size of the axis, or a number that depends on sizes or data."""
+    index = node.emit("argsort", x, axis=axis, descending=largest)
+    sizes = [
+        (a.type.shape[axis], int(b.value.reshape(-1)[0]))
+        for a, b in zip(x.samples, node[1].samples, strict=False)
+        if a is not None and b is not None and b.value is not None and b.value.size == 1
+    ]
+    if len(sizes) < WORLDS or any(n != k for n, k in sizes):
+        count = node.reshape(node.cast(node[1], "int64"), [1])
+        ends = node.const([0], "int64"), count, node.const([1], "int64")
+        shape = [-1 if i == axis else n for i, n in enumerate(x.shape)]
+        index = node.emit("dynamic_slice", index, *ends, axes=[axis], shape=shape)
+    values = node.emit("take_along_axis", x, index, axis=axis)
     return values, index
 
 
