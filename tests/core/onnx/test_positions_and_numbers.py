@@ -177,3 +177,39 @@ def test_one_variable_listed_twice_gives_two_outputs():
     assert found.outputs == ("y", "y.1")
     for result in run(found, [np.array([1.0, 2.0], "float32")]):
         np.testing.assert_array_equal(result, [-1.0, -2.0])
+
+
+# --- borders ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("open_sizes", [False, True])
+@pytest.mark.parametrize("more", [{}, {"value": np.array(2.5, "float32")}, {"axes": np.array([-1, 0])}])
+def test_the_widths_of_a_border_may_come_with_the_run(more, open_sizes):
+    x = np.random.default_rng(0).normal(size=(2, 3)).astype("float32")
+    inputs = {"x": x, "pads": np.array([1, 0, 2, 3]), "value": None, **more}
+
+    check_node("Pad", inputs, opset=18, constants=tuple(more), open_sizes=open_sizes)
+
+
+def test_a_border_may_complete_an_open_size_to_a_multiple():
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 21]>
+        agraph (float[B, N] x) => (float[B, 4, M] y)
+        <int64[1] one = {1}, int64[1] four = {4}, int64[3] front = {0, 0, 0}, int64[3] parts = {0, 4, -1}>
+        {
+            shape = Shape(x) n = Gather(shape, one) negative = Neg(n) missing = Mod(negative, four)
+            pads = Concat<axis = 0>(front, missing) whole = Pad(x, pads) y = Reshape(whole, parts)
+        }"""
+    )
+    found = imported(model)
+    for n in (1, 4, 6):
+        feeds = {"x": np.random.default_rng(n).normal(size=(2, n)).astype("float32")}
+        for result, expected in zip(run(found, feeds), by_runtime(model, feeds), strict=True):
+            np.testing.assert_array_equal(result, expected)
+
+
+def test_a_negative_width_that_comes_with_the_run_ends_it():
+    model = imported(one_node("Pad", {"x": np.ones(4, "float32"), "pads": np.array([0, 0])}, opset=18))
+
+    with pytest.raises(core.ExecutionError, match="must not be negative"):
+        run(model, [np.ones(4, "float32"), np.array([0, -1])])

@@ -238,8 +238,15 @@ def pad(node: Node) -> Tensor:
         pads = [int(n) for n in node.attr("pads")]
         fill = node.const(node.attr("value", 0.0), x.dtype)
     else:
-        pads = node.known_sizes(1)
         fill = node.get(2) or node.const(0, x.dtype)
+        if node[1].shape == (-1,):  # the run checks the length
+            count = len(node.ints(3)) if node.given(3) else x.rank
+            node.inputs[1] = node.emit("check_shape", node[1], shape=[2 * count])
+        number = np.nan if fill.value is None else fill.value.reshape(-1)[0].item()
+        is_number = float(number) == number  # NaN and large integers are no attributes
+        if None in node.sizes(1) and node.attr("mode", "constant") == "constant" and is_number:
+            return _padded_by_operands(node, x, float(number))
+        pads = node.known_sizes(1)
     axes = node.ints(3) if node.given(3) else list(range(x.rank))
     if len(pads) != 2 * len(axes) or not all(-x.rank <= a < x.rank for a in axes):
         raise node.refuse(f"the pads {pads} do not fit the axes {axes} of rank {x.rank}")
@@ -251,6 +258,30 @@ def pad(node: Node) -> Tensor:
     if mode not in modes:
         raise node.refuse(f"the mode must be one of {', '.join(modes)}, not {mode!r}")
     return padded(node, x, around, fill, modes[mode])
+
+
+def _padded_by_operands(node: Node, x: Tensor, fill: float) -> Tensor:
+    """`x` between blocks whose widths come with the run. A negative width ends the run."""
+    axes = node.ints(3) if node.given(3) else list(range(x.rank))
+    widths = node.sizes(1)
+    if len(widths) != 2 * len(axes) or not all(-x.rank <= a < x.rank for a in axes):
+        raise node.refuse(f"{len(widths)} pads do not fit the axes {axes} of rank {x.rank}")
+    vector = node.cast(node[1], "int64")
+    for i, axis in enumerate(axes):
+        axis %= x.rank
+        blocks = [x]
+        for at in (i, i + len(axes)):
+            if widths[at] == 0:
+                continue
+            width = node.emit("gather", vector, node.const([at], "int64"), axis=0)
+            sizes = [width if a == axis else node.reshape(node.size(x, a), [1]) for a in range(x.rank)]
+            shape = [(-1 if widths[at] is None else widths[at]) if a == axis else n for a, n in enumerate(x.shape)]
+            block = node.emit(
+                "dynamic_fill", node.emit("concat", *sizes, axis=0), shape=shape, value=fill, dtype=x.dtype
+            )
+            blocks = [block, *blocks] if at == i else [*blocks, block]
+        x = node.emit("concat", *blocks, axis=axis) if len(blocks) > 1 else x
+    return x
 
 
 def padded(node: Node, x: Tensor, around: list[tuple[int, int]], fill: Tensor, mode: str = "constant") -> Tensor:
