@@ -69,10 +69,11 @@ from service.routes import (
     training,
     uploads,
 )
-from service.routes.common import register_sample
+from service.routes.common import PROGRAM_ID, register_sample
 from service.routes.in_session import SESSION_ID
+from service.routes.on_tape import TAPE_ID
 from service.routes.samples import restored_samples
-from service.schemas.examples import EXAMPLES, SAMPLE_SESSION
+from service.schemas.examples import EXAMPLES, SAMPLE_SESSION, SAMPLE_TAPE
 from service.schemas.openapi import openapi_of
 from service.sessions import files as session_files
 from service.sessions.live import LiveMetrics
@@ -259,7 +260,15 @@ def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracin
     )
     problems.install(app)
     app.add_middleware(Head)  # the innermost
-    app.add_middleware(Direct, routes=training.router.routes, id=rf"(?!{SAMPLE_SESSION}$){SESSION_ID}")
+    app.add_middleware(
+        Direct,
+        routes=[*training.router.routes, *gradients.router.routes, *on_tape.DIRECT],
+        ids={
+            "session_id": rf"(?!{SAMPLE_SESSION}$){SESSION_ID}",  # those of samples have to be restored
+            "tape_id": rf"(?!{SAMPLE_TAPE}$){TAPE_ID}",
+            "program_id": PROGRAM_ID,
+        },
+    )
     app.add_middleware(Deferred, operations=app.state.operations)
     app.add_middleware(Idempotent, keys=app.state.idempotency)
     app.add_middleware(

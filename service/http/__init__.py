@@ -10,7 +10,7 @@ codec            calls to the processes that read large bodies and write large a
 pieces           large answers, piece by piece
 coalesced_write  the header and the first bytes of an answer in one packet
 middleware       request ids, metrics, and the end of work whose client disconnected
-fast_path        training steps of a session, around FastAPI, which takes longer than a small step
+fast_path        training steps, gradients and tapes, around FastAPI, which takes longer than a small step
 query_params     refuses query parameters that a route does not declare
 request_body     size, pace, media type and decoding of a body
 given_values     tensors of a request, and all mistakes in them

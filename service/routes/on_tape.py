@@ -27,14 +27,15 @@ from service.schemas.examples import SAMPLE_LINE, SAMPLE_TAPE
 from service.sessions.registry import Write
 from service.sessions.session import Session
 
-__all__ = ["TapeId", "append", "router"]
+__all__ = ["DIRECT", "TAPE_ID", "TapeId", "append", "router"]
 
 router = APIRouter(prefix="/v1/tapes", tags=["tapes"])
 
+TAPE_ID = r"^tap_[a-z2-7]{26}$"
 TapeId = Annotated[
     str,
     Path(
-        pattern=r"^tap_[a-z2-7]{26}$",
+        pattern=TAPE_ID,
         description="Id of a tape.",
         openapi_examples={"sample": {"summary": "The sample tape", "value": SAMPLE_TAPE}},
     ),
@@ -195,6 +196,10 @@ async def get_tape_program(request: Request, tape_id: TapeId) -> Response:
     reply = await tapes(request).read(tape, "tape.program", {}, {}, settings(request).step_deadline)
     text = reply.tensors["program"].data
     return PiecedResponse(joined({"program": text}), media_type=JSON)
+
+
+DIRECT = [route for route in router.routes if getattr(route, "name", None) in ("append_ops", "play_back")]
+"""The routes of a training loop."""
 
 
 async def _leaves(request: Request, body: Body, asked: schemas.AppendOps) -> Values:

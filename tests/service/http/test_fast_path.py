@@ -58,6 +58,64 @@ def test_both_paths_refuse_an_unknown_session_equally(client: httpx.Client, name
     assert answers[0].status_code in (404, 422)
 
 
+VALUES = tensors(SKETCH.values)
+ONE_SHOT: dict[str, dict[str, Any]] = REQUESTS | {
+    "good": {"json": {"loss": "loss", "feeds": VALUES}},
+    "file": file_of(SKETCH.values, loss="loss"),
+    "stream": {"json": {"loss": "loss", "feeds": VALUES}, "headers": {"accept": "application/x-ndjson"}},
+    "lacks-values": {"json": {"loss": "loss"}},
+    "no-gradient": {"json": {"loss": "x", "feeds": VALUES}},
+}
+
+
+@pytest.mark.parametrize("request_", ONE_SHOT.values(), ids=ONE_SHOT)
+def test_both_paths_give_the_same_one_shot_gradients(client: httpx.Client, request_: dict[str, Any]):
+    id = client.post("/v1/programs", json={"program": SKETCH.document}).json()["id"]
+    named = request_
+    if request_ is ONE_SHOT["file"]:
+        named = file_of(SKETCH.values, loss="loss", program_id=id)
+    elif "json" in request_:
+        named = {**request_, "json": {**request_["json"], "program_id": id}}
+
+    for path, given in ((f"/v1/programs/{id}/gradients", request_), ("/v1/gradients", named)):
+        straight, routine = (client.post(path + query, **given) for query in ("", THROUGH_FASTAPI))
+
+        assert said(straight) == said(routine)
+        assert (straight.status_code == 200) == any(request_ is ONE_SHOT[name] for name in ("good", "file", "stream"))
+
+
+@pytest.mark.parametrize("id", ["prg_" + "a" * 26, "prg_short", "", "a/b"])
+def test_both_paths_refuse_an_unknown_program_equally(client: httpx.Client, id: str):
+    answers = [client.post(f"/v1/programs/{id}/gradients{query}", json={}) for query in ("", THROUGH_FASTAPI)]
+
+    assert said(answers[0]) == said(answers[1])
+    assert answers[0].status_code in (404, 405, 422)
+
+
+LINE = {"parameters": tensors({"w": 2.0}), "ops": [{"type": "exp", "inputs": {"x": ["w"]}, "outputs": {"out": ["y"]}}]}
+ON_TAPE: dict[str, tuple[str, dict[str, Any]]] = {
+    "ops": ("ops", {"json": {"ops": LINE["ops"]}}),
+    "gap": ("ops", {"json": {"ops": [], "seq": 9}}),
+    "backward": ("backward", {"json": {"target": "y"}}),
+    "record": ("backward", {"json": {"target": "y", "record": True, "seq": 2}}),
+    "no-target": ("backward", {"json": {}}),
+    "no-json": ("backward", {"content": b"{", "headers": {"content-type": "application/json"}}),
+}
+
+
+@pytest.mark.parametrize(("name", "request_"), ON_TAPE.values(), ids=ON_TAPE)
+def test_both_paths_give_the_same_answer_on_a_tape(client: httpx.Client, name: str, request_: dict[str, Any]):
+    found = []
+    for query in ("", THROUGH_FASTAPI):
+        tape = client.post("/v1/tapes", json={}).headers["location"]
+        appended = client.post(f"{tape}/ops{query}", json=LINE)
+        assert appended.status_code == 200, appended.text
+        found.append((said(appended), said(client.post(f"{tape}/{name}{query}", **request_))))
+        client.delete(tape)
+
+    assert found[0] == found[1]
+
+
 def test_both_paths_refuse_other_methods_equally(client: httpx.Client):
     path = f"/v1/sessions/ses_{'a' * 26}/steps"
     assert said(client.get(path)) == said(client.get(path + THROUGH_FASTAPI))
@@ -77,7 +135,7 @@ def said(answer: httpx.Response) -> tuple[Any, ...]:
     """The answer without the parts that differ between requests."""
     own = {"date", "request-id", "server-timing", "content-length"}
     headers = sorted((name, value) for name, value in answer.headers.items() if name not in own)
-    text = re.sub(rb"req_\w+|ses_[a-z2-7]{26}", b"", answer.content)
+    text = re.sub(rb"req_\w+|(ses|tap)_[a-z2-7]{26}", b"", answer.content)
     text = re.sub(rb'\\?"timing_ms\\?":\{.*?\}|"compiled\\?":\w+', b"", text)
     if FILE in str(headers):
         text = re.sub(rb" +", b"", text[8:])  # the header is padded with spaces, so its length may differ
