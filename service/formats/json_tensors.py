@@ -11,6 +11,7 @@ import base64
 import binascii
 import math
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -38,6 +39,7 @@ DTYPES: dict[str, np.dtype] = {
     name: np.dtype(name)
     for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 } | {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}  # numpy builds a name at each access
 
 DEFAULT_LIMITS = TensorLimits()
 MEMBERS = {"dtype", "shape", "data", "b64", "finite"}
@@ -175,18 +177,24 @@ def _from_numbers(data: Any, dtype: np.dtype, count: int) -> np.ndarray:
         with np.errstate(over="ignore"):
             array = exact.astype(dtype)
         fits = np.isfinite(array)
-    if not fits.all():
+    if not _all(fits):
         index = int(np.argmin(fits))
         raise TensorError("dtype-mismatch", f"a number is outside the range of {dtype.name}", f"/data/{index}")
     return array
 
 
-def _wanted_types(dtype: np.dtype) -> tuple[set[type], str]:
+def _all(truths: np.ndarray) -> bool:
+    """As `truths.all()`, which takes a microsecond more."""
+    return bool(np.logical_and.reduce(truths, axis=None))
+
+
+@cache
+def _wanted_types(dtype: np.dtype) -> tuple[frozenset[type], str]:
     if dtype == np.bool_:
-        return {bool}, "a boolean"
+        return frozenset({bool}), "a boolean"
     if dtype.kind in "iu":
-        return {int}, "an integer"
-    return {int, float}, "a number"
+        return frozenset({int}), "an integer"
+    return frozenset({int, float}), "a number"
 
 
 def encode(array: np.ndarray, *, base64: bool = False) -> dict[str, Any]:
@@ -196,10 +204,11 @@ def encode(array: np.ndarray, *, base64: bool = False) -> dict[str, Any]:
     Raises TypeError for a dtype that JSON tensors do not have.
     """
     dtype = array.dtype
-    if DTYPES.get(dtype.name) != dtype:
+    name = NAMES.get(dtype)
+    if name is None:
         raise TypeError(f"dtype {dtype} has no form on the wire")
-    document: dict[str, Any] = {"dtype": dtype.name, "shape": list(array.shape)}
-    finite = dtype.kind in "biu" or bool(np.isfinite(array).all())
+    document: dict[str, Any] = {"dtype": name, "shape": list(array.shape)}
+    finite = dtype.kind in "biu" or _all(np.isfinite(array))
     if base64 or not finite:
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         document["b64"] = binascii.b2a_base64(raw.data, newline=False).decode()

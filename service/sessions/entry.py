@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from io import BytesIO
 from typing import Any
 
@@ -82,7 +83,7 @@ def packed(entry: Entry, file: str | None = None) -> bytes:
     """The entry as bytes. file: the key of the file that holds its tensors; None to hold them in the bytes."""
     held: Any = file
     if file is None:
-        held = [[name, array.dtype.name, array.shape, _bytes_of(array)] for name, array in entry.tensors.items()]
+        held = [[name, _name_of(array.dtype), array.shape, _bytes_of(array)] for name, array in entry.tensors.items()]
     form = None if entry.form is None else dict(entry.form)
     written = [entry.op, entry.args, held, entry.seq, entry.digest, form, entry.limit_s, entry.stopped]
     return _encoder.encode([*written, entry.after, entry.mark])
@@ -119,6 +120,11 @@ def unpacked(data: bytes, objects: Objects | None) -> Entry:
         }
     after, mark = rest if rest else (None, "")
     return Entry(op, args, tensors, seq, digest, form, limit_s, stopped, None if after is None else tuple(after), mark)
+
+
+@cache
+def _name_of(dtype: np.dtype) -> str:
+    return dtype.name  # numpy builds it at each access
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:
