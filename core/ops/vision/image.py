@@ -18,6 +18,7 @@ from core.ops.indexing.gather import gather, scatter_add_like, slice_
 from core.ops.shape.creation import fill_constant_batch_size_like
 from core.ops.shape.pad import pad
 from core.ops.shape.reshape import divided, merged, rearranged
+from core.ops.vision.window_columns import columns_of, columns_of_tiles, counts_of, image_of, image_of_tiles, tiles_of
 
 __all__: list[str] = []
 
@@ -214,6 +215,10 @@ def unfold(
     kernel, strides, dilations, pads = _window(rank, kernel, strides, paddings, dilations)
     x = pad(x, paddings=(0, 0, 0, 0, *(p for pair in pads for p in pair)))
     padded = tuple(m + sum(p) for m, p in zip(spatial, pads, strict=True))
+    if (counts := counts_of(padded, kernel, strides, dilations)) is not None:
+        return columns_of(x, kernel, dilations, counts)
+    if (counts := tiles_of(padded, kernel, strides, dilations)) is not None:
+        return columns_of_tiles(x, kernel, counts)
     at = x.builder.emit("window_positions", sizes=padded, kernel=kernel, strides=strides, dilations=dilations)
     columns = gather(merged(x, 2, x.rank), at, axis=2)
     return merged(columns, 1, 3)
@@ -243,10 +248,15 @@ def fold(
         raise ProgramError(
             f"fold needs {at.shape[1]} windows of {at.shape[0]} elements per channel, not {x.type}", "shape_mismatch"
         )
-    c = deep // at.shape[0]
-    like = fill_constant_batch_size_like(x, shape=(n, c, math.prod(padded)), dtype=x.dtype)
-    flat = scatter_add_like(divided(x, 1, (c, at.shape[0])), at, like, axis=2)
-    image = divided(flat, 2, padded)
+    if (counts := counts_of(padded, kernel, strides, dilations)) is not None:
+        image = image_of(x, padded, kernel, dilations, counts)
+    elif (counts := tiles_of(padded, kernel, strides, dilations)) is not None:
+        image = image_of_tiles(x, kernel, counts)
+    else:
+        c = deep // at.shape[0]
+        like = fill_constant_batch_size_like(x, shape=(n, c, math.prod(padded)), dtype=x.dtype)
+        flat = scatter_add_like(divided(x, 1, (c, at.shape[0])), at, like, axis=2)
+        image = divided(flat, 2, padded)
     starts = tuple(before for before, _ in pads)
     ends = tuple(before + m for (before, _), m in zip(pads, output_size, strict=True))
     return slice_(image, axes=tuple(range(2, 2 + rank)), starts=starts, ends=ends)

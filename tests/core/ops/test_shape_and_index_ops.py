@@ -186,7 +186,7 @@ def test_a_batch_size_known_only_in_the_run_is_bounded():
         ("pad", (3,), {"paddings": (10**12, 0), "mode": "reflect"}, 8 * (10**12 + 3)),
         ("pad", (3, 0), {"paddings": (10**12, 0, 0, 0), "mode": "circular"}, 8 * (10**12 + 3)),
         ("diag", (1,), {"offset": 10**6}, 8 * (10**6 + 1) ** 2),
-        ("unfold", (0, 1, 10**6, 10**6), {"kernel": (1, 1)}, 8 * 10**12),
+        ("unfold", (0, 1, 2 * 10**6, 2 * 10**6), {"kernel": (1, 1), "strides": (2, 2)}, 8 * 10**12),
     ],
 )
 def test_the_memory_of_an_op_is_known_from_its_types_before_it_runs(op, shape, attrs, size):
