@@ -33,7 +33,13 @@ SWITCH_S = 0.0005  # the most time for which a thread can delay the event loop b
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. arguments: by default those of the process."""
-    chosen = _parser().parse_args(arguments)
+    try:
+        return _run(_parser().parse_args(arguments))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _run(chosen: argparse.Namespace) -> int:
     match chosen.command:
         case "serve":
             return _serve(chosen)
@@ -184,12 +190,14 @@ def _serve(chosen: argparse.Namespace) -> int:
         print(f"BACKPASS_API_KEYS_FILE: {error}", file=sys.stderr)
         return 1
     server = Server(app, settings)
-    for number in (signal.SIGTERM, signal.SIGINT):  # before the server handles them, and after it has ended
-        signal.signal(number, lambda *_: None)
+    for number in (signal.SIGTERM, signal.SIGINT):  # one that comes now ends the server as soon as it runs
+        signal.signal(number, server.handle_exit)
     gc.collect()
     gc.freeze()  # the objects of modules and schemas stay; without this, full collections look at all of them
     gc.enable()
     server.run()
+    for number in (signal.SIGTERM, signal.SIGINT):  # it has ended: another signal changes nothing
+        signal.signal(number, signal.SIG_IGN)
     return 0 if server.started else 1
 
 

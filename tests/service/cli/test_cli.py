@@ -44,6 +44,36 @@ def test_an_orderly_stop_exits_with_status_0(tmp_path, number):
         assert served.process.wait(60) == 0
 
 
+SIGNALED = """
+import {module}, os, signal, sys
+
+{place}, real = lambda *given: (os.kill(os.getpid(), signal.{name}), real(*given))[1], {place}
+from service.cli.main import main
+sys.exit(main(["serve"]))
+"""
+"""A start that gets a signal when it calls a function at `place`."""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    ("module", "place"),
+    [
+        ("gc", "gc.collect"),
+        ("uvicorn", "uvicorn.Server.run"),
+        ("uvicorn.lifespan.on", "uvicorn.lifespan.on.LifespanOn.startup"),
+    ],
+)
+def test_a_signal_during_the_start_ends_the_service(tmp_path, module, place, name):
+    code = SIGNALED.format(module=module, place=place, name=name)
+    given = {"data_dir": tmp_path, "port": 0, "workers": 1, "device": "cpu"}
+    environment = os.environ | {f"BACKPASS_{key.upper()}": str(value) for key, value in given.items()}
+
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, timeout=60)
+
+    assert ended.returncode == 0, ended.stderr
+    assert b"the service has ended" in ended.stderr
+
+
 def test_registered_programs_survive_a_restart(tmp_path):
     from tests.service.routes.test_programs import fresh
 

@@ -49,3 +49,15 @@ def test_a_file_of_keys_may_begin_with_a_byte_order_mark(tmp_path: Path):
     (tmp_path / "keys").write_text(f"# of an editor\nacme:read:bp_{'a' * 52}\n", encoding="utf-8-sig")
 
     assert [key.tenant for key in read_keys(tmp_path / "keys")] == ["acme"]
+
+
+@pytest.mark.parametrize("arguments", [["serve"], ["backup", "somewhere"], ["doctor"], ["openapi"]])
+def test_control_c_ends_a_command_without_a_traceback(arguments, monkeypatch, capsys):
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for place in ("service.cli.main.read_settings", "service.cli.main.documents.run", "service.doctor.examine"):
+        monkeypatch.setattr(place, interrupt)
+
+    assert main(arguments) == 130
+    assert capsys.readouterr().err == ""
