@@ -27,6 +27,7 @@ from service.settings import Settings
 
 __all__ = ["GuardedProtocol", "guarded"]
 
+WRONG_HOST = "the Host header names another host than this service; its operator can allow more names with BACKPASS_ALLOWED_HOSTS"
 SLICE_BYTES = 8192
 """Bytes that may contain several requests are parsed in slices, so that a burst cannot occupy the event loop."""
 
@@ -221,7 +222,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if len(hosts) > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
             self._refuse(HttpProblem("malformed-request", "a request must have exactly one Host header"))
         if hosts and not self._knows(hosts[0]):
-            self._refuse(HttpProblem("wrong-host", "the Host header names another host than this service"))
+            self._refuse(HttpProblem("wrong-host", WRONG_HOST))
         scope: Any = self.scope
         scope["declared_bytes"] = None if declared < 0 else declared
         scope["on_disconnect"] = lambda: None  # the middleware replaces it

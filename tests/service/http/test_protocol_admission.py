@@ -186,7 +186,9 @@ def test_another_host_is_refused_with_status_421(server: Server):
     sock = opened(server)
     sock.sendall(get("/healthz/live", host="evil.example"))
     status, _, body = answer(sock)
-    assert (status, json.loads(body)["code"]) == (421, "wrong-host")
+    problem = json.loads(body)
+    assert (status, problem["code"]) == (421, "wrong-host")
+    assert "BACKPASS_ALLOWED_HOSTS" in problem["detail"]  # the first thing that a new proxy meets
     assert sock.recv(1) == b""
 
 
