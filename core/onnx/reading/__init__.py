@@ -35,6 +35,7 @@ samples for the case of every run.
 * `dynamic_sizes.py`: the sizes of results whose sizes are operands.
 * `reshaping.py`: reshapes to open sizes, by static ops where the samples allow.
 * `cells.py`: variables that inner blocks write.
+* `borders.py`: borders whose widths come with the run.
 * `bodies.py`: bodies of loops.
 * `sequences.py`: sequences as tensor arrays.
 * `draft.py`: the program under construction.

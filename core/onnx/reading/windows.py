@@ -13,13 +13,17 @@ __all__ = ["Windows", "windows"]
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """One number for each spatial axis. pads: before and after, axis by axis."""
+    """One number for each spatial axis. pads: before and after, axis by axis.
+
+    following: the axes of open sizes whose pads depend on the size; their `pads` are 0.
+    """
 
     kernel: list[int]
     strides: list[int]
     dilations: list[int]
     pads: list[tuple[int, int]]
     automatic: bool
+    following: list[int]
 
     @property
     def paddings(self) -> list[int]:
@@ -27,8 +31,11 @@ class Windows:
         return [n for pair in self.pads for n in pair]
 
 
-def windows(node: Node, x: Tensor, kernel: Sequence[int], needs_pads: bool = True) -> Windows:
-    """The windows of `node` over `x` [batch, channels, *spatial]. needs_pads: whether SAME pads fit `x` here."""
+def windows(node: Node, x: Tensor, kernel: Sequence[int], needs_pads: bool = True, follows: bool = False) -> Windows:
+    """The windows of `node` over `x` [batch, channels, *spatial].
+
+    needs_pads: whether SAME pads fit `x` here. follows: whether the caller pads the axes `following`.
+    """
     n = x.rank - 2
     if not 1 <= n <= 3:
         raise node.refuse(f"it needs one to three spatial axes, not {x.type}")
@@ -38,10 +45,14 @@ def windows(node: Node, x: Tensor, kernel: Sequence[int], needs_pads: bool = Tru
     dilations = _each(node, "dilations", n, 1)
     automatic = node.attr("auto_pad", "NOTSET")
     pads = [(0, 0)] * n
+    following: list[int] = []
     if automatic in ("SAME_UPPER", "SAME_LOWER"):
         if needs_pads:
+            following = [i for i in range(n) if x.shape[i + 2] == -1 and strides[i] > 1]
+            if following and not follows:
+                raise node.refuse("auto_pad with a stride needs known spatial sizes")
             axes = zip(x.shape[2:], kernel, strides, dilations, strict=True)
-            pads = [_same(node, m, d * (k - 1) + 1, s, automatic == "SAME_LOWER") for m, k, s, d in axes]
+            pads = [_same(m, d * (k - 1) + 1, s, automatic == "SAME_LOWER") for m, k, s, d in axes]
     elif automatic == "NOTSET":
         given = [int(p) for p in node.attr("pads", [0] * 2 * n)]
         if len(given) != 2 * n:
@@ -49,7 +60,7 @@ def windows(node: Node, x: Tensor, kernel: Sequence[int], needs_pads: bool = Tru
         pads = list(zip(given[:n], given[n:], strict=True))
     elif automatic != "VALID":
         raise node.refuse(f"auto_pad must be NOTSET, SAME_UPPER, SAME_LOWER or VALID, not {automatic!r}")
-    return Windows(list(kernel), strides, dilations, pads, automatic != "NOTSET")
+    return Windows(list(kernel), strides, dilations, pads, automatic != "NOTSET", following)
 
 
 def _each(node: Node, name: str, n: int, default: int) -> list[int]:
@@ -59,10 +70,10 @@ def _each(node: Node, name: str, n: int, default: int) -> list[int]:
     return found
 
 
-def _same(node: Node, size: int, reach: int, stride: int, lower: bool) -> tuple[int, int]:
-    """Pads with which an axis of `size` has ceil(size / stride) windows of length `reach`."""
+def _same(size: int, reach: int, stride: int, lower: bool) -> tuple[int, int]:
+    """Pads with which an axis of `size` has ceil(size / stride) windows of length `reach`; 0 if they depend on it."""
     if size == -1 and stride > 1:
-        raise node.refuse("auto_pad with a stride needs known spatial sizes")
+        return 0, 0
     windows = 1 if size == -1 else -(-size // stride)
     total = max((windows - 1) * stride + reach - (1 if size == -1 else size), 0)
     less, more = total // 2, total - total // 2

@@ -88,11 +88,22 @@ def test_transposed_convolutions_over_open_sizes_agree(n):
     )
 
 
-def test_automatic_pads_of_an_open_size_are_refused():
-    model = one_node(
-        "Conv", {"x": some(*SHAPES[2]), "w": some(6, 4, 3, 2)}, constants=("w",), open_sizes=True,
-        auto_pad="SAME_UPPER", strides=[2, 2],
-    )  # fmt: skip
+@pytest.mark.parametrize("sizes", [(7, 6), (8, 5), (1, 3)])
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("strides", [[2, 3], [1, 2]])
+def test_automatic_pads_of_open_sizes_agree(sizes, auto_pad, strides):
+    how = {"auto_pad": auto_pad, "strides": strides, "open_sizes": True}
+
+    check_node("Conv", {"x": some(2, 4, *sizes), "w": some(6, 4, 3, 4)}, constants=("w",), **how)
+    for op, more in (("MaxPool", {}), ("AveragePool", {}), ("AveragePool", {"count_include_pad": 1})):
+        check_node(op, {"x": distinct(2, 3, *sizes)}, kernel_shape=[3, 4], **how, **more)
+
+
+@pytest.mark.parametrize("op", ["LpPool", "MaxPool"])
+def test_automatic_pads_of_open_sizes_are_refused_where_they_are_not_written(op):
+    outputs = ["float32", "int64"] if op == "MaxPool" else 1
+    how = {"auto_pad": "SAME_UPPER", "strides": [2, 2], "kernel_shape": [2, 2]}
+    model = one_node(op, {"x": some(*SHAPES[2])}, outputs, open_sizes=True, **how)
 
     with pytest.raises(ProgramError, match="auto_pad with a stride needs known spatial sizes"):
         imported(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from core.onnx.reading.borders import with_same_pads
 from core.onnx.reading.node import Node
 from core.onnx.reading.operators.shapes import padded
 from core.onnx.reading.registry import converter
@@ -16,9 +17,10 @@ def conv(node: Node) -> Tensor:
 
 def convolved(node: Node, x: Tensor, filter: Tensor, bias: Tensor | None) -> Tensor:
     """The convolution that the attributes of `node` describe."""
-    how = windows(node, x, _kernel(node, x, filter))
+    how = windows(node, x, _kernel(node, x, filter), follows=True)
     if min(how.paddings) < 0:
         raise node.refuse(f"negative pads {how.pads} are not supported")
+    x = with_same_pads(node, x, how, 0.0)
     result: Tensor = node.emit(
         f"conv{x.rank - 2}d",
         x,

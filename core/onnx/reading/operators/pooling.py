@@ -7,35 +7,46 @@ from typing import Any
 
 import numpy as np
 
+from core.onnx.reading.borders import with_same_pads
 from core.onnx.reading.node import Node
 from core.onnx.reading.registry import converter
 from core.onnx.reading.values import Tensor
-from core.onnx.reading.windows import windows
+from core.onnx.reading.windows import Windows, windows
 
 
-def _how(node: Node, x: Tensor) -> dict[str, Any]:
-    """The attributes of a pooling op."""
-    how = windows(node, x, [int(k) for k in node.attr("kernel_shape")])
-    return {
+def _how(node: Node, x: Tensor, follows: bool = False) -> tuple[dict[str, Any], Windows]:
+    """The attributes of a pooling op. follows: as of `windows`."""
+    how = windows(node, x, [int(k) for k in node.attr("kernel_shape")], follows=follows)
+    attrs = {
         "kernel_size": how.kernel,
         "strides": how.strides,
         "paddings": how.paddings,
         "dilations": how.dilations,
         "ceil_mode": bool(node.attr("ceil_mode", 0)) and not how.automatic,
     }
+    return attrs, how
 
 
 @converter("AveragePool")
 def average_pool(node: Node) -> Tensor:
     x = node[0]
     exclusive = not node.attr("count_include_pad", 0)
-    result: Tensor = node.emit(f"avg_pool{x.rank - 2}d", x, exclusive=exclusive, **_how(node, x))
-    return result
+    attrs, how = _how(node, x, follows=True)
+    op = f"avg_pool{x.rank - 2}d"
+    if not how.following or not exclusive:
+        result: Tensor = node.emit(op, with_same_pads(node, x, how, 0.0), exclusive=exclusive, **attrs)
+        return result
+    sums, counts = (
+        node.emit(op, with_same_pads(node, each, how, 0.0), exclusive=False, **attrs)
+        for each in (x, node.emit("ones_like", x))
+    )
+    mean: Tensor = node.emit("div", sums, counts)
+    return mean
 
 
 @converter("LpPool")
 def lp_pool(node: Node) -> Tensor:
-    result: Tensor = node.emit("lp_pool", node[0], p=float(node.attr("p", 2)), **_how(node, node[0]))
+    result: Tensor = node.emit("lp_pool", node[0], p=float(node.attr("p", 2)), **_how(node, node[0])[0])
     return result
 
 
@@ -43,9 +54,10 @@ def lp_pool(node: Node) -> Tensor:
 def max_pool(node: Node) -> tuple[Tensor, Tensor | None]:
     x = node[0]
     values = x if x.is_float else node.cast(x, "float32")
-    found, index = node.emit(f"max_pool{x.rank - 2}d", values, **_how(node, x))
     names = node.proto.output
     wanted = len(names) > 1 and names[1]
+    attrs, how = _how(node, x, follows=not wanted)
+    found, index = node.emit(f"max_pool{x.rank - 2}d", with_same_pads(node, values, how, -np.inf), **attrs)
     return node.cast(found, x.dtype), _flat_positions(node, x, index) if wanted else None
 
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import numpy as np
 
+from core.onnx.reading.borders import bordered
 from core.onnx.reading.node import Node
 from core.onnx.reading.registry import converter
 from core.onnx.reading.reshaping import reshaped
@@ -268,19 +269,11 @@ def _padded_by_operands(node: Node, x: Tensor, fill: float) -> Tensor:
         raise node.refuse(f"{len(widths)} pads do not fit the axes {axes} of rank {x.rank}")
     vector = node.cast(node[1], "int64")
     for i, axis in enumerate(axes):
-        axis %= x.rank
-        blocks = [x]
-        for at in (i, i + len(axes)):
-            if widths[at] == 0:
-                continue
-            width = node.emit("gather", vector, node.const([at], "int64"), axis=0)
-            sizes = [width if a == axis else node.reshape(node.size(x, a), [1]) for a in range(x.rank)]
-            shape = [(-1 if widths[at] is None else widths[at]) if a == axis else n for a, n in enumerate(x.shape)]
-            block = node.emit(
-                "dynamic_fill", node.emit("concat", *sizes, axis=0), shape=shape, value=fill, dtype=x.dtype
-            )
-            blocks = [block, *blocks] if at == i else [*blocks, block]
-        x = node.emit("concat", *blocks, axis=axis) if len(blocks) > 1 else x
+        before, after = (
+            None if widths[at] == 0 else node.emit("gather", vector, node.const([at], "int64"), axis=0)
+            for at in (i, i + len(axes))
+        )
+        x = bordered(node, x, axis % x.rank, before, after, fill)
     return x
 
 
