@@ -5,6 +5,7 @@ admission        gates: which requests start, wait or are refused, decided befor
 pacer            a limited rate for refusals and other work that brings no result
 reading          flow control with a second reason to pause
 direct_answers   answers of the protocol itself: health and refusals
+open_files       file descriptors that connections leave to workers, files and the database
 hosts            the names under which the service may be addressed
 codec            calls to the processes that read large bodies and write large answers
 pieces           large answers, piece by piece

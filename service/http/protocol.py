@@ -21,6 +21,7 @@ from service.http.auth import Gatekeeper
 from service.http.coalesced_write import Gathering
 from service.http.direct_answers import LIVE, alive, id_of, refused, too_large
 from service.http.hosts import host_check
+from service.http.open_files import is_last
 from service.http.reading import HeldFlow
 from service.problems import HttpProblem, new_request_id
 from service.settings import Settings
@@ -91,7 +92,12 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = HeldFlow(transport)
         self.transport = Gathering(transport, self.loop)  # type: ignore[assignment]
-        self._expect_header()
+        sock = transport.get_extra_info("socket")
+        if sock is not None and is_last(sock.fileno()):
+            self._admission.answered("other", "refused", 503)
+            transport.abort()  # an answer would be lost: the client has sent a request that is not read
+        else:
+            self._expect_header()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm_header()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import resource
 import socket
 import threading
 import time
@@ -241,6 +243,34 @@ def test_a_client_that_sends_a_large_body_completely_gets_status_413(port: int):
     head = b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
 
     checked(exchange(port, head + body), 413, "body-too-large")
+
+
+def is_served(sock: socket.socket, sent: bytes) -> bool:
+    """Whether the server answers on the connection, and does not close it."""
+    with contextlib.suppress(ConnectionError):
+        sock.sendall(sent)
+        return sock.recv(65536).endswith(b"fine")
+    return False
+
+
+def test_connections_leave_open_files_to_the_rest_of_the_service(server: uvicorn.Server, port: int):
+    await_connections(server, 0)
+    before, sent = resource.getrlimit(resource.RLIMIT_NOFILE), b"GET /ok HTTP/1.1\r\nhost: x\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(connected(port))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (first.fileno() + 60, before[1]))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        served = 0
+        while is_served(stack.enter_context(connected(port)), sent):
+            served += 1
+            assert served < 30
+
+        assert served > 3
+        for _ in range(4):
+            stack.enter_context(open(__file__))  # as the service does for large values
+        assert is_served(first, sent)
+    await_connections(server, 0)
+    assert exchange(port, sent.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")).endswith(b"fine")
 
 
 def test_an_unread_answer_is_aborted(server: uvicorn.Server, port: int):
