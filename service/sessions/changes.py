@@ -32,7 +32,7 @@ from service.sessions.recovery import STILL_STORED, Rebuilder
 from service.sessions.session import Kind, Session, Unsure
 from service.sessions.stored import Fenced, StoredSessions
 from service.settings import Settings
-from service.store.errors import StorageError
+from service.store.errors import StorageError, StorageFull
 
 __all__ = ["Changes", "Taken", "Write"]
 
@@ -172,6 +172,9 @@ class Changes:
                 raise Taken from None
             raise
         except StorageError as error:
+            if isinstance(error, StorageFull) and session.entry != session.saved_entry:
+                session.lacks_room = True  # a checkpoint may take less of it than the calls since the last one
+                self._changed(session)
             if storing is None or await self._is_undone(session, n, write) or write.seq is not None:
                 raise
             raise outcome_unknown("the store failed while it kept the call") from error

@@ -50,7 +50,7 @@ class Saver:
             self._start(session.key, self._save_in_turn(session))
 
     def is_due(self, session: Session) -> bool:
-        """Whether a rebuilding would take long, or lose many steps."""
+        """Whether a rebuilding would take long or lose many steps, or the journal takes the last room of the disk."""
         if session.durability == "checkpoint":
             late = time.monotonic() - session.saved_at > self._settings.checkpoint_interval
             return session.dirty and (session.step - session.saved_step >= session.checkpoint_every or late)
@@ -58,6 +58,7 @@ class Saver:
             session.entry - session.saved_entry >= self._settings.journal_entries
             or session.unsaved_bytes >= self._settings.journal_bytes
             or session.unsaved_s >= self._settings.journal_seconds
+            or session.lacks_room
         )
 
     async def _save_in_turn(self, session: Session) -> None:
@@ -97,6 +98,7 @@ class Saver:
         Raises EngineError, StorageError, Fenced.
         """
         assert self._stored is not None
+        session.lacks_room = False
         key = checkpoint_of(session.id, session.entry, session.epoch)
         args = {"id": session.handle, "key": key, "about": {}}
         limit = self._settings.max_step_deadline

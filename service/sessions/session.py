@@ -58,6 +58,7 @@ class Session:
     dirty:        whether the store knows that the session changed after its checkpoint.
     void:         number of the first journal entry that never took effect and is not deleted yet.
     unsaved_bytes, unsaved_s: size and compute time of the entries after the checkpoint.
+    lacks_room:   whether a call did not fit on the disk since the last try to save the session.
     rolled_back:  whether changes after the checkpoint are lost and no client knows.
     rebuilding:   rebuilds the session in a worker; its result is the number and the reply of the last entry.
     deaths:       (entry, number of workers that ended while they ran it).
@@ -96,6 +97,7 @@ class Session:
     void: int | None = None
     unsaved_bytes: int = 0
     unsaved_s: float = 0.0
+    lacks_room: bool = False
     rolled_back: bool = False
     rebuilding: asyncio.Task[tuple[int, Reply | None]] | None = None
     deaths: tuple[int, int] = (0, 0)
