@@ -28,7 +28,10 @@ from service.settings import Settings
 
 __all__ = ["GuardedProtocol", "guarded"]
 
-WRONG_HOST = "the Host header names another host than this service; its operator can allow more names with BACKPASS_ALLOWED_HOSTS"
+WRONG_HOST = (
+    "the Host header names another host than this service; its operator can allow more names with "
+    "BACKPASS_ALLOWED_HOSTS"
+)
 SLICE_BYTES = 8192
 """Bytes that may contain several requests are parsed in slices, so that a burst cannot occupy the event loop."""
 
