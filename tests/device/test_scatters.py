@@ -289,7 +289,7 @@ def test_frames_that_overlap_are_added_without_an_index_and_have_the_bits_of_the
     assert not launch.cooperative
 
 
-@pytest.mark.parametrize(("size", "kernel", "stride"), [(9, 3, 1), (12, 2, 2), (60, 3, 20)])
+@pytest.mark.parametrize(("size", "kernel", "stride"), [(9, 3, 2), (13, 2, 2), (60, 3, 20)])
 def test_an_index_that_is_part_of_the_code_is_sorted_when_it_is_made(size, kernel, stride):
     """Windows of images, added where they overlap; of the last ones most elements have no window."""
     b, rng = BlockBuilder(), np.random.default_rng(size)
