@@ -43,6 +43,7 @@ samples for the case of every run.
 * `registry.py`: the table of converters.
 * `node.py`: the node that a converter reads.
 * `graph.py`: the walk over nodes, scopes and functions.
+* `resampling.py`: resizing along axes of open sizes.
 * `windows.py`: the windows of convolutions and poolings.
 * `steps.py`: a `scan` over a body of emitted ops.
 * `losses.py`: a loss appended to the model.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from core.ir.errors import ProgramError
-from tests.core.onnx.beside_runtime import check_node, one_node
-from tests.core.onnx.models import imported, run
+from tests.core.onnx.beside_runtime import by_runtime, check_gradient, check_node, one_node
+from tests.core.onnx.models import imported, model_of, run
 
 
 def some(*shape, seed=0):
@@ -51,6 +52,49 @@ def test_sizes_agree(how):
     check_node("Resize", inputs, opset=19, constants=("sizes",), **how)
 
 
+OPEN = [
+    {"mode": mode, "coordinate_transformation_mode": coordinates}
+    for mode in ("nearest", "linear")
+    for coordinates in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
+]
+
+
+@pytest.mark.parametrize("how", [*OPEN, {"nearest_mode": "ceil"}, {"nearest_mode": "floor"}])
+@pytest.mark.parametrize("scales", [[1, 1, 2, 3], [1, 1, 2, 1.5], [1, 1, 0.5, 2.5]])
+def test_scales_of_open_sizes_agree(how, scales):
+    inputs = {"x": X, "roi": None, "scales": np.array(scales, "float32")}
+    if how.get("coordinate_transformation_mode") == "align_corners" and scales != [1, 1, 2, 3]:
+        with pytest.raises(ProgramError, match="cannot be resized in this way"):
+            imported(one_node("Resize", inputs, opset=19, constants=("scales",), open_sizes=True, **how))
+        return
+
+    check_node("Resize", inputs, opset=19, constants=("scales",), open_sizes=True, **how)
+
+
+@pytest.mark.parametrize("how", OPEN)
+def test_a_tensor_takes_the_open_sizes_of_another(how):
+    node = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], **how)
+    types = {"x": (TensorProto.FLOAT, ["b", 3, "h", "w"]), "like": (TensorProto.FLOAT, ["b", 3, "H", "W"])}
+    model = model_of([helper.make_node("Shape", ["like"], ["sizes"]), node], types, ["y"])
+    found = imported(model)
+    for h, w in ((7, 4), (2, 12), (5, 1)):
+        feeds = {"x": X, "like": some(2, 3, h, w)}
+        np.testing.assert_allclose(run(found, feeds)[0], by_runtime(model, feeds)[0], rtol=1e-5, atol=1e-6)
+        check_gradient(found, feeds)
+
+
+@pytest.mark.parametrize("tenths", range(1, 40, 3))
+def test_an_open_axis_gets_the_length_and_elements_of_a_known_one(tenths):
+    inputs = {"x": some(1, 1, 10, 5), "roi": None, "scales": np.array([1, 1, tenths / 10, 2.6], "float32")}
+    for how in ({"nearest_mode": "ceil"}, {"mode": "linear"}):
+        known, open_ = (
+            imported(one_node("Resize", inputs, opset=19, constants=("scales",), open_sizes=o, **how))
+            for o in (False, True)
+        )
+        expected = run(known, [inputs["x"]])[0]
+        np.testing.assert_allclose(run(open_, [inputs["x"]])[0], expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
 def test_policies_agree(policy):
     inputs = {"x": X, "roi": None, "scales": None, "sizes": np.array([7, 9])}
@@ -91,9 +135,9 @@ def test_whole_scales_of_open_sizes_agree(how):
     check_node("Resize", inputs, opset=19, constants=("scales",), open_sizes=True, **how)
 
 
-def test_other_scales_of_open_sizes_are_refused():
+def test_cubic_scales_of_open_sizes_are_refused():
     inputs = {"x": X, "roi": None, "scales": np.array([1, 1, 2, 2], "float32")}
-    model = one_node("Resize", inputs, opset=19, constants=("scales",), open_sizes=True, mode="linear")
+    model = one_node("Resize", inputs, opset=19, constants=("scales",), open_sizes=True, mode="cubic")
 
     with pytest.raises(ProgramError, match="open size"):
         imported(model)

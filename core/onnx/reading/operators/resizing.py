@@ -9,6 +9,7 @@ import numpy as np
 
 from core.onnx.reading.node import Node
 from core.onnx.reading.registry import converter
+from core.onnx.reading.resampling import can_resample, resampled
 from core.onnx.reading.values import Tensor
 
 Scales = dict[int, float]
@@ -88,8 +89,13 @@ def _by_scales(node: Node, x: Tensor, axes: list[int], scales: list[float], how:
             x = node.emit("repeat", x, repeats=int(scale), axis=axis)
     open_ones = [a for a, s in zip(axes, scales, strict=True) if x.shape[a] == -1 and _copies(s, how)]
     rest = [(a, s) for a, s in zip(axes, scales, strict=True) if a not in open_ones]
-    if any(x.shape[a] == -1 and s != 1 for a, s in rest):
-        raise node.refuse(f"an axis of an open size in {x.type} can only be repeated: fix its size")
+    if any(x.shape[a] == -1 and s != 1 and not can_resample(x, how, s) for a, s in rest):
+        raise node.refuse(f"an axis of an open size in {x.type} cannot be resized in this way: fix its size")
+    for axis, scale in rest:
+        if x.shape[axis] == -1 and scale != 1:
+            product = node.emit("mul", node.cast(node.size(x, axis), "float32"), node.const(scale, "float32"))
+            x = resampled(node, x, axis, how, scale, node.cast(node.emit("floor", product), "int64"))
+    rest = [(a, s) for a, s in rest if x.shape[a] != -1]
     if not rest:
         return x
     how = _with_roi(how, axes, [a for a, _ in rest])
@@ -145,7 +151,10 @@ def _by_sizes(
         if ratio is not None:
             scales.append((axis, ratio))
         elif n is None or x.shape[axis] == -1:
-            raise node.refuse(f"the size of axis {axis} of {x.type} depends on an open size: fix its size")
+            if crops or policy != "stretch" or not can_resample(x, how):
+                raise node.refuse(f"the size of axis {axis} of {x.type} depends on an open size: fix its size")
+            out = node.emit("gather", node.cast(node[3], "int64"), node.const(i, "int64"), axis=0)
+            x = resampled(node, x, axis, how, None, out)
         else:
             kept.append(axis)
             targets.append(n)
