@@ -269,12 +269,16 @@ class WorkerProcess:
         self._call = None
 
     def _ended(self, error: Exception) -> None:
-        """Handle the end of the socket or an invalid frame."""
+        """Handle the end of the socket, or a message that cannot be handled."""
         if isinstance(error, msgspec.DecodeError):
             self.mark_lost(f"it sent an invalid frame: {error}")
             return
         if isinstance(error, OSError) and error.errno == errno.EMFILE:
             self.mark_lost(f"the service has no room for a descriptor that it sent: {error.strerror}")
+            return
+        if not isinstance(error, EOFError | OSError):
+            log.error("a message of worker %s cannot be handled", self.id, exc_info=error)
+            self.mark_lost(f"a message of it cannot be handled: {error}")
             return
 
         async def find_out() -> None:

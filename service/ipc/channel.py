@@ -28,7 +28,7 @@ class Channel:
         """on_message: called with each message and its descriptors, which it must close.
 
         on_end: called once, after the last message: with EOFError or OSError if the worker closed the socket, with
-                msgspec.DecodeError if it sent an invalid frame.
+                msgspec.DecodeError if it sent an invalid frame, or with the error of `on_message`.
         """
         sock.setblocking(False)
         self._sock = sock
@@ -86,7 +86,7 @@ class Channel:
                 self._on_message(message, descriptors)
         except BlockingIOError:
             return
-        except (EOFError, OSError, msgspec.DecodeError) as error:
+        except Exception as error:  # what follows in the stream would be understood wrongly
             self._end(error)
 
     def _end(self, error: Exception) -> None:

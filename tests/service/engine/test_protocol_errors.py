@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from service.engine import WorkerLost
 from service.ipc import messages
 from service.ipc.messages import Call, Forget, Start, Tensor
 from service.ipc.shared_memory import SharedMemoryReader, SharedMemoryWriter
@@ -81,3 +82,20 @@ def test_a_second_start_message_ends_the_worker_with_a_protocol_error(start: Sta
 
     assert status == 1
     assert "ProtocolError: expected Call, got a second Start" in errors
+
+
+@pytest.mark.anyio
+async def test_a_message_that_cannot_be_handled_ends_its_worker(open_pool, monkeypatch):
+    """Its call would otherwise wait until its deadline."""
+
+    def fails(*_: object) -> None:
+        raise ValueError("tensor 'x' is outside the 0 bytes of its frame or file")
+
+    async with open_pool(workers=1) as pool:
+        pid = pool.workers()[0].pid
+        with monkeypatch.context() as patch:
+            patch.setattr(SharedMemoryReader, "read", fails)
+            with pytest.raises(WorkerLost, match="outside the 0 bytes"):
+                await pool.call("echo", {}, {"x": np.ones(3)}, deadline=20)
+
+        assert (await pool.call("echo", {}, {"x": np.ones(3)}, deadline=60)).result["pid"] != pid
