@@ -117,7 +117,7 @@ class Runner:
                     self._told(late)
                 self._barred = {tenant for tenant in self._barred if not self._has_compute(tenant)}
                 while len(self._running) < self._limit:
-                    job = await self.jobs.claim(self._barred)
+                    job = await self.jobs.claim(self._barred, self._running)
                     if job is None:
                         break
                     self._begin(job)

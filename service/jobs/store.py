@@ -240,10 +240,11 @@ class JobStore:
         mine = mine.values(owner_until=time.time() + LEASE_S)
         await self._store.write(lambda connection: connection.execute(mine))
 
-    async def claim(self, barred: Collection[str] = ()) -> Job | None:
+    async def claim(self, barred: Collection[str] = (), running: Collection[str] = ()) -> Job | None:
         """Take the next job to run: one whose process is silent, else the next of the queue. None if there is none.
 
-        barred: tenants whose queued jobs wait.
+        barred: tenants whose queued jobs wait. running: jobs that this process runs, whose leases pass when the clock
+        is set forward.
         The queue goes by priority; of equal ones the tenant with the fewest running jobs is next, then the one that
         was served least recently; of its jobs the oldest.
         """
@@ -251,8 +252,8 @@ class JobStore:
         def work(connection: Connection) -> Job | None:
             now = time.time()
             lapsed = or_(jobs.c.owner_until.is_(None), jobs.c.owner_until < now)
-            orphan = select(jobs).where(jobs.c.state.in_(ACTIVE), lapsed).order_by(jobs.c.started).limit(1)
-            row = connection.execute(orphan).first() or _next(connection, barred)
+            orphan = select(jobs).where(jobs.c.state.in_(ACTIVE), lapsed, jobs.c.id.not_in(running))
+            row = connection.execute(orphan.order_by(jobs.c.started).limit(1)).first() or _next(connection, barred)
             if row is None:
                 return None
             taken = update(jobs).where(jobs.c.id == row.id, jobs.c.epoch == row.epoch, jobs.c.state == row.state)

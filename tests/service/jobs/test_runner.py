@@ -486,6 +486,28 @@ async def test_the_session_of_a_waiting_job_is_free_after_the_deadline(house):
     assert session.job is None
 
 
+async def test_a_clock_that_is_set_forward_lets_no_process_take_over_its_own_job(house, clock, monkeypatch):
+    runner = await house.runner(limit=2)
+    write, waits, free = house.sessions.write, asyncio.Event(), asyncio.Event()
+
+    async def long(session: Any, asked: Any, deadline: float) -> Any:
+        if session.id == job.session:
+            waits.set()
+            await free.wait()
+        return await write(session, asked, deadline)
+
+    monkeypatch.setattr(house.sessions, "write", long)
+    job = await house.submit(runner)
+    await waits.wait()
+    clock.ahead = 1000.0  # longer than the lease of the job
+    other = await house.submit(runner)  # the queue is read once more
+    assert (await until(runner, other)).state == "succeeded"
+    free.set()
+
+    assert (await until(runner, job)).epoch == 1
+    assert "continued" not in [each.kind for each in (await runner.jobs.events(job.id, 0, 100)).events]
+
+
 async def test_a_client_that_steps_the_session_of_a_job_ends_it(house):
     runner = await house.runner()
     job = await house.submit(runner, steps=10_000_000)
