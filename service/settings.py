@@ -328,6 +328,17 @@ class Settings(BaseSettings):
     uploads: int = Field(100, gt=0, description="Largest number of unfinished uploads of a tenant.")
     upload_lease: float = Field(86_400.0, gt=0, description="Time without new bytes after which an upload is deleted.")
 
+    @field_validator("data_dir", "cache_dir", "api_keys_file", "tls_cert", "tls_key")
+    @classmethod
+    def _in_home(cls, value: Path | None) -> Path | None:
+        """Shells leave the tilde of `--data-dir=~/data` and of files of variables as it is."""
+        return value and Path(os.path.expanduser(value))
+
+    @field_validator("objects_url")
+    @classmethod
+    def _url_in_home(cls, value: str) -> str:
+        return os.path.expanduser(value)
+
     @field_validator("allowed_hosts")
     @classmethod
     def _are_hosts(cls, value: str) -> str:

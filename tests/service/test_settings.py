@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -38,6 +39,20 @@ def test_the_default_is_two_to_eight_workers(monkeypatch: pytest.MonkeyPatch):
 
         assert Settings().workers == workers
         assert Settings().threads_per_worker(workers) == max(1, cores // workers)
+
+
+def test_a_tilde_is_the_home_directory_in_every_path(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/home/ci")
+    paths = [name for name, field in Settings.model_fields.items() if "Path" in str(field.annotation)]
+    for name in (*paths, "objects_url"):
+        monkeypatch.setenv(f"BACKPASS_{name.upper()}", "~/here")
+
+    settings = Settings()
+
+    assert len(paths) == 5
+    assert {str(getattr(settings, name)) for name in (*paths, "objects_url")} == {"/home/ci/here"}
+    assert Settings(data_dir="~/there").data_dir == Path("/home/ci/there")
+    assert Settings(objects_url="s3://bucket/~/x").objects_url == "s3://bucket/~/x"
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]):
