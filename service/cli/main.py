@@ -20,9 +20,9 @@ from service import __version__, logs
 from service.cli import backup, documents, importing
 from service.cli.keys import add_keys, run_keys
 from service.http.hosts import shares_port
-from service.machine import check_port, place
+from service.machine import available_cores, available_memory, check_port, place
 from service.setting_mistakes import read_settings, unknown_variables
-from service.settings import Settings
+from service.settings import MIB, Settings
 
 __all__ = ["main"]
 
@@ -172,8 +172,9 @@ def _serve(chosen: argparse.Namespace) -> int:
         print(f"BACKPASS_OBJECTS_URL: {error}", file=sys.stderr)
         return 2
     logs.configure(settings.log_level)
+    log = logging.getLogger("backpass")
     for name, _ in unknown_variables():  # none of them resembles a setting
-        logging.getLogger("backpass").warning("%s is not a setting, so it has no effect", name)
+        log.warning("%s is not a setting, so it has no effect", name)
     sys.setswitchinterval(SWITCH_S)
     try:  # before the server starts, so that the cause is one line and no traceback
         check_tls(settings.tls_cert, settings.tls_key)
@@ -189,6 +190,9 @@ def _serve(chosen: argparse.Namespace) -> int:
     except BadKeysFile as error:
         print(f"BACKPASS_API_KEYS_FILE: {error}", file=sys.stderr)
         return 1
+    stored = "the database of BACKPASS_DATABASE_URL" if settings.database_url else settings.data_dir.absolute()
+    cores, memory = available_cores(), available_memory() // MIB
+    log.info("version %s; stored data are in %s; %d cores, %d MiB of memory", __version__, stored, cores, memory)
     server = Server(app, settings)
     for number in (signal.SIGTERM, signal.SIGINT):  # one that comes now ends the server as soon as it runs
         signal.signal(number, server.handle_exit)

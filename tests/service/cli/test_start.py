@@ -51,14 +51,15 @@ def test_a_start_with_an_unknown_kind_of_object_store_is_refused_in_one_sentence
     assert found.stderr.count("\n") == 1
 
 
-def test_a_start_warns_of_unknown_settings_and_makes_a_private_directory(tmp_path: Path) -> None:
+def test_a_start_warns_of_unknown_settings_and_names_its_directory_which_is_private(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with log.open("w") as stderr, serve(tmp_path / "data", stderr=stderr, foo=1) as served:
+    with log.open("w") as stderr, serve(tmp_path / "data", stderr=stderr, foo=1, log_level="info") as served:
         mode = stat.S_IMODE(served.data_dir.stat().st_mode)
-    warnings = [json.loads(line)["message"] for line in log.read_text().splitlines()]
+    messages = [json.loads(line)["message"] for line in log.read_text().splitlines()]
 
     assert mode == 0o700
-    assert "BACKPASS_FOO is not a setting, so it has no effect" in warnings
+    assert "BACKPASS_FOO is not a setting, so it has no effect" in messages
+    assert any(f"stored data are in {tmp_path / 'data'};" in each for each in messages)
 
 
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
