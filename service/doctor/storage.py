@@ -23,6 +23,9 @@ from service.store.migrate import revisions
 __all__ = ["data_directory", "database", "disk", "machine_code", "objects", "secrets", "sync_time"]
 
 DATABASE, LOCK = "backpass.sqlite", "lock"
+OWN = (DATABASE, LOCK, "objects", "spool", "code")
+"""Beginnings of the names of files and folders that the service uses in its directory."""
+
 REMOTE = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "gluster", "lustre")
 SYNCS, SLOW_SYNC_S, UNUSABLE_SYNC_S = 5, 0.05, 1.0
 ROOMY = 4
@@ -47,7 +50,8 @@ def data_directory(settings: Settings) -> Iterator[Finding]:
         do = f"Let user {os.geteuid()} write to it, and check that its disk is mounted for writing."
         yield wrong("data directory", f"{path} cannot be written: {error.strerror}", _remedy(error, do))
         return
-    foreign = [each for each in path.iterdir() if not os.access(each, os.R_OK | os.W_OK)]
+    own = [each for each in path.iterdir() if each.name.startswith(OWN)]  # not lost+found, which belongs to root
+    foreign = [each for each in own if not os.access(each, os.R_OK | os.W_OK)]
     if foreign:
         text = f"user {os.geteuid()} may not use {foreign[0]}, which belongs to user {foreign[0].stat().st_uid}"
         yield wrong("data directory", text, f"chown -R {os.geteuid()} {path}")

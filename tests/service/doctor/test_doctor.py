@@ -404,6 +404,21 @@ def test_the_remedy_of_a_full_disk_is_space(tmp_path: Path, monkeypatch: Patch) 
         assert [each.do for each in findings(tmp_path, check)] == ["Free space, or raise the quota of the disk."]
 
 
+@pytest.mark.parametrize(("name", "count"), [("backpass.sqlite-wal", 1), ("objects", 1), ("lost+found", 0)])
+def test_files_of_another_user_are_found_but_not_those_of_the_disk(
+    tmp_path: Path, monkeypatch: Patch, name: str, count: int
+) -> None:
+    tmp_path.chmod(0o700)
+    (tmp_path / name).touch()
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != name and real(path, mode))
+
+    found = [each.found for each in findings(tmp_path, "data directory")]
+
+    assert len(found) == count
+    assert all(f"may not use {tmp_path / name}" in each for each in found)
+
+
 def test_only_a_setting_with_a_similar_name_is_suggested(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("BACKPASS_FOO", "1")
     monkeypatch.setenv("BACKPASS_WORKER", "1")
