@@ -74,7 +74,7 @@ UNARY: dict[str, Callable[..., Any]] = {
     "exp": lambda x: torch.exp(x),
     "expm1": lambda x: torch.expm1(x),
     "floor": straight(lambda x: torch.floor(x)),
-    "increment": lambda x, step: x + step,
+    "increment": lambda x, step: (x + step).to(x.dtype),
     "lgamma": lambda x: torch.lgamma(x),
     "log": lambda x: torch.log(x),
     "log10": lambda x: torch.log10(x),
@@ -120,13 +120,16 @@ OPS: dict[str, Callable[..., Any]] = {
 
 MORE: dict[str, list[Inputs]] = {
     **{
-        name: [case((2, 3, 4)), case((9,)), case(()), case((0, 3)), case((2, 1, 5))] for name in UNARY if name != "cast"
+        name: [case((2, 3, 4)), case((9,)), case(()), case((0, 3)), case((2, 1, 5))]
+        for name in UNARY
+        if name not in ("cast", "check_shape")
     },
     **{
         name: [case((2, 3), (2, 3)), case((3, 1), (1, 4)), case((), (2,)), case((2, 1, 3), (4, 1)), case((0, 3), (3,))]
         for name in BINARY
     },
     "cast": [case((2, 3), dtype="float64"), case((), dtype="float32"), case((2, 2), dtype="int64")],
+    "check_shape": [case((2, 3), shape=(2, -1)), case((2, 3), (3, 4), shape=(-1, 3), axes=(1, 0))],
     "clip": [case((2, 3, 4)), case((5,), min=0.25), case((5,), max=0.25), case((7,), min=-0.5, max=0.5)],
     "lerp": [case((2, 3), (2, 3), (2, 3)), case((3, 1), (4,), ())],
     "polygamma": [case((2, 3), order=n) for n in (0, 1, 2, 3, 4)],

@@ -28,6 +28,8 @@ def batch_norm(
     use_global_stats: bool,
     data_layout: str,
 ) -> Any:
+    if x.ndim < 2:  # no channels, which torch does not take
+        return x.clone(), mean.detach(), variance.detach()
     last = data_layout == "NHWC"
     x = x.movedim(-1, 1) if last else x
     if is_test or use_global_stats:

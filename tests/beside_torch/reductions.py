@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -21,6 +22,8 @@ def tied(largest: Any, first: Any) -> Callable[..., Any]:
 
     def reduced(x: Any, axes: Any, keepdims: bool, tie: str) -> Any:
         axes = over(axes, x)
+        if 0 in [x.shape[axis] for axis in axes]:  # torch has no extreme of nothing
+            return torch.full_like(x.sum(axes, keepdim=keepdims), -math.inf if largest() is torch.amax else math.inf)
         if tie == "even" or not axes:
             return largest()(x, axes, keepdim=keepdims)
         kept = [i for i in range(x.ndim) if i not in {a % x.ndim for a in axes}]

@@ -99,7 +99,7 @@ def listed(f: Callable[..., list[Any]]) -> Callable[..., Any]:
 
 OPS: dict[str, Callable[..., Any]] = {
     "array_concat": lambda array, like: torch.cat(array),
-    "array_cut": listed(lambda x, counts: list(torch.split(x, counts.tolist()))),
+    "array_cut": listed(lambda x, counts, like=None: list(torch.split(x, counts.tolist()))),
     "array_join": lambda array, like: torch.stack(array),
     "array_paste": lambda array, like: torch.cat(array).reshape(like.shape),
     "array_read": lambda array, index: array[int(index)].clone(),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from core.compiler.compile import GradientQuery, compile_gradient
+from core.ir.registry import REGISTRY
 from core.wire import read
 from tests.beside_torch.compare import attributes
 from tests.beside_torch.installed import MISSING, torch
@@ -34,7 +35,7 @@ def straight_line(document: dict[str, Any], values: dict[str, Any]) -> tuple[lis
     env = {name: torch.from_numpy(np.array(x)) for name, x in values.items()}
     inputs = [env[name].requires_grad_() for name in LEAVES]
     for op in document["blocks"][0]["ops"]:
-        args = [env[name] for slot in op.get("inputs", {}).values() for name in slot]
+        args = [env[name] for slot in REGISTRY[op["type"]].inputs for name in op.get("inputs", {}).get(slot.name, ())]
         env[op["outputs"]["out"][0]] = expression(op["type"], args, op.get("attrs", {}))
     first = pulled(env["loss"], inputs)
     return first, pulled(sum(g.sum() for g in first), inputs)

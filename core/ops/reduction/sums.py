@@ -16,7 +16,7 @@ from core.ir import StackType, TensorType, Type
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.types import axes_of, axis_of, broadcast, joined_type, product, working_dtype
-from core.ops.elementwise.arithmetic import cast
+from core.ops.elementwise.arithmetic import cast, maximum
 from core.ops.elementwise.logic import equal, logical_or, where_or_zero
 from core.ops.elementwise.rounding import isnan
 from core.ops.shape.broadcast import expand_to
@@ -183,7 +183,10 @@ def _extreme_vjp(ct, out, x, *, axes, keepdims, tie, empty):
     if tie == "first":
         selected = first_true(selected, axes=axes)
     if tie == "even":
-        ct = ct / reduce_sum(cast(selected, dtype=x.dtype), axes=axes, keepdims=True)
+        count = reduce_sum(cast(selected, dtype=x.dtype), axes=axes, keepdims=True)
+        if empty == "identity":  # of no elements, where 0 / 0 would be the gradient of ct
+            count = maximum(count, count.builder.constant(1.0, count.dtype))
+        ct = ct / count
     return where_or_zero(selected, ct)
 
 

@@ -225,3 +225,14 @@ def test_the_order_of_a_norm_must_be_a_number():
     with pytest.raises(ProgramError) as error:
         b.emit("norm", b.param(TensorType((3,), "float64"), "x"), p=NAN)
     assert error.value.code == "bad_attr"
+
+
+@pytest.mark.parametrize("op", ["reduce_max", "reduce_min"])
+def test_the_extreme_of_nothing_has_second_gradient_0(op):
+    b = BlockBuilder()
+    x = b.param(TensorType((0, 2), "float64"))
+    first = vjp(b.build([b.emit(op, x, axes=(0,), empty="identity")]), [x.name])
+    second = vjp(first, [first.params[1]])
+
+    values = [np.ones(second.types[name].shape) for name in second.params]
+    np.testing.assert_array_equal(execute(second, values)[-1], [0, 0])
