@@ -18,18 +18,9 @@ from core.plan.entries import Entry, Uniform, positions
 from core.plan.halves import narrowed, widened_array
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import first_of, same_size
-from core.plan.sized import (
-    along_known,
-    clear_integers,
-    masked,
-    parts_of_known,
-    rule,
-    set_sizes,
-    sliced_known,
-    under,
-    whole,
-)
+from core.plan.sized import clear_integers, masked, rule, set_sizes, under, whole
 from core.plan.sized import run as run_known
+from core.plan.sized_shapes import along_known, parts_of_known, sliced_known
 from core.plan.sizes import Given, Size, bounds, in_blocks, tensor
 from core.plan.slabs import flat, slabs
 from core.plan.unsupported import Unsupported

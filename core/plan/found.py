@@ -15,7 +15,8 @@ from core.plan.movement import part_of
 from core.plan.ordered import order_of
 from core.plan.ragged import before_the_end, check_lengths, running_total, taken
 from core.plan.shapes import reshaped
-from core.plan.sized import masked, of_known_sizes, rule, selected, set_sizes
+from core.plan.sized import masked, of_known_sizes, rule, set_sizes
+from core.plan.sized_indexing import selected
 from core.plan.sizes import Size, in_blocks
 from core.plan.unsupported import Unsupported
 

@@ -1,0 +1,261 @@
+"""Lowerings of ops that change the shape of arrays whose sizes only the run tells (`core.plan.sized`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from core.ir import Op, TensorType, Type
+from core.ops.indexing.gather import cut
+from core.plan.compose import Maker
+from core.plan.lowering import Lowering
+from core.plan.meeting_sizes import (
+    Axes,
+    agreeing,
+    first_of,
+    known_size,
+    matched,
+    same_size,
+    sizes_of,
+    with_known,
+)
+from core.plan.plan import NOT_COVERED
+from core.plan.shapes import expanded, reshaped
+from core.plan.sized import rule, run, set_sizes, under, whole
+from core.plan.sized_sums import count_elements
+from core.plan.sizes import Given, Size, bounds, tensor
+from core.plan.unsupported import Unsupported
+
+__all__ = ["along_known", "parts_of_known", "sliced_known"]
+
+
+@rule(
+    "assign", "stop_gradient", "barrier", "fill_zeros_like", "full_like", "uniform_random_like", "gaussian_random_like"
+)
+def _alike(low: Lowering, op: Op) -> None:
+    """Results like the operand in the same place, or like the first one."""
+    each = op.inputs if op.type == "barrier" else op.inputs[:1]
+    if op.type.endswith("random_like") and set(sizes_of(low, op.inputs[0])) - {0}:
+        raise Unsupported("random numbers are counted along known sizes")
+    set_sizes(low, op, [dict(sizes_of(low, n)) for n in each])
+    run(low, op)
+
+
+@rule("expand_as")
+def _expand_as(low: Lowering, op: Op) -> None:
+    op = agreeing(low, op)
+    x, like = op.inputs
+    own = with_known(low, op, dict(sizes_of(low, like)))
+    extra = low.type(like).rank - low.type(x).rank
+    for axis, n in enumerate(low.type(x).shape):
+        if n != 1 and not same_size(low, sizes_of(low, x).get(axis), sizes_of(low, like).get(axis + extra)):
+            raise Unsupported("sizes that only the run can compare")
+    set_sizes(low, op, [dict(own)])
+    low.define(op.outputs[0], expanded(low.entry(x), low.type(like).shape))
+
+
+@rule("sum_to", "sum_to_like")
+def _sum_to(low: Lowering, op: Op) -> None:
+    op = agreeing(low, op) if op.type == "sum_to_like" else op
+    x, own = op.inputs[0], sizes_of(low, op.inputs[0])
+    shape = low.type(op.inputs[1]).shape if op.type == "sum_to_like" else op.attrs["shape"]
+    extra = low.type(x).rank - len(shape)
+    rows = not extra and own.keys() == {0} and shape[1:] == low.type(x).shape[1:]
+    if op.type == "sum_to" and rows and shape[0] > 1:
+        _as_known(low, op, own[0], shape)
+        return
+    kept: Axes = {}
+    gone = set(range(extra))
+    for axis, n in enumerate(shape):
+        size = own.get(axis + extra)
+        like = sizes_of(low, op.inputs[1]).get(axis) if op.type == "sum_to_like" else None
+        if size is None and like is None:
+            continue
+        if size is not None and n == 1 and like is None:
+            gone.add(axis + extra)
+        elif size is not None and same_size(low, size, like):
+            kept[axis] = size if like is None else like
+        else:
+            raise Unsupported("sizes that only the run can compare")
+    if op.type == "sum_to" and own.keys() - gone:
+        raise Unsupported("sizes that only the run can compare")
+    declared = low.types[op.outputs[0]]
+    assert isinstance(declared, TensorType)
+    for axis, n in enumerate(declared.shape):
+        if n == -1 and axis not in kept and axis + extra not in own:  # known, though the program does not say so
+            number = low.type(x).shape[axis + extra]
+            kept[axis] = known_size(low, number)
+    set_sizes(low, op, [kept])
+    run(low, under(low, op, {x: whole(low, x, 0, frozenset(gone))}) if own.keys() & gone else op)
+
+
+def _as_known(low: Lowering, op: Op, size: Size, shape: tuple[int, ...]) -> None:
+    """An array of an open size that the program takes for one of a known size: the run compares them."""
+    of, view = Maker(low), low.stored(low.entry(op.inputs[0]))
+    if shape[0] > size.bound:
+        raise Unsupported("sizes that only the run can compare")
+    fine = of("equal", size.length, of.number(shape[0], "int64"))
+    of.check(fine, "shape_mismatch", f"the first size is not {shape[0]}", op.location)
+    set_sizes(low, op, [{}])
+    low.define(op.outputs[0], replace(view, shape=shape))
+
+
+@rule("size")
+def _size(low: Lowering, op: Op) -> None:
+    count = count_elements(low, op.inputs[0], frozenset(range(low.type(op.inputs[0]).rank)))
+    type = low.type(op.outputs[0])
+    low.define(op.outputs[0], reshaped(low, Maker(low).cast(count, type.dtype), type.shape))
+
+
+@rule("reshape", "reshape_as", "unsqueeze", "squeeze", "merge_axes", "unflatten")
+def _reshape(low: Lowering, op: Op) -> None:
+    """The first axis alone may be open. Rows may be split or joined if that needs no division of the length."""
+    x = op.inputs[0]
+    own = sizes_of(low, x)
+    declared = low.block.types[op.outputs[0]]
+    assert isinstance(declared, TensorType)
+    if declared.is_static and len(own) == 1 and op.type in ("reshape", "reshape_as"):
+        ((axis, only),) = own.items()
+        _as_reshaped(low, op, axis, only, declared.shape)
+        return
+    if own.keys() - {0} or low.type(x).rank == 0:
+        raise Unsupported("another size than the first one is known only when it runs")
+    if 0 not in own:
+        raise Unsupported("a known size that is declared open")
+    size, row = own[0], math.prod(low.type(x).shape[1:])
+    if op.type == "reshape_as":
+        like = sizes_of(low, op.inputs[1])
+        if like.keys() != {0}:
+            raise Unsupported("another size than the first one is known only when it runs")
+        rest = math.prod(low.type(op.inputs[1]).shape[1:])
+        wanted = scaled(low, size, row, rest)
+        if not _equal(low, wanted, like[0]) and not same_size(low, wanted, like[0]):
+            raise Unsupported("sizes that only the run can compare")
+        wanted = like[0]
+    else:
+        if [i for i, n in enumerate(declared.shape) if n == -1] != [0]:
+            raise Unsupported("another size than the first one is known only when it runs")
+        wanted = scaled(low, size, row, math.prod(declared.shape[1:]))
+    set_sizes(low, op, [{0: wanted}])
+    low.define(op.outputs[0], reshaped(low, low.entry(x), low.type(op.outputs[0]).shape))
+
+
+def _as_reshaped(low: Lowering, op: Op, axis: int, size: Size, shape: tuple[int, ...]) -> None:
+    """An array of one open size that the program takes for an array of a known shape."""
+    of, given = Maker(low), low.type(op.inputs[0]).shape
+    rest, count = math.prod(given) // size.bound, math.prod(shape)
+    if not count or not rest or count % rest or count > size.bound * rest or not low.target.expects:
+        raise Unsupported("sizes that do not fit")
+    number = count // rest
+    fits = of("equal", size.length, of.number(number, "int64"))
+    of.check(fits, NOT_COVERED, "another number of elements", op.location)
+    view = low.stored(low.entry(op.inputs[0]))
+    set_sizes(low, op, [{}])
+    part = replace(view, shape=(*given[:axis], number, *given[axis + 1 :]))
+    low.define(op.outputs[0], reshaped(low, part, shape))
+
+
+def scaled(low: Lowering, size: Size, row: int, rest: int) -> Size:
+    """The length of `size` rows of `row` elements as rows of `rest` elements."""
+    if row == rest:
+        return size
+    base, factor = low.multiples.get(size, (size, 1))
+    if (factor * row) % rest:
+        raise Unsupported("a length that only the run can divide")
+    times = factor * row // rest
+    if times == 1:
+        return base
+    found = next((s for s, pair in low.multiples.items() if pair == (base, times)), None)
+    if found is None:
+        of = Maker(low)
+        length = low.dense(of.mul(base.length, of.number(times, "int64")))
+        found = Size(base.bound * times, length)
+        low.multiples[found] = (base, times)
+    return found
+
+
+def _equal(low: Lowering, a: Size, b: Size) -> bool:
+    return a is b or low.multiples.get(a, (a, 1)) == low.multiples.get(b, (b, 1))
+
+
+@rule("transpose")
+def _transpose(low: Lowering, op: Op) -> None:
+    own, rank, axes = sizes_of(low, op.inputs[0]), low.type(op.inputs[0]).rank, op.attrs["axes"]
+    order = tuple(reversed(range(rank))) if axes is None else tuple(a % rank for a in axes)
+    set_sizes(low, op, [{order.index(i): s for i, s in own.items()}])
+    run(low, op)
+
+
+def sliced_known(low: Lowering, op: Op) -> None:
+    """Slices of known sizes."""
+    own = sizes_of(low, op.inputs[0])
+    shape = low.type(op.inputs[0]).shape
+    touched = {axis for axis, part in cut(len(shape), **op.attrs) if axis in own}
+    if touched or (op.type == "slice_into" and own != sizes_of(low, op.inputs[1])):
+        raise Unsupported("a slice of an axis whose size only the run tells")
+    set_sizes(low, op, [dict(own)])
+    run(low, op)
+
+
+@rule("unstack")
+def parts_of_known(low: Lowering, op: Op) -> None:
+    """Parts along an axis of known size."""
+    given = [sizes_of(low, n) for n in op.inputs]
+    if op.type == "pad_constant":
+        pads = op.attrs["paddings"]
+        axes = {i for i in range(len(pads) // 2) if any(pads[2 * i : 2 * i + 2])}
+    else:
+        axes = {op.attrs["axis"] % low.type(op.inputs[0]).rank}
+    if any(each != given[0] for each in given) or axes & given[0].keys():
+        raise Unsupported(f"{op.type} along an axis whose size only the run tells")
+    own = given[0]
+    if op.type == "unstack":
+        (axis,) = axes
+        own = {i - (i > axis): s for i, s in own.items()}
+    set_sizes(low, op, [dict(own) for _ in op.outputs])
+    run(low, op)
+
+
+@bounds("check_shape")
+def _checked_sizes(op: Op, given: Given, declared: Sequence[Type]) -> tuple[TensorType, ...] | None:
+    """The known sizes of the result, and the largest ones of the operand along its other axes."""
+    out, x = declared[0], tensor(given[0])
+    if not isinstance(out, TensorType) or 0 in (*x.shape, *out.shape):
+        return None
+    return (TensorType(tuple(m if n == -1 else n for m, n in zip(x.shape, out.shape, strict=True)), x.dtype),)
+
+
+@rule("check_shape")
+def _check_shape(low: Lowering, op: Op) -> None:
+    """The code covers the runs in which the sizes are those of the check."""
+    x, like = op.inputs
+    for axis, wanted in enumerate(op.attrs["shape"]):
+        if wanted != -1 and axis in sizes_of(low, x):
+            if not low.target.expects or wanted > low.type(x).shape[axis]:
+                raise Unsupported("sizes that only the run can compare")
+            x = first_of(low, x, axis, wanted, True)
+    met = op.attrs["axes"]
+    for i, j in zip(met[::2], met[1::2], strict=True):
+        x, like = matched(low, (x, i % low.type(x).rank), (like, j % low.type(like).rank))
+    set_sizes(low, op, [dict(sizes_of(low, x))])
+    low.define(op.outputs[0], low.entry(x))
+
+
+@rule("argmax", "argmin", "one_hot", "running_argmax")
+def along_known(low: Lowering, op: Op) -> None:
+    """Ops along an axis of known size."""
+    own = sizes_of(low, op.inputs[0])
+    declared, rank = low.block.types[op.outputs[0]], low.type(op.inputs[0]).rank
+    assert isinstance(declared, TensorType)
+    if any(sizes_of(low, n) != own for n in op.inputs):
+        raise Unsupported("sizes that only the run can compare")
+    if op.type == "one_hot":
+        set_sizes(low, op, [dict(own)])
+    else:
+        axis = op.attrs["axis"] % rank
+        if axis in own:
+            raise Unsupported(f"{op.type} along an axis whose size only the run tells")
+        gone = declared.rank < rank
+        set_sizes(low, op, [{i - (gone and i > axis): s for i, s in own.items()} for _ in op.outputs])
+    run(low, op)
