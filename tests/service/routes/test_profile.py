@@ -83,8 +83,13 @@ def test_a_session_trains_the_same_with_and_without_a_profile(client):
     assert losses[0] == losses[1]
 
 
-def test_the_command_prints_a_table(tmp_path, capsys, monkeypatch):
+@pytest.fixture(autouse=True)
+def _threads_of_the_command(monkeypatch):
+    """The command sets the threads of its process, which are those of the next test, too."""
     monkeypatch.setenv("BACKPASS_THREADS", "")
+
+
+def test_the_command_prints_a_table(tmp_path, capsys):
     (tmp_path / "request.json").write_text(json.dumps(GIVEN))
 
     assert (
