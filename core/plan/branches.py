@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from core.ir import Op, StackType
+from core.ir import Op, StackType, TensorType
 from core.plan.array_memory import begun, carry, held_type
 from core.plan.data import Root, Stack, View
 from core.plan.data import Sequence as Instructions
@@ -15,6 +16,7 @@ from core.plan.nested_sizes import put, room, side_types
 from core.plan.sized import adopt
 from core.plan.sizes import Size, element_of_all, is_open
 from core.plan.stacks import captured
+from core.plan.unsupported import Unsupported
 from core.plan.walk import lower_ops
 
 __all__: list[str] = []
@@ -36,8 +38,7 @@ def lower_if_else(low: Lowering, op: Op) -> None:
     for block in (op.attrs["true_block"], op.attrs["false_block"]):
         inner = Lowering(block, low.shared)
         for name, outer, operand in zip(block.params, op.inputs[1:], operands, strict=True):
-            adopt(low, inner, outer, name)
-            inner.define(name, operand)
+            inner.define(name, _entered(low, inner, outer, name, operand))
         for name, out in zip(block.results, op.outputs, strict=True):
             if out in targets and out not in rooms:
                 inner.destinations.want(name, targets[out])
@@ -74,7 +75,29 @@ def lower_if_else(low: Lowering, op: Op) -> None:
         low.sizes[name] = {axis: Size(each.view.shape[axis], n) for axis, n in each.lengths.items()}
 
 
-def _operand(low: Lowering, op: Op, name: str) -> Uniform | Pattern | View | Source | Vacant:
+Operand = Uniform | Pattern | View | Source | Vacant
+
+
+def _entered(low: Lowering, inner: Lowering, outer: str, param: str, operand: Operand) -> Operand:
+    """The operand inside of a side. Where only the run tells its size outside, a side may know its own."""
+    declared, own = inner.types[param], low.sizes.get(outer, {})
+    known = {
+        axis: declared.shape[axis] for axis in own if isinstance(declared, TensorType) and declared.shape[axis] >= 0
+    }
+    if not known:
+        adopt(low, inner, outer, param)
+        return operand
+    whole = low.type(outer)
+    if not isinstance(operand, View | Uniform) or any(n > whole.shape[axis] for axis, n in known.items()):
+        raise Unsupported(f"the size of {outer} is known only when it runs")
+    shape = tuple(known.get(axis, n) for axis, n in enumerate(whole.shape))
+    inner.types[param] = TensorType(shape, whole.dtype)
+    if rest := {axis: size for axis, size in own.items() if axis not in known}:
+        inner.sizes[param] = rest
+    return replace(operand, shape=shape)
+
+
+def _operand(low: Lowering, op: Op, name: str) -> Operand:
     """An operand inside the branch. Either side may change an array that no later op reads, since only one runs."""
     entry = low.entry(name)
     changes = isinstance(entry, Growing) and entry.owned and low.uses.read_last(name, op)
