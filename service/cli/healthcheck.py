@@ -41,7 +41,7 @@ def _address(given: str, environment: Mapping[str, str], secrets: Path = SECRETS
     names = {name.upper(): value for name, value in environment.items() if value}
 
     def setting(name: str, default: str) -> str:
-        """As the service reads it: an empty variable is not set, and a file of a secret sets what no variable does."""
+        """The value that the service reads: of the variable, or of the file of a secret if the variable is empty."""
         with contextlib.suppress(OSError):
             default = (secrets / f"backpass_{name.lower()}").read_text().strip() or default
         return names.get(f"BACKPASS_{name}", default)

@@ -14,7 +14,7 @@ from backpass_client import BackpassError, Service, Tape, Unreachable
 @pytest.mark.parametrize(
     "url", ["127.0.0.1:8080", "localhost", "", "ftp://host", "http://", "/v1", "http://[::1", None]
 )
-def test_a_text_that_is_no_address_is_refused_before_a_request(url):
+def test_the_client_refuses_an_invalid_address_before_a_request(url):
     with pytest.raises(BackpassError, match=r"no address of a service.*expected an address such as http://"):
         Service(url)
 

@@ -60,7 +60,7 @@ LOST: dict[str, Callable[[], Step]] = {
 
 
 @pytest.mark.parametrize("lost", LOST)
-def test_a_request_that_is_safe_to_repeat_is_sent_again_by_itself(lost, waits):
+def test_the_client_repeats_safe_requests(lost, waits):
     service, seen = service_with(*(LOST[lost]() for _ in range(5)), httpx.Response(200, json=OK))
 
     assert service.call("GET", "/v1") == OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -17,8 +18,8 @@ from core.ops.indexing.scatter_gather import take_along_axis
 from core.ops.reduction.sums import argmax, reduce_mean
 from core.ops.shape.concat_split import concat
 from core.ops.shape.reshape import divided, merged, reshape, unsqueeze
+from core.ops.vision.axis_resizing import in_float32, with_matrix
 from core.ops.vision.max_pool import BOX, IMAGE, LINE, check_rank, pick
-from core.ops.vision.phases import in_float32, with_matrix
 
 __all__: list[str] = []
 
@@ -143,7 +144,7 @@ def _adaptive_average(x, n, output_size):
             x = _means(x, axis, count)
         else:
             weights = x.builder.emit("adaptive_weights", size=x.shape[axis], count=count, dtype="float64")
-            x = in_float32(x, lambda wide, axis=axis, weights=weights: with_matrix(wide, axis, weights))
+            x = in_float32(x, partial(with_matrix, axis=axis, weights=weights))
     return x
 
 

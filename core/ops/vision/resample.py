@@ -17,7 +17,7 @@ from core.ops.elementwise.arithmetic import cast
 from core.ops.indexing.gather import gather
 from core.ops.reduction.sums import sum_
 from core.ops.shape.reshape import unsqueeze
-from core.ops.vision.phases import DENSE, in_float32, in_phases, phase_count, phases_of, with_matrix
+from core.ops.vision.axis_resizing import DENSE, in_float32, in_phases, phase_count, phases_of, with_matrix
 from core.ops.vision.resize import resize
 
 __all__ = ["cubic_weights"]

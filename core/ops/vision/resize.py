@@ -20,7 +20,7 @@ from core.ops.elementwise.logic import logical_and, where
 from core.ops.indexing.gather import gather
 from core.ops.reduction.sums import reduce_sum
 from core.ops.shape.reshape import squeeze, unsqueeze
-from core.ops.vision.phases import CLOSE, DENSE, in_float32, in_phases, phase_count, phases_of, with_matrix
+from core.ops.vision.axis_resizing import CLOSE, DENSE, in_float32, in_phases, phase_count, phases_of, with_matrix
 
 __all__ = ["resize"]
 

@@ -32,8 +32,8 @@ def counts_of(
 def columns_of(x, kernel: tuple[int, ...], dilations: tuple[int, ...], counts: tuple[int, ...]):
     """Windows of x [n, c, *sizes] as columns [n, c * elements of a window, windows]."""
     rank = len(kernel)
+    axis = 1 + rank  # of the next axis, too: the new axis of places moves it there
     for i in reversed(range(rank)):
-        axis = 2 + i + (rank - 1 - i)  # behind the places along later axes
         starts = (place * dilations[i] for place in range(kernel[i]))
         parts = (slice_(x, axes=(axis,), starts=(start,), ends=(start + counts[i],)) for start in starts)
         x = stack(*parts, axis=2)
@@ -45,8 +45,8 @@ def image_of(x, sizes: tuple[int, ...], kernel: tuple[int, ...], dilations: tupl
     rank = len(kernel)
     x = divided(x, 2, counts)
     x = divided(x, 1, (x.shape[1] // math.prod(kernel), *kernel))
+    axis = 1 + rank  # of the next axis, too: each sum takes an axis of places away
     for i in range(rank):
-        axis = 2 + i + (rank - 1 - i)
         whole = [*x.shape[:2], *x.shape[3:]]
         whole[axis] = sizes[i]
         like = fill_constant_batch_size_like(x, shape=tuple(whole), dtype=x.dtype)
@@ -63,10 +63,9 @@ def tiles_of(
     sizes: tuple[int, ...], kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...]
 ) -> tuple[int, ...] | None:
     """The number of windows along each axis if they are tiles, side by side up to the ends; None if they are not."""
-    exact = (
-        strides == kernel and max(dilations) == 1 and all(n % k == 0 < n for n, k in zip(sizes, kernel, strict=True))
-    )
-    return tuple(n // k for n, k in zip(sizes, kernel, strict=True)) if exact else None
+    if strides != kernel or max(dilations) > 1 or any(n % k or n < 1 for n, k in zip(sizes, kernel, strict=True)):
+        return None
+    return tuple(n // k for n, k in zip(sizes, kernel, strict=True))
 
 
 def columns_of_tiles(x, kernel: tuple[int, ...], counts: tuple[int, ...]):

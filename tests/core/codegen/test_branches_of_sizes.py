@@ -1,4 +1,4 @@
-"""Branches whose results have sizes of their own, as machine code: the gradient is that of the branch that is taken."""
+"""Branches whose results have sizes of their own, as machine code: the taken branch gives the gradient."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def wanted(name: str, taken: bool) -> np.ndarray:
 
 @pytest.mark.parametrize("name", BRANCHES)
 @pytest.mark.parametrize("taken", [True, False])
-def test_the_gradient_is_that_of_the_branch_that_is_taken(name, taken):
+def test_the_taken_branch_gives_the_gradient(name, taken):
     s = sketched(name)
     step = compile_gradient(read(s.document), GradientQuery(loss="loss")).compiled()
 

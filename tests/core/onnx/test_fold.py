@@ -41,5 +41,5 @@ def test_constants_are_folded_as_onnxruntime_computes_them(operator, inputs, att
     assert found.tolist() == expected.tolist()
 
 
-def test_every_operator_that_is_folded_has_a_case():
+def test_every_folded_operator_has_a_case():
     assert {name for name, *_ in CASES} == set(OPERATORS)

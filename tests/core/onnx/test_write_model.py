@@ -108,7 +108,7 @@ def test_the_model_has_the_wanted_operator_set(opset):
     assert [(each.domain, each.version) for each in model.opset_import] == [("", opset)]
 
 
-def test_an_input_that_is_omitted_at_the_end_of_a_node_is_not_written():
+def test_a_node_has_no_empty_names_at_the_end_of_its_inputs():
     feeds = {"x": np.ones((2, 3), "float32"), "scale": np.ones(3, "float32")}
 
     [node] = graph_of(one_op("layer_norm", "x", "scale", feeds=feeds, begin_norm_axis=1)).node

@@ -1,4 +1,4 @@
-"""Resizing and adaptive means beside their definitions, for any ratio of sizes, and borders of any width."""
+"""Resizing, adaptive means and borders equal their definitions, for any ratio of sizes and any width."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ProgramError
 from core.ops.common.types import as_dtype
-from core.ops.vision.phases import phase_count
+from core.ops.vision.axis_resizing import phase_count
 from core.passes.expand import expand_composites
 from tests.core.ops.test_kinks_nn import run
 from tests.programs import Sketch, grads

@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import random
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.objects import Objects
 from service.sessions import stored
 from service.sessions.changes import Write
-from service.settings import Settings
 from service.store.errors import StorageFull
-from service.store.store import Store
-from tests.service.sessions.fake_service import Faults, Process, tensor
+from tests.service.sessions.fake_service import Process, tensor
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def process(tmp_path: Path) -> AsyncIterator[Process]:
-    store = Store(tmp_path)
-    await store.open()
-    yield Process(store, Objects(str(tmp_path / "objects")), Faults(random.Random(0)), Settings())
-    await store.close()
 
 
 async def step(process: Process, id: str) -> None:

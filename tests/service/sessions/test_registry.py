@@ -112,11 +112,6 @@ def failing(error: Exception) -> Callable[[], None]:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def worker() -> Worker:
     return Worker()
 

@@ -34,11 +34,6 @@ STEPPED = {"as_file": False, "members": {}}
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[tuple[Process, Process]]:
     store = Store(tmp_path)
     await store.open()

@@ -1,0 +1,27 @@
+"""The sessions of one API process, on a store of their own and workers that a test can end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from service.objects import Objects
+from service.settings import Settings
+from service.store.store import Store
+from tests.service.sessions.fake_service import Faults, Process
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def process(tmp_path: Path) -> AsyncIterator[Process]:
+    store = Store(tmp_path)
+    await store.open()
+    yield Process(store, Objects(str(tmp_path / "objects")), Faults(random.Random(0)), Settings())
+    await store.close()
