@@ -7,7 +7,7 @@ import pytest
 
 from tests.core.codegen.stepwise import compiled
 
-SHAPES = [(1,), (7,), (3, 1), (4, 5, 16), (2, 3, 21), (2, 33, 2), (3, 1, 300)]
+SHAPES = [(1,), (7,), (3, 1), (4, 5, 16), (2, 3, 21), (2, 33, 2), (3, 1, 300), (5, 50), (75, 37), (140, 4), (270, 19)]
 
 
 def values(shape, dtype="float32"):
@@ -34,7 +34,7 @@ def test_scans_of_wide_rows_equal_numpys_to_the_bit(outer, inner):
     np.testing.assert_array_equal(np.take_along_axis(x, compiled("running_argmax", x, axis=1, sign="max"), 1), best)
 
 
-@pytest.mark.parametrize("shape", [(5,), (2, 3, 21)])
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 21), (150, 21)])
 def test_exclusive_and_reversed_sums_leave_out_an_element_and_start_at_the_end(shape):
     x = values(shape)
 
@@ -74,8 +74,10 @@ def test_running_logarithms_of_sums_handle_infinities_and_large_numbers(dtype):
 
 @pytest.mark.parametrize("sign", ["max", "min"])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_running_positions_of_extremes_keep_the_first_of_equals_and_stay_at_a_nan(sign, axis):
-    x = np.round(values((12, 19), "float32"), 1)
+@pytest.mark.parametrize(("shape", "dtype"), [((12, 19), "float32"), ((140, 37), "float32"), ((70, 21), "float64")])
+def test_running_positions_of_extremes_keep_the_first_of_equals_and_stay_at_a_nan(sign, axis, shape, dtype):
+    x = np.round(values(shape, dtype), 1)
+    x[:, 0] = -np.inf if sign == "max" else np.inf
     x[3, 4] = np.nan
     rows = x if axis else x.T
     wanted = np.zeros(rows.shape, int)
@@ -92,7 +94,7 @@ def test_running_positions_of_extremes_keep_the_first_of_equals_and_stay_at_a_na
     np.testing.assert_array_equal(found, wanted if axis else wanted.T)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 33, 70])
+@pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 33, 70, 257, 270])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_logarithms_of_running_sums_of_some_rows(rows, dtype):
     x = 40 * values((rows, 9), dtype)
