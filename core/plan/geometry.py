@@ -263,8 +263,8 @@ class Scan:
 class Order:
     """The stable order of the elements along the middle axis of a dense array [outer, size, inner]; NaN comes last.
 
-    last: instead of the positions in order, whether each element is the last one that equals it.
-    first: how many of the positions are wanted; None for all.
+    last:       instead of the positions in order, whether each element is the last one that equals it.
+    first, end: the range of the positions that are wanted; no end is the end of the row.
     """
 
     dtype: str
@@ -273,12 +273,13 @@ class Order:
     inner: int
     descending: bool = False
     last: bool = False
-    first: int | None = None
+    first: int = 0
+    end: int | None = None
 
     @property
     def wanted(self) -> int:
         """The number of positions of each row of the result."""
-        return self.size if self.first is None else self.first
+        return (self.size if self.end is None else self.end) - self.first
 
     @property
     def work(self) -> int:

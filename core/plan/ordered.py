@@ -50,29 +50,34 @@ def _scan(low: Lowering, op: Op, kind: Any, **how: bool) -> None:
 @lowers("argsort")
 def lower_argsort(low: Lowering, op: Op) -> None:
     low.no_halves(op)
-    x = low.dense(low.entry(op.inputs[0]))
-    spec = Order(x.dtype, *as_slabs(x.shape, op.attrs["axis"]), op.attrs["descending"], first=_first_wanted(low, op))
-    if spec.first is None:
+    x, axis = low.dense(low.entry(op.inputs[0])), op.attrs["axis"]
+    first, end = _wanted(low, op)
+    spec = Order(x.dtype, *as_slabs(x.shape, axis), op.attrs["descending"], first=first, end=end)
+    if end is None:
         _order(low, op, x, spec)
         return
-    axis = op.attrs["axis"] % len(x.shape)
-    out = low.allocate((*x.shape[:axis], spec.first, *x.shape[axis + 1 :]), "int64")
+    at = axis % len(x.shape)
+    out = low.allocate((*x.shape[:at], spec.wanted, *x.shape[at + 1 :]), "int64")
     low.add(Kernel("order", spec, (x, out), location=op.location))
-    low.define(op.outputs[0], replace(out, shape=x.shape))  # whose other positions nothing reads
+    # all positions of the row, of which nothing reads those outside the memory
+    low.define(op.outputs[0], replace(out, shape=x.shape, offset=out.offset - first * out.strides[at]))
 
 
-def _first_wanted(low: Lowering, op: Op) -> int | None:
-    """How many positions of an order are read, if only slices of the first ones are; else None."""
+def _wanted(low: Lowering, op: Op) -> tuple[int, int | None]:
+    """The range of the positions of an order that are read, if only slices of a part of them are."""
     type = low.block.types[op.outputs[0]]
     if not isinstance(type, TensorType) or not type.is_static or not type.rank:
-        return None
-    axis, wanted = op.attrs["axis"] % type.rank, 0
+        return 0, None
+    axis, wanted = op.attrs["axis"] % type.rank, set[int]()
     for reader in low.uses.readers(op.outputs[0]):
         parts = dict(cut(type.rank, **reader.attrs)) if reader is not None and reader.type == "slice" else {}
         if axis not in parts:
-            return None
-        wanted = max([wanted, *(i + 1 for i in range(type.shape[axis])[parts[axis]])])
-    return wanted if 0 < wanted < type.shape[axis] else None
+            return 0, None
+        places = range(type.shape[axis])[parts[axis]]
+        wanted |= {*places[:1], *places[-1:]}
+    if not wanted or max(wanted) - min(wanted) + 1 == type.shape[axis]:
+        return 0, None
+    return min(wanted), max(wanted) + 1
 
 
 @lowers("randperm")

@@ -17,7 +17,7 @@ from core.ops.elementwise.rounding import isnan
 from core.ops.indexing.gather import gather, slice_
 from core.ops.indexing.scatter_gather import take_along_axis
 from core.ops.reduction.cumulative import running_argmax
-from core.ops.reduction.sums import reduce_mean
+from core.ops.reduction.sums import argmax, reduce_mean
 from core.ops.shape.agreeing import shaped
 from core.ops.shape.broadcast import expand_to
 from core.ops.shape.reshape import reshape, squeeze
@@ -134,12 +134,10 @@ def median(x, *, axis: int = -1, keepdims: bool = False):
     n = x.shape[at]
     if n < 1:
         raise ProgramError(f"median needs a known size above 0 along axis {axis}, not {x.type}", "shape_mismatch")
-    ordered, _ = sort(x, axis=at)
-    middle = slice_(ordered, axes=(at,), starts=((n - 1) // 2,), ends=(n // 2 + 1,))
-    last = slice_(ordered, axes=(at,), starts=(n - 1,), ends=(n,))
-    out = reduce_mean(middle, axes=(at,), keepdims=True)
-    out = where(isnan(last), last, out)
-    return out if keepdims else squeeze(out, axes=(at,))
+    index = slice_(argsort(x, axis=at), axes=(at,), starts=((n - 1) // 2,), ends=(n // 2 + 1,))
+    top = argmax(x, axis=at, keepdims=True)  # a NaN, if there is one
+    index = where(isnan(take_along_axis(x, top, axis=at)), top, index)
+    return reduce_mean(take_along_axis(x, index, axis=at), axes=(at,), keepdims=keepdims)
 
 
 median.example(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from core.codegen.backend import CPU
-from core.codegen.order import SHORT
+from core.codegen.order_sorting import SHORT
 from core.ops.common.types import as_dtype
 from core.plan import plan_block
 from core.plan.data import Instruction
@@ -101,8 +101,32 @@ def test_the_first_positions_of_every_dtype_on_every_axis(dtype):
         np.testing.assert_array_equal(positions, order.take(range(4), axis))
 
 
+@pytest.mark.parametrize(("size", "k"), [(9, 5), (40, 40), (130, 66), (700, 1), (700, 350), (3000, 2999)])
+def test_a_position_within_the_order_is_that_of_the_whole_order(size, k):
+    for dtype in ("float32", "float64", "int64", "uint8"):
+        kinds = {"few": rows(dtype, (3, size))} if "float" not in dtype else kinds_of_rows((3, size))
+        for x in kinds.values():
+            x = x.astype(dtype)
+            _, position = compiled("kthvalue", x, k=k)
+
+            np.testing.assert_array_equal(position, np.argsort(x, -1, kind="stable")[:, k - 1])
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_part_within_the_order_has_no_memory_for_others(axis, dtype):
+    shape = (200, 6) if axis == 0 else (6, 200)
+    x = np.random.default_rng(2).standard_normal(shape).astype(dtype)
+    (kernel,) = [each for each in instructions("median", x, axis=axis) if getattr(each, "kind", "") == "order"]
+
+    assert kernel.views[1].root.nbytes == 6 * 2 * 8
+    np.testing.assert_allclose(compiled("median", x, axis=axis), np.median(x, axis), 1e-6)
+    x[axis - 1 and 3, axis and 3] = np.nan
+    np.testing.assert_allclose(compiled("median", x, axis=axis), np.median(x, axis), 1e-6)
+
+
 def test_only_the_first_positions_have_memory_where_nothing_reads_others():
     x = rows("float32", (3, 64))
 
     (kernel,) = [each for each in instructions("topk", x, k=2) if getattr(each, "kind", "") == "order"]
-    assert kernel.spec.first == 2 and kernel.views[1].root.nbytes == 3 * 2 * 8
+    assert kernel.spec.wanted == 2 and kernel.views[1].root.nbytes == 3 * 2 * 8
