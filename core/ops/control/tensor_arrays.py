@@ -4,6 +4,10 @@ A tensor array is a value like any other. A write makes a new array and does not
 a write takes the element's cotangent out of the array's cotangent, and the gradient of a read adds to it. A missing
 element of the cotangent of an array, in the middle or after the end, is zero. Elements beyond the length of the array
 belong to nothing: they come from an op that pads the array with zeros.
+
+Gradients contain no op that reads a missing element without zeros to take its place. If a program does, the reference
+executor does not know the shape of the zeros and refuses; machine code knows it, because its elements have one shape,
+and reads them.
 """
 
 from __future__ import annotations

@@ -204,6 +204,7 @@ def forked_ops(monkeypatch, most_inside: float | None, rows: int = 200) -> tuple
     return called, executable.step({"x": x}, limits=limits).fetched["order"]
 
 
+@pytest.mark.reference
 def test_only_ops_of_long_predicted_time_run_in_a_child_and_only_on_request(monkeypatch):
     none, here = forked_ops(monkeypatch, None)
     few, _ = forked_ops(monkeypatch, 0.01)
@@ -215,6 +216,7 @@ def test_only_ops_of_long_predicted_time_run_in_a_child_and_only_on_request(monk
     assert (here == there).all()
 
 
+@pytest.mark.reference
 def test_a_killed_child_is_an_error_of_the_run_with_the_place_of_its_op(monkeypatch):
     from core.runtime import reference
 

@@ -117,6 +117,7 @@ def test_steps_with_equal_results_share_the_memory_kept_for_them():
     assert kept < 3 * gradients  # with a set or two for each of them it would be seven or more
 
 
+@pytest.mark.reference  # else the steps to compare with have arenas, too
 def test_steps_of_two_threads_use_two_arenas():
     compiled = [(executable.compiled(), executable, workload) for executable, workload in models()][:4]
     wrong: list[str] = []
