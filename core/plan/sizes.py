@@ -44,6 +44,9 @@ Expected = Mapping[str, tuple[int, ...]]
 FEWEST, MOST = 64, 2048
 """What a plan expects of such a size at first: twice the largest operand of known size, between these."""
 
+MOST_ELEMENTS = 1 << 22
+"""Elements of a result for which a plan has memory at first, unless it has more with sizes of two."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Size:
@@ -203,12 +206,24 @@ def expected_outputs(
         if not isinstance(type, TensorType) or not isinstance(own, TensorType) or 0 in (*type.shape, *own.shape):
             return None
         wanted = expected.get(name, (0,) * type.rank)
-        sizes = [max(first if i == 0 else FEWEST, n) for i, n in enumerate(wanted)]
+        sizes = [max(each) for each in zip(_first_shape(type.shape, first), wanted, strict=True)]
         shape = tuple(in_blocks(n) if m == -1 else m for m, n in zip(type.shape, sizes, strict=True))
         if any(m not in (-1, n) for m, n in zip(own.shape, shape, strict=True)):
             return None
         made.append(TensorType(shape, type.dtype))
     return tuple(made)
+
+
+def _first_shape(shape: Sequence[int], first: int) -> list[int]:
+    """`shape` with a size for each open one, small ones if they are many or the others are large. first: of axis 0."""
+    sizes = [n if n != -1 else first if i == 0 else FEWEST for i, n in enumerate(shape)]
+    opened = [i for i, n in enumerate(shape) if n == -1]
+    while math.prod(sizes) > MOST_ELEMENTS:
+        widest = max(opened, key=sizes.__getitem__)
+        if sizes[widest] <= 2:  # an axis of size 1 would be one that is broadcast
+            break
+        sizes[widest] = max(2, sizes[widest] // 2)
+    return sizes
 
 
 Given = Sequence[TensorType | None]

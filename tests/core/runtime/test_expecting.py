@@ -153,6 +153,82 @@ def test_a_result_of_several_open_sizes_has_the_sizes_of_the_run():
         np.testing.assert_array_equal(found, np.full(wanted, 1.5))
 
 
+@pytest.mark.parametrize("closed", [120, 200_000])
+def test_code_takes_little_more_memory_than_a_result_of_many_open_sizes_needs(closed):
+    """At first for some small sizes, or for sizes of two if the others are large."""
+    s = Sketch()
+    x = s.param("x", np.arange(float(closed)).reshape(1, 1, 1, 1, closed))
+    s.feed("sizes", [1, 2, 1, 2, closed], "int64")
+    s.op("dynamic_expand", x, "sizes", shape=[-1, -1, -1, -1, closed], out="y")
+    s.total(s.op("square", "y"))
+    step = compile_gradient(read(s.document), GradientQuery(loss="loss"), fetch=["y"]).compiled()
+    assert step.machine is not None
+    region = step.machine.region
+    assert isinstance(region, ExpectingRegion)
+    assert region.arena_bytes < 1 << 26
+
+    for each in ([1, 2, 1, 2], [17, 5, 18, 9], [1, 1, 3, 1]) if closed == 120 else ([2, 1, 2, 1], [3, 1, 3, 1]):
+        copies = np.prod(each)
+        outputs = step.step(s.values | {"sizes": np.array([*each, closed])})
+        np.testing.assert_array_equal(outputs.fetched["y"], np.broadcast_to(s.values["x"], (*each, closed)))
+        np.testing.assert_allclose(outputs.gradients["x"], 2 * copies * s.values["x"])
+        assert region.arena_bytes < max(1 << 26, 32 * copies * closed * 8)
+
+
+class Limit:
+    """The memory of a process of which nothing is in use."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+
+    def used(self) -> int:
+        return 0
+
+    def available(self, wanted: int, keep_idle: bool = False) -> int:
+        return self.capacity
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_run_whose_code_would_take_too_much_memory_stays_with_the_reference_executor(inside):
+    """In a loop the code grows fourfold, so it may become larger than the memory although the run fits."""
+    s = repeated(inside)
+    step = compile_forward(read(s.document), fetch=["loss"]).compiled()
+    assert step.machine is not None
+    region = step.machine.region
+    assert isinstance(region, ExpectingRegion)
+    rows = 40_000
+    limits = RunLimits(memory=Limit(4 * rows * WIDTH * 8))
+    plans = []
+
+    for counts in ([1, 0, 2, 3], [rows, 0, 0, 0], [0, rows, 0, 0], [1, 2, 0, 3]):
+        found = step.step(values_of(s, counts), limits=limits).fetched["loss"]
+        np.testing.assert_allclose(found, wanted(s.values["w"], counts)[0], rtol=1e-9)
+        plans.append(region.plan)
+
+    assert plans[1] is plans[2] is plans[3]
+    assert max(max(shape) for shape in region.plan.expected.values()) < rows
+
+
+def test_sizes_in_a_loop_do_not_grow_with_others():
+    s = repeated(inside=True)
+    s.op("reduce_sum", s.op("repeat_positions", "more"), out="sum")
+    s.feed("more", [1, 2], "int64")
+    step = compile_forward(read(s.document), fetch=["loss", "sum"]).compiled()
+    assert step.machine is not None
+    region = step.machine.region
+    assert isinstance(region, ExpectingRegion)
+    seen = []
+
+    for n in (1, 100, 1000, 10_000):
+        fetched = step.step(values_of(s, [1, 0, 2, 3]) | {"more": np.array([0, n])}).fetched
+        assert fetched["sum"] == n
+        np.testing.assert_allclose(fetched["loss"], wanted(s.values["w"], [1, 0, 2, 3])[0], rtol=1e-9)
+        seen.append(sorted(max(shape) for shape in region.plan.expected.values()))
+
+    assert seen[0][0] == seen[-1][0] < 100
+    assert seen[-1][-1] >= 10_000
+
+
 def test_the_larger_code_has_the_arena_of_the_larger_plan():
     s = repeated()
     step = compile_gradient(read(s.document), GradientQuery(loss="loss")).compiled()
