@@ -62,10 +62,12 @@ class PendingCall:
         on_part: PartCallback | None,
         stop: Callable[[], None],
         last: Callable[[PendingCall, Last, dict[str, np.ndarray]], None],
+        broken: Callable[[Exception], None],
     ) -> None:
         """stop: asks the worker to stop the call.
 
-        last: called with the message that ends the call; it must call `succeed` or `fail`.
+        last:   called with the message that ends the call; it must call `succeed` or `fail`.
+        broken: called with the error of a message that cannot be handled; it must call `fail`.
         """
         self.number = number
         loop = asyncio.get_running_loop()
@@ -73,7 +75,7 @@ class PendingCall:
         self.over: asyncio.Future[bool] = loop.create_future()
         self.lacking: MemoryError | None = None
         self._memory = memory
-        self._on_part, self._stop, self._last = on_part, stop, last
+        self._on_part, self._stop, self._last, self._broken = on_part, stop, last, broken
         self._inbox: deque[tuple[FromCall, list[int]]] = deque()  # messages that arrive while a thread copies
         self._copies = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -131,6 +133,8 @@ class PendingCall:
             arrays = await asyncio.to_thread(self._memory.answers.read, message.tensors, message.data)
         except MemoryError as error:
             self._no_room(message, error)
+        except Exception as error:
+            self._broken(error)
         else:
             self._handle(message, arrays)
         if self._ended is None:

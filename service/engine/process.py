@@ -181,7 +181,9 @@ class WorkerProcess:
         if self._call is not None:
             raise RuntimeError(f"worker {self.id} already runs call {self._call.number}")
         self._number += 1
-        call = self._call = PendingCall(self._number, self._shared_memory, on_part, self.cancel, self._last)
+        call = self._call = PendingCall(
+            self._number, self._shared_memory, on_part, self.cancel, self._last, self._ended
+        )
         call.over.add_done_callback(self._over)
         arrays = {name: np.asarray(array) for name, array in tensors.items()}
         if self.lost.done():
@@ -258,8 +260,6 @@ class WorkerProcess:
         if call.lacking is not None:
             call.fail(call.lacking)
         elif isinstance(message, Failed):
-            if message.kind == "memory":
-                self._shared_memory.requests.close()  # the worker may have failed to map it
             kind: Any = message.kind
             call.fail(RemoteError(kind, message.code, message.message, message.problem))
         else:

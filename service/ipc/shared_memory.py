@@ -16,7 +16,7 @@ import fcntl
 import math
 import mmap
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 import ml_dtypes
@@ -142,34 +142,29 @@ class SharedMemoryWriter:
 
 
 class SharedMemoryReader:
-    """The reading side of one direction. It maps the file that was sent last."""
+    """The reading side of one direction. It maps the file that was sent last when an array in it is read."""
 
     def __init__(self) -> None:
         self._map: mmap.mmap | None = None
+        self._descriptor: int | None = None  # of a file that is not mapped yet: a later read tries again
 
     def attach(self, descriptor: int) -> None:
-        """Map the file of `descriptor` in place of the previous file, and close the descriptor.
-
-        Raises MemoryError if this process cannot map that much; no file is mapped then until the next `attach`.
-        """
+        """Use the file of `descriptor` in place of the previous file. The reader closes the descriptor."""
         self.close()
-        size = os.fstat(descriptor).st_size
-        try:
-            self._map = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
-        except OSError as error:
-            raise MemoryError(f"cannot map {size} bytes of tensors") from error
-        finally:
-            os.close(descriptor)
+        self._descriptor = descriptor
 
-    def read(self, tensors: Iterable[Tensor], data: bytearray) -> dict[str, np.ndarray]:
+    def read(self, tensors: Sequence[Tensor], data: bytearray) -> dict[str, np.ndarray]:
         """The described arrays: views of the frame's `data` if that is not empty, else copies from the file.
 
         They are copies because the writer may overwrite the file.
 
-        Raises ValueError for a place outside the data or the file.
+        Raises ValueError for a place outside the data or the file, MemoryError if this process cannot map the file.
+        The next call maps it then, if it can.
         """
         if data:
             return {t.name: _view(data, len(data), t) for t in tensors}
+        if self._descriptor is not None and extent(tensors):
+            self._map_file(self._descriptor)
         size = 0 if self._map is None else len(self._map)
         arrays = {}
         for tensor in tensors:
@@ -177,15 +172,33 @@ class SharedMemoryReader:
             arrays[tensor.name] = aligned_copy(_view(self._map, size, tensor))
         return arrays
 
+    def _map_file(self, descriptor: int) -> None:
+        size = os.fstat(descriptor).st_size
+        try:
+            self._map = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+        except OSError as error:
+            raise MemoryError(f"cannot map {size} bytes of tensors") from error
+        self._descriptor = None
+        os.close(descriptor)
+
     def trim(self) -> None:
-        """Unmap a file that is too large to keep. The writer frees it by the same rule."""
-        if self._map is not None and len(self._map) > KEEP_BYTES:
+        """Free a file that is too large to keep. The writer frees it by the same rule."""
+        if self._nbytes > KEEP_BYTES:
             self.close()
+
+    @property
+    def _nbytes(self) -> int:
+        """Bytes of the file."""
+        if self._descriptor is not None:
+            return os.fstat(self._descriptor).st_size
+        return 0 if self._map is None else len(self._map)
 
     def close(self) -> None:
         if self._map is not None:
             self._map.close()
-        self._map = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._map = self._descriptor = None
 
 
 def _view(data: bytearray | mmap.mmap | None, size: int, tensor: Tensor) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import signal
 import time
@@ -68,6 +70,18 @@ def fail_here(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
 
 def out_of_memory(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
     return {}, {"x": np.empty(args["bytes"], np.uint8)}
+
+
+def fail_next_map(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
+    """The next file that this process maps cannot be mapped."""
+    real = mmap.mmap
+
+    def fails(*_: Any, **__: Any) -> None:
+        mmap.mmap = real
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    mmap.mmap = fails
+    return {}, {}
 
 
 def bug(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> tuple[dict, dict]:
@@ -138,6 +152,7 @@ HANDLERS = {
     "fail_here": fail_here,
     "out_of_memory": out_of_memory,
     "bug": bug,
+    "fail_next_map": fail_next_map,
     "unsendable_result": unsendable_result,
     "unsendable_error": unsendable_error,
     "environment": environment,

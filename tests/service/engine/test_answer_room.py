@@ -49,7 +49,7 @@ async def test_an_answer_without_room_is_never_copied_from_its_worker(monkeypatc
         assert call.lacking is not None
         call.fail(call.lacking)
 
-    call = PendingCall(1, memory, None, lambda: None, last)
+    call = PendingCall(1, memory, None, lambda: None, last, lambda error: None)
     writer = SharedMemoryWriter()
     described, _, descriptor = writer.put({"x": np.zeros(THREAD_COPY_BYTES + 8, np.uint8)})
     assert descriptor is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import mmap
 import os
 import resource
 import socket
@@ -13,12 +15,13 @@ import numpy as np
 import pytest
 
 import service.engine.embedded as embedded
-from service.engine import NoCapacity, WorkerLost
+from service.engine import NoCapacity, RemoteError, WorkerLost
 from service.ipc import messages
 from service.ipc.messages import Forget, Frames
 
 pytestmark = pytest.mark.anyio
 MANY = 2**14  # elements whose arrays do not fit into a frame
+MAP = mmap.mmap
 
 
 @pytest.fixture
@@ -72,6 +75,42 @@ async def test_a_request_that_needs_a_descriptor_is_refused_and_keeps_its_worker
             await pool.call("echo", {}, {"x": np.arange(MANY)}, deadline=60)
 
         assert (await pool.call("echo", {}, {"x": np.arange(MANY)}, deadline=60)).result["pid"] == pid
+
+
+@pytest.mark.parametrize("elements", [MANY, 2**18], ids=["copied_at_once", "copied_by_a_thread"])
+async def test_a_file_of_answers_that_could_not_be_mapped_is_mapped_by_the_next_call(elements, open_pool, monkeypatch):
+    x = np.arange(elements)
+    async with open_pool(workers=1) as pool:
+        pid = pool.workers()[0].pid
+        with monkeypatch.context() as patch:
+            patch.setattr(mmap, "mmap", only_for_writing)
+            for _ in range(2):
+                with pytest.raises(NoCapacity, match="cannot map"):
+                    await pool.call("echo", {}, {"x": x}, deadline=60)
+
+        reply = await pool.call("echo", {}, {"x": x}, deadline=60)
+        assert reply.tensors["x"].tolist() == x.tolist()
+        assert reply.result["pid"] == pid
+
+
+async def test_a_file_of_requests_that_a_worker_could_not_map_is_mapped_by_its_next_call(open_pool):
+    x = np.arange(MANY)
+    async with open_pool(workers=1) as pool:
+        pid = pool.workers()[0].pid
+        await pool.call("fail_next_map", {}, deadline=60)
+        with pytest.raises(RemoteError, match="cannot map"):
+            await pool.call("echo", {}, {"x": x}, deadline=60)
+
+        reply = await pool.call("echo", {}, {"x": x}, deadline=60)
+        assert reply.tensors["x"].tolist() == x.tolist()
+        assert reply.result["pid"] == pid
+
+
+def only_for_writing(descriptor: int, size: int, prot: int | None = None) -> mmap.mmap:
+    """mmap.mmap of a process that can map files for writing alone."""
+    if prot == mmap.PROT_READ:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    return MAP(descriptor, size)
 
 
 async def test_calls_that_wait_are_refused_when_no_process_can_be_started(open_pool, monkeypatch):

@@ -85,7 +85,8 @@ def test_a_second_start_message_ends_the_worker_with_a_protocol_error(start: Sta
 
 
 @pytest.mark.anyio
-async def test_a_message_that_cannot_be_handled_ends_its_worker(open_pool, monkeypatch):
+@pytest.mark.parametrize("size", [3, 2**18], ids=["in_the_frame", "copied_by_a_thread"])
+async def test_a_message_that_cannot_be_handled_ends_its_worker(size, open_pool, monkeypatch):
     """Its call would otherwise wait until its deadline."""
 
     def fails(*_: object) -> None:
@@ -96,6 +97,6 @@ async def test_a_message_that_cannot_be_handled_ends_its_worker(open_pool, monke
         with monkeypatch.context() as patch:
             patch.setattr(SharedMemoryReader, "read", fails)
             with pytest.raises(WorkerLost, match="outside the 0 bytes"):
-                await pool.call("echo", {}, {"x": np.ones(3)}, deadline=20)
+                await pool.call("echo", {}, {"x": np.ones(size)}, deadline=20)
 
         assert (await pool.call("echo", {}, {"x": np.ones(3)}, deadline=60)).result["pid"] != pid
