@@ -137,7 +137,10 @@ class StoredSessions:
         session.epoch = 1
 
     async def take(self, tenant: str, id: str) -> Row | None:
-        """Take the session over from whoever holds it; None if there is none."""
+        """Take the session over from whoever holds it; None if there is none.
+
+        On a full disk its epoch stays, unless another process could have it: it can be read, which needs no write.
+        """
 
         def work(connection: Connection) -> Any:
             found = connection.execute(select(sessions).where(sessions.c.id == id, sessions.c.tenant == tenant)).first()
@@ -154,6 +157,10 @@ class StoredSessions:
                 found = await self._store.write(work)
             except Fenced:
                 continue  # another process was faster: take it over from that one
+            except StorageFull:
+                if self.is_shared:
+                    raise
+                return await self.peek(tenant, id)
             return None if found is None else self._row(found, found.epoch + 1)
         raise Fenced
 
@@ -389,8 +396,15 @@ class StoredSessions:
         first = session.void
         if self.is_shared:  # an entry whose writer got an error may be committed late; a transaction would not see it
             await self._store.write(lambda connection: _check_epoch(connection, session.id, session.epoch, alone=True))
+        elif not await self._has_from(session, first):  # a full disk has no room to delete nothing
+            session.void = None
+            return
         await self._store.write(lambda connection: _void(connection, session.id, session.epoch, first))
         session.void = None
+
+    async def _has_from(self, session: Session, first: int) -> bool:
+        query = select(journal.c.n).where(journal.c.session == session.id, journal.c.n >= first).limit(1)
+        return await self._store.read(lambda connection: connection.execute(query).first()) is not None
 
     async def creation(self, session: Session) -> Entry:
         """The call that created the session, with its tensors."""

@@ -1,4 +1,4 @@
-"""A session whose call does not fit on the disk makes room: it is saved, and its journal is emptied."""
+"""Sessions on a full disk: a call that does not fit makes room, and sessions can be read."""
 
 from __future__ import annotations
 
@@ -10,10 +10,22 @@ import pytest
 
 from service.sessions import stored
 from service.sessions.changes import Write
+from service.sessions.session import Session
 from service.store.errors import StorageFull
 from tests.service.sessions.fake_service import Process, tensor
 
 pytestmark = pytest.mark.anyio
+
+
+def full(*_: object) -> None:
+    raise StorageFull("no space is left")
+
+
+async def values(process: Process, id: str) -> tuple[int, int]:
+    """(step, weight) of the session."""
+    found = await process.registry.find("local", id, reads=True)
+    result = (await process.registry.read(found, "session.get", {}, {}, 60.0)).result
+    return result["step"], result["weight"]
 
 
 async def step(process: Process, id: str) -> None:
@@ -21,12 +33,25 @@ async def step(process: Process, id: str) -> None:
     await process.registry.write(await process.registry.find("local", id), write, 60.0)
 
 
-async def test_a_call_that_finds_a_full_disk_lets_its_session_be_saved(process, monkeypatch):
-    monkeypatch.setattr(stored, "INLINE_BYTES", 0)  # each entry with tensors has a file
+async def opened(process: Process) -> Session:
     about: dict[str, Any] = {"optimizer": {"rate": 3}}
-    session = await process.registry.open(
+    return await process.registry.open(
         {"query": {}}, {}, program=("prg_1", b"{}"), lease_s=100.0, deadline=60.0, about=about, durability="journal"
     )
+
+
+def weight_after(steps: int) -> int:
+    """The weight of a session after steps with 5; see `Model.apply`."""
+    weight, moment = 1, 0
+    for _ in range(steps):
+        moment = moment * 5 + 5
+        weight = weight * 3 + moment
+    return weight
+
+
+async def test_a_call_that_finds_a_full_disk_lets_its_session_be_saved(process, monkeypatch):
+    monkeypatch.setattr(stored, "INLINE_BYTES", 0)  # each entry with tensors has a file
+    session = await opened(process)
     for _ in range(3):
         await step(process, session.id)
     write = process.objects.write
@@ -47,3 +72,36 @@ async def test_a_call_that_finds_a_full_disk_lets_its_session_be_saved(process, 
     monkeypatch.setattr(process.objects, "write", write)
     await step(process, session.id)
     assert session.step == 4
+
+
+async def test_a_session_is_read_on_a_full_disk_after_the_end_of_its_process(process, monkeypatch):
+    session = await opened(process)
+    for _ in range(3):
+        await step(process, session.id)
+    process.end()
+    later = Process(process.store, process.objects, process.faults, process.settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(later, "write", full)
+        assert (await later.registry.seen("local", session.id, 60.0)).weights_version == "e1.v3"
+        assert await values(later, session.id) == (3, weight_after(3))
+        with pytest.raises(StorageFull):
+            await step(later, session.id)
+
+    await step(later, session.id)
+    assert await values(later, session.id) == (4, weight_after(4))
+    last = Process(process.store, process.objects, process.faults, process.settings)
+    assert await values(last, session.id) == (4, weight_after(4))
+
+
+async def test_a_session_is_read_on_a_full_disk_after_a_call_that_did_not_fit(process, monkeypatch):
+    session = await opened(process)
+    await step(process, session.id)
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "write", full)
+        with pytest.raises(StorageFull):
+            await step(process, session.id)
+        assert (await process.registry.seen("local", session.id, 60.0)).weights_version == "e1.v1"
+        assert await values(process, session.id) == (1, weight_after(1))
+
+    await step(process, session.id)
+    assert await values(process, session.id) == (2, weight_after(2))
