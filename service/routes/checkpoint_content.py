@@ -65,5 +65,9 @@ async def download_checkpoint(request: Request, checkpoint_id: CheckpointId) -> 
     headers |= {"Content-Type": SAFETENSORS, "Content-Disposition": f'attachment; filename="{found.id}.safetensors"'}
     if part is not None:
         headers["Content-Range"] = f"bytes {begin}-{end - 1}/{found.size}"
-    file = await asyncio.to_thread(checkpoints(request).open, found)
+    try:
+        file = await asyncio.to_thread(checkpoints(request).open, found)
+    except HttpProblem:
+        await checkpoints(request).get(tenant(), found.id)  # a 404 if it was deleted meanwhile
+        raise
     return FileResponse(file, begin, end, 200 if part is None else 206, headers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +12,8 @@ from fastapi import Request
 from core.ir.errors import ProgramError
 from core.optim.optimizers import Optimizer
 from service.caller import tenant
-from service.problems import FieldError, HttpProblem
+from service.engine import EngineError
+from service.problems import FieldError, HttpProblem, from_exception
 from service.routes.common import checkpoints, named_program, programs, values_of
 from service.routes.sample_checkpoint import keep_sample
 from service.schemas import sessions as schemas
@@ -19,7 +22,7 @@ from service.sessions.merge_patch import merged
 from service.store.checkpoints import StoredCheckpoint
 from service.store.program_text import ProgramText
 
-__all__ = ["NewSession", "from_checkpoint", "optimizer_of"]
+__all__ = ["NewSession", "from_checkpoint", "optimizer_of", "reading_checkpoint"]
 
 QUERY = {"loss", "targets", "inputs", "parameter_list", *GradientOptions.model_fields}
 CHANGES = QUERY | {"optimizer", "clip", "clip_norm", "loss_scale", "init"}
@@ -96,6 +99,21 @@ async def from_checkpoint(request: Request, asked: schemas.CreateSession, has_va
 
 async def _checkpoint(request: Request, id: str) -> StoredCheckpoint:
     await keep_sample(request, id)
+    return await _stored(request, id)
+
+
+@asynccontextmanager
+async def reading_checkpoint(request: Request, id: str | None) -> AsyncIterator[None]:
+    """The block opens a session from a checkpoint, if given. Raises HttpProblem 404 if it is deleted meanwhile."""
+    try:
+        yield
+    except (HttpProblem, EngineError) as error:
+        if id is not None and from_exception(error).code == "checkpoint-damaged":
+            await _stored(request, id)
+        raise
+
+
+async def _stored(request: Request, id: str) -> StoredCheckpoint:
     try:
         return await checkpoints(request).get(tenant(), id)
     except HttpProblem as problem:

@@ -15,7 +15,7 @@ from service.routes.common import json_answer, lease_of, named_program, sessions
 from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
 from service.routes.gradients import deadline_of
 from service.routes.in_session import SessionId, if_match
-from service.routes.new_sessions import NewSession, from_checkpoint, optimizer_of
+from service.routes.new_sessions import NewSession, from_checkpoint, optimizer_of, reading_checkpoint
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_ID, SAMPLE_CHECKPOINT, SAMPLE_SETTINGS
 from service.sessions.merge_patch import merged
@@ -92,41 +92,42 @@ async def open_session(
     left: called with the session if the caller is cancelled and does not get it.
     """
     given = await read_values(body, settings(request), {"/init/parameters": asked.init.parameters})
-    if asked.from_checkpoint is not None:
-        new = await from_checkpoint(request, asked, bool(given.names))
-    else:
-        program, stored = await named_program(request, asked.program, asked.program_id)
-        new = NewSession(
-            "session.create",
-            {
-                **stored,
-                "query": asked.query(),
-                "optimizer": optimizer_of(asked.optimizer).document,
-                "shown": asked.optimizer,
-                "clip": asked.clipping(),
-                "loss_scale": asked.scaling(),
-                "seed": asked.init.seed,
-                "initializers": asked.init.initializers,
-            },
-            program,
-            {"loss": asked.loss, "targets": asked.targets, "optimizer": asked.optimizer},
-        )
-    with given.told():
-        return await sessions(request).open(
-            {**new.args, **given.args},
-            given.tensors,
-            op=new.op,
-            program=(new.program.id, new.program.text),
-            lease_s=lease_of(asked.lease_s, settings(request).session_lease, settings(request).max_session_lease),
-            tenant=tenant(),
-            durability="none" if id is not None else asked.durability,
-            checkpoint_every=asked.checkpoint_every,
-            deadline=deadline_of(asked.deadline_s, settings(request)),
-            about=new.about,
-            id=id,
-            job=job,
-            left=left,
-        )
+    async with reading_checkpoint(request, asked.from_checkpoint):
+        if asked.from_checkpoint is not None:
+            new = await from_checkpoint(request, asked, bool(given.names))
+        else:
+            program, stored = await named_program(request, asked.program, asked.program_id)
+            new = NewSession(
+                "session.create",
+                {
+                    **stored,
+                    "query": asked.query(),
+                    "optimizer": optimizer_of(asked.optimizer).document,
+                    "shown": asked.optimizer,
+                    "clip": asked.clipping(),
+                    "loss_scale": asked.scaling(),
+                    "seed": asked.init.seed,
+                    "initializers": asked.init.initializers,
+                },
+                program,
+                {"loss": asked.loss, "targets": asked.targets, "optimizer": asked.optimizer},
+            )
+        with given.told():
+            return await sessions(request).open(
+                {**new.args, **given.args},
+                given.tensors,
+                op=new.op,
+                program=(new.program.id, new.program.text),
+                lease_s=lease_of(asked.lease_s, settings(request).session_lease, settings(request).max_session_lease),
+                tenant=tenant(),
+                durability="none" if id is not None else asked.durability,
+                checkpoint_every=asked.checkpoint_every,
+                deadline=deadline_of(asked.deadline_s, settings(request)),
+                about=new.about,
+                id=id,
+                job=job,
+                left=left,
+            )
 
 
 @router.get("", summary="List sessions", response_model=schemas.SessionPage, responses=responses("invalid-request"))
