@@ -41,6 +41,8 @@ __all__ = ["CATALOGUE", "FAMILIES", "attributes_of", "documentation_of", "router
 
 router = APIRouter(prefix="/v1/ops", tags=["ops"])
 
+TOKEN = "op:"
+"""The beginning of page tokens, which makes them differ from those of other lists."""
 CACHE = {"Cache-Control": "public, max-age=3600"}
 SCHEMAS: dict[Any, dict[str, Any]] = {
     bool: {"type": "boolean"},
@@ -114,7 +116,7 @@ async def list_ops(
     ] = "",
     page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of ops in the answer.")] = 50,
     page_token: Annotated[
-        str, Query(max_length=64, pattern=r"^[a-z0-9_]*$", description="`next_page_token` of the previous page.")
+        str, Query(max_length=64, pattern=r"^(op:[a-z0-9_]+)?$", description="`next_page_token` of the previous page.")
     ] = "",
 ) -> Response:
     """One page of the op types that programs may use, ordered by name."""
@@ -131,13 +133,13 @@ async def list_ops(
         and differentiable in (None, spec.differentiable)
         and (name in meant or all(word in TEXTS[name] for word in words))
     ]
-    rest = [spec for spec in found if spec.name > page_token]
+    rest = [spec for spec in found if spec.name > page_token.removeprefix(TOKEN)]
     page = rest[:page_size]
     content = {
         "ops": [_summary(spec) for spec in page],
         "families": dict(sorted(Counter(spec.family.name for spec in found).items())),
         "total": len(found),
-        "next_page_token": page[-1].name if len(rest) > page_size else None,
+        "next_page_token": f"{TOKEN}{page[-1].name}" if len(rest) > page_size else None,
     }
     return Response(tensors.dumps(content), media_type=JSON, headers=CACHE)
 

@@ -28,6 +28,8 @@ router = APIRouter(tags=["tenants"])
 DAY = r"^\d{4}-\d{2}-\d{2}$"
 DAY_S = 86_400.0
 MOST_ROWS = 50_000
+TOKEN = "tenant:"
+"""The beginning of page tokens of tenants: their names may look as tokens of other lists do."""
 TENANT = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 TenantName = Annotated[
     str, Path(pattern=TENANT, description="Name of a tenant.", openapi_examples={"acme": {"value": "acme"}})
@@ -155,7 +157,7 @@ async def list_audit_records(
     tenant: Annotated[str | None, Query(pattern=TENANT, description="Entries of this tenant only.")] = None,
     page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of entries in the answer.")] = 50,
     page_token: Annotated[
-        str, Query(pattern=r"^\d{0,18}$", description="`next_page_token` of the previous page.")
+        str, Query(pattern=r"^[0-9]{0,18}$", description="`next_page_token` of the previous page.")
     ] = "",
 ) -> Response:
     """Who created, changed or deleted what, the newest entry first.
@@ -193,15 +195,16 @@ async def list_tenants(
     request: Request,
     page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of tenants in the answer.")] = 50,
     page_token: Annotated[
-        str, Query(pattern=r"^[a-z0-9._-]{0,64}$", description="`next_page_token` of the previous page.")
+        str,
+        Query(pattern=r"^(tenant:[a-z0-9._-]{1,64})?$", description="`next_page_token` of the previous page."),
     ] = "",
 ) -> Response:
     """One page of the tenants with keys or own limits, ordered by name, with their quotas."""
     known = await actions.list_tenants(store(request), {})
     names = {each["tenant"] for each in known} | {key.tenant for key in tenancy(request).ring.of_file}
-    found = sorted(name for name in names if name > page_token)
+    found = sorted(name for name in names if name > page_token.removeprefix(TOKEN))
     page = found[:page_size]
-    token = page[-1] if len(found) > page_size else None
+    token = f"{TOKEN}{page[-1]}" if len(found) > page_size else None
     return json_answer({"tenants": await _views(request, page), "next_page_token": token})
 
 

@@ -1,0 +1,59 @@
+"""Laws over all lists: each accepts its own page tokens, and refuses those of lists of other things."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.service.openapi import OPERATIONS, filled
+from tests.service.wire import problem
+
+PATTERNS: dict[str, str] = {
+    path: parameter["schema"]["pattern"]
+    for path, method, operation in OPERATIONS
+    for parameter in operation["parameters"]
+    if method == "get" and parameter["name"] == "page_token"
+}
+LISTS = sorted(PATTERNS)
+
+
+def items(path: str) -> str:
+    """The things in a list: several lists show checkpoints, in one order."""
+    return path.rpartition("/")[2]
+
+
+def tokens(path: str) -> st.SearchStrategy[str]:
+    return st.from_regex(PATTERNS[path], fullmatch=True).filter(bool)
+
+
+def request(path: str, **query: Any) -> dict[str, Any]:
+    asked = filled(path, "get")
+    return asked | {"params": {**asked["params"], **query}}
+
+
+@pytest.mark.parametrize("path", LISTS)
+@given(data=st.data())
+@settings(max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_list_refuses_the_page_tokens_of_other_things(client: httpx.Client, path: str, data: st.DataObject):
+    for other in LISTS:
+        if items(other) != items(path):
+            refused = client.get(**request(path, page_token=data.draw(tokens(other))))
+            errors = problem(refused, 422, "invalid-request")["errors"]
+            assert [error["parameter"] for error in errors] == ["query: page_token"]
+
+
+@pytest.mark.parametrize("path", LISTS)
+@given(data=st.data())
+@settings(max_examples=1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_list_accepts_its_own_page_tokens(client: httpx.Client, path: str, data: st.DataObject):
+    token = client.get(**request(path, page_size=1)).json()["next_page_token"]
+    assert token is None or re.fullmatch(PATTERNS[path], token)
+
+    for own in (data.draw(tokens(path)), token or ""):
+        answer = client.get(**request(path, page_token=own))
+        assert answer.status_code == 200, answer.text
