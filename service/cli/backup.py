@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from service.cli.refusal import refused
 from service.settings import Settings
 
 __all__ = ["add_commands", "run"]
@@ -49,6 +49,5 @@ def run(chosen: argparse.Namespace, settings: Settings) -> int:
         else:
             restore(settings, chosen.where, tell)
     except BackupError as error:
-        print(f"backpass: {error}", file=sys.stderr)
-        return 1
+        return refused(str(error))
     return 0

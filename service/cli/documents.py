@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from service.cli.refusal import refused
 from service.settings import Settings
 
 __all__ = ["add_commands", "run"]
@@ -57,8 +58,7 @@ def run(chosen: argparse.Namespace) -> int:
             output.parent.mkdir(parents=True, exist_ok=True)
             output.write_text(text)
     except OSError as error:
-        print(f"--output {output or 'standard output'}: {error.strerror}", file=sys.stderr)
-        return 1
+        return refused(f"--output {output or 'standard output'}: {error.strerror}")
     return 0
 
 

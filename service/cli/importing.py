@@ -6,13 +6,13 @@ import argparse
 import json
 import os
 import re
-import sys
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+from service.cli.refusal import refused
 from service.settings import Settings
 
 __all__ = ["add_command", "run"]
@@ -46,43 +46,46 @@ def add_command(commands: Any) -> None:
 def run(chosen: argparse.Namespace, settings: Settings) -> int:
     """Run the command; the exit status."""
     from core.ir.errors import ProgramError
+    from service.models.losses import BadLoss, loss_of, option_of
     from service.models.model_files import BadModelFile, read_model_file
 
     names = ("loss", "of", "label", "axis", "trainable")
     asked = {name: value for name in names if (value := getattr(chosen, name)) is not None}
     try:
-        content = read_model_file(chosen.model, settings.binary_body_bytes, chosen.zip)
-        found = _printed(content, asked) if chosen.dry_run else _registered(chosen.url, content, asked)
-    except ProgramError as error:
-        _complain(chosen.model, [each.message for each in error.problems] or [error.message])
-        return 1
-    except (BadModelFile, OSError, _Refused) as error:
-        wrong = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        _complain(chosen.model, wrong.split("\n"))
-        return 1
-    print(json.dumps(found, indent=1))
-    return 0
-
-
-def _printed(content: bytes, asked: dict[str, Any]) -> dict[str, Any]:
-    """The program of the model. Raises ProgramError."""
-    from core.onnx import Loss, read_model
-    from service.models.losses import BadLoss, loss_of
-
-    try:
-        members = loss_of(asked)
+        loss = loss_of(asked)
     except BadLoss as error:
-        raise _Refused(f"--{error.option}: {error}") from None
-    return read_model(
-        content, loss=None if members is None else Loss(**members), parameters=asked.get("trainable")
-    ).program
+        return refused(f"--{error.option}: {error}")
+    try:
+        content = read_model_file(chosen.model, settings.binary_body_bytes, chosen.zip)
+        found = _printed(content, loss, chosen.trainable) if chosen.dry_run else _registered(chosen.url, content, asked)
+    except ProgramError as error:
+        wrong = [_of_option(option_of(each.code, loss), each.message) for each in error.problems]
+    except (BadModelFile, OSError, _Refused) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        wrong = reason.split("\n")
+    else:
+        print(json.dumps(found, indent=1))
+        return 0
+    return refused(*wrong, about=chosen.model)
+
+
+def _of_option(option: str | None, reason: str) -> str:
+    return reason if option is None else f"--{option}: {reason}"
+
+
+def _printed(content: bytes, loss: dict[str, Any] | None, trainable: list[str] | None) -> dict[str, Any]:
+    """The program of the model. loss: members of a `core.onnx.Loss`. Raises ProgramError."""
+    from core.onnx import Loss, read_model
+
+    return read_model(content, loss=None if loss is None else Loss(**loss), parameters=trainable).program
 
 
 def _registered(url: str | None, content: bytes, asked: dict[str, Any]) -> dict[str, Any]:
     """The answer of the service. Raises _Refused, OSError."""
     base = (url or os.environ.get("BACKPASS_URL") or LOCAL).rstrip("/")
     if urllib.parse.urlsplit(base).scheme not in ("http", "https"):
-        raise _Refused(f"{base} is not the address of a service, such as {LOCAL}")
+        name = "--url" if url else "BACKPASS_URL"
+        raise _Refused(f"{name}: {base} is not the address of a service, such as {LOCAL}")
     headers = {"Content-Type": "application/x-onnx", "Accept": "application/json"}
     if key := os.environ.get("BACKPASS_API_KEY", "").strip():
         if re.fullmatch("[!-~]+", key) is None:  # the error of the library would show it
@@ -106,15 +109,13 @@ def _reasons(error: urllib.error.HTTPError) -> str:
     """The details of a problem document, one on a line."""
     try:
         problem = json.load(error)
-        listed = [each["detail"] for each in problem.get("errors", ())] or [problem["detail"]]
+        listed = [
+            _of_option(each.get("parameter", "").partition("query: ")[2] or None, each["detail"])
+            for each in problem.get("errors", ())
+        ] or [problem["detail"]]
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"the service answers {error.code} {error.reason}"
     return "\n".join(map(str, listed))
-
-
-def _complain(model: Path, lines: list[str]) -> None:
-    for line in lines:
-        print(f"{model}: {line}", file=sys.stderr)
 
 
 class _Refused(Exception):

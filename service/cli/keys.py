@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from service.cli.refusal import refused
 from service.settings import Settings
 
 __all__ = ["add_keys", "run_keys"]
@@ -37,10 +38,12 @@ def add_keys(commands: Any) -> None:
     keys.add_argument("--data-dir", metavar="DATA_DIR", help=of_service)
     actions = keys.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = actions.add_parser("create", help="make a key and print it", description="Make a key and print it, once.")
-    create.add_argument("--tenant", default="local", help="tenant whose things the key opens (default: local)")
+    create.add_argument(
+        "--tenant", type=_tenant, default="local", help="tenant whose things the key opens (default: local)"
+    )
     create.add_argument("--name", default="key", help="what the key is for, to recognise it")
     create.add_argument(
-        "--scopes", default="read,write", help="what it allows: read, write, admin (default: read,write)"
+        "--scopes", type=_scopes, default="read,write", help="what it allows: read, write, admin (default: read,write)"
     )
     create.add_argument("--expires", type=_seconds, metavar="TIME", help=f"time until it ends, {DURATION}")
     create.add_argument(
@@ -70,8 +73,8 @@ def add_keys(commands: Any) -> None:
         description="Set limits of a tenant, such as jobs=4 compute_seconds=3600; 0 for no limit, `default` for that "
         "of the settings. GET /v1/me lists the names.",
     )
-    setting.add_argument("tenant")
-    setting.add_argument("limits", nargs="+", metavar="NAME=NUMBER")
+    setting.add_argument("tenant", type=_tenant)
+    setting.add_argument("limits", nargs="+", type=_limit, metavar="NAME=NUMBER")
     for parser in (create, listing, revoke, rotate, tenants, listed, setting):
         parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
         parser.add_argument("--data-dir", metavar="DATA_DIR", default=argparse.SUPPRESS, help=of_service)
@@ -86,8 +89,7 @@ def run_keys(chosen: argparse.Namespace, settings: Settings) -> int:
         name, arguments, show = _chosen(chosen)
         answer = _line(arguments) if getattr(chosen, "line", False) else act(settings, name, ACTIONS[name], arguments)
     except (AdminError, ValueError) as error:
-        print(f"backpass: {error}", file=sys.stderr)
-        return 1
+        return refused(str(error))
     if getattr(chosen, "json", False):
         print(json.dumps(answer, indent=2))
         return 0
@@ -107,8 +109,8 @@ def _chosen(chosen: argparse.Namespace) -> tuple[str, dict[str, Any], Callable[[
     """(action, arguments, text of the answer). Raises ValueError."""
     match chosen.action:
         case "create":
-            scopes = [scope.strip() for scope in chosen.scopes.split(",") if scope.strip()]
-            given = {"tenant": chosen.tenant, "name": chosen.name, "scopes": scopes, "expires_in": chosen.expires}
+            given = {name: getattr(chosen, name) for name in ("tenant", "name", "scopes")}
+            given["expires_in"] = chosen.expires
             return "keys.create", given, _new
         case "list":
             return "keys.list", {"tenant": chosen.tenant}, _keys
@@ -117,8 +119,8 @@ def _chosen(chosen: argparse.Namespace) -> tuple[str, dict[str, Any], Callable[[
         case "rotate":
             return "keys.rotate", {"id": chosen.id, "overlap": chosen.overlap}, _rotated
     if chosen.of_tenants == "set":
-        limits = dict(map(_limit, chosen.limits))
-        return "tenants.set", {"tenant": chosen.tenant, "limits": limits}, lambda answer: _tenants([answer])
+        given = {"tenant": chosen.tenant, "limits": dict(chosen.limits)}
+        return "tenants.set", given, lambda answer: _tenants([answer])
     return "tenants.list", {}, _tenants
 
 
@@ -129,7 +131,7 @@ def _line(arguments: dict[str, Any]) -> dict[str, Any]:
 
     scopes = frozenset(arguments["scopes"])
     if arguments["expires_in"] is not None:
-        raise ValueError("a key of a file does not expire: delete its line")
+        raise ValueError("--expires: a key of a file does not expire: delete its line")
     secret, key = new_key(arguments["tenant"], arguments["name"], scopes, time.time(), None)
     return {**shown(key), "key": f"{key.tenant}:{','.join(shown(key)['scopes'])}:{secret}"}
 
@@ -177,12 +179,35 @@ def _day(seconds: float | None) -> str:
     return "-" if seconds is None else time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
 
 
+def _tenant(given: str) -> str:
+    from service.tenants.key import TENANT, TENANT_RULE
+
+    if not TENANT.fullmatch(given):
+        raise argparse.ArgumentTypeError(f"{TENANT_RULE}, got {given!r}")
+    return given
+
+
+def _scopes(given: str) -> list[str]:
+    from service.tenants.key import SCOPES
+
+    scopes = [scope.strip() for scope in given.split(",") if scope.strip()]
+    if not scopes or not {*scopes} <= {*SCOPES}:
+        raise argparse.ArgumentTypeError(f"expected one or more of {', '.join(SCOPES)}, got {given!r}")
+    return scopes
+
+
 def _limit(given: str) -> tuple[str, float | None]:
+    from service.tenants.limits import BadLimit, changed
+
     name, _, value = given.partition("=")
     try:
-        return name, None if value == "default" else float(value)
+        limit = None if value == "default" else float(value)
+        changed({name: limit})
+    except BadLimit as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     except ValueError:
-        raise ValueError(f"{given}: expected NAME=NUMBER or NAME=default") from None
+        raise argparse.ArgumentTypeError(f"expected NAME=NUMBER or NAME=default, got {given!r}") from None
+    return name, limit
 
 
 def _seconds(given: str) -> float:

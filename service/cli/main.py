@@ -19,6 +19,7 @@ from typing import Any
 from service import __version__, logs
 from service.cli import backup, documents, importing
 from service.cli.keys import add_keys, run_keys
+from service.cli.refusal import misused, refused
 from service.http.hosts import shares_port
 from service.machine import available_cores, available_memory, check_port, place
 from service.setting_mistakes import read_settings, unknown_variables
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. arguments: by default those of the process."""
     try:
         return _run(_parser().parse_args(arguments))
+    except _WrongSettings as error:
+        return misused(*error.args)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 
@@ -46,12 +49,9 @@ def _run(chosen: argparse.Namespace) -> int:
         case "keys":
             return _keys(chosen)
         case "backup" | "restore":
-            given = {} if chosen.data_dir is None else {"data_dir": chosen.data_dir}
-            settings = _settings(given)
-            return 2 if settings is None else backup.run(chosen, settings)
+            return backup.run(chosen, _settings({} if chosen.data_dir is None else {"data_dir": chosen.data_dir}))
         case "import":
-            settings = _settings({})
-            return 2 if settings is None else importing.run(chosen, settings)
+            return importing.run(chosen, _settings({}))
         case "profile":
             return _profile(chosen)
         case "openapi" | "catalogue" | "options" | "signatures":
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     profile.add_argument(
         "--steps",
-        type=int,
+        type=_count,
         default=10,
         help="steps to measure (default: 10); the table shows means, --json shows sums",
     )
@@ -125,6 +125,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _count(given: str) -> int:
+    if not (given.isascii() and given.isdecimal() and int(given)):
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {given!r}")
+    return int(given)
+
+
 def _setting_help(name: str) -> str:
     """The description of a setting in the form of a help text, with its default."""
     field = Settings.model_fields[name]
@@ -138,10 +144,8 @@ def _setting_help(name: str) -> str:
 def _serve(chosen: argparse.Namespace) -> int:
     given = {name: getattr(chosen, name) for name in OPTIONS if getattr(chosen, name) is not None}
     settings = _settings(given)
-    if settings is None:
-        return 2
-    if not _ports_are_free(settings):
-        return 1
+    if reason := _taken_port(settings):
+        return refused(reason)
     gc.disable()  # until the server starts: what the imports make stays
     # imported here, because `version` and an invalid option need no application
     from service.engine import EmbeddedPool, UnusableSettings, worker_memory
@@ -151,8 +155,7 @@ def _serve(chosen: argparse.Namespace) -> int:
     try:
         missing = lacking(settings)
         if missing is not None:
-            print(missing, file=sys.stderr)
-            return 2
+            return refused(missing)
         if settings.device != "cuda":
             worker_memory(settings)
         engine = EmbeddedPool(settings)
@@ -166,11 +169,9 @@ def _serve(chosen: argparse.Namespace) -> int:
 
         app = create_app(settings, engine)
     except UnusableSettings as error:
-        print(f"BACKPASS_{error.setting.upper()}: {error}", file=sys.stderr)
-        return 2
+        return refused(f"BACKPASS_{error.setting.upper()}: {error}")
     except UnusableStore as error:
-        print(f"BACKPASS_OBJECTS_URL: {error}", file=sys.stderr)
-        return 2
+        return refused(f"BACKPASS_OBJECTS_URL: {error}")
     logs.configure(settings.log_level)
     log = logging.getLogger("backpass")
     for name, _ in unknown_variables():  # none of them resembles a setting
@@ -182,14 +183,11 @@ def _serve(chosen: argparse.Namespace) -> int:
         app.state.objects.prepare()
         app.state.tenancy.check_now()
     except (StorageError, Unsafe, BadCertificate) as error:
-        print(f"backpass: {error}", file=sys.stderr)
-        return 1
+        return refused(str(error))
     except UnusableStore as error:
-        print(f"BACKPASS_OBJECTS_URL: {error}", file=sys.stderr)
-        return 1
+        return refused(f"BACKPASS_OBJECTS_URL: {error}")
     except BadKeysFile as error:
-        print(f"BACKPASS_API_KEYS_FILE: {error}", file=sys.stderr)
-        return 1
+        return refused(f"BACKPASS_API_KEYS_FILE: {error}")
     stored = "the database of BACKPASS_DATABASE_URL" if settings.database_url else settings.data_dir.absolute()
     cores, memory = available_cores(), available_memory() // MIB
     log.info("version %s; stored data are in %s; %d cores, %d MiB of memory", __version__, stored, cores, memory)
@@ -205,22 +203,27 @@ def _serve(chosen: argparse.Namespace) -> int:
     return 0 if server.started else 1
 
 
-def _settings(given: Mapping[str, Any]) -> Settings | None:
-    """The settings, with `given` ones on top of the environment. If they are invalid: None, and a message on stderr.
+class _WrongSettings(Exception):
+    """Settings cannot be used. args: the reasons, each of which names a variable."""
+
+
+def _settings(given: Mapping[str, Any]) -> Settings:
+    """The settings, with `given` ones on top of the environment. Raises _WrongSettings.
 
     A variable whose name resembles that of a setting is refused: the command would work on other data, or with less
     protection, than its user wants.
     """
     wrong = [f"{name} is not a setting: did you mean {near}?" for name, near in unknown_variables() if near]
     found = read_settings(**given)
-    wrong += found if isinstance(found, list) else []
-    for each in wrong:
-        print(each, file=sys.stderr)
-    return None if wrong or isinstance(found, list) else found
+    if isinstance(found, list):
+        raise _WrongSettings(*wrong, *found)
+    if wrong:
+        raise _WrongSettings(*wrong)
+    return found
 
 
-def _ports_are_free(settings: Settings) -> bool:
-    """Whether the service can listen, before it starts anything; prints the reason if not."""
+def _taken_port(settings: Settings) -> str | None:
+    """The reason why the service cannot listen; None if it can."""
     places = [("", settings.host, settings.port)]
     if settings.metrics_port:
         places.append(("METRICS_", settings.metrics_host, settings.metrics_port))
@@ -230,18 +233,14 @@ def _ports_are_free(settings: Settings) -> bool:
         except OSError as error:
             # the address is wrong, not the port, if it has no meaning or is that of another machine
             part = "HOST" if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL else "PORT"
-            text = f"BACKPASS_{prefix}{part}: cannot listen on {place(host, port)}: {error.strerror}"
-            print(text, file=sys.stderr)
-            return False
+            return f"BACKPASS_{prefix}{part}: cannot listen on {place(host, port)}: {error.strerror}"
     if shares_port(settings):
-        print(f"BACKPASS_METRICS_PORT: {settings.port} is the port of the service", file=sys.stderr)
-        return False
-    return True
+        return f"BACKPASS_METRICS_PORT: {settings.port} is the port of the service"
+    return None
 
 
 def _keys(chosen: argparse.Namespace) -> int:
-    settings = _settings({} if chosen.data_dir is None else {"data_dir": chosen.data_dir})
-    return 2 if settings is None else run_keys(chosen, settings)
+    return run_keys(chosen, _settings({} if chosen.data_dir is None else {"data_dir": chosen.data_dir}))
 
 
 def _profile(chosen: argparse.Namespace) -> int:
@@ -251,10 +250,8 @@ def _profile(chosen: argparse.Namespace) -> int:
     from service.problems import HttpProblem
 
     settings = _settings({} if chosen.threads is None else {"threads": chosen.threads})
-    if settings is None:
-        return 2
     os.environ["BACKPASS_THREADS"] = str(settings.threads_per_worker(1))  # as in a worker
-    shapes, steps = {}, max(1, chosen.steps)
+    shapes = {}
     for each in chosen.shape:
         name, _, sizes = each.rpartition(":")
         try:
@@ -262,19 +259,15 @@ def _profile(chosen: argparse.Namespace) -> int:
         except ValueError:
             name = ""
         if not name:
-            print(f"--shape {each}: expected NAME:SIZES, such as x:32,64", file=sys.stderr)
-            return 2
+            return refused(f"--shape: expected NAME:SIZES, such as x:32,64, got {each!r}")
     try:
-        found = profile_file(chosen.program, chosen.loss, shapes, chosen.optimizer, steps, chosen.interpret)
+        found = profile_file(chosen.program, chosen.loss, shapes, chosen.optimizer, chosen.steps, chosen.interpret)
     except CoreError as error:
         lines = [f"{p.location}: {p.message}" if p.location else p.message for p in error.problems]
-        print("\n".join(lines or [str(error)]), file=sys.stderr)
-        return 1
+        return refused(*(lines or [str(error)]), about=chosen.program)
     except (OSError, ValueError, HttpProblem) as error:
-        wrong = error.strerror if isinstance(error, OSError) else str(error)
-        print(f"{chosen.program}: {wrong}", file=sys.stderr)
-        return 2
-    print(json.dumps(found, indent=2) if chosen.json else as_text(found, steps))
+        return refused(str(error.strerror if isinstance(error, OSError) else error), about=chosen.program)
+    print(json.dumps(found, indent=2) if chosen.json else as_text(found, chosen.steps))
     return 0
 
 

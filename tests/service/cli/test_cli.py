@@ -30,7 +30,7 @@ def test_a_port_in_use_ends_the_start_at_once(tmp_path, name):
             [sys.executable, "-m", "service", "serve"], cwd=ROOT, env=environment, capture_output=True, timeout=60
         )
 
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     said = f"BACKPASS_{name.upper()}: cannot listen on 127.0.0.1:{taken}: Address already in use"
     assert ended.stderr.decode().strip() == said
     assert not (tmp_path / "data").exists()

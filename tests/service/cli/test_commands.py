@@ -14,7 +14,7 @@ from tests.paths import ROOT
 
 @pytest.mark.parametrize("command", ["openapi", "catalogue", "options", "signatures"])
 def test_a_place_that_cannot_be_written_is_named(command, capsys):
-    assert main([command, "--output", "/proc/none"]) == 1
+    assert main([command, "--output", "/proc/none"]) == 2
 
     assert capsys.readouterr().err == "--output /proc/none: No such file or directory\n"
 
@@ -30,7 +30,7 @@ def test_the_version_is_an_option_too(capsys):
 def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(key, monkeypatch, capsys):
     monkeypatch.setenv("BACKPASS_API_KEY", key)
 
-    assert main(["import", str(ROOT / "service/static/linear.onnx")]) == 1
+    assert main(["import", str(ROOT / "service/static/linear.onnx")]) == 2
 
     found = capsys.readouterr()
     assert "BACKPASS_API_KEY has a character that no key has" in found.err

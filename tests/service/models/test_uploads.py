@@ -77,15 +77,25 @@ def test_the_command_prints_every_reason_of_a_refusal(run, tmp_path, more):
     assert "/0/MatMul" in err and "/0/Add" in err
 
 
-@pytest.mark.parametrize("arguments", [["nowhere.onnx"], ["{}", "--axis", "1"], ["{}", "--url", "file:///etc/passwd"]])
-def test_wrong_arguments_end_with_one_line(run, tmp_path, arguments):
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["nowhere.onnx"], 1),
+        (["{}", "--axis", "1"], 2),
+        (["{}", "--loss", "none"], 2),
+        (["{}", "--trainable", "none"], 2),
+        (["{}", "--url", "file:///etc/passwd"], 2),
+    ],
+)
+def test_wrong_arguments_end_with_one_line(run, tmp_path, arguments, expected):
     path = tmp_path / "linear.onnx"
     path.write_bytes(linear().SerializeToString())
 
     status, out, err = run(*(each.format(path) for each in arguments))
 
-    assert (status, out) == (1, "")
+    assert (status, out) == (expected, "")
     assert len(err.splitlines()) == 1
+    assert expected == 1 or err.startswith(f"{arguments[1]}: ")
 
 
 def test_the_client_trains_a_model_from_its_weights(remote):

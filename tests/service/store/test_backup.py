@@ -279,9 +279,9 @@ def test_a_store_that_cannot_be_opened_is_one_sentence_before_anything_is_writte
 
     for command in (["backup", str(tmp_path / "second"), "--data-dir", str(settings.data_dir)],
                     ["restore", str(backup), "--data-dir", str(new)]):  # fmt: skip
-        assert main(command) == 1
+        assert main(command) == 2
         said = capsys.readouterr().err
-        assert said.startswith("backpass: BACKPASS_OBJECTS_URL: a store of ") and said.count("\n") == 1
+        assert said.startswith("BACKPASS_OBJECTS_URL: a store of ") and said.count("\n") == 1
     assert not new.exists() and not (tmp_path / "second").exists()
 
 

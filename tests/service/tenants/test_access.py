@@ -247,7 +247,6 @@ def test_the_first_key_closes_a_running_service_within_seconds(tmp_path, capsys)
         assert served.client.get("/v1/me", headers=headers).status_code == 401
         assert keys("revoke", "key_" + "a" * 26)[0] == 1
         assert "jobs=3" in keys("tenants", "set", "acme", "jobs=3")[1]
-        assert keys("tenants", "set", "acme", "job=3")[0] == 1
 
 
 def refusal(data_dir, **settings: object) -> str:
