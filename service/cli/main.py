@@ -246,11 +246,14 @@ def _keys(chosen: argparse.Namespace) -> int:
 def _profile(chosen: argparse.Namespace) -> int:
     from core.analysis.profile import as_text
     from core.ir.errors import CoreError
+    from core.optim.optimizers import OPTIMIZERS
     from service.cli.profile import profile_file
     from service.problems import HttpProblem
 
     settings = _settings({} if chosen.threads is None else {"threads": chosen.threads})
     os.environ["BACKPASS_THREADS"] = str(settings.threads_per_worker(1))  # as in a worker
+    if chosen.optimizer not in (None, *OPTIMIZERS):
+        return refused(f"--optimizer: unknown optimizer {chosen.optimizer!r}; known are {', '.join(OPTIMIZERS)}")
     shapes = {}
     for each in chosen.shape:
         name, _, sizes = each.rpartition(":")

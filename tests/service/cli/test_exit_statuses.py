@@ -54,6 +54,7 @@ CASES: dict[str, tuple[list[str], dict[str, str], int]] = {
     "open size": (["profile", PROGRAM], {}, 1),
     "shape": (["profile", PROGRAM, "--shape", "x"], {}, 2),
     "feed": (["profile", PROGRAM, "--shape", "zz:3"], {}, 1),
+    "optimizer": (["profile", PROGRAM, "--optimizer", "foo"], {}, 2),
     "steps": (["profile", PROGRAM, "--steps", "0"], {}, 2),
     "threads": (["profile", PROGRAM, "--threads", "0"], {}, 2),
     "openapi": (["openapi", "--output", "/proc/none"], {}, 2),

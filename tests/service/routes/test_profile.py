@@ -122,11 +122,12 @@ def test_the_command_prints_json_and_accepts_a_bare_program(tmp_path, capsys):
         ({"blocks": []}, [], 1, ""),
         (GIVEN, ["--shape", "x:a"], 2, "--shape: expected NAME:SIZES, such as x:32,64, got 'x:a'"),
         (GIVEN, ["--shape", "z:3"], 1, "the program has no feed 'z'"),
+        (GIVEN, ["--optimizer", "foo"], 2, "--optimizer: unknown optimizer 'foo'; known are adadelta, adagrad, adam"),
         (GIVEN, ["--threads", "0"], 2, "BACKPASS_THREADS: must be greater than or equal to 1"),
         ([], [], 1, "expected a JSON object, found list"),
         ({**GIVEN, "feeds": {"x": 1}}, [], 1, "a tensor must be an object"),
     ],
-    ids=["open size", "loss", "program", "shape", "feed", "threads", "list", "tensor"],
+    ids=["open size", "loss", "program", "shape", "feed", "optimizer", "threads", "list", "tensor"],
 )
 def test_the_command_reports_errors_without_a_traceback(tmp_path, capsys, content, more, status, said):
     (tmp_path / "file.json").write_text(json.dumps(content))
