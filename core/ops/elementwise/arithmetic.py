@@ -6,6 +6,7 @@ Fluid's `axis` attribute is handled by separate ops (see `ALIGNED`), so the ops 
 from __future__ import annotations
 
 import numpy as np
+from ml_dtypes import finfo
 
 from core.ir import TensorType
 from core.ir.errors import ProgramError
@@ -24,6 +25,7 @@ from core.ops.elementwise.logic import (
     where_or_zero,
 )
 from core.ops.elementwise.math import log
+from core.ops.elementwise.rounding import isfinite
 from core.ops.shape.creation import check_fits, fill_zeros_like, full_like
 
 __all__: list[str] = []
@@ -113,9 +115,12 @@ def pow_infer(x, y):
 
 @pow_.vjp
 def pow_vjp(ct, out, x, y):
-    no_power = equal(y, fill_zeros_like(y))
-    lower = pow_(x, where(no_power, full_like(y, value=1.0), y - 1.0))
-    dx = where_or_zero(logical_not(no_power), ct * y * lower)
+    # Where y is 0, so is ct y x^(y-1), but its derivative by y is ct / x: only infinite factors are masked.
+    least = float(finfo(as_dtype(x.dtype)).smallest_normal)
+    bounded = logical_and(greater_equal(abs_(x), full_like(x, value=least)), isfinite(ct))
+    masked = logical_and(equal(y, fill_zeros_like(y)), logical_not(bounded))
+    lower = pow_(x, where(masked, full_like(y, value=1.0), y - 1.0))
+    dx = where_or_zero(logical_not(masked), ct * y * lower)
     at_zero = logical_and(equal(x, fill_zeros_like(x)), greater_equal(y, fill_zeros_like(y)))
     logarithm = log(where(at_zero, full_like(x, value=1.0), x))
     return dx, where_or_zero(logical_not(at_zero), ct * out * logarithm)

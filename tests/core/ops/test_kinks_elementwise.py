@@ -334,3 +334,21 @@ def test_the_negation_of_unsigned_integers_is_refused_by_name():
 
     assert error.value.code == "dtype_mismatch"
     assert "neg needs a signed dtype, not uint8[2]: cast it" in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_the_mixed_second_derivative_of_a_power_exists_at_an_exponent_of_zero(dtype):
+    """The derivative of ``y x^(y-1)`` by y is ``x^(y-1) (1 + y log x)``: 1 / x at y = 0, where the factor y is 0."""
+    x, y = np.array([0.5, 2.0, 8.0, 2.0]), np.array([0.0, 0.0, 0.0, 1.0])
+    b = BlockBuilder()
+    values = [b.param(TensorType(x.shape, dtype)) for _ in "xy"]
+    block = b.build([b.emit("reduce_sum", b.emit("cast", b.emit("pow", *values), dtype="float64"))])
+    b = BlockBuilder.like(first := gradient(block, block.params[:1]))
+    total = b.emit("reduce_sum", b.emit("cast", b.value(first.results[0]), dtype="float64"))
+    second = gradient(b.build([total]), block.params)
+    args = [each.astype(as_dtype(dtype)) for each in (x, y)]
+
+    slopes, mixed = execute(optimize(second), args)
+
+    close(mixed.astype("float64"), [2.0, 0.5, 0.125, 1 + np.log(2)], 1e-2 if "16" in dtype else 1e-6)
+    close(slopes.astype("float64"), np.zeros(4), 1e-12)
