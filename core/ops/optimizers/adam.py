@@ -177,7 +177,8 @@ def radam(
         enough = greater_than(r, full_like(r, value=5.0))
         r = where(enough, r, full_like(r, value=6.0))
         rectified = sqrt((r - 4.0) * (r - 2.0) * (top / ((top - 4.0) * (top - 2.0))) / r)
-        root = sqrt(_corrected(second, moments.beta2, count))
+        square = _corrected(second, moments.beta2, count)
+        root = sqrt(where(enough, square, full_like(square, value=1.0)))  # also its derivative belongs to Adam's move
         move = where(enough, mean * cast(rectified, dtype=parameter.dtype) / (root + moments.epsilon), mean)
     return parameter - move * learning_rate, first, second, step
 

@@ -140,3 +140,18 @@ def test_a_recurrence_over_an_open_batch_takes_the_batch_of_its_state(cell):
     np.testing.assert_array_equal(execute(block_of(-1), values)[0], execute(block_of(2), values)[0])
     with pytest.raises(ProgramError, match="must have one batch"):
         block_of(3)
+
+
+def test_the_first_steps_of_radam_have_a_gradient_where_the_mean_square_is_zero():
+    """They move by the mean alone: -learning_rate times the gradient in the first step."""
+    s = Sketch()
+    s.param("g", [0.0, 0.4])
+    s.feed("p", [0.5, -0.3])
+    for name in ("m", "v"):
+        s.feed(name, [0.0, 0.0])
+    s.feed("n", 0, "int64")
+    names = ["loss_of", "m1", "v1", "n1"]
+    s.op("radam", "p", "g", "m", "v", "n", out=names, learning_rate=0.25)
+    s.total("loss_of")
+
+    close(grads(s)["g"], [-0.25, -0.25], 1e-12)
