@@ -59,13 +59,28 @@ class OpSignature(Signature):
 
 @cache
 def signature_of(type: str) -> OpSignature:
-    """The signature of the op `type`. Raises InvalidOp for an unknown op, with similar names."""
+    """The signature of the op `type`. Raises InvalidOp for an unknown op, with the ops that its name may mean."""
     ops = op_table()["ops"]
     if type not in ops:
-        near = difflib.get_close_matches(type, ops, 3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise InvalidOp(f"there is no op {type!r}{hint}")
+        hint = _meaning(type)
+        raise InvalidOp(f"there is no op {type!r}{hint and '; '}{hint}")
     return OpSignature(type, ops[type])
+
+
+def _meaning(name: str) -> str:
+    """A sentence with the ops that `name` means in another library, or else those of a similar name; may be empty."""
+    others = op_table()["other_names"]
+    forms = {_plain(op): op for op in op_table()["ops"]}
+    found = difflib.get_close_matches(_plain(name), [*others, *forms], 3)
+    if found and found[0] in others:
+        return str(others[found[0]]).removeprefix("there is no such op: ")
+    near = [forms[each] for each in found if each in forms]
+    return f"did you mean {' or '.join(near)}?" if near else ""
+
+
+def _plain(name: str) -> str:
+    """`name` without case and separators."""
+    return name.lower().replace("_", "")
 
 
 def check_initializer(name: str, initializer: Mapping[str, Any]) -> None:
@@ -118,12 +133,8 @@ def _mistake(schema: Mapping[str, Any], value: Any) -> str:
     if "enum" in schema:
         return "" if value in schema["enum"] else "one of " + ", ".join(map(repr, schema["enum"]))
     kind = schema.get("type")
-    wanted = " ".join(
-        [
-            WORDS.get(str(kind), "a value"),
-            *(f"{words} {_bound(schema[k])}" for k, (words, _) in BOUNDS.items() if k in schema),
-        ]
-    )
+    bounds = " and ".join(f"{words} {_bound(schema[k])}" for k, (words, _) in BOUNDS.items() if k in schema)
+    wanted = f"{WORDS.get(str(kind), 'a value')} {bounds}".rstrip()
     if not _is_a(kind, value):
         return wanted
     if kind == "array":

@@ -16,7 +16,7 @@ from core.ir.errors import ProgramError
 from core.ir.registry import CONSTRUCTS, REGISTRY, OpSpec
 from core.ir.suggest import LONGEST, MOST, closest, plain
 
-__all__ = ["ABSENT", "OTHER_NAMES", "RECIPES", "looked_up", "suggestion", "suggestions"]
+__all__ = ["ABSENT", "OTHER_NAMES", "RECIPES", "listed", "looked_up", "suggestion", "suggestions"]
 
 OTHER_NAMES: dict[str, str] = {
     # elementwise
@@ -113,7 +113,7 @@ OTHER_NAMES: dict[str, str] = {
     "mel_filterbank linear_to_mel_weight_matrix": "mel_weight_matrix",
     # shapes
     "view resize_shape": "reshape",
-    "permute swapaxes moveaxis t": "transpose",
+    "permute swapaxes moveaxis movedim t": "transpose",
     "expand_dims": "unsqueeze",
     "cat concatenate": "concat",
     "vstack hstack column_stack": "concat",
@@ -191,7 +191,7 @@ OTHER_NAMES: dict[str, str] = {
     # images
     "upsample upsampling upsample_bilinear upsample_nearest image_resize": "interpolate",
     "convolution conv": "conv2d",
-    "conv_transpose deconv deconvolution transposed_convolution": "conv2d_transpose",
+    "conv_transpose conv_transpose2d deconv deconvolution transposed_convolution": "conv2d_transpose",
     "conv_transpose1d": "conv1d_transpose",
     "conv_transpose3d": "conv3d_transpose",
     "depthwise_convolution separable_conv": "depthwise_conv2d",
@@ -219,6 +219,8 @@ OTHER_NAMES: dict[str, str] = {
     "truncated_normal": "truncated_gaussian",
     "random_integers": "randint",
     "permutation shuffle": "randperm",
+    "rand_like uniform_like": "uniform_random_like",
+    "randn_like normal_like": "gaussian_random_like",
     "categorical": "multinomial",
     "binomial": "bernoulli",
     # control
@@ -252,6 +254,12 @@ RECIPES: dict[str, tuple[tuple[str, ...], str]] = {
         "there is no such op: use one of these two",
     ),
     "sequential residual": (("add",), "there is no such op: list the ops one after another"),
+    "bincount histogram histc": (
+        ("segment_sum", "searchsorted"),
+        "there is no such op: segment_sum of ones counts classes, and searchsorted finds the class of a value",
+    ),
+    "heaviside step_function": (("greater_equal", "cast"), "there is no such op: cast the bools of greater_equal"),
+    "std_mean var_mean": (("std", "var", "mean"), "there is no such op: these are two ops"),
 }
 """Other names of things that several ops do together -> these ops, and the recipe."""
 
@@ -297,6 +305,11 @@ def suggestion(name: str) -> str | None:
         return meant.text
     found = suggestions(name)
     return f"did you mean {' or '.join(found)}?" if found else None
+
+
+def listed() -> set[str]:
+    """The plain forms of all names in the tables above, which are not names of ops."""
+    return {plain(each) for table in (OTHER_NAMES, RECIPES, ABSENT) for names in table for each in names.split()}
 
 
 def looked_up(name: str) -> OpSpec:

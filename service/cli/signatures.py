@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from core.ir.registry import BlockIndex, OpSpec, Slot, block_attrs
+from core.ops.other_names import listed, suggestion
 from core.optim.initializers import INITIALIZERS
 from service.routes.ops import CATALOGUE, attributes_of, schema_of
 
@@ -16,11 +18,20 @@ def signatures() -> str:
     """The text of backpass_client/builder/ops.json.
 
     In the names of slots, "?" marks an optional one and "*" a variadic one. `elementwise`: the inputs broadcast, and
-    the output has their shape. `blocks`: attributes that hold inner blocks.
+    the output has their shape. `blocks`: attributes that hold inner blocks. `other_names`: names that other libraries
+    have, without case and separators -> a sentence with the ops that they mean here.
     """
-    ops = ",\n".join(f"    {json.dumps(name)}: {json.dumps(_op(spec))}" for name, spec in sorted(CATALOGUE.items()))
     initializers = json.dumps(INITIALIZERS)
-    return f'{{\n  "initializers": {initializers},\n  "ops": {{\n{ops}\n  }}\n}}\n'
+    names = _lines({name: suggestion(name) for name in sorted(listed())})
+    ops = _lines({name: _op(spec) for name, spec in sorted(CATALOGUE.items())})
+    return f'{{\n  "initializers": {initializers},\n  "other_names": {names},\n  "ops": {ops}\n}}\n'
+
+
+def _lines(members: Mapping[str, Any]) -> str:
+    """A JSON object with a member in each line."""
+    return (
+        "{\n" + ",\n".join(f"    {json.dumps(name)}: {json.dumps(value)}" for name, value in members.items()) + "\n  }"
+    )
 
 
 def _op(spec: OpSpec) -> dict[str, Any]:

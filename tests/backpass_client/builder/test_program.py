@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Annotated
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 
 import backpass_client as bp
 import core
+from backpass_client.builder.signatures import signature_of
+from core.ops.other_names import listed, suggestion
 from tests.backpass_client.builder.running import gradients, run
 
 X = np.array([[1.0, 2.0], [3.0, 4.0]])
@@ -261,6 +264,17 @@ def test_a_mistake_is_raised_at_its_line_with_the_shapes():
     assert lines[-1] == f.__code__.co_firstlineno + 2
 
 
+def test_names_of_other_libraries_lead_to_the_ops_that_do_the_same():
+    x = bp.f32[2, 3]
+    refused(lambda x=x: bp.cat([x, x]), "there is no op 'cat'; did you mean concat")
+    refused(lambda x=x: bp.randn_like(x), "there is no op 'randn_like'; did you mean gaussian_random_like")
+    refused(lambda x=x: bp.heaviside(x), "there is no op 'heaviside'; cast the bools of greater_equal")
+    for name in listed():
+        with pytest.raises(bp.InvalidOp) as caught:
+            signature_of(name)
+        assert all(op in str(caught.value) for op in re.findall(r"did you mean (\w+)", suggestion(name) or "")), name
+
+
 def test_mistakes_are_refused_where_they_are_written():
     x = bp.f32[2, 3]
     refused(lambda x=x: bp.tahn(x), "there is no op 'tahn'; did you mean tan")
@@ -271,7 +285,9 @@ def test_mistakes_are_refused_where_they_are_written():
     refused(lambda x=x: bp.fill_constant(shape=["n", 2]), "a size with a name comes from a symbol: see full_like")
     with pytest.raises(IndexError, match="position 5 is out of range for axis 1 of size 3"):
         bp.program(lambda x=x: x[0, 5])
-    refused(lambda x=x: bp.dropout(x, p=1.5), "attribute 'p' of dropout must be a number of at least 0 of at most 1")
+    refused(
+        lambda x=x: bp.dropout(x, p=1.5), "attribute 'p' of dropout must be a number of at least 0 and of at most 1"
+    )
     refused(lambda x=x: bp.concat([x, bp.cast(x, dtype="float64")]), "dtypes differ: float32 and float64")
     refused(lambda x=x: bp.slice(x, axes=[0]), "slice needs the attribute 'starts'")
     refused(lambda x=x: bp.matmul(x), "matmul needs the input 'y'")
