@@ -7,6 +7,7 @@ composite stands for.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from core.cost.views import VIEWS
 from core.ir import HOLE, Block, Op, Program, TensorType, inner_blocks
@@ -22,23 +23,32 @@ WEAK: Mapping[Role, Role] = {"factor": "scale", "term": "shift"}
 SAME = VIEWS | {"cast", "scale", "gather"}
 """Ops whose outputs hold elements of their first input, or multiples of them."""
 
+PRODUCTS = frozenset({"matmul", "einsum", "correlate", "correlate_input_adjoint", "correlate_filter_adjoint"})
+"""The ops that all others with sums of products, such as addmm and conv2d, are made of."""
+
+Found = dict[str, list[Role | Literal["weight"]]]
+"""Leaf -> its roles, in the order of the program; "weight" is an operand of one of the PRODUCTS."""
+
 
 def parameter_roles(program: Program) -> dict[str, Role]:
     """The roles of parameters and states that have one.
 
-    A matrix that is only multiplied has none, and a state has only roles that an op declares itself.
+    A matrix that is only multiplied has none, and a state has only roles that an op declares itself. A matrix of one
+    row or column that a product reads has none either, though sums may read it too: a network of which all matrices
+    are zero has no gradients.
     """
     leaves = {v.name: v.name for v in (*program.parameters, *program.states)}
-    vectors = {v.name for v in program.parameters if _is_vector(v.type)}
-    found: dict[str, list[Role]] = {}
+    vectors = {v.name: v.type.rank for v in program.parameters if _is_vector(v.type)}
+    found: Found = {}
     _follow(program.block, leaves, found)
     roles: dict[str, Role] = {}
     for name, each in found.items():
-        declared = [role for role in each if role not in WEAK]
+        declared = [role for role in each if role != "weight" and role not in WEAK]
+        weak = [WEAK[role] for role in each if role != "weight" and role in WEAK]
         if declared:
             roles[name] = declared[0]
-        elif name in vectors:
-            roles[name] = WEAK[each[0]]
+        elif weak and name in vectors and (vectors[name] < 2 or "weight" not in each):
+            roles[name] = weak[0]
     return roles
 
 
@@ -47,7 +57,7 @@ def _is_vector(type: TensorType) -> bool:
     return sum(size != 1 for size in type.shape) <= 1
 
 
-def _follow(block: Block, leaves: Mapping[str, str], found: dict[str, list[Role]]) -> list[str | None]:
+def _follow(block: Block, leaves: Mapping[str, str], found: Found) -> list[str | None]:
     """Add the roles in `block` to `found`; returns the leaf that each result of the block holds, if it holds one.
 
     leaves: variable of the block -> the leaf that it holds.
@@ -67,6 +77,8 @@ def _follow(block: Block, leaves: Mapping[str, str], found: dict[str, list[Role]
             role = spec.slot(i).role if leaf else None
             if leaf and role and (distinct or role not in WEAK):
                 found.setdefault(leaf, []).append(role)
+            elif leaf and op.type in PRODUCTS:
+                found.setdefault(leaf, []).append("weight")
             elif leaf and op.type in SAME and i == 0:
                 holds.update(dict.fromkeys(op.outputs, leaf))
             else:
@@ -84,7 +96,7 @@ def _follow(block: Block, leaves: Mapping[str, str], found: dict[str, list[Role]
     return [holds.get(name) for name in block.results]
 
 
-def _into_blocks(op: Op, read: list[str | None], found: dict[str, list[Role]]) -> None:
+def _into_blocks(op: Op, read: list[str | None], found: Found) -> None:
     """Follow the operands of a loop, branch or call into its blocks."""
     roles = roles_of(op)
     for _, inner in inner_blocks(op):

@@ -175,6 +175,27 @@ def test_vectors_in_products_and_sums_are_scales_and_biases_and_matrices_are_wei
     assert found["w"].std() > 0.1 < found["gate"].std()
 
 
+@pytest.mark.parametrize("product", ["matmul", "addmm", "einsum", "conv1d", "conv1d_transpose"])
+def test_a_narrow_matrix_that_a_product_reads_is_a_weight_though_a_sum_reads_it_too(product):
+    is_filter = product.startswith("conv1d")
+    s = Sketch()
+    s.feed("x", RNG.standard_normal((5, 1, 3) if is_filter else (5, 1)))
+    s.param("w", np.zeros((1, 1, 20)[:: -1 if product == "conv1d" else 1] if is_filter else (1, 20)))
+    s.param("b", np.zeros((1, 20)))
+    match product:
+        case "addmm":
+            y = s.op("addmm", "b", "x", "w")
+        case "einsum":
+            y = s.op("einsum", ["x", "w"], equation="ij,jk->ik")
+        case _:
+            y = s.op(product, "x", "w")
+    moved = s.op("sub", "w", s.op("scale", "w", scale=0.1))  # as a step of gradient descent inside of the program
+    s.op("add", s.op("mean", y), s.op("mean", moved), out="loss")
+
+    assert parameter_roles(read(s.document)) == ({"b": "shift"} if product == "addmm" else {})
+    assert first_values(s)["w"].std() > 0.1
+
+
 def test_a_table_tied_to_the_output_starts_as_a_table():
     s = Sketch()
     s.feed("ids", [0, 1, 2], dtype="int64")
