@@ -1,4 +1,4 @@
-"""Lists of numbers as values of variables whose dtype the program declares."""
+"""Python's numbers, and lists of them, as values of variables whose dtype the program declares."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ def declared_dtypes(signature: Mapping[str, Any]) -> dict[str, str]:
 
 
 def as_declared(values: Mapping[str, Any], dtypes: Mapping[str, str]) -> dict[str, Any]:
-    """`values`, with lists of Python's numbers as arrays of the dtype of their variable.
+    """`values`, with Python's numbers and lists of them as arrays of the dtype of their variable.
 
-    An array keeps its dtype, so that a mistake in it is not hidden. A list with numbers that the declared dtype lacks
-    becomes what numpy makes of it, and the service refuses it.
+    An array keeps its dtype, so that a mistake in it is not hidden, and so does a number of numpy. A number that the
+    declared dtype lacks becomes what numpy makes of it, and the service refuses it.
     """
     return {
-        name: _converted(value, dtypes[name]) if isinstance(value, list | tuple) and name in dtypes else value
+        name: _converted(value, dtypes[name]) if name in dtypes and _is_python(value) else value
         for name, value in values.items()
     }
+
+
+def _is_python(value: Any) -> bool:
+    return isinstance(value, list | tuple | int | float) and not isinstance(value, np.generic)  # np.float64 is a float
 
 
 def _converted(value: Any, dtype: str) -> Any:

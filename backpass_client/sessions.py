@@ -69,7 +69,7 @@ class Session:
     def __init__(self, service: Service, view: Mapping[str, Any], dtypes: Mapping[str, str] = NO_TENSORS) -> None:
         """view: the response to POST or GET of a session.
 
-        dtypes: name -> dtype of the feeds, where they are known: a list is sent as an array of this dtype.
+        dtypes: name -> dtype of the feeds, where they are known: Python's numbers and lists are sent with this dtype.
         """
         self.service = service
         self.id: str = view["id"]

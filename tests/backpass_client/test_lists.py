@@ -1,4 +1,4 @@
-"""Lists as values of feeds and parameters."""
+"""Numbers and lists as values of feeds and parameters."""
 
 from __future__ import annotations
 
@@ -28,24 +28,27 @@ DTYPES = declared_dtypes(SIGNATURE)
         ("n", [], "int32"),
         ("w", [1, 2], "float64"),
         ("h", [float("inf"), 1.0], "float16"),
+        ("x", 0.5, "float32"),
+        ("x", 2, "float32"),
+        ("n", 2, "int32"),
     ],
 )
-def test_a_list_becomes_an_array_of_the_declared_dtype_with_the_same_numbers(name: str, given: Any, dtype: str):
+def test_numbers_and_lists_become_arrays_of_the_declared_dtype_with_the_same_numbers(name: str, given: Any, dtype: str):
     found = as_declared({name: given}, DTYPES)[name]
 
     assert (str(found.dtype), found.tolist()) == (dtype, np.asarray(given).tolist())
 
 
 @pytest.mark.parametrize(
-    ("name", "given"), [("n", [0.5]), ("n", [2**40]), ("h", [1e30]), ("x", [True]), ("other", [0.5])]
+    ("name", "given"),
+    [("n", [0.5]), ("n", [2**40]), ("h", [1e30]), ("x", [True]), ("other", [0.5]), ("n", 0.5), ("x", True)],
 )
-def test_a_list_with_numbers_that_the_dtype_does_not_have_is_left_to_the_service(name: str, given: Any):
+def test_numbers_that_the_dtype_does_not_have_are_left_to_the_service(name: str, given: Any):
     found = as_declared({name: given}, DTYPES)[name]
 
     assert np.asarray(found).dtype == np.asarray(given).dtype
 
 
-def test_an_array_keeps_its_dtype():
-    given = np.array([0.5])
-
+@pytest.mark.parametrize("given", [np.array([0.5]), np.float64(0.5)])
+def test_an_array_and_a_number_of_numpy_keep_their_dtype(given: Any):
     assert as_declared({"x": given}, DTYPES)["x"] is given
