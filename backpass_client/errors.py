@@ -61,8 +61,9 @@ def _message(problem: dict[str, Any], request: str) -> str:
     for each in problem.get("errors", []):
         where = each.get("pointer") or each.get("parameter")
         hint = f" ({each['suggestion']})" if each.get("suggestion") else ""
-        if where or hint or each.get("detail") != problem.get("detail"):
-            lines.append(f"  {where + ': ' if where else ''}{_place(each)}{each.get('detail', '')}{hint}")
+        line = f"{where + ': ' if where else ''}{_place(each)}{each.get('detail', '')}{hint}"
+        if line != problem.get("detail"):
+            lines.append(f"  {line}")
     if problem.get("code") in HINTS:
         lines.append(f"  {HINTS[problem['code']]}")
     return "\n".join(lines)

@@ -30,6 +30,13 @@ def test_an_error_about_the_whole_body_is_shown_without_a_colon_and_not_twice():
     ]
 
 
+def test_a_single_mistake_whose_place_is_in_the_detail_is_shown_once():
+    mistake = {"pointer": "/loss", "detail": "is missing"}
+    problem = {"status": 422, "code": "invalid-request", "detail": "/loss: is missing", "errors": [mistake]}
+
+    assert str(Refused(problem, "POST /v1/x")) == "POST /v1/x: 422 invalid-request: /loss: is missing"
+
+
 @pytest.fixture
 def closed() -> str:
     """The address of a port of this machine where nothing listens."""
