@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -133,12 +134,15 @@ class Session:
                           steps on feeds with a leading axis; accumulate=k for one update with the gradients of k
                           batches, and reduction="mean"; deadline_s.
 
-        Raises Stopped if one of several steps fails after others.
+        Raises Stopped if one of several steps fails after others. Warns of gradients that are exactly zero: any of them
+        in the first step of a session; later, if the answer has norms, all of them.
         """
         returned = return_gradients if isinstance(return_gradients, str) else list(return_gradients)
         asked = {"fetch": list(fetch), "return_gradients": returned, **more}
         said, tensors = self._calls.send("steps", asked, self._tensors(feeds, target_gradients))
         found = _step(said, tensors)
+        for each in said.get("warnings", ()):
+            warnings.warn(f"{each['detail']} ({', '.join(each['parameters'])})", stacklevel=2)
         if said.get("stopped") is not None:
             raise Stopped(found, said["stopped"])
         return found

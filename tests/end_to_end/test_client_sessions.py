@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -33,6 +34,19 @@ def test_a_program_gives_gradients(service):
     assert "w@GRAD" in str(program.backward("loss"))
     assert program.analysis("loss", {"x": (2, 2), "y": (2,)})["open_sizes"] == []
     assert program.check("loss", FEEDS, {"w": W})["passed"]
+
+
+def test_a_session_that_cannot_learn_warns_in_its_first_step(service):
+    s = Sketch()
+    for name in ("w", "v"):
+        s.param(name, np.zeros(2))
+    s.op("reduce_sum", s.op("mul", "w", "v"), out="loss")
+    with Program(service, s.document).session("loss", s.values, optimizer={"type": "sgd"}) as session:
+        with pytest.warns(UserWarning, match=r"every gradient is exactly zero: .* \(v, w\)"):
+            session.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            session.step()
 
 
 def test_threads_share_a_service_and_take_turns_with_a_session(service):
