@@ -147,7 +147,12 @@ class Signature:
     def _array(self, slot: str, given: Any) -> np.ndarray:
         """A number or list of numbers as an array. Raises TypeError for any other list."""
         if _has_operand(given):
-            raise TypeError(f"the input {slot!r} of {self.type} is one array, not a list of them; bp.stack makes one")
+            wrong = f"the input {slot!r} of {self.type} is one array, not a {type(given).__name__} of them"
+            if isinstance(given, tuple):
+                raise TypeError(
+                    f"{wrong}: an op with several outputs, such as max_pool2d, returns a tuple; take one of it"
+                )
+            raise TypeError(f"{wrong}; bp.stack makes one")
         try:
             array = np.asarray(given)
         except ValueError:

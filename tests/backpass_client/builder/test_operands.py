@@ -130,6 +130,13 @@ def test_a_list_of_numbers_is_a_constant_of_the_dtype_of_the_operand():
 
 def test_other_lists_are_refused():
     refused(lambda x: bp.mul(x, [x, x]), TypeError, "the input 'y' of mul is one array, not a list of them; bp.stack")
+    image = np.ones((1, 1, 2, 2))
+    refused(
+        lambda x: bp.relu(bp.max_pool2d(x, kernel_size=[2, 2])),
+        TypeError,
+        "not a tuple of them: an op with several",
+        image,
+    )
     refused(lambda x: x * [[1], [1, 2]], TypeError, "the input 'y' of mul cannot be .*: it is no array of numbers")
     refused(lambda x: x * ["a"], TypeError, "it is no array of numbers")
     refused(lambda x: bp.gather(x, [0.5]), TypeError, "takes integers")
