@@ -8,8 +8,8 @@
     print(line)
 
 The ops and operators are those of the tape. Files: types, signatures (a generated table of the ops), inference (types
-of results), blocks and symbol (the records), build (the builder itself), trees, leaves, loops, branches, calls
-(functions with gradients), document and printing, program (tracing).
+of results), blocks and symbol (the records), open_slices, build (the builder itself), trees, leaves, loops, branches,
+calls (functions with gradients), document and printing, program (tracing).
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from backpass_client.builder.blocks import Block, Name, Ref
 from backpass_client.builder.inference.sizes import product
+from backpass_client.builder.open_slices import with_open_slices
 from backpass_client.builder.types import InvalidOp, Size, Type
 from backpass_client.recorder import Operand, OpRecorder
 
@@ -107,9 +108,13 @@ class Symbol(Operand["Symbol"], Ref):
         return self.type.dtype
 
     def __getitem__(self, index: Any) -> Symbol:
-        """The part at `index`: see `index_ops`. A symbol in an index holds positions."""
-        shape = self.type.shape
-        found: Symbol = self._part(index, lambda axis: None if shape is None else shape[axis], fixed=True)
+        """The part at `index`: see `index_ops`. A symbol in an index holds positions.
+
+        A bound of a slice may be a symbol of one integer, or the name of an open size: ``table[: x.shape[1]]``.
+        """
+        part, index = with_open_slices(self, index)
+        shape = part.type.shape
+        found: Symbol = part._part(index, lambda axis: None if shape is None else shape[axis], fixed=True)
         return found
 
     def __len__(self) -> int:

@@ -167,6 +167,40 @@ def test_a_symbol_indexes_one_axis_among_others():
         np.testing.assert_array_equal(run(built, x=x, i=i, rows=rows)["out"], part(x, i, rows), name)
 
 
+def test_a_slice_ends_at_an_open_size_or_at_a_symbol_as_in_numpy():
+    x, table, n, m = np.ones((2, 3)), np.arange(24.0).reshape(6, 4), np.int64(2), np.int32(4)
+    parts = {
+        "a size": lambda x, table, n, m: table[: x.shape[1]],
+        "two sizes": lambda x, table, n, m: table[: x.shape[1], : x.shape[0]],
+        "two symbols": lambda x, table, n, m: table[n:m, ..., 1],
+        "after an ellipsis": lambda x, table, n, m: table[..., n:],
+        "other slices": lambda x, table, n, m: table[None, ::-1, :n],
+        "backwards": lambda x, table, n, m: table[n::-1],
+        "from the end": lambda x, table, n, m: table[:-n:2],
+        "after an integer": lambda x, table, n, m: table[1, :n, None],
+    }
+    for name, part in parts.items():
+        built = bp.program(
+            lambda x=bp.f64["batch", "time"], table=bp.f64[6, 4], n=bp.i64, m=bp.i32, f=part: f(x, table, n, m)
+        )
+        np.testing.assert_array_equal(run(built, x=x, table=table, n=n, m=m)["out"], part(x, table, n, m), name)
+    x = bp.f64["batch", 3]
+    refused(lambda x=x: x[:, :"time"], "no feed has a size 'time'")
+    refused(lambda x=x: x[x:], r"a bound of a slice is one integer, not x=float64\[batch, 3\]")
+
+
+def test_the_gradient_of_an_open_slice_in_a_loop_reaches_its_rows():
+    @bp.program
+    def f(x: bp.f64["time"]):
+        table = bp.parameter("table", bp.f64[4], init=[1.0, 2.0, 3.0, 4.0])
+        body = lambda total, i: (total + (x * table[: x.shape[0]]).sum(), i + 1)
+        return bp.while_loop(lambda total, i: i < 2, body, (bp.constant(0.0, dtype="float64"), 0))[0]
+
+    loss, found = gradients(f, {"x": [5.0, 7.0]})
+
+    assert (loss, found["table"].tolist()) == (38.0, [10.0, 14.0, 0.0, 0.0])
+
+
 def test_iterating_over_a_symbol_gives_its_rows():
     built = bp.program(lambda x=bp.f64[3, 2]: sum(row * i for i, row in enumerate(x)))
 
