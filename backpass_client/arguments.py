@@ -105,7 +105,9 @@ class Signature:
                 attrs[name] = value
             else:
                 known = ", ".join([*self.slots, *sorted(self._attributes)])
-                raise TypeError(f"{self.type} has no input and no attribute {name!r}; it has {known}")
+                along = f"reduce_{self.type}"  # mean and sum take all elements
+                hint = f"; {along} has axes" if along in op_table()["ops"] else ""
+                raise TypeError(f"{self.type} has no input and no attribute {name!r}; it has {known}{hint}")
         if "dtype" not in self._attributes or attrs.get("dtype") == "bool":
             attrs |= {name: _without_bools(attrs[name]) for name in ("value", "values") if name in attrs}
         return given, attrs

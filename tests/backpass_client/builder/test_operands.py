@@ -145,6 +145,11 @@ def test_other_lists_are_refused():
 # --- other Python values -----------------------------------------------------------------------------------------
 
 
+def test_an_argument_that_an_op_does_not_have_is_refused_with_those_that_it_has():
+    refused(lambda x: bp.softmax(x, dim=0), TypeError, "softmax has no input and no attribute 'dim'; it has x, axis$")
+    refused(lambda x: bp.mean(x, axis=0), TypeError, "it has x; reduce_mean has axes$")
+
+
 def test_scalars_of_numpy_count_as_numbers_and_arrays_keep_their_dtype():
     np.testing.assert_array_equal(computed(lambda x: np.float32(0.5) * x + np.int8(2)), X / 2 + 2)
     refused(lambda x: x * np.array(2.0, "float32"), bp.InvalidOp, "dtypes differ: float32 and float64")
