@@ -9,6 +9,7 @@ a faster test: the parsed object, serialised again, equals the text.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,8 @@ __all__ = ["parse_json"]
 
 SHORT = 4096  # bytes
 FLAT = 64  # objects and arrays; orjson cannot serialise some hundreds of nested ones
+
+NOT_A_NUMBER = re.compile("nan|inf(inity)?", re.IGNORECASE)  # as Python, JavaScript and others write them
 
 ESCAPED_COLON = (b"\\u003a", b"\\u003A")
 
@@ -35,7 +38,7 @@ def parse_json(data: bytes | bytearray, *, max_depth: int = 64) -> dict[str, Any
     except orjson.JSONDecodeError as error:
         if "depth" in error.msg or "recursion" in error.msg.lower():
             raise _too_deep(max_depth) from None
-        wrong, at = _not_utf8(data) or (error.msg, error.pos)
+        wrong, at = _not_utf8(data) or (_mistake(data.decode(), error), error.pos)
         raise HttpProblem("invalid-json", f"{wrong}, at character {at}", offset=at) from None
     if not isinstance(document, dict):
         raise HttpProblem("invalid-json", "the outermost value is not an object")
@@ -54,6 +57,17 @@ def _not_utf8(data: bytes | bytearray) -> tuple[str, int] | None:
     except UnicodeDecodeError as error:
         return "the body is not UTF-8", len(data[: error.start].decode())
     return None
+
+
+def _mistake(text: str, error: orjson.JSONDecodeError) -> str:
+    """The mistake in a JSON text, with its remedy where the parser's words name none."""
+    if not text.strip():
+        return "the JSON is empty"
+    found = NOT_A_NUMBER.match(text, error.pos)
+    if found or "infinity" in error.msg:
+        word = found[0] if found else "a number beyond float64"
+        return f"JSON has no {word}: send a tensor with such a value as b64 in place of data, or as safetensors"
+    return error.msg
 
 
 def _is_short(data: bytes | bytearray, max_depth: int) -> bool:

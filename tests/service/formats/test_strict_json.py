@@ -67,6 +67,25 @@ def test_anything_but_a_json_object_is_refused(name: str):
     assert len(caught.value.detail) < 300
 
 
+@pytest.mark.parametrize(
+    ("value", "word", "at"),
+    [("NaN", "NaN", 9), ("nan", "nan", 9), ("-Infinity", "Infinity", 10), ("-inf", "inf", 10), ("1e999", "number", 9)],
+)
+def test_a_number_that_json_does_not_have_is_refused_with_another_way_to_send_it(value: str, word: str, at: int):
+    with pytest.raises(
+        HttpProblem, match=rf"JSON has no .*{word}.*: send a tensor .* b64 .*, at character {at}"
+    ) as caught:
+        parse_json(f'{{"é":[1, {value}]}}'.encode())
+
+    assert caught.value.extensions == {"offset": at}
+
+
+@pytest.mark.parametrize("text", [b"", b"  \n"])
+def test_an_empty_body_is_called_empty(text: bytes):
+    with pytest.raises(HttpProblem, match="the JSON is empty, at character 0"):
+        parse_json(text)
+
+
 def test_an_error_gives_the_position_of_invalid_utf_8():
     with pytest.raises(HttpProblem) as caught:
         parse_json('{"ö":"ä"}'.encode()[:-3] + b'\xe4"}')
