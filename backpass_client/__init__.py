@@ -42,6 +42,7 @@ tape              the tape itself
 functions         every op as a function
 nn                layers of neural networks for the builder
 differentiate     `grad` and `value_and_grad`
+jacobians         products with Jacobians and Hessians, and these matrices
 optimizers        gradient descent on variables
 checkpoints       sessions as files
 jobs              training on stored datasets by the service
@@ -95,6 +96,7 @@ from backpass_client.differentiate import grad, value_and_grad
 from backpass_client.errors import BackpassError, Refused, Unreachable
 from backpass_client.expression import Expression, Playback
 from backpass_client.functions import function
+from backpass_client.jacobians import hessian, hvp, jacobian, jvp, vjp
 from backpass_client.jobs import Job, JobFailed
 from backpass_client.optimizers import SGD
 from backpass_client.programs import Program
@@ -146,11 +148,15 @@ __all__ = [
     "from_torch",
     "function",
     "grad",
+    "hessian",
+    "hvp",
     "i8",
     "i16",
     "i32",
     "i64",
     "immediate",
+    "jacobian",
+    "jvp",
     "lazy",
     "nn",
     "parameter",
@@ -164,6 +170,7 @@ __all__ = [
     "u8",
     "update",
     "value_and_grad",
+    "vjp",
     "while_loop",
 ]
 

@@ -6,7 +6,8 @@ program.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any
@@ -21,7 +22,7 @@ from backpass_client.expression import Expression, current
 from backpass_client.recorder import apply, current_recorder
 from backpass_client.variable import Variable
 
-__all__ = ["grad", "value_and_grad"]
+__all__ = ["grad", "is_recorded", "leaf", "recording_gradients", "value_and_grad"]
 
 _depth: ContextVar[int] = ContextVar("depth", default=0)
 
@@ -60,14 +61,11 @@ def value_and_grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> 
         if isinstance(recorder, Builder):
             symbol, slopes = _in_program(recorder, f, args, kwargs, numbers)
             return symbol, slopes if isinstance(argnum, tuple) else slopes[0]
-        nested = _depth.get() > 0 or any(isinstance(args[i], Expression) for i in numbers)
+        nested = any(is_recorded(args[i]) for i in numbers)
         # a new variable for each argument: other readers of the old one are not part of f
-        fresh = {i: _fresh(args[i]) for i in numbers}
-        token = _depth.set(_depth.get() + 1)
-        try:
+        fresh = {i: leaf(args[i]) for i in numbers}
+        with recording_gradients():
             value = f(*(fresh.get(i, each) for i, each in enumerate(args)), **kwargs)
-        finally:
-            _depth.reset(token)
         found: list[Any]
         if not isinstance(value, Expression):
             if not isinstance(value, int | float | np.generic | np.ndarray):
@@ -108,7 +106,23 @@ def _in_program(
     return value, like(trees, list(found))
 
 
-def _fresh(x: Any) -> Expression:
+def is_recorded(x: Any) -> bool:
+    """Whether a gradient with respect to the argument `x` of a function is an expression, and not an array."""
+    return _depth.get() > 0 or isinstance(x, Expression)
+
+
+@contextmanager
+def recording_gradients() -> Iterator[None]:
+    """Gradients in the block are expressions."""
+    token = _depth.set(_depth.get() + 1)
+    try:
+        yield
+    finally:
+        _depth.reset(token)
+
+
+def leaf(x: Any) -> Expression:
+    """`x` as a new value of the current tape, which nothing else reads."""
     if isinstance(x, Expression):
         return apply("assign", [x], {})
     current()  # raises BackpassError if there is no tape

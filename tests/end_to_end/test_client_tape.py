@@ -426,3 +426,31 @@ def test_a_hessian_vector_product_is_correct(tape):
     f = lambda x: (bp.exp(x) * x).sum()
     hvp = bp.grad(lambda x, v: (bp.grad(f)(x) * v).sum())(A, B)
     np.testing.assert_allclose(hvp, np.exp(A) * (A + 2) * B, rtol=1e-12)
+
+
+def test_jacobians_and_products_with_them_are_correct(tape):
+    square = lambda x, scale=1.0: x * x * scale
+    value, pushed = bp.jvp(square)(A, B, scale=3.0)
+    np.testing.assert_allclose(value, 3 * A * A)
+    np.testing.assert_allclose(pushed, 6 * A * B)
+    value, pulled = bp.vjp(lambda y, x: square(x) * y, argnum=1)(A, B, A)
+    np.testing.assert_allclose(value, A * B * B)
+    np.testing.assert_allclose(pulled, 2 * A * A * B)
+    v = A.ravel()[:3]
+    np.testing.assert_allclose(bp.jacobian(lambda x: x * x.sum())(v), np.diag([v.sum()] * 3) + v[:, None])
+    np.testing.assert_allclose(bp.hessian(lambda x: (bp.exp(x) * x[0]).sum())(v), _hessian_of_exponentials(v))
+    np.testing.assert_allclose(bp.jacobian(lambda x: x.sum())(v), [1, 1, 1])
+    outer = bp.grad(lambda x: (bp.jacobian(lambda z: z**3)(x) ** 2).sum())(v)
+    np.testing.assert_allclose(outer, 36 * v**3)
+    w = Variable(v)
+    recorded = bp.jvp(lambda x: x**3)(w, v)[1]
+    recorded.backward(np.ones(3))
+    np.testing.assert_allclose(w.grad, 6 * v * v)
+
+
+def _hessian_of_exponentials(v):
+    """Of ``sum(exp(v)) * v[0]``."""
+    expected = np.diag(np.exp(v) * v[0])
+    expected[0] += np.exp(v)
+    expected[:, 0] += np.exp(v)
+    return expected
