@@ -14,6 +14,7 @@ from core.backward.query import GradientQuery, Options
 from core.compiler.backends import CHOSEN
 from core.compiler.differentiate import ScaledBackward, differentiate_scaled, scale_after_update
 from core.compiler.lookups import lookups_by_rows
+from core.compiler.room import Room
 from core.compiler.update import apply_update
 from core.cost.budget import Budget, Choice
 from core.ir import Program, TensorType, Variable
@@ -109,6 +110,7 @@ def compile_training(
     loss_scale: LossScale | None = None,
     gives_gradients: bool = True,
     open_rates: bool = False,
+    room: Room | None = None,
 ) -> Executable:
     """Compile forward pass, backward pass and optimiser as one step.
 
@@ -118,6 +120,7 @@ def compile_training(
     loss_scale:      the scale of the loss during the backward pass. If a scaled gradient is not finite, parameters,
                      states and optimiser state do not change, and `Outputs.scaling` reports the skipped update.
     open_rates:      whether the learning rates are inputs of the step (core.optim.rates), not constants.
+    room:            instead of `shapes`, compile one step for all feeds that it has room for.
     """
     with headroom():
         by_name = {v.name: v for v in program.parameters if v.trainable}
@@ -147,7 +150,7 @@ def compile_training(
             variables = (*backward.program.variables, *slots)
             return replace(backward.program, block=block, variables=variables), wanted + updated, densified
 
-        bound = bind_shapes(program, shapes)
+        bound = bind_shapes(program, shapes) if room is None else room.of(program)
         if not gives_gradients and not query.hooks and not any("@GRAD" in name for name in fetch):
             bound = lookups_by_rows(bound, by_name, optimizer, clip)
         found = differentiate_scaled(bound, query, loss_scale, fetch, lambda found: step_block(*with_update(found)[:2]))
@@ -162,6 +165,7 @@ def compile_training(
             ready_at=backward.ready_at,
             choice=backward.choice,
             loss_scale=loss_scale,
+            packs=None if room is None else room.packed,
         )
 
 

@@ -69,6 +69,7 @@ class Executable:
               final; the interpreter has computed it then at the latest.
     choice:   the memory plan that was chosen for a budget.
     machine:  the block with its regions compiled; None before `compiled`.
+    packs:    the values for `step` from those of the program, if they differ (`core.compiler.room`).
     """
 
     interpreter: Interpreter
@@ -83,6 +84,7 @@ class Executable:
     ready_at: Mapping[str, int] = field(default_factory=dict)
     loss_scale: LossScale | None = None
     machine: Interpreter | None = None
+    packs: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     _dtypes: tuple[np.dtype, ...] = field(init=False, repr=False, compare=False)
     _peaks: dict[bool, Memory] = field(init=False, repr=False, compare=False)
     _names: frozenset[str] = field(init=False, repr=False, compare=False)

@@ -138,7 +138,7 @@ def _run_one(
     session.count_update(args["seq"])
     session.remember(again)
     if binds:
-        session.ran_on(batch)
+        session.ran_on(batch, done.compiled.executable)
 
 
 def _run_bound(

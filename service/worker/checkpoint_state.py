@@ -12,7 +12,7 @@ __all__ = ["FORMAT", "STATE", "CheckpointState", "GradientRows", "OptimizerWords
 STATE = "backpass"
 """The member of the file's metadata with the state."""
 
-FORMAT = 2
+FORMAT = 3
 """Goes up when a file cannot be read by earlier versions of the service."""
 
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -44,7 +44,8 @@ class CheckpointState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     slots:      the names of the tensors that are optimiser state.
     gradients:  parameter -> form of its added-up gradient; accumulated: the number of added gradients.
     layouts:    tensor -> its axes in the order of memory, if this is not their order in the shape.
-    seen:       the open shapes of feeds that a training step ran on; since format 2.
+    seen:       the open shapes of feeds that have code of their own (`WorkerSession`); since format 2.
+    roomy:      other open shapes -> the number of their training steps; since format 3.
     """
 
     format: Annotated[int, Meta(ge=1, le=FORMAT)]
@@ -63,6 +64,7 @@ class CheckpointState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     gradients: dict[str, GradientRows]
     layouts: dict[str, list[int]]
     seen: list[str] = []
+    roomy: dict[str, Count] = {}
 
 
 # Made once, at import: msgspec crashes if several threads first use a type at the same time.

@@ -63,11 +63,18 @@ def step_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], feeds: 
     """The executable of the next training step, which is on feeds of these shapes.
 
     The first step on feeds of new shapes runs in the reference executor, unless it is predicted to take longer than the
-    compilation. So it depends on the calls of the session alone, and a call that is repeated gives equal bits.
+    compilation. In a session that has seen some shapes it runs on code with room for many sizes, and so do the next
+    ones. So it depends on the calls of the session alone, and a call that is repeated gives equal bits.
     """
+    cached, asked = session.cached, (session.query_for(feeds), rates.optimizer, session.clip, fetch, feeds)
+    if session.varies_to(feeds):
+        roomy = cached.roomy_training(*asked, session.loss_scale)
+        if roomy is not None:
+            if session.recurs_soon(feeds):
+                cached.first_training(*asked, session.loss_scale)  # begins the compilation of code of its own
+            return roomy
     if session.is_first_on(feeds):
-        query, scale = session.query_for(feeds), session.loss_scale
-        first = session.cached.first_training(query, rates.optimizer, session.clip, fetch, feeds, scale)
+        first = cached.first_training(*asked, session.loss_scale)
         if first is not None:
             return first
     return later_step_for(session, rates, fetch, feeds)
@@ -98,7 +105,8 @@ class Steps:
 def steps_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], feeds: Arrays, count: int) -> Steps:
     """The executables of the next `count` training steps. They are ready before the first one changes the session."""
     first = step_for(session, rates, fetch, feeds)
-    return Steps(first, later_step_for(session, rates, fetch, feeds) if count > 1 else first)
+    is_only = count == 1 or first.executable.packs is not None
+    return Steps(first, first if is_only else later_step_for(session, rates, fetch, feeds))
 
 
 def one_step(

@@ -99,7 +99,7 @@ def derive(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarr
     session.shown = args.get("shown")
     if keeps and saved is not None:
         session.steps, session.version, session.seq = saved.step, saved.version, saved.seq
-        session.seen = set(saved.seen)
+        session.seen, session.roomy = set(saved.seen), dict(saved.roomy)
     if sums is not None:
         session.gradients = gradient_sum(sums, held)
     state.sessions[args["id"]] = session

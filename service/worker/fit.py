@@ -189,7 +189,7 @@ class _Steps:
         session.adopt_rows(done.out, done.values, {}, state.xp)
         session.count_update(self._seq)
         session.remember(again)
-        session.ran_on(batch)
+        session.ran_on(batch, done.compiled.executable)
 
     def _bound(self, block: Batches, start: int) -> None:
         """Steps from batch `start` on, which is bound already, on arrays that stay bound."""

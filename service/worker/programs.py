@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from core.backward.forward_only import clone
+from core.compiler.backends import CHOSEN
 from core.compiler.compile import (
     Clip,
     Executable,
@@ -26,7 +27,7 @@ from core.compiler.compile import (
     compile_training,
     compile_update,
 )
-from core.cost.work import count_work
+from core.compiler.room import room_for
 from core.ir import Block, Program, inner_blocks
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.exact import exact
@@ -35,7 +36,8 @@ from core.optim.optimizers import Optimizer
 from service.worker.compiling import Compilations
 from service.worker.documents import SHORT_OPS, digest, has_derivatives, is_short, read_program
 from service.worker.executables import OwnExecutables
-from service.worker.given import with_sizes
+from service.worker.given import check_sizes, with_sizes
+from service.worker.predictions import is_long, is_nearly_code, is_quick
 from service.worker.state import Handler, WorkerState
 
 __all__ = [
@@ -46,7 +48,6 @@ __all__ = [
     "blocks_of",
     "cached_program",
     "check_type",
-    "is_quick",
 ]
 
 Answer = tuple[dict[str, Any], dict[str, Any]]
@@ -54,27 +55,8 @@ Answer = tuple[dict[str, Any], dict[str, Any]]
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 Machine = Literal["auto", "always", "never"]
 
-LONG = 4_000_000_000
-"""Floating-point operations of a call above which compilation pays even for a single call: numpy's matrix products do
-about as many in the time of one compilation.
-"""
-
-QUICK_S, QUICK_BYTES = 0.1, 64 * 2**20
-"""Predicted seconds and bytes of a step in the reference executor up to which a session does not wait for machine code
-for its first step."""
-
-OP_S = 2e-5
-"""Predicted seconds of an op in the reference executor besides its operations."""
-
-OPERATION_S = 1.25e-10
-"""Predicted seconds of an operation inside a matrix product."""
-
-PRODUCTS = ("matmul", "einsum")
-SLOWER = 20
-"""Time of an operation outside matrix products, relative to one inside: other ops are limited by memory."""
-
-TRIPS = 100
-"""The assumed trips of a loop whose number of trips is unknown."""
+MOST_FITTING = 1000
+"""Combinations of shapes of feeds that a program remembers as fitting together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +84,8 @@ class CachedProgram:
     _short: bool | None = None
     _tested: CachedProgram | None = None
     in_test: Callable[[], Program] | None = None
+    _roomless: set[Hashable] = field(default_factory=set)
+    _fitting: set[Hashable] = field(default_factory=set)
 
     def gradient(
         self,
@@ -196,6 +180,47 @@ class CachedProgram:
         if self.compilations is not None and self._executables.get(key) is None:
             self.compilations.begin((id(self), key), lambda: _timed(executable.compiled), owner=id(self))
         return first if is_quick(executable) else None
+
+    def roomy_training(
+        self,
+        query: GradientQuery,
+        optimizer: Optimizer,
+        clip: Clip | None,
+        fetch: Sequence[str],
+        feeds: Mapping[str, Any],
+        scale: LossScale | None = None,
+    ) -> Prepared | None:
+        """The training step with room for many sizes of its feeds, if nearly all of it is machine code of the CPU.
+
+        Raises as `training` does.
+        """
+        shapes = dict(self._shapes(feeds))
+        if self.machine != "auto" or not shapes or not CHOSEN.backend.runs_on(np):
+            return None
+        room = room_for(self.program, shapes)
+        key = exact(("roomy", query, optimizer, clip, tuple(fetch), room.key, scale))
+        if key in self._roomless or not set(shapes).isdisjoint(query.inputs):
+            return None
+        fit = exact(("fit", tuple(shapes.items())))
+        if fit not in self._fitting:  # else a run would find it, without the names of the feeds
+            check_sizes(self.program, shapes)
+            if len(self._fitting) < MOST_FITTING:
+                self._fitting.add(fit)
+
+        def compile() -> Executable:
+            return compile_training(
+                self.program, query, optimizer, clip, fetch, None, scale, open_rates=True, room=room
+            )
+
+        try:
+            prepared = self._compiled(key, compile, repeated=True)
+        except ProgramError:  # something in its backward pass needs known sizes
+            self._roomless.add(key)
+            return None
+        if not is_nearly_code(prepared.executable):
+            self._roomless.add(key)
+            return None
+        return prepared
 
     def end_training(self) -> None:
         """No session trains the program any more: end compilations that `first_training` has begun."""
@@ -323,7 +348,7 @@ class CachedProgram:
             return False
         if not all(v.type.is_static for v in executable.inputs):  # open sizes: compiled only to validate the query
             return False
-        return self.machine == "always" or repeated or _is_long(executable.interpreter.block)
+        return self.machine == "always" or repeated or is_long(executable.interpreter.block)
 
 
 def cached_program(state: WorkerState, args: Mapping[str, Any]) -> CachedProgram:
@@ -431,32 +456,3 @@ def _reading_only(executable: Executable) -> Executable:
     narrowed = replace(block, params=tuple(block.params[i] for i in kept))
     interpreter = replace(executable.interpreter, block=narrowed)
     return replace(executable, interpreter=interpreter, inputs=tuple(executable.inputs[i] for i in kept))
-
-
-def is_quick(executable: Executable) -> bool:
-    """Whether a step in the reference executor is predicted to end sooner than its compilation.
-
-    It depends on the program and its shapes alone, so that equal sessions give equal bits.
-    """
-    block = executable.interpreter.block
-    seconds = _work(block) * OPERATION_S + _executions(block) * OP_S
-    return seconds <= QUICK_S and executable.peak(as_machine_code=False).peak <= QUICK_BYTES
-
-
-def _executions(block: Block) -> int:
-    """Executions of ops, with `TRIPS` of each inner block."""
-    return len(block.ops) + TRIPS * sum(_executions(inner) for op in block.ops for _, inner in inner_blocks(op))
-
-
-def _is_long(block: Block) -> bool:
-    """Whether one run takes longer than compilation.
-
-    It depends on the program alone and not on measured time, so that equal calls give equal bits.
-    """
-    return _work(block) >= LONG
-
-
-def _work(block: Block) -> int:
-    """Operations, in those of matrix products that take as long."""
-    work = count_work(block, TRIPS)
-    return sum(n if type in PRODUCTS else SLOWER * n for type, n in work.items())

@@ -99,6 +99,8 @@ def run(
     times:    records the time of each part of the run.
     sent:     receives the streamed gradients in the order of sending, and the op that completes each.
     """
+    if executable.packs is not None:
+        values = executable.packs(values)
     check_inputs(executable.inputs, values)
     state.stop.check()  # compilation may have used up the deadline
     limits = limits_of(state)

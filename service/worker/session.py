@@ -26,7 +26,16 @@ __all__ = ["Arrays", "WorkerSession", "session_of"]
 Arrays = dict[str, Any]
 
 MOST_SEEN = 1000
-"""Shapes of feeds that a session remembers. After as many it waits for the machine code of every new one."""
+"""Shapes of feeds that a session remembers as seen, and as many whose steps it counts."""
+
+FEW_SHAPES = 3
+"""Seen shapes after which steps on new ones run on code with room for many sizes, if there is such code."""
+
+RECURRING = 32
+"""Steps on code with room for many sizes after which a shape gets code of its own."""
+
+AHEAD = 8
+"""Steps before that, at which the compilation of this code begins."""
 
 
 @dataclass(slots=True)
@@ -42,7 +51,9 @@ class WorkerSession:
     version:   increases whenever a parameter or state may have changed.
     seq:       sequence number of the client's last call that changed the session.
     last_step: the last step, for reuse if the next call repeats it.
-    seen:      the open shapes of feeds (`CachedProgram.open_shapes`) that a training step ran on; at most MOST_SEEN.
+    seen:      the open shapes of feeds (`CachedProgram.open_shapes`) that have code of their own, or will have it
+               after a first step; at most MOST_SEEN.
+    roomy:     other shapes -> the number of training steps, which ran on code with room for many sizes.
     """
 
     cached: CachedProgram
@@ -63,15 +74,34 @@ class WorkerSession:
     seq: int = 0
     last_step: LastStep | None = None
     seen: set[str] = field(default_factory=set)
+    roomy: dict[str, int] = field(default_factory=dict)
 
     def is_first_on(self, feeds: Mapping[str, Any]) -> bool:
-        """Whether no training step ran on feeds of these shapes."""
+        """Whether no training step ran on feeds of these shapes, or none but on code with room for many sizes."""
         return len(self.seen) < MOST_SEEN and self.cached.open_shapes(feeds) not in self.seen
 
-    def ran_on(self, feeds: Mapping[str, Any]) -> None:
-        """Record a training step on these feeds."""
-        if self.is_first_on(feeds):
-            self.seen.add(self.cached.open_shapes(feeds))
+    def varies_to(self, feeds: Mapping[str, Any]) -> bool:
+        """Whether feeds of these shapes are not seen, in a session that has seen some shapes already."""
+        return len(self.seen) >= FEW_SHAPES and self.cached.open_shapes(feeds) not in self.seen
+
+    def recurs_soon(self, feeds: Mapping[str, Any]) -> bool:
+        """Whether feeds of these shapes are about to get code of their own."""
+        return self.roomy.get(self.cached.open_shapes(feeds)) == RECURRING - AHEAD
+
+    def ran_on(self, feeds: Mapping[str, Any], executable: Executable) -> None:
+        """Record a training step of `executable` on these feeds."""
+        shapes = self.cached.open_shapes(feeds)
+        if shapes in self.seen:
+            return
+        if executable.packs is not None:
+            count = self.roomy.get(shapes, 0) + 1
+            if count < RECURRING:
+                if count > 1 or len(self.roomy) < MOST_SEEN:
+                    self.roomy[shapes] = count
+                return
+            del self.roomy[shapes]
+        if len(self.seen) < MOST_SEEN:
+            self.seen.add(shapes)
 
     @property
     def nbytes(self) -> int:

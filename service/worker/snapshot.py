@@ -98,7 +98,7 @@ def restore(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndar
     session = new.session(held, {name: held[name] for name in saved.slots})
     session.gradients, session.shown = gradient_sum(saved, held), saved.shown
     session.steps, session.version, session.seq = saved.step, saved.version, saved.seq
-    session.seen = set(saved.seen)
+    session.seen, session.roomy = set(saved.seen), dict(saved.roomy)
     state.sessions[args["id"]] = session
     shown = {} if session.shown is None else {"optimizer": session.shown}
     return {**session.about(), "bytes": session.nbytes, **shown}, {}
@@ -154,6 +154,7 @@ def _state_of(session: WorkerSession, values: Arrays) -> CheckpointState:
         gradients={n: GradientRows(list(g.shape) if isinstance(g, RowArray) else None) for n, g in sums.items()},
         layouts={name: axes for name, value in values.items() if (axes := _axes(value)) is not None},
         seen=sorted(session.seen),
+        roomy=dict(sorted(session.roomy.items())),
     )
 
 

@@ -91,7 +91,7 @@ def _first_step(
     again = last_step(before, version, rates, compiled, fetch, done.values, done.out, state.memory)
     _adopt(state, session, args, done, arrays)
     session.remember(again)
-    session.ran_on(feeds)
+    session.ran_on(feeds, done.compiled.executable)
     return result | session.about(), arrays
 
 

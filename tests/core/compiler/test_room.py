@@ -1,0 +1,130 @@
+"""A step with room for many sizes has the results of steps that are compiled for each of them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+import backpass_client as bp
+from bench import workloads
+from bench.classes import recurrence
+from bench.classes.made import Symbols, made, normal
+from bench.workload import OPTIMIZERS, Workload
+from core.compiler.compile import GradientQuery, Optimizer, compile_training
+from core.compiler.room import room_for
+from core.ir import Program
+from core.wire import read
+
+SIZES = (1, 2, 7, 16)
+
+
+def dropout(batch: int, inputs: int, hidden: int) -> Workload:
+    rng = np.random.default_rng(0)
+    feeds = {"x": normal(rng, batch, inputs), "y": normal(rng, batch, hidden)}
+
+    def loss(p: Symbols, given: Symbols) -> bp.Symbol:
+        return bp.mse_loss(bp.dropout(bp.tanh(given["x"] @ p["w"]), p=0.5), given["y"])
+
+    return made("dropout", loss, feeds, {"w": normal(rng, inputs, hidden)})
+
+
+FIRST = {
+    "mlp": lambda: workloads.mlp("mlp", 5, (7, 70, 3)),
+    "dropout": lambda: dropout(6, 5, 40),
+    "convnet": lambda: workloads.convnet(2),
+    "lstm": lambda: recurrence.lstm_lengths(12, 3, 4, 5, 3),
+    "language model": lambda: recurrence.language_model(6, 3, 20, 8),
+}
+"""Workloads whose first axis of feeds is open here."""
+
+
+def opened(workload: Workload, size: int, axes: tuple[int, ...]) -> Program:
+    """The program of a workload, with an open size where a feed has `size` elements along one of `axes`."""
+    document = copy.deepcopy(workload.program)
+    for variable in document["blocks"][0]["vars"]:
+        if variable["name"] in workload.feeds:
+            shape = workload.feeds[variable["name"]].shape
+            variable["shape"] = [-1 if i in axes and n == size else n for i, n in enumerate(shape)]
+    return read(document)
+
+
+def resized(value: np.ndarray, size: int, to: int, axes: tuple[int, ...]) -> np.ndarray:
+    for axis in axes:
+        if axis < value.ndim and value.shape[axis] == size:
+            value = np.take(value, np.arange(to) % size, axis)
+    return value
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_a_step_equals_that_of_the_reference_executor_for_every_size(name):
+    workload: Workload = FIRST[name]()
+    size = workload.feeds["x"].shape[0]
+    program = opened(workload, size, (0,))
+    optimizer = Optimizer(workload.optimizer, dict(OPTIMIZERS[workload.optimizer]))
+
+    def step(feeds: dict[str, Any], **how: Any) -> Any:
+        executable = compile_training(program, GradientQuery(loss="loss"), optimizer, **how)
+        ready = executable.compiled() if executable.packs else executable
+        values = {**feeds, **workload.parameters, **executable.initial_state()}
+        return ready, ready.step(ready.packs(values) if ready.packs else values, seed=3, step=5)
+
+    codes = set()
+    for to in SIZES:
+        feeds = {name: resized(value, size, to, (0,)) for name, value in workload.feeds.items()}
+        if "lengths" in feeds:
+            feeds["lengths"] = np.minimum(feeds["lengths"], to)
+        shapes = {name: value.shape for name, value in feeds.items()}
+        _, expected = step(feeds, shapes=shapes)
+        room = room_for(program, shapes)
+        codes.add(room.key)
+        _, found = step(feeds, room=room)
+
+        np.testing.assert_allclose(found.loss, expected.loss, 1e-5)
+        for each, value in expected.parameters.items():
+            np.testing.assert_allclose(found.parameters[each], value, 1e-4, 1e-6, err_msg=f"{each} for {to}")
+    assert len(codes) == 1
+
+
+def sentences(batch: int, time: int) -> Workload:
+    """The mean of embedded words, with a net between."""
+    rng = np.random.default_rng(1)
+    feeds = {"words": rng.integers(0, 9, (batch, time)), "y": normal(rng, batch, 5)}
+    parameters = {"table": normal(rng, 9, 4), "w": normal(rng, 4, 5)}
+
+    def loss(p: Symbols, given: Symbols) -> bp.Symbol:
+        h = bp.tanh(bp.embedding(p["table"], given["words"]) @ p["w"])
+        return bp.mse_loss(h.mean(1), given["y"])
+
+    return made("sentences", loss, feeds, parameters, {"words": {0: "batch", 1: "time"}, "y": {0: "batch"}})
+
+
+def test_several_open_sizes_have_room_in_one_step():
+    first = sentences(3, 5)
+    program = read(first.program)
+    optimizer = Optimizer("sgd", dict(OPTIMIZERS["sgd"]))
+    room = room_for(program, {name: value.shape for name, value in first.feeds.items()})
+    code = compile_training(program, GradientQuery(loss="loss"), optimizer, room=room).compiled()
+    assert room.shapes == {"words": (16, 16), "y": (16, 5)} and code.machine.region is not None
+
+    for batch, time in ((3, 5), (1, 16), (16, 2), (7, 11), (2, 1)):
+        workload = sentences(batch, time)
+        shapes = {name: value.shape for name, value in workload.feeds.items()}
+        values = {**workload.feeds, **workload.parameters}
+        assert room_for(program, shapes).key == room.key
+
+        exact = compile_training(program, GradientQuery(loss="loss"), optimizer, shapes=shapes)
+        found, expected = code.step(code.packs(values)), exact.step(values)
+
+        for name, value in expected.parameters.items():
+            np.testing.assert_allclose(found.parameters[name], value, 1e-5, 1e-6, err_msg=f"{name} {batch} {time}")
+
+
+def test_axes_of_one_size_are_told_apart_from_axes_of_several():
+    program = read(sentences(3, 5).program)
+
+    keys = {room_for(program, {"words": shape, "y": (shape[0], 5)}).key for shape in ((3, 5), (9, 4), (4, 4), (3, 17))}
+
+    assert len(keys) == 3
