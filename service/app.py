@@ -252,6 +252,7 @@ def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracin
             app.state.store,
             app.state.sessions,
             lambda tenant, size: app.state.tenancy.quotas.room_for(tenant, "checkpoint_bytes", size),
+            app.state.checkpoints.sweep,
             settings.max_step_deadline,
         ),
         limit=settings.running_jobs,

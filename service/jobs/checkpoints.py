@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 
 import orjson
@@ -15,10 +16,13 @@ from service.ids import Repeatable
 from service.jobs.job import Job
 from service.jobs.training import Sessions
 from service.sessions.session import Session
+from service.store.errors import StorageError
 from service.store.store import Store
 from service.store.tables import checkpoints, sessions
 
 __all__ = ["Checkpointer", "checkpoint_id"]
+
+log = logging.getLogger("backpass.jobs")
 
 FOLDER = "checkpoints/client"
 
@@ -35,8 +39,12 @@ def checkpoint_id(job: str, step: int) -> str:
 class Checkpointer:
     """Saves sessions of jobs."""
 
-    def __init__(self, store: Store, registry: Sessions, room: Room, deadline: float) -> None:
-        self._store, self._registry, self._room, self._deadline = store, registry, room, deadline
+    def __init__(
+        self, store: Store, registry: Sessions, room: Room, sweep: Callable[[], Awaitable[None]], deadline: float
+    ) -> None:
+        """sweep: deletes expired checkpoints; it is also called from time to time."""
+        self._store, self._registry, self._room, self._sweep = store, registry, room, sweep
+        self._deadline = deadline
 
     async def __call__(self, session: Session, job: Job, step: int, replaces: Collection[int] = ()) -> str:
         """The id of the checkpoint of `job` after `step`, which is made once.
@@ -56,7 +64,13 @@ class Checkpointer:
         if exists:
             return id
         async with self._room(job.tenant, session.about["bytes"]) as check:
-            return await self._made(session, job, step, id, replaced, text, check)
+            await self._made(session, job, step, id, replaced, text, check)
+        if replaced:
+            try:  # a job with many steps would fill the quota and the disk until the next sweep
+                await self._sweep()
+            except (StorageError, OSError) as error:
+                log.info("replaced checkpoints of job %s are not deleted yet: %s", job.id, error)
+        return id
 
     async def _made(
         self,
@@ -67,7 +81,7 @@ class Checkpointer:
         replaced: Collection[str],
         text: bytes | None,
         check: Callable[[Connection], None],
-    ) -> str:
+    ) -> None:
         key = f"{FOLDER}/{id[4:]}.safetensors"
         args = {"key": key, "about": {} if text is None else {"program": text.decode()}}
         reply = await self._registry.read(session, "session.save", args, {}, self._deadline)
@@ -97,4 +111,3 @@ class Checkpointer:
 
         with contextlib.suppress(IntegrityError):  # the process that ran the job before has made it meanwhile
             await self._store.write(adding)
-        return id
