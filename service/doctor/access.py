@@ -33,8 +33,11 @@ def keys(settings: Settings) -> Iterator[Finding]:
     stored = _stored(settings)
     known = [f"{in_file} in the file"] * (settings.api_keys_file is not None)
     known += [] if stored is None else [f"{stored} in the store"]
-    if in_file or stored or settings.require_keys:
-        yield ok("keys", f"every request needs a key; keys: {', '.join(known) or 'those in the store'}")
+    if in_file or stored or settings.api_keys_file is not None or settings.require_keys:
+        if not in_file and stored == 0:
+            yield warning("keys", "no key exists, so no request is accepted", "Make one with `backpass keys create`.")
+        else:
+            yield ok("keys", f"every request needs a key; keys: {', '.join(known) or 'those in the store'}")
     elif is_loopback(settings.host):
         yield ok("keys", f"no key is needed: only processes of this machine reach {settings.host}")
     elif settings.allow_anonymous:

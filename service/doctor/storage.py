@@ -18,6 +18,8 @@ from statistics import median
 from service.doctor.finding import Finding, ok, warning, wrong
 from service.objects import Objects
 from service.settings import MIB, Settings
+from service.store import sqlite_file
+from service.store.errors import StoreDamaged
 from service.store.migrate import revisions
 
 __all__ = ["data_directory", "database", "disk", "machine_code", "objects", "secrets", "sync_time"]
@@ -75,6 +77,9 @@ def data_directory(settings: Settings) -> Iterator[Finding]:
 
 def _new(check: str, path: Path) -> Finding:
     """The finding about a directory that is not there: whether the service can make it."""
+    if path.is_symlink():
+        do = "Name a directory, or make the one that the link leads to."
+        return wrong(check, f"{path} is a link that leads to nothing", do)
     above = next(each for each in path.parents if each.exists())
     kind = file_system(above)
     if kind in ("proc", "sysfs") or not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
@@ -178,13 +183,11 @@ def database(settings: Settings) -> Iterator[Finding]:
 
 def _sqlite(path: Path, owner: str) -> Iterator[Finding]:
     """owner: the process of the data directory, which may hold the file for itself."""
-    if not path.exists():
-        yield ok("database", f"{path.name} does not exist yet; the service creates it")
-        return
     restore = "Restore it from a backup: see docs/operations.md."
     try:
+        if not owner:
+            sqlite_file.check(path)
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=2.0)) as db:
-            result = db.execute("PRAGMA quick_check(1)").fetchone()[0]
             tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             row = (
                 db.execute("SELECT version_num FROM alembic_version").fetchone()
@@ -194,18 +197,24 @@ def _sqlite(path: Path, owner: str) -> Iterator[Finding]:
             db.isolation_level = None
             db.execute("BEGIN IMMEDIATE")
             db.execute("ROLLBACK")
+    except FileNotFoundError:
+        yield ok("database", f"{path.name} does not exist yet; the service creates it")
+        return
+    except (StoreDamaged, OSError) as error:
+        yield wrong("database", str(error).partition(";")[0], restore)
+        return
     except sqlite3.Error as error:
         if owner and getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             yield ok("database", f"{path.name} is held by{owner}; /healthz/ready tells whether it can be written")
             return
-        damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-        do = restore if damaged else "Check the permissions of the file, and which process holds it."
+        do = (
+            restore
+            if sqlite_file.is_damage(error)
+            else "Check the permissions of the file, and which process holds it."
+        )
         yield wrong("database", f"{path.name} cannot be used: {error}", do)
         return
-    if result != "ok":
-        yield wrong("database", f"{path.name} is damaged: {' '.join(str(result).split())}", restore)
-    else:
-        yield _version(f"SQLite {sqlite3.sqlite_version}, {path.name} is whole", None if row is None else row[0])
+    yield _version(f"SQLite {sqlite3.sqlite_version}, {path.name} is whole", None if row is None else row[0])
 
 
 def _version(text: str, revision: str | None) -> Finding:

@@ -21,6 +21,7 @@ import pytest
 
 from service.cli.main import main
 from service.doctor import Finding, examine, gpu, machine, storage
+from service.store.sqlite_file import create_database
 from tests.certificates import certificate
 from tests.ports import free_port
 from tests.service.conftest import Served, serve
@@ -108,6 +109,21 @@ def objects_cannot_be_made(path: Path, patch: Patch) -> dict[str, Any]:
 def keys_with_a_wrong_line(path: Path, patch: Patch) -> dict[str, Any]:
     (path / "api_keys").write_text("# none\nacme:hidden\n")
     return {"api_keys_file": path / "api_keys"}
+
+
+def file_without_keys(path: Path, patch: Patch) -> dict[str, Any]:
+    (path / "api_keys").touch(0o600)
+    return {"api_keys_file": path / "api_keys", "host": "0.0.0.0"}
+
+
+def directory_is_a_dead_link(path: Path, patch: Patch) -> dict[str, Any]:
+    (path / "link").symlink_to(path / "nothing")
+    return {"data_dir": path / "link"}
+
+
+def objects_are_a_dead_link(path: Path, patch: Patch) -> dict[str, Any]:
+    (path / "link").symlink_to(path / "nothing")
+    return {"objects_url": str(path / "link")}
 
 
 def open_to_all(path: Path, patch: Patch) -> dict[str, Any]:
@@ -262,15 +278,32 @@ def database_of_text(path: Path, patch: Patch) -> dict[str, Any]:
 
 
 def database_of_the_future(path: Path, patch: Patch) -> dict[str, Any]:
+    create_database(path / storage.DATABASE, lambda engine: None)
     with sqlite3.connect(path / storage.DATABASE) as db:
         db.execute("CREATE TABLE alembic_version (version_num TEXT)")
         db.execute("INSERT INTO alembic_version VALUES ('v9999')")
     return {}
 
 
+def database_of_others(path: Path, patch: Patch) -> dict[str, Any]:
+    with sqlite3.connect(path / storage.DATABASE) as db:
+        db.execute("CREATE TABLE t (x)")
+    return {}
+
+
+def database_empty(path: Path, patch: Patch) -> dict[str, Any]:
+    (path / storage.DATABASE).touch()
+    return {}
+
+
+def log_without_database(path: Path, patch: Patch) -> dict[str, Any]:
+    (path / f"{storage.DATABASE}-wal").write_bytes(b"x")
+    return {}
+
+
 def database_locked(path: Path, patch: Patch) -> dict[str, Any]:
+    create_database(path / storage.DATABASE, lambda engine: None)
     holder = sqlite3.connect(path / storage.DATABASE, isolation_level=None)
-    holder.execute("CREATE TABLE t (x)")
     holder.execute("BEGIN EXCLUSIVE")
     real = sqlite3.connect
     patch.setattr(storage.sqlite3, "connect", lambda *args, **more: real(*args, **{**more, "timeout": 0.01}))
@@ -336,6 +369,7 @@ BROKEN: list[tuple[Callable[[Path, Patch], dict[str, Any]], str, str, str]] = [
     (no_memfd, "kernel", "wrong", "memfd_create"),
     (no_locks, "kernel", "wrong", "flock"),
     (directory_is_a_file, "data directory", "wrong", "not a directory"),
+    (directory_is_a_dead_link, "data directory", "wrong", "is a link that leads to nothing"),
     (directory_read_only, "data directory", "wrong", "Read-only file system"),
     (directory_open_to_all, "data directory", "wrong", "every user may write"),
     (directory_read_by_all, "data directory", "warning", "every user may read"),
@@ -344,17 +378,22 @@ BROKEN: list[tuple[Callable[[Path, Patch], dict[str, Any]], str, str, str]] = [
     (disk_with(399), "disk", "warning", "399 MiB"),
     (syncs_taking(0.06), "fsync", "warning", "60.00 ms"),
     (syncs_taking(2.0), "fsync", "wrong", "2000.00 ms"),
-    (database_of_text, "database", "wrong", "not a database"),
+    (database_of_text, "database", "wrong", "is not a SQLite database"),
+    (database_of_others, "database", "wrong", "belongs to another application"),
+    (database_empty, "database", "wrong", "is empty: the store that was here is lost"),
+    (log_without_database, "database", "wrong", "is missing, but backpass.sqlite-wal is there"),
     (database_of_the_future, "database", "wrong", "v9999"),
     (database_locked, "database", "wrong", "locked"),
     (no_server, "database", "wrong", "cannot be reached"),
     (objects_not_writable, "objects", "wrong", "cannot be written"),
+    (objects_are_a_dead_link, "objects", "wrong", "is a link that leads to nothing"),
     (open_key, "secrets", "warning", "others may read"),
     (missing_key, "secrets", "wrong", "No such file"),
     (objects_cannot_be_made, "objects", "wrong", "cannot be created in /proc"),
     (code_not_writable, "machine code", "warning", "/dev/null/code cannot be written"),
     (code_in_a_file, "machine code", "warning", "/dev/null cannot be written"),
     (keys_with_a_wrong_line, "keys", "wrong", "line 2: expected tenant:scopes:key"),
+    (file_without_keys, "keys", "warning", "no key exists, so no request is accepted"),
     (anonymous, "keys", "warning", "lets everyone in who reaches 0.0.0.0"),
     (open_to_all, "keys", "wrong", "no key exists, so the service does not listen on 0.0.0.0"),
     (port_taken, "ports", "wrong", "Address already in use"),
