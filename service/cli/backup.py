@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from service.cli.output import say
 from service.cli.refusal import refused
 from service.settings import Settings
 
 __all__ = ["add_commands", "run"]
-
-Tell = Callable[[str], None]
 
 
 def add_commands(commands: Any) -> None:
@@ -38,16 +36,13 @@ def run(chosen: argparse.Namespace, settings: Settings) -> int:
     """Run one of the commands; the exit status."""
     from service.store.backup import BackupError, back_up, check_backup, restore
 
-    def tell(line: str) -> None:
-        print(line, flush=True)
-
     try:
         if chosen.command == "backup":
-            back_up(settings, chosen.to, tell)
+            back_up(settings, chosen.to, say)
         elif chosen.check:
-            check_backup(chosen.where, tell)
+            check_backup(chosen.where, say)
         else:
-            restore(settings, chosen.where, tell)
+            restore(settings, chosen.where, say)
     except BackupError as error:
         return refused(str(error))
     return 0

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict
 
+from service.cli.output import say
 from service.doctor import Finding
 
 __all__ = ["report"]
@@ -19,13 +20,11 @@ def report(findings: Iterable[Finding], as_json: bool) -> int:
     for each in findings:
         seen.append(each)
         if not as_json:
-            print(
-                f"{each.state:8} {each.check}: {each.found}" + (f"\n{'':8} -> {each.do}" if each.do else ""), flush=True
-            )
+            say(f"{each.state:8} {each.check}: {each.found}" + (f"\n{'':8} -> {each.do}" if each.do else ""))
     state = max((each.state for each in seen), key=WORST.index, default="ok")
     if as_json:
-        print(json.dumps({"state": state, "findings": [asdict(each) for each in seen]}, indent=2))
+        say(json.dumps({"state": state, "findings": [asdict(each) for each in seen]}, indent=2))
     else:
         counts = ", ".join(f"{sum(each.state == kind for each in seen)} {kind}" for kind in WORST)
-        print(f"\n{counts}")
+        say(f"\n{counts}")
     return 1 if state == "wrong" else 0

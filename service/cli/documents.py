@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
+from service.cli.output import say
 from service.cli.refusal import refused
 from service.settings import Settings
 
@@ -52,13 +52,13 @@ def run(chosen: argparse.Namespace) -> int:
 
             write_pages(chosen.output)
         elif output is None:
-            sys.stdout.write(_text(chosen.command))
+            say(_text(chosen.command).removesuffix("\n"))
         else:
             text = _text(chosen.command)
             output.parent.mkdir(parents=True, exist_ok=True)
             output.write_text(text)
     except OSError as error:
-        return refused(f"--output {output or 'standard output'}: {error.strerror}")
+        return refused(f"--output {output}: {error.strerror}")
     return 0
 
 

@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from service.cli.output import say
 from service.cli.refusal import refused
 from service.settings import Settings
 
@@ -64,7 +65,7 @@ def run(chosen: argparse.Namespace, settings: Settings) -> int:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         wrong = reason.split("\n")
     else:
-        print(json.dumps(found, indent=1))
+        say(json.dumps(found, indent=1))
         return 0
     return refused(*wrong, about=chosen.model)
 

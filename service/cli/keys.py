@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from service.cli.output import say
 from service.cli.refusal import refused
 from service.settings import Settings
 
@@ -91,9 +92,9 @@ def run_keys(chosen: argparse.Namespace, settings: Settings) -> int:
     except (AdminError, ValueError) as error:
         return refused(str(error))
     if getattr(chosen, "json", False):
-        print(json.dumps(answer, indent=2))
+        say(json.dumps(answer, indent=2))
         return 0
-    print(show(answer))
+    say(show(answer))
     if "key" in answer:  # a script that takes the key from the output does not read this
         print(IN_FILE if getattr(chosen, "line", False) else f"{USE} {_where(settings)}", file=sys.stderr)
     return 0

@@ -19,6 +19,7 @@ from typing import Any
 from service import __version__, logs
 from service.cli import backup, documents, importing
 from service.cli.keys import add_keys, run_keys
+from service.cli.output import OutputFailed, say
 from service.cli.refusal import misused, refused
 from service.http.hosts import shares_port
 from service.machine import available_cores, available_memory, check_port, place
@@ -38,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(_parser().parse_args(arguments))
     except _WrongSettings as error:
         return misused(*error.args)
+    except OutputFailed as error:
+        return 128 + signal.SIGPIPE if error.is_closed else refused(str(error))
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 
@@ -58,7 +61,7 @@ def _run(chosen: argparse.Namespace) -> int:
             return documents.run(chosen)
         case "doctor":
             return _doctor(chosen)
-    print(__version__)
+    say(__version__)
     return 0
 
 
@@ -270,7 +273,7 @@ def _profile(chosen: argparse.Namespace) -> int:
         return refused(*(lines or [str(error)]), about=chosen.program)
     except (OSError, ValueError, HttpProblem) as error:
         return refused(str(error.strerror if isinstance(error, OSError) else error), about=chosen.program)
-    print(json.dumps(found, indent=2) if chosen.json else as_text(found, chosen.steps))
+    say(json.dumps(found, indent=2) if chosen.json else as_text(found, chosen.steps))
     return 0
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +65,23 @@ def test_control_c_ends_a_command_without_a_traceback(arguments, monkeypatch, ca
 
     assert main(arguments) == 130
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", [["version"], ["keys", "list"]])
+@pytest.mark.parametrize("reader", ["full", "closed"])
+def test_an_output_that_cannot_be_written_ends_a_command_without_a_traceback(command, reader, tmp_path):
+    if reader == "full":
+        output = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reading, output = os.pipe()
+        os.close(reading)
+    ran = [sys.executable, "-m", "service", *command]
+    environment = {**os.environ, "BACKPASS_DATA_DIR": str(tmp_path / "data")}
+    ended = subprocess.run(ran, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.PIPE, text=True)
+    os.close(output)
+
+    if reader == "full":
+        assert ended.returncode == 1
+        assert ended.stderr == "backpass: standard output cannot be written: No space left on device\n"
+    else:
+        assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
