@@ -189,7 +189,7 @@ class _Reading:
             for column, values in zip(self._columns, batch.columns, strict=True):
                 numbers = first + 1 + kept
                 if column.stored == TEXT:
-                    array: np.ndarray | None = self._codes(values, column, vocabularies[column.name], numbers)
+                    array = self._codes(values, column, vocabularies[column.name], numbers)
                 else:
                     array = self._numbers(values, column, numbers)
                 if array is not None:
@@ -220,11 +220,20 @@ class _Reading:
                 text = f"a missing value, which {column.stored} does not have"
             self._mistakes.add(text, column.name, int(numbers[at]))
 
-    def _codes(self, values: Any, column: _Column, vocabulary: Vocabulary, numbers: np.ndarray) -> np.ndarray:
+    def _codes(self, values: Any, column: _Column, vocabulary: Vocabulary, numbers: np.ndarray) -> np.ndarray | None:
+        """The codes of the texts, None with texts that are not UTF-8: Arrow does not check them."""
         if values.null_count and self._options.missing != "nan":
             self._missing(column, pc.is_null(values), numbers)
         encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-        texts = encoded.dictionary.to_pylist()
+        try:
+            texts = encoded.dictionary.to_pylist()
+        except UnicodeDecodeError:
+            wrong = [
+                i for i, text in enumerate(encoded.dictionary.cast(pa.large_binary())) if not _is_utf8(text.as_py())
+            ]
+            for at in np.flatnonzero(np.isin(encoded.indices.to_numpy(zero_copy_only=False), wrong)):
+                self._mistakes.add("a text that is not UTF-8", column.name, int(numbers[at]))
+            return None
         indices = pc.fill_null(encoded.indices.cast(pa.int64()), len(texts)).to_numpy(zero_copy_only=False)
         used, places = np.unique(indices, return_inverse=True)
         return vocabulary.codes("" if i == len(texts) else texts[i] for i in used)[places]
@@ -312,3 +321,10 @@ def _shape_of(values: Any) -> tuple[int, ...] | None:
         if value is not None and not isinstance(value, list):
             return tuple(shape)
     return None
+
+
+def _is_utf8(text: bytes | None) -> bool:
+    try:
+        return text is None or text.decode() is not None
+    except UnicodeDecodeError:
+        return False

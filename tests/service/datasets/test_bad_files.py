@@ -21,6 +21,11 @@ TABLE = {"x": np.arange(2000, dtype=np.float32), "n": np.arange(2000)}
 SMALL = Limits(size=2**20)
 
 
+def text_of(*parts: bytes) -> pa.Array:
+    """An array of texts with these bytes, which Arrow does not check."""
+    return pa.Array.from_buffers(pa.string(), len(parts), pa.array(parts, pa.binary()).buffers())
+
+
 def parquet(columns: dict[str, object], **options: object) -> bytes:
     file = io.BytesIO()
     pq.write_table(pa.table(columns), file, **options)
@@ -103,6 +108,12 @@ CASES = [
     ("parquet", parquet({"b": [b"x"]}), "column 'b': values of type binary cannot be stored"),
     ("parquet", parquet({"a": [1, None]}), "row 2, column 'a': a missing value"),
     ("parquet", parquet({"a": ["x", None]}), "row 2, column 'a': a missing value"),
+    ("parquet", parquet({"a": text_of(b"x", b"\xad", b"x")}), "row 2, column 'a': a text that is not UTF-8"),
+    (
+        "parquet",
+        parquet({"a": text_of(b"x", b"\xad").dictionary_encode()}),
+        "row 2, column 'a': a text that is not UTF-8",
+    ),
     ("parquet", parquet({"a": [[1, 2], [3]]}), "row 2, column 'a': a list whose length is not 2"),
     ("parquet", parquet({"a": [[1, 2], [None, 3]]}), "column 'a': a missing value inside of a list"),
     ("parquet", parquet({"a": [[1, 2], None]}), "row 2, column 'a': a missing value"),
