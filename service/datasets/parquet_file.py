@@ -67,7 +67,7 @@ def read_parquet(path: Path, options: Options, scratch: Path, limits: Limits) ->
         file.close()
         file = pq.ParquetFile(path, read_dictionary=texts, pre_buffer=False)
         return _Reading(file, schema, rows, options, scratch, limits).columns()
-    except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowIndexError, OSError) as error:
+    except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowIndexError, UnicodeDecodeError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise refused(DAMAGED) from None

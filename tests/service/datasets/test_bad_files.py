@@ -102,6 +102,7 @@ CASES = [
     ("parquet", b"", "not a valid Parquet file"),
     ("parquet", b"PAR1PAR1", "not a valid Parquet file"),
     ("parquet", as_parquet(TABLE)[:-100], "not a valid Parquet file"),
+    ("parquet", parquet({"name": [1]}).replace(b"name", b"\xf4ame"), "not a valid Parquet file"),
     ("parquet", parquet({"s": [{"a": 1}]}), "column 's': values of type struct<a: int64> cannot be stored"),
     ("parquet", parquet({"s": [[{"a": 1}]]}), "column 's': values of type struct<a: int64> cannot be stored"),
     ("parquet", parquet({"a": pa.nulls(2)}), "column 'a': the column has no values; leave it out"),
