@@ -68,6 +68,22 @@ def database(request) -> str:
     return "" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
 
 
+def test_a_file_that_ends_its_process_is_refused_and_the_next_one_is_read(tmp_path, monkeypatch):
+    """The libraries for files end their process on some damaged ones."""
+    monkeypatch.setattr("service.datasets.ingest.HANDLERS", "tests.service.datasets.crashing:HANDLERS")
+
+    async def scenario(house):
+        async with house.ingest.folder() as folder:
+            (folder / "bad").write_bytes(b"crash")
+            (folder / "good").write_bytes(as_csv({"a": np.arange(3)}))
+            with pytest.raises(HttpProblem, match=r"ended the process \(killed by SIGABRT\)") as refused:
+                await house.ingest.of_file("a", folder / "bad", Options("csv"), Named(), folder)
+            found, _ = await house.ingest.of_file("a", folder / "good", Options("csv"), Named(), folder)
+        assert (refused.value.code, refused.value.retryable, found.rows) == ("limit-exceeded", False, 3)
+
+    run(tmp_path, scenario)
+
+
 def test_tenants_share_a_file_until_the_last_of_them_deletes_it(tmp_path, database):
     async def scenario(house):
         a, b = await house.add("a", 1), await house.add("b", 1)
