@@ -6,6 +6,7 @@ A call goes on when its client disconnects, because the client can fetch the sto
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -26,7 +27,7 @@ from service.sessions.session import Kind, Session
 from service.sessions.stored import Fenced, StoredSessions
 from service.settings import Settings
 from service.store import patience
-from service.store.errors import StorageError
+from service.store.errors import StorageError, StorageFull
 
 __all__ = ["Turns"]
 
@@ -289,7 +290,8 @@ class Turns:
             await self._rebuilder.rebuilt(session, give_up, None)
         if session.rolled_back and tells:
             assert self._stored is not None
-            await self._stored.set_dirty(session, False)
+            with contextlib.suppress(StorageFull):  # another process that loads the session then tells it again
+                await self._stored.set_dirty(session, False)
             session.rolled_back = False
             raise HttpProblem(
                 "rolled-back",

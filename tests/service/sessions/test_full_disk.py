@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from service.problems import HttpProblem
 from service.sessions import stored
 from service.sessions.changes import Write
-from service.sessions.session import Session
+from service.sessions.session import Durability, Session
 from service.store.errors import StorageFull
 from tests.service.sessions.fake_service import Process, tensor
 
@@ -33,10 +34,10 @@ async def step(process: Process, id: str) -> None:
     await process.registry.write(await process.registry.find("local", id), write, 60.0)
 
 
-async def opened(process: Process) -> Session:
+async def opened(process: Process, durability: Durability = "journal") -> Session:
     about: dict[str, Any] = {"optimizer": {"rate": 3}}
     return await process.registry.open(
-        {"query": {}}, {}, program=("prg_1", b"{}"), lease_s=100.0, deadline=60.0, about=about, durability="journal"
+        {"query": {}}, {}, program=("prg_1", b"{}"), lease_s=100.0, deadline=60.0, about=about, durability=durability
     )
 
 
@@ -91,6 +92,23 @@ async def test_a_session_is_read_on_a_full_disk_after_the_end_of_its_process(pro
     assert await values(later, session.id) == (4, weight_after(4))
     last = Process(process.store, process.objects, process.faults, process.settings)
     assert await values(last, session.id) == (4, weight_after(4))
+
+
+async def test_a_session_without_a_journal_is_read_on_a_full_disk_from_its_checkpoint(process, monkeypatch):
+    session = await opened(process, "checkpoint")
+    await step(process, session.id)
+    await process.registry.save(session, 60.0)
+    await step(process, session.id)
+    process.end()
+    later = Process(process.store, process.objects, process.faults, process.settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(later, "write", full)
+        with pytest.raises(HttpProblem, match="goes on from its checkpoint at step 1"):
+            await values(later, session.id)
+        assert await values(later, session.id) == (1, weight_after(1))
+
+    await step(later, session.id)
+    assert await values(later, session.id) == (2, weight_after(2))
 
 
 async def test_a_session_is_read_on_a_full_disk_after_a_call_that_did_not_fit(process, monkeypatch):
