@@ -44,7 +44,7 @@ Expected = Mapping[str, tuple[int, ...]]
 FEWEST, MOST = 64, 2048
 """What a plan expects of such a size at first: twice the largest operand of known size, between these."""
 
-MOST_ELEMENTS = 1 << 22
+MOST_ELEMENTS = 1 << 20
 """Elements of a result for which a plan has memory at first, unless it has more with sizes of two."""
 
 
