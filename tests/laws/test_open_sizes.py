@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from core.autodiff.adjoint import vjp
+from core.compiler.compile import optimize
 from core.ir import StackType, TensorType
 from core.ir.builder import BlockBuilder, output_types
-from core.ir.errors import CoreError, ExecutionError
-from core.ir.registry import as_tuple
+from core.ir.errors import CoreError, ExecutionError, ProgramError
+from core.ir.registry import Example, as_tuple
 from core.ops.common.types import matches
 from core.runtime.reference import execute
 from tests.laws.test_ops import OPS, arrays, block_for, examples_of, floats, type_of
@@ -57,6 +58,52 @@ def test_results_for_open_sizes_have_the_inferred_types(name):
             for value, type in zip(found, inferred, strict=True):
                 if not isinstance(type, StackType):
                     assert matches(type_of(value), type), [t.shape for t in types]
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", [name for name in sorted(OPS) if OPS[name].differentiable])
+def test_gradients_of_no_rows_are_the_same_whether_their_number_is_open_or_known(name):
+    """Of both orders, and with respect to the cotangents too: a program may compute these from its parameters."""
+    spec = OPS[name]
+    for example in examples_of(spec)[:2]:
+        values = [x if isinstance(x, list) or x.ndim == 0 else x[:0] for x in arrays(example)]
+        if any(isinstance(x, list) for x in values) or any(x is None for x in example.inputs):
+            continue
+        given = Example(tuple(values), (), example.attrs)
+        types = [TensorType((-1, *x.shape[1:]), str(x.dtype)) if x.ndim else type_of(x) for x in values]
+        try:
+            blocks = [block_for(spec, given), block_for(spec, given, types)]
+        except ProgramError:
+            continue
+        for _ in range(3):
+            with np.errstate(all="ignore"):
+                try:
+                    known, found = (execute(optimize(block), values) for block in blocks)
+                except REFUSALS:
+                    break
+            for one, other in zip(found, known, strict=True):
+                np.testing.assert_array_equal(one, other)
+            results = [k for k, name in enumerate(blocks[0].results) if blocks[0].types[name].is_float]
+            wrt = floats(values)
+            if not results or not wrt or any(isinstance(t, StackType) for t in blocks[0].result_types):
+                break
+            try:
+                blocks = [vjp(block, [block.params[k] for k in wrt]) for block in blocks]
+            except CoreError:  # a size that the rule must know
+                break
+            values += [np.full_like(known[k], 0.75) for k in results]
+
+
+@pytest.mark.parametrize("ddof", [0, 1])
+@pytest.mark.parametrize("shape", [(-1,), (0,)])
+def test_the_variance_of_no_elements_is_nan_also_if_only_the_run_tells_their_number(shape, ddof):
+    b = BlockBuilder()
+    block = b.build(
+        [b.emit(name, x, ddof=ddof) for x in [b.param(TensorType(shape, "float64"))] for name in ("var", "std")]
+    )
+
+    with np.errstate(all="ignore"):
+        assert np.isnan(execute(block, [np.zeros(0)])).all()
 
 
 @pytest.mark.parametrize("name", ["sum_to", "split", "split_like"])

@@ -123,12 +123,13 @@ logsumexp.example(
 def var(x, *, axes: tuple[int, ...] | None = None, ddof: int = 1, keepdims: bool = False):
     """Variance over `axes`: ``sum((x - mean(x)) ** 2) / (n - ddof)``.
 
-    The result is NaN where ``n - ddof`` is 0 or less, such as for one element with a `ddof` of 1.
+    Where ``n - ddof`` is 0 or less, the result is inf, or NaN if all elements are equal, as one element is with a
+    `ddof` of 1.
     """
     centred = x - reduce_mean(x, axes=axes, keepdims=True)
     out = reduce_mean(square(centred), axes=axes, keepdims=keepdims)
-    if ddof == 0 and 0 not in x.shape:
-        return out
+    if ddof == 0 and all(x.shape[i] > 0 for i in axes_of(axes, x.rank)):
+        return out  # other sizes may be 0 when the program runs: the ratio is NaN then
     return out * (inverse_count(x, axes=axes, ddof=ddof) / inverse_count(x, axes=axes))
 
 

@@ -16,7 +16,7 @@ from core.ir import StackType, TensorType, Type
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.types import axes_of, axis_of, broadcast, joined_type, product, working_dtype
-from core.ops.elementwise.arithmetic import cast, maximum
+from core.ops.elementwise.arithmetic import cast, maximum, minimum
 from core.ops.elementwise.logic import equal, logical_or, where_or_zero
 from core.ops.elementwise.rounding import isnan
 from core.ops.shape.broadcast import expand_to
@@ -100,7 +100,8 @@ def reduce_mean_vjp(ct, out, x, *, axes, keepdims):
     count = product(x.shape[i] for i in axes_of(axes, x.rank))
     if count >= 0:
         return expand_to(restored(ct, x, axes=axes, keepdims=keepdims) / max(count, 1), x)
-    return expand_to(restored(ct, x, axes=axes, keepdims=keepdims) * inverse_count(x, axes=axes), x)
+    share = minimum(inverse_count(x, axes=axes), ct.builder.constant(1.0, x.dtype))  # of no elements 1: inf * 0 is NaN
+    return expand_to(restored(ct, x, axes=axes, keepdims=keepdims) * share, x)
 
 
 reduce_mean.example(
