@@ -31,6 +31,10 @@ COMPUTE = {
     "softplus": lambda x: np.log1p(np.exp(x)),
     "reduce_sum": np.sum,
     "less_than": np.less,
+    "logical_and": np.logical_and,
+    "logical_not": np.logical_not,
+    "where": np.where,
+    "cast": lambda x, dtype: x.astype(dtype),
     "squeeze": np.squeeze,
     "unsqueeze": np.expand_dims,
     "transpose": lambda x, axis: np.transpose(x, axis),
@@ -264,7 +268,11 @@ class _Unroller:
         """Arrays are lists of cells; the straight-line program has no array ops."""
         inputs = {slot: scope.read(names[0]) for slot, names in op.get("inputs", {}).items()}
         out = op["outputs"]["out"][0]
-        if op["type"] == "array_stack":
+        if op["type"] == "array_length":
+            number = len(self.arrays[inputs["array"]])
+            attrs = {"shape": [], "value": number, "dtype": "int64"}
+            scope.write(out, self.emit("fill_constant", [], np.asarray(number), attrs))
+        elif op["type"] == "array_stack":
             scope.write(out, self.stack(self.arrays[inputs["array"]]))
         elif op["type"] == "array_concat":
             elements = self.arrays[inputs["array"]]

@@ -24,6 +24,7 @@ class Statements:
     random_ops: bool
     max_depth: int
     longs: list[tuple[str, int]]
+    keeps_parameters: bool
 
     def pick(self, options: Any) -> Any:
         raise NotImplementedError
@@ -109,8 +110,8 @@ class Statements:
         """The rows of a matrix go through two blocks, which contain whole programs on their own names."""
         table, row, out, raw = (self.fresh(hint) for hint in ("tab", "row", "tab", "t"))
         self.op(block, self.pick(("add", "mul")), table, "xs", self.pick(sorted(visible)))
-        sides, longs = [], self.longs
-        self.longs = []
+        sides, longs, keeps = [], self.longs, self.keeps_parameters
+        self.longs, self.keeps_parameters = [], True
         for _ in range(2):
             inner = self.new_block(block["idx"])
             inside = self.fill(inner, visible - set(POOL), depth + 1)
@@ -120,7 +121,7 @@ class Statements:
             self.op(inner, self.pick(("add", "mul", "sub")), first, row, self.pick(sorted(inside)))
             self.op(inner, self.pick(UNARY), out, first)
             sides.append(inner["idx"])
-        self.longs = longs
+        self.longs, self.keeps_parameters = longs, keeps
         block["ops"].append(
             {
                 "type": "if_else_rows",

@@ -5,7 +5,7 @@ combine constructs.
 
 Every value of the pool is a float64 vector of two small numbers, so that any op can take any two names and finite
 differences are precise. The pool has five names, which all blocks share on purpose. Values of other and of changing
-sizes have other names; see `growing`.
+sizes have other names; see `growing` and `varied`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.growing import Growing
 from tests.products import ROWS, Products
 from tests.statements import BINARY, MEMORY, POOL, UNARY
+from tests.varied import VARIED, VARIED_NESTING, Varied
 
 __all__ = ["LEAVES", "TABLE", "programs", "written"]
 
@@ -29,12 +29,13 @@ NESTING = (
     *("if", "while", "if", "while", "scan", "switch", "array", "net"),
     *("case", "conditional", "recurrent", "rows", "call"),
     *("grow", "grow", "grow_scan", "grow_array", "cell"),
+    *VARIED_NESTING,
 )
-FED = ("scan", "recurrent", "rows", "call", "grow", "grow_scan", "grow_array", "cell")
+FED = ("scan", "recurrent", "rows", "call", "cell", "states")
 """Statements that read feeds or functions of the program."""
 
 
-class _Writer(Growing, Products):
+class _Writer(Varied, Products):
     """Draws the statements of one program."""
 
     def __init__(
@@ -90,7 +91,7 @@ class _Writer(Growing, Products):
             self.budget -= 1
             kinds = ["op", "op", "op", "const", "safe_where"]
             if self.fed:
-                kinds += ["embedding", "dropout", "lookup", "product"]
+                kinds += ["embedding", "dropout", "lookup", "product", *VARIED]
                 if self.longs:
                     kinds += ["change"] * 3
             if self.derivatives:
@@ -99,7 +100,7 @@ class _Writer(Growing, Products):
                 kinds += NESTING
                 if not self.fed:
                     kinds = [k for k in kinds if k not in FED]
-                elif not self.growing:
+                if not (self.fed and self.growing):
                     kinds = [k for k in kinds if not k.startswith("grow")]
                 if self.random_ops and "rows" in kinds:  # a branch by rows cannot contain them
                     kinds.remove("rows")
@@ -296,10 +297,13 @@ def programs(depth: int = 4) -> st.SearchStrategy[dict[str, Any]]:
     return st.integers(0, 2**48).map(lambda seed: written(seed, depth))
 
 
-def written(seed: int, depth: int = 4, random_ops: bool = False, derivatives: bool = False) -> dict[str, Any]:
-    """The program of `seed`."""
+def written(
+    seed: int, depth: int = 4, random_ops: bool = False, derivatives: bool = False, keeps_parameters: bool = False
+) -> dict[str, Any]:
+    """The program of `seed`. keeps_parameters: whether it overwrites none."""
     draw = random.Random(seed)
     writer = _Writer(draw, depth, draw.randint(4, 14), random_ops=random_ops, derivatives=derivatives)
+    writer.keeps_parameters = keeps_parameters
     root = writer.new_block(-1)
     for name in LEAVES:
         role = "feed" if name == "x" else "parameter"

@@ -27,6 +27,8 @@ WITHOUT_GRADIENT: dict[str, Callable[..., Any]] = {
     "assign_value": lambda values, shape, dtype: torch.tensor(values, dtype=getattr(torch, dtype)).reshape(shape),
     "fill_constant": lambda shape, value, dtype: torch.full(shape, value, dtype=getattr(torch, dtype)),
     "less_than": lambda x, y: torch.lt(x, y),
+    "logical_and": lambda x, y: torch.logical_and(x, y),
+    "logical_not": lambda x: torch.logical_not(x),
 }
 
 

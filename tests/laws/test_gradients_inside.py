@@ -22,7 +22,7 @@ INSIDE = tuple(f"d_{name}" for name in INPUTS)
 @pytest.mark.parametrize("part", range(SLICES))
 def test_a_derivative_inside_of_a_program_is_the_gradient_of_a_query(part):
     for seed in range(part, EXAMPLES // 8, SLICES):
-        document, values = written(seed, depth=3), leaves(seed)
+        document, values = written(seed, depth=3, keeps_parameters=True), leaves(seed)
         wanted = flat(first_order(read(document)).step(values).gradients)
         again = flat(second_order(read(document)).step(values).gradients)
 
