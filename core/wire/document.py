@@ -188,7 +188,9 @@ class _Reader:
             message = "values must be the SHA-256 of a file, 64 hexadecimal digits, and a function has none"
             self.problems.add("bad_program", message, f"{at}/values")
         self.closed = form == "closed"
-        raw_blocks = members.get("blocks")
+        if "blocks" not in members:
+            return None
+        raw_blocks = members["blocks"]
         if not isinstance(raw_blocks, list) or not raw_blocks:
             self.problems.add("bad_program", "blocks must be a list with at least one block", f"{at}/blocks")
             return None
@@ -288,8 +290,8 @@ class _Reader:
         members = self.members(
             raw, pointer, {"ops"}, {"idx", "parent_idx", "forward_block_idx", "vars", "params", "results"}
         )
-        idx = self.integer(members.get("idx", position), f"{pointer}/idx")
-        if idx != position:
+        idx = members.get("idx", position)
+        if self.integer(idx, f"{pointer}/idx") == idx != position:
             self.problems.add("bad_program", f"block at position {position} has idx {idx}", f"{pointer}/idx")
         parent = self.integer(members.get("parent_idx", -1 if position == 0 else 0), f"{pointer}/parent_idx")
         self.integer(members.get("forward_block_idx", -1), f"{pointer}/forward_block_idx")
@@ -317,7 +319,7 @@ class _Reader:
         members = self.members(
             raw, pointer, {"name"}, {"dtype", "shape", "role", "trainable", "stop_gradient", "stack_depth"}
         )
-        name = self.name(members.get("name"), f"{pointer}/name")
+        name = self.name(members["name"], f"{pointer}/name") if "name" in members else None
         role = members.get("role", "temporary")
         if role not in ROLES or (role == "key" and not self.closed):
             self.problems.add("bad_var", "role must be feed, parameter, state or temporary", f"{pointer}/role")
@@ -371,7 +373,9 @@ class _Reader:
         poll()
         optional = {"inputs", "outputs", "attrs", "is_target", *(ORIGINS if self.closed else ())}
         members = self.members(raw, pointer, {"type"}, optional)
-        type = members.get("type")
+        if "type" not in members:
+            return None
+        type = members["type"]
         if not isinstance(type, str):
             self.problems.add("bad_op", "an op must have a type, a string", f"{pointer}/type")
             return None
@@ -390,11 +394,13 @@ class _Reader:
     def origin(self, raw: Any, pointer: str, backward: bool) -> Location | None:
         """The location of the client's op that an op of an answer belongs to."""
         members = self.members(raw, pointer, {"block", "op", "type"}, {"function"})
-        type = members.get("type")
+        if "type" not in members:
+            return None
+        type = members["type"]
         if not isinstance(type, str):
             self.problems.add("bad_op", "the origin of an op must have a type, a string", f"{pointer}/type")
             return None
-        block, op = (self.integer(members.get(name), f"{pointer}/{name}") for name in ("block", "op"))
+        block, op = (self.integer(members.get(name, -1), f"{pointer}/{name}") for name in ("block", "op"))
         function = members.get("function")
         if function is not None and not isinstance(function, str):
             self.problems.add("bad_op", "the name of a function must be a string", f"{pointer}/function")
@@ -405,7 +411,15 @@ class _Reader:
         if not isinstance(raw, dict):
             self.problems.add("bad_slot", "slots must be an object of names", pointer, location)
             return {}
-        return {k: self.names([v] if isinstance(v, str) else v, f"{pointer}/{escaped(k)}") for k, v in raw.items()}
+        found = {}
+        for slot, value in raw.items():
+            at = f"{pointer}/{escaped(slot)}"
+            if isinstance(value, str | list):
+                found[slot] = self.names([value] if isinstance(value, str) else value, at)
+            else:
+                self.problems.add("bad_program", "must be a name or a list of names", at, location)
+                found[slot] = ()
+        return found
 
     def names(self, raw: Any, pointer: str) -> tuple[str, ...]:
         if isinstance(raw, list) and all(map(self.is_name, raw)):

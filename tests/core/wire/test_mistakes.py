@@ -1,7 +1,9 @@
-"""All mistakes of one op are found that can be found without each other."""
+"""All mistakes of one op are found that can be found without each other, and each mistake is one problem."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -69,3 +71,53 @@ def test_a_misspelt_part_is_one_mistake():
 
     spelt = {"type": "reshape", "inputs": {"x": ["w"]}, "outputs": {"out": ["y"]}, "attrs": {"shap": [1, 2]}}
     assert list(told(spelt)) == ["/attrs/shap"]
+
+
+PROGRAM = {"blocks": [
+    {"idx": 0, "parent_idx": -1,
+     "vars": [{"name": "w", "role": "parameter", "dtype": "float32", "shape": [2]}],
+     "ops": [
+         {"type": "reduce_sum", "inputs": {"x": ["w"]}, "outputs": {"out": ["n"]}, "attrs": {"axes": [0]}},
+         {"type": "isfinite", "inputs": {"x": "n"}, "outputs": {"out": "go"}},
+         {"type": "conditional_block", "inputs": {"condition": ["go"]}, "attrs": {"sub_block": 1}}]},
+    {"idx": 1, "parent_idx": 0, "vars": [],
+     "ops": [{"type": "tanh", "inputs": {"x": ["n"]}, "outputs": {"out": ["m"]}}]}]}  # fmt: skip
+
+
+def places(document: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield place
+    inner = (
+        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    )
+    for key, each in inner:
+        yield from places(each, (*place, key))
+
+
+def test_the_program_without_mistakes_is_read():
+    assert len(read(PROGRAM).block.ops) == 3
+
+
+PLACES = [place for place in places(PROGRAM) if place]
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: "/".join(map(str, place)))
+@pytest.mark.parametrize("value", ["absent", None, 2.5])
+def test_a_value_of_a_wrong_type_is_at_most_one_problem_at_its_place(place: tuple[Any, ...], value: Any):
+    document: Any = copy.deepcopy(PROGRAM)
+    holder = document
+    for key in place[:-1]:
+        holder = holder[key]
+    if value == "absent":
+        del holder[place[-1]]
+    else:
+        holder[place[-1]] = value
+    try:
+        read(document)
+    except InvalidProgram as error:
+        pointer = "".join(f"/{key}" for key in (place[:-1] if value == "absent" else place))
+        found = [
+            each.message for each in error.problems if each.pointer == pointer or each.pointer.startswith(f"{pointer}/")
+        ]
+        about = [each for each in found if "visible" not in each] if value == "absent" else found
+
+        assert len(about) <= 1, found
