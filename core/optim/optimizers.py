@@ -65,7 +65,11 @@ class Optimizer:
             del attrs["learning_rate"]
             rest = {k: v for k, v in rate.items() if k != "schedule"}
             with below("/learning_rate"):
-                object.__setattr__(self, "schedule", Schedule(str(rate.get("schedule")), rest))
+                if "schedule" not in rate:
+                    raise ProgramError(
+                        "a learning rate is a number or has a schedule", "unknown_schedule", pointer="/schedule"
+                    )
+                object.__setattr__(self, "schedule", Schedule(str(rate["schedule"]), rest))
         object.__setattr__(self, "attrs", lookup(self.type).complete(attrs))
 
     @property

@@ -250,7 +250,8 @@ async def put_tenant(request: Request, tenant: TenantName) -> Response:
     try:
         await actions.set_limits(store(request), {"tenant": tenant, "limits": asked.limits})
     except BadLimit as error:
-        field = FieldError(f"/limits/{escaped(error.name)}", "invalid", str(error), suggestion=near(error.name, NAMES))
+        meant = None if error.name in NAMES else near(error.name, NAMES)
+        field = FieldError(f"/limits/{escaped(error.name)}", "invalid", str(error), suggestion=meant)
         raise HttpProblem("invalid-request", str(error), errors=[field]) from None
     await tenancy(request).ring.refresh()
     return json_answer((await _views(request, [tenant]))[0])

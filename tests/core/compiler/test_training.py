@@ -237,3 +237,5 @@ def test_a_schedule_sets_the_rate_of_every_step():
     with pytest.raises(ProgramError) as error:
         Optimizer("sgd", {"learning_rate": {"schedule": "steep"}})
     assert error.value.code == "unknown_schedule"
+    with pytest.raises(ProgramError, match="a learning rate is a number or has a schedule"):
+        Optimizer("sgd", {"learning_rate": {"decay_steps": 1}})

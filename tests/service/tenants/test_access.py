@@ -287,6 +287,13 @@ def limits(keyed, tenant: str, **wanted: float):
             admin.put(f"/v1/tenants/{tenant}", json={"limits": dict.fromkeys(wanted)})
 
 
+def test_a_limit_that_cannot_be_set_is_refused_with_a_suggestion_for_its_name_alone(keyed):
+    with keyed.client("admin") as admin:
+        for limit, suggestion in (({"job": 3}, "did you mean jobs?"), ({"jobs": -1}, None)):
+            found = problem(admin.put("/v1/tenants/acme", json={"limits": limit}), 422, "invalid-request")
+            assert [each.get("suggestion") for each in found["errors"]] == [suggestion]
+
+
 def over(answer: httpx.Response, name: str) -> dict[str, Any]:
     found = problem(answer, 429, "quota-exceeded")
     assert found.get("quota", name) == name
