@@ -152,12 +152,14 @@ def media_type(request: Request, binary: bool, *more: str) -> str:
     """JSON, SAFETENSORS if `binary`, or one of `more`. Raises HttpProblem 415."""
     if _header(request, b"content-encoding", "identity").strip().lower() != "identity":
         raise HttpProblem("unsupported-encoding", "bodies with a Content-Encoding are not supported")
-    found = _known(_header(request, b"content-type"))
+    header = _header(request, b"content-type")
+    found = _known(header)
     if found == JSON or (binary and found == SAFETENSORS) or (found is not None and found in more):
         return found
     types = [JSON, *([SAFETENSORS] if binary else []), *more]
     words = " or ".join([", ".join(types[:-1]), types[-1]] if len(types) > 1 else types)
-    detail = f"the Content-Type must be {words}"
+    is_json = header.partition(";")[0].strip().lower() in JSON_ALIASES
+    detail = f"the Content-Type must be {words}{', with no other parameter than charset=utf-8' if is_json else ''}"
     raise HttpProblem("unsupported-media-type", detail, headers={"Accept": ", ".join(types)})
 
 

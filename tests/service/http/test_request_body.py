@@ -117,6 +117,13 @@ async def test_an_unsupported_media_type_gets_415_and_the_supported_ones(content
     assert problem.headers["Accept"] == f"{JSON}, {SAFETENSORS}"
 
 
+async def test_json_in_another_encoding_is_refused_with_the_one_that_is_right():
+    problem = await refused(request(b"{}", content_type=f"{JSON}; charset=latin-1"))
+
+    assert (problem.status, problem.code) == (415, "unsupported-media-type")
+    assert problem.detail.endswith("with no other parameter than charset=utf-8")
+
+
 async def test_a_route_for_json_only_refuses_safetensors_with_415():
     problem = await refused(request(b"", content_type=SAFETENSORS), binary=False)
 
