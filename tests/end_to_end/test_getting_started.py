@@ -80,6 +80,42 @@ def test_the_page_about_python_prints_what_it_shows(url: str) -> None:
     run_page("python.md", url)
 
 
+GIVEN = """
+import numpy as np
+import backpass_client as bp
+
+@bp.program
+def network(x: bp.f32["batch", 4], y: bp.f32["batch"]):
+    error = x @ bp.parameter("w", [4]) - y
+    return {"loss": (error**2).mean(), "accuracy": bp.cast(bp.abs(error) < 1, dtype="float32").mean()}
+
+service = other_service = bp.Service("http://127.0.0.1:8080")
+x = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+feeds = {"x": x, "y": x.sum(1)}
+document, program, dataset = network.document(), service.programs.create(network), service.datasets.upload(feeds)
+images, labels = np.ones((4, 8, 8)), np.arange(4)
+session, other = (service.create_session(network, optimizer={"type": "adam"}) for _ in range(2))
+send_to_the_others = lambda name, gradient: None
+"""
+"""What the code of the pages below leaves to its reader."""
+
+
+@pytest.mark.parametrize("name", ["training.md", "checkpoints.md", "jobs.md", "datasets.md"])
+def test_the_code_of_a_page_runs_with_a_program_a_session_and_a_dataset(
+    name: str, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "iris.csv").write_text("sepal_length,petal_length,species\n1.0,2.0,setosa\n")
+    codes = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / name).read_text(), re.M | re.S)
+    namespace: dict[str, Any] = {}
+
+    for code in (GIVEN, *codes):
+        exec(re.sub(r"http://(127.0.0.1|localhost):8080", url, code), namespace)  # noqa: S102
+
+    assert codes
+    namespace["service"].close()
+
+
 @pytest.mark.slow
 def test_the_page_about_pytorch_prints_what_it_shows(url: str) -> None:
     missing = [name for name in ("torch", "onnxscript") if find_spec(name) is None]
