@@ -121,7 +121,7 @@ def _chosen(chosen: argparse.Namespace) -> tuple[str, dict[str, Any], Callable[[
             return "keys.rotate", {"id": chosen.id, "overlap": chosen.overlap}, _rotated
     if chosen.of_tenants == "set":
         given = {"tenant": chosen.tenant, "limits": dict(chosen.limits)}
-        return "tenants.set", given, lambda answer: _tenants([answer])
+        return "tenants.set", given, _own_limits
     return "tenants.list", {}, _tenants
 
 
@@ -163,11 +163,16 @@ def _keys(found: Sequence[dict[str, Any]]) -> str:
 
 
 def _tenants(found: Sequence[dict[str, Any]]) -> str:
-    rows = [
-        (each["tenant"], str(each.get("keys", "")), " ".join(f"{n}={v:g}" for n, v in each["limits"].items()) or "-")
-        for each in found
-    ]
+    rows = [(each["tenant"], str(each["keys"]), _limits(each)) for each in found]
     return _table([("TENANT", "VALID KEYS", "OWN LIMITS"), *rows])
+
+
+def _own_limits(tenant: dict[str, Any]) -> str:
+    return _table([("TENANT", "OWN LIMITS"), (tenant["tenant"], _limits(tenant))])
+
+
+def _limits(tenant: dict[str, Any]) -> str:
+    return " ".join(f"{name}={value:g}" for name, value in tenant["limits"].items()) or "-"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -31,7 +31,8 @@ def conflicts(settings: Settings) -> Iterator[Finding]:
     found = list(_conflicts(settings))
     yield from found
     if not any(each.state == "wrong" for each in found):
-        yield ok("settings", f"{len(settings.model_fields_set)} settings are given, and all fit each other")
+        given = len(settings.model_fields_set)
+        yield ok("settings", f"{given} {'is' if given == 1 else 'are'} given, and all fit each other")
 
 
 def _conflicts(s: Settings) -> Iterator[Finding]:

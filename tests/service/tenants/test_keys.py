@@ -149,6 +149,12 @@ def test_own_limits_of_a_tenant_are_set_changed_and_removed(store):
             run(actions.set_limits(store, {"tenant": "acme", "limits": wrong}))
 
 
+def test_the_command_shows_the_limits_that_it_has_set(tmp_path, capsys):
+    assert main(["keys", "--data-dir", str(tmp_path), "tenants", "set", "acme", "jobs=4", "burst=7"]) == 0
+
+    assert capsys.readouterr().out == "TENANT  OWN LIMITS\nacme    jobs=4 burst=7\n"
+
+
 # --- the file of keys -------------------------------------------------------------------------------------------------
 
 GOOD = "acme:read,write:0123456789abcdef0123456789abcdef"
