@@ -59,7 +59,7 @@ def trusted(url: str, verify: str | None) -> bool | ssl.SSLContext:
 
 
 def advice(error: Exception) -> str:
-    """What helps against an error of TLS, as the end of a sentence; empty for other errors."""
+    """The remedy of an error of TLS, as the end of a sentence; empty for other errors."""
     return next((text for name, text in ADVICE.items() if name in str(error)), "")
 
 

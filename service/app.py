@@ -94,7 +94,7 @@ from service.tenants.tenancy import Tenancy
 __all__ = ["create_app"]
 
 IN_MEMORY = "{} are in the memory of the process that created them, so send all their requests to that one"
-"""What clients of several processes must know."""
+"""The rule for clients of several processes."""
 
 log = logging.getLogger("backpass.app")
 

@@ -12,7 +12,7 @@ __all__ = ["CALLER", "LOCAL", "NOBODY", "Caller", "acting_for", "tenant"]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent the request. key: id of its API key, None without keys. scopes: what the key allows."""
+    """The sender of a request. key: id of its API key, None without keys. scopes: the rights of the key."""
 
     tenant: str
     key: str | None

@@ -1,4 +1,4 @@
-"""What the code of all instructions on tensor arrays consists of: arguments, conditions, copies."""
+"""Parts of the code of all instructions on tensor arrays: arguments, conditions, copies."""
 
 from __future__ import annotations
 

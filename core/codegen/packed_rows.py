@@ -1,4 +1,4 @@
-"""Rows of the first operand of a product, packed: what a tile reads in one step along k lies together."""
+"""Rows of the first operand of a product, packed: the numbers that a tile reads in one step along k lie together."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def pack_rows(
 ) -> None:
     """Pack rows [first, end) of a for some steps along k: for each tile, the numbers of one step after those before.
 
-    A vector may be longer than the rows of a tile. What it stores behind them is overwritten by the next step, or lies
-    in the room behind the last one.
+    A vector may be longer than the rows of a tile. The elements that it stores behind them are overwritten by the next
+    step, or lie in the padding behind the last one.
 
     steps: the first step and the number of steps, a multiple of a vector except at the end of k.
     rows:  the first row, and the one after the last; only the last rows of a are less than a tile.

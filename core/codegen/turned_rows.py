@@ -1,8 +1,8 @@
 """Operands that lie across the rows of a kernel with reductions: some rows at a time are copied, transposed.
 
 Elements that follow each other in a row may be far apart in memory while those of a column are adjacent. Each line of
-such an array is read once for some rows together, and the rows find their elements side by side. What they store is
-collected in the same form, and written for all of them together.
+such an array is read once for some rows together, and the rows find their elements side by side. Their results
+are collected in the same form, and written for all of them together.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class DeviceBackend:
         return self._row_updaters[row_bytes, blocks]
 
     def word_copier(self, count: int) -> WordCopier:
-        """What copies `count` words, or some more. Raises ExecutionError (compiler_failed), DeviceFault."""
+        """A kernel that copies `count` words, or some more. Raises ExecutionError (compiler_failed), DeviceFault."""
         count = rounded(count)
         if count not in self._word_copiers:
             launched = self._launched(word_copier_code(count))

@@ -175,7 +175,7 @@ class _FilterAdjoint(_Writer):
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What the classes of one axis have in common, if windows move by `stride`.
+    """The common part of the classes of one axis, if windows move by `stride`.
 
     positions: elements of a class. taps: elements of the filter that it meets. tap_step: from one of these to the next.
     step:      windows between those that meet the first tap and the next one.

@@ -245,7 +245,7 @@ def _whole_numbers(shape: tuple[int, ...], most: int) -> np.ndarray:
 
 
 def workspace_bytes(architecture: str) -> int:
-    """What NVIDIA recommends for a GPU: 32 MiB from sm_90 on, and 4 MiB before."""
+    """The size that NVIDIA recommends: 32 MiB from sm_90 on, and 4 MiB before."""
     return (32 if int(architecture.removeprefix("sm_")) >= 90 else 4) << 20
 
 

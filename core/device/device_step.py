@@ -75,7 +75,7 @@ ALIGNMENT = 256
 
 @dataclass(slots=True)
 class _Waiting:
-    """What the instructions since the last barrier read and wrote."""
+    """The memory that the instructions since the last barrier read and wrote."""
 
     read: Extents = field(default_factory=Extents)
     written: Extents = field(default_factory=Extents)

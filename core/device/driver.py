@@ -1,4 +1,4 @@
-"""What the host needs of a GPU: memory, streams, events, kernels and graphs.
+"""The functions of a GPU that the host calls: memory, streams, events, kernels and graphs.
 
 `core.device.cupy_driver` has a GPU. Another implementation runs the same calls on the emulator of the tests. All work
 on a stream is asynchronous: it may run at any time between its call and the next `synchronize`, so memory that it

@@ -18,7 +18,7 @@ __all__ = ["PatchTile", "Place", "digits", "total"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a row, or a term, adds to the offset of an element in memory, and to its positions."""
+    """The part of a row, or of a term, in the offset of an element in memory and in its positions."""
 
     offset: IRValue
     positions: tuple[IRValue, ...] = ()

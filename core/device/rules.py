@@ -1,4 +1,4 @@
-"""What the generator assumes about the speed of a GPU: figures of an H100, measured by `tests.gpu` where not said."""
+"""Assumptions of the generator about the speed of a GPU: figures of an H100, measured by `tests.gpu` where not said."""
 
 from __future__ import annotations
 

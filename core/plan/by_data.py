@@ -143,7 +143,7 @@ def _looked_up(low: Lowering, op: Op, values: Entry, rows: View, index: View) ->
 
 @rule("read_rows")
 def _read_rows(low: Lowering, op: Op) -> None:
-    """As many rows as the run tells. What lies beyond them gets a number that no row of the table has."""
+    """As many rows as the run finds. Rows beyond them get a number that no row of the table has."""
     values, rows, ids, like = op.inputs
     of_known_sizes(low, op, (ids, like))
     size, table = low.sizes.get(rows, {}).get(0), low.type(like)

@@ -44,7 +44,7 @@ def lower_dynamic_slice(low: Lowering, op: Op) -> None:
 @lowers("dynamic_slice_into")
 @rule("dynamic_slice_into")
 def lower_dynamic_slice_into(low: Lowering, op: Op) -> None:
-    """What lies beyond the length of x adds zeros to the first position."""
+    """Elements beyond the length of x add zeros to the first position."""
     of_known_sizes(low, op, op.inputs[1:])
     given = low.sizes.get(op.inputs[0], {})
     x, out = low.type(op.inputs[0]), low.type(op.outputs[0])

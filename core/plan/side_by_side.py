@@ -24,7 +24,7 @@ __all__ = ["Limits", "Stretch", "stretches"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What runs side by side. Times are estimates, in nanoseconds.
+    """Limits of the instructions that run side by side. Times are estimates, in nanoseconds.
 
     longest: of one instruction; a longer one is divided among the threads itself.
     heavy:   an instruction that joins two branches of this time runs after both.
@@ -46,7 +46,7 @@ BARRIERS = (Loop, Branch, ArrayWork, Interpreted, Limited, Striped)
 """Instructions that a stretch does not contain."""
 
 FORK_NS, CROSSING_NS = 2_000.0, 800.0
-"""What a fork costs, and what an instruction costs more whose operands come from the caches of another core."""
+"""The cost of a fork, and the extra cost of an instruction whose operands come from the caches of another core."""
 
 
 @dataclass(frozen=True, slots=True)

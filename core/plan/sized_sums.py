@@ -28,7 +28,7 @@ from core.plan.unsupported import Unsupported
 __all__ = ["count_elements"]
 
 NEUTRAL = {"sum": 0, "prod": 1, "and": True, "or": False}
-"""What leaves a reduction as it is."""
+"""Reduction -> the element that does not change its result."""
 
 
 @rule("reduce_sum", "reduce_prod", "reduce_all", "reduce_any", "reduce_max", "reduce_min", "reduce_mean")

@@ -1,8 +1,8 @@
 """Sizes that are known only during the run: an array has memory for the largest size, and a number for its length.
 
-The largest size follows from the types: `nonzero` finds at most as many positions as its operand has elements. What an
-array holds beyond its length is unspecified, except that integers are 0 there, a valid position. Reductions leave it
-out, and no check reads it.
+The largest size follows from the types: `nonzero` finds at most as many positions as its operand has elements. The
+elements of an array beyond its length are unspecified, except that integers are 0 there, a valid position. Reductions
+leave them out, and no check reads them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Expected = Mapping[str, tuple[int, ...]]
 """Variables of sizes without a largest value -> the largest shapes that a plan should have memory for."""
 
 FEWEST, MOST = 64, 2048
-"""What a plan expects of such a size at first: twice the largest operand of known size, between these."""
+"""Limits of the size that a plan expects at first, which is twice that of the largest operand of known size."""
 
 MOST_ELEMENTS = 1 << 20
 """Elements of a result for which a plan has memory at first, unless it has more with sizes of two."""
@@ -83,7 +83,7 @@ def element_of_all(type: Type) -> Type:
 
 
 Known = dict[tuple[int, frozenset[tuple[str, Type]]], dict[str, Type]]
-"""What `bounded_types` has found for a block, by its identity, and for types of its parameters."""
+"""(identity of a block, types of its parameters) -> the result of `bounded_types`."""
 
 
 def bounded_types(

@@ -11,7 +11,7 @@ from core.runtime.run import Run
 __all__ = ["admission_peak", "admit"]
 
 TRIPS = 1
-"""Trips that the prediction assumes for each loop. What further trips record is checked while they run."""
+"""Trips that the prediction assumes for each loop. The records of further trips are checked while they run."""
 
 
 def admission_peak(interpreter: Interpreter) -> Memory:

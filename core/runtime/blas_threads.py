@@ -18,7 +18,7 @@ from pathlib import Path
 __all__ = ["one_blas_thread", "use_one_thread"]
 
 SUFFIXES = ("64_", "")
-"""What follows a routine's name in a library: numpy's counts with 64 bits, scipy's with 32."""
+"""Endings of the names of routines in a library: numpy's counts with 64 bits, scipy's with 32."""
 
 
 def use_one_thread(package: str) -> None:

@@ -52,6 +52,6 @@ class FittingSizes:
 
 
 def fitting_sizes(spec: OpSpec, types: Sequence[Type | None], attrs: Mapping[str, Any]) -> FittingSizes | None:
-    """What compares the open sizes of the operands of an op; None if there are none, or if it runs inner blocks."""
+    """A check that the open sizes of the operands of an op fit; None if all are known, or if it runs inner blocks."""
     opened = any(isinstance(type, TensorType) and not type.is_static for type in types)
     return FittingSizes(spec, tuple(types), attrs) if opened and spec.kind != "control" else None

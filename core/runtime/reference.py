@@ -82,7 +82,7 @@ class Interpreter:
 
     @property
     def ops(self) -> tuple[Op, ...]:
-        """What runs: regions and single ops."""
+        """The regions and single ops, in the order in which they run."""
         return (self.parts or self.block).ops
 
     @cached_property

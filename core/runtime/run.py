@@ -152,7 +152,7 @@ class Run:
         )
 
     def mark(self) -> tuple[Any, ...]:
-        """What `back_to` needs: the ops that may still run, and the messages so far."""
+        """The state that `back_to` restores: the number of ops that may still run, and the messages so far."""
         return self.ops_left, len(self.messages), self.unsaid, dict(self._reports)
 
     def back_to(self, mark: tuple[Any, ...]) -> None:

@@ -21,7 +21,7 @@ QUOTED = rb'"(?:[^"]++|"")*+"'
 def check_quotes(path: Path, delimiter: str, longest: int) -> None:
     """Raises HttpProblem 422 if a quote that begins a cell is not closed, or if text follows the closing one.
 
-    longest: bytes of the longest cell that the parser takes. What is longer is refused, here or by the parser.
+    longest: bytes of the longest cell that the parser takes. A longer one is refused, here or by the parser.
     """
     separators = re.escape(delimiter.encode()) + rb"\r\n"
     spaces = rb"[" + b" \t".replace(delimiter.encode(), b"") + rb"]*+"

@@ -114,7 +114,7 @@ def _object(line: bytes, number: int, mistakes: Mistakes) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Column:
-    """What is known of one column. kinds: of its values; shape: of a row's tensor, None before the first value."""
+    """The type of one column, so far. kinds: of its values; shape: of a row's tensor, None before the first value."""
 
     name: str
     wanted: str

@@ -1,4 +1,4 @@
-"""Who may call: API keys, and the certificate of TLS."""
+"""Access to the service: API keys, and the certificate of TLS."""
 
 from __future__ import annotations
 

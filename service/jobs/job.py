@@ -150,7 +150,7 @@ class Progress:
 
     @property
     def place(self) -> tuple[int, ...]:
-        """What each turn of the loop moves forward, and nothing else does."""
+        """The counters that only a turn of the loop moves forward."""
         return self.seq, self.step, self.summed_at, self.validated_at, self.saved_at
 
 

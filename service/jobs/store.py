@@ -53,7 +53,7 @@ WAITING: Mapping[State, Action | None] = {"paused": "pause", "queued": None}
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one turn of a job's loop changes, in one transaction.
+    """The changes of one turn of a job's loop, in one transaction.
 
     curves: rows of metrics as (kind, number of the first step, number of steps, bytes).
     """

@@ -1,7 +1,8 @@
 """Deletions of stored files wait while a backup copies them, also those of other processes.
 
-The backup holds a lock on the file `.hold`. Who wants to delete a file meanwhile writes its name to `.deleted`, and the
-backup deletes it at its end. The kernel releases the lock of a process that dies; the next start deletes the rest.
+The backup holds a lock on the file `.hold`. A process that wants to delete a file meanwhile writes its name to
+`.deleted`, and the backup deletes it at its end. The kernel releases the lock of a process that dies; the next start
+deletes the rest.
 """
 
 from __future__ import annotations

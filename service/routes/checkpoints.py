@@ -162,7 +162,7 @@ async def _written(request: Request, key: str) -> tuple[schemas.UploadCheckpoint
 
 
 async def _received(request: Request, made: StoredCheckpoint) -> tuple[StoredCheckpoint, Written]:
-    """What the header of the body says about the checkpoint, and its file."""
+    """The checkpoint with the members in the header of the body, and its file."""
     digest = digest_in(request.headers)
     received = body_chunks(request, settings(request).binary_body_bytes, settings(request))
     header = await checked_header(received, settings(request), calls(request))

@@ -1,4 +1,4 @@
-"""What a new session is made of: the settings of the request, and those of a checkpoint."""
+"""The settings of a new session: those of the request, and those of a checkpoint."""
 
 from __future__ import annotations
 

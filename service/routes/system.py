@@ -102,7 +102,7 @@ PAGES = {"docs": "/docs", "guide": "/guide/", "openapi": "/openapi.json", "probl
 
 
 class Access(Strict):
-    """Who may call the service."""
+    """The access to the service."""
 
     keys_required: bool = Field(description="Whether requests need an API key.")
     note: str = Field(description="The rule in a sentence.")

@@ -160,7 +160,7 @@ async def list_audit_records(
         str, Query(pattern=r"^[0-9]{0,18}$", description="`next_page_token` of the previous page.")
     ] = "",
 ) -> Response:
-    """Who created, changed or deleted what, the newest entry first.
+    """The audit log: creations, changes and deletions with their authors, the newest entry first.
 
     Steps, gradients and reads have no entries, but for those of administrators. An entry appears within two seconds.
     """

@@ -19,7 +19,7 @@ __all__ = ["Place", "Places", "Quota"]
 
 
 class Quota(Protocol):
-    """What one tenant may have. sessions, tapes: their number; session_bytes: of their parameters and states."""
+    """The limits of one tenant. sessions, tapes: their number; session_bytes: of their parameters and states."""
 
     @property
     def sessions(self) -> float: ...

@@ -56,7 +56,7 @@ class BackupError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup contains. database, objects: path -> size and digest."""
+    """The contents of a backup. database, objects: path -> size and digest."""
 
     version: str
     created: float

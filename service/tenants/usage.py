@@ -1,4 +1,4 @@
-"""What each tenant has used, by day (UTC): counted in memory, added to the store every few seconds.
+"""The usage of each tenant by day (UTC): counted in memory, added to the store every few seconds.
 
 compute_seconds: time in which workers ran its calls. steps: optimizer steps. requests, bytes_in, bytes_out: of HTTP,
 without headers. A service that is killed loses the counts of the last few seconds, and nothing else.

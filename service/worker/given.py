@@ -221,7 +221,7 @@ def _unknown(
 def with_sizes(
     program: Program, shapes: Mapping[str, Sequence[int]], make: Callable[[dict[str, Sequence[int]]], T]
 ) -> T:
-    """What `make` returns for the `shapes` of feeds. A refusal that these sizes cause names the feeds.
+    """The result of `make` for the `shapes` of feeds. A refusal that these sizes cause names the feeds.
 
     Raises InvalidProgram (feed_shape) if `make` accepts the program with open sizes, but not with these.
     """

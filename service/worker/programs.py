@@ -277,7 +277,7 @@ class CachedProgram:
         return Prepared(found, fresh=False)
 
     def _sized(self, shapes: Shapes, compile: Callable[[Any], Executable]) -> Executable:
-        """What `compile` returns for these shapes of feeds. Raises ProgramError, for sizes with the names of feeds."""
+        """The result of `compile` for these shapes of feeds. Raises ProgramError, for sizes with the names of feeds."""
         return with_sizes(self.program, dict(shapes), compile)
 
     def _shapes(self, feeds: Mapping[str, Any]) -> Shapes:
@@ -443,7 +443,7 @@ def op_count(root: Block) -> int:
 
 
 def _timed(compile: Callable[[], Executable]) -> tuple[Executable, float]:
-    """What `compile` returns, and the seconds that it took."""
+    """The result of `compile`, and the seconds that it took."""
     started = time.perf_counter()
     return compile(), time.perf_counter() - started
 

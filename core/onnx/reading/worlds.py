@@ -1,9 +1,10 @@
 """Sample sizes. A world gives each open size of a model a number.
 
 The types of all values are inferred for each world as well as for the open sizes. Each sample number is the value of
-an exact formula of sizes: a sum, a difference, a product or a quotient without remainder. What a case distinction
-gives, such as ``min(size, 64)`` or ``size // 2``, is a size of its own: see `cases.py`. So two numbers that are equal
-in all worlds are equal in every run: the numbers of the sizes have no pattern that two different formulas could share.
+an exact formula of sizes: a sum, a difference, a product or a quotient without remainder. The result of
+a case distinction, such as ``min(size, 64)`` or ``size // 2``, is a size of its own: see `cases.py`. So two numbers
+that are equal in all worlds are equal in every run: the numbers of the sizes have no pattern that two different
+formulas could share.
 
 A world in which a type does not fit, for example because a matrix has another number of rows than the sample asks for,
 says nothing about the values that follow: the program itself would fail there.
@@ -24,7 +25,7 @@ from core.ir import TensorType
 __all__ = ["SIZE", "WORLDS", "Column", "Fact", "Sample", "Sizes", "number_of", "same"]
 
 _UNIT = (1, 1, 1, 840, 256, 1)
-"""What divides all numbers of a world. So a division by a small number leaves no remainder in some worlds."""
+"""Divisors of all numbers of a world. So a division by a small number leaves no remainder in some worlds."""
 _FIRST = (211, 307, 1009, 1680, 2048, 5003)
 _STEP = (701, 1103, 1511, 3, 5, 2503)
 """Most units from one number to the next one."""
@@ -52,7 +53,7 @@ class Fact:
 
 
 SIZE = Fact(0, 2**48, Fraction(1))
-"""What holds for each size of a tensor."""
+"""Facts that hold for each size of a tensor."""
 _UNKNOWN = Fact()
 
 
