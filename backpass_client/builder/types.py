@@ -85,9 +85,6 @@ class Type:
         """The shape in a program document, where -1 stands for every size that is not a number."""
         return [size if isinstance(size, int) else -1 for size in self.dims]
 
-    def with_shape(self, *shape: Size) -> Type:
-        return Type(self.dtype, shape)
-
     def __str__(self) -> str:
         if self.dtype is None and self.shape is None:
             return "unknown"
