@@ -176,7 +176,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The op `name` as a function. Only a service knows the ops, so an unknown name raises Refused at the call."""
+    """The op `name` as a function. Its recorder knows the ops, so that an unknown name is an error of the call."""
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "RemoteModule":  # a class of torch, which the rest of the package does not need

@@ -52,7 +52,8 @@ def apply(type: str, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
     if owner is None:
         owner = _owner_of([*inputs, *named.values()]) or current_recorder.get()
     if owner is None:
-        raise BackpassError("nothing records this op: compute inside `with Tape(url):` or a function under @bp.program")
+        where = "compute inside `with Tape(url):` or a function under @bp.program"
+        raise BackpassError(f"nothing records the op {type!r}: {where}")
     return owner.call(type, inputs, named)
 
 

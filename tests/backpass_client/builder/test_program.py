@@ -360,7 +360,7 @@ def test_a_symbol_of_another_program_is_refused():
 def test_parts_of_programs_outside_of_a_program_are_refused():
     with pytest.raises(bp.BackpassError, match="a parameter is part of a program"):
         bp.parameter("w", [2])
-    with pytest.raises(bp.BackpassError, match="nothing records this op"):
+    with pytest.raises(bp.BackpassError, match="nothing records the op 'relu'"):
         bp.relu(np.zeros(3))
 
 
