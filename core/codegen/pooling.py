@@ -23,7 +23,7 @@ from core.codegen.vector_slices import (
 )
 from core.plan.geometry import Pool, Scattered, Tiles
 
-__all__ = ["pick", "pool", "tiles", "unpool"]
+__all__ = ["NUMBER", "combine", "first_inside", "number_of", "pick", "pool", "tiles", "unpool"]
 
 UNROLLED = 32
 """Most elements of a window that is read in straight code."""
@@ -55,8 +55,8 @@ def pool(_: Module, f: Function, spec: Pool) -> None:
             start = -np.inf if spec.kind == "max" else 0
             f.write(f.splat(literal(start, dtype), lanes), best)
             if spec.index:
-                f.write(_first(f, spec, at, lanes), found)
-            _elements(f, spec, corner, lanes, count, lambda value, number: _take(f, spec, best, found, value, number))
+                f.write(first_inside(f, spec, at, lanes), found)
+            _elements(f, spec, corner, lanes, count, lambda value, number: combine(f, spec, best, found, value, number))
             store_lanes(f, f.read(best, dtype, lanes), move(f, f.param("out"), dtype, *place, (x, 1)), count)
             if spec.index:
                 number = f.binary("add", f.read(found, NUMBER, lanes), _corner(f, spec, at, lanes))
@@ -67,7 +67,7 @@ def pool(_: Module, f: Function, spec: Pool) -> None:
         for_each_slice(f, width, lanes, piece, 4 if math.prod(spec.kernel) <= UNROLLED else 1)
 
 
-def _take(f: Function, spec: Pool, best: IRValue, found: IRValue, value: IRValue, number: IRValue) -> None:
+def combine(f: Function, spec: Pool, best: IRValue, found: IRValue, value: IRValue, number: IRValue) -> None:
     """Combine one element of each window with the result so far."""
     held = f.read(best, spec.dtype, value.lanes)
     if spec.kind == "sum":
@@ -96,12 +96,12 @@ def _elements(f: Function, spec: Pool, corner: IRValue, lanes: int, count: int, 
                         wanted = min(stride, row - t)
                         met = load_phases(f, move(f, here, spec.dtype, by=t), spec.dtype, stride, lanes, count, wanted)
                         for i, value in enumerate(met):
-                            visit(value, _number(f, spec, (a, b, I64(t + i))))
+                            visit(value, number_of(f, spec, (a, b, I64(t + i))))
                 else:
                     with f.loop(I64(0), I64(row)) as t_:
                         there = move(f, here, spec.dtype, (t_, 1))
                         (value,) = load_phases(f, there, spec.dtype, stride, lanes, count, 1)
-                        visit(value, _number(f, spec, (a, b, t_)))
+                        visit(value, number_of(f, spec, (a, b, t_)))
 
 
 @contextmanager
@@ -128,7 +128,8 @@ def _narrow(f: Function, value: IRValue) -> IRValue:
     return f.convert(value, NUMBER) if value.name.startswith("%") else IRValue(value.name, NUMBER)
 
 
-def _number(f: Function, spec: Pool, element: tuple[IRValue, IRValue, IRValue]) -> IRValue:
+def number_of(f: Function, spec: Pool, element: tuple[IRValue, IRValue, IRValue]) -> IRValue:
+    """The number of an element of a window, from its position there."""
     return _narrow(f, _weighted(f, element, spec.numbers))
 
 
@@ -146,7 +147,7 @@ def _iota(lanes: int, step: int) -> IRValue:
     return IRValue(f"<{', '.join(f'i32 {i * step}' for i in range(lanes))}>", NUMBER, lanes)
 
 
-def _first(f: Function, spec: Pool, at: tuple[IRValue, IRValue, IRValue], lanes: int) -> IRValue:
+def first_inside(f: Function, spec: Pool, at: tuple[IRValue, IRValue, IRValue], lanes: int) -> IRValue:
     """The number of each window's first element outside the padding: the answer if no element is above -infinity."""
     total = f.splat(literal(0, NUMBER), lanes)
     for axis, (position, before, stride, weight) in enumerate(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.codegen import flow
+from core.codegen import loop_parts
 from core.codegen.array_parts import held
 from core.codegen.llvm import I64, Function, IRValue
 from core.plan.data import Root, Stack
@@ -81,7 +81,7 @@ def write_loop(step: DeviceStep, each: Loop) -> None:
     parity = f.op(f"and {trip}, 1", "int64")
     told = f.load(_go_word(step, parity), "int64")
     fine = f.binary("and", go, f.compare("icmp eq", told, I64(0)))
-    within = _within_limits(step, each, flow._trips_before(f, each, trip, now), fine)
+    within = _within_limits(step, each, loop_parts.trips_before(f, each, trip, now), fine)
     step.reads(state.now for state in each.states)
     f.branch(f.binary("and", fine, within), body, after)
     f.begin(body)
@@ -94,15 +94,15 @@ def write_loop(step: DeviceStep, each: Loop) -> None:
     if each.reverse and length is not None:
         at = f.binary("sub", f.binary("sub", length, I64(1)), trip)
     for stack, element in each.over:
-        flow._open_element(step, stack, element, at)
+        loop_parts.open_element(step, stack, element, at)
     for stack, element in each.records:
         if isinstance(stack, Elements):
-            flow._open_element(step, stack, element, at)
+            loop_parts.open_element(step, stack, element, at)
     for hoisted in each.hoisted:
-        flow._open_buffers(step, hoisted, flow._slot_of(f, hoisted, trip, each.reverse))
+        loop_parts.open_buffers(step, hoisted, loop_parts.slot_of(f, hoisted, trip, each.reverse))
     for ahead, there in zip(each.ahead, made, strict=True):
         with step.sometimes():
-            flow._ahead(step, each, ahead, trip, there)
+            loop_parts.multiply_ahead(step, each, ahead, trip, there)
         step.reads((ahead.row if ahead.source is None else ahead.source[1].root,))
     slots = {}
     for recording, element in growing:
@@ -112,7 +112,7 @@ def write_loop(step: DeviceStep, each: Loop) -> None:
     step.instructions(each.body)
     for hoisted in each.hoisted:
         with step.sometimes():
-            flow._many(step, each, hoisted, trip, at)
+            loop_parts.multiply_many(step, each, hoisted, trip, at)
     for recording, element in growing:
         if isinstance(element, Recording):
             start, count = step.recordings[element]
@@ -120,16 +120,8 @@ def write_loop(step: DeviceStep, each: Loop) -> None:
                 f.store(start, slots[recording])
                 f.store(count, f.at(slots[recording], I64(8), "uint8"))
             step.reads_anything()
-        cursor = step.cursor(recording.stack)
-        if length is None:
-            f.write(f.binary("add", f.binary("add", starts[recording], trip), I64(1)), cursor)
-        else:
-            f.write(f.binary("add", starts[recording], length), cursor)
-    for state in each.states:
-        if state.now is not state.following:
-            old = f.read(now[state], "ptr")
-            f.write(f.read(following[state], "ptr"), now[state])
-            f.write(old, following[state])
+        loop_parts.advance(step, recording, starts[recording], trip, length)
+    loop_parts.swap_states(f, each, now, following)
     f.write(f.binary("add", trip, I64(1)), done)
     threads.barrier(f)
     step.forget()
@@ -143,7 +135,7 @@ def write_loop(step: DeviceStep, each: Loop) -> None:
         step.roots[state.now] = f.read(now[state], "ptr")
     for hoisted in each.hoisted:
         step.meet()
-        flow._rest(step, each, hoisted, trips)
+        loop_parts.multiply_rest(step, each, hoisted, trips)
     step.meet()
     for state in each.states:
         _copy(step, step.address(state.final), step.roots[state.now], state.nbytes)
@@ -211,7 +203,7 @@ def _slot(step: DeviceStep, recording: Recording, start: IRValue, at: IRValue, l
     slot = f.binary("add", start, at)
     needed = f.binary("add", start, length) if length is not None else f.binary("add", slot, I64(1))
     fits = wants(step, recording.stack, f.binary("mul", needed, I64(recording.stack.slot_bytes)))
-    return flow._slot_address(step, recording.stack, f.select(fits, slot, I64(0)))
+    return loop_parts.slot_address(step, recording.stack, f.select(fits, slot, I64(0)))
 
 
 def wants(step: DeviceStep, stack: Stack, nbytes: IRValue) -> IRValue:

@@ -49,7 +49,7 @@ def _pool(f: Function, spec: Pool, threads: Threads) -> None:
         best, found = f.slot(dtype), f.slot(pooling.NUMBER)
         f.write(literal(-np.inf if spec.kind == "max" else 0, dtype), best)
         if spec.index:
-            f.write(pooling._first(f, spec, (z, y, x), 1), found)
+            f.write(pooling.first_inside(f, spec, (z, y, x), 1), found)
         reach = zip(spec.counts, spec.strides, spec.kernel, spec.before, size, strict=True)
         beyond = [b > 0 or (n - 1) * s - b + k > limit for n, s, k, b, limit in reach]
         with _places(f, spec.kernel) as places:
@@ -59,7 +59,7 @@ def _pool(f: Function, spec: Pool, threads: Threads) -> None:
                 with _when_below(f, here, limits):
                     offset = total(f, [plane, *here], [spec.plane, *spec.steps, 1])
                     value = f.load(f.at(f.param("x"), offset, dtype), dtype)
-                    pooling._take(f, spec, best, found, value, pooling._number(f, spec, (a, b, c)))
+                    pooling.combine(f, spec, best, found, value, pooling.number_of(f, spec, (a, b, c)))
         f.store(f.read(best, dtype), f.at(f.param("out"), flat, dtype))
         if spec.index:
             number = f.binary("add", f.read(found, pooling.NUMBER), pooling._corner(f, spec, (z, y, x), 1))

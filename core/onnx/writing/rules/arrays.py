@@ -25,7 +25,7 @@ from core.onnx.writing.arrays import (
 from core.onnx.writing.blocks import OpSite
 from core.onnx.writing.graph import Tensor
 from core.onnx.writing.registry import Refused, writes
-from core.onnx.writing.rules.control import _inner, branches
+from core.onnx.writing.rules.control import branches, inner_graph
 from core.onnx.writing.rules.indexing import repeated
 from core.onnx.writing.site import Size
 
@@ -105,8 +105,8 @@ def array_place(w, x, index):
 def array_take(w, array, index, like):
     """An `If`: the element, or zeros."""
     i = _position(w, index)
-    here, inside = _inner(w)
-    there, absent = _inner(w)
+    here, inside = inner_graph(w)
+    there, absent = inner_graph(w)
     if array.shapes is None or array.counts:
         inside_it = w.node("Less", i, w.vector([length(w, array)]))
         condition = w.node("And", inside_it, w.node("GreaterOrEqual", i, w.ints([0])))

@@ -27,7 +27,7 @@ from core.onnx.writing.graph import Graph, Tensor, value_info
 from core.onnx.writing.registry import writes
 
 
-def _inner(w: OpSite) -> tuple[Graph, OpSite]:
+def inner_graph(w: OpSite) -> tuple[Graph, OpSite]:
     """An inner graph, and the place of the loop or branch in it."""
     inner = w.inner()
     return inner.graph, inner
@@ -64,7 +64,7 @@ def loop(w: OpSite, *x, sub_block: Block, carried, captured, condition, reverse,
     """A `Loop`. Its state is the carried values; then the records whose shapes may differ from trip to trip."""
     state, fixed, stacks = list(x[:carried]), x[carried : carried + captured], x[carried + captured :]
     while True:
-        graph, inside = _inner(w)
+        graph, inside = inner_graph(w)
         counter = Tensor(w.model.fresh("trip"), "int64", ())
         cond_in = Tensor(w.model.fresh("go_on"), "bool", ())
         params: list[Tensor] = []
@@ -172,7 +172,7 @@ def if_else(w: OpSite, condition, *x, true_block: Block, false_block: Block, **_
     """An `If` whose branches read the operands from the graph around them."""
     sides = []
     for block in (true_block, false_block):
-        graph, inside = _inner(w)
+        graph, inside = inner_graph(w)
         sides.append((graph, inside, w.writer.block(graph, block, list(x))))
     return branches(w, condition, sides)
 
@@ -226,8 +226,8 @@ def _bounds(w: OpSite, index: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def _chosen(w: OpSite, index: Tensor, x: list[Tensor], first: int) -> Tensor:
     if len(x) == 1:
         return x[0]
-    here, inside = _inner(w)
-    there, further = _inner(w)
+    here, inside = inner_graph(w)
+    there, further = inner_graph(w)
     condition = w.node("Equal", index, w.const(first, "int64"))
     rest = _chosen(further, index, x[1:], first + 1)
     return branches(w, condition, [(here, inside, [x[0]]), (there, further, [rest])])[0]
@@ -240,8 +240,8 @@ def select_output(w: OpSite, index, x, *like):
     at_ = w.guarded(at_, w.node("And", *_bounds(w, at_, len(like))))
     out = []
     for i, each in enumerate(like):
-        here, inside = _inner(w)
-        there, zeros = _inner(w)
+        here, inside = inner_graph(w)
+        there, zeros = inner_graph(w)
         condition = w.node("Equal", at_, w.const(i, "int64"))
         found = branches(w, condition, [(here, inside, [x]), (there, zeros, [zeros.zeros_like(each)])])
         out += found
