@@ -10,6 +10,7 @@ them. The plan with the least work that fits is compiled as a whole, to check it
     scratch   temporary bytes of one op
     views     ops that allocate nothing
     work      floating-point operations
+    duration  an upper estimate of the time of one op
     nests     the ops of block 0 that contain loops
     variants  one nest under other memory policies
     step      a step under other memory policies

@@ -7,23 +7,57 @@ pooling, gathers, scatters, Fourier transforms, Cholesky and LU factors and tria
 Between two instructions of which one depends on the other all threads of the launch meet at a barrier: those of one
 block, of a cluster of blocks, or of all blocks.
 
-`gpu` has the GPU as a target, `rules` what is assumed about its speed, `threads` the numbers of threads and their
-barriers, `launches` the form that generator and host agree on. `step` makes the code of a step: `index_patterns`,
-`index_orders` and `early_sorts` change its instructions, `segments` has those that share a launch and wait for each
-other, `schedule` another order of the segments, `grouping` those that share a launch without waiting, `spread` the
-blocks of a launch, and `multiplication` large products as calls of cuBLASLt (`cublaslt`). `device_step` and `flow`
-write the step with its loops, `rows`, `product`, `stripes`, `systems` (with `cholesky`, `elimination` and
-`substitution`), `indexed`, `scatter` and `kernels` the kernels, the last with those of `convolution`,
-`small_convolution`, `pooling`, `fourier`, `transposition`, `row_order`, `merging` and `index_sort`; `row_teams`,
-`row_sums` and `column_sums` are parts of row kernels, `row_waits` how long these wait, `tiles`, `patch_tiles` and
-`tensor_cores` parts of products, `tiled` says what is one, `ranks`, `buckets` and `merge_sort` are the sorts of ids,
-`row_writer` has kernels of their own behind a step. `sharing` has the kernels that several launches share, `ptx` the
-way to PTX and cubins, and `parts` the parts in which a step goes there.
+The target and the form of the code:
 
-The host's part: `backend` compiles plans and keeps machine code on disk, `region` runs them, `words` has the arrays of
-a run and what it and the host tell each other, `arena` the memory and the streams that regions share, `beside` the
-launches that run beside others. `bind` keeps the values of a training step on the GPU: `bound_step` those of a step
-that is one region, whose new rows of tables are written by `table_updates`, `parted_step` those of a step of several
-regions. `leaving` has results on their way to the host. They call the GPU through `driver`, which `cupy_driver`
-implements, with `early_launch` for launches whose blocks start before the launch before them has ended.
+    gpu            the GPU as a target of plans
+    rules          assumptions about its speed
+    threads        numbers of threads, and their barriers
+    launches       the form that generator and host agree on
+    ptx            the way to PTX and cubins
+    parts          the parts of a step that go there by themselves
+    sharing        kernels that several launches share
+
+The code of a step:
+
+    step           the code of a step
+    index_patterns, index_orders, early_sorts
+                   changes of its instructions
+    segments       instructions that share a launch and wait for each other
+    schedule       another order of the segments
+    grouping       instructions that share a launch without waiting
+    spread         the blocks of a launch
+    multiplication, cublaslt
+                   large products as calls of cuBLASLt
+    device_step    the step while it is written
+    flow           its loops
+    extents        the memory that instructions between two barriers touch
+
+Kernels:
+
+    kernels        the table of kernels: convolution, small_convolution, pooling, fourier, transposition, row_order,
+                   merging, index_sort
+    rows           passes over rows, with row_teams, row_sums, column_sums; row_waits is how long rows wait
+    row_writer     kernels of their own behind a step
+    product        products, of tiles, patch_tiles and tensor_cores; tiled says what is one
+    stripes        attention, with the columns under a mask (column_windows)
+    systems        cholesky, elimination and substitution
+    indexed, scatter
+                   gathers and scatters
+    ranks, buckets, merge_sort
+                   sorts of ids
+
+The host's part:
+
+    backend        compiles plans, and keeps machine code on disk
+    region         runs them
+    words          the arrays of a run, and the words that the GPU and the host exchange
+    arena          memory and streams that regions share
+    beside         launches that run beside others
+    bind           values of a training step that stay on the GPU
+    bound_step, table_updates
+                   those of a step that is one region, and its new rows of tables
+    parted_step    those of a step of several regions
+    leaving        results on their way to the host
+    driver         the functions of a GPU that the host calls; cupy_driver has a GPU
+    early_launch   launches whose blocks start before the launch before them has ended
 """

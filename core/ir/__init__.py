@@ -6,6 +6,9 @@ the outputs of its own earlier ops. Every pass relies on closed blocks and retur
 
     program    TensorType, StackType, Op, Block, Variable, Program: frozen dataclasses
     registry   the declaration of an op (`OpSpec`), and the table of all ops
+    bounds     bounds of attributes and of other values that clients write
+    attr_groups  attributes that several ops share
+    members    declarations of dataclasses that clients write as JSON
     builder    symbols (`Value`), the block under construction, type inference, expansion of composites
     slot_roles  the roles of parameters that ops declare for their inputs
     patterns   names and patterns of variables
@@ -18,6 +21,9 @@ the outputs of its own earlier ops. Every pass relies on closed blocks and retur
     derived    one cache for output types, expansions and pullbacks
     lru        a bounded, thread-safe cache
     recursion  a higher recursion limit for deeply nested programs
+    size       the number of ops of a block, and its limit
+    stop       the end of a long transformation whose caller gives up
+    aligned    arrays that start at a cache line
 """
 
 from core.ir.program import (

@@ -37,6 +37,7 @@ From ops to instructions:
     uses          producers and readers of variables
     unsupported   the exception for ops that a plan cannot contain
     halves        16-bit floats: ops that compute in float32
+    unrounded     16-bit results that stay in float32 registers
     empty         ops on arrays with a size of 0
     ranges        positions that grow evenly: a gather at them is a view
     sizes, sized  arrays whose size only the run tells, in memory for the largest or the expected size
@@ -45,21 +46,26 @@ From ops to instructions:
     unbounded     lowerings of ops whose results have sizes without a largest value
     meeting_sizes open sizes that meet in one op
     along_open    lowerings of ops along an axis whose size only the run tells: running results, sorts, slices, joins
-    nested_sizes  largest sizes of arrays that loops and branches carry, record and return
+    nested_sizes, element_sizes
+                  largest sizes of arrays that loops and branches carry, record and return, and of elements of
+                  tensor arrays
     array_memory  tensor arrays that grow: memory, copies, records
     found         lowerings of ops that find positions, whose number only the run tells
     interpreted   an op that the reference executor runs, called from generated code
+    registering   a decorator for tables of functions by the types of ops
     partition     regions of generated code, and the single ops between them
 
 Lowerings, one family of ops in each file: shapes, movement, constants, draws, sampling, reduce, moments, selecting,
 ordered, scaling, linear, einsum, factors, spectra, fourier, convolution, windows, pooling, indexing, segments,
 merging, ragged, lattices, by_data, dynamic_slices, checked, loops, branches, stacks, tensor_arrays,
-open_arrays, array_runs.
+open_arrays, open_elements, array_runs. `slabs` has arrays as gathers and scatters take them, `added_rows` sums of rows
+at positions that are data, and `paired_convolution` convolutions of bfloat16 numbers as products of pairs.
 
 Fusion:
 
     fusion            elementwise ops, broadcasts and reductions in one pass over memory
     repeated          cheap values that a fusion computes again
+    elementary        an elementary function of a 16-bit float and of its float32 form is computed once
     rows_at           gathers inside fusions: rows at positions that are data
     gathered_products products of gathered matrices with vectors
     scattered         scatters that gather their rows themselves

@@ -15,6 +15,8 @@ them, which the reference executor runs.
 
     reference      the reference executor: `interpreter_of(block)`, an `Interpreter`
     native         an interpreter that calls compiled regions: `native_interpreter(block, backend)`
+    fitting        the check that open sizes of operands fit each other
+    forked         an op in a forked child, so that it can be stopped
 
 The interface for devices, and machine code in this process:
 
@@ -25,6 +27,7 @@ The interface for devices, and machine code in this process:
     control_words  the words that machine code and its caller share, and the error codes
     callback       ops that machine code hands back to the reference executor
     blas_threads   the threads that numpy and scipy use for such an op
+    array_header   headers of numpy arrays, from which machine code reads the addresses of data
     stop           a thread that sets the stop word of steps that must end
     memory         arenas, results and stacks
 

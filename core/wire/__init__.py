@@ -27,6 +27,7 @@ it.
 * `scope.py`: the tree of blocks, and the names that each block reads and writes.
 * `site.py`: the place of the op that is being read, and the exception for an op whose problem is already reported.
 * `versions.py`: a builder that makes a new variable for each definition of a name.
+* `written.py`: the ops of a block under construction, by the variables that they write.
 * `reader.py`: the reader of blocks and ops.
 * `control_flow.py`: the constructs `while`, `if_else`, `conditional_block`, `switch_case`, `case` and `net`.
 * `recurrence.py`: the constructs `scan` and `recurrent`.

@@ -11,10 +11,12 @@ forgetting     lets workers unmap the files of deleted datasets
 uploads        bytes that arrive in parts, over several requests and restarts
 ingest         an uploaded file becomes a dataset, in a process of its own
 handlers       the handler of these processes, with `convert`
-stored_form    the file of a dataset, and the facts about it
+stored_form    the file of a dataset, and the facts about it; `statistics` computes those of a column
+options        how to read a file: its format, types of columns, missing values
 csv_file, json_lines, parquet_file, tensor_files
                the formats; `cells` finds the types of text columns, `vocabulary` numbers texts, `stacking` joins
-               columns, `scratch` holds columns under construction, `mistakes` collects mistakes by row and column
+               columns, `scratch` holds columns under construction, `csv_quotes` and `exactness` find wrong quotes and
+               integers that decimal numbers lack, `mistakes` collects mistakes by row and column
 """
 
 from service.datasets.dataset import Column, Dataset, dataset_id

@@ -4,9 +4,12 @@ Options that the core declares (queries, hooks, clips, budgets, loss scales) are
 (`derived`), so that an option is written once.
 
 derived                                  pydantic models from the core's dataclasses
-programs, gradients, sessions, tapes     requests and answers of these routes
-profile, stream, tensors                 parts of answers
-examples                                 the programs in the examples of the documentation
+programs, gradients, backward, graph     requests and answers about programs
+sessions, tapes, checkpoints             about values in training
+datasets, jobs, operations               about stored data, and calls that go on
+access, tenants                          about keys, tenants, usage and the audit log
+profile, stream, tensors, times, headers parts of requests and answers
+examples, onnx_example                   the programs and the ONNX model in the examples of the documentation
 components                               schemas that the OpenAPI document names once
 openapi                                  the OpenAPI document
 """

@@ -13,6 +13,7 @@ files     the keys of their files
 answer    the answers to calls that change a session
 session   one session: its worker, version, sequence number and lease
 tape      one tape, as another kind of session
+live      the recent steps of each session, for those who watch it
 replay    the stored answers, for requests that arrive twice
 merge_patch  changes of a session's settings
 """

@@ -14,7 +14,15 @@ admin          commands of other processes, run by the owner
 backup         a copy of everything that is stored, and the way back
 postgres_tools pg_dump and pg_restore
 presence       the API processes that use the store
+once           writes that take effect once, though they are sent again
+patience       the time that one use of the store may take
+patient_connection  a connection to PostgreSQL that gives up after this time
 programs       registered programs
+program_values the initial values of programs
+checkpoints    the rows of checkpoints
+operations     the rows of operations
+idempotency    the rows of requests with an Idempotency-Key
+shared_files   files that several rows may name
 program_text   a program as JSON text, with its id
 orphans        deletes files that nothing names
 sweeping       sweeps that are made again and again

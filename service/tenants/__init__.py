@@ -4,7 +4,9 @@
 * `key_ring`: all keys in memory, for the check of each request
 * `limits`, `quotas`: the limits of a tenant, and the refusals beyond them
 * `usage`: counters by tenant and day
-* `audit`: the log of who did what
+* `audit`: the log of changes and their authors
+* `actions`: actions on keys and tenants, for the command line and for routes
+* `tenancy`: these parts, put together for one service
 
 `service.http.auth` asks these for each request. A service without keys has one tenant, "local", who may do everything.
 """

@@ -11,11 +11,23 @@ derive     new sessions from the values of a checkpoint
 optimizer_state   handlers that read and replace optimiser state
 checkpoint_file   these files, with errors for clients
 checkpoint_state  the part of such a file that is not tensors
+training   handlers that compute with a session: steps, gradients, updates, evaluations
+batches    several training steps in one call
+computed   computations of a session that do not change it
+binding    steps bound to the arrays of a session
+gradient_sum  gradients added up over several batches
+warnings   warnings about gradients that are exactly zero
+fit        many steps on a stored dataset in one call, `fit_check` their check before the start
+columns    columns of a stored dataset as feeds
+curves     the values that a job records of each step
+onnx_models  handlers that write ONNX models
 tapes      handlers about tapes
 histograms  a handler for the distribution of a session's values
 insight    handlers for cost analysis and gradient checks
 programs   the cache of programs and of their executables
 executables  the executables of all programs, bounded by their memory
+documents  documents of programs: their limits, and whether reading takes long
+gpu        machine code for a GPU, after a test with the deadline of `gpu_deadline`
 memory     the memory that the worker may use, and what it uses
 compiling  compilation in a thread, while the worker serves other calls
 last_step  reuse of a session's last step
