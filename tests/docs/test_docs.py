@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 from service.settings import Settings
@@ -42,3 +43,21 @@ def test_every_link_between_pages_has_a_target() -> None:
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} -> {target}"
+
+
+BY_PATH = {"core/ops", "service/routes"}
+"""Rooms whose files are found by the families of ops and by the paths of routes."""
+
+
+def test_the_page_of_each_room_names_its_files() -> None:
+    missing = []
+    for page in sorted(ROOT.glob("core/*/__init__.py")) + sorted(ROOT.glob("service/*/__init__.py")):
+        room, readme = page.parent, page.parent / "README.md"
+        text = (ast.get_docstring(ast.parse(page.read_text())) or "") + (readme.read_text() if readme.exists() else "")
+        if str(room.relative_to(ROOT)) not in BY_PATH:
+            named = set(re.findall(r"\w+", text))
+            missing += [
+                str(file.relative_to(ROOT)) for file in room.glob("*.py") if file.stem not in {*named, "__init__"}
+            ]
+
+    assert missing == [], "name these files in the page of their room: its __init__.py or README.md"
