@@ -227,7 +227,8 @@ class OpSpec:
         misspelt: set[str] = set()
         found = []
         for unknown in sorted(attrs.keys() - set(names)):
-            text, hint = f"{self.name} has no attribute {unknown!r}", near(unknown, names)
+            text = f"{self.name} has no attribute {unknown!r}"
+            hint = near(unknown, names) or f"it has {', '.join(names) or 'none'}"
             found.append(ProgramError(text, "bad_attr", suggestion=hint, pointer=f"/{escaped(unknown)}"))
             misspelt.update(closest(unknown, names))
         for attr in self.attrs:

@@ -254,9 +254,9 @@ def _disagreement(program: Program, shapes: Mapping[str, Sequence[int]], error: 
     involved = [n for n in shapes if n in sources] or list(shapes)
     listed = [f"{name!r} {list(shapes[name])}" for name in involved]
     if len(listed) > 1:
-        message = f"the sizes of {', '.join(listed[:-1])} and {listed[-1]} do not fit together: {error}"
+        message = f"the sizes of {', '.join(listed[:-1])} and {listed[-1]} do not fit together: {error.message}"
     else:
-        message = f"{listed[0]} does not fit the program: {error}"
+        message = f"{listed[0]} does not fit the program: {error.message}"
     return InvalidProgram(
         [
             Problem("feed_shape", message, f"{BY_ROLE['feed']}/{escaped(name)}/shape", error.location, value=name)

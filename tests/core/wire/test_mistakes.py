@@ -65,6 +65,13 @@ def test_a_complete_op_has_no_mistakes():
     assert spec.mistakes({}) == spec.mistakes(spec.complete({})) == []
 
 
+def test_an_attribute_that_resembles_none_is_refused_with_those_that_the_op_has():
+    (refused,) = REGISTRY["adam"].mistakes({"lr": 0.1})
+
+    assert refused.suggestion == f"it has {', '.join(attr.name for attr in REGISTRY['adam'].attrs)}"
+    assert REGISTRY["tanh"].mistakes({"approximate": True})[0].suggestion == "it has none"
+
+
 def test_a_misspelt_part_is_one_mistake():
     named = {"type": "tanh", "inputs": {"X": ["w"]}, "outputs": {"out": ["y"]}}
     assert list(told(named)) == ["/inputs/X"]

@@ -397,6 +397,8 @@ def test_a_size_that_the_program_fixes_names_the_one_feed(client):
 
     assert error["pointer"] == "/feeds/x/shape"
     assert "'x' [7] does not fit the program" in error["detail"]
+    assert error["location"]["op"] == 0
+    assert "op 0" not in error["detail"], "the location has the place"
 
 
 def test_a_mistake_of_the_question_is_not_blamed_on_the_feeds(opened):
