@@ -66,7 +66,7 @@ def write_loop(step: DeviceStep, each: Loop) -> None:
         starts[recording] = f.read(cursor, "int64")
     made = [f.slot("int64") for _ in each.ahead]
     with threads.alone(f):
-        _tell(step, I64(0))
+        _write_go_word(step, I64(0))
     threads.barrier(f)
     step.forget()
 
@@ -79,14 +79,14 @@ def write_loop(step: DeviceStep, each: Loop) -> None:
     else:
         go = f.compare("icmp slt", trip, length)
     parity = f.op(f"and {trip}, 1", "int64")
-    told = f.load(_go_word(step, parity), "int64")
-    fine = f.binary("and", go, f.compare("icmp eq", told, I64(0)))
+    error = f.load(_go_word(step, parity), "int64")
+    fine = f.binary("and", go, f.compare("icmp eq", error, I64(0)))
     within = _within_limits(step, each, loop_parts.trips_before(f, each, trip, now), fine)
     step.reads(state.now for state in each.states)
     f.branch(f.binary("and", fine, within), body, after)
     f.begin(body)
     with threads.alone(f):
-        _tell(step, f.op(f"xor {parity}, 1", "int64"))
+        _write_go_word(step, f.op(f"xor {parity}, 1", "int64"))
     for state in each.states:
         step.roots[state.now] = f.read(now[state], "ptr")
         step.roots[state.following] = f.read(following[state], "ptr")
@@ -169,8 +169,8 @@ def _go_word(step: DeviceStep, number: IRValue) -> IRValue:
     return f.at(f.param("control"), f.binary("add", number, I64(GO)), "int64")
 
 
-def _tell(step: DeviceStep, number: IRValue) -> None:
-    """Copy whether the step must end to a `go` word; a set stop word becomes an error."""
+def _write_go_word(step: DeviceStep, number: IRValue) -> None:
+    """Copy the error word to a `go` word, which all threads read before the next trip; a set stop word is an error."""
     f = step.f
     place = f.load(f.at(f.param("control"), I64(STOP_AT), "ptr"), "ptr")
     stop = f.op(f"load volatile i64, {place}, align 8", "int64")

@@ -326,7 +326,7 @@ def cubin_of(ptx: str | Iterable[str], architecture: str = "sm_80") -> Cubin:
         source = text.encode() + b"\0"
         return link("AddData", handle, PTX_INPUT, source, ctypes.c_size_t(len(source)), b"step")
 
-    def said(which: str) -> str:
+    def log_of(which: str) -> str:
         size = ctypes.c_size_t()
         link(f"Get{which}LogSize", handle, ctypes.byref(size))
         room = ctypes.create_string_buffer(size.value + 1)
@@ -337,12 +337,12 @@ def cubin_of(ptx: str | Iterable[str], architecture: str = "sm_80") -> Cubin:
         with ThreadPoolExecutor(1) as assembler:
             added = [assembler.submit(add, text) for text in ([ptx] if isinstance(ptx, str) else ptx)]
         if any(each.result() for each in added) or link("Complete", handle):
-            raise ExecutionError(f"nvJitLink refuses the step: {said('Error')}", "compiler_failed")
+            raise ExecutionError(f"nvJitLink refuses the step: {log_of('Error')}", "compiler_failed")
         size = ctypes.c_size_t()
         link("GetLinkedCubinSize", handle, ctypes.byref(size))
         room = ctypes.create_string_buffer(size.value)
         link("GetLinkedCubin", handle, room)
-        return Cubin(room.raw, *_used(said("Info")))
+        return Cubin(room.raw, *_used(log_of("Info")))
     finally:
         link("Destroy", ctypes.byref(handle))
 

@@ -164,7 +164,7 @@ def _live(function: Callable[..., Any], args: Sequence[Any], memory: int, writin
         try:
             report = _stored(function(*args), memory)
         except BaseException as error:
-            report = _told(error)
+            report = _error_report(error)
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(json.dumps(report).encode())
         status = 0
@@ -219,7 +219,7 @@ def _write(memory: int, data: np.ndarray, offset: int, frees: bool) -> None:
                 _LIBC.madvise(first, last - first, MADV_DONTNEED)
 
 
-def _told(error: BaseException) -> dict[str, Any]:
+def _error_report(error: BaseException) -> dict[str, Any]:
     """The report about an error."""
     if isinstance(error, CoreError) and hasattr(errors, type(error).__name__):
         fields = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | None)}
