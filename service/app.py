@@ -12,33 +12,17 @@ from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from service import __version__, problems
-from service.checkpoints import Checkpoints
-from service.checkpoints.checkpoints import FOLDER as CLIENT_CHECKPOINTS
-from service.datasets import Datasets
-from service.datasets.forgetting import Forgetting
-from service.datasets.ingest import Ingest
-from service.datasets.uploads import Uploads
 from service.engine import EmbeddedPool, Engine, EngineError
-from service.http import middleware, recorded
+from service.http import middleware
 from service.http.access_log import AccessLog
-from service.http.admission import Admission
-from service.http.auth import Auth, Gatekeeper
-from service.http.codec import Codec
-from service.http.deferred import Deferred, Operations
-from service.http.drain import Drain
+from service.http.auth import Auth
+from service.http.deferred import Deferred
 from service.http.fast_path import Direct
 from service.http.head import Head
-from service.http.idempotency import Idempotency, Idempotent
+from service.http.idempotency import Idempotent
 from service.http.query_params import known_parameters
-from service.http.sse import Streams
-from service.http.worker_calls import Calls
-from service.ids import new_id
-from service.jobs import Checkpointer, JobStore, Runner
-from service.models import Importer
-from service.objects import Objects
-from service.observability.host import HostCollector
-from service.observability.metrics import Metrics
-from service.observability.tracing import Tracing, open_tracing
+from service.observability.tracing import Tracing
+from service.parts import add_parts, origins_of
 from service.routes import (
     checkpoint_content,
     checkpoints,
@@ -75,26 +59,12 @@ from service.routes.on_tape import TAPE_ID
 from service.routes.samples import restored_samples
 from service.schemas.examples import EXAMPLES, SAMPLE_SESSION, SAMPLE_TAPE
 from service.schemas.openapi import openapi_of
-from service.sessions import files as session_files
-from service.sessions.live import LiveMetrics
-from service.sessions.registry import SessionRegistry
-from service.sessions.session import SESSIONS
-from service.sessions.tape import TAPES
 from service.settings import Settings
-from service.store.admin import AdminSocket
-from service.store.backup import snapshot
 from service.store.errors import StorageError
-from service.store.orphans import Orphans
-from service.store.presence import Presence
-from service.store.programs import ProgramStore, TooManyPrograms
-from service.store.store import Store
+from service.store.programs import TooManyPrograms
 from service.tenants.actions import key_actions
-from service.tenants.tenancy import Tenancy
 
 __all__ = ["create_app"]
-
-IN_MEMORY = "{} are in the memory of the process that created them, so send all their requests to that one"
-"""The rule for clients of several processes."""
 
 log = logging.getLogger("backpass.app")
 
@@ -179,86 +149,7 @@ def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracin
             "logs": False,
         },  # the middleware has its own, at a tenth of the cost
     )
-    app.state.settings = settings
-    app.state.engine = engine
-    app.state.metrics = Metrics(engine)
-    app.state.drain = drain = Drain()
-    host = HostCollector(settings.data_dir, settings.disk_floor, lambda: drain.announced)
-    app.state.metrics.registry.register(host)
-    app.state.calls = Calls(engine, app.state.metrics)
-    app.state.codec = Codec(settings, getattr(engine, "room", None))
-    app.state.admission = Admission(
-        settings, lambda method, route, status: app.state.metrics.request(method, route, status, 0.0, 0)
-    )
-    app.state.store = Store(settings.data_dir, settings.database_url)
-    app.state.admin = AdminSocket(app.state.store, settings.data_dir)
-    app.state.admin.actions["store.snapshot"] = snapshot
-    app.state.objects = Objects(settings.objects)
-    app.state.checkpoints = Checkpoints(app.state.store, app.state.objects)
-    app.state.programs = ProgramStore(
-        app.state.store, settings.programs, app.state.objects, settings.data_dir / "copies"
-    )
-    app.state.live = LiveMetrics()
-    app.state.datasets = Datasets(app.state.store, app.state.objects, settings.data_dir, settings.datasets)
-    app.state.datasets.deleted = Forgetting(engine).soon
-    app.state.uploads = Uploads(settings, app.state.store, app.state.objects)
-    app.state.ingest = Ingest(settings, app.state.datasets, app.state.uploads)
-    app.state.importer = Importer(settings)
-    app.state.samples = asyncio.Lock()
-    app.state.tapes = SessionRegistry(
-        settings,
-        engine,
-        app.state.metrics,
-        TAPES,
-        elsewhere=f"in this process of the service; {IN_MEMORY.format('tapes')}" if settings.database_url else "",
-    )
-    app.state.tenancy = Tenancy(settings, app.state.store)
-    origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
-    app.state.gatekeeper = Gatekeeper(app.state.tenancy.ring, app.state.tenancy.quotas, app.state.metrics, origins)
-    app.state.metrics.registry.register(app.state.tenancy.usage)
-    engine.on_spent(lambda tenant, seconds: app.state.tenancy.usage.add(tenant, "compute_seconds", seconds))
-    app.state.instance = new_id("api_")
-    app.state.presence = Presence(app.state.store, app.state.instance, f"{settings.host}:{settings.port}")
-    app.state.sessions = SessionRegistry(
-        settings,
-        engine,
-        app.state.metrics,
-        SESSIONS,
-        app.state.store,
-        app.state.objects,
-        app.state.instance,
-        elsewhere=f"in the store; {IN_MEMORY.format('those with durability `none`')}" if settings.database_url else "",
-    )
-    app.state.programs.limit_of = lambda tenant: app.state.tenancy.quotas.limits(tenant).programs
-    app.state.ingest.room = lambda tenant, size: app.state.tenancy.quotas.room_for(tenant, "dataset_bytes", size)
-    app.state.sessions.closed = app.state.live.wake
-    app.state.sessions.stepped = lambda tenant, steps: app.state.tenancy.usage.add(tenant, "steps", steps)
-    app.state.sessions.quota = app.state.tapes.quota = app.state.tenancy.quotas.limits
-    app.state.idempotency = Idempotency(settings, app.state.store, app.state.objects, app.state.instance)
-    app.state.operations = Operations(settings, app.state.store, app.state.objects, app.state.instance)
-    app.state.orphans = Orphans(
-        app.state.objects,
-        {
-            CLIENT_CHECKPOINTS: app.state.checkpoints.named,
-            **dict.fromkeys(session_files.FOLDERS, app.state.sessions.named),
-            recorded.FOLDER: lambda keys: recorded.kept(keys, app.state.objects),
-        },
-    )
-    app.state.streams = Streams(settings.streams)
-    app.state.runner = Runner(
-        JobStore(app.state.store, app.state.instance),
-        app.state.sessions,
-        Checkpointer(
-            app.state.store,
-            app.state.sessions,
-            lambda tenant, size: app.state.tenancy.quotas.room_for(tenant, "checkpoint_bytes", size),
-            app.state.checkpoints.sweep,
-            settings.max_step_deadline,
-        ),
-        limit=settings.running_jobs,
-        longest_call=settings.max_step_deadline,
-        has_compute=app.state.tenancy.quotas.has_compute,
-    )
+    add_parts(app.state, settings, engine, tracing)
     problems.install(app)
     app.add_middleware(Head)  # the innermost
     app.add_middleware(
@@ -275,10 +166,9 @@ def create_app(settings: Settings, engine: Engine | None = None, tracing: Tracin
     app.add_middleware(
         Auth, gatekeeper=app.state.gatekeeper, usage=app.state.tenancy.usage, audit=app.state.tenancy.audit
     )
-    app.state.tracing = open_tracing(settings) if tracing is None else tracing
-    access = AccessLog(settings.access_log)
-    middleware.install(app, app.state.metrics, app.state.codec, access, drain, app.state.tracing)
-    if origins:
+    access, state = AccessLog(settings.access_log), app.state
+    middleware.install(app, state.metrics, state.codec, access, state.drain, state.tracing)
+    if origins := origins_of(settings):
         app.add_middleware(
             CORSMiddleware,
             allow_origins=origins,

@@ -1,0 +1,165 @@
+"""The parts of the service, made from its settings and put together: stores, registries, gates, queues."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.datastructures import State
+
+from service.checkpoints import Checkpoints
+from service.checkpoints.checkpoints import FOLDER as CLIENT_CHECKPOINTS
+from service.datasets import Datasets
+from service.datasets.forgetting import Forgetting
+from service.datasets.ingest import Ingest
+from service.datasets.uploads import Uploads
+from service.engine import Engine
+from service.http import recorded
+from service.http.admission import Admission
+from service.http.auth import Gatekeeper
+from service.http.codec import Codec
+from service.http.deferred import Operations
+from service.http.drain import Drain
+from service.http.idempotency import Idempotency
+from service.http.sse import Streams
+from service.http.worker_calls import Calls
+from service.ids import new_id
+from service.jobs import Checkpointer, JobStore, Runner
+from service.models import Importer
+from service.objects import Objects
+from service.observability.host import HostCollector
+from service.observability.metrics import Metrics
+from service.observability.tracing import Tracing, open_tracing
+from service.sessions import files as session_files
+from service.sessions.live import LiveMetrics
+from service.sessions.registry import SessionRegistry
+from service.sessions.session import SESSIONS
+from service.sessions.tape import TAPES
+from service.settings import Settings
+from service.store.admin import AdminSocket
+from service.store.backup import snapshot
+from service.store.orphans import Orphans
+from service.store.presence import Presence
+from service.store.programs import ProgramStore
+from service.store.store import Store
+from service.tenants.tenancy import Tenancy
+
+__all__ = ["add_parts", "origins_of"]
+
+IN_MEMORY = "{} are in the memory of the process that created them, so send all their requests to that one"
+"""The rule for clients of several processes."""
+
+
+def add_parts(state: State, settings: Settings, engine: Engine, tracing: Tracing | None) -> None:
+    """Make each part an attribute of `state`. Nothing runs before the lifespan of the application starts it.
+
+    tracing: makes spans; by default as in the settings. Raises UnusableSettings.
+    """
+    state.settings, state.engine = settings, engine
+    state.instance = new_id("api_")
+    _add_calls(state, settings, engine, tracing)
+    _add_stores(state, settings, engine)
+    _add_tenants(state, settings, engine)
+    _add_sessions(state, settings, engine)
+    _add_requests(state, settings)
+
+
+def _add_calls(state: State, settings: Settings, engine: Engine, tracing: Tracing | None) -> None:
+    """The way of a request to a worker and back: gates, calls, large bodies, metrics and traces."""
+    state.tracing = open_tracing(settings) if tracing is None else tracing
+    state.metrics = Metrics(engine)
+    state.drain = drain = Drain()
+    host = HostCollector(settings.data_dir, settings.disk_floor, lambda: drain.announced)
+    state.metrics.registry.register(host)
+    state.calls = Calls(engine, state.metrics)
+    state.codec = Codec(settings, getattr(engine, "room", None))
+    state.admission = Admission(
+        settings, lambda method, route, status: state.metrics.request(method, route, status, 0.0, 0)
+    )
+    state.streams = Streams(settings.streams)
+
+
+def _add_stores(state: State, settings: Settings, engine: Engine) -> None:
+    """Rows and files: programs, checkpoints, datasets, uploads, models."""
+    state.store = Store(settings.data_dir, settings.database_url)
+    state.admin = AdminSocket(state.store, settings.data_dir)
+    state.admin.actions["store.snapshot"] = snapshot
+    state.objects = Objects(settings.objects)
+    state.checkpoints = Checkpoints(state.store, state.objects)
+    state.programs = ProgramStore(state.store, settings.programs, state.objects, settings.data_dir / "copies")
+    state.datasets = Datasets(state.store, state.objects, settings.data_dir, settings.datasets)
+    state.datasets.deleted = Forgetting(engine).soon
+    state.uploads = Uploads(settings, state.store, state.objects)
+    state.ingest = Ingest(settings, state.datasets, state.uploads)
+    state.importer = Importer(settings)
+    state.samples = asyncio.Lock()
+    state.presence = Presence(state.store, state.instance, f"{settings.host}:{settings.port}")
+
+
+def _add_tenants(state: State, settings: Settings, engine: Engine) -> None:
+    """Keys, quotas and usage."""
+    state.tenancy = tenancy = Tenancy(settings, state.store)
+    state.gatekeeper = Gatekeeper(tenancy.ring, tenancy.quotas, state.metrics, origins_of(settings))
+    state.metrics.registry.register(tenancy.usage)
+    engine.on_spent(lambda tenant, seconds: tenancy.usage.add(tenant, "compute_seconds", seconds))
+    state.programs.limit_of = lambda tenant: tenancy.quotas.limits(tenant).programs
+    state.ingest.room = lambda tenant, size: tenancy.quotas.room_for(tenant, "dataset_bytes", size)
+
+
+def _add_sessions(state: State, settings: Settings, engine: Engine) -> None:
+    """Sessions, tapes, and the jobs that train sessions."""
+    usage, quotas = state.tenancy.usage, state.tenancy.quotas
+    shared = bool(settings.database_url)
+    state.tapes = SessionRegistry(
+        settings,
+        engine,
+        state.metrics,
+        TAPES,
+        elsewhere=f"in this process of the service; {IN_MEMORY.format('tapes')}" if shared else "",
+    )
+    state.sessions = SessionRegistry(
+        settings,
+        engine,
+        state.metrics,
+        SESSIONS,
+        state.store,
+        state.objects,
+        state.instance,
+        elsewhere=f"in the store; {IN_MEMORY.format('those with durability `none`')}" if shared else "",
+    )
+    state.live = LiveMetrics()
+    state.sessions.closed = state.live.wake
+    state.sessions.stepped = lambda tenant, steps: usage.add(tenant, "steps", steps)
+    state.sessions.quota = state.tapes.quota = quotas.limits
+    state.runner = Runner(
+        JobStore(state.store, state.instance),
+        state.sessions,
+        Checkpointer(
+            state.store,
+            state.sessions,
+            lambda tenant, size: quotas.room_for(tenant, "checkpoint_bytes", size),
+            state.checkpoints.sweep,
+            settings.max_step_deadline,
+        ),
+        limit=settings.running_jobs,
+        longest_call=settings.max_step_deadline,
+        has_compute=quotas.has_compute,
+    )
+
+
+def _add_requests(state: State, settings: Settings) -> None:
+    """Answers that outlive their request, and the deletion of files that nothing names."""
+    state.idempotency = Idempotency(settings, state.store, state.objects, state.instance)
+    state.operations = Operations(settings, state.store, state.objects, state.instance)
+    state.orphans = Orphans(
+        state.objects,
+        {
+            CLIENT_CHECKPOINTS: state.checkpoints.named,
+            **dict.fromkeys(session_files.FOLDERS, state.sessions.named),
+            recorded.FOLDER: lambda keys: recorded.kept(keys, state.objects),
+        },
+    )
+
+
+def origins_of(settings: Settings) -> list[str]:
+    """The origins of web pages that may call the service."""
+    return [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
