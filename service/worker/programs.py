@@ -71,8 +71,10 @@ class Prepared:
 class CachedProgram:
     """A program and its executables.
 
-    note:    receives the seconds of each compilation when its result is used.
-    in_test: reads the program for a test, if it contains derivatives.
+    note:     receives the seconds of each compilation when its result is used.
+    in_test:  reads the program for a test, if it contains derivatives.
+    capacity: bytes that a step may take. Machine code has memory for the largest sizes that results could have, the
+              reference executor for those that they have.
     """
 
     program: Program
@@ -84,6 +86,7 @@ class CachedProgram:
     _short: bool | None = None
     _tested: CachedProgram | None = None
     in_test: Callable[[], Program] | None = None
+    capacity: int | None = None
     _roomless: set[Hashable] = field(default_factory=set)
     _fitting: set[Hashable] = field(default_factory=set)
 
@@ -123,7 +126,9 @@ class CachedProgram:
         if self._tested is None:
             own = OwnExecutables(self._executables.shared)
             program = clone(self.program if self.in_test is None else self.in_test(), for_test=True)
-            self._tested = CachedProgram(program, self.machine, self.compilations, self.note, own)
+            self._tested = CachedProgram(
+                program, self.machine, self.compilations, self.note, own, capacity=self.capacity
+            )
         return self._tested
 
     def training(
@@ -178,7 +183,7 @@ class CachedProgram:
         if not self._becomes_code(executable, repeated=True):
             return first
         if self.compilations is not None and self._executables.get(key) is None:
-            self.compilations.begin((id(self), key), lambda: _timed(executable.compiled), owner=id(self))
+            self.compilations.begin((id(self), key), lambda: _timed(lambda: self._as_code(executable)), owner=id(self))
         return first if is_quick(executable) else None
 
     def roomy_training(
@@ -302,9 +307,9 @@ class CachedProgram:
             return Prepared(found, fresh=False)
         certain = self.machine == "always" or (self.machine == "auto" and repeated)
         if self.compilations is None or (self.is_short and not certain):
-            executable = self._noted(_timed(lambda: self._planned(compile)))
+            executable = interpreted = self._noted(_timed(lambda: self._planned(compile)))
             if self._becomes_code(executable, repeated):
-                executable = self._in_thread(key, executable.compiled)
+                executable = self._in_thread(key, lambda: self._as_code(interpreted))
         else:
             executable = self._in_thread(key, lambda: self._whole(compile, repeated))
         self._executables.put(key, executable)
@@ -337,7 +342,14 @@ class CachedProgram:
 
     def _whole(self, compile: Callable[[], Executable], repeated: bool) -> Executable:
         executable = self._planned(compile)
-        return executable.compiled() if self._becomes_code(executable, repeated) else executable
+        return self._as_code(executable) if self._becomes_code(executable, repeated) else executable
+
+    def _as_code(self, executable: Executable) -> Executable:
+        """`executable` with machine code, unless no run of the code fits into the memory."""
+        found = executable.compiled()
+        if self.capacity is not None and executable.peak(False).peak <= self.capacity < found.peak(True).peak:
+            return executable
+        return found
 
     def _planned(self, compile: Callable[[], Executable]) -> Executable:
         executable = compile()
@@ -379,7 +391,8 @@ def cached_program(state: WorkerState, args: Mapping[str, Any]) -> CachedProgram
                 return found
         program = compilations.result(("read", id), lambda: read_program(state.settings, document))
     own = OwnExecutables() if id is None else OwnExecutables(state.executables)
-    cached = CachedProgram(program, machine_for(state), compilations, state.note_compilation, own)
+    capacity = None if state.memory is None else state.memory.capacity
+    cached = CachedProgram(program, machine_for(state), compilations, state.note_compilation, own, capacity=capacity)
     if has_derivatives(document):
         cached.in_test = lambda: read_program(state.settings, document, for_test=True)
     if id is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,12 @@ from core.compiler.compile import GradientQuery
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.lru import LRU
 from core.optim.optimizers import Optimizer
+from core.runtime.run import RunLimits
 from service.settings import Settings
 from service.worker.compiling import CompilationPending, Compilations
 from service.worker.executables import executables
 from service.worker.programs import CachedProgram, cached_program
+from tests.programs import Sketch
 from tests.service.wire import regression
 
 
@@ -30,6 +33,7 @@ def state() -> Any:
         settings=Settings().model_dump(mode="json"),
         compilations=None,
         note_compilation=lambda seconds: None,
+        memory=None,
         executables=executables(),
     )
 
@@ -130,6 +134,32 @@ def test_machine_code_is_compiled_only_for_known_sizes(state, machine):
 
     assert opened.executable.machine is None  # no step could use code for open sizes
     assert stepped.executable.machine is not None
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_step_whose_code_never_fits_into_the_memory_stays_with_the_reference_executor(state, waits):
+    """Code has memory for a row of w for each element of the mask; the reference executor for those that are chosen."""
+    sketch = Sketch()
+    sketch.param("w", np.linspace(-1, 1, 30_000).reshape(2000, 15))
+    sketch.feed("mask", np.arange(2000) % 500 == 7, "bool")
+    rows = sketch.op("gather_nd", "w", sketch.op("nonzero", "mask"))
+    sketch.total(sketch.op("square", sketch.op("matmul", rows, sketch.const(1.0, (15, 500)))))
+    state.settings["compile"] = "always"
+    state.compilations = Compilations(lambda number: None) if waits else None
+    wanted = 500 * np.square(sketch.values["w"][7::500].sum(1)).sum()
+    inside = RunLimits(memory=SimpleNamespace(capacity=4_000_000, used=int, available=lambda *_, **__: 4_000_000))
+    found = []
+
+    for capacity in (None, 4_000_000):
+        state.memory = None if capacity is None else inside.memory
+        known = cached_program(state, {"program_id": str(capacity), "document": sketch.document})
+        ask = partial(known.gradient, QUERY, (), sketch.values)
+        executable = (settled(known, ask) if waits else ask()).executable
+        found.append(executable.machine is not None)
+        limits = RunLimits() if capacity is None else inside
+        np.testing.assert_allclose(executable.step(sketch.values, limits=limits).loss, wanted)
+
+    assert found == [True, False]
 
 
 def test_a_compilation_error_reaches_every_caller(state):
