@@ -203,6 +203,10 @@ def _flaw(values: Values, name: str, error: TensorError, pointer: str) -> None:
     values.flaws.setdefault(name, []).append(error)
 
 
+IN_QUERY = {"loop_memory/bytes": "loop_bytes", "checkpoints/bytes": "checkpoint_bytes"}
+"""Place in a question -> the query parameter for it, if that has another name."""
+
+
 @contextmanager
 def told_in_query(parameter: str = "", members: Iterable[str] = ()) -> Iterator[None]:
     """Turn pointers of a worker into query parameters of the same name, or into positions of `parameter`.
@@ -225,7 +229,8 @@ def told_in_query(parameter: str = "", members: Iterable[str] = ()) -> Iterator[
             if at is None and (not plain or plain[0] not in OF_QUERY):
                 moved.append(each)
             else:
-                place = f"query: {'/'.join(plain)}" if at is None else f"query: {parameter}/{at}"
+                path = "/".join(plain)
+                place = f"query: {IN_QUERY.get(path, path) if at is None else f'{parameter}/{at}'}"
                 moved.append(FieldError("", each.code, each.detail, each.location, each.suggestion, place))
         raise HttpProblem(
             problem.code, problem.detail, status=problem.status, errors=moved, **problem.extensions

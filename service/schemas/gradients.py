@@ -59,10 +59,11 @@ Deadline = Annotated[
 ]
 LoopBytes = Annotated[
     int | None,
-    Field(ge=1, description=f"In place of `loop_memory`, a budget: {text_of(Budget, 'bytes')}"),
+    Field(ge=1, le=2**63 - 1, description=f"In place of `loop_memory`, a budget: {text_of(Budget, 'bytes')}"),
 ]
 CheckpointBytes = Annotated[
-    int | None, Field(ge=1, description=f"In place of `checkpoints`, a budget: {text_of(Budget, 'bytes')}")
+    int | None,
+    Field(ge=1, le=2**63 - 1, description=f"In place of `checkpoints`, a budget: {text_of(Budget, 'bytes')}"),
 ]
 Trips = Annotated[int, Field(ge=0, le=10**6, description=text_of(Budget, "trips"))]
 ProgramDocument = Annotated[dict[str, Any], WithJsonSchema(model(Program))]
