@@ -8,6 +8,7 @@ replaces the parts that can be machine code by machine code.
     differentiate  the backward pass of a query, with or without loss scaling
     lookups        tables that are updated by rows because nobody sees their gradients
     update         from gradients to new parameters and optimiser state; row by row for tables
+    room           steps for many sizes of their feeds
     trainer        training steps in a loop, in this process
     backends       the backend of this process, for which steps are compiled
 """

@@ -12,7 +12,7 @@ import pytest
 
 import backpass_client as bp
 from backpass_client import Service
-from examples.recipes import maml, pinn, reinforce
+from examples.recipes import maml, pinn, private, reinforce
 from tests.paths import ROOT
 
 Arrays = dict[str, np.ndarray]
@@ -218,6 +218,52 @@ def test_a_policy_learns_to_balance_the_pole(service: Service) -> None:
     assert np.mean(stood[-2:]) > 1.5 * stood[0]
 
 
+# --- private learning --------------------------------------------------------------------------------------------
+
+
+def test_an_update_of_private_learning_is_the_mean_of_shortened_gradients(service: Service) -> None:
+    built, random = private.private(hidden=5, noise=0.0), np.random.default_rng(6)
+    image, digit = random.uniform(0, 4, (7, 64)).astype("float32"), random.integers(0, 10, 7)
+    image[0] *= 0.01  # a gradient below the bound
+    w = first_values(service, built, loss="surrogate")
+    w["out.weight"] = w["out.weight"] * np.float32(0.1)
+
+    expected, lengths = {name: np.zeros(value.shape) for name, value in w.items()}, []
+    for x, label in zip(image, digit, strict=True):
+        h = np.tanh(x @ w["hidden.weight"] + w["hidden.bias"])
+        logits = h @ w["out.weight"] + w["out.bias"]
+        error = np.exp(logits) / np.exp(logits).sum() - np.eye(10)[label]
+        back = (w["out.weight"] @ error) * (1 - h**2)
+        slopes = [np.outer(x, back), back, np.outer(h, error), error]
+        lengths.append(np.sqrt(sum((each**2).sum() for each in slopes)))
+        for name, slope in zip(private.NAMES, slopes, strict=True):
+            expected[name] += slope * min(1.0, private.BOUND / lengths[-1]) / private.BATCH
+
+    assert min(lengths) < private.BOUND < max(lengths)
+    sgd = {"type": "sgd", "learning_rate": 1.0}
+    with service.create_session(built, parameters=w, loss="surrogate", optimizer=sgd) as session:
+        step = session.step({"image": image, "digit": digit}, fetch=["lengths"])
+        after = session.parameters()
+
+    np.testing.assert_allclose(step.fetched["lengths"], lengths, 1e-4)
+    for name, value in expected.items():
+        np.testing.assert_allclose(w[name] - after[name], value, 1e-3, 1e-6, err_msg=name)
+
+
+def test_the_privacy_loss_of_whole_batches_is_that_of_gaussian_noise() -> None:
+    orders = np.arange(2, 100)
+    wanted = (20 * orders / (2 * 3.0**2) + np.log(1 / private.DELTA) / (orders - 1)).min()
+
+    assert private.epsilon(3.0, 1 - 1e-12, 20) == pytest.approx(wanted, rel=1e-6)
+    assert private.epsilon(1.0, 0.01, 1000) < private.epsilon(1.0, 0.1, 1000) < private.epsilon(0.8, 0.1, 1000)
+
+
+def test_private_learning_learns(service: Service) -> None:
+    found = private.run(service, steps=40, hidden=16, noise=0.5)
+
+    assert found["accuracy"] > 0.6
+
+
 # --- fine-tuning of an ONNX model --------------------------------------------------------------------------------
 
 
@@ -259,7 +305,7 @@ def test_an_onnx_model_is_fine_tuned_and_keeps_its_frozen_weights(service: Servi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pinn", "maml", "reinforce", "onnx_fine_tuning"])
+@pytest.mark.parametrize("name", ["pinn", "maml", "reinforce", "private", "onnx_fine_tuning"])
 def test_a_recipe_reaches_its_level_as_a_command(url: str, name: str) -> None:
     command = [sys.executable, "-m", f"examples.recipes.{name}", "--url", url]
 
