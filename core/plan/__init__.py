@@ -46,9 +46,9 @@ From ops to instructions:
     unbounded     lowerings of ops whose results have sizes without a largest value
     meeting_sizes open sizes that meet in one op
     along_open    lowerings of ops along an axis whose size only the run tells: running results, sorts, slices, joins
-    nested_sizes, element_sizes
-                  largest sizes of arrays that loops and branches carry, record and return, and of elements of
-                  tensor arrays
+    nested_sizes, element_sizes, scan_lengths
+                  largest sizes of arrays that loops and branches carry, record and return, of elements of tensor
+                  arrays, and of their number
     array_memory  tensor arrays that grow: memory, copies, records
     found         lowerings of ops that find positions, whose number only the run tells
     interpreted   an op that the reference executor runs, called from generated code

@@ -154,7 +154,7 @@ class Lowering(Storage):
 
     def largest(self, op: Op) -> tuple[TensorType, ...] | None:
         """The types of the results of `op` with their largest sizes, or with those that are expected; else None."""
-        found = bounded_outputs(op, self.types)
+        found = bounded_outputs(op, self.types, self.uses.producers)
         if found is None:
             found = expected_outputs(op, self.types, self.block.types, self.shared.expected)
             for name, type in zip(op.outputs, found or (), strict=False):

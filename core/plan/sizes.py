@@ -19,6 +19,7 @@ from core.ir.registry import lookup
 from core.ir.stop import poll
 from core.plan.data import PRODUCT_BLOCK, View
 from core.plan.registering import registering
+from core.plan.scan_lengths import Made, joined_type
 
 __all__ = [
     "Expected",
@@ -107,6 +108,7 @@ def bounded_types(
 
 def _bounded(block: Block, expected: Expected | None, given: Mapping[str, Type], known: Known) -> dict[str, Type]:
     found = {**block.types, **given}
+    made = {name: op for op in block.ops for name in op.outputs}
     for op in block.ops:
         poll()
         if op.type in NESTED and any(is_open(element_of_all(found[n])) for n in op.outputs):
@@ -116,17 +118,20 @@ def _bounded(block: Block, expected: Expected | None, given: Mapping[str, Type],
                 type = OF_ARRAYS[op.type](op, found)
                 found |= {} if type is None else {op.outputs[0]: type}
         elif any(is_open(found[n]) for n in op.outputs):
-            types = bounded_outputs(op, found) or expected_outputs(op, found, block.types, expected)
+            types = bounded_outputs(op, found, made) or expected_outputs(op, found, block.types, expected)
             if types is not None:
                 found.update(zip(op.outputs, types, strict=True))
     return found
 
 
-def bounded_outputs(op: Op, types: Mapping[str, Type]) -> tuple[TensorType, ...] | None:
+def bounded_outputs(op: Op, types: Mapping[str, Type], made: Made) -> tuple[TensorType, ...] | None:
     """The types of the results of `op` with their largest sizes, or None if there are none.
 
     types: of its operands with their largest sizes, and of its results as declared.
     """
+    joined = joined_type(op, types, made, PRODUCT_BLOCK)
+    if joined is not None:
+        return (joined,)
     given: list[TensorType | None] = []
     for name in op.inputs:
         type = types[name] if name != HOLE else None

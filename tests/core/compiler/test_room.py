@@ -16,6 +16,7 @@ from bench.workload import OPTIMIZERS, Workload
 from core.compiler.compile import GradientQuery, Optimizer, compile_training
 from core.compiler.room import room_for
 from core.ir import Program
+from core.runtime.region import NativeRegion
 from core.wire import read
 
 SIZES = (1, 2, 7, 16)
@@ -86,6 +87,22 @@ def test_a_step_equals_that_of_the_reference_executor_for_every_size(name):
         for each, value in expected.parameters.items():
             np.testing.assert_allclose(found.parameters[each], value, 1e-4, 1e-6, err_msg=f"{each} for {to}")
     assert len(codes) == 1
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [lambda: recurrence.language_model(70, 2, 7, 3), lambda: recurrence.seq2seq(70, 2, 7, 3, 4)],
+    ids=["language model", "seq2seq"],
+)
+def test_the_results_of_a_scan_have_room_for_all_that_it_scans(workload):
+    made = workload()
+    program = read(made.program)
+    room = room_for(program, {name: value.shape for name, value in made.feeds.items()})
+
+    code = compile_training(program, GradientQuery(loss="loss"), Optimizer("sgd", dict(OPTIMIZERS["sgd"])), room=room)
+
+    region = code.compiled().machine.region
+    assert isinstance(region, NativeRegion) and not region.plan.expected
 
 
 def sentences(batch: int, time: int) -> Workload:
