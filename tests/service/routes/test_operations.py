@@ -24,7 +24,7 @@ LONG = {
     "feeds": {"n": {"dtype": "int64", "shape": [], "data": [9000]}},
     "parameters": {"w": {"dtype": "float64", "shape": [2], "data": [0.5, 0.25]}},
 }
-"""A call of many trips, which takes longer than the answer 202."""
+"""A call of many trips, which takes longer than the answer 202 in the reference executor, and less in machine code."""
 
 STEPS = {"feeds": REGRESSION_FEEDS, "batches": 200_000, "return_gradients": "none"}
 """Steps of a session that take seconds."""
@@ -39,6 +39,7 @@ def ended(client: httpx.Client, path: str, seconds: float = 60.0) -> dict:
     raise AssertionError("the operation does not end")
 
 
+@pytest.mark.reference
 def test_an_operation_has_the_answer_of_the_call(client):
     at_once = client.post("/v1/gradients", json=LONG)
     accepted = client.post("/v1/gradients", json=LONG, headers=ASYNC)
@@ -60,6 +61,7 @@ def test_a_call_that_ends_within_the_wait_is_answered_at_once(client):
     assert answer.json()["gradients"]
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize("accept", ["application/json", "application/x-safetensors"])
 def test_the_result_keeps_the_form_that_the_request_accepts(client, accept):
     accepted = client.post("/v1/gradients", json=LONG, headers={**ASYNC, "Accept": accept})
@@ -80,6 +82,7 @@ def test_a_failed_call_is_a_failed_operation_with_its_problem(client):
     assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
 
 
+@pytest.mark.reference
 def test_operations_are_listed_and_deleted(client):
     accepted = client.post("/v1/gradients", json=LONG, headers=ASYNC)
     path = accepted.headers["location"]
@@ -93,6 +96,7 @@ def test_operations_are_listed_and_deleted(client):
     assert client.get(f"{path}/result").status_code == 404
 
 
+@pytest.mark.reference
 def test_an_operation_and_a_key_go_together(client):
     headers = {**ASYNC, "Idempotency-Key": f"operation-{time.time()}"}
     first = client.post("/v1/gradients", json=LONG, headers=headers)
@@ -137,6 +141,7 @@ def test_the_steps_of_a_deleted_operation_end_after_the_one_that_runs(client):
     client.delete(session)
 
 
+@pytest.mark.reference
 def test_a_canceled_call_that_changes_nothing_stops(client):
     path = client.post("/v1/gradients", json=LONG, headers=ASYNC).headers["location"]
 
@@ -156,6 +161,7 @@ def test_steps_that_ran_at_a_kill_have_an_unknown_outcome(tmp_path):
     assert (problem["code"], problem["retryable"]) == ("outcome-unknown", False)
 
 
+@pytest.mark.reference
 def test_unfinished_operations_are_ended_after_a_kill(tmp_path):
     with serve(tmp_path, workers=1) as first:
         paths = [first.client.post("/v1/gradients", json=LONG, headers=ASYNC).headers["location"] for _ in range(20)]

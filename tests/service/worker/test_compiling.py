@@ -76,6 +76,7 @@ def test_idle_compilations_release_the_compiler():
     assert ended.wait(60)
 
 
+@pytest.mark.reference
 def test_a_stopped_compiler_delays_only_the_session_that_needs_it(one: Served):
     client, other = one.client, regression(rows=7)
     feeds = {"feeds": tensors({name: other.values[name] for name in "xy"})}

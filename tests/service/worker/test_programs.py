@@ -136,6 +136,7 @@ def test_machine_code_is_compiled_only_for_known_sizes(state, machine):
     assert stepped.executable.machine is not None
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_step_whose_code_never_fits_into_the_memory_stays_with_the_reference_executor(state, waits):
     """Code has memory for a row of w for each element of the mask; the reference executor for those that are chosen."""

@@ -201,6 +201,7 @@ def test_restored_sessions_run_the_same_machine_code(tmp_path):
     assert side.session.last_step is bound, "saving must not unbind the step"
 
 
+@pytest.mark.reference
 def test_restored_arrays_keep_their_order_in_memory(tmp_path):
     """A product with a transposed matrix rounds differently."""
     s = Sketch()
