@@ -192,17 +192,18 @@ class Varied(Growing):
         """Branches that write one new name, each with a value of its own size."""
         h, rank = self.begun(block, visible)
         flag, new, sides = self.condition(block, visible), self.fresh("long"), []
-        for _ in range(2):
+        for changes in (self.draw.randint(0, 1), self.draw.randint(1, 2)):
             inner, own, around = self.new_block(block["idx"]), self.fresh("long"), self.longs
             inside = self.some(inner, visible, depth)
             self.op(inner, "assign", own, h)
             self.longs = [*around, (own, rank)]
-            for _ in range(self.draw.randint(0, 2)):
+            for _ in range(changes):
                 self.change(inner, inside, depth + 1, own, rank)
             self.op(inner, "assign", new, own)
             self.longs = around
             sides.append(inner["idx"])
-        kind = self.pick(("if_else", "case", "switch_case"))
+        self.draw.shuffle(sides)
+        kind = self.pick(("if_else", "if_else", "case", "switch_case"))
         if kind == "if_else":
             attrs = {"true_block": sides[0], "false_block": sides[1], "memory": self.pick(("store", "recompute"))}
             self.fed_op(block, kind, None, {"condition": [flag]}, **attrs)
@@ -211,8 +212,7 @@ class Varied(Growing):
         else:
             number = self.number(block, visible)
             self.fed_op(block, kind, None, {"index": [number]}, branches=sides[:1], default_block=sides[1])
-        if self.draw.random() < 0.5:
-            self.grown(block, visible, depth, new, rank)
+        self.pick((self.grown, self.change_apply))(block, visible, depth, new, rank)
         self.ended(block, visible, new, rank)
         self.ended(block, visible, h, rank)
 
