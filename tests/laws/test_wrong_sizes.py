@@ -125,7 +125,6 @@ def test_inference_refuses_the_wrong_sizes_that_the_reference_executor_refuses(n
 
 
 WITHOUT_ELEMENTS = {
-    "crop": "an offset beyond an open axis leaves nothing of it",
     "group_norm": "without channels there is nothing to normalise",
     "label_smooth": "without classes there is nothing to smooth",
     "nanquantile": "the result is empty, too",

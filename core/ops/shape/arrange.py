@@ -269,7 +269,10 @@ strided_slice.example(
 
 @composite
 def crop(x, *, offsets: tuple[Size, ...], shape: tuple[OpenSize, ...]):
-    """The part of x of size `shape` that begins at `offsets`. A size of -1 reaches to the end of the axis."""
+    """The part of x of size `shape` that begins at `offsets`. A size of -1 reaches to the end of the axis.
+
+    A part that exceeds x, and an offset beyond the end of an axis, are errors (shape_mismatch).
+    """
     if len(offsets) != x.rank or len(shape) != x.rank:
         raise ProgramError(
             f"crop needs {x.rank} offsets and {x.rank} sizes, not {list(offsets)} and {list(shape)}", "bad_attr"
@@ -277,8 +280,20 @@ def crop(x, *, offsets: tuple[Size, ...], shape: tuple[OpenSize, ...]):
     for n, start, size in zip(x.shape, offsets, shape, strict=True):
         if n >= 0 and (start > n or size > n - start):
             raise ProgramError(f"a part of shape {list(shape)} at {list(offsets)} exceeds {x.type}", "shape_mismatch")
-    ends = tuple(2**62 if size == -1 else start + size for start, size in zip(offsets, shape, strict=True))
-    return shaped(slice_(x, axes=tuple(range(x.rank)), starts=offsets, ends=ends), shape)
+    starts = list(offsets)
+    for axis, (n, start, size) in enumerate(zip(x.shape, offsets, shape, strict=True)):
+        if n == size == -1 and start:
+            x, starts[axis] = _rest(x, axis, start), 0
+    ends = tuple(2**62 if size == -1 else start + size for start, size in zip(starts, shape, strict=True))
+    return shaped(slice_(x, axes=tuple(range(x.rank)), starts=tuple(starts), ends=ends), shape)
+
+
+def _rest(x, axis: int, start: int):
+    """x from `start` on, along an axis of unknown size. A smaller size is an error of the run (shape_mismatch)."""
+    first = slice_(x, axes=(axis,), starts=(0,), ends=(start,))
+    first = shaped(first, tuple(start if i == axis else -1 for i in range(x.rank)))
+    rest = slice_(x, axes=(axis,), starts=(start,), ends=(2**62,))
+    return x.builder.emit("split_like", x, first, rest, axis=axis)[1]
 
 
 crop.example(
