@@ -17,7 +17,7 @@ from service.problems import responses
 from service.routes.common import json_answer, live, sessions, settings
 from service.routes.in_session import AT, IN_SESSION, TIMING, SessionId, etag, shown
 from service.schemas.programs import Strict
-from service.schemas.sessions import Position
+from service.schemas.session_answers import Position
 from service.sessions.live import MOST_POINTS, History, LivePoints
 
 __all__ = ["router"]

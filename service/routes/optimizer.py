@@ -27,7 +27,7 @@ from service.routes.in_session import (
     tags_of,
 )
 from service.schemas import checkpoints as schemas
-from service.schemas.sessions import VersionAnswer
+from service.schemas.session_answers import VersionAnswer
 
 __all__ = ["router"]
 

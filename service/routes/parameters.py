@@ -28,6 +28,7 @@ from service.routes.in_session import (
 )
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_PARAMETERS
+from service.schemas.session_answers import ParametersAnswer, VersionAnswer
 
 __all__ = ["router"]
 
@@ -38,7 +39,7 @@ router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
     "/{session_id}/parameters",
     summary="Read the parameters",
     responses=answers(
-        schemas.ParametersAnswer,
+        ParametersAnswer,
         {"parameters": REGRESSION_PARAMETERS, "states": {}, **AT, "timing_ms": TIMING},
         *IN_SESSION,
     )
@@ -71,7 +72,7 @@ async def get_parameters(
     "/{session_id}/parameters",
     summary="Replace parameters",
     responses=answers(
-        schemas.VersionAnswer,
+        VersionAnswer,
         {**AT, "timing_ms": TIMING},
         "precondition-required",
         "precondition-failed",

@@ -21,7 +21,7 @@ from service.routes.gradients import deadline_of
 from service.routes.in_session import SessionId
 from service.routes.sessions import VIEW, view
 from service.schemas import checkpoints as schemas
-from service.schemas.sessions import SessionView
+from service.schemas.session_answers import SessionView
 from service.sessions.session import Session
 from service.store.checkpoints import StoredCheckpoint
 

@@ -18,6 +18,7 @@ from service.routes.in_session import SessionId, if_match
 from service.routes.new_sessions import NewSession, from_checkpoint, optimizer_of, reading_checkpoint
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_ID, SAMPLE_CHECKPOINT, SAMPLE_SETTINGS
+from service.schemas.session_answers import SessionPage, SessionView
 from service.sessions.merge_patch import merged
 from service.sessions.session import Session
 
@@ -51,7 +52,7 @@ VIEW: dict[str, Any] = {
     "",
     summary="Open a session",
     status_code=201,
-    response_model=schemas.SessionView,
+    response_model=SessionView,
     responses={
         201: {"description": "The session is open.", "content": {JSON: {"example": VIEW}}},
         **responses(
@@ -130,7 +131,7 @@ async def open_session(
             )
 
 
-@router.get("", summary="List sessions", response_model=schemas.SessionPage, responses=responses("invalid-request"))
+@router.get("", summary="List sessions", response_model=SessionPage, responses=responses("invalid-request"))
 async def list_sessions(
     request: Request,
     page_size: Annotated[int, Query(ge=1, le=200, description="Largest number of sessions in the answer.")] = 50,
@@ -149,7 +150,7 @@ async def list_sessions(
 @router.get(
     "/{session_id}",
     summary="Read a session",
-    response_model=schemas.SessionView,
+    response_model=SessionView,
     responses={
         200: {"description": "The session.", "content": {JSON: {"example": VIEW}}},
         **responses("not-found", "gone", "invalid-request"),
@@ -164,7 +165,7 @@ async def get_session(request: Request, session_id: SessionId) -> Response:
 @router.patch(
     "/{session_id}",
     summary="Change the optimizer",
-    response_model=schemas.SessionView,
+    response_model=SessionView,
     responses={
         200: {"description": "The session after the change.", "content": {JSON: {"example": VIEW}}},
         **responses("not-found", "gone", "precondition-failed", *HOT_PROBLEMS),

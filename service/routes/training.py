@@ -30,6 +30,7 @@ from service.routes.in_session import (
 )
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_FEEDS
+from service.schemas.session_answers import EvaluationAnswer, SessionGradientsAnswer, StepAnswer, UpdateAnswer
 from service.sessions.answer import written
 from service.sessions.registry import Write
 from service.sessions.session import Session
@@ -68,7 +69,7 @@ TWO_BATCHES = {
     "/{session_id}/steps",
     summary="Train one step",
     responses=answers(
-        schemas.StepAnswer,
+        StepAnswer,
         STEP_ANSWER,
         "sequence-conflict",
         "sequence-gap",
@@ -126,7 +127,7 @@ async def train_step(request: Request, session_id: SessionId, profile: Profiled 
     "/{session_id}/updates",
     summary="Apply gradients",
     responses=answers(
-        schemas.UpdateAnswer,
+        UpdateAnswer,
         {"seq": 1, "next_seq": 2, **AT, **RATE, "densified": [], "compiled": False, "timing_ms": TIMING},
         "sequence-conflict",
         "sequence-gap",
@@ -155,7 +156,7 @@ async def apply_gradients(request: Request, session_id: SessionId) -> Response:
     "/{session_id}/gradients",
     summary="Compute gradients at the current parameters",
     responses=answers(
-        schemas.SessionGradientsAnswer,
+        SessionGradientsAnswer,
         GRADIENTS_ANSWER,
         *IN_SESSION,
         stream=lines(GRADIENTS_ANSWER, b=12, w=13),
@@ -210,7 +211,7 @@ async def compute_session_gradients(request: Request, session_id: SessionId, pro
     "/{session_id}/evaluations",
     summary="Run the forward pass",
     responses=answers(
-        schemas.EvaluationAnswer,
+        EvaluationAnswer,
         {"fetched": {"loss": LOSS}, **AT, **GIVEN},
         *IN_SESSION,
     ),

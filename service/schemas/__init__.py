@@ -5,7 +5,8 @@ Options that the core declares (queries, hooks, clips, budgets, loss scales) are
 
 derived                                  pydantic models from the core's dataclasses
 programs, gradients, backward, graph     requests and answers about programs
-sessions, tapes, checkpoints             about values in training
+sessions, session_answers, tapes, checkpoints
+                                         about values in training
 datasets, jobs, operations               about stored data, and calls that go on
 access, tenants                          about keys, tenants, usage and the audit log
 profile, stream, tensors, times, headers parts of requests and answers

@@ -8,7 +8,8 @@ from pydantic import Field, WithJsonSchema, model_validator
 
 from service.schemas.gradients import Deadline
 from service.schemas.programs import Strict
-from service.schemas.sessions import OPTIMIZER, VersionAnswer
+from service.schemas.session_answers import VersionAnswer
+from service.schemas.sessions import OPTIMIZER
 from service.schemas.tensors import Tensors
 from service.schemas.times import End, FormerEnd, Future, former
 
