@@ -112,6 +112,9 @@ class Symbol(Operand["Symbol"], Ref):
 
         A bound of a slice may be a symbol of one integer, or the name of an open size: ``table[: x.shape[1]]``.
         """
+        for each in index if isinstance(index, tuple) else (index,):
+            if isinstance(each, Symbol) and each.type.dtype == "bool":
+                raise TypeError(f"cannot index with the mask {each.name.text}={each.type}; use masked_select or where")
         part, index = with_open_slices(self, index)
         shape = part.type.shape
         found: Symbol = part._part(index, lambda axis: None if shape is None else shape[axis], fixed=True)

@@ -202,6 +202,7 @@ def test_positions_apart_from_an_integer_come_first_as_in_numpy(part):
 
 
 def test_wrong_indices_are_refused_at_their_line():
+    refused(lambda x: x[x > 0], TypeError, r"cannot index with the mask greater_than=bool\[3\]; use masked_select or")
     refused(lambda x: x[[-4, 0]], IndexError, "position -4 is out of range for axis 0 of size 3")
     refused(lambda x: x[[0, 3]], IndexError, "position 3 is out of range for axis 0 of size 3")
     refused(lambda x: x[:, :], IndexError, "too many indices: 2 for an array of rank 1")
