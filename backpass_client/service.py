@@ -39,13 +39,14 @@ class Service(connection.Service):
 
     def create_session(
         self,
-        program: BuiltProgram | Mapping[str, Any] | str,
+        program: Program | BuiltProgram | Mapping[str, Any] | str,
         loss: str | None = None,
         parameters: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> Session:
-        """A session that trains `program`: a built program, a document, or an id. See `Program.session`."""
-        return Program(self, program).session(loss, parameters or {}, **settings)
+        """A session that trains `program`: a registered or built one, a document, or an id. See `Program.session`."""
+        registered = program if isinstance(program, Program) else Program(self, program)
+        return registered.session(loss, parameters or {}, **settings)
 
     @cached_property
     def datasets(self) -> Datasets:

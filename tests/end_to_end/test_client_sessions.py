@@ -36,6 +36,14 @@ def test_a_program_gives_gradients(service):
     assert program.check("loss", FEEDS, {"w": W})["passed"]
 
 
+def test_a_session_opens_from_any_form_of_a_program(service):
+    program = service.programs.create(line())
+
+    for form in (program, program.id, line()):
+        with service.create_session(form, "loss", {"w": W}, optimizer={"type": "sgd"}) as session:
+            assert session.step(FEEDS).loss == 0.625
+
+
 def test_a_session_that_cannot_learn_warns_in_its_first_step(service):
     s = Sketch()
     for name in ("w", "v"):
