@@ -258,7 +258,8 @@ def pinv(xp, x, *, rcond: NotNegative | None = None):
     - `rcond`: singular values up to `rcond` times the largest count as 0. The default is the machine epsilon of the
       dtype times the longer side.
 
-    The gradient is valid among matrices of the same rank (Golub and Pereyra 1973). Where the rank changes, the
+    The gradient is valid among matrices of the same rank (Golub and Pereyra 1973): a singular value that counts as 0,
+    but is not 0, adds an error of about its ratio to the smallest one that does not. Where the rank changes, the
     pseudo-inverse is discontinuous.
     """
     u, s, vt = attempt(
