@@ -25,6 +25,7 @@ tapes      handlers about tapes
 histograms  a handler for the distribution of a session's values
 insight    handlers for cost analysis and gradient checks
 programs   the cache of programs and of their executables
+roomy      training steps with room for many sizes of their feeds
 predictions  which executables are worth machine code, and which steps need not wait for it
 executables  the executables of all programs, bounded by their memory
 documents  documents of programs: their limits, and whether reading takes long

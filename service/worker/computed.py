@@ -24,8 +24,9 @@ from service.worker.binding import bind
 from service.worker.gradient_sum import GradientSum, Reduction, nbytes_of
 from service.worker.memory import require
 from service.worker.programs import Prepared
+from service.worker.roomy import begin_roomy_training, roomy_training
 from service.worker.running import limits_of, run
-from service.worker.session import Arrays, WorkerSession
+from service.worker.session import FEW_SHAPES, Arrays, WorkerSession
 from service.worker.state import WorkerState
 
 __all__ = [
@@ -66,15 +67,18 @@ def step_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], feeds: 
     compilation. In a session that has seen some shapes it runs on code with room for many sizes, and so do the next
     ones. So it depends on the calls of the session alone, and a call that is repeated gives equal bits.
     """
-    cached, asked = session.cached, (session.query_for(feeds), rates.optimizer, session.clip, fetch, feeds)
+    cached = session.cached
+    asked = session.query_for(feeds), rates.optimizer, session.clip, fetch, feeds, session.loss_scale
     if session.varies_to(feeds):
-        roomy = cached.roomy_training(*asked, session.loss_scale)
+        roomy = roomy_training(cached, *asked)
         if roomy is not None:
             if session.recurs_soon(feeds):
-                cached.first_training(*asked, session.loss_scale)  # begins the compilation of code of its own
+                cached.first_training(*asked)  # begins the compilation of code of its own
             return roomy
     if session.is_first_on(feeds):
-        first = cached.first_training(*asked, session.loss_scale)
+        if len(session.seen) == FEW_SHAPES - 1:
+            begin_roomy_training(cached, *asked)
+        first = cached.first_training(*asked)
         if first is not None:
             return first
     return later_step_for(session, rates, fetch, feeds)

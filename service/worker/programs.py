@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 
 from core.backward.forward_only import clone
-from core.compiler.backends import CHOSEN
 from core.compiler.compile import (
     Clip,
     Executable,
@@ -27,7 +26,6 @@ from core.compiler.compile import (
     compile_training,
     compile_update,
 )
-from core.compiler.room import room_for
 from core.ir import Block, Program, inner_blocks
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.exact import exact
@@ -36,8 +34,8 @@ from core.optim.optimizers import Optimizer
 from service.worker.compiling import Compilations
 from service.worker.documents import SHORT_OPS, digest, has_derivatives, is_short, read_program
 from service.worker.executables import OwnExecutables
-from service.worker.given import check_sizes, with_sizes
-from service.worker.predictions import is_long, is_nearly_code, is_quick
+from service.worker.given import with_sizes
+from service.worker.predictions import is_long, is_quick
 from service.worker.state import Handler, WorkerState
 
 __all__ = [
@@ -54,9 +52,6 @@ Answer = tuple[dict[str, Any], dict[str, Any]]
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 Machine = Literal["auto", "always", "never"]
-
-MOST_FITTING = 1000
-"""Combinations of shapes of feeds that a program remembers as fitting together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +70,7 @@ class CachedProgram:
     in_test:  reads the program for a test, if it contains derivatives.
     capacity: bytes that a step may take. Machine code has memory for the largest sizes that results could have, the
               reference executor for those that they have.
+    roomless, fitting: of `service.worker.roomy`.
     """
 
     program: Program
@@ -87,8 +83,8 @@ class CachedProgram:
     _tested: CachedProgram | None = None
     in_test: Callable[[], Program] | None = None
     capacity: int | None = None
-    _roomless: set[Hashable] = field(default_factory=set)
-    _fitting: set[Hashable] = field(default_factory=set)
+    roomless: set[Hashable] = field(default_factory=set)
+    fitting: set[Hashable] = field(default_factory=set)
 
     def gradient(
         self,
@@ -103,9 +99,9 @@ class CachedProgram:
 
         repeated: expect many runs. rounds: as of `compile_gradient`.
         """
-        shapes = self._shapes(feeds)
+        shapes = self.shapes(feeds)
         key = exact(("gradient", query, tuple(fetch), shapes, scale, repeated, rounds))
-        return self._compiled(
+        return self.compiled(
             key,
             lambda: self._sized(
                 shapes, lambda sizes: compile_gradient(self.program, query, fetch, sizes, scale, rounds)
@@ -115,9 +111,9 @@ class CachedProgram:
 
     def forward(self, fetch: Sequence[str], feeds: Mapping[str, Any], repeated: bool = False) -> Prepared:
         """The executable that computes `fetch` without gradients. repeated: expect many runs."""
-        shapes = self._shapes(feeds)
+        shapes = self.shapes(feeds)
         key = exact(("forward", tuple(fetch), shapes, repeated))
-        return self._compiled(
+        return self.compiled(
             key, lambda: self._sized(shapes, lambda sizes: compile_forward(self.program, fetch, sizes)), repeated
         )
 
@@ -144,9 +140,9 @@ class CachedProgram:
 
         optimizer: with open rates, as all optimisers here (core.optim.rates).
         """
-        shapes = self._shapes(feeds)
+        shapes = self.shapes(feeds)
         key = exact(("training", query, optimizer, clip, tuple(fetch), shapes, scale))
-        return self._compiled(
+        return self.compiled(
             key,
             lambda: self._sized(
                 shapes,
@@ -172,7 +168,7 @@ class CachedProgram:
         """
         if self.machine != "auto":
             return None
-        shapes = self._shapes(feeds)
+        shapes = self.shapes(feeds)
         key = exact(("training", query, optimizer, clip, tuple(fetch), shapes, scale))
 
         def made(sizes: Any) -> Executable:
@@ -186,46 +182,10 @@ class CachedProgram:
             self.compilations.begin((id(self), key), lambda: _timed(lambda: self._as_code(executable)), owner=id(self))
         return first if is_quick(executable) else None
 
-    def roomy_training(
-        self,
-        query: GradientQuery,
-        optimizer: Optimizer,
-        clip: Clip | None,
-        fetch: Sequence[str],
-        feeds: Mapping[str, Any],
-        scale: LossScale | None = None,
-    ) -> Prepared | None:
-        """The training step with room for many sizes of its feeds, if nearly all of it is machine code of the CPU.
-
-        Raises as `training` does.
-        """
-        shapes = dict(self._shapes(feeds))
-        if self.machine != "auto" or not shapes or not CHOSEN.backend.runs_on(np):
-            return None
-        room = room_for(self.program, shapes)
-        key = exact(("roomy", query, optimizer, clip, tuple(fetch), room.key, scale))
-        if key in self._roomless or not set(shapes).isdisjoint(query.inputs):
-            return None
-        fit = exact(("fit", tuple(shapes.items())))
-        if fit not in self._fitting:  # else a run would find it, without the names of the feeds
-            check_sizes(self.program, shapes)
-            if len(self._fitting) < MOST_FITTING:
-                self._fitting.add(fit)
-
-        def compile() -> Executable:
-            return compile_training(
-                self.program, query, optimizer, clip, fetch, None, scale, open_rates=True, room=room
-            )
-
-        try:
-            prepared = self._compiled(key, compile, repeated=True)
-        except ProgramError:  # something in its backward pass needs known sizes
-            self._roomless.add(key)
-            return None
-        if not is_nearly_code(prepared.executable):
-            self._roomless.add(key)
-            return None
-        return prepared
+    def begin(self, key: Hashable, compile: Callable[[], Executable]) -> None:
+        """Begin what a later `compiled` with this key waits for, until no session trains the program any more."""
+        if self.compilations is not None and self._executables.get(key) is None:
+            self.compilations.begin((id(self), key), lambda: _timed(lambda: self._whole(compile, True)), owner=id(self))
 
     def end_training(self) -> None:
         """No session trains the program any more: end compilations that `first_training` has begun."""
@@ -246,7 +206,7 @@ class CachedProgram:
 
     def open_shapes(self, feeds: Mapping[str, Any]) -> str:
         """The shapes of the given feeds that are declared with open sizes, in words. Raises as `training` does."""
-        return " ".join(f"{name}:{','.join(map(str, shape))}" for name, shape in self._shapes(feeds))
+        return " ".join(f"{name}:{','.join(map(str, shape))}" for name, shape in self.shapes(feeds))
 
     def update(
         self,
@@ -262,7 +222,7 @@ class CachedProgram:
         summed:  as of `compile_update`.
         """
         key = exact(("update", tuple(names), optimizer, clip, tuple(by_rows), summed))
-        return self._compiled(
+        return self.compiled(
             key,
             lambda: compile_update(self.program, names, optimizer, clip, by_rows, summed, open_rates=True).executable,
             repeated=True,
@@ -285,7 +245,7 @@ class CachedProgram:
         """The result of `compile` for these shapes of feeds. Raises ProgramError, for sizes with the names of feeds."""
         return with_sizes(self.program, dict(shapes), compile)
 
-    def _shapes(self, feeds: Mapping[str, Any]) -> Shapes:
+    def shapes(self, feeds: Mapping[str, Any]) -> Shapes:
         """The shapes of the given feeds that are declared with open sizes.
 
         Raises ProgramError (feed_dtype, feed_shape) for a feed of the wrong type, before any compilation.
@@ -300,7 +260,7 @@ class CachedProgram:
                 open_sizes.append((variable.name, tuple(value.shape)))
         return tuple(open_sizes)
 
-    def _compiled(self, key: Hashable, compile: Callable[[], Executable], repeated: bool = False) -> Prepared:
+    def compiled(self, key: Hashable, compile: Callable[[], Executable], repeated: bool = False) -> Prepared:
         """The cached executable, or the result of `compile`. repeated: expect many runs."""
         found = self._executables.get(key)
         if found is not None:

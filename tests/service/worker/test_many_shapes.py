@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.ir.errors import ProgramError
-from service.worker import programs, training
+from service.worker import roomy, training
 from service.worker.checkpoint_state import decode, encode
 from service.worker.session import FEW_SHAPES, RECURRING
 from service.worker.snapshot import _state_of
@@ -95,7 +95,7 @@ def test_batches_in_one_call_give_the_bits_of_single_steps(count):
 
 
 def test_a_program_whose_loops_would_be_interpreted_has_code_for_each_shape(monkeypatch):
-    monkeypatch.setattr(programs, "is_nearly_code", lambda executable: False)
+    monkeypatch.setattr(roomy, "is_nearly_code", lambda executable: False)
     state = varied(softmax_regression())
 
     ran = [stepped(state, x) for x in feeds_of((9, 9, 11, 9))]
