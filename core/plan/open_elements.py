@@ -148,8 +148,9 @@ def _take(low: Lowering, op: Op) -> None:
     array, index, like = op.inputs
     source, at, type = moved(low, array), index_of(low, index), low.type(like)
     _open_axes_only(low, source, _declared_axes(low, array))
-    held = _held(low, array)
-    _define(low, op, type, _sizes_like(low, op, like))
+    held, own = _held(low, array), _sizes_like(low, op, like)
+    _check_sizes_of(low, op, source, at, type, own)
+    _define(low, op, type, own)
     if held == type:
         do(low, "get", None, source, value=_result(low, op), index=at)
         return
@@ -161,6 +162,17 @@ def _take(low: Lowering, op: Op) -> None:
         raise Unsupported("tensor arrays of different elements")
     do(low, "get", None, source, value=View(most.root, held.dtype, held.shape, most.strides, most.offset), index=at)
     low.define(op.outputs[0], View(most.root, type.dtype, type.shape, most.strides, most.offset))
+
+
+def _check_sizes_of(low: Lowering, op: Op, source: Source, at: View, type: TensorType, own: dict[int, Size]) -> None:
+    """Check that an element that is there has the sizes of a result of `type`, of which `own` are open."""
+    of = Maker(low)
+    for axis, _, lengths in sizes_of_elements(source):
+        length = low.allocate((), "int64", "length")
+        do(low, "get", None, lengths, value=length, index=at)  # 0 if it is missing
+        wanted = own[axis].length if axis in own else of.number(type.shape[axis], "int64")
+        fine = of("logical_or", of("equal", length, wanted), of("equal", length, of.number(0, "int64")))
+        of.check(fine, "shape_mismatch", "an element of the array has another shape than the result", op.location)
 
 
 @rule("array_place")

@@ -160,10 +160,16 @@ array_place.example(lambda: [Example((a[0], np.array(0)), ([a[0]],)) for a in AR
 
 @op(stacks=True)
 def array_take(xp, array, index, like):
-    """Element `index` of the cotangent of an array; zeros like `like` if it is missing."""
+    """Element `index` of the cotangent of an array, which has the shape of `like`; zeros like that if it is missing."""
     at = int(index)
     found = array[at] if 0 <= at < len(array) else None
-    return _zeros(xp, like) if found is None else found
+    if found is None:
+        return _zeros(xp, like)
+    if not isinstance(like, list) and found.shape != like.shape:
+        raise ExecutionError(
+            f"element {at} of the array has the shape {list(found.shape)}, not {list(like.shape)}", "shape_mismatch"
+        )
+    return found
 
 
 @array_take.infer

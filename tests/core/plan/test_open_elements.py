@@ -246,3 +246,32 @@ def test_sections_that_fit_are_no_error():
     s = pieces([4, 2], index=1)
     block = compile_forward(read(s.document), ["loss"]).interpreter.block
     both(block, [np.asarray(s.values[name]) for name in block.params])
+
+
+@pytest.mark.parametrize("declared", [-1, 3])
+@pytest.mark.parametrize(
+    ("size", "index", "fits"), [(3, 0, True), (3, 7, True), (2, 0, False), (4, 0, False), (2, 7, True)]
+)
+def test_an_element_that_is_taken_must_have_the_shape_of_like(declared, size, index, fits):
+    s = Sketch()
+    s.feed("x", [1.0, 2.0, 0.0, 3.0])
+    s.feed("like", np.zeros(size))
+    s.feed("first", 0, "int64")
+    s.feed("index", index, "int64")
+    positions = s.op("reshape", s.op("nonzero", "x"), shape=[-1])
+    s.op("create_array", out="array", shape=[-1], dtype="float64")
+    s.op("array_write", s.op("gather", "x", positions), "first", "array", out="array")
+    s.op("array_take", "array", "index", "like", out="taken")
+    for v in s.document["blocks"][0]["vars"]:
+        if v["name"] == "like":
+            v["shape"] = [size if declared > 0 else -1]
+    step = compile_forward(read(s.document), ["taken"], {"like": (size,)})
+    wanted = np.array([1.0, 2.0, 3.0]) if index == 0 else np.zeros(size)
+
+    for each in (step, step.compiled()):
+        if fits:
+            np.testing.assert_array_equal(each.step(s.values).fetched["taken"], wanted)
+            continue
+        with pytest.raises(ExecutionError, match="shape") as error:
+            each.step(s.values)
+        assert error.value.code == "shape_mismatch"
