@@ -70,6 +70,8 @@ class Executable:
     choice:   the memory plan that was chosen for a budget.
     machine:  the block with its regions compiled; None before `compiled`.
     packs:    the values for `step` from those of the program, if they differ (`core.compiler.room`).
+    adapts:   whether a run with a larger size than the machine code expects makes other code, whose last bits may
+              differ. Otherwise such runs stay in the reference executor, and no run depends on earlier ones.
     """
 
     interpreter: Interpreter
@@ -85,6 +87,7 @@ class Executable:
     loss_scale: LossScale | None = None
     machine: Interpreter | None = None
     packs: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    adapts: bool = True
     _dtypes: tuple[np.dtype, ...] = field(init=False, repr=False, compare=False)
     _peaks: dict[bool, Memory] = field(init=False, repr=False, compare=False)
     _names: frozenset[str] = field(init=False, repr=False, compare=False)
@@ -109,7 +112,7 @@ class Executable:
         timed: the code measures the time of each of its kernels, for steps with `times`.
         """
         with headroom():
-            found = native_interpreter(self.interpreter.block, self.backend, timed, self.updated())
+            found = native_interpreter(self.interpreter.block, self.backend, timed, self.updated(), self.adapts)
             return replace(self, machine=found)
 
     def updated(self) -> dict[int, int]:
@@ -141,8 +144,8 @@ class Executable:
         times:      collects the time of each kernel; kernels of machine code are timed if it is `compiled` as timed.
 
         The same values, seed and step give the same bytes on the same device, as long as the code is the same: a size
-        that it does not expect makes other code, which may add in another order (`core.runtime.expecting`). The step
-        with that size has the bytes of the new code.
+        that it does not expect makes other code if the step `adapts`, which may add in another order
+        (`core.runtime.expecting`). The step with that size has the bytes of the new code.
         Raises ProgramError (feed_missing, feed_unknown, feed_shape, feed_dtype) or ExecutionError.
         """
         args = []

@@ -21,12 +21,13 @@ NONE: Mapping[int, int] = MappingProxyType({})
 
 
 def native_interpreter(
-    block: Block, backend: Backend, timed: bool = False, updated: Mapping[int, int] = NONE
+    block: Block, backend: Backend, timed: bool = False, updated: Mapping[int, int] = NONE, adapts: bool = True
 ) -> Interpreter:
     """An interpreter of `block` that calls compiled regions, as few and as large as `backend` allows.
 
     timed:   the regions measure the time of each kernel, for runs with `times`.
     updated: result -> the parameter with its old value, of the same type: new values that replace the old ones.
+    adapts:  as of `Executable`.
     """
     bounded = bound_rows(block)
     picks = None
@@ -45,7 +46,8 @@ def native_interpreter(
         if isinstance(part, Op):
             ops.append(part)
         else:
-            region: Region = ExpectingRegion(part, backend, timed) if part.expected else backend.compile(part, timed)
+            expecting = adapts and part.expected
+            region: Region = ExpectingRegion(part, backend, timed) if expecting else backend.compile(part, timed)
             ops.append(_call(part, region))
     alone = len(ops) == 1 and ops[0].type == NATIVE and (ops[0].inputs, ops[0].outputs) == (block.params, block.results)
     only = ops[0].attrs["region"] if alone else None

@@ -94,28 +94,31 @@ class CachedProgram:
         scale: LossScale | None = None,
         repeated: bool = False,
         rounds: bool = True,
+        adapts: bool = True,
     ) -> Prepared:
         """The executable that computes gradients for feeds of these shapes.
 
-        repeated: expect many runs. rounds: as of `compile_gradient`.
+        repeated: expect many runs. rounds: as of `compile_gradient`. adapts: as of `Executable`.
         """
         shapes = self.shapes(feeds)
-        key = exact(("gradient", query, tuple(fetch), shapes, scale, repeated, rounds))
-        return self.compiled(
-            key,
-            lambda: self._sized(
-                shapes, lambda sizes: compile_gradient(self.program, query, fetch, sizes, scale, rounds)
-            ),
-            repeated,
-        )
+        key = exact(("gradient", query, tuple(fetch), shapes, scale, repeated, rounds, adapts))
 
-    def forward(self, fetch: Sequence[str], feeds: Mapping[str, Any], repeated: bool = False) -> Prepared:
-        """The executable that computes `fetch` without gradients. repeated: expect many runs."""
+        def compile(sizes: Any) -> Executable:
+            return replace(compile_gradient(self.program, query, fetch, sizes, scale, rounds), adapts=adapts)
+
+        return self.compiled(key, lambda: self._sized(shapes, compile), repeated)
+
+    def forward(
+        self, fetch: Sequence[str], feeds: Mapping[str, Any], repeated: bool = False, adapts: bool = True
+    ) -> Prepared:
+        """The executable that computes `fetch` without gradients. repeated, adapts: as of `gradient`."""
         shapes = self.shapes(feeds)
-        key = exact(("forward", tuple(fetch), shapes, repeated))
-        return self.compiled(
-            key, lambda: self._sized(shapes, lambda sizes: compile_forward(self.program, fetch, sizes)), repeated
-        )
+        key = exact(("forward", tuple(fetch), shapes, repeated, adapts))
+
+        def compile(sizes: Any) -> Executable:
+            return replace(compile_forward(self.program, fetch, sizes), adapts=adapts)
+
+        return self.compiled(key, lambda: self._sized(shapes, compile), repeated)
 
     def for_test(self) -> CachedProgram:
         """The program with its ops as in a test: without dropout, with running statistics."""

@@ -265,7 +265,7 @@ def evaluate(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nda
     session = session_of(state, args)
     feeds = session.feeds(tensors, args, args["fetch"])
     cached = session.cached.for_test() if args.get("for_test") else session.cached
-    compiled = cached.forward(args["fetch"], feeds)
+    compiled = cached.forward(args["fetch"], feeds, adapts=False)
     values = session.values(state, compiled.executable, feeds)
     times = times_of(args)
     ready = cached.timed(compiled) if times is not None else compiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,21 @@ def test_a_bound_step_that_grows_the_code_has_the_bits_of_later_steps():
     first, second = (bits(bound.step(Run(), 0, 0)) for _ in range(2))
 
     assert first == second
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_step_that_does_not_grow_leaves_each_larger_size_to_the_reference_executor(inside):
+    s = layers(inside)
+    step = compile_forward(read(s.document), ["loss"])
+    fixed = replace(step, adapts=False).compiled()
+    small, large = (s.values | {"counts": np.array(counts)} for counts in ([3, 4, 2, 5, 6], COUNTS))
+
+    first, larger, again, larger_again = (fixed.step(values) for values in (small, large, small, large))
+
+    assert bits(again) == bits(first) == bits(step.compiled().step(small))
+    assert bits(larger_again) == bits(larger) == bits(step.step(large))
+    assert [m.text for m in larger.messages] == ["once"] * (2 if inside else 1)
 
 
 def test_the_ops_of_earlier_attempts_do_not_count():

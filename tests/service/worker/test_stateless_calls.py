@@ -1,0 +1,65 @@
+"""One-shot gradients and evaluations: their answers depend only on the request and the values of the session."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.settings import Settings
+from service.worker import sessions
+from service.worker.handlers import HANDLERS
+from service.worker.state import WorkerState
+from tests.programs import Sketch
+
+RNG = np.random.default_rng(5)
+SMALL, LARGE = [12, 10, 9, 20, 13], [300, 200, 100, 50, 33]
+CALLS = {
+    "gradients": {"program_id": "p", "query": {"loss": "loss"}, "returned": "all", "stream": False},
+    "session.evaluate": {"id": "s"},
+}
+
+
+def repeated_rows() -> Sketch:
+    """Rows that are repeated as often as the feed `counts` says: their number has no largest value."""
+    s = Sketch()
+    s.param("w", RNG.normal(size=(5, 16)), "float32")
+    s.feed("counts", [1] * 5, "int64")
+    rows = s.op("sequence_expand", "w", "counts")
+    products = s.op("matmul", rows, rows, transpose_y=True)
+    s.op("reduce_mean", s.op("square", s.op("tanh", products)), out="loss")
+    return s
+
+
+def started(sketch: Sketch, **settings: Any) -> WorkerState:
+    """A worker with the program `p` and its session `s`."""
+    going = SimpleNamespace(check=lambda: None, deadline=time.monotonic() + 60, should_stop=lambda: False)
+    state = WorkerState("w", "cpu", np, Settings(**settings).model_dump(mode="json"), going)  # type: ignore[arg-type]
+    asked = {"id": "s", "program_id": "p", "document": sketch.document, "query": {"loss": "loss"}, "clip": None}
+    more = {"seed": 3, "optimizer": {"type": "sgd", "attrs": {"learning_rate": 0.1}}, "initializers": {}}
+    sessions.create(state, asked | more, {"w": sketch.values["w"]})
+    return state
+
+
+def answered(state: WorkerState, op: str, values: dict[str, Any], **more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(members, arrays) of the answer to a call of `op`."""
+    args = {**CALLS[op], "fetch": ["loss"], "seed": 0, "step": 0, **more}
+    given = {name: value for name, value in values.items() if op == "gradients" or name != "w"}
+    members, arrays = HANDLERS[op](state, args, given)
+    return members, {name: np.asarray(array).tobytes() for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_the_bits_of_a_stateless_call_do_not_depend_on_sizes_of_earlier_calls(op):
+    sketch = repeated_rows()
+    state = started(sketch, compile="always")
+
+    small, large, small_again, large_again = (
+        answered(state, op, sketch.values | {"counts": np.array(counts)})[1] for counts in (SMALL, LARGE) * 2
+    )
+
+    assert small_again == small
+    assert large_again == large
