@@ -237,7 +237,8 @@ class Program:
         loss:     by default that of a built program or of an ONNX model, unless there are targets.
         feeds, parameters: values, arrays or lists of numbers; parameters and states without one have the initial values
                            of the program.
-        question: more members of the body of POST /v1/programs/{id}/gradients, such as targets and inputs.
+        question: more members of the body of POST /v1/programs/{id}/gradients, such as targets and inputs, and
+                  compile="always": the first call with these shapes compiles machine code for later ones.
         """
         given = self._values(feeds, parameters)
         path = f"/v1/programs/{self.id}/gradients"

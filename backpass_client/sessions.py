@@ -227,7 +227,8 @@ class Session:
         """Run forward only: the fetched values, or the loss if `fetch` is empty.
 
         more: more members of the body of POST .../evaluations: for_test=True for ops with their behaviour in
-              evaluation, such as dropout that passes its input; deadline_s.
+              evaluation, such as dropout that passes its input; compile="always" for machine code, which the first
+              call with these shapes compiles; deadline_s.
         """
         asked = {"fetch": list(fetch), **more}
         _, tensors = self.service.exchange("POST", f"{self.path}/evaluations", asked, self._tensors(feeds), repeat=True)

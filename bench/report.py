@@ -71,7 +71,8 @@ FIRST_GRADIENT = """\
 
 Seconds until the client has the gradients of a new program. Backpass: one POST with the program and its values, to a
 service with one worker that has computed another program before. jax: one call of `jit(value_and_grad)` in the process
-itself. Medians of {rounds} rounds, each with new processes.
+itself. Medians of {rounds} rounds, each with new processes. Short calls run op by op, without a compilation; those
+that are repeated can [request machine code](start/python.md#a-gradient).
 """
 
 HTTP = """\

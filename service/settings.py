@@ -193,7 +193,9 @@ class Settings(BaseSettings):
         description="Threads of each worker for computing and compiling; by default its share of the cores.",
     )
     compile: Literal["auto", "always", "never"] = Field(
-        "auto", description="Compilation to machine code on CPU workers; auto: for sessions and for long calls."
+        "auto",
+        description="Compilation to machine code on CPU workers; auto: for sessions, long calls and "
+        "those with `compile: always`; never: for no call.",
     )
     tf32: bool = Field(
         False,

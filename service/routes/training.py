@@ -227,7 +227,8 @@ async def evaluate_session(request: Request, session_id: SessionId, profile: Pro
     feeds = await read_values(body, settings(request), {"/feeds": asked.feeds})
     deadline = deadline_of(asked.deadline_s, settings(request))
     fetch = asked.fetch or session.about["targets"] or [session.about["loss"]]
-    args = {"fetch": fetch, "for_test": asked.for_test, "profile": profile, **feeds.args}
+    options = {"for_test": asked.for_test, "compile": asked.compile, "profile": profile}
+    args = {"fetch": fetch, **options, **feeds.args}
     with feeds.told():
         reply = await sessions(request).read(session, "session.evaluate", args, feeds.tensors, deadline)
     return await read_answer(reply, as_file, {"fetched": {}})

@@ -18,6 +18,7 @@ from service.schemas.tensors import Gradients, Tensor, Tensors
 
 __all__ = [
     "CheckpointBytes",
+    "Compile",
     "Deadline",
     "Fetch",
     "GradientOptions",
@@ -55,6 +56,16 @@ Deadline = Annotated[
         gt=0,
         description="Longest duration of the call in seconds, queueing included. `GET /v1` lists the default and "
         "the maximum.",
+    ),
+]
+Compile = Annotated[
+    Literal["auto", "always"],
+    Field(
+        description="Whether the call runs machine code. `always` is for calls that are repeated: the first one with "
+        "these shapes compiles the code, later ones find it in the cache of their worker. `auto` compiles only a call "
+        "that is predicted to take longer than its compilation; others are interpreted. The results are equal up to "
+        "rounding. `always` has no effect on a stream of gradients, which is interpreted, or if the service has the "
+        "setting `BACKPASS_COMPILE=never`.",
     ),
 ]
 LoopBytes = Annotated[
@@ -136,6 +147,7 @@ class GradientsRequest(Question):
     return_gradients: Returned = "all"
     seed: Seed = 0
     step: Seed = 0
+    compile: Compile = "auto"
     deadline_s: Deadline = None
 
 
@@ -199,8 +211,8 @@ class Timed(Strict):
     messages: list[Message] = Field([], description="Output of `print` ops, in order.")
     messages_left_out: int = Field(0, description="Number of messages left out because the answer was full.")
     compiled: bool = Field(
-        description="Whether this call compiled the program. Sessions and long calls run machine code; other calls are "
-        "interpreted."
+        description="Whether this call compiled the program. Sessions, long calls and calls with `compile: always` run "
+        "machine code; other calls are interpreted."
     )
     memory: MemoryChoice | None = Field(None, description="The choice made for a budget; only if one was given.")
     profile: Profile | None = Field(None, description="Time per kernel; only with `profile=true`.")

@@ -12,6 +12,7 @@ from core.optim import clipping, loss_scaling
 from service.schemas.components import component
 from service.schemas.derived import as_core, derived, text_of
 from service.schemas.gradients import (
+    Compile,
     Deadline,
     Fetch,
     GradientOptions,
@@ -361,6 +362,7 @@ class EvaluationRequest(Strict):
         description="Run each op with its behaviour in evaluation: dropout passes its input, and batch normalization "
         "uses its running statistics.",
     )
+    compile: Compile = "auto"
     deadline_s: Deadline = None
 
 

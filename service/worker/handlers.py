@@ -96,15 +96,16 @@ def graph(cached: CachedProgram, args: dict[str, Any]) -> Answer:
 def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """Gradients at the given values. The worker keeps only the compiled program, which earlier calls do not change.
 
-    args: program_id, document?, query, fetch, seed, step, returned, stream, profile?, flawed?, values?: the file of
-          parameters and states in place of those that `tensors` lack.
+    args: program_id, document?, query, fetch, seed, step, returned, stream, compile?: "auto" or "always", profile?,
+          flawed?, values?: the file of parameters and states in place of those that `tensors` lack.
     """
     cached = cached_program(state, args)
     query = query_from(args["query"])
     seeds = {f"target_gradients/{i}": None for i, given in enumerate(query.target_gradients) if given}
     outputs = outputs_of(query, args["fetch"])
     check_values(cached.program, tensors, args, lambda: leaves_of(cached.program, outputs), extra=seeds)
-    compiled = cached.gradient(query, args["fetch"], tensors, adapts=False)
+    repeated = args.get("compile") == "always" and not args["stream"]  # a stream is interpreted
+    compiled = cached.gradient(query, args["fetch"], tensors, repeated=repeated, adapts=False)
     times = times_of(args)
     ready = cached.timed(compiled) if times is not None else compiled
     streamed = streamed_gradients(compiled, args)

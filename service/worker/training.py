@@ -258,14 +258,15 @@ def discard(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndar
 
 
 def evaluate(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Compute `fetch` without gradients; changes nothing. args: id, fetch, for_test?, profile?; tensors: feeds.
+    """Compute `fetch` without gradients; changes nothing.
 
+    args: id, fetch, for_test?, compile?: "auto" or "always", profile?; tensors: feeds.
     Random ops draw the same values as in the next step or accumulating call.
     """
     session = session_of(state, args)
     feeds = session.feeds(tensors, args, args["fetch"])
     cached = session.cached.for_test() if args.get("for_test") else session.cached
-    compiled = cached.forward(args["fetch"], feeds, adapts=False)
+    compiled = cached.forward(args["fetch"], feeds, repeated=args.get("compile") == "always", adapts=False)
     values = session.values(state, compiled.executable, feeds)
     times = times_of(args)
     ready = cached.timed(compiled) if times is not None else compiled

@@ -44,6 +44,20 @@ def test_a_session_opens_from_any_form_of_a_program(service):
             assert session.step(FEEDS).loss == 0.625
 
 
+def test_repeated_gradients_and_evaluations_run_machine_code_on_request(service):
+    program = bp.Program(service, line())
+    asked = {"compile": "always", "fetch": ["error"]}
+
+    gradients = [program.gradients("loss", FEEDS, {"w": W}, **asked) for _ in range(3)]
+    with program.session("loss", {"w": W}, optimizer={"type": "sgd"}) as session:
+        errors = session.evaluate(FEEDS, **asked)["error"]
+
+    assert [(each.loss.item(), each.gradients["w"].tolist()) for each in gradients] == [(0.625, [0.5, 0.0])] * 3
+    assert [each.fetched["error"].tolist() for each in gradients] == [errors.tolist()] * 3 == [[-1.0, 0.5]] * 3
+    with pytest.raises(bp.Refused, match="compile"):
+        program.gradients("loss", FEEDS, {"w": W}, compile="never")
+
+
 def test_a_session_that_cannot_learn_warns_in_its_first_step(service):
     s = Sketch()
     for name in ("w", "v"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from service.settings import Settings
 from service.worker import sessions
+from service.worker.compiling import CompilationPending, Compilations
 from service.worker.handlers import HANDLERS
+from service.worker.programs import cached_program
 from service.worker.state import WorkerState
 from tests.programs import Sketch
 
@@ -63,3 +66,67 @@ def test_the_bits_of_a_stateless_call_do_not_depend_on_sizes_of_earlier_calls(op
 
     assert small_again == small
     assert large_again == large
+
+
+@pytest.mark.parametrize("op", CALLS)
+@pytest.mark.parametrize(
+    ("setting", "asked", "compiled"),
+    [
+        ("auto", "auto", False),
+        ("auto", "always", True),
+        ("always", "auto", True),
+        ("always", "always", True),
+        ("never", "auto", False),
+        ("never", "always", False),
+    ],
+)
+def test_machine_code_runs_on_request_unless_the_setting_forbids_it(op, setting, asked, compiled):
+    sketch = repeated_rows()
+    state = started(sketch, compile=setting)
+
+    said, _ = answered(state, op, sketch.values, compile=asked, profile=True)
+
+    assert any(each["compiled"] for each in said["profile"]["kernels"]) is compiled
+
+
+def test_the_setting_never_gives_the_bits_of_the_interpreter():
+    sketch = repeated_rows()
+
+    never, auto = (
+        answered(started(sketch, compile=setting), "gradients", sketch.values, compile=asked)[1]
+        for setting, asked in (("never", "always"), ("auto", "auto"))
+    )
+
+    assert never == auto
+
+
+def test_a_stream_of_gradients_is_not_compiled():
+    sketch = repeated_rows()
+    state = started(sketch, compile="auto")
+    sent = []
+    state.send_part = lambda result, arrays: sent.append(result["name"])
+
+    plain, streamed = (
+        answered(state, "gradients", sketch.values, stream=True, profile=True, compile=asked)[0]
+        for asked in ("auto", "always")
+    )
+
+    assert sent == ["w", "w"]
+    assert (plain["compiled"], streamed["compiled"]) == (True, False)  # both run the same executable
+    assert not any(each["compiled"] for each in streamed["profile"]["kernels"])
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_a_call_with_machine_code_is_parked_while_it_is_compiled(op):
+    sketch, done = repeated_rows(), SimpleQueue[int]()
+    state = started(sketch, compile="auto")
+    compilations = cached_program(state, {"program_id": "p"}).compilations = Compilations(done.put)
+    interpreted = answered(state, op, sketch.values)
+
+    with pytest.raises(CompilationPending) as pending:
+        answered(state, op, sketch.values, compile="always")
+    assert answered(state, op, sketch.values)[1] == interpreted[1]  # others go on meanwhile
+    compilations.wait(pending.value.compilation, 7)
+    assert done.get(timeout=60) == 7
+
+    assert [answered(state, op, sketch.values, compile="always")[0]["compiled"] for _ in range(2)] == [True, False]
