@@ -7,6 +7,7 @@ lists them.
 
 from __future__ import annotations
 
+import json
 import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,9 @@ __all__ = ["one_form", "suggested"]
 
 Mistake = Mapping[str, Any]
 Path = tuple[str | int, ...]
+
+OBJECTS = ("dict_type", "model_type", "model_attributes_type")
+"""Mistakes of a value that must be an object."""
 
 QUOTED = re.compile(r"'([^']*)'")
 
@@ -91,14 +95,30 @@ def _is_other_tag(mistake: Mistake, path: Path) -> bool:
 
 
 def suggested(mistake: Mistake, document: Any, model: type[BaseModel] | None) -> str | None:
-    """A suggestion for a misspelt member or choice. The `loc` of the mistake leads into `document`."""
+    """A suggestion for a misspelt member or choice, and for a value in place of an object, if its field has an example.
+
+    The `loc` of the mistake leads into `document`.
+    """
     path = tuple(mistake["loc"])
+    if mistake["type"] in OBJECTS and model is not None and path:
+        return _example(model, path)
     if mistake["type"] == "extra_forbidden" and model is not None:
         return near(str(path[-1]), _members(model, path[:-1]))
     if "expected" in mistake.get("ctx", {}):
         value = _value(document, path)
         return near(value, QUOTED.findall(mistake["ctx"]["expected"])) if isinstance(value, str) else None
     return None
+
+
+def _example(model: type[BaseModel], path: Path) -> str | None:
+    """The first example of the field at `path` in a `model`, in words; None if it has none."""
+    at: list[Any] = [model]
+    for part in path[:-1]:
+        at = [each for annotation in at for each in _inside(annotation, part)]
+    kinds = [kind for each in at for kind in _alternatives(each) if _is_model(kind)]
+    fields = [kind.model_fields[path[-1]] for kind in kinds if path[-1] in kind.model_fields]
+    examples = [json.dumps(example) for field in fields for example in field.examples or ()]
+    return f"for example {examples[0]}" if examples else None
 
 
 def _members(model: type[BaseModel], path: Path) -> list[str]:

@@ -201,7 +201,11 @@ class CreateSession(GradientOptions):
             }
         ],
     )
-    clip: Clip | None = Field(None, description="A bound on gradients between the backward pass and the optimizer.")
+    clip: Clip | None = Field(
+        None,
+        description="A bound on gradients between the backward pass and the optimizer.",
+        examples=[{"by": "global_norm", "max_norm": 1.0}],
+    )
     clip_norm: float | None = Field(
         None, gt=0, description='Short for the clip `{"by": "global_norm", "max_norm": <clip_norm>}`.'
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -108,6 +109,15 @@ def test_a_misspelt_setting_gets_a_suggestion(model, wrong, pointer, meant):
     found = {each["pointer"]: each.get("suggestion") for each in errors(model, base | wrong)}
 
     assert (found[pointer] or "").startswith(f"did you mean {meant}")
+
+
+@pytest.mark.parametrize("member", ["clip", "optimizer"])
+def test_a_value_in_place_of_an_object_gets_the_example_of_its_field(member):
+    (error,) = errors(CreateSession, SESSION | {member: "adam"})
+
+    assert (error["pointer"], error["detail"]) == (f"/{member}", "must be an object")
+    example = json.loads(error["suggestion"].removeprefix("for example "))
+    CreateSession.model_validate(SESSION | {member: example})
 
 
 @pytest.mark.parametrize(
