@@ -25,6 +25,9 @@ LEAST = 16
 WHOLE, COUNT = "@ROOM", "@COUNT"
 """Ends of the name of a feed's larger array, and of the name of the feed that tells a size."""
 
+START, END, STEP = "@START", "@END", "@STEP"
+"""Ends of the names of the operands that cut a feed. A program has no such names: its own end with a number after @."""
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -90,12 +93,13 @@ class Room:
         """Add the op that cuts the feed from its larger array."""
         counts = self.counts[name]
         axes = tuple(i for i, n in enumerate(counts) if n is not None)
-        ends = [b.value(f"{counts[i]}{COUNT}") for i in axes]
-        end = ends[0] if len(ends) == 1 else b.emit("concat", *ends, axis=0)
-        start, step = (b.emit("fill_constant", shape=(len(axes),), value=float(n), dtype="int64") for n in (0, 1))
+        ends = tuple(f"{counts[i]}{COUNT}" for i in axes)
+        start, end, step = name + START, name + END, name + STEP
+        b.append(Op("concat", ends, (end,), {"axis": 0}))
+        for number, own in enumerate((start, step)):
+            b.append(Op("fill_constant", (), (own,), {"shape": (len(axes),), "value": float(number), "dtype": "int64"}))
         shape = tuple(-1 if i in axes else n for i, n in enumerate(self.shapes[name]))
-        operands = (name + WHOLE, start.name, end.name, step.name)
-        b.append(Op("dynamic_slice", operands, (name,), {"axes": axes, "shape": shape}))
+        b.append(Op("dynamic_slice", (name + WHOLE, start, end, step), (name,), {"axes": axes, "shape": shape}))
 
 
 def room_for(program: Program, shapes: Mapping[str, Sequence[int]]) -> Room:

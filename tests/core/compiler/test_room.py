@@ -15,7 +15,8 @@ from bench.classes.made import Symbols, made, normal
 from bench.workload import OPTIMIZERS, Workload
 from core.compiler.compile import GradientQuery, Optimizer, compile_training
 from core.compiler.room import room_for
-from core.ir import Program
+from core.ir import Program, TensorType, Variable
+from core.ir.builder import BlockBuilder
 from core.wire import read
 
 SIZES = (1, 2, 7, 16)
@@ -145,3 +146,23 @@ def test_axes_of_one_size_are_told_apart_from_axes_of_several():
     keys = {room_for(program, {"words": shape, "y": (shape[0], 5)}).key for shape in ((3, 5), (9, 4), (4, 4), (3, 17))}
 
     assert len(keys) == 3
+
+
+def test_the_names_of_a_program_do_not_meet_those_of_the_ops_that_cut_its_feeds():
+    b = BlockBuilder()
+    x, y = (b.param(TensorType((-1, 4), "float64"), name) for name in ("x", "y"))
+    w = b.param(TensorType((), "float64"), "w")
+    offset = b.constant(2.0, "float64") + b.constant(0.5, "float64")
+    joined = b.emit("concat", x, y, axis=1)
+    loss = b.emit("reduce_sum", joined * w) + offset
+    roles = ("feed", "feed", "parameter")
+    program = Program(b.build([]), tuple(Variable(v.name, v.type, r) for v, r in zip((x, y, w), roles, strict=True)))
+    values = {"x": np.ones((3, 4)), "y": np.ones((3, 4)), "w": np.array(2.0)}
+    room = room_for(program, {"x": (3, 4), "y": (3, 4)})
+
+    code = compile_training(program, GradientQuery(loss=loss.name), Optimizer("sgd", {"learning_rate": 1.0}), room=room)
+
+    for step in (code, code.compiled()):
+        found = step.step(code.packs(values))
+        assert found.loss == 2 * 24 + 2.5 and found.loss.shape == ()
+        assert found.parameters["w"] == 2 - 24
