@@ -92,6 +92,11 @@ def _picks(low: Lowering, source: str, index: str) -> bool:
     return bool(maker.attrs["axis"] % low.type(x).rank not in sizes_of(low, x))
 
 
+def _has_gaps(low: Lowering, index: str) -> bool:
+    """Whether the rows that the positions `index` belong to have unused memory between them: a flat array has none."""
+    return bool(sizes_of(low, low.uses.producers[index].inputs[1]).keys() - {0})
+
+
 @rule("scatter_add_like")
 def _scatter(low: Lowering, op: Op) -> None:
     x, index, like = op.inputs
@@ -108,7 +113,7 @@ def _scatter(low: Lowering, op: Op) -> None:
             op = replace(op, inputs=(x, index, like))
     own, at = sizes_of(low, like), sizes_of(low, index)
     set_sizes(low, op, [dict(own)])
-    picked = _picks(low, like, index)
+    picked = _picks(low, like, index) and not _has_gaps(low, index)
     if own.keys() - {axis} and not picked:
         raise Unsupported("a sum into rows whose sizes only the run tells")
     entries = {x: whole(low, x)} if sizes_of(low, x) else {}

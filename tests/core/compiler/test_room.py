@@ -140,6 +140,27 @@ def test_several_open_sizes_have_room_in_one_step():
             np.testing.assert_allclose(found.parameters[name], value, 1e-5, 1e-6, err_msg=f"{name} {batch} {time}")
 
 
+def test_labels_along_two_open_sizes_give_the_gradient_of_each_row_to_its_place():
+    rng = np.random.default_rng(2)
+    feeds = {"x": normal(rng, 3, 5, 4), "label": rng.integers(0, 6, (3, 5, 1))}
+    dims = {"x": {0: "batch", 1: "time"}, "label": {0: "batch", 1: "time"}}
+
+    def loss(p: Symbols, given: Symbols) -> bp.Symbol:
+        return bp.softmax_with_cross_entropy(given["x"] @ p["w"], given["label"]).mean()
+
+    workload = made("labels", loss, feeds, {"w": normal(rng, 4, 6)}, dims)
+    program, w = read(workload.program), workload.parameters["w"]
+    room = room_for(program, {name: value.shape for name, value in feeds.items()})
+    code = compile_training(program, GradientQuery(loss="loss"), Optimizer("sgd", dict(OPTIMIZERS["sgd"])), room=room)
+
+    found = code.compiled().step(code.packs({**feeds, "w": w})).gradients["w"]
+
+    logits = feeds["x"] @ w
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    wanted = np.einsum("bti,btc->ic", feeds["x"], shares - (feeds["label"] == np.arange(6))) / 15
+    np.testing.assert_allclose(found, wanted, 1e-5, 1e-6)
+
+
 def test_axes_of_one_size_are_told_apart_from_axes_of_several():
     program = read(sentences(3, 5).program)
 

@@ -1,0 +1,79 @@
+"""Random programs on batches of sequences: a step with room for many sizes equals one for each of them, whatever lies
+beyond the feeds in the arrays that there is room in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.compiler.compile import Executable, GradientQuery, LossScale, Optimizer, Outputs, compile_training
+from core.compiler.room import Room, room_for
+from core.ir.errors import ExecutionError, ProgramError
+from tests.open_programs import OpenProgram
+from tests.programs import whole
+
+SIZES = ((3, 5, False), (16, 11, False), (1, 1, False), (7, 13, True), (5, 0, False), (0, 4, False))
+"""(sequences, their length, whether a feed has a single step)"""
+
+BEYOND = {"f": np.nan, "i": 2**40, "b": True}
+PRECISION = {"float64": 1e-7, "float32": 2e-3}
+
+
+def poisoned(room: Room, packed: dict[str, Any], feeds: dict[str, np.ndarray]) -> dict[str, Any]:
+    """The inputs of a step with values that it must not read beyond the feeds."""
+    for name in room.shapes:
+        larger = np.full(room.shapes[name], BEYOND[feeds[name].dtype.kind], feeds[name].dtype)
+        larger[tuple(map(slice, feeds[name].shape))] = feeds[name]
+        packed[f"{name}@ROOM"] = larger
+    return packed
+
+
+def ran(executable: Executable, values: dict[str, Any]) -> Outputs | str:
+    """The outputs of a step, or the code of its error."""
+    try:
+        return executable.step({n: v for n, v in values.items() if n in executable.input_names}, seed=3, step=5)
+    except ExecutionError as error:
+        return error.code
+
+
+def assert_close(found: Any, wanted: Any, message: str) -> None:
+    assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype), message
+    unit = PRECISION.get(wanted.dtype.name, 0.0)
+    scale = np.abs(wanted[np.isfinite(wanted)]).max(initial=1e-3) if unit else 0.0
+    np.testing.assert_allclose(found, wanted, unit, unit * scale, err_msg=message)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_step_with_room_equals_that_of_known_sizes(seed):
+    made = OpenProgram(seed, ("float64", "float32")[seed % 2], 4)
+    optimizer = Optimizer("momentum", {"learning_rate": 0.1, "momentum": 0.9})
+    scale = LossScale(initial=8.0) if seed % 3 == 0 else None
+    how: dict[str, Any] = {"fetch": made.fetched, "loss_scale": scale}
+    codes: dict[Any, Executable] = {}
+
+    for batch, time, spreads in SIZES:
+        feeds = made.feeds(batch, time, spreads)
+        shapes = {name: value.shape for name, value in feeds.items()}
+        room, query = room_for(made.program, shapes), GradientQuery(loss=made.loss)
+        try:
+            exact = compile_training(made.program, query, optimizer, shapes=shapes, **how)
+        except ProgramError:  # a maximum of no elements
+            continue
+        if room.key not in codes:
+            codes[room.key] = compile_training(made.program, query, optimizer, room=room, **how).compiled()
+        code, values = codes[room.key], {**feeds, **made.values, **exact.initial_state()}
+        assert code.packs is not None
+
+        wanted, found = ran(exact, values), ran(code, poisoned(room, dict(code.packs(values)), feeds))
+
+        if isinstance(wanted, str) or isinstance(found, str):
+            assert found == wanted
+            continue
+        assert_close(found.loss, wanted.loss, "loss")
+        for place in ("fetched", "gradients", "parameters", "states", "optimizer_state", "scaling"):
+            others = whole(getattr(found, place))
+            for name, value in whole(getattr(wanted, place)).items():
+                assert_close(others[name], value, f"{place} {name} of {shapes}")
