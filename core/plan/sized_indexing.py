@@ -199,12 +199,13 @@ def selected(low: Lowering, op: Op, flags: Entry) -> tuple[View, Size]:
 
 
 def _rows_at(low: Lowering, op: Op, x: View, at: View, out: View, size: Size | None = None, message: str = "") -> None:
-    """``out[i] = x[at[i]]``. size: of the positions, if only the run tells it."""
+    """``out[i] = x[at[i]]``. size: of the positions, if only the run tells it. `out` may have memory for more rows."""
     inner = math.prod(x.shape[1:])
-    flat = [View(v.root, v.dtype, (1, v.shape[0], inner), (v.shape[0] * inner, inner, 1), v.offset) for v in (x, out)]
+    rows = ((x, x.shape[0]), (out, at.shape[0]))
+    flat = [View(v.root, v.dtype, (1, n, inner), (n * inner, inner, 1), v.offset) for v, n in rows]
     check = low.shared.check("index_out_of_range", message or "a row is out of range", op.location)
-    rows = Gather(flat[0], at, flat[1], check, location=op.location)
-    low.add(rows if size is None else Limited(rows, size.bound, size.length, location=op.location))
+    each = Gather(flat[0], at, flat[1], check, location=op.location)
+    low.add(each if size is None else Limited(each, size.bound, size.length, location=op.location))
 
 
 @rule("split_by_mask")

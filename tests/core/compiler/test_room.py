@@ -161,6 +161,29 @@ def test_labels_along_two_open_sizes_give_the_gradient_of_each_row_to_its_place(
     np.testing.assert_allclose(found, wanted, 1e-5, 1e-6)
 
 
+@pytest.mark.parametrize("chosen", [0, 2, 3])
+def test_a_mask_of_known_size_chooses_rows_of_an_open_number(chosen):
+    b = BlockBuilder()
+    x, mask = b.param(TensorType((-1, 2), "float64"), "x"), b.param(TensorType((3,), "bool"), "mask")
+    w = b.param(TensorType((), "float64"), "w")
+    yes, no = b.emit("split_by_mask", x * w, mask)
+    loss = b.emit("reduce_sum", b.emit("square", yes)) - b.emit("reduce_sum", no)
+    roles = ("feed", "feed", "parameter")
+    program = Program(b.build([]), tuple(Variable(v.name, v.type, r) for v, r in zip((x, mask, w), roles, strict=True)))
+    values = {"x": np.arange(1.0, 7.0).reshape(3, 2), "mask": np.arange(3) < chosen, "w": np.array(0.5)}
+    room, query = room_for(program, {"x": (3, 2)}), GradientQuery(loss=loss.name)
+    parts, optimizer = (yes.name, no.name), Optimizer("sgd", {"learning_rate": 1.0})
+
+    code = compile_training(program, query, optimizer, fetch=parts, room=room).compiled()
+
+    found = code.step(code.packs(values))
+    split = values["x"][:chosen], values["x"][chosen:]
+    for name, rows in zip(parts, split, strict=True):
+        np.testing.assert_allclose(found.fetched[name], 0.5 * rows)
+    np.testing.assert_allclose(found.loss, 0.25 * (split[0] ** 2).sum() - 0.5 * split[1].sum())
+    np.testing.assert_allclose(found.gradients["w"], (split[0] ** 2).sum() - split[1].sum())
+
+
 def test_axes_of_one_size_are_told_apart_from_axes_of_several():
     program = read(sentences(3, 5).program)
 
