@@ -109,7 +109,7 @@ class Steps:
 def steps_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], feeds: Arrays, count: int) -> Steps:
     """The executables of the next `count` training steps. They are ready before the first one changes the session."""
     first = step_for(session, rates, fetch, feeds)
-    is_only = count == 1 or first.executable.packs is not None
+    is_only = count == 1 or (first.executable.packs is not None and not session.recurs_within(count, feeds))
     return Steps(first, first if is_only else later_step_for(session, rates, fetch, feeds))
 
 

@@ -88,6 +88,12 @@ class WorkerSession:
         """Whether feeds of these shapes are about to get code of their own."""
         return self.roomy.get(self.cached.open_shapes(feeds)) == RECURRING - AHEAD
 
+    def recurs_within(self, count: int, feeds: Mapping[str, Any]) -> bool:
+        """Whether feeds of these shapes get code of their own before the last of the next `count` steps on them."""
+        done = self.roomy.get(self.cached.open_shapes(feeds), 0)
+        is_counted = len(self.seen) < MOST_SEEN and (done > 0 or len(self.roomy) < MOST_SEEN)
+        return is_counted and done + count > RECURRING
+
     def ran_on(self, feeds: Mapping[str, Any], executable: Executable) -> None:
         """Record a training step of `executable` on these feeds."""
         shapes = self.cached.open_shapes(feeds)

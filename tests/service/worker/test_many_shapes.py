@@ -94,6 +94,18 @@ def test_batches_in_one_call_give_the_bits_of_single_steps(count):
     assert_same_values(single, joint, rtol=0)
 
 
+def test_a_shape_that_recurs_gets_code_of_its_own_within_a_call_of_many_batches():
+    state, other = (started(softmax_regression(), "auto") for _ in range(2))
+    for x in feeds_of(SEEN):
+        stepped(state, x)
+        stepped(other, x)
+
+    stepped(state, np.stack(feeds_of((9,) * RECURRING)), batches=RECURRING)
+    assert is_roomy(state)
+    stepped(other, np.stack(feeds_of((9,) * (RECURRING + 1))), batches=RECURRING + 1)
+    assert not is_roomy(other)
+
+
 def test_a_program_whose_loops_would_be_interpreted_has_code_for_each_shape(monkeypatch):
     monkeypatch.setattr(roomy, "is_nearly_code", lambda executable: False)
     state = varied(softmax_regression())
