@@ -158,11 +158,12 @@ def compile_training(
         trained_program, wanted, densified = with_update(found)
         densified = (*backward.densified, *densified)
         executable = _executable(trained_program, wanted, found.seeds, backward.missing, densified)
+        cuts = 0 if room is None else room.ops
         return replace(
             executable,
             optimizer=optimizer,
             trained=tuple(trained_by(backward)),
-            ready_at=backward.ready_at,
+            ready_at={name: at - cuts for name, at in backward.ready_at.items()},
             choice=backward.choice,
             loss_scale=loss_scale,
             packs=None if room is None else room.packed,

@@ -28,6 +28,9 @@ WHOLE, COUNT = "@ROOM", "@COUNT"
 START, END, STEP = "@START", "@END", "@STEP"
 """Ends of the names of the operands that cut a feed. A program has no such names: its own end with a number after @."""
 
+CUTTING = 4
+"""Ops that cut a feed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -45,6 +48,11 @@ class Room:
     def key(self) -> tuple[Any, ...]:
         """What tells this room from another one of the same program."""
         return tuple((name, self.shapes[name], self.counts[name]) for name in sorted(self.shapes))
+
+    @property
+    def ops(self) -> int:
+        """The number of ops that cut the feeds, at the start of the program."""
+        return CUTTING * len(self.shapes)
 
     def of(self, program: Program) -> Program:
         """`program` with the larger arrays and the counts for feeds, in place of those with open sizes.
@@ -95,11 +103,17 @@ class Room:
         axes = tuple(i for i, n in enumerate(counts) if n is not None)
         ends = tuple(f"{counts[i]}{COUNT}" for i in axes)
         start, end, step = name + START, name + END, name + STEP
-        b.append(Op("concat", ends, (end,), {"axis": 0}))
-        for number, own in enumerate((start, step)):
-            b.append(Op("fill_constant", (), (own,), {"shape": (len(axes),), "value": float(number), "dtype": "int64"}))
         shape = tuple(-1 if i in axes else n for i, n in enumerate(self.shapes[name]))
-        b.append(Op("dynamic_slice", (name + WHOLE, start, end, step), (name,), {"axes": axes, "shape": shape}))
+        number = {"shape": (len(axes),), "dtype": "int64"}
+        cutting = (
+            Op("concat", ends, (end,), {"axis": 0}),
+            Op("fill_constant", (), (start,), {**number, "value": 0.0}),
+            Op("fill_constant", (), (step,), {**number, "value": 1.0}),
+            Op("dynamic_slice", (name + WHOLE, start, end, step), (name,), {"axes": axes, "shape": shape}),
+        )
+        assert len(cutting) == CUTTING
+        for op in cutting:
+            b.append(op)
 
 
 def room_for(program: Program, shapes: Mapping[str, Sequence[int]]) -> Room:

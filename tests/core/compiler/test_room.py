@@ -13,7 +13,7 @@ from bench import workloads
 from bench.classes import recurrence
 from bench.classes.made import Symbols, made, normal
 from bench.workload import OPTIMIZERS, Workload
-from core.compiler.compile import GradientQuery, Optimizer, compile_training
+from core.compiler.compile import GradientQuery, Optimizer, append_backward, compile_training
 from core.compiler.room import room_for
 from core.ir import Program, TensorType, Variable
 from core.ir.builder import BlockBuilder
@@ -159,6 +159,16 @@ def test_labels_along_two_open_sizes_give_the_gradient_of_each_row_to_its_place(
     shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     wanted = np.einsum("bti,btc->ic", feeds["x"], shares - (feeds["label"] == np.arange(6))) / 15
     np.testing.assert_allclose(found, wanted, 1e-5, 1e-6)
+
+
+def test_gradients_are_ready_at_the_ops_of_the_program_with_its_backward_pass():
+    workload = sentences(3, 5)
+    program = read(workload.program)
+    room = room_for(program, {name: value.shape for name, value in workload.feeds.items()})
+
+    code = compile_training(program, GradientQuery(loss="loss"), Optimizer("sgd", dict(OPTIMIZERS["sgd"])), room=room)
+
+    assert code.ready_at == append_backward(program, "loss").ready_at
 
 
 @pytest.mark.parametrize("chosen", [0, 2, 3])
