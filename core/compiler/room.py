@@ -8,16 +8,18 @@ knows does the rest (`core.plan.sized`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from core.ir import Op, Program, TensorType, Variable
+from core.ir import Block, Op, Program, TensorType, Variable
 from core.ir.builder import BlockBuilder
+from core.ops.common.types import byte_size
+from core.plan.sizes import bounded_types
 
-__all__ = ["Room", "room_for"]
+__all__ = ["Room", "larger_bytes", "largest_with_room", "room_for"]
 
 LEAST = 16
 """The smallest size that an open axis has room for."""
@@ -135,3 +137,14 @@ def room_for(program: Program, shapes: Mapping[str, Sequence[int]]) -> Room:
             max(LEAST, 1 << max(0, n - 1).bit_length()) if free else n for n, free in zip(given, is_open, strict=True)
         )
     return Room(room, counts)
+
+
+def larger_bytes(inputs: Iterable[Variable]) -> int:
+    """Bytes of the larger arrays, among the inputs of a step, that each run makes for its feeds."""
+    return sum(byte_size(v.type) for v in inputs if v.name.endswith(WHOLE))
+
+
+def largest_with_room(block: Block) -> int:
+    """Bytes of the largest array that the code of `block` has memory for. `block` is that of a step with room."""
+    types = bounded_types(block, None)
+    return max([byte_size(types[name]) for name in (*block.params, *(n for op in block.ops for n in op.outputs))])

@@ -70,6 +70,7 @@ class CachedProgram:
     in_test:  reads the program for a test, if it contains derivatives.
     capacity: bytes that a step may take. Machine code has memory for the largest sizes that results could have, the
               reference executor for those that they have.
+    largest:  bytes that an array may have.
     roomless, fitting: of `service.worker.roomy`.
     """
 
@@ -83,6 +84,7 @@ class CachedProgram:
     _tested: CachedProgram | None = None
     in_test: Callable[[], Program] | None = None
     capacity: int | None = None
+    largest: int | None = None
     roomless: set[Hashable] = field(default_factory=set)
     fitting: set[Hashable] = field(default_factory=set)
 
@@ -356,6 +358,7 @@ def cached_program(state: WorkerState, args: Mapping[str, Any]) -> CachedProgram
     own = OwnExecutables() if id is None else OwnExecutables(state.executables)
     capacity = None if state.memory is None else state.memory.capacity
     cached = CachedProgram(program, machine_for(state), compilations, state.note_compilation, own, capacity=capacity)
+    cached.largest = state.settings.get("tensor_bytes")
     if has_derivatives(document):
         cached.in_test = lambda: read_program(state.settings, document, for_test=True)
     if id is not None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from core.compiler.backends import CHOSEN
 from core.compiler.compile import Clip, Executable, GradientQuery, LossScale, compile_training
-from core.compiler.room import room_for
+from core.compiler.room import larger_bytes, largest_with_room, room_for
 from core.ir.errors import ProgramError
 from core.ir.exact import exact
 from core.optim.optimizers import Optimizer
@@ -51,10 +51,18 @@ def roomy_training(
     except ProgramError:  # something in its backward pass needs known sizes
         cached.roomless.add(key)
         return None
-    if not is_nearly_code(prepared.executable):
+    if not is_nearly_code(prepared.executable) or not _fits(cached, prepared.executable):
         cached.roomless.add(key)
         return None
     return prepared
+
+
+def _fits(cached: CachedProgram, executable: Executable) -> bool:
+    """Whether the arrays with room keep the limits that hold for arrays of the sizes of a run."""
+    if cached.largest is not None and largest_with_room(executable.interpreter.block) > cached.largest:
+        return False
+    peak = executable.peak(as_machine_code=True).peak + larger_bytes(executable.inputs)
+    return cached.capacity is None or peak <= cached.capacity
 
 
 def begin_roomy_training(

@@ -10,6 +10,7 @@ import numpy as np
 
 from core.analysis.profile import profile_of
 from core.compiler.compile import Executable, GradientQuery, Outputs
+from core.compiler.room import larger_bytes
 from core.ir.errors import ExecutionError, Location, ProgramError
 from core.ir.stop import poll
 from core.runtime.run import Message, Run, RunLimits
@@ -93,13 +94,14 @@ def run(
 ) -> Outputs:
     """Run `executable` on the `values` that it reads, within the limits of the settings and of this call.
 
-    Raises InvalidProgram for missing values and for cotangents of a wrong type.
+    Raises InvalidProgram for missing values and for cotangents of a wrong type, OutOfMemory.
 
     streamed: gradients to send to the service during the run, each as soon as it is final.
     times:    records the time of each part of the run.
     sent:     receives the streamed gradients in the order of sending, and the op that completes each.
     """
     if executable.packs is not None:
+        require(state.host_memory, larger_bytes(executable.inputs), "arrays with room for the feeds")
         values = executable.packs(values)
     check_inputs(executable.inputs, values)
     state.stop.check()  # compilation may have used up the deadline

@@ -116,6 +116,19 @@ def test_a_program_whose_loops_would_be_interpreted_has_code_for_each_shape(monk
     assert not session_of(state).roomy
 
 
+@pytest.mark.parametrize("limit", ["largest", "capacity"])
+def test_a_shape_has_code_of_its_own_if_its_room_exceeds_a_limit_of_arrays(limit):
+    state = varied(softmax_regression())
+    fits, exceeds = feeds_of((32, 33))
+    stepped(state, fits)
+    assert is_roomy(state)
+
+    setattr(session_of(state).cached, limit, 40 * 8 * 4)  # 33 rows have room for 64
+    stepped(state, exceeds)
+
+    assert not is_roomy(state)
+
+
 def test_a_saved_session_goes_on_with_the_same_bits():
     sketch = softmax_regression()
     state, other = varied(sketch), started(sketch, "auto")
