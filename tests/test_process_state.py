@@ -20,7 +20,7 @@ OWNERS = {
     "llvm.initialize_all_asmprinters": {"core/codegen/cpus.py"},
     "llvm.add_symbol": {"core/codegen/machine.py"},
     "set_threads": {"core/runtime/blas_threads.py"},
-    "os.dup2": {"core/codegen/compiler_main.py"},  # the compiler process
+    "os.dup2": {"core/codegen/compiler_main.py", "service/cli/output.py"},  # the compiler process; a command that ends
     # the compiler process; the child of an op; a worker
     "prctl": {"core/codegen/compiler_main.py", "core/runtime/forked.py", "service/worker/main.py"},
     "os.nice": {"core/codegen/compiler_main.py"},  # the compiler process
