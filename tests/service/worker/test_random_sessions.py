@@ -17,7 +17,7 @@ from core.ir.errors import CoreError
 from core.ir.registry import lookup
 from core.ops.common.types import as_dtype
 from core.optim.optimizers import OPTIMIZERS
-from service.worker import derive, sessions, snapshot, training
+from service.worker import computed, derive, session, sessions, snapshot, training
 from tests.programs import Sketch
 from tests.service.worker.test_snapshot import KEY, Side, same_bits
 
@@ -349,9 +349,29 @@ def test_random_sessions_agree(seed, tmp_path):
     example(seed, tmp_path)
 
 
+@pytest.fixture
+def with_room(monkeypatch):
+    """From the second shape on steps run on code with room for many sizes, and three times on each shape."""
+    for module in (session, computed):
+        monkeypatch.setattr(module, "FEW_SHAPES", 1)
+    monkeypatch.setattr(session, "RECURRING", 3)
+    monkeypatch.setattr(session, "AHEAD", 1)
+
+
+@pytest.mark.parametrize("seed", [3, 8, 10])
+def test_random_sessions_with_room_for_many_sizes_agree(seed, tmp_path, with_room):
+    example(seed, tmp_path)
+
+
 @pytest.mark.slow
 def test_many_random_sessions_agree(tmp_path):
     for seed in range(1000, 1300):
+        example(seed, tmp_path)
+
+
+@pytest.mark.slow
+def test_many_random_sessions_with_room_agree(tmp_path, with_room):
+    for seed in range(1000, 1100):
         example(seed, tmp_path)
 
 
