@@ -96,6 +96,8 @@ def _lower_natively(low: Lowering, op: Op) -> None:
     elif takes_arrays(low, op):
         RULES[op.type](low, op)
     elif not any(inner_blocks(op)) and is_sized(low, op):
+        if has_empty(low, op):
+            raise Unsupported("empty arrays among ones whose sizes only the run tells")
         lower_sized(low, op)
     elif has_empty(low, op) and lower_empty(low, op):
         return

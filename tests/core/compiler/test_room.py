@@ -194,6 +194,23 @@ def test_a_mask_of_known_size_chooses_rows_of_an_open_number(chosen):
     np.testing.assert_allclose(found.gradients["w"], (split[0] ** 2).sum() - split[1].sum())
 
 
+def test_a_product_of_no_rows_with_a_matrix_of_an_open_size_is_empty():
+    b = BlockBuilder()
+    x, y = b.param(TensorType((0, 3), "float64"), "x"), b.param(TensorType((-1, 5), "float64"), "y")
+    w = b.param(TensorType((), "float64"), "w")
+    out = b.emit("matmul", x, y * w)
+    loss = b.emit("reduce_sum", out) + b.emit("reduce_sum", y * w)
+    roles = ("feed", "feed", "parameter")
+    program = Program(b.build([]), tuple(Variable(v.name, v.type, r) for v, r in zip((x, y, w), roles, strict=True)))
+    values = {"x": np.ones((0, 3)), "y": np.ones((3, 5)), "w": np.array(0.5)}
+    query, optimizer = GradientQuery(loss=loss.name), Optimizer("sgd", {"learning_rate": 1.0})
+
+    code = compile_training(program, query, optimizer, fetch=[out.name], room=room_for(program, {"y": (3, 5)}))
+
+    found = code.compiled().step(code.packs(values))
+    assert found.fetched[out.name].shape == (0, 5) and found.loss == 7.5 and found.gradients["w"] == 15
+
+
 def test_axes_of_one_size_are_told_apart_from_axes_of_several():
     program = read(sentences(3, 5).program)
 
