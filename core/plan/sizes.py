@@ -48,9 +48,6 @@ FEWEST, MOST = 64, 2048
 MOST_ELEMENTS = 1 << 20
 """Elements of a result for which a plan has memory at first, unless it has more with sizes of two."""
 
-MOST_ELEMENTS = 1 << 20
-"""Elements of a result for which a plan has memory at first, unless it has more with sizes of two."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Size:
