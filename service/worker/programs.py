@@ -71,7 +71,7 @@ class CachedProgram:
     capacity: bytes that a step may take. Machine code has memory for the largest sizes that results could have, the
               reference executor for those that they have.
     largest:  bytes that an array may have.
-    roomless, fitting: of `service.worker.roomy`.
+    rooms, fitting: of `service.worker.roomy`: the steps with room, and whether they may run; shapes that fit together.
     """
 
     program: Program
@@ -85,7 +85,7 @@ class CachedProgram:
     in_test: Callable[[], Program] | None = None
     capacity: int | None = None
     largest: int | None = None
-    roomless: set[Hashable] = field(default_factory=set)
+    rooms: dict[Hashable, bool] = field(default_factory=dict)
     fitting: set[Hashable] = field(default_factory=set)
 
     def gradient(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -10,14 +11,17 @@ import numpy as np
 from core.compiler.backends import CHOSEN
 from core.compiler.compile import Clip, Executable, GradientQuery, LossScale, compile_training
 from core.compiler.room import larger_bytes, largest_with_room, room_for
-from core.ir.errors import ProgramError
+from core.ir.errors import ExecutionError, ProgramError
 from core.ir.exact import exact
 from core.optim.optimizers import Optimizer
+from service.worker.compiling import CompilationPending
 from service.worker.given import check_sizes
 from service.worker.predictions import is_nearly_code
 from service.worker.programs import CachedProgram, Prepared
 
 __all__ = ["begin_roomy_training", "roomy_training"]
+
+log = logging.getLogger("backpass.worker")
 
 MOST_FITTING = 1000
 """Combinations of shapes of feeds that a program remembers as fitting together."""
@@ -48,13 +52,18 @@ def roomy_training(
             cached.fitting.add(fit)
     try:
         prepared = cached.compiled(key, compile, repeated=True)
+    except (CompilationPending, ExecutionError):
+        raise
     except ProgramError:  # something in its backward pass needs known sizes
-        cached.roomless.add(key)
+        cached.rooms[key] = False
         return None
-    if not is_nearly_code(prepared.executable) or not _fits(cached, prepared.executable):
-        cached.roomless.add(key)
+    except Exception:  # a fault of this code must not end sessions that have code for each shape
+        log.exception("a step with room for many sizes cannot be compiled; each shape has code of its own")
+        cached.rooms[key] = False
         return None
-    return prepared
+    if key not in cached.rooms:
+        cached.rooms[key] = is_nearly_code(prepared.executable) and _fits(cached, prepared.executable)
+    return prepared if cached.rooms[key] else None
 
 
 def _fits(cached: CachedProgram, executable: Executable) -> bool:
@@ -95,7 +104,7 @@ def _asked(
         return None
     room = room_for(cached.program, shapes)
     key = exact(("roomy", query, optimizer, clip, tuple(fetch), room.key, scale))
-    if key in cached.roomless or not set(shapes).isdisjoint(query.inputs):
+    if not cached.rooms.get(key, True) or not set(shapes).isdisjoint(query.inputs):
         return None
 
     def compile() -> Executable:

@@ -129,6 +129,19 @@ def test_a_shape_has_code_of_its_own_if_its_room_exceeds_a_limit_of_arrays(limit
     assert not is_roomy(state)
 
 
+def test_a_fault_of_the_code_with_room_ends_no_session(monkeypatch, caplog):
+    def faulty(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(roomy, "compile_training", faulty)
+    state = varied(softmax_regression())
+
+    ran = [stepped(state, x) for x in feeds_of((9, 9, 11))]
+
+    assert ran == [False, True, False]
+    assert "room for many sizes cannot be compiled" in caplog.text
+
+
 def test_a_saved_session_goes_on_with_the_same_bits():
     sketch = softmax_regression()
     state, other = varied(sketch), started(sketch, "auto")
