@@ -69,6 +69,12 @@ def test_a_loop_that_records_until_a_condition_returns_as_onnx_and_is_read_again
         np.testing.assert_array_equal(result, wanted)
 
 
+def test_a_loop_that_carries_nothing_returns_as_onnx():
+    (case,) = [each for each in cases() if each.name == "test_scan_sum"]
+
+    assert returns(case)
+
+
 def test_a_sample_of_node_tests_returns_as_onnx():
     sample = cases()[::STEP]
 

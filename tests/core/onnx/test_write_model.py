@@ -228,7 +228,7 @@ def test_the_cotangent_of_a_stack_of_stacks_may_lack_elements():
 def test_many_random_programs_and_their_gradients_agree(part):
     for seed in range(1000 + 10 * part, 1010 + 10 * part):
         for reason in agree(seed, 4):
-            assert "draw other numbers" in reason, seed
+            assert "draw other numbers" in reason or "deeper than a file can be" in reason, seed
 
 
 # --- control flow -----------------------------------------------------------------------------------------------------

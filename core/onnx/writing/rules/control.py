@@ -125,6 +125,8 @@ def loop(w: OpSite, *x, sub_block: Block, carried, captured, condition, reverse,
         _infos([*outs, *scans]),
     )
     first = w.reshape(state[0], []) if condition else None
+    if first is None and not initial:  # a node must have two inputs
+        first = w.const(True, "bool")
     limit = None if condition else w.scalar(_equal(w, trips))
     state_types = [*outs[1:], *(replace(t, shape=(-1, *(t.shape or ()))) for t in scans)]
     found = w.nodes(
