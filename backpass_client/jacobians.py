@@ -16,7 +16,7 @@ import numpy as np
 from backpass_client.builder.build import Builder
 from backpass_client.builder.loops import scan
 from backpass_client.builder.symbol import Symbol
-from backpass_client.builder.trees import flattened, like
+from backpass_client.builder.trees import flattened, labels, like
 from backpass_client.builder.types import same_sizes
 from backpass_client.differentiate import grad, is_recorded, leaf, recording_gradients
 from backpass_client.expression import Expression
@@ -132,24 +132,22 @@ def _divided(args: tuple[Any, ...], wanted: str) -> tuple[tuple[Any, ...], Any]:
 
 
 def _total(values: Any, weights: Any, given: str, of: str) -> Any:
-    """The sum of all elements of `values` times `weights`, two trees of one structure."""
-    pairs = list(zip(*_leaves(values, weights, given, of), strict=True))
+    """The sum of all elements of `values` times `weights`, two trees of one structure.
+
+    given, of: their nouns, for errors. Raises TypeError if structures or shapes differ.
+    """
+    places, weight_of = labels(values), dict(zip(labels(weights), flattened(weights), strict=True))
+    if not places or len(places) != len(labels(weights)) or {*places} != weight_of.keys():
+        wanted, got = ", ".join(places), ", ".join(weight_of)
+        raise TypeError(f"{given} must have the structure of {of}: ({wanted}), not ({got})")
     total = None
-    for value, weight in pairs:
+    for place, value in zip(places, flattened(values), strict=True):
+        weight = weight_of[place]
         if not _has_shape_of(value, weight):
             raise TypeError(f"{given} must have the shape of {of}, {value!r}, not {weight!r}")
         part = (value * weight).sum()
         total = part if total is None else total + part
-    if total is None:
-        raise TypeError(f"{of} contains no array")
     return total
-
-
-def _leaves(values: Any, weights: Any, given: str, of: str) -> tuple[list[Any], list[Any]]:
-    found = flattened(values), flattened(weights)
-    if len(found[0]) != len(found[1]):
-        raise TypeError(f"{given} must have the structure of {of}: {len(found[0])} arrays, not {len(found[1])}")
-    return found
 
 
 def _has_shape_of(value: Any, weight: Any) -> bool:

@@ -109,6 +109,17 @@ def test_products_keep_the_structure_of_the_argument():
     np.testing.assert_allclose(found["second"], 1.4)
 
 
+def test_a_tangent_may_name_the_parts_of_its_argument_in_any_order():
+    @bp.program
+    def named(x: bp.f64[3], v: bp.f64[3], u: bp.f64[3]):
+        f = lambda p: (p["a"] ** 2 * p["b"]).sum()
+        return {"slope": bp.jvp(f)({"a": x, "b": v}, {"b": u, "a": v})[1]}
+
+    found = run(named, x=X, v=V, u=X + 1)
+
+    np.testing.assert_allclose(found["slope"], (2 * X * V * V + X**2 * (X + 1)).sum())
+
+
 def test_a_jacobian_can_be_trained_and_stands_in_loops():
     @bp.program
     def flow(x: bp.f64[2], n: bp.i64):
@@ -132,7 +143,8 @@ def test_a_jacobian_can_be_trained_and_stands_in_loops():
         (lambda x, y: bp.jvp(bp.sin)(x, y), "the tangent must have the shape of the argument"),
         (lambda x, y: bp.vjp(bp.sin)(x, y), "the cotangent must have the shape of the value"),
         (lambda x, y: bp.hvp(lambda x: x.sum())(x, y), "the vector must have the shape of the argument"),
-        (lambda x, y: bp.hvp(lambda p: p[0].sum())((x, y), x), "2 arrays, not 1"),
+        (lambda x, y: bp.hvp(lambda p: p[0].sum())((x, y), x), "the structure of the argument"),
+        (lambda x, y: bp.jvp(lambda p: p["a"])({"a": x}, {"b": x}), r"\(a\), not \(b\)"),
         (lambda x, y: bp.jvp(bp.sin)(x), "then a tangent: got 1 arguments"),
         (lambda x, y: bp.jacobian(lambda p: p[0])((x, y)), "the argument must be one array, not a tuple"),
         (lambda x, y: bp.jacobian(lambda x: (x, x))(x), "the value must be one array, not a tuple"),
