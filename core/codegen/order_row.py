@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from core.codegen.llvm import I64, Function, IRValue, itemsize
+from core.codegen.substitution import lane_numbers
 from core.codegen.vector_slices import move
 from core.plan.geometry import Order
 
@@ -24,8 +25,8 @@ def word(value: int) -> IRValue:
 
 def numbers_from(f: Function, first: IRValue) -> IRValue:
     """`first` and the numbers after it, one in each lane."""
-    lane = IRValue(f"<{', '.join(f'i64 {i}' for i in range(LANES))}>", "uint64", LANES)
-    return f.binary("add", lane, IRValue(first.name, "uint64"))
+    lane = lane_numbers(f, LANES)
+    return f.binary("add", IRValue(lane.name, "uint64", LANES), IRValue(first.name, "uint64"))
 
 
 def is_narrow(spec: Order) -> bool:

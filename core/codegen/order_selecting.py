@@ -98,7 +98,7 @@ def put_kept(row: Row) -> None:
 
 
 def narrow_down(row: Row) -> tuple[IRValue, IRValue]:
-    """Drop keys until few are left beside the wanted ones, or no byte is left.
+    """Drop keys that cannot be wanted, by one byte after the other, until few others are left or the bytes end.
 
     Returns how many are left, equal ones in the order of the row, and how many of them come before the wanted ones.
     """

@@ -12,10 +12,11 @@ from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.machine import lanes
 from core.codegen.module import Module
 from core.codegen.scan_steps import first_state, inputs, next_state
+from core.codegen.substitution import lane_numbers
 from core.codegen.transpose import transpose_square
 from core.plan.geometry import Scan
 
-__all__ = ["in_squares", "row_scan", "row_scan_units"]
+__all__ = ["FEW", "in_squares", "row_scan", "row_scan_units"]
 
 LEAST = 4
 """Fewest rows of a square."""
@@ -136,8 +137,7 @@ class _Unit:
             self._transpose(self.result, source, (out, size), columns, rows)
             return
         self._transpose(self.result, source, (self.turned, I64(width)), columns, rows)
-        lane = IRValue(f"<{', '.join(f'i64 {i}' for i in range(width))}>", "int64", width)
-        which = f.compare("icmp slt", lane, f.splat(columns, width))
+        which = f.compare("icmp slt", lane_numbers(f, width), f.splat(columns, width))
         with f.loop(I64(0), rows) as i:
             found = f.load(f.at(self.turned, f.op(f"mul nsw {i}, {width}", "int64"), POSITION), POSITION, width)
             to = f.at(f.param("out"), f.binary("add", at, f.binary("mul", i, size)), "int64")

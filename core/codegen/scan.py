@@ -12,7 +12,7 @@ from collections.abc import Callable
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.machine import lanes
 from core.codegen.module import Module
-from core.codegen.row_scans import in_squares, row_scan, row_scan_units
+from core.codegen.row_scans import FEW, in_squares, row_scan, row_scan_units
 from core.codegen.scan_steps import first_state, inputs, next_state
 from core.codegen.vector_slices import mask, move
 from core.plan.geometry import Scan
@@ -21,9 +21,6 @@ __all__ = ["scan", "scan_units"]
 
 MOST = 16
 """Most vectors of a unit. Whole cache lines are read at each step, some of them side by side."""
-
-FEW = 8
-"""Units that there should be, for threads to share them."""
 
 
 def scan(module: Module, f: Function, spec: Scan) -> None:

@@ -6,17 +6,16 @@ from collections.abc import Mapping
 
 from core.ir import Op, StackType, TensorType, Type
 
-__all__ = ["Made", "joined_type"]
+__all__ = ["Made", "most_joined"]
 
 Made = Mapping[str, Op]
 """Variable -> the op of the same block that makes it."""
 
 
-def joined_type(op: Op, types: Mapping[str, Type], made: Made, blocks: int) -> TensorType | None:
-    """The type of the result of an `array_join` without `like`, with its largest size; None if that is unknown.
+def most_joined(op: Op, types: Mapping[str, Type], made: Made) -> tuple[int, TensorType] | None:
+    """(largest number, type) of the elements that an `array_join` without `like` joins; None if one is unknown.
 
-    types:  of the variables of the block, with their largest sizes.
-    blocks: a size above this is a multiple of it.
+    types: of the variables of the block, with their largest sizes.
     """
     if op.type != "array_join" or any(op.inputs[1:]):
         return None
@@ -25,11 +24,11 @@ def joined_type(op: Op, types: Mapping[str, Type], made: Made, blocks: int) -> T
     most = _most(op.inputs[0], types, made, {})
     if not isinstance(element, TensorType) or not element.is_static or 0 in element.shape or not most:
         return None
-    return TensorType((most if most <= blocks else -(-most // blocks) * blocks, *element.shape), element.dtype)
+    return most, element
 
 
 def _most(name: str, types: Mapping[str, Type], made: Made, known: dict[str, int | None]) -> int | None:
-    """The largest number of elements of the tensor array `name`. known: what is found already."""
+    """The largest number of elements of the tensor array `name`. known: the numbers of other arrays, by name."""
     if name not in known:
         known[name] = None  # of an array that would be made of itself
         known[name] = _most_of(name, types, made, known)

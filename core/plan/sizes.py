@@ -19,7 +19,8 @@ from core.ir.registry import lookup
 from core.ir.stop import poll
 from core.plan.data import PRODUCT_BLOCK, View
 from core.plan.registering import registering
-from core.plan.scan_lengths import Made, joined_type
+from core.plan.scan_lengths import Made, most_joined
+from core.plan.uses import Uses
 
 __all__ = [
     "Expected",
@@ -108,7 +109,7 @@ def bounded_types(
 
 def _bounded(block: Block, expected: Expected | None, given: Mapping[str, Type], known: Known) -> dict[str, Type]:
     found = {**block.types, **given}
-    made = {name: op for op in block.ops for name in op.outputs}
+    made = Uses(block).producers
     for op in block.ops:
         poll()
         if op.type in NESTED and any(is_open(element_of_all(found[n])) for n in op.outputs):
@@ -127,11 +128,12 @@ def _bounded(block: Block, expected: Expected | None, given: Mapping[str, Type],
 def bounded_outputs(op: Op, types: Mapping[str, Type], made: Made) -> tuple[TensorType, ...] | None:
     """The types of the results of `op` with their largest sizes, or None if there are none.
 
-    types: of its operands with their largest sizes, and of its results as declared.
+    types: of its operands with their largest sizes, and of its results as declared. made: by the ops around it.
     """
-    joined = joined_type(op, types, made, PRODUCT_BLOCK)
+    joined = most_joined(op, types, made)
     if joined is not None:
-        return (joined,)
+        most, element = joined
+        return (TensorType((in_blocks(most), *element.shape), element.dtype),)
     given: list[TensorType | None] = []
     for name in op.inputs:
         type = types[name] if name != HOLE else None

@@ -24,7 +24,7 @@ from service.worker.binding import bind
 from service.worker.gradient_sum import GradientSum, Reduction, nbytes_of
 from service.worker.memory import require
 from service.worker.programs import Prepared
-from service.worker.roomy import begin_roomy_training, roomy_training
+from service.worker.roomy import RoomyTraining
 from service.worker.running import limits_of, run
 from service.worker.session import FEW_SHAPES, Arrays, WorkerSession
 from service.worker.state import WorkerState
@@ -70,18 +70,18 @@ def step_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], feeds: 
     cached = session.cached
     asked = session.query_for(feeds), rates.optimizer, session.clip, fetch, feeds, session.loss_scale
     if session.varies_to(feeds):
-        roomy = roomy_training(cached, *asked)
+        roomy = RoomyTraining(cached, *asked).prepared()
         if roomy is not None:
             if session.recurs_soon(feeds):
                 cached.first_training(*asked)  # begins the compilation of code of its own
             return roomy
     if session.is_first_on(feeds):
         if len(session.seen) == FEW_SHAPES - 1:
-            begin_roomy_training(cached, *asked)
+            RoomyTraining(cached, *asked).begin()
         first = cached.first_training(*asked)
         if first is not None:
             return first
-    return later_step_for(session, rates, fetch, feeds)
+    return cached.training(*asked)
 
 
 def later_step_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], feeds: Arrays) -> Prepared:

@@ -183,17 +183,22 @@ class CachedProgram:
         executable = first.executable
         if not self._becomes_code(executable, repeated=True):
             return first
-        if self.compilations is not None and self._executables.get(key) is None:
-            self.compilations.begin((id(self), key), lambda: _timed(lambda: self._as_code(executable)), owner=id(self))
+        self._begin(key, lambda: self._as_code(executable))
         return first if is_quick(executable) else None
 
     def begin(self, key: Hashable, compile: Callable[[], Executable]) -> None:
-        """Begin what a later `compiled` with this key waits for, until no session trains the program any more."""
+        """Begin the compilation that a later `compiled` with this key waits for.
+
+        It ends when no session trains the program any more.
+        """
+        self._begin(key, lambda: self._whole(compile, True))
+
+    def _begin(self, key: Hashable, make: Callable[[], Executable]) -> None:
         if self.compilations is not None and self._executables.get(key) is None:
-            self.compilations.begin((id(self), key), lambda: _timed(lambda: self._whole(compile, True)), owner=id(self))
+            self.compilations.begin((id(self), key), lambda: _timed(make), owner=id(self))
 
     def end_training(self) -> None:
-        """No session trains the program any more: end compilations that `first_training` has begun."""
+        """No session trains the program any more: end compilations that `first_training` and `begin` have begun."""
         if self.compilations is not None:
             self.compilations.release(id(self))
 

@@ -252,7 +252,7 @@ def test_sections_that_fit_are_no_error():
 @pytest.mark.parametrize(
     ("size", "index", "fits"), [(3, 0, True), (3, 7, True), (2, 0, False), (4, 0, False), (2, 7, True)]
 )
-def test_an_element_that_is_taken_must_have_the_shape_of_like(declared, size, index, fits):
+def test_array_take_refuses_an_element_of_another_shape_than_like(declared, size, index, fits):
     s = Sketch()
     s.feed("x", [1.0, 2.0, 0.0, 3.0])
     s.feed("like", np.zeros(size))

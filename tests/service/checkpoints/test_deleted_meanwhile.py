@@ -47,7 +47,7 @@ def checkpoint(client) -> str:
 
 
 @pytest.mark.parametrize("deleted", [True, False])
-def test_a_checkpoint_that_is_deleted_while_a_session_opens_from_it_is_unknown(client, checkpoint, deleted):
+def test_opening_a_session_answers_404_if_another_request_deletes_its_checkpoint(client, checkpoint, deleted):
     async def delete() -> None:
         await client.app.state.checkpoints.remove(tenant(), checkpoint)
 
@@ -63,7 +63,7 @@ def test_a_checkpoint_that_is_deleted_while_a_session_opens_from_it_is_unknown(c
 
 
 @pytest.mark.parametrize("deleted", [True, False])
-def test_a_checkpoint_that_is_deleted_while_its_download_begins_is_not_found(client, checkpoint, deleted, monkeypatch):
+def test_a_download_answers_404_if_another_request_deletes_the_checkpoint(client, checkpoint, deleted, monkeypatch):
     kept = client.app.state.checkpoints
     opened = kept.open
 

@@ -117,7 +117,7 @@ async def test_an_unsupported_media_type_gets_415_and_the_supported_ones(content
     assert problem.headers["Accept"] == f"{JSON}, {SAFETENSORS}"
 
 
-async def test_json_in_another_encoding_is_refused_with_the_one_that_is_right():
+async def test_the_refusal_of_a_json_body_in_another_encoding_names_utf_8():
     problem = await refused(request(b"{}", content_type=f"{JSON}; charset=latin-1"))
 
     assert (problem.status, problem.code) == (415, "unsupported-media-type")
