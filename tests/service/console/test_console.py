@@ -209,7 +209,7 @@ def test_a_job_is_submitted_and_watched_to_its_end(visit: Visit, service: Served
     visit.until("Number(document.querySelector('.chart canvas').dataset.points) > 0")
     found = service.client.get(f"/v1/jobs/{page.url.rpartition('/')[2]}").json()
     assert page.get_attribute("progress", "value") == str(found["steps"])
-    assert "succeeded" in visit.text(".card:has(h2:text-is('Events'))")
+    visit.until("document.querySelector('#main').innerText.includes('state succeeded')")
     page.click("button:text-is('Delete')")
     page.click("dialog button.main")
     page.wait_for_url("**/#/jobs")
