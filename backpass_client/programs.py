@@ -238,7 +238,8 @@ class Program:
         feeds, parameters: values, arrays or lists of numbers; parameters and states without one have the initial values
                            of the program.
         question: more members of the body of POST /v1/programs/{id}/gradients, such as targets and inputs, and
-                  compile="always": the first call with these shapes compiles machine code for later ones.
+                  compile="always": the first call with these shapes compiles machine code for later ones;
+                  "dynamic": it compiles machine code for many sizes of the feeds.
         """
         given = self._values(feeds, parameters)
         path = f"/v1/programs/{self.id}/gradients"

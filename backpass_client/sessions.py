@@ -206,6 +206,8 @@ class Session:
         """Gradients at the present parameters; changes nothing.
 
         accumulate: add the gradients up in the session for a later `update`, and return only the values.
+        more:       more members of the body of POST .../gradients, such as return_gradients, and compile="dynamic" for
+                    one machine code for many sizes of the feeds.
         """
         asked, tensors = {"fetch": list(fetch), **more}, self._tensors(feeds, target_gradients)
         if accumulate:
@@ -228,7 +230,7 @@ class Session:
 
         more: more members of the body of POST .../evaluations: for_test=True for ops with their behaviour in
               evaluation, such as dropout that passes its input; compile="always" for machine code, which the first
-              call with these shapes compiles; deadline_s.
+              call with these shapes compiles, "dynamic" for one machine code for many sizes of the feeds; deadline_s.
         """
         asked = {"fetch": list(fetch), **more}
         _, tensors = self.service.exchange("POST", f"{self.path}/evaluations", asked, self._tensors(feeds), repeat=True)

@@ -195,7 +195,7 @@ class Settings(BaseSettings):
     compile: Literal["auto", "always", "never"] = Field(
         "auto",
         description="Compilation to machine code on CPU workers; auto: for sessions, long calls and "
-        "those with `compile: always`; never: for no call.",
+        "those with the member `compile`; never: for no call.",
     )
     tf32: bool = Field(
         False,

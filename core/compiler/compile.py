@@ -74,6 +74,7 @@ def compile_gradient(
     shapes: Mapping[str, Sequence[int]] | None = None,
     loss_scale: LossScale | None = None,
     rounds: bool = True,
+    room: Room | None = None,
 ) -> Executable:
     """Compile the step that computes gradients. It updates only the program's own states (in `Outputs.states`).
 
@@ -82,22 +83,30 @@ def compile_gradient(
     loss_scale: the scale of the loss during the backward pass; the returned gradients are those of the unscaled loss.
     rounds:     whether gradients of 16-bit parameters are rounded to 16 bits. Without, those of a scaled loss are
                 float32, for sums.
+    room:       instead of `shapes`, compile one step for all feeds that it has room for.
     """
     with headroom():
-        found = differentiate_scaled(bind_shapes(program, shapes), query, loss_scale, fetch)
+        found = differentiate_scaled(_sized(program, shapes, room), query, loss_scale, fetch)
         backward = found.backward if rounds else found.with_exact_gradients()
         wanted = wanted_by(backward, query, fetch)
         executable = _executable(backward.program, wanted, found.seeds, backward.missing, backward.densified)
-        return replace(executable, ready_at=backward.ready_at, choice=backward.choice, loss_scale=loss_scale)
+        executable = replace(executable, ready_at=backward.ready_at, choice=backward.choice, loss_scale=loss_scale)
+        return _with_room(executable, room)
 
 
 def compile_forward(
-    program: Program, fetch: Sequence[str] = (), shapes: Mapping[str, Sequence[int]] | None = None
+    program: Program,
+    fetch: Sequence[str] = (),
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    room: Room | None = None,
 ) -> Executable:
-    """Compile the step that only evaluates. It returns `fetch` and the program's states."""
+    """Compile the step that only evaluates. It returns `fetch` and the program's states.
+
+    shapes, room: as of `compile_gradient`.
+    """
     with headroom():
-        program = bind_shapes(program, shapes)
-        return _executable(program, fetched_by(program, fetch) + states_of(program), {}, {})
+        program = _sized(program, shapes, room)
+        return _with_room(_executable(program, fetched_by(program, fetch) + states_of(program), {}, {}), room)
 
 
 def compile_training(
@@ -120,7 +129,7 @@ def compile_training(
     loss_scale:      the scale of the loss during the backward pass. If a scaled gradient is not finite, parameters,
                      states and optimiser state do not change, and `Outputs.scaling` reports the skipped update.
     open_rates:      whether the learning rates are inputs of the step (core.optim.rates), not constants.
-    room:            instead of `shapes`, compile one step for all feeds that it has room for.
+    room:            as of `compile_gradient`.
     """
     with headroom():
         by_name = {v.name: v for v in program.parameters if v.trainable}
@@ -150,7 +159,7 @@ def compile_training(
             variables = (*backward.program.variables, *slots)
             return replace(backward.program, block=block, variables=variables), wanted + updated, densified
 
-        bound = bind_shapes(program, shapes) if room is None else room.of(program)
+        bound = _sized(program, shapes, room)
         if not gives_gradients and not query.hooks and not any("@GRAD" in name for name in fetch):
             bound = lookups_by_rows(bound, by_name, optimizer, clip)
         found = differentiate_scaled(bound, query, loss_scale, fetch, lambda found: step_block(*with_update(found)[:2]))
@@ -158,16 +167,15 @@ def compile_training(
         trained_program, wanted, densified = with_update(found)
         densified = (*backward.densified, *densified)
         executable = _executable(trained_program, wanted, found.seeds, backward.missing, densified)
-        cuts = 0 if room is None else room.ops
-        return replace(
+        executable = replace(
             executable,
             optimizer=optimizer,
             trained=tuple(trained_by(backward)),
-            ready_at={name: at - cuts for name, at in backward.ready_at.items()},
+            ready_at=backward.ready_at,
             choice=backward.choice,
             loss_scale=loss_scale,
-            packs=None if room is None else room.packed,
         )
+        return _with_room(executable, room)
 
 
 def compile_update(
@@ -236,6 +244,19 @@ def bind_shapes(program: Program, shapes: Mapping[str, Sequence[int]] | None) ->
     types = block.types
     variables = tuple(replace(v, type=types[v.name]) for v in program.variables)  # type: ignore[arg-type]
     return replace(program, block=block, variables=variables)
+
+
+def _sized(program: Program, shapes: Mapping[str, Sequence[int]] | None, room: Room | None) -> Program:
+    """`program` with the shapes of its feeds, or with room for many of them."""
+    return bind_shapes(program, shapes) if room is None else room.of(program)
+
+
+def _with_room(executable: Executable, room: Room | None) -> Executable:
+    """`executable`, which packs the feeds of each run, and counts the ops of the backward pass as one without room."""
+    if room is None:
+        return executable
+    ready_at = {name: at - room.ops for name, at in executable.ready_at.items()}
+    return replace(executable, ready_at=ready_at, packs=room.packed)
 
 
 def _executable(

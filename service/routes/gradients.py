@@ -68,7 +68,8 @@ async def compute_gradients(request: Request, profile: Profiled = False) -> Resp
     final, those of the last layers first, then one with the rest of the answer or with a problem. Closing the
     connection cancels the call.
 
-    A call that is repeated with other values of the same shapes runs several times faster with `compile: always`.
+    A call that is repeated with other values of the same shapes runs several times faster with `compile: always`, and
+    one that is repeated with feeds of other sizes with `compile: dynamic`.
     """
     form = wanted_form(request, NDJSON)
     body = await read_body(request, settings(request))

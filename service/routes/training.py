@@ -187,6 +187,8 @@ async def compute_session_gradients(request: Request, session_id: SessionId, pro
     if asked.accumulate:
         if form == NDJSON:
             _refuse("/accumulate", "gradients that are added up are not streamed")
+        if asked.compile != "auto":
+            _refuse("/compile", "the session decides about the code of gradients that are added up")
         args |= {"stream": False, "accumulate": True, "batches": asked.batches}
         write = Write("session.gradients", args, feeds.tensors, asked.seq, "gradients", body)
         every = {**members, "gradients": {}}
@@ -195,7 +197,7 @@ async def compute_session_gradients(request: Request, session_id: SessionId, pro
         _refuse("/seq", "only a call with accumulate changes the session and has a number")
     if asked.batches is not None:
         _refuse("/batches", "only a call with accumulate takes several batches")
-    args["stream"] = form == NDJSON
+    args |= {"stream": form == NDJSON, "compile": asked.compile}
     deadline = deadline_of(asked.deadline_s, settings(request))
 
     async def call(on_part: PartCallback | None = None) -> Reply:

@@ -59,13 +59,15 @@ Deadline = Annotated[
     ),
 ]
 Compile = Annotated[
-    Literal["auto", "always"],
+    Literal["auto", "always", "dynamic"],
     Field(
         description="Whether the call runs machine code. `always` is for calls that are repeated: the first one with "
-        "these shapes compiles the code, later ones find it in the cache of their worker. `auto` compiles only a call "
-        "that is predicted to take longer than its compilation; others are interpreted. The results are equal up to "
-        "rounding. `always` has no effect on a stream of gradients, which is interpreted, or if the service has the "
-        "setting `BACKPASS_COMPILE=never`.",
+        "these shapes compiles the code, later ones find it in the cache of their worker. `dynamic` is for repeated "
+        "calls whose feeds change their sizes: one code serves all shapes up to the next power of two of each open "
+        "size, on a CPU; it takes more time for a run than the code of `always`, which runs instead where there is no "
+        "such code. `auto` compiles only a call that is predicted to take longer than its compilation; others are "
+        "interpreted. The results are equal up to rounding. The member has no effect on a stream of gradients, which "
+        "is interpreted, or if the service has the setting `BACKPASS_COMPILE=never`.",
     ),
 ]
 LoopBytes = Annotated[
@@ -211,8 +213,8 @@ class Timed(Strict):
     messages: list[Message] = Field([], description="Output of `print` ops, in order.")
     messages_left_out: int = Field(0, description="Number of messages left out because the answer was full.")
     compiled: bool = Field(
-        description="Whether this call compiled the program. Sessions, long calls and calls with `compile: always` run "
-        "machine code; other calls are interpreted."
+        description="Whether this call compiled the program. Sessions, long calls and calls with `compile: always` or "
+        "`compile: dynamic` run machine code; other calls are interpreted."
     )
     memory: MemoryChoice | None = Field(None, description="The choice made for a budget; only if one was given.")
     profile: Profile | None = Field(None, description="Time per kernel; only with `profile=true`.")

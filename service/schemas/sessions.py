@@ -325,6 +325,12 @@ class SessionGradientsRequest(Strict):
         description="With `accumulate`: add up the gradients of this many batches, which are the leading axis of feeds "
         "as in a step. Loss and fetched values of the answer have such an axis, too.",
     )
+    compile: Literal["auto", "dynamic"] = Field(
+        "auto",
+        description="`auto` runs machine code for these shapes of feeds. `dynamic` runs one code for all shapes up to "
+        "the next power of two of each open size, as in `POST /v1/gradients`. With `accumulate` the session decides, "
+        "as for its steps.",
+    )
     deadline_s: Deadline = None
 
 

@@ -96,7 +96,7 @@ def steps_of_batches(
         compute = lambda batch: one_step(state, session, rates, steps.on(session, batch), batch)
     else:
         micro = batches_of(session, batches[0], parts)
-        accumulated = AccumulatedStep(session, rates, args["fetch"], micro[0], args["reduction"])
+        accumulated = AccumulatedStep(session, rates, args["fetch"], micro[0], args["reduction"], len(batches))
         compute = lambda batch: accumulated(state, batches_of(session, batch, parts))
 
     stopped = None
@@ -137,8 +137,7 @@ def _run_one(
     session.adopt_rows(done.out, done.values, {}, state.xp)
     session.count_update(args["seq"])
     session.remember(again)
-    if binds:
-        session.ran_on(batch, done.compiled.executable)
+    session.ran_on(done.feeds, done.compiled.executable)
 
 
 def _run_bound(

@@ -6,7 +6,7 @@ The callers judge the outputs and adopt them; a computation that fails has chang
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from service.worker.binding import bind
 from service.worker.gradient_sum import GradientSum, Reduction, nbytes_of
 from service.worker.memory import require
 from service.worker.programs import Prepared
-from service.worker.roomy import RoomyTraining
+from service.worker.roomy import roomy_gradient, roomy_training
 from service.worker.running import limits_of, run
 from service.worker.session import FEW_SHAPES, Arrays, WorkerSession
 from service.worker.state import WorkerState
@@ -48,11 +48,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """The outputs of a step or update, and the inputs that it ran on."""
+    """The outputs of a step or update, and the inputs that it ran on. feeds: those of the first batch of a step."""
 
     compiled: Prepared
     out: Outputs
     values: Mapping[str, Any]
+    feeds: Mapping[str, Any] = field(default_factory=dict)
 
 
 def draw_of(step: int, number: int) -> int:
@@ -70,14 +71,14 @@ def step_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], feeds: 
     cached = session.cached
     asked = session.query_for(feeds), rates.optimizer, session.clip, fetch, feeds, session.loss_scale
     if session.varies_to(feeds):
-        roomy = RoomyTraining(cached, *asked).prepared()
+        roomy = roomy_training(cached, *asked).prepared()
         if roomy is not None:
             if session.recurs_soon(feeds):
                 cached.first_training(*asked)  # begins the compilation of code of its own
             return roomy
     if session.is_first_on(feeds):
         if len(session.seen) == FEW_SHAPES - 1:
-            RoomyTraining(cached, *asked).begin()
+            roomy_training(cached, *asked).begin()
         first = cached.first_training(*asked)
         if first is not None:
             return first
@@ -92,7 +93,7 @@ def later_step_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], f
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The executables of several training steps on feeds of equal shapes."""
+    """The executables of several steps on feeds of equal shapes: `first` until these have code of their own."""
 
     first: Prepared
     later: Prepared
@@ -127,13 +128,25 @@ def one_step(
     values = session.values(state, compiled.executable, {**feeds, **rates.inputs})
     ready = session.cached.timed(compiled) if times is not None else compiled
     out = run(state, ready.executable, values, session.seed, session.steps, streamed, times, sent)
-    return Computed(compiled, out, values)
+    return Computed(compiled, out, values, feeds)
 
 
-def gradients_for(session: WorkerSession, fetch: Sequence[str], feeds: Arrays) -> Prepared:
-    """The executable for gradients that are added up: those of 16-bit parameters are not rounded."""
-    query, scale = session.query_for(feeds), session.loss_scale
-    return session.cached.gradient(query, fetch, feeds, scale, repeated=True, rounds=False)
+def gradients_for(session: WorkerSession, fetch: Sequence[str], feeds: Arrays, count: int = 1) -> Steps:
+    """The executables of gradients that are added up, in the next `count` calls on feeds of these shapes.
+
+    Those of 16-bit parameters are not rounded. In a session that has seen some shapes, gradients on new ones come from
+    code with room for many sizes, as in `step_for`.
+    """
+    asked = session.query_for(feeds), fetch, feeds, session.loss_scale
+    roomy = roomy_gradient(session.cached, *asked, rounds=False).prepared() if session.varies_to(feeds) else None
+    if roomy is None:
+        of_this_shape = session.cached.gradient(*asked, repeated=True, rounds=False)
+        return Steps(of_this_shape, of_this_shape)
+    if session.recurs_within(count, feeds):
+        return Steps(roomy, session.cached.gradient(*asked, repeated=True, rounds=False))
+    if session.recurs_soon(feeds):
+        session.cached.begin_gradient(*asked, rounds=False)
+    return Steps(roomy, roomy)
 
 
 def update_for(session: WorkerSession, rates: Rates, names: Sequence[str], rows: Sequence[str]) -> Prepared:
@@ -212,7 +225,10 @@ def kept(out: Outputs) -> Outputs:
 
 
 class AccumulatedStep:
-    """One update with the sum or mean of the gradients of several batches, compiled for feeds of these shapes."""
+    """Updates with the sum or mean of the gradients of several batches, compiled for feeds of these shapes.
+
+    count: the number of updates.
+    """
 
     def __init__(
         self,
@@ -221,10 +237,11 @@ class AccumulatedStep:
         fetch: Sequence[str],
         feeds: Arrays,
         reduction: Reduction,
+        count: int = 1,
     ) -> None:
         self._session, self._rates, self._reduction = session, rates, reduction
-        self._gradient = gradients_for(session, fetch, feeds)
-        layout = self._gradient.executable.layout
+        self._gradients = gradients_for(session, fetch, feeds, count)
+        layout = self._gradients.first.executable.layout
         found = {each.name: each.table for each in layout if each.place == "gradients" and each.name in session.trained}
         rows = sorted(name for name, table in found.items() if table is not None)
         self._update = update_for(session, rates, sorted(found), rows)
@@ -232,8 +249,9 @@ class AccumulatedStep:
     def __call__(self, state: WorkerState, batches: Sequence[Arrays]) -> Computed:
         """The outputs of the batches, stacked, and the gradients of the update. Each batch writes the states."""
         session = self._session
+        gradient = self._gradients.on(session, batches[0])
         total, outs = GradientSum(), []
-        for out in runs_of(state, session, self._gradient, batches, first=0):
+        for out in runs_of(state, session, gradient, batches, first=0):
             if not total.sums:
                 require(state.memory, sum([nbytes_of(each) for each in out.gradients.values()]), "the sum of gradients")
             total.add(out.gradients, session.trained, state.xp)
@@ -252,8 +270,8 @@ class AccumulatedStep:
             rates=out.rates,
             densified=(*seen.densified, *out.densified),
         )
-        fresh = self._gradient.fresh or self._update.fresh
-        return Computed(Prepared(self._gradient.executable, fresh), merged, updated.values)
+        fresh = self._gradients.fresh or self._update.fresh
+        return Computed(Prepared(gradient.executable, fresh), merged, updated.values, batches[0])
 
 
 def _in_dtype_of(gradient: Any, parameter: Any) -> Any:

@@ -31,6 +31,7 @@ from service.worker import (
 )
 from service.worker.given import check_values, leaves_of, outputs_of
 from service.worker.programs import Answer, CachedProgram, about_program, blocks_of, cached_program
+from service.worker.roomy import gradient_for
 from service.worker.running import answer_of, query_from, run, streamed_gradients, times_of
 from service.worker.state import Handler, WorkerState
 from service.worker.stored_values import check_tensors, viewed
@@ -96,16 +97,16 @@ def graph(cached: CachedProgram, args: dict[str, Any]) -> Answer:
 def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """Gradients at the given values. The worker keeps only the compiled program, which earlier calls do not change.
 
-    args: program_id, document?, query, fetch, seed, step, returned, stream, compile?: "auto" or "always", profile?,
-          flawed?, values?: the file of parameters and states in place of those that `tensors` lack.
+    args: program_id, document?, query, fetch, seed, step, returned, stream, compile?, profile?, flawed?,
+          values?: the file of parameters and states in place of those that `tensors` lack.
     """
     cached = cached_program(state, args)
     query = query_from(args["query"])
     seeds = {f"target_gradients/{i}": None for i, given in enumerate(query.target_gradients) if given}
     outputs = outputs_of(query, args["fetch"])
     check_values(cached.program, tensors, args, lambda: leaves_of(cached.program, outputs), extra=seeds)
-    repeated = args.get("compile") == "always" and not args["stream"]  # a stream is interpreted
-    compiled = cached.gradient(query, args["fetch"], tensors, repeated=repeated, adapts=False)
+    how = "auto" if args["stream"] else args.get("compile", "auto")  # a stream is interpreted
+    compiled = gradient_for(cached, query, args["fetch"], tensors, how)
     times = times_of(args)
     ready = cached.timed(compiled) if times is not None else compiled
     streamed = streamed_gradients(compiled, args)

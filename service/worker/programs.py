@@ -102,13 +102,38 @@ class CachedProgram:
 
         repeated: expect many runs. rounds: as of `compile_gradient`. adapts: as of `Executable`.
         """
+        key, compile = self._gradient(query, fetch, feeds, scale, repeated, rounds, adapts)
+        return self.compiled(key, compile, repeated)
+
+    def begin_gradient(
+        self,
+        query: GradientQuery,
+        fetch: Sequence[str],
+        feeds: Mapping[str, Any],
+        scale: LossScale | None = None,
+        rounds: bool = True,
+    ) -> None:
+        """Begin the compilation of a repeated `gradient`, as `begin` does."""
+        self.begin(*self._gradient(query, fetch, feeds, scale, True, rounds, True))
+
+    def _gradient(
+        self,
+        query: GradientQuery,
+        fetch: Sequence[str],
+        feeds: Mapping[str, Any],
+        scale: LossScale | None,
+        repeated: bool,
+        rounds: bool,
+        adapts: bool,
+    ) -> tuple[Hashable, Callable[[], Executable]]:
+        """The key and the compilation of `gradient`."""
         shapes = self.shapes(feeds)
-        key = exact(("gradient", query, tuple(fetch), shapes, scale, repeated, rounds, adapts))
 
         def compile(sizes: Any) -> Executable:
             return replace(compile_gradient(self.program, query, fetch, sizes, scale, rounds), adapts=adapts)
 
-        return self.compiled(key, lambda: self._sized(shapes, compile), repeated)
+        key = exact(("gradient", query, tuple(fetch), shapes, scale, repeated, rounds, adapts))
+        return key, lambda: self._sized(shapes, compile)
 
     def forward(
         self, fetch: Sequence[str], feeds: Mapping[str, Any], repeated: bool = False, adapts: bool = True
@@ -128,7 +153,7 @@ class CachedProgram:
             own = OwnExecutables(self._executables.shared)
             program = clone(self.program if self.in_test is None else self.in_test(), for_test=True)
             self._tested = CachedProgram(
-                program, self.machine, self.compilations, self.note, own, capacity=self.capacity
+                program, self.machine, self.compilations, self.note, own, capacity=self.capacity, largest=self.largest
             )
         return self._tested
 

@@ -35,6 +35,7 @@ from service.worker.given_gradients import given_gradients
 from service.worker.gradient_sum import GradientSum, nbytes_of
 from service.worker.last_step import last_step
 from service.worker.memory import require
+from service.worker.roomy import forward_for, roomy_gradient
 from service.worker.running import answer_of, judged, run, streamed_gradients, times_of
 from service.worker.session import Arrays, WorkerSession, session_of
 from service.worker.state import WorkerState
@@ -91,7 +92,6 @@ def _first_step(
     again = last_step(before, version, rates, compiled, fetch, done.values, done.out, state.memory)
     _adopt(state, session, args, done, arrays)
     session.remember(again)
-    session.ran_on(feeds, done.compiled.executable)
     return result | session.about(), arrays
 
 
@@ -117,6 +117,7 @@ def _answered(
 def _adopt(state: WorkerState, session: WorkerSession, args: dict[str, Any], done: Computed, arrays: Arrays) -> None:
     session.adopt_rows(done.out, done.values, arrays, state.xp)
     session.count_update(args["seq"])
+    session.ran_on(done.feeds, done.compiled.executable)
 
 
 def _about_step(session: WorkerSession, rates: Rates, out: Outputs, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,8 +134,9 @@ def _warned(session: WorkerSession, out: Outputs, result: Mapping[str, Any]) -> 
 
 
 def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-    """Gradients at the present parameters. args: id, fetch, returned, stream, profile?, accumulate?, batches?, seq?.
+    """Gradients at the present parameters.
 
+    args: id, fetch, returned, stream, compile?, profile?, accumulate?, batches?, seq?.
     tensors: the feeds and cotangents. Random ops draw the same values as in the next step. With `accumulate` the
     gradients are added to those of the session, its states are written, and random ops draw new values in each call.
     Without, nothing changes.
@@ -143,8 +145,10 @@ def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
     feeds = session.feeds(tensors, args)
     if args.get("accumulate"):
         return _added(state, session, args, feeds)
-    query, scale = session.query_for(feeds), session.loss_scale
-    compiled = session.cached.gradient(query, args["fetch"], feeds, scale, repeated=True)
+    asked = session.query_for(feeds), args["fetch"], feeds, session.loss_scale
+    dynamic = args.get("compile") == "dynamic" and not args["stream"]  # a stream is interpreted
+    roomy = roomy_gradient(session.cached, *asked).prepared() if dynamic else None
+    compiled = session.cached.gradient(*asked, repeated=True) if roomy is None else roomy
     values = session.values(state, compiled.executable, feeds)
     streamed = streamed_gradients(compiled, args)
     times = times_of(args)
@@ -160,7 +164,7 @@ def _added(state: WorkerState, session: WorkerSession, args: dict[str, Any], fee
     if count is not None and (args["returned"] not in ("none", []) or times is not None):
         raise ProgramError("with several batches an accumulating call returns no gradients and no profile", "bad_query")
     batches = [feeds] if count is None else batches_of(session, feeds, count)
-    compiled = gradients_for(session, args["fetch"], batches[0])
+    compiled = gradients_for(session, args["fetch"], batches[0]).first
     if times is not None:
         values = session.values(state, compiled.executable, feeds)
         ready, draw = session.cached.timed(compiled), draw_of(session.steps, session.gradients.count)
@@ -192,6 +196,7 @@ def _added(state: WorkerState, session: WorkerSession, args: dict[str, Any], fee
         result, arrays = answer_of(state, compiled, stacked(state, outs), "none")
 
     session.gradients = total
+    session.ran_on(batches[0], compiled.executable)
     session.states |= written
     session.version += bool(written)
     session.seq = args["seq"]
@@ -260,13 +265,13 @@ def discard(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndar
 def evaluate(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
     """Compute `fetch` without gradients; changes nothing.
 
-    args: id, fetch, for_test?, compile?: "auto" or "always", profile?; tensors: feeds.
+    args: id, fetch, for_test?, compile?, profile?; tensors: feeds.
     Random ops draw the same values as in the next step or accumulating call.
     """
     session = session_of(state, args)
     feeds = session.feeds(tensors, args, args["fetch"])
     cached = session.cached.for_test() if args.get("for_test") else session.cached
-    compiled = cached.forward(args["fetch"], feeds, repeated=args.get("compile") == "always", adapts=False)
+    compiled = forward_for(cached, args["fetch"], feeds, args.get("compile", "auto"))
     values = session.values(state, compiled.executable, feeds)
     times = times_of(args)
     ready = cached.timed(compiled) if times is not None else compiled

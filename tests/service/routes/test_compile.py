@@ -22,17 +22,19 @@ TAKERS = {
     "/v1/programs/{program_id}/gradients",
     "/v1/sessions/{session_id}/evaluations",
 }
+GRADIENTS = "/v1/sessions/{session_id}/gradients"
+"""Compiles in any case; the member chooses between code for these shapes and for many."""
+
 ALWAYS_COMPILED = {
     "/v1/sessions/{session_id}/steps",
     "/v1/sessions/{session_id}/updates",
-    "/v1/sessions/{session_id}/gradients",
     "/v1/tapes/{tape_id}/ops",
     "/v1/tapes/{tape_id}/values/{name}",
     "/v1/tapes/{tape_id}/backward",
 }
 """Routes that decide themselves: sessions and tapes expect many calls with the same shapes."""
 
-NATIVE, AUTO = {"compile": "always"}, {"compile": "auto"}
+NATIVE, AUTO, DYNAMIC = ({"compile": how} for how in ("always", "auto", "dynamic"))
 
 
 def only_reported() -> Sketch:
@@ -83,7 +85,7 @@ def request_of(client: httpx.Client, path: str, sketch: Sketch) -> Iterator[tupl
         yield path.format(program_id=id), {"loss": "loss", **feeds, **leaves}
     else:
         with opened(client, sketch) as session:
-            yield f"{session}/evaluations", feeds
+            yield f"{session}/{path.rpartition('/')[2]}", feeds
 
 
 def numbers_of(said: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -104,8 +106,8 @@ def test_every_route_that_may_compile_takes_the_member_or_decides_itself():
         if method == "post" and "compile" in whole(DOCUMENT, body).get("properties", {}):
             taking.add(path)
 
-    assert taking == TAKERS
-    assert compiling == TAKERS | ALWAYS_COMPILED
+    assert taking == TAKERS | {GRADIENTS}
+    assert compiling == taking | ALWAYS_COMPILED
 
 
 @pytest.mark.parametrize("path", sorted(TAKERS))
@@ -124,6 +126,40 @@ def test_a_repeated_call_has_equal_bits_and_the_results_of_the_interpreter(alone
             assert numbers_of(one)[name].tobytes() == numbers_of(other)[name].tobytes(), name
 
 
+def open_regression() -> Sketch:
+    """A regression with an open number of rows."""
+    sketch = regression(rows=12)
+    for v in sketch.blocks[0]["vars"]:
+        if v["name"] in "xy":
+            v["shape"] = [-1, *v["shape"][1:]]
+    return sketch
+
+
+@pytest.mark.parametrize("path", sorted({*TAKERS, GRADIENTS}))
+def test_dynamic_calls_on_feeds_of_other_sizes_compile_nothing(alone: httpx.Client, path: str):
+    sketch = open_regression()
+    with request_of(alone, path, sketch) as (at, body):
+        answers = {}
+        for rows in (12, 5, 9, 12):
+            feeds = {"feeds": tensors({name: sketch.values[name][:rows] for name in "xy"})}
+            answers[rows] = [alone.post(at, json=body | feeds | how).json() for how in (DYNAMIC, AUTO)]
+
+    assert [answers[rows][0]["compiled"] for rows in (5, 9, 12)] == [False] * 3
+    for dynamic, plain in answers.values():
+        assert numbers_of(dynamic).keys() == numbers_of(plain).keys()
+        for name, value in numbers_of(plain).items():
+            np.testing.assert_allclose(numbers_of(dynamic)[name], value, rtol=1e-12, err_msg=name)
+
+
+def test_the_code_of_gradients_that_are_added_up_is_not_chosen_by_the_client(client: httpx.Client):
+    sketch = regression()
+    with opened(client, sketch) as session:
+        feeds = {"feeds": tensors({name: sketch.values[name] for name in "xy"})}
+        refused = client.post(f"{session}/gradients", json={**feeds, "accumulate": True, **DYNAMIC})
+
+    assert [each["pointer"] for each in problem(refused, 422, "invalid-request")["errors"]] == ["/compile"]
+
+
 def test_a_file_takes_the_member_with_the_request(alone: httpx.Client):
     sketch = regression(rows=6)
     id = alone.post("/v1/programs", json={"program": sketch.document}).json()["id"]
@@ -137,7 +173,7 @@ def test_a_file_takes_the_member_with_the_request(alone: httpx.Client):
     assert all(each["compiled"] for each in said["profile"]["kernels"])
 
 
-@pytest.mark.parametrize("path", sorted(TAKERS))
+@pytest.mark.parametrize("path", sorted({*TAKERS, GRADIENTS}))
 @pytest.mark.parametrize("value", ["never", "", True, None, ["always"]])
 def test_another_value_is_refused_with_its_place(client: httpx.Client, path: str, value: object):
     with request_of(client, path, regression()) as (at, body):

@@ -76,6 +76,58 @@ def test_a_shape_that_recurs_gets_code_of_its_own():
     assert ran == [True] * RECURRING + [False] * 2
 
 
+def added(state: WorkerState, x: np.ndarray) -> dict[str, Any]:
+    """The answer of a call that adds up gradients."""
+    asked = {"id": "s", "seq": 1, "fetch": [], "returned": "none", "stream": False, "accumulate": True}
+    return training.gradients(state, asked, {"x": x})[0]
+
+
+def test_added_gradients_on_further_shapes_share_one_code():
+    sketch = softmax_regression()
+    auto, never, updating = started(sketch, "auto"), started(sketch, "never"), {"id": "s", "seq": 2}
+    compiled = []
+    for rows in (*SEEN, *OTHERS):
+        (x,) = feeds_of((rows,))
+        compiled.append(added(auto, x)["compiled"])
+        added(never, x)
+    for state in (auto, never):
+        training.update(state, {**updating, "require_finite": False}, {})
+
+    assert compiled == [True] * (len(SEEN) + 1) + [False] * (len(OTHERS) - 1)
+    assert session_of(auto).roomy["x:9,8"] == 2
+    assert_same_values(auto, never, rtol=1e-4, atol=1e-6)
+
+
+def accumulated(state: WorkerState, parts: list[np.ndarray]) -> None:
+    """Updates with gradients of two batches, each update of `parts` in one call."""
+    asked = {"id": "s", "seq": 1, "fetch": [], "require_finite": False, "returned": "none", "accumulate": 2}
+    several = {} if len(parts) == 1 else {"batches": len(parts)}
+    x = parts[0] if len(parts) == 1 else np.stack(parts)
+    training.step(state, asked | several | {"reduction": "mean"}, {"x": x})
+
+
+def test_updates_with_gradients_of_several_batches_run_on_code_with_room_until_their_shape_recurs():
+    """The updates of one call have the bits of single ones. With so many rows the bits of the two codes differ."""
+    sketch, count = softmax_regression(), RECURRING + 2
+    single, joint, parted = (started(sketch, "auto") for _ in range(3))
+    for x in feeds_of(SEEN):
+        for state in (single, joint, parted):
+            stepped(state, x)
+    updates = [np.stack(feeds_of((301, 301))) for _ in range(count)]
+
+    ran = []
+    for update in updates:
+        accumulated(single, [update])
+        ran.append(session_of(single).roomy.get("x:301,8"))
+    accumulated(joint, updates)
+    accumulated(parted, updates[: RECURRING - 1])
+    accumulated(parted, updates[RECURRING - 1 :])
+
+    assert ran == [*range(1, RECURRING), None, None, None]
+    assert_same_values(single, joint, rtol=0)
+    assert_same_values(single, parted, rtol=0)
+
+
 @pytest.mark.parametrize("count", [3, 6])
 def test_batches_in_one_call_give_the_bits_of_single_steps(count):
     sketch, batches = softmax_regression(), feeds_of((9,) * 6)

@@ -78,6 +78,9 @@ def test_the_bits_of_a_stateless_call_do_not_depend_on_sizes_of_earlier_calls(op
         ("always", "always", True),
         ("never", "auto", False),
         ("never", "always", False),
+        ("auto", "dynamic", True),
+        ("always", "dynamic", True),
+        ("never", "dynamic", False),
     ],
 )
 def test_machine_code_runs_on_request_unless_the_setting_forbids_it(op, setting, asked, compiled):
@@ -100,7 +103,8 @@ def test_the_setting_never_gives_the_bits_of_the_interpreter():
     assert never == auto
 
 
-def test_a_stream_of_gradients_is_not_compiled():
+@pytest.mark.parametrize("asked", ["always", "dynamic"])
+def test_a_stream_of_gradients_is_not_compiled(asked):
     sketch = repeated_rows()
     state = started(sketch, compile="auto")
     sent = []
@@ -108,7 +112,7 @@ def test_a_stream_of_gradients_is_not_compiled():
 
     plain, streamed = (
         answered(state, "gradients", sketch.values, stream=True, profile=True, compile=asked)[0]
-        for asked in ("auto", "always")
+        for asked in ("auto", asked)
     )
 
     assert sent == ["w", "w"]
@@ -130,3 +134,83 @@ def test_a_call_with_machine_code_is_parked_while_it_is_compiled(op):
     assert done.get(timeout=60) == 7
 
     assert [answered(state, op, sketch.values, compile="always")[0]["compiled"] for _ in range(2)] == [True, False]
+
+
+def open_rows() -> Sketch:
+    """The squares of rows, whose number is open, divided by their largest element."""
+    s = Sketch()
+    s.param("w", RNG.normal(size=(5, 16)), "float32")
+    s.feed("x", RNG.normal(size=(9, 5)), "float32")
+    hidden = s.op("tanh", s.op("matmul", "x", "w"), out="hidden")
+    s.op("reduce_mean", s.op("square", s.op("div", hidden, s.op("reduce_max", hidden))), out="loss")
+    for v in s.document["blocks"][0]["vars"]:
+        if v["name"] == "x":
+            v["shape"] = [-1, 5]
+    return s
+
+
+SESSION = {"id": "s", "returned": "all", "stream": False}
+DYNAMIC = {**CALLS, "session.gradients": SESSION}
+
+
+@pytest.mark.parametrize("op", DYNAMIC)
+@pytest.mark.parametrize("for_test", [False, True])
+def test_dynamic_calls_share_one_code_for_all_sizes_up_to_the_next_power_of_two(monkeypatch, op, for_test):
+    monkeypatch.setitem(CALLS, "session.gradients", SESSION)
+    sketch = open_rows()
+    dynamic, interpreted = started(sketch, compile="auto"), started(sketch, compile="never")
+    compiled = {}
+    for rows in (33, 64, 40, 7, 33, 2, 64):
+        values = sketch.values | {"x": RNG.normal(size=(rows, 5)).astype(np.float32)}
+        more = {"fetch": ["hidden", "loss"], "for_test": for_test}
+
+        said, found = answered(dynamic, op, values, compile="dynamic", **more)
+        again = answered(dynamic, op, values, compile="dynamic", **more)[1]
+        _, wanted = answered(interpreted, op, values, **more)
+
+        compiled.setdefault(rows, said["compiled"])
+        assert again == found
+        assert found.keys() == wanted.keys()
+        for name, value in wanted.items():
+            a, b = (np.frombuffer(each, np.float32) for each in (found[name], value))
+            np.testing.assert_allclose(a, b, 2e-5, 1e-6, err_msg=name)
+
+    assert compiled == {33: True, 64: False, 40: False, 7: True, 2: False}
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_a_dynamic_call_without_open_sizes_has_the_bits_of_one_that_is_always_compiled(op):
+    sketch = repeated_rows()
+    state = started(sketch, compile="auto")
+
+    always, dynamic = (answered(state, op, sketch.values, compile=how) for how in ("always", "dynamic"))
+
+    assert dynamic[1] == always[1]
+    assert (always[0]["compiled"], dynamic[0]["compiled"]) == (True, False)
+
+
+def test_a_dynamic_call_gives_gradients_of_feeds_with_open_sizes():
+    sketch = open_rows()
+    state, at = started(sketch, compile="auto"), {"query": {"targets": ["loss"], "inputs": ["x", "w"]}}
+    for rows in (12, 3):
+        values = sketch.values | {"x": RNG.normal(size=(rows, 5)).astype(np.float32)}
+
+        found, wanted = (
+            answered(state, "gradients", values, compile=how, fetch=[], **at)[1] for how in ("dynamic", "auto")
+        )
+
+        assert len(found["grad/x"]) == rows * 5 * 4
+        np.testing.assert_allclose(*(np.frombuffer(each["grad/x"], np.float32) for each in (found, wanted)), 2e-5, 1e-6)
+
+
+def test_a_profile_of_a_dynamic_call_names_the_ops_of_the_program():
+    sketch = open_rows()
+    state = started(sketch, compile="auto")
+    plain = answered(state, "gradients", sketch.values, compile="dynamic")[1]
+
+    said, found = answered(state, "gradients", sketch.values, compile="dynamic", profile=True)
+
+    assert found == plain
+    named = {(each["of"]["op"], each["of"]["type"]) for each in said["profile"]["kernels"] if each["of"]}
+    assert (0, "matmul") in named
+    assert named <= {(i, op["type"]) for i, op in enumerate(sketch.blocks[0]["ops"])}
