@@ -95,6 +95,7 @@ def agreeing(low: Lowering, op: Op) -> Op:
 
     The code covers runs in which these sizes are equal, so the smallest of their largest values suffices.
     """
+    op = _spreading(low, op)
     names = [n for n in op.inputs if n != HOLE]
     for axis in range(-max(low.type(n).rank for n in names), 0):
         met = {n: low.type(n).shape[axis] for n in names if -axis <= low.type(n).rank}
@@ -110,6 +111,21 @@ def agreeing(low: Lowering, op: Op) -> Op:
             parts = first_of(low, name, axis + low.type(name).rank, fewest, bool(known))
             op = replace(op, inputs=tuple(parts if n == name else n for n in op.inputs))
         names = [n for n in op.inputs if n != HOLE]
+    return op
+
+
+def _spreading(low: Lowering, op: Op) -> Op:
+    """Return `op` on operands of which an open size of at most 1 is 1, if it meets a larger one: they broadcast."""
+    for i, name in enumerate(op.inputs):
+        if name == HOLE:
+            continue
+        rank = low.type(name).rank
+        others = [low.type(n).shape[::-1] for n in op.inputs if n != HOLE]
+        for axis, size in sizes_of(low, name).items():
+            from_end = rank - 1 - axis
+            if size.bound == 1 and low.target.expects and any(s[from_end : from_end + 1] > (1,) for s in others):
+                name = first_of(low, name, axis, 1, True)
+        op = replace(op, inputs=(*op.inputs[:i], name, *op.inputs[i + 1 :]))
     return op
 
 
@@ -152,14 +168,16 @@ def with_equal(low: Lowering, op: Op, one: tuple[int, int], other: tuple[int, in
 def first_of(low: Lowering, name: str, axis: int, size: int, known: bool) -> str:
     """A variable for the first `size` elements of another one along an open axis.
 
-    known: whether the code covers only runs in which it has exactly as many; else the caller compares the sizes.
+    known: whether the code covers only runs in which it has exactly as many; else those in which it has at most as
+           many, and the caller compares the sizes.
     """
     found, of, own, type = f"{name}@{axis}:{size}", Maker(low), dict(sizes_of(low, name)), low.type(name)
+    most, length = of.number(size, "int64"), own[axis].length
+    of.check(of("equal" if known else "less_equal", length, most), NOT_COVERED, "sizes that differ", low.location)
     if known:
-        fits = of("equal", own.pop(axis).length, of.number(size, "int64"))
-        of.check(fits, NOT_COVERED, "sizes that differ", low.location)
-    else:
-        own[axis] = Size(size, own[axis].length)
+        del own[axis]
+    else:  # a check that fails does not end the step, which then must not write beyond its memory
+        own[axis] = Size(size, low.dense(of("minimum", length, most)))
     shape = (*type.shape[:axis], size, *type.shape[axis + 1 :])
     low.types[found], low.sizes[found] = TensorType(shape, type.dtype), own
     low.define(found, replace(low.stored(low.entry(name)), shape=shape))

@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 
 from core.codegen.cpu_target import CPU_TARGET
+from core.compiler.compile import GradientQuery, compile_gradient
+from core.compiler.room import room_for
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder, Value
+from core.ir.errors import ExecutionError
 from core.plan.partition import plan_parts
+from core.wire import read
 from tests.laws.test_native import both
+from tests.programs import Sketch
 
 ROWS = 9
+MANY = 2**16
 Rows = Callable[[Value], Value]
 
 
@@ -61,3 +67,25 @@ def test_rows_chosen_twice_meet_in_machine_code_if_they_are_as_many(program, cou
     assert not planned.refused
     assert not any(region.interpreted for region in planned.regions)
     both(block, args)
+
+
+def test_a_size_that_exceeds_the_memory_of_the_other_one_writes_nothing_beyond_it():
+    """The operands have memory for many rows and for 8."""
+    s = Sketch()
+    s.feed("x", np.ones((MANY, 64)), shape=[-1, 64])
+    s.feed("mask", np.arange(8) < 3, "bool")
+    s.param("w", np.ones((8, 64)))
+    rows = s.op("compress", "w", "mask", axis=0)
+    s.op("reduce_sum", s.op("exp", s.op("sub", "x", rows)), out="loss")
+    program = read(s.document)
+    room = room_for(program, {"x": (MANY, 64)})
+    code = compile_gradient(program, GradientQuery(loss="loss"), room=room).compiled()
+    assert code.packs is not None
+
+    for _ in range(20):
+        with pytest.raises(ExecutionError) as caught:
+            code.step(code.packs(s.values))
+
+        assert caught.value.code == "shape_mismatch"
+    found = code.step(code.packs(s.values | {"x": np.zeros((3, 64))}))
+    np.testing.assert_allclose(found.loss, 3 * 64 * np.exp(-1.0), rtol=1e-12)
