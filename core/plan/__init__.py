@@ -29,6 +29,7 @@ From ops to instructions:
 
     build         `plan_block`
     walk          every op of a block in order; ops without generated code are left to the reference executor
+    known         the choice between 16-bit floats and float32 for an op on arrays of known sizes
     lowering      functions for all lowerings: values of variables, elementwise ops, checks
     storage       allocation, and the instructions that store, copy and fill
     destinations  memory that results must be written to
@@ -41,7 +42,7 @@ From ops to instructions:
     empty         ops on arrays with a size of 0
     ranges        positions that grow evenly: a gather at them is a view
     sizes, sized  arrays whose size only the run tells, in memory for the largest or the expected size
-    sized_shapes, sized_sums, sized_indexing
+    sized_shapes, sized_reshape, sized_sums, sized_products, sized_indexing, sized_images
                   ops on them by kind
     unbounded     lowerings of ops whose results have sizes without a largest value
     meeting_sizes open sizes that meet in one op

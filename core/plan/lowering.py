@@ -82,6 +82,7 @@ class Lowering(Storage):
     product_limit: the size of the rows of the product that is lowered, if only the run tells it.
     compared:  pairs of sizes that a check compares.
     multiples: size -> the size that it is a multiple of, and the factor.
+    products:  size -> the sizes that it is the product of.
     selections: (mask, value) -> the positions at which the mask has that value, and their number.
     slices: (start, end and step, which of the axes, size of the axis, of the slice) -> its positions and their number.
     factored: variable -> its LU factors, as soon as an op has computed them (see `factors`).
@@ -118,6 +119,7 @@ class Lowering(Storage):
         self.product_limit: Size | None = None
         self.compared: set[frozenset[Size]] = set()
         self.multiples: dict[Size, tuple[Size, int]] = {}
+        self.products: dict[Size, tuple[Size, ...]] = {}
         self.selections: dict[tuple[str, bool], tuple[View, Size]] = {}
         self.slices: dict[tuple[tuple[str, ...], int, int, int], tuple[View, Size | None]] = {}
         self.row_orders: dict[Any, tuple[View, View, View, View]] = {}

@@ -15,6 +15,7 @@ from core.ir.registry import lookup
 from core.ops.common.types import as_dtype
 from core.plan.compose import Maker
 from core.plan.entries import Entry, positions
+from core.plan.known import lower_known
 from core.plan.lowering import LOWERINGS, Lowering
 from core.plan.meeting_sizes import (
     Axes,
@@ -138,7 +139,7 @@ def run(low: Lowering, op: Op, size: Size | None = None) -> None:
     lowering = LOWERINGS.get(op.type)
     with limited(low, size):
         if lowering is not None:
-            lowering(low, op)
+            lower_known(low, op, lowering)
         elif lookup(op.type).elementwise:
             low.elementwise(op)
         else:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from core.ir import Op
 from core.plan.compose import Maker
 from core.plan.data import Gather, Kernel, Limited, View
-from core.plan.entries import Entry
+from core.plan.entries import Entry, positions
 from core.plan.geometry import Selection
-from core.plan.indexing import computed_positions
+from core.plan.indexing import computed_positions, in_range
 from core.plan.lowering import LOWERINGS, Lowering
 from core.plan.meeting_sizes import (
     Axes,
@@ -146,15 +146,21 @@ def _class_index(low: Lowering, op: Op) -> None:
 
 @rule("positions_along")
 def _positions_along(low: Lowering, op: Op) -> None:
-    """Only the first axis may be open. The number of rows does not matter, unless the positions are those of rows: then
+    """The number of rows does not matter if the first axis alone is open, unless the positions are those of rows: then
     their readers count from the front and check.
     """
-    axis = op.attrs["axis"] % low.type(op.inputs[1]).rank
-    op = with_equal(low, op, (1, 0), (0, 0)) if axis else op
+    rank = low.type(op.inputs[1]).rank
+    axis = op.attrs["axis"] % rank
+    for i in range(rank):
+        op = op if i == axis else with_equal(low, op, (1, i), (0, i))
     index, x = op.inputs
     own, at = sizes_of(low, x), sizes_of(low, index)
-    if (own.keys() | at.keys()) - {0} or (axis and own != at):
-        raise Unsupported("positions along sizes that only the run tells")
+    if any(own.get(i) is not at.get(i) for i in range(rank) if i != axis):
+        raise Unsupported("positions along sizes that only the run can compare")
+    if own.keys() - {0}:
+        set_sizes(low, op, [dict(at)])
+        low.define(op.outputs[0], masked(low, _positions_in_all(low, op, axis), at, 0))
+        return
     set_sizes(low, op, [dict(at)])
     if axis in own:
         op = under(low, op, {index: _from_front(low, op, low.entry(index), at, own[axis])})
@@ -165,6 +171,25 @@ def _positions_along(low: Lowering, op: Op) -> None:
         lowering(low, op)
     if hasattr(low.entry(op.outputs[0]), "shape"):
         clear_integers(low, op)
+
+
+def _positions_in_all(low: Lowering, op: Op, axis: int) -> Entry:
+    """Positions in all elements of an array without gaps, in row-major order."""
+    of, (index, x) = Maker(low), op.inputs
+    shape, own, at = low.type(x).shape, sizes_of(low, x), sizes_of(low, index)
+    given = low.type(index).shape
+    step: Entry = of.number(1, "int64")
+    found: Entry = of.number(0, "int64")
+    for i in reversed(range(len(shape))):
+        if i != axis:
+            along: Entry = positions(given, tuple(int(i == j) for j in range(len(shape))))
+        elif axis in own:
+            along = _from_front(low, op, low.entry(index), at, own[axis])
+        else:
+            along = in_range(low, op, low.entry(index), shape[axis])
+        found = of.add(found, of.mul(along, step))
+        step = of.mul(step, own[i].length if i in own else of.number(shape[i], "int64"))
+    return found
 
 
 @rule("wrapped_index", "label_rows", "is_padding", "positions_nd")

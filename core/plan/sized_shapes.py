@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,7 +19,6 @@ from core.plan.meeting_sizes import (
     sizes_of,
     with_known,
 )
-from core.plan.plan import NOT_COVERED
 from core.plan.shapes import expanded, reshaped
 from core.plan.sized import rule, run, set_sizes, under, whole
 from core.plan.sized_sums import count_elements
@@ -31,7 +29,16 @@ __all__ = ["along_known", "parts_of_known", "sliced_known"]
 
 
 @rule(
-    "assign", "stop_gradient", "barrier", "fill_zeros_like", "full_like", "uniform_random_like", "gaussian_random_like"
+    "assign",
+    "stop_gradient",
+    "barrier",
+    "fill_zeros_like",
+    "full_like",
+    "uniform_random_like",
+    "gaussian_random_like",
+    "triangle_mask_like",
+    "diagonal_mask_like",
+    "eye_like",
 )
 def _alike(low: Lowering, op: Op) -> None:
     """Results like the operand in the same place, or like the first one."""
@@ -39,6 +46,13 @@ def _alike(low: Lowering, op: Op) -> None:
     if op.type.endswith("random_like") and set(sizes_of(low, op.inputs[0])) - {0}:
         raise Unsupported("random numbers are counted along known sizes")
     set_sizes(low, op, [dict(sizes_of(low, n)) for n in each])
+    run(low, op)
+
+
+@rule("fill_constant_batch_size_like")
+def _filled(low: Lowering, op: Op) -> None:
+    size = sizes_of(low, op.inputs[0]).get(op.attrs["input_dim"])
+    set_sizes(low, op, [{} if size is None else {op.attrs["output_dim"]: size}])
     run(low, op)
 
 
@@ -106,77 +120,6 @@ def _size(low: Lowering, op: Op) -> None:
     count = count_elements(low, op.inputs[0], frozenset(range(low.type(op.inputs[0]).rank)))
     type = low.type(op.outputs[0])
     low.define(op.outputs[0], reshaped(low, Maker(low).cast(count, type.dtype), type.shape))
-
-
-@rule("reshape", "reshape_as", "unsqueeze", "squeeze", "merge_axes", "unflatten")
-def _reshape(low: Lowering, op: Op) -> None:
-    """The first axis alone may be open. Rows may be split or joined if that needs no division of the length."""
-    x = op.inputs[0]
-    own = sizes_of(low, x)
-    declared = low.block.types[op.outputs[0]]
-    assert isinstance(declared, TensorType)
-    if declared.is_static and len(own) == 1 and op.type in ("reshape", "reshape_as"):
-        ((axis, only),) = own.items()
-        _as_reshaped(low, op, axis, only, declared.shape)
-        return
-    if own.keys() - {0} or low.type(x).rank == 0:
-        raise Unsupported("another size than the first one is known only when it runs")
-    if 0 not in own:
-        raise Unsupported("a known size that is declared open")
-    size, row = own[0], math.prod(low.type(x).shape[1:])
-    if op.type == "reshape_as":
-        like = sizes_of(low, op.inputs[1])
-        if like.keys() != {0}:
-            raise Unsupported("another size than the first one is known only when it runs")
-        rest = math.prod(low.type(op.inputs[1]).shape[1:])
-        wanted = scaled(low, size, row, rest)
-        if not _equal(low, wanted, like[0]) and not same_size(low, wanted, like[0]):
-            raise Unsupported("sizes that only the run can compare")
-        wanted = like[0]
-    else:
-        if [i for i, n in enumerate(declared.shape) if n == -1] != [0]:
-            raise Unsupported("another size than the first one is known only when it runs")
-        wanted = scaled(low, size, row, math.prod(declared.shape[1:]))
-    set_sizes(low, op, [{0: wanted}])
-    low.define(op.outputs[0], reshaped(low, low.entry(x), low.type(op.outputs[0]).shape))
-
-
-def _as_reshaped(low: Lowering, op: Op, axis: int, size: Size, shape: tuple[int, ...]) -> None:
-    """An array of one open size that the program takes for an array of a known shape."""
-    of, given = Maker(low), low.type(op.inputs[0]).shape
-    rest, count = math.prod(given) // size.bound, math.prod(shape)
-    if not count or not rest or count % rest or count > size.bound * rest or not low.target.expects:
-        raise Unsupported("sizes that do not fit")
-    number = count // rest
-    fits = of("equal", size.length, of.number(number, "int64"))
-    of.check(fits, NOT_COVERED, "another number of elements", op.location)
-    view = low.stored(low.entry(op.inputs[0]))
-    set_sizes(low, op, [{}])
-    part = replace(view, shape=(*given[:axis], number, *given[axis + 1 :]))
-    low.define(op.outputs[0], reshaped(low, part, shape))
-
-
-def scaled(low: Lowering, size: Size, row: int, rest: int) -> Size:
-    """The length of `size` rows of `row` elements as rows of `rest` elements."""
-    if row == rest:
-        return size
-    base, factor = low.multiples.get(size, (size, 1))
-    if (factor * row) % rest:
-        raise Unsupported("a length that only the run can divide")
-    times = factor * row // rest
-    if times == 1:
-        return base
-    found = next((s for s, pair in low.multiples.items() if pair == (base, times)), None)
-    if found is None:
-        of = Maker(low)
-        length = low.dense(of.mul(base.length, of.number(times, "int64")))
-        found = Size(base.bound * times, length)
-        low.multiples[found] = (base, times)
-    return found
-
-
-def _equal(low: Lowering, a: Size, b: Size) -> bool:
-    return a is b or low.multiples.get(a, (a, 1)) == low.multiples.get(b, (b, 1))
 
 
 @rule("transpose")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
 from core.ir import Op
 from core.ir.precision import is_half
 from core.plan.compose import Maker
-from core.plan.data import PRODUCT_BLOCK, Gemm, Kernel, Limited, View
 from core.plan.entries import Entry
-from core.plan.geometry import Tail
 from core.plan.halves import narrowed, wide, widened
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import (
@@ -22,7 +19,6 @@ from core.plan.meeting_sizes import (
 from core.plan.reduce import KINDS, reduced
 from core.plan.shapes import reshaped
 from core.plan.sized import limited, rule, run, set_sizes, under, whole
-from core.plan.sizes import Size
 from core.plan.unsupported import Unsupported
 
 __all__ = ["count_elements"]
@@ -96,62 +92,6 @@ def _inverse_count(low: Lowering, op: Op) -> None:
     some = of("greater_than", count, of.number(0, "int64"))
     inverse = of("div", of.number(1.0), of.cast(count, "float64"))
     low.define(op.outputs[0], of.cast(of.where(some, inverse, of.number(np.inf)), dtype))
-
-
-@rule("matmul")
-def _matmul(low: Lowering, op: Op) -> None:
-    """Matrices. Both operands are zero beyond the length of a sum."""
-    x, y = op.inputs
-    a, b = low.type(x), low.type(y)
-    if b.rank != 2 or a.rank < 2 or (a.rank > 2 and (op.attrs["transpose_x"] or sizes_of(low, y))):
-        raise Unsupported("a product of arrays whose sizes only the run tells")
-    terms, row = (a.rank - 2, a.rank - 1) if op.attrs["transpose_x"] else (a.rank - 1, a.rank - 2)
-    others, column = (1, 0) if op.attrs["transpose_y"] else (0, 1)
-    op = with_equal(low, op, (0, terms), (1, others))
-    x, y = op.inputs
-    a, b, summed = low.type(x), low.type(y), sizes_of(low, x).get(terms)
-    own = {i: s for i, s in sizes_of(low, x).items() if i < a.rank - 2}
-    if row in sizes_of(low, x):
-        own[a.rank - 2] = sizes_of(low, x)[row]
-    if column in sizes_of(low, y):
-        own[a.rank - 1] = sizes_of(low, y)[column]
-    set_sizes(low, op, [own])
-    matrices = a.rank == 2 and not is_half(a)
-    if summed is not None:
-        if matrices and _in_blocks(low, op, summed):
-            return
-        op = under(low, op, {x: whole(low, x, 0, frozenset({terms})), y: whole(low, y, 0, frozenset({others}))})
-    elif matrices and 0 in own:
-        low.product_limit = own[0]
-    try:
-        run(low, op)
-    finally:
-        low.product_limit = None
-
-
-def _in_blocks(low: Lowering, op: Op, size: Size) -> bool:
-    """Lower a product of matrices with a sum over an open size in blocks. False if that cannot be."""
-    if size.bound % PRODUCT_BLOCK or size.bound == PRODUCT_BLOCK or op.outputs[0] in low.destinations.sums:
-        return False
-    x, y = (low.dense(low.entry(n)) for n in op.inputs)
-    if x.root.place != "arena" or y.root.place != "arena" or not low.type(op.inputs[0]).is_float:
-        return False
-    type = low.type(op.outputs[0])
-    a = _turned(x) if op.attrs["transpose_x"] else x
-    b = _turned(y) if op.attrs["transpose_y"] else y
-    for view, axis in ((a, 1), (b, 0)):
-        other = 1 - axis
-        spec = Tail(view.dtype, size.bound, view.strides[axis], view.shape[other], view.strides[other], PRODUCT_BLOCK)
-        low.add(Kernel("clear_tail", spec, (size.length, view), location=op.location))
-    out = low.allocate(type.shape, type.dtype, op.outputs[0])
-    made = Gemm(a, b, out, location=op.location)
-    low.add(Limited(made, size.bound, size.length, "terms", location=op.location))
-    low.define(op.outputs[0], out)
-    return True
-
-
-def _turned(view: View) -> View:
-    return replace(view, shape=view.shape[::-1], strides=view.strides[::-1])
 
 
 @rule("segment_sum")

@@ -3,53 +3,21 @@
 from __future__ import annotations
 
 from core.ir import HOLE, Op, inner_blocks
-from core.ir.precision import is_half
 from core.ir.registry import lookup
 from core.ir.stop import poll
 from core.plan.array_memory import RULES, takes_arrays
 from core.plan.constants import lower_constant
 from core.plan.early import early_first
 from core.plan.empty import has_empty, lower_empty
-from core.plan.halves import lower_wide
 from core.plan.interpreted import interpret
+from core.plan.known import lower_known
 from core.plan.lowering import LOWERINGS, Lowering
 from core.plan.open_elements import OPEN_RULES, takes_open_elements
-from core.plan.paired_convolution import lower_paired
-from core.plan.patches import PATCHED
 from core.plan.sized import is_sized, lower_sized
 from core.plan.sizes import is_open
 from core.plan.unsupported import Unsupported
 
 __all__ = ["lower_ops"]
-
-WIDE = frozenset(
-    (
-        "argmax",
-        "argmin",
-        "argsort",
-        "correlate",
-        "correlate_filter_adjoint",
-        "correlate_input_adjoint",
-        "cumprod",
-        "cumsum",
-        "dft",
-        "is_last",
-        "linear_scan",
-        "logcumsumexp",
-        "logsumexp",
-        "max_pool",
-        "mode_position",
-        "pick",
-        "running_argmax",
-        "segment_max",
-        "segment_prod",
-        "segment_sum",
-        "unpool_like",
-        "window_sum",
-        "window_sum_adjoint",
-    )
-)
-"""Ops whose lowering takes 16-bit floats in float32."""
 
 
 def lower_ops(low: Lowering) -> None:
@@ -101,16 +69,8 @@ def _lower_natively(low: Lowering, op: Op) -> None:
         lower_sized(low, op)
     elif has_empty(low, op) and lower_empty(low, op):
         return
-    elif (
-        op.type in WIDE
-        and any(is_half(low.types[n]) for n in (*op.inputs, *op.outputs) if n != HOLE)
-        and not (op.type in PATCHED and low.target.convolutions.patches)
-        and not (op.type == "segment_sum" and low.target.scatters_halves)
-    ):
-        if not lower_paired(low, op):
-            lower_wide(low, op, LOWERINGS[op.type])
     elif lowering:
-        lowering(low, op)
+        lower_known(low, op, lowering)
     elif lookup(op.type).elementwise:
         low.elementwise(op)
     elif all(n == HOLE for n in op.inputs):

@@ -28,7 +28,7 @@ from tests.programs import whole
 SIZES = ((3, 5, False), (16, 11, False), (1, 1, False), (7, 13, True), (5, 0, False), (0, 4, False))
 """(sequences, their length, whether a feed has a single step)"""
 
-BEYOND = {"f": np.nan, "i": 2**40, "b": True}
+BEYOND = {"f": np.nan, "V": np.nan, "i": 2**40, "b": True}
 PRECISION = {"float64": 1e-7, "float32": 2e-3}
 
 

@@ -1,0 +1,61 @@
+"""Lowerings of ops on images whose number only the run tells (`core.plan.sized`): all images up to the largest number.
+
+Images beyond the number have unspecified elements. They give unspecified results of their own, and add zeros to a sum.
+"""
+
+from __future__ import annotations
+
+from core.ir import Op
+from core.plan.lowering import Lowering
+from core.plan.meeting_sizes import same_size, sizes_of, with_equal
+from core.plan.sized import rule, run, set_sizes, under, whole
+from core.plan.unsupported import Unsupported
+
+__all__: list[str] = []
+
+
+@rule("correlate", "max_pool", "window_sum")
+def _of_each(low: Lowering, op: Op) -> None:
+    _lower_each(low, op, op.inputs[0])
+
+
+@rule("correlate_input_adjoint")
+def _to_each(low: Lowering, op: Op) -> None:
+    op = with_equal(low, op, (0, 0), (2, 0))
+    _lower_each(low, op, op.inputs[2])
+
+
+@rule("window_sum_adjoint")
+def _sums_to_each(low: Lowering, op: Op) -> None:
+    op = with_equal(low, op, (0, 0), (1, 0))
+    _lower_each(low, op, op.inputs[1])
+
+
+@rule("unpool_like", "pick")
+def _by_positions(low: Lowering, op: Op) -> None:
+    op = with_equal(low, op, (0, 0), (len(op.inputs) - 1, 0))
+    first = sizes_of(low, op.inputs[0]).get(0)
+    if not same_size(low, first, sizes_of(low, op.inputs[1]).get(0)):
+        raise Unsupported("sizes that only the run can compare")
+    _lower_each(low, op, op.inputs[-1])
+
+
+def _lower_each(low: Lowering, op: Op, images: str) -> None:
+    """Lower an op whose results have one part for each of the `images`."""
+    _only_images(low, op)
+    set_sizes(low, op, [dict(sizes_of(low, images))] * len(op.outputs))
+    run(low, op)
+
+
+@rule("correlate_filter_adjoint")
+def _to_filter(low: Lowering, op: Op) -> None:
+    op = with_equal(low, op, (0, 0), (1, 0))
+    _only_images(low, op)
+    set_sizes(low, op, [{}])
+    run(low, under(low, op, {name: whole(low, name) for name in op.inputs[:2] if sizes_of(low, name)}))
+
+
+def _only_images(low: Lowering, op: Op) -> None:
+    """Raises Unsupported if another size than the number of images is open."""
+    if any(sizes_of(low, name).keys() - {0} for name in op.inputs):
+        raise Unsupported(f"{op.type} of images whose size only the run tells")

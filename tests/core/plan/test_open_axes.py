@@ -1,0 +1,184 @@
+"""Ops on feeds with open sizes along several axes are machine code alone, and agree with the reference executor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from core.codegen.cpu_target import CPU_TARGET
+from core.compiler.compile import GradientQuery, compile_gradient
+from core.compiler.room import room_for
+from core.ir import Program
+from core.ops.common.types import as_dtype
+from core.plan.partition import plan_parts
+from core.wire import read
+from tests.core.compiler.test_room_programs import poisoned
+from tests.programs import Sketch
+
+SIZES = ((3, 5), (16, 2), (1, 1), (7, 16))
+"""(batch, time). The code has room for 16 of each."""
+
+BATCH, TIME = SIZES[0]
+
+Case = Callable[[Sketch], list[str]]
+
+
+def x_of(s: Sketch, *shape: int, name: str = "x", dtype: str = "float64") -> str:
+    """A feed of random numbers, whose sizes BATCH and TIME are open."""
+    return s.feed(name, np.random.default_rng(len(name)).standard_normal(shape), dtype, shape=opened(shape))
+
+
+def opened(shape: tuple[int, ...]) -> list[int]:
+    return [-1 if n in (BATCH, TIME) else n for n in shape]
+
+
+def w_of(s: Sketch, *shape: int, dtype: str = "float64") -> str:
+    return s.param("w", np.random.default_rng(7).standard_normal(shape), dtype)
+
+
+def shapes(s: Sketch) -> list[str]:
+    """Axes that stay open keep their memory; those that are merged or divided move their elements."""
+    x, y = x_of(s, BATCH, TIME, 6), x_of(s, 4, TIME, 2, BATCH, name="y")
+    kept = [
+        s.op("unflatten", x, axis=2, sizes=[2, 3]),
+        s.op("unsqueeze", x, axes=[0, 2, 4]),
+        s.op("merge_axes", y, start=1, end=3),
+    ]
+    kept.append(s.op("squeeze", kept[1], axes=[2]))
+    kept.append(s.op("merge_axes", kept[0], start=2, end=4))
+    rows = [
+        s.op("reshape", x, shape=[-1, 6]),
+        s.op("merge_axes", x, start=0, end=2),
+        s.op("merge_axes", y, start=0, end=2),
+    ]
+    flat = [s.op("reshape", each, shape=[-1]) for each in (x, y, s.op("transpose", x, axes=[1, 0, 2]))]
+    parts = [
+        s.op("reshape", x, shape=[-1, 2]),
+        s.op("merge_axes", x, start=1, end=3),
+        s.op("reshape", rows[0], shape=[-1, 3]),
+    ]
+    back = [s.op("reshape_as", rows[0], x), s.op("reshape_as", flat[2], x), s.op("reshape_as", flat[1], y)]
+    turned = s.op("reshape_as", x, s.op("transpose", x, axes=[1, 0, 2]))  # other sizes, in other places
+    return [*kept, *rows, *flat, *parts, *back, turned]
+
+
+def products(s: Sketch) -> list[str]:
+    """Sums over an open size leave out what lies beyond its length."""
+    x, y, w = x_of(s, BATCH, TIME, 4), x_of(s, BATCH, TIME, 4, name="other"), w_of(s, 4, 4)
+    heads = [s.op("transpose", s.op("unflatten", each, axis=2, sizes=[2, 2]), axes=[0, 2, 1, 3]) for each in (x, y)]
+    scores = s.op("matmul", *heads, transpose_y=True)
+    gram = s.op("matmul", x, y, transpose_x=True)
+    batch = s.op("reduce_sum", x, axes=[1])
+    square = s.op("matmul", batch, batch, transpose_y=True)
+    return [
+        scores,
+        s.op("matmul", scores, heads[1]),
+        s.op("matmul", scores, heads[0], transpose_x=True),
+        gram,
+        s.op("matmul", x, gram),
+        s.op("matmul", square, square),
+        s.op("matmul", s.op("matmul", x, w), s.op("unsqueeze", w, axes=[0])),
+        *(s.op("einsum", [x, y], equation=e) for e in ("btd,bsd->bts", "btd,bte->de", "btd,std->bs", "btd,btd->b")),
+        s.op("einsum", [x, y, w], equation="btd,bsf,df->bst"),
+        s.op("einsum", [x, w], equation="...d,de->...e"),
+        s.op("einsum", [x], equation="btd->db"),
+    ]
+
+
+def images(dtype: str) -> Case:
+    def case(s: Sketch) -> list[str]:
+        x, w = x_of(s, BATCH, 4, 9, 8, dtype=dtype), w_of(s, 4, 4, 3, 3, dtype=dtype)
+        made = [
+            s.op("conv2d", x, w, paddings=[1, 1]),
+            s.op("conv2d", x, w, strides=[2, 2]),
+            s.op("conv2d", x, s.op("slice", w, axes=[1], starts=[0], ends=[2]), groups=2),
+            s.op("conv2d_transpose", x, w, strides=[2, 2]),
+            s.op("max_pool2d", x, kernel_size=[2, 2]),
+            s.op("max_pool2d", x, kernel_size=[3, 3], strides=[2, 2], paddings=[1, 1]),
+            s.op("avg_pool2d", x, kernel_size=[2, 2]),
+            s.op("avg_pool2d", x, kernel_size=[3, 3], strides=[1, 1], paddings=[1, 1]),
+        ]
+        return [each for each in made if each]
+
+    case.__name__ = f"images {dtype}"
+    return case
+
+
+def chosen(s: Sketch) -> list[str]:
+    """One element at each place, along an axis of known size and along open ones."""
+    x = x_of(s, BATCH, TIME, 6)
+    rng = np.random.default_rng(0)
+    for name, shape, most in (("at", (BATCH, TIME, 1), 6), ("first", (BATCH, TIME, 6), 1), ("label", (BATCH, TIME), 6)):
+        s.feed(name, rng.integers(-most if name != "label" else 0, most, shape), "int64", shape=opened(shape))
+    return [
+        s.op("take_along_axis", x, "at", axis=2),
+        s.op("take_along_axis", x, "first", axis=1),
+        s.op("take_along_axis", x, "first", axis=0),
+        s.op("softmax_with_cross_entropy", x, s.op("unsqueeze", "label", axes=[2])),
+    ]
+
+
+def masks(s: Sketch) -> list[str]:
+    x = x_of(s, BATCH, TIME, 6)
+    scores = s.op("einsum", [x, x], equation="btd,bsd->bts")
+    return [s.op("tril", scores), s.op("triu", scores, diagonal=1), s.op("layer_norm", x)]
+
+
+CASES = (shapes, products, images("float64"), images("float32"), images("float16"), images("bfloat16"), chosen, masks)
+TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "float16": 1e-2, "bfloat16": 1e-1}
+
+
+def program_of(case: Case) -> tuple[Sketch, Program, list[str]]:
+    s = Sketch()
+    found = case(s)
+    terms = [s.op("reduce_mean", s.op("sin", each)) for each in found]
+    s.op("sum", terms, out="loss")
+    return s, read(s.document), found
+
+
+def feeds_of(s: Sketch, program: Program, batch: int, time: int) -> dict[str, np.ndarray]:
+    """The feeds of the sketch, repeated to other sizes."""
+    to, found = {BATCH: batch, TIME: time}, {}
+    for v in program.feeds:
+        value = np.asarray(s.values[v.name], as_dtype(v.type.dtype))
+        for axis, n in enumerate(v.type.shape):
+            if n == -1:
+                value = np.take(value, np.arange(to[value.shape[axis]]) % value.shape[axis], axis)
+        found[v.name] = value
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_values_and_gradients_are_machine_code_and_agree_with_the_reference_executor(case):
+    s, program, found = program_of(case)
+    leaves = [v for v in program.variables if v.type.is_float]
+    query = GradientQuery(targets=("loss",), inputs=tuple(v.name for v in leaves))
+    tolerance = TOLERANCE[leaves[0].type.dtype]
+    feeds = feeds_of(s, program, *SIZES[0])
+    room = room_for(program, {name: value.shape for name, value in feeds.items()})
+    code = compile_gradient(program, query, found, room=room)
+    parts = plan_parts(code.interpreter.block, CPU_TARGET)
+
+    assert [*parts.refused.values(), *(each.reason for plan in parts.regions for each in plan.interpreted)] == []
+    code = code.compiled()
+    for batch, time in SIZES:
+        feeds = feeds_of(s, program, batch, time)
+        exact = compile_gradient(program, query, found, {name: value.shape for name, value in feeds.items()})
+        parameters = {v.name: np.asarray(s.values[v.name], as_dtype(v.type.dtype)) for v in program.parameters}
+        values = {**feeds, **parameters}
+        assert code.packs is not None
+        wanted, got = exact.step(values), code.step(poisoned(room, dict(code.packs(values)), feeds))
+        for place in ("fetched", "gradients"):
+            for name, want in getattr(wanted, place).items():
+                have = getattr(got, place)[name]
+                assert (have.shape, have.dtype) == (want.shape, want.dtype), name
+                scale = np.abs(want.astype("float64")).max(initial=0)
+                np.testing.assert_allclose(
+                    have.astype("float64"),
+                    want.astype("float64"),
+                    tolerance,
+                    tolerance * scale,
+                    err_msg=f"{place} {name}",
+                )
