@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from core.ir import Block, Op, TensorType, Type, inner_blocks
+from core.ir import Block, Op, StackType, TensorType, Type, inner_blocks
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ProgramError
 from core.ir.registry import roles_of
@@ -53,7 +53,7 @@ def _retyped(block: Block, params: Sequence[Type], loops: Loops) -> Block:
 
 
 def _counted(op: Op, types: Mapping[str, Type], lengths: dict[str, int]) -> Op:
-    """`op`; if it joins the results of a scan over sequences whose length is bound now, with that length.
+    """`op`; if it joins the elements of an array whose number or sizes are bound now, with these.
 
     types:   of the operands.
     lengths: stack -> its number of elements, where it is known; the results of `op` are added.
@@ -67,8 +67,14 @@ def _counted(op: Op, types: Mapping[str, Type], lengths: dict[str, int]) -> Op:
         read = [lengths[name] for name in op.inputs[carried + op.attrs["captured"] :] if name in lengths]
         if read:  # a trip for each element, and one result of each trip
             lengths.update(dict.fromkeys(op.outputs[carried:], read[0]))
-    elif op.type == "array_join" and op.attrs["count"] == -1 and op.inputs[0] in lengths:
-        return replace(op, attrs={**op.attrs, "count": lengths[op.inputs[0]]})
+    elif op.type == "array_join":
+        array, shape, count = types[op.inputs[0]], op.attrs["shape"], op.attrs["count"]
+        element = array.element if isinstance(array, StackType) else None
+        if isinstance(element, TensorType) and element.rank == len(shape):
+            shape = tuple(m if n == -1 else n for m, n in zip(element.shape, shape, strict=True))
+        if count == -1:
+            count = lengths.get(op.inputs[0], -1)
+        return replace(op, attrs={**op.attrs, "shape": shape, "count": count})
     return op
 
 

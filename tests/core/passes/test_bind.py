@@ -35,10 +35,10 @@ def test_open_sizes_become_those_of_the_run_in_every_type():
     """)
 
 
-def stacked(time, reverse, nested):
+def stacked(time, reverse, nested, rows=2):
     """A scan whose outputs, stacked, are read by a matmul; nested: each of its steps scans a captured array."""
     with bp.Builder("stacked") as b:
-        x, w = bp.feed("x", bp.f64[time, 2, 3]), bp.parameter("w", bp.f64[3, 3])
+        x, w = bp.feed("x", bp.f64[time, rows, 3]), bp.parameter("w", bp.f64[3, 3])
 
         def step(h, each):
             if nested:
@@ -47,7 +47,7 @@ def stacked(time, reverse, nested):
             h = bp.tanh(h @ w + each)
             return h, h
 
-        _, out = bp.scan(step, bp.fill_constant(shape=[2, 3], value=0.1, dtype="float64"), x, reverse=reverse)
+        _, out = bp.scan(step, bp.full_like(x.mean(0), value=0.1), x, reverse=reverse)
         scores = bp.matmul(bp.transpose(out, axes=[1, 0, 2]), w)
         return read(bp.built(b, {"loss": bp.square(scores).mean()}).document())
 
@@ -55,26 +55,34 @@ def stacked(time, reverse, nested):
 SCANS = [(reverse, nested) for reverse in (False, True) for nested in (False, True)]
 
 
+OPEN = [("time", 2), (5, "rows"), ("time", "rows")]
+
+
+@pytest.mark.parametrize("sizes", OPEN)
 @pytest.mark.parametrize(("reverse", "nested"), SCANS)
-def test_a_scan_over_a_bound_length_is_that_over_a_declared_one(reverse, nested):
-    bound = bind_shapes(stacked("time", reverse, nested), {"x": (5, 2, 3)}).block
+def test_a_scan_over_a_bound_array_is_that_over_a_declared_one(reverse, nested, sizes):
+    time, rows = sizes
+    bound = bind_shapes(stacked(time, reverse, nested, rows), {"x": (5, 2, 3)}).block
 
     assert str(bound) == str(stacked(5, reverse, nested).block)
     assert bound.types == stacked(5, reverse, nested).block.types
 
 
-def test_a_scan_over_a_bound_length_has_machine_code_for_all_its_ops():
-    program = bind_shapes(stacked("time", reverse=False, nested=False), {"x": (5, 2, 3)})
+@pytest.mark.parametrize("sizes", OPEN)
+def test_a_scan_over_a_bound_array_has_machine_code_for_all_its_ops(sizes):
+    time, rows = sizes
+    program = bind_shapes(stacked(time, reverse=False, nested=False, rows=rows), {"x": (5, 2, 3)})
 
     assert analyse(program, GradientQuery(loss="loss"))["machine_code"]["ops"]["interpreted"] == 0
 
 
+@pytest.mark.parametrize("rows", [2, "rows"])
 @pytest.mark.parametrize("length", [0, 1, 4])
 @pytest.mark.parametrize(("reverse", "nested"), SCANS)
-def test_binding_the_length_of_a_scan_changes_no_gradient(length, reverse, nested):
+def test_binding_the_length_of_a_scan_changes_no_gradient(length, reverse, nested, rows):
     rng = np.random.default_rng(0)
     values = {"x": rng.standard_normal((length, 2, 3)), "w": rng.standard_normal((3, 3))}
-    program, query = stacked("time", reverse, nested), GradientQuery(loss="loss")
+    program, query = stacked("time", reverse, nested, rows), GradientQuery(loss="loss")
 
     unbound = compile_gradient(program, query).step(values)
     bound = compile_gradient(program, query, shapes={"x": (length, 2, 3)})
