@@ -82,9 +82,12 @@ def _sizes_of_slice(op: Op, given: Given, declared: Sequence[Type]) -> tuple[Ten
 
 def _most(part: slice, size: int) -> int:
     """The largest size of a slice of an axis of at most `size`."""
-    if part.step == 1 and part.start >= 0 and part.stop is not None and part.stop >= 0:
-        return in_blocks(max(min(part.stop, size) - part.start, 1))
-    return size
+    if part.step != 1 or part.stop is None:
+        return size
+    if part.start >= 0:
+        return in_blocks(max(min(part.stop, size) - part.start, 1)) if part.stop >= 0 else size
+    most = -part.start if part.stop >= 0 else part.stop - part.start
+    return in_blocks(max(min(most, size), 1))
 
 
 @rule("slice")

@@ -17,8 +17,9 @@ from core.plan.entries import Uniform
 from core.plan.flow import Elements, Flattened, Growing, Pending, Placed, Recording, Source, Span, Vacant
 from core.plan.growing import AddArrays, ArrayOp, Flatten, KeepArray, Kind
 from core.plan.lowering import Lowering
+from core.plan.meeting_sizes import same_size
 from core.plan.registering import registering
-from core.plan.sizes import element_of_all, open_axes
+from core.plan.sizes import Size, element_of_all, open_axes
 from core.plan.unsupported import Unsupported
 
 __all__ = [
@@ -29,18 +30,21 @@ __all__ = [
     "begun",
     "carry",
     "change",
+    "common_sizes",
     "copied",
     "do",
     "element_type",
     "fitted",
     "held_type",
     "index_of",
+    "keep_common",
     "kept",
     "moved",
     "new_stack",
     "put_sizes",
     "recorded",
     "rule",
+    "set_common",
     "shape_of",
     "sizes_of_elements",
     "sum_in_place",
@@ -64,6 +68,38 @@ rule = registering(RULES)
 def takes_arrays(low: Lowering, op: Op) -> bool:
     """Whether `op` has a rule here and takes or returns tensor arrays."""
     return op.type in RULES and any(isinstance(low.types.get(n), StackType) for n in (*op.inputs, *op.outputs))
+
+
+def set_common(low: Lowering, array: str, sizes: Mapping[int, Size]) -> None:
+    """Set the open sizes that all elements of a tensor array have; its type has the largest ones."""
+    if sizes:
+        low.sizes[array] = dict(sizes)
+
+
+def common_sizes(low: Lowering, array: str) -> Mapping[int, Size]:
+    """The open sizes that all elements of a tensor array are known to have."""
+    return low.sizes.get(array, {})
+
+
+KEEPING = frozenset({"assign", "stop_gradient", "fill_zeros_like", "array_fill", "array_erase", "sum"})
+"""Ops on tensor arrays whose result has elements like those of all operands."""
+
+
+def keep_common(low: Lowering, op: Op) -> None:
+    """Set the common sizes of the tensor array that `op` makes of arrays with such sizes."""
+    if op.type not in KEEPING or not isinstance(low.types[op.outputs[0]], StackType):
+        return
+    first, *others = (n for n in op.inputs if isinstance(low.types.get(n), StackType))
+    sizes = common_sizes(low, first)
+    for each in others:
+        own = common_sizes(low, each)
+        if low.types[each] != low.types[first] or own.keys() != sizes.keys():
+            return
+        if not all(same_size(low, sizes[axis], own[axis]) for axis in sizes):
+            return
+    if sizes:
+        low.types[op.outputs[0]] = low.types[first]
+        set_common(low, op.outputs[0], sizes)
 
 
 def element_type(low: Lowering, type: Type) -> TensorType:
@@ -197,7 +233,7 @@ def recorded(low: Lowering, source: Source, slot_bytes: int, kept: bool = False)
 
 def copied(low: Lowering, name: str) -> Growing:
     """The array `name` in memory of its own."""
-    made = begun(low, held_type(low, name), low.block.types[name])
+    made = begun(low, held_type(low, name), None if common_sizes(low, name) else low.block.types[name])
     entry = low.entry(name)
     if isinstance(entry, Vacant):
         do(low, "clear", made)

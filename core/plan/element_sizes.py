@@ -21,6 +21,14 @@ def vacant_type(op: Op, types: Mapping[str, Type]) -> Type | None:
     return StackType(TensorType(tuple(1 if n == -1 else n for n in element.shape), element.dtype))
 
 
+@of_arrays("array_unstack")
+def _part_type(op: Op, types: Mapping[str, Type]) -> Type | None:
+    x = types[op.inputs[0]]
+    if not isinstance(x, TensorType) or is_open(x) or 0 in x.shape:
+        return None
+    return StackType(TensorType(x.shape[1:], x.dtype))
+
+
 @of_arrays("array_write")
 def _written_type(op: Op, types: Mapping[str, Type]) -> Type | None:
     x, _, array = (types[n] for n in op.inputs)

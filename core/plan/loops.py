@@ -9,19 +9,33 @@ from core.plan.data import Root, Sequence, View, bytes_of, contiguous
 from core.plan.flow import Growing, Loop, Pending, State, Vacant, filled_roots, outer_roots
 from core.plan.hoist import hoist_products, hoist_rows
 from core.plan.lowering import Lowering, lowers
+from core.plan.meeting_sizes import Axes
 from core.plan.nested_sizes import Room, body_types, put, room
 from core.plan.panels import with_panels
 from core.plan.sized import adopt
 from core.plan.sizes import Size, element_of_all, is_open, open_axes
 from core.plan.stacks import captured, common_length, elements_of, record, sizes_recorded, slot_of
 from core.plan.unsupported import Unsupported
-from core.plan.walk import lower_ops
+from core.plan.walk import lower_ops, undoing
 
 __all__: list[str] = []
 
 
+class Unsteady(Unsupported):
+    """A carried array has other open sizes after a trip."""
+
+
 @lowers("loop")
 def lower_loop(low: Lowering, op: Op) -> None:
+    """As if carried arrays keep their open sizes, and if the body does not show that, with sizes that it carries."""
+    try:
+        with undoing(low, op):
+            _lower_loop(low, op, True)
+    except Unsteady:
+        _lower_loop(low, op, False)
+
+
+def _lower_loop(low: Lowering, op: Op, steady: bool) -> None:
     body: Block = op.attrs["sub_block"]
     roles = loop_roles(op)
     n = len(roles.carried)
@@ -42,12 +56,17 @@ def lower_loop(low: Lowering, op: Op) -> None:
     states: list[State] = []
     state_of: dict[int, State] = {}
     rooms: dict[int, Room] = {}
+    kept: dict[str, Axes] = {}
     for i in moving:
-        if is_open(body.types[body.params[i]]):
+        if steady and _keeps_sizes(low, inner, op, i):
+            kept[body.results[i]] = dict(low.sizes[op.inputs[i]])
+            low.types[op.outputs[i]] = inner.type(body.params[i])
+            low.sizes[op.outputs[i]] = inner.sizes[body.params[i]] = kept[body.results[i]]
+        elif is_open(body.types[body.params[i]]):
             state_of[i], lengths, rooms[i] = _open_state(low, inner, op, i)
             states += [state_of[i], *lengths]
             continue
-        if is_open(body.types[body.results[i]]):
+        elif is_open(body.types[body.results[i]]):
             raise Unsupported("a carried array whose size only the run tells")
         type = inner.type(body.params[i])
         nbytes = bytes_of(type.shape, type.dtype)
@@ -74,6 +93,8 @@ def lower_loop(low: Lowering, op: Op) -> None:
     slots = [slot_of(inner, name) for name in body.results[n:]]
 
     lower_ops(inner)
+    for name, sizes in kept.items():
+        _check_kept(inner, name, sizes)
     made = [
         record(low, inner, output, name, root, length, [stack for stack, _ in over])
         for output, name, root in zip(op.outputs[n:], body.results[n:], slots, strict=True)
@@ -115,6 +136,30 @@ def lower_loop(low: Lowering, op: Op) -> None:
         low.define(op.outputs[i], change(low, op, op.inputs[i]) if grows else low.entry(op.inputs[i]))
     for name, (recording, _) in zip(op.outputs[n:], made, strict=True):
         low.define(name, recording)
+
+
+def _keeps_sizes(low: Lowering, inner: Lowering, op: Op, i: int) -> bool:
+    """Whether the carried value `i` may keep the open sizes that it has before the first trip."""
+    param, own = inner.block.params[i], low.sizes.get(op.inputs[i], {})
+    declared = inner.block.types[param]
+    if not own or own.keys() != set(open_axes(declared)):
+        return False
+    return inner.type(param) == low.type(op.inputs[i]) and is_open(low.types[op.outputs[i]])
+
+
+def _check_kept(inner: Lowering, result: str, sizes: Axes) -> None:
+    """Raises Unsteady unless a result of the body has these sizes, in each run that the code covers."""
+    own = inner.sizes.get(result, {})
+    if own.keys() != sizes.keys() or not all(own[i] is s or _are_compared(inner, own[i], s) for i, s in sizes.items()):
+        raise Unsteady("a carried array whose size changes")
+
+
+def _are_compared(low: Lowering | None, one: Size, other: Size) -> bool:
+    while low is not None:
+        if frozenset((one, other)) in low.compared:
+            return True
+        low = low.outer
+    return False
 
 
 def _open_state(low: Lowering, inner: Lowering, op: Op, i: int) -> tuple[State, list[State], Room]:

@@ -115,17 +115,20 @@ def agreeing(low: Lowering, op: Op) -> Op:
 
 
 def _spreading(low: Lowering, op: Op) -> Op:
-    """Return `op` on operands of which an open size of at most 1 is 1, if it meets a larger one: they broadcast."""
-    for i, name in enumerate(op.inputs):
-        if name == HOLE:
-            continue
-        rank = low.type(name).rank
-        others = [low.type(n).shape[::-1] for n in op.inputs if n != HOLE]
+    """Return `op` on operands of which an open size of at most 1 is 1, if it meets a known or a larger one."""
+    if not low.target.expects:
+        return op
+    names = [n for n in op.inputs if n != HOLE]
+    ranks = {n: low.type(n).rank for n in names}
+    for name in dict.fromkeys(names):
         for axis, size in sizes_of(low, name).items():
-            from_end = rank - 1 - axis
-            if size.bound == 1 and low.target.expects and any(s[from_end : from_end + 1] > (1,) for s in others):
-                name = first_of(low, name, axis, 1, True)
-        op = replace(op, inputs=(*op.inputs[:i], name, *op.inputs[i + 1 :]))
+            end = axis - ranks[name]
+            met = [n for n in names if n != name and -end <= ranks[n]]
+            meets = [low.type(n).shape[end] > 1 or end + ranks[n] not in sizes_of(low, n) for n in met]
+            if size.bound == 1 and any(meets):
+                one = first_of(low, name, axis, 1, True)
+                op = replace(op, inputs=tuple(one if n == name else n for n in op.inputs))
+                return _spreading(low, op)
     return op
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from core.ir import HOLE, Op
-from core.plan.array_memory import do, element_type, moved, rule, shape_of
+from core.ir import HOLE, Op, StackType, TensorType
+from core.plan.array_memory import common_sizes, do, element_type, moved, rule, set_common, shape_of
 from core.plan.compose import Maker
 from core.plan.data import View, contiguous
-from core.plan.flow import Span
+from core.plan.flow import Elements, Span
 from core.plan.growing import OpenSpan
 from core.plan.lowering import Lowering
+from core.plan.meeting_sizes import same_size
 from core.plan.shapes import reshaped
 from core.plan.sized import masked, set_sizes
 from core.plan.sized import rule as sized_rule
@@ -42,16 +43,18 @@ def _joined(low: Lowering, op: Op, rows: int = 1) -> tuple[View, Size]:
 
 
 def join_all(low: Lowering, op: Op) -> None:
-    """A tensor like the result has its size."""
-    like = op.inputs[1] if len(op.inputs) > 1 else HOLE
+    """A tensor like the result has its size. The elements have common sizes."""
+    like, inside = op.inputs[1] if len(op.inputs) > 1 else HOLE, common_sizes(low, op.inputs[0])
     if like == HOLE:
         whole, size = _joined(low, op)
-        set_sizes(low, op, [{0: size}])
+        set_sizes(low, op, [{0: size, **{axis + 1: each for axis, each in inside.items()}}])
         low.define(op.outputs[0], whole)
         return
     element, own, of = element_type(low, low.types[op.inputs[0]]), low.sizes.get(like, {}), Maker(low)
-    if own.keys() != {0} or low.type(like).shape[1:] != element.shape:
+    if own.keys() - {0} != {axis + 1 for axis in inside} or 0 not in own or low.type(like).shape[1:] != element.shape:
         raise Unsupported("another size than the first one is known only when it runs")
+    if not all(same_size(low, own[axis + 1], size) for axis, size in inside.items()):
+        raise Unsupported("sizes that only the run can compare")
     set_sizes(low, op, [dict(own)])
     source = moved(low, op.inputs[0])
     shape_of(source)
@@ -62,7 +65,7 @@ def join_all(low: Lowering, op: Op) -> None:
         of.check(of("less_equal", count, own[0].length), "shape_mismatch", message, op.location)
     out = low.destination(op.outputs[0])
     do(low, "join", None, source, value=out)
-    low.define(op.outputs[0], masked(low, out, own, 0) if op.attrs["partial"] else out)
+    low.define(op.outputs[0], masked(low, out, {0: own[0]}, 0) if op.attrs["partial"] else out)
 
 
 @rule("array_concat")
@@ -134,7 +137,9 @@ def _opened(low: Lowering, view: View, length: View) -> Span:
 
 @sized_rule("array_unstack")
 def _unstack(low: Lowering, op: Op) -> None:
-    own = low.sizes.get(op.inputs[0], {})
-    if own.keys() != {0}:
-        raise Unsupported("another size than the first one is known only when it runs")
-    low.define(op.outputs[0], _opened(low, low.dense(low.entry(op.inputs[0])), own[0].length))
+    """All elements have the sizes of the tensor along its other axes."""
+    (x,), (out,) = op.inputs, op.outputs
+    own, view = low.sizes.get(x, {}), low.dense(low.entry(x))
+    low.types[out] = StackType(TensorType(view.shape[1:], view.dtype))
+    set_common(low, out, {axis - 1: size for axis, size in own.items() if axis})
+    low.define(out, _opened(low, view, own[0].length) if 0 in own else Elements(view))

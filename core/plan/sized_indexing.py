@@ -114,8 +114,6 @@ def _scatter(low: Lowering, op: Op) -> None:
     own, at = sizes_of(low, like), sizes_of(low, index)
     set_sizes(low, op, [dict(own)])
     picked = _picks(low, like, index) and not _has_gaps(low, index)
-    if own.keys() - {axis} and not picked:
-        raise Unsupported("a sum into rows whose sizes only the run tells")
     entries = {x: whole(low, x)} if sizes_of(low, x) else {}
     if picked:  # positions beyond the length are 0: `whole` makes the addends there 0, too
         run(low, under(low, op, entries))

@@ -15,7 +15,7 @@ from core.plan.compose import Maker
 from core.plan.data import Gather, View
 from core.plan.entries import Entry, positions
 from core.plan.lowering import Lowering
-from core.plan.meeting_sizes import Axes, same_size, sizes_of
+from core.plan.meeting_sizes import Axes, first_of, same_size, sizes_of
 from core.plan.plan import NOT_COVERED
 from core.plan.shapes import reshaped
 from core.plan.sized import clear_integers, masked, rule, set_sizes
@@ -28,6 +28,8 @@ __all__: list[str] = []
 
 @rule("reshape", "reshape_as", "unsqueeze", "squeeze", "merge_axes", "unflatten")
 def _reshape(low: Lowering, op: Op) -> None:
+    if op.type == "squeeze":
+        op = _with_ones(low, op)
     x = op.inputs[0]
     own, declared = sizes_of(low, x), low.block.types[op.outputs[0]]
     assert isinstance(declared, TensorType)
@@ -45,6 +47,18 @@ def _reshape(low: Lowering, op: Op) -> None:
         low.define(op.outputs[0], reshaped(low, low.entry(x), shape))
     else:
         _move(low, op, own, wanted)
+
+
+def _with_ones(low: Lowering, op: Op) -> Op:
+    """A `squeeze` of an operand whose squeezed sizes are known to be 1: the code covers the runs in which they are."""
+    x = op.inputs[0]
+    for axis in op.attrs["axes"] or ():
+        at = axis % low.type(x).rank
+        if at in sizes_of(low, x):
+            if not low.target.expects:
+                raise Unsupported("sizes that only the run can compare")
+            x = first_of(low, x, at, 1, True)
+    return replace(op, inputs=(x,))
 
 
 def _wanted(low: Lowering, op: Op, declared: TensorType) -> Axes:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from core.ir import Op, TensorType, Type
 from core.ops.indexing.gather import cut
 from core.plan.compose import Maker
+from core.plan.entries import positions
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import (
     Axes,
@@ -20,7 +21,7 @@ from core.plan.meeting_sizes import (
     with_known,
 )
 from core.plan.shapes import expanded, reshaped
-from core.plan.sized import rule, run, set_sizes, under, whole
+from core.plan.sized import masked, rule, run, set_sizes, under, whole
 from core.plan.sized_sums import count_elements
 from core.plan.sizes import Given, Size, bounds, tensor
 from core.plan.unsupported import Unsupported
@@ -54,6 +55,21 @@ def _filled(low: Lowering, op: Op) -> None:
     size = sizes_of(low, op.inputs[0]).get(op.attrs["input_dim"])
     set_sizes(low, op, [{} if size is None else {op.attrs["output_dim"]: size}])
     run(low, op)
+
+
+@rule("roll_positions")
+def _rolled(low: Lowering, op: Op) -> None:
+    of, type, shift = Maker(low), low.type(op.inputs[0]), op.attrs["shift"]
+    axis = op.attrs["axis"] % type.rank
+    size = sizes_of(low, op.inputs[0]).get(axis)
+    if abs(shift) >= 2**62:
+        raise Unsupported("a shift beyond the range of positions")
+    set_sizes(low, op, [{} if size is None else {0: size}])
+    length = of.number(type.shape[axis], "int64") if size is None else size.length
+    some = of("maximum", length, of.number(1, "int64"))
+    at = of("sub", positions((type.shape[axis],)), of.number(shift, "int64"))
+    at = of("sub", at, of.mul(of("floor_div", at, some), some))
+    low.define(op.outputs[0], at if size is None else masked(low, at, {0: size}, 0))
 
 
 @rule("expand_as")

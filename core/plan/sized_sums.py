@@ -73,6 +73,16 @@ def _reduce(low: Lowering, op: Op) -> None:
     low.define(op.outputs[0], narrowed(low, mean, out) if is_half(type) else mean)
 
 
+@rule("logsumexp")
+def _logsumexp(low: Lowering, op: Op) -> None:
+    x, axes, keep = op.inputs[0], op.attrs["axes"], op.attrs["keepdims"]
+    own, rank = sizes_of(low, x), low.type(x).rank
+    over = frozenset(range(rank) if axes is None else (a % rank for a in axes))
+    left = [i for i in range(rank) if keep or i not in over]
+    set_sizes(low, op, [{left.index(i): s for i, s in own.items() if i not in over}])
+    run(low, under(low, op, {x: whole(low, x, -math.inf, over)}) if over & own.keys() else op)
+
+
 def count_elements(low: Lowering, x: str, over: frozenset[int]) -> Entry:
     """The number of elements of a variable over some axes, an int64 scalar."""
     of, own = Maker(low), sizes_of(low, x)

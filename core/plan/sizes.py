@@ -134,6 +134,9 @@ def bounded_outputs(op: Op, types: Mapping[str, Type], made: Made) -> tuple[Tens
     if joined is not None:
         most, element = joined
         return (TensorType((in_blocks(most), *element.shape), element.dtype),)
+    if op.type == "array_join":
+        like = types[op.inputs[1]] if any(op.inputs[1:]) else None
+        return (like,) if isinstance(like, TensorType) and not is_open(like) and 0 not in like.shape else None
     given: list[TensorType | None] = []
     for name in op.inputs:
         type = types[name] if name != HOLE else None

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from core.ir import Op, StackType
-from core.plan.array_memory import RECORD_BYTES, WORD_BYTES, element_type, held_type, kept, moved
+from core.plan.array_memory import (
+    RECORD_BYTES,
+    WORD_BYTES,
+    common_sizes,
+    element_type,
+    held_type,
+    kept,
+    moved,
+    set_common,
+)
 from core.plan.array_runs import kept_runs
 from core.plan.data import Root, Stack, View, bytes_of, contiguous
 from core.plan.entries import Pattern, Uniform
@@ -14,7 +23,7 @@ from core.plan.flow import Elements, Growing, Pending, Recording, Source, Span, 
 from core.plan.growing import ArrayOp
 from core.plan.lowering import Division, Lowering, lowers
 from core.plan.meeting_sizes import known_size
-from core.plan.sizes import Size, element_of_all, is_open
+from core.plan.sizes import Size, element_of_all, is_open, open_axes
 from core.plan.unsupported import Unsupported
 
 __all__ = ["captured", "common_length", "elements_of", "record", "sizes_recorded", "slot_of"]
@@ -41,7 +50,10 @@ def elements_of(low: Lowering, inner: Lowering, stack: str, param: str) -> list[
 
     Each with its element in the body; that of the operand becomes `param`.
     """
-    if not is_open(element_of_all(inner.block.types[param])):
+    common, array = common_sizes(low, stack), low.types[stack]
+    if common and isinstance(array, StackType):
+        inner.types[param], inner.sizes[param] = array.element, dict(common)
+    if common or not is_open(element_of_all(inner.block.types[param])):
         return [element_of(low, inner, stack, param)]
     entry = low.entry(stack)
     if isinstance(entry, Pending):
@@ -117,8 +129,16 @@ def record(
     length: number of trips, if known.
     over:   the stacks that the loop runs over.
     """
+    own = inner.sizes.get(name, {})
     if is_open(inner.block.types[name]):
-        return _record_open(low, inner, name, length)
+        every = own.keys() == set(open_axes(inner.block.types[name]))
+        if not every or not all(_is_outer(low, size) for size in own.values()):
+            return _record_open(low, inner, name, length)
+        type = inner.type(name)
+        low.types[output] = StackType(type)
+        set_common(low, output, own)
+        root = Root(bytes_of(type.shape, type.dtype), "element", name)
+        inner.write(inner.entry(name), View(root, type.dtype, type.shape, contiguous(type.shape)))
     if root is not None:
         type = inner.type(name)
         shape, dtype, element = type.shape, type.dtype, None
@@ -148,6 +168,15 @@ def record(
     if length is None or output in low.block.results:
         return Recording(_stack(low, root.nbytes), element, length), root
     return Elements(low.allocate((length, *shape), dtype, output)), root
+
+
+def _is_outer(low: Lowering | None, size: Size) -> bool:
+    """Whether a block or one around it has a variable of this size, so that a loop in it does not change the size."""
+    while low is not None:
+        if any(size in own.values() for own in low.sizes.values()):
+            return True
+        low = low.outer
+    return False
 
 
 def _record_open(low: Lowering, inner: Lowering, name: str, length: int | None) -> tuple[Recording, Root]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from core.ir import Op, StackType
+from core.ir import Op, StackType, TensorType
 from core.ir.precision import is_half
 from core.plan.array_memory import (
     begun,
     change,
+    common_sizes,
     do,
     element_type,
     index_of,
@@ -21,6 +22,7 @@ from core.plan.flow import Elements, Flattened, Pending, Placed, Recording
 from core.plan.growing import Flatten
 from core.plan.lowering import Lowering
 from core.plan.open_arrays import join_all
+from core.plan.sized import set_sizes
 from core.plan.sizes import is_open
 from core.plan.unsupported import Unsupported
 
@@ -132,8 +134,11 @@ def _fill(low: Lowering, op: Op) -> None:
 @rule("array_join")
 def _join(low: Lowering, op: Op) -> None:
     array = op.inputs[0]
-    entry = low.entry(array)
-    if is_open(low.types[op.outputs[0]]):
+    entry, inside = low.entry(array), common_sizes(low, array)
+    declared = low.types[op.outputs[0]]
+    if inside and isinstance(declared, TensorType) and declared.shape[0] != -1:
+        set_sizes(low, op, [{axis + 1: size for axis, size in inside.items()}])
+    elif is_open(declared):
         join_all(low, op)
         return
     if isinstance(entry, Elements) and entry.view.shape == low.types[op.outputs[0]].shape:  # type: ignore[union-attr]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from core.ir import HOLE, Op, inner_blocks
 from core.ir.registry import lookup
 from core.ir.stop import poll
-from core.plan.array_memory import RULES, takes_arrays
+from core.plan.array_memory import RULES, keep_common, takes_arrays
 from core.plan.constants import lower_constant
 from core.plan.early import early_first
 from core.plan.empty import has_empty, lower_empty
@@ -14,10 +17,10 @@ from core.plan.known import lower_known
 from core.plan.lowering import LOWERINGS, Lowering
 from core.plan.open_elements import OPEN_RULES, takes_open_elements
 from core.plan.sized import is_sized, lower_sized
-from core.plan.sizes import is_open
+from core.plan.sizes import element_of_all, is_open
 from core.plan.unsupported import Unsupported
 
-__all__ = ["lower_ops"]
+__all__ = ["lower_ops", "undoing"]
 
 
 def lower_ops(low: Lowering) -> None:
@@ -32,21 +35,31 @@ def lower_ops(low: Lowering) -> None:
 
 
 def _lower(low: Lowering, op: Op) -> None:
+    try:
+        with undoing(low, op):
+            _lower_natively(low, op)
+    except Unsupported as refusal:
+        try:
+            interpret(low, op, refusal.why(op))
+        except Unsupported as uncallable:  # for a loop, the first reason names the op inside
+            raise refusal if any(inner_blocks(op)) else uncallable from None
+
+
+@contextmanager
+def undoing(low: Lowering, op: Op) -> Iterator[None]:
+    """Undo what the context did for `op` if it raises Unsupported, but for instructions, whose results nobody reads."""
     taken, sums = set(low.destinations.taken), dict(low.destinations.sums)
     interpreted = len(low.shared.interpreted)
-    open_types = {n: low.types[n] for n in op.outputs if is_open(low.types[n])}
+    open_types = {n: low.types[n] for n in op.outputs if is_open(element_of_all(low.types[n]))}
     try:
-        _lower_natively(low, op)
-    except Unsupported as refusal:
+        yield
+    except Unsupported:
         low.destinations.taken, low.destinations.sums = taken, sums
         del low.shared.interpreted[interpreted:]
         low.types.update(open_types)
         for name in open_types:
             low.sizes.pop(name, None)
-        try:
-            interpret(low, op, refusal.why(op))
-        except Unsupported as uncallable:  # for a loop, the first reason names the op inside
-            raise refusal if any(inner_blocks(op)) else uncallable from None
+        raise
 
 
 def _lower_natively(low: Lowering, op: Op) -> None:
@@ -55,6 +68,7 @@ def _lower_natively(low: Lowering, op: Op) -> None:
     if op.outputs[0] in low.ahead:
         low.define(op.outputs[0], low.ahead.pop(op.outputs[0]))
         return
+    keep_common(low, op)
     lowering = LOWERINGS.get(op.type)
     sums = low.destinations.sums
     if op.type in ("sum", "add") and op.inputs[-1] in sums:  # the product was added where it was computed

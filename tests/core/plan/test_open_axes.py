@@ -123,10 +123,57 @@ def chosen(s: Sketch) -> list[str]:
 def masks(s: Sketch) -> list[str]:
     x = x_of(s, BATCH, TIME, 6)
     scores = s.op("einsum", [x, x], equation="btd,bsd->bts")
-    return [s.op("tril", scores), s.op("triu", scores, diagonal=1), s.op("layer_norm", x)]
+    sums = [s.op("logsumexp", x, axes=[i]) for i in range(3)]
+    return [s.op("tril", scores), s.op("triu", scores, diagonal=1), s.op("layer_norm", x), s.op("softmax", x), *sums]
 
 
-CASES = (shapes, products, images("float64"), images("float32"), images("float16"), images("bfloat16"), chosen, masks)
+def scans(time: int) -> Case:
+    def case(s: Sketch) -> list[str]:
+        """Of all networks, the states of a batch of an open size."""
+        x = x_of(s, time, BATCH, 4)
+        rng, found = np.random.default_rng(1), []
+        for type, gates in (("lstm", 4), ("gru", 3), ("rnn", 1)):
+            states = [x_of(s, BATCH, 2, name=f"{type}_{i}") for i in range(2 if type == "lstm" else 1)]
+            shapes = {"x": (gates * 2, 4), "h": (gates * 2, 2), "bx": (gates * 2,), "bh": (gates * 2,)}
+            weights = [s.param(f"{type}_w{n}", rng.standard_normal(shape)) for n, shape in shapes.items()]
+            for reverse in (False, True):
+                names = [f"{type}_{reverse}_{i}" for i in range(1 + len(states))]
+                found += s.op(type, x, *states, *weights, out=names, reverse=reverse)
+        return found
+
+    case.__name__ = f"scans of {'open' if time == TIME else 'known'} length"
+    return case
+
+
+def lattices(s: Sketch) -> list[str]:
+    """Sequences of 6 steps, as many as the batch has."""
+    x, y = x_of(s, 6, BATCH, 4), x_of(s, BATCH, 6, 4, name="y")
+    rng = np.random.default_rng(2)
+    for name, shape, most in (("letters", (BATCH, 2), 4), ("labels", (BATCH, 6), 4)):
+        s.feed(name, rng.integers(1, most, shape), "int64", shape=opened(shape))
+    for name, least, most in (("steps", 5, 7), ("counts", 0, 3)):
+        s.feed(name, rng.integers(least, most, BATCH), "int64", shape=[-1])
+    w = s.param("w", rng.standard_normal((6, 4)))
+    scores = s.op("log_softmax", x, axis=2)
+    return [
+        s.op("ctc_loss", scores, "letters", "steps", "counts", reduction="none"),
+        s.op("linear_chain_crf", y, w, "labels", "steps"),
+    ]
+
+
+CASES = (
+    scans(4),
+    scans(TIME),
+    lattices,
+    shapes,
+    products,
+    images("float64"),
+    images("float32"),
+    images("float16"),
+    images("bfloat16"),
+    chosen,
+    masks,
+)
 TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "float16": 1e-2, "bfloat16": 1e-1}
 
 
