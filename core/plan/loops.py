@@ -28,11 +28,15 @@ class Unsteady(Unsupported):
 @lowers("loop")
 def lower_loop(low: Lowering, op: Op) -> None:
     """As if carried arrays keep their open sizes, and if the body does not show that, with sizes that it carries."""
-    try:
-        with undoing(low, op):
-            _lower_loop(low, op, True)
-    except Unsteady:
-        _lower_loop(low, op, False)
+    unsteady = low.shared.unsteady  # else nested loops would be lowered twice for each loop around them
+    if id(op) not in unsteady:
+        try:
+            with undoing(low, op):
+                _lower_loop(low, op, True)
+            return
+        except Unsteady:
+            unsteady.add(id(op))
+    _lower_loop(low, op, False)
 
 
 def _lower_loop(low: Lowering, op: Op, steady: bool) -> None:

@@ -54,6 +54,7 @@ class Shared:
     outputs:  variables with such sizes -> their shapes in the plan.
     known:    largest sizes in inner blocks (`sizes.bounded_types`).
     divided: a run that the body of a loop takes -> the runs of that loop.
+    unsteady: ids of loops that change the open sizes of carried arrays; the blocks keep the loops alive.
     """
 
     target: Target
@@ -64,6 +65,7 @@ class Shared:
     stacks: list[Stack] = field(default_factory=list)
     interpreted: list[Interpreted] = field(default_factory=list)
     divided: dict[Span, Division] = field(default_factory=dict)
+    unsteady: set[int] = field(default_factory=set)
     error: View = field(default_factory=lambda: View(Root(8, "given", "error"), "int64", (), ()))
 
     def check(self, code: str, message: str, location: Location | None) -> int:
