@@ -211,22 +211,25 @@ def kernel_task(module: Module, name: str, each: Kernel, chunks: int) -> str:
     return module.function(("task", name, chunks, each.check), "task", make)
 
 
-def limited_task(module: Module, name: str, addresses: int, more: str, chunks: int) -> str:
+def limited_task(module: Module, name: str, addresses: int, more: str, chunks: int, room: int = 0) -> str:
     """A task that runs ``name(addresses..., more, first, end)`` on a chunk of the units.
 
     Its context: the arrays, and the address of the number of units, which only the run tells.
+    room: bytes of the scratch memory of a chunk, which the last of the addresses has for all of them.
     """
 
     def make(task: str) -> Function:
         f = _task(task)
         given = [_context(f, i) for i in range(addresses)]
         total, chunk = f.load(_context(f, addresses), "int64"), f.param("chunk")
+        if room:
+            given[-1] = f.at(given[-1], f.op(f"mul nsw {chunk}, {room}", "int64"), "uint8")
         ends = (chunk, f.binary("add", chunk, I64(1)))
         first, end = (f.op(f"udiv {f.binary('mul', each, total)}, {chunks}", "int64") for each in ends)
         f.do(f"call void @{name}({', '.join(map(str, given))}, {more}{first}, {end})")
         return f
 
-    return module.function(("limited", name, chunks, more), "task", make)
+    return module.function(("limited", name, chunks, more, room), "task", make)
 
 
 def range_task(module: Module, name: str, addresses: int, check: int, units: int, chunks: int) -> str:

@@ -357,18 +357,26 @@ class Step(StepWriter):
             self.module.polls |= is_long(gather_work(inner))
             addresses = [*map(self.address, (inner.x, inner.index, inner.out)), self.base(self.plan.error.root)]
             self.up_to(name, addresses, f"i64 {inner.check}, ", end, parallel.indexed_chunks(inner, self.threads))
+        elif isinstance(inner, Kernel):
+            name, addresses, chunks, room = self.kernel_parts(inner)
+            end = f.binary("add", f.binary("mul", length, I64(kernels.units(inner))), I64(each.bound - 1))
+            end = f.op(f"udiv {end}, {each.bound}", "int64")
+            self.up_to(name, addresses, f"i64 {inner.check}, ", end, chunks, room)
         else:
             self.blocks(each, inner, length)
 
-    def up_to(self, name: str, addresses: list[IRValue], more: str, end: IRValue, chunks: int) -> None:
-        """Write calls of ``name(addresses..., more, first, end)`` for the units before `end`."""
+    def up_to(self, name: str, addresses: list[IRValue], more: str, end: IRValue, chunks: int, room: int = 0) -> None:
+        """Write calls of ``name(addresses..., more, first, end)`` for the units before `end`.
+
+        room: bytes of scratch memory of each chunk, at the last address.
+        """
         f = self.f
         if chunks == 1:
             f.do(f"call void @{name}({', '.join(map(str, addresses))}, {more}i64 0, {end})")
             return
         word = f.slot("int64")
         f.write(end, word)
-        task = parallel.limited_task(self.module, name, len(addresses), more, chunks)
+        task = parallel.limited_task(self.module, name, len(addresses), more, chunks, room)
         parallel.run(self.module, f, task, [*addresses, word], chunks)
 
     def blocks(self, each: Limited, whole: Gemm, length: IRValue) -> None:
@@ -494,23 +502,29 @@ class Step(StepWriter):
         f.do(f"call void {callback.name}(i64 {each.number}, ptr {addresses})")
 
     def kernel(self, each: Kernel) -> None:
+        name, addresses, chunks, _ = self.kernel_parts(each)
+        if chunks > 1:
+            task = parallel.kernel_task(self.module, name, each, chunks)
+            parallel.run(self.module, self.f, task, addresses, chunks)
+        else:
+            units = f"i64 {each.check}, i64 0, i64 {kernels.units(each)}"
+            self.f.do(f"call void @{name}({', '.join(map(str, addresses))}, {units})")
+
+    def kernel_parts(self, each: Kernel) -> tuple[str, list[IRValue], int, int]:
+        """The function of a kernel, its arguments, the number of chunks, and the bytes of scratch memory of each."""
         name = self.module.function(
             (each.kind, each.spec, len(each.views)),
             each.kind,
             lambda name: kernels.kernel_function(self.module, name, each),
         )
         addresses = [*map(self.address, each.views), self.base(self.plan.error.root)]
-        total, room = kernels.units(each), kernels.scratch_bytes(each)
+        room = kernels.scratch_bytes(each)
         self.module.polls |= is_long(kernels.work(each))
         chunks = parallel.kernel_chunks(each, self.threads)
         if room:
             addresses.append(self.f.at(self.f.param("arena"), I64(self.arena.size + self._scratch), "uint8"))
             self.module.scratch = max(self.module.scratch, self._scratch + chunks * room)
-        if chunks > 1:
-            task = parallel.kernel_task(self.module, name, each, chunks)
-            parallel.run(self.module, self.f, task, addresses, chunks)
-        else:
-            self.f.do(f"call void @{name}({', '.join(map(str, addresses))}, i64 {each.check}, i64 0, i64 {total})")
+        return name, addresses, chunks, room
 
 
 def _scratch_bytes(each: Instruction) -> int:

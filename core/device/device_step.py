@@ -430,6 +430,8 @@ class DeviceStep(Step):
             self._some_rows(inner, f.op(f"mul nsw {length}, {_elements(inner) // each.bound}", "int64"))
         elif isinstance(inner, Gather):
             self.gather(inner, f.op(f"mul nsw {length}, {math.prod(inner.out.shape) // each.bound}", "int64"))
+        elif isinstance(inner, Kernel):
+            self.kernel(inner)  # units do not depend on each other
         elif each.along == "rows":
             self.gemm(inner)  # rows of a result do not depend on each other
         else:

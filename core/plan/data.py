@@ -414,13 +414,14 @@ class Interpreted(Instruction):
 class Limited(Instruction):
     """A part of an instruction on arrays whose first size only the run tells: the work of their length.
 
-    instruction: on arrays of the largest size. Elements beyond the length are unspecified.
+    instruction: on arrays of the largest size. Elements beyond the length are unspecified. The units of a kernel follow
+                 each other as the elements along the first axis do.
     bound, length: the largest size, and the scalar with the length.
     along: of a product: "rows" if the length is that of its rows, "terms" if it is that of its sums. The operands are
            zero from the length to the next multiple of `PRODUCT_BLOCK` then.
     """
 
-    instruction: Rows | Gemm | Gather
+    instruction: Rows | Gemm | Gather | Kernel
     bound: int
     length: View
     along: Literal["rows", "terms"] = "rows"

@@ -201,7 +201,7 @@ def _renamed(each: Instruction, names: Mapping[Root, Root]) -> Instruction:
         return replace(each, a=a, b=b, c=c)
     if isinstance(each, Limited):
         inner = _renamed(each.instruction, names)
-        assert isinstance(inner, Rows | Gemm | Gather)
+        assert isinstance(inner, Rows | Gemm | Gather | Kernel)
         return replace(each, instruction=inner, length=next(iter(_views([each.length], names))))
     if isinstance(each, Gather | ScatterAdd):
         x, index, out = _views((each.x, each.index, each.out), names)

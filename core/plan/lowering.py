@@ -15,7 +15,7 @@ from core.ir import HOLE, Block, Op, StackType, TensorType
 from core.ir.errors import ExecutionError, Location
 from core.ir.registry import lookup
 from core.ops.common.types import as_dtype
-from core.plan.data import Instruction, Interpreted, Kernel, Root, Stack, View
+from core.plan.data import Instruction, Interpreted, Kernel, Limited, Root, Stack, View
 from core.plan.entries import Entry, Pattern, Uniform
 from core.plan.flow import Recording, Source, Span
 from core.plan.fusion import Axes, Fusion, Member
@@ -44,6 +44,13 @@ class Division:
 
     low: Lowering
     runs: Recording
+
+
+BY_IMAGE = frozenset({
+    "chosen_tiles", "correlate", "correlate_columns", "correlate_lanes", "fill_room", "input_adjoint",
+    "input_adjoint_columns", "leave_room", "pick", "pool", "tiles", "unpool", "winograd",
+})  # fmt: skip
+"""Kernels that work on one image after the other."""
 
 
 @dataclass(slots=True)
@@ -82,6 +89,7 @@ class Lowering(Storage):
     sizes:     variable -> its axes whose size only the run knows (`core.plan.sizes`).
     limit:     the size of the first axis of the results of elementwise work, if nothing beyond its length is needed.
     product_limit: the size of the rows of the product that is lowered, if only the run tells it.
+    images:    the number of the images that the kernels of the op work on one by one, if only the run tells it.
     compared:  pairs of sizes that a check compares.
     multiples: size -> the size that it is a multiple of, and the factor.
     products:  size -> the sizes that it is the product of.
@@ -119,6 +127,7 @@ class Lowering(Storage):
         self.sizes_kept: dict[Size | Recording, tuple[Recording, Root | Recording]] = {}
         self.limit: Size | None = None
         self.product_limit: Size | None = None
+        self.images: Size | None = None
         self.compared: set[frozenset[Size]] = set()
         self.multiples: dict[Size, tuple[Size, int]] = {}
         self.products: dict[Size, tuple[Size, ...]] = {}
@@ -135,6 +144,9 @@ class Lowering(Storage):
         kind = instruction.kind if isinstance(instruction, Kernel) else type(instruction).__name__
         if kind in self.target.lacks:
             raise Unsupported(f"the target has no code for {kind}")
+        if self.images is not None and isinstance(instruction, Kernel) and instruction.kind in BY_IMAGE:
+            size = self.images
+            instruction = Limited(instruction, size.bound, size.length, location=instruction.location)
         super().add(instruction)
 
     def finish(self) -> tuple[Instruction, ...]:

@@ -1,6 +1,6 @@
-"""Lowerings of ops on images whose number only the run tells (`core.plan.sized`): all images up to the largest number.
+"""Lowerings of ops on images whose number only the run tells (`core.plan.sized`).
 
-Images beyond the number have unspecified elements. They give unspecified results of their own, and add zeros to a sum.
+Images beyond the number have unspecified elements, and so have their results. They add zeros to a sum.
 """
 
 from __future__ import annotations
@@ -41,10 +41,15 @@ def _by_positions(low: Lowering, op: Op) -> None:
 
 
 def _lower_each(low: Lowering, op: Op, images: str) -> None:
-    """Lower an op whose results have one part for each of the `images`."""
+    """Lower an op whose results have one part for each of the `images`. Nothing is computed beyond their number."""
     _only_images(low, op)
-    set_sizes(low, op, [dict(sizes_of(low, images))] * len(op.outputs))
-    run(low, op)
+    own = dict(sizes_of(low, images))
+    set_sizes(low, op, [own] * len(op.outputs))
+    low.images = own.get(0) if low.target.expects else None
+    try:
+        run(low, op)
+    finally:
+        low.images = None
 
 
 @rule("correlate_filter_adjoint")

@@ -100,7 +100,15 @@ def images(dtype: str) -> Case:
             s.op("avg_pool2d", x, kernel_size=[2, 2]),
             s.op("avg_pool2d", x, kernel_size=[3, 3], strides=[1, 1], paddings=[1, 1]),
         ]
-        return [each for each in made if each]
+        if dtype == "float32":  # large enough for several threads, with scratch memory
+            for channels, size, name, attrs in (
+                (16, 24, "wide", {"paddings": [1, 1]}),
+                (128, 6, "deep", {"strides": [2, 2]}),
+            ):
+                given = x_of(s, BATCH, channels, size, size, name=f"{name}_x", dtype=dtype)
+                filters = np.random.default_rng(3).standard_normal((channels, channels, 3, 3)) / channels
+                made.append(s.op("conv2d", given, s.param(name, filters, dtype), **attrs))
+        return made
 
     case.__name__ = f"images {dtype}"
     return case
