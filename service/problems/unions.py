@@ -95,7 +95,8 @@ def _is_other_tag(mistake: Mistake, path: Path) -> bool:
 
 
 def suggested(mistake: Mistake, document: Any, model: type[BaseModel] | None) -> str | None:
-    """A suggestion for a misspelt member or choice, and for a value in place of an object, if its field has an example.
+    """A suggestion for a misspelt member or choice, and for a value in place of an object, if its field has an example
+    or is a member of one.
 
     The `loc` of the mistake leads into `document`.
     """
@@ -111,14 +112,27 @@ def suggested(mistake: Mistake, document: Any, model: type[BaseModel] | None) ->
 
 
 def _example(model: type[BaseModel], path: Path) -> str | None:
-    """The first example of the field at `path` in a `model`, in words; None if it has none."""
+    """The first example of the value at `path` in a `model`, in words; None if there is none.
+
+    A value under a name that the client chose has the example of another name.
+    """
+    examples = _examples_of_field(model, path)
+    if not examples and len(path) > 1:
+        examples = [value for each in _examples_of_field(model, path[:-1]) for value in _values_of(each)]
+    return f"for example {json.dumps(examples[0])}" if examples else None
+
+
+def _examples_of_field(model: type[BaseModel], path: Path) -> list[Any]:
     at: list[Any] = [model]
     for part in path[:-1]:
         at = [each for annotation in at for each in _inside(annotation, part)]
     kinds = [kind for each in at for kind in _alternatives(each) if _is_model(kind)]
     fields = [kind.model_fields[path[-1]] for kind in kinds if path[-1] in kind.model_fields]
-    examples = [json.dumps(example) for field in fields for example in field.examples or ()]
-    return f"for example {examples[0]}" if examples else None
+    return [example for field in fields for example in field.examples or ()]
+
+
+def _values_of(example: Any) -> list[Any]:
+    return list(example.values()) if isinstance(example, dict) else []
 
 
 def _members(model: type[BaseModel], path: Path) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import Request
 
 from core.ir.errors import ProgramError
-from core.optim.optimizers import Optimizer
+from core.optim.optimizers import OPTIMIZERS, Optimizer
 from service.caller import tenant
 from service.engine import EngineError
 from service.problems import FieldError, HttpProblem, from_exception
@@ -128,10 +128,12 @@ def _refused(pointer: str, kind: str, detail: str, code: str = "invalid-request"
 
 def optimizer_of(given: dict[str, Any]) -> Optimizer:
     """The optimizer in the client's words. Raises HttpProblem 422."""
+    if "type" not in given:
+        place = FieldError("/optimizer/type", "missing", "is missing", suggestion=f"one of {', '.join(OPTIMIZERS)}")
+        raise HttpProblem("invalid-request", "/optimizer/type: is missing", errors=[place])
     attrs = {name: value for name, value in given.items() if name != "type"}
     try:
-        return Optimizer(str(given.get("type", "")), attrs)
+        return Optimizer(str(given["type"]), attrs)
     except ProgramError as error:
-        pointer = error.pointer if error.pointer != "/type" or "type" in given else ""
-        place = FieldError(f"/optimizer{pointer}", error.code, error.message, suggestion=error.suggestion)
+        place = FieldError(f"/optimizer{error.pointer}", error.code, error.message, suggestion=error.suggestion)
         raise HttpProblem("invalid-request", error.message, errors=[place]) from None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, WithJsonSchema, model_validator
+from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator
+from pydantic_core import PydanticCustomError
 
 from core.autodiff import hooks
 from core.backward import query
@@ -156,14 +157,18 @@ class GradientsRequest(Question):
 class InlineGradientsRequest(GradientsRequest):
     """A program, or the id of a registered one, with the members of a request for its gradients."""
 
-    program: ProgramDocument | None = None
     program_id: str | None = Field(None, max_length=64, description="Id of a registered program.")
+    program: ProgramDocument | None = Field(None, validate_default=True)
 
-    @model_validator(mode="after")
-    def _one_program(self) -> InlineGradientsRequest:
-        if (self.program is None) == (self.program_id is None):
-            raise ValueError("give exactly one of program and program_id")
-        return self
+    @field_validator("program")
+    @classmethod
+    def _one_program(cls, program: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
+        has_id = info.data.get("program_id") is not None
+        if program is None and "program_id" in info.data and not has_id:
+            raise PydanticCustomError("missing", "is missing; give it, or program_id in its place")
+        if program is not None and has_id:
+            raise ValueError("give either a program or program_id")
+        return program
 
 
 class Densified(Strict):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from service.jobs.job import REASONS
 from service.schemas.gradients import Name
 from service.schemas.programs import Strict
-from service.schemas.sessions import FOR_CHECKPOINTS, CreateSession
+from service.schemas.sessions import CreateSession, given
 
 __all__ = ["CreateJob", "JobEvents", "JobMetrics", "JobPage", "JobView"]
 
@@ -97,6 +98,7 @@ class CreateJob(CreateSession):
     session_id: str | None = Field(
         None,
         max_length=64,
+        validate_default=True,
         description="An open session to train, in place of the members that open one. Other clients must not change it "
         "until the job ends.",
     )
@@ -139,25 +141,37 @@ class CreateJob(CreateSession):
         {}, max_length=32
     )
 
+    # The inherited checks come before `session_id` is known.
+
     @field_validator("loss")
     @classmethod
     def _instead_of_targets(cls, loss: str | None, info: ValidationInfo) -> str | None:
         return loss  # the route looks at it together with session_id
 
-    @model_validator(mode="after")
-    def _one_program(self) -> CreateJob:
-        programs = (self.program is not None) + (self.program_id is not None)
-        if programs > 1 or programs + (self.from_checkpoint is not None) + (self.session_id is not None) == 0:
-            raise ValueError("give exactly one of program, program_id and session_id, or a checkpoint")
-        if self.session_id is not None and (programs or self.from_checkpoint is not None):
-            raise ValueError("session_id names an open session: give no program and no checkpoint")
-        if self.from_checkpoint is None and FOR_CHECKPOINTS & self.model_fields_set:
-            raise ValueError(f"{', '.join(sorted(FOR_CHECKPOINTS))} go with from_checkpoint")
-        if self.clip is not None and self.clip_norm is not None:
-            raise ValueError("clip_norm is short for a clip: give only one of them")
-        if self.epochs is not None and self.steps is not None:
+    @field_validator("program")
+    @classmethod
+    def _one_program(cls, program: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
+        if program is not None and given(info, "program_id"):
+            raise ValueError("give either a program or program_id")
+        return program
+
+    @field_validator("session_id")
+    @classmethod
+    def _one_session(cls, id: str | None, info: ValidationInfo) -> str | None:
+        named = given(info, "program", "program_id", "from_checkpoint")
+        if id is None and named is False:
+            places = "a program, program_id or from_checkpoint"
+            raise PydanticCustomError("missing", f"is missing; give it, or {places} in its place")
+        if id is not None and named:
+            raise ValueError("names an open session: give no program and no checkpoint")
+        return id
+
+    @field_validator("steps")
+    @classmethod
+    def _instead_of_epochs(cls, steps: int | None, info: ValidationInfo) -> int | None:
+        if steps is not None and given(info, "epochs"):
             raise ValueError("give epochs or steps, not both")
-        return self
+        return steps
 
     @property
     def of_session(self) -> list[str]:

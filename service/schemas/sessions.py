@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 
 from core.backward.query import GradientQuery
@@ -25,7 +25,6 @@ from service.schemas.programs import Strict
 from service.schemas.tensors import Gradients, Tensor, Tensors
 
 __all__ = [
-    "FOR_CHECKPOINTS",
     "CreateSession",
     "EvaluationRequest",
     "PatchSession",
@@ -33,6 +32,7 @@ __all__ = [
     "SessionGradientsRequest",
     "StepRequest",
     "UpdateRequest",
+    "given",
 ]
 
 
@@ -149,7 +149,14 @@ class LossScale(Strict):
     pass
 
 
-FOR_CHECKPOINTS = {"missing", "extra", "optimizer_state"}
+FOR_CHECKPOINTS = ("missing", "extra", "optimizer_state")
+
+
+def given(info: ValidationInfo, *names: str) -> bool | None:
+    """Whether the request gives one of the earlier members `names`; None if that is open because one is refused."""
+    if any(info.data.get(name) for name in names):
+        return True
+    return False if info.data.keys() >= set(names) else None
 
 
 class CreateSession(GradientOptions):
@@ -162,7 +169,7 @@ class CreateSession(GradientOptions):
         "default. Parameters and states are matched by name; those in `init.parameters` go before.",
     )
     program_id: str | None = Field(None, max_length=64, description="Id of a registered program.")
-    program: ProgramDocument | None = None
+    program: ProgramDocument | None = Field(None, validate_default=True)
     missing: Literal["refuse", "initialize"] = Field(
         "refuse", description="Parameters and states that the checkpoint lacks: refuse them all, or initialize them."
     )
@@ -232,25 +239,39 @@ class CreateSession(GradientOptions):
     )
     deadline_s: Deadline = None
 
+    # Checks of members and not of the whole: all mistakes of a request are reported at once.
+
+    @field_validator("program")
+    @classmethod
+    def _one_program(cls, program: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
+        if program is None and given(info, "from_checkpoint", "program_id") is False:
+            raise PydanticCustomError("missing", "is missing; give it, or program_id or from_checkpoint in its place")
+        if program is not None and given(info, "program_id"):
+            raise ValueError("give either a program or program_id")
+        return program
+
+    @field_validator(*FOR_CHECKPOINTS)
+    @classmethod
+    def _of_checkpoint(cls, value: Any, info: ValidationInfo) -> Any:
+        if given(info, "from_checkpoint") is False:
+            raise ValueError("goes with from_checkpoint")
+        return value
+
     @field_validator("loss")
     @classmethod
     def _instead_of_targets(cls, loss: str | None, info: ValidationInfo) -> str | None:
-        if loss is None and not info.data.get("targets") and info.data.get("from_checkpoint") is None:
+        if loss is None and given(info, "targets", "from_checkpoint") is False:
             raise PydanticCustomError("missing", "is missing; give it, or targets in its place")
-        if loss is not None and info.data.get("targets"):
+        if loss is not None and given(info, "targets"):
             raise ValueError("give either a loss or targets")
         return loss
 
-    @model_validator(mode="after")
-    def _one_program(self) -> CreateSession:
-        given = (self.program is not None) + (self.program_id is not None)
-        if given > 1 or (not given and self.from_checkpoint is None):
-            raise ValueError("give exactly one of program and program_id")
-        if self.from_checkpoint is None and FOR_CHECKPOINTS & self.model_fields_set:
-            raise ValueError(f"{', '.join(sorted(FOR_CHECKPOINTS))} go with from_checkpoint")
-        if self.clip is not None and self.clip_norm is not None:
-            raise ValueError("clip_norm is short for a clip: give only one of them")
-        return self
+    @field_validator("clip_norm")
+    @classmethod
+    def _short_for_clip(cls, norm: float | None, info: ValidationInfo) -> float | None:
+        if norm is not None and given(info, "clip"):
+            raise ValueError("is short for a clip: give only one of them")
+        return norm
 
     def clipping(self) -> dict[str, Any] | None:
         """The clip as a worker reads it."""

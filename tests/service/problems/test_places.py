@@ -59,6 +59,36 @@ def test_an_error_points_to_the_invalid_value(client, path, wrong, pointer):
 
 
 @pytest.mark.parametrize(
+    ("path", "body", "pointers"),
+    [
+        ("/v1/gradients", {}, {"/program"}),
+        ("/v1/gradients", {"program": REGRESSION, "program_id": REGRESSION_ID}, {"/program"}),
+        ("/v1/sessions", {}, {"/program", "/loss"}),
+        ("/v1/sessions", {"program": REGRESSION, "program_id": REGRESSION_ID}, {"/program", "/loss"}),
+        (
+            "/v1/sessions",
+            {"extra": "ignore", "optimizer_state": True},
+            {"/program", "/loss", "/extra", "/optimizer_state"},
+        ),
+        ("/v1/sessions", {"clip": {"by": "value", "max": 1.0}, "clip_norm": 1.0}, {"/program", "/loss", "/clip_norm"}),
+        ("/v1/sessions", {"program_id": 1, "targets": 1}, {"/program_id", "/targets"}),
+        ("/v1/sessions", SESSION | {"optimizer": {}}, {"/optimizer/type"}),
+        ("/v1/jobs", {}, {"/session_id", "/dataset_id"}),
+        (
+            "/v1/jobs",
+            {"program_id": "a", "session_id": "b", "steps": 1, "epochs": 1},
+            {"/session_id", "/dataset_id", "/steps"},
+        ),
+    ],
+)
+def test_all_missing_and_contradictory_members_are_named_at_once(client, path, body, pointers):
+    answer = client.post(path, json=body)
+
+    assert answer.status_code == 422
+    assert {error["pointer"] for error in answer.json()["errors"]} == pointers
+
+
+@pytest.mark.parametrize(
     ("path", "body", "detail"),
     [
         ("/v1/sessions/zz", None, "path: session_id: must be the id of a session: ses_ and 26 characters"),

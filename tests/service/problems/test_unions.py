@@ -153,3 +153,11 @@ def test_the_search_of_the_catalogue_finds_the_names_of_other_libraries(client):
         lost = client.get(f"/v1/ops/{name}")
         assert lost.status_code == 404
         assert op in lost.json()["errors"][0]["suggestion"]
+
+
+def test_a_value_under_a_name_of_the_client_gets_the_example_of_another_name():
+    (error,) = errors(CreateSession, SESSION | {"init": {"initializers": {"w": "zeros"}}})
+
+    assert (error["pointer"], error["detail"]) == ("/init/initializers/w", "must be an object")
+    example = json.loads(error["suggestion"].removeprefix("for example "))
+    CreateSession.model_validate(SESSION | {"init": {"initializers": {"w": example}}})

@@ -137,8 +137,8 @@ def test_all_mistakes_of_a_submission_are_told_at_once(client, dataset):
 @pytest.mark.parametrize(
     ("more", "pointer"),
     [
-        ({"epochs": 1, "steps": 3}, ""),
-        ({"program_id": "prg_x"}, ""),
+        ({"epochs": 1, "steps": 3}, "/steps"),
+        ({"program_id": "prg_x"}, "/program"),
         ({"validation": {}}, "/validation"),
         ({"validation": {"fraction": 0.0001}}, "/validation/fraction"),
         ({"validation": {"dataset_id": "dst_x"}}, "/validation/dataset_id"),
@@ -153,7 +153,7 @@ def test_all_mistakes_of_a_submission_are_told_at_once(client, dataset):
         ({"loss": "nope"}, "/loss"),
         ({"deadline_s": -1}, "/deadline_s"),
         ({"unknown": 1}, "/unknown"),
-        ({"session_id": "ses_" + "a" * 26}, ""),
+        ({"session_id": "ses_" + "a" * 26}, "/session_id"),
     ],
 )
 def test_a_mistake_has_its_place(client, dataset, more, pointer):
