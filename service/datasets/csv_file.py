@@ -38,7 +38,7 @@ def read_csv(path: Path, options: Options, scratch: Path, limits: Limits) -> Rea
     check_columns(file.names, limits, mistakes)
     mistakes.check()
     for name in options.types.keys() - set(file.names):
-        mistakes.add("a type is given for a column that the file does not have", name)
+        mistakes.add("a type is given for a column that the file does not have", name, member=("types", name))
     columns = [CellColumn(name, options.types.get(name, "")) for name in file.names]
     rows = _look(file, columns, options, mistakes)
     types = [column.type(options, mistakes) for column in columns]

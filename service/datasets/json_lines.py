@@ -45,7 +45,7 @@ def read_json_lines(path: Path, options: Options, scratch: Path, limits: Limits)
         if mistakes.full:
             break
     for name in options.types.keys() - columns.keys():
-        mistakes.add("a type is given for a column that the file does not have", name)
+        mistakes.add("a type is given for a column that the file does not have", name, member=("types", name))
     if not rows and not mistakes.full:
         mistakes.add("the file has no rows" if options.missing != "drop" else "no row is without missing values")
     types = {name: column.type(options, mistakes) for name, column in columns.items()}

@@ -22,8 +22,18 @@ class Mistakes:
     def full(self) -> bool:
         return len(self._found) >= SHOWN
 
-    def add(self, detail: str, column: str | None = None, row: int | None = None, code: str = "invalid") -> None:
-        """row: number of the row, the first is 1. The detail must not contain values of the file."""
+    def add(
+        self,
+        detail: str,
+        column: str | None = None,
+        row: int | None = None,
+        code: str = "invalid",
+        member: tuple[str | int, ...] = (),
+    ) -> None:
+        """row: number of the row, the first is 1. The detail must not contain values of the file.
+
+        member: the path of the option that is wrong, in place of the column; at least two parts.
+        """
         if self.full:
             return
         place: dict[str, Any] = {}
@@ -32,7 +42,8 @@ class Mistakes:
         if column is not None:
             place["column"] = column
         where = ", ".join([f"row {row}"] * (row is not None) + [f"column {column!r}"] * (column is not None))
-        pointer = "" if column is None else f"/{escaped(column)}"
+        path = member or (() if column is None else (column,))
+        pointer = "".join(f"/{escaped(str(part))}" for part in path)
         self._found.append(FieldError(pointer, code, f"{where}: {detail}" if where else detail, place or None))
 
     def check(self) -> None:

@@ -93,7 +93,7 @@ class _Reading:
         check_columns(schema.names, limits, self._mistakes)
         self._columns = [column for field in schema if (column := self._declared(field)) is not None]
         for name in options.types.keys() - set(schema.names):
-            self._mistakes.add("a type is given for a column that the file does not have", name)
+            self._mistakes.add("a type is given for a column that the file does not have", name, member=("types", name))
         if rows == 0:
             self._mistakes.add("the file has no rows")
         self._mistakes.check()

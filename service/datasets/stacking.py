@@ -55,16 +55,17 @@ def _width(array: np.ndarray) -> int:
 
 def _parts(name: str, patterns: list[str], read: Read, mistakes: Mistakes) -> list[str]:
     """The columns that become `name`, each once."""
-    found: dict[str, None] = {}
-    for pattern in patterns:
+    found: dict[str, int] = {}  # -> position of the first pattern that matches
+    for i, pattern in enumerate(patterns):
         exact = [pattern] if pattern in read.columns else []
         matching = exact or [each for each in read.columns if fnmatchcase(each, pattern)]
         if not matching:
-            mistakes.add(f"no column is called {pattern[:100]!r}", name)
-        found |= dict.fromkeys(matching)
-    for part in found:
+            mistakes.add(f"no column is called {pattern[:100]!r}", name, member=("stack", name, i))
+        found |= {part: i for part in matching if part not in found}
+    for part, i in found.items():
         if part in read.vocabularies:
-            mistakes.add(f"the column {part!r} has texts, which cannot be parts of a tensor", name)
+            detail = f"the column {part!r} has texts, which cannot be parts of a tensor"
+            mistakes.add(detail, name, member=("stack", name, i))
     return list(found)
 
 
@@ -78,6 +79,7 @@ def _dtype(name: str, parts: list[str], read: Read, options: Options, mistakes: 
         return np.result_type(*kinds) if kinds else np.dtype(np.float32)
     if any(kind.kind == "V" for kind in floats):
         if len(floats) > 1:
-            mistakes.add("bfloat16 and other floats cannot be parts of one tensor", name)
+            detail = "bfloat16 and other floats cannot be parts of one tensor"
+            mistakes.add(detail, name, member=("stack", name))
         return floats.pop()
     return np.result_type(*floats)

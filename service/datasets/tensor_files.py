@@ -85,7 +85,7 @@ def _check_types(found: dict[str, str], options: Options, mistakes: Mistakes) ->
     for name, wanted in options.types.items():
         if found.get(name) != wanted:
             has = f"the column has the dtype {found[name]}" if name in found else "the file has no such column"
-            mistakes.add(f"{has}; columns of this format keep their dtype", name)
+            mistakes.add(f"{has}; columns of this format keep their dtype", name, member=("types", name))
 
 
 def read_npz(path: Path, options: Options, scratch: Path, limits: Limits) -> Read:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -169,7 +170,10 @@ async def create_dataset(
         raise HttpProblem(problem.code, problem.detail, errors=errors) from None
     async with ingest(request).folder() as folder:
         await spooled(request, folder / "body", settings(request).dataset_bytes, settings(request))
-        stored = await ingest(request).of_file(tenant(), folder / "body", _options(asked, found), _named(asked), folder)
+        with _placed(_in_query):
+            stored = await ingest(request).of_file(
+                tenant(), folder / "body", _options(asked, found), _named(asked), folder
+            )
     return _created(*stored)
 
 
@@ -188,9 +192,10 @@ async def _of_json(request: Request, query: Mapping[str, Any]) -> Response:
             if unfit:
                 raise _refused(f"/{unfit[0]}", "this member belongs to files, not to columns")
             columns = decode_all(asked.columns, pointer="/columns", limits=settings(request).tensor_limits)
-            stored = await ingest(request).of_columns(
-                owner, columns, _options(asked, "safetensors"), _named(asked), folder
-            )
+            with _placed(_in_columns):
+                stored = await ingest(request).of_columns(
+                    owner, columns, _options(asked, "safetensors"), _named(asked), folder
+                )
         else:
             assert asked.upload is not None
             if asked.format is None:
@@ -203,6 +208,27 @@ async def _of_json(request: Request, query: Mapping[str, Any]) -> Response:
                 owner, upload, _options(asked, asked.format), _named(asked), folder
             )
     return _created(*stored)
+
+
+@contextmanager
+def _placed(place: Callable[[FieldError], FieldError]) -> Iterator[None]:
+    """Errors of the block get another place. Theirs is a column, `/name`, or a member, `/stack/name/0`."""
+    try:
+        yield
+    except HttpProblem as problem:
+        problem.errors = tuple(map(place, problem.errors))
+        raise
+
+
+def _in_query(error: FieldError) -> FieldError:
+    """The place in a request with the options in its query."""
+    member, is_member, _ = error.pointer[1:].partition("/")
+    return replace(error, pointer="", parameter=f"query: {member}") if is_member else error
+
+
+def _in_columns(error: FieldError) -> FieldError:
+    """The place in a request with the columns in its body."""
+    return error if "/" in error.pointer[1:] else replace(error, pointer=f"/columns{error.pointer}")
 
 
 def _pairs(parameter: str, given: list[str] | None, split: str) -> dict[str, str]:

@@ -297,6 +297,31 @@ def test_an_upload_continues_only_at_its_offset(client):
     assert client.patch(path, content=b"x", headers={"upload-offset": "5"}).status_code == 415
 
 
+def test_mistakes_in_options_point_into_the_request_and_those_of_values_to_a_column(client):
+    wrong = {"stack": {"x": ["a", "b"]}, "types": {"c": "int8"}}
+    query = {"stack": "x:a,b"}
+    upload = client.post("/v1/uploads", json={"size": 4}).headers["location"]
+    patch(client, upload, 0, b"a\n1\n")
+    of_upload = {"upload": upload.rpartition("/")[2], "format": "csv"}
+    columns = {"a": {"dtype": "int8", "shape": [1], "data": [1]}, "d": {"dtype": "int8", "shape": [2], "data": [1, 2]}}
+
+    def places(answer: Any) -> set[tuple[str, str | None]]:
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid-dataset"), answer.text
+        return {(each["pointer"], each.get("parameter")) for each in answer.json()["errors"]}
+
+    assert places(post(client, b"a\n1\n", "csv", **query)) == {("", "query: stack")}
+    assert places(post(client, b"a\n1\n", "csv", types="c:int8")) == {("", "query: types")}
+    assert places(post(client, b"a,b\n1,2\n1,\n", "csv", **query)) == {("/b", None)}
+    for member, pointer in {"stack": "/stack/x/1", "types": "/types/c"}.items():
+        assert places(client.post("/v1/datasets", json={**of_upload, member: wrong[member]})) == {(pointer, None)}
+    assert places(client.post("/v1/datasets", json={"columns": columns})) == {("/columns/d", None)}
+    del columns["d"]
+    assert places(client.post("/v1/datasets", json={"columns": columns, "stack": wrong["stack"]})) == {
+        ("/stack/x/1", None)
+    }
+    assert client.delete(upload).status_code == 204
+
+
 def test_the_list_of_uploads_has_pages_and_shows_where_each_goes_on(client):
     paths = [client.post("/v1/uploads", json={"size": 10}).headers["location"] for _ in range(3)]
     patch(client, paths[1], 0, b"12345")
