@@ -65,7 +65,7 @@ def _mistake(text: str, error: orjson.JSONDecodeError) -> str:
         return "the JSON is empty"
     found = NOT_A_NUMBER.match(text, error.pos)
     if found or "infinity" in error.msg:
-        word = found[0] if found else "a number beyond float64"
+        word = found[0] if found else "number beyond float64"
         return f"JSON has no {word}: send a tensor with such a value as b64 in place of data, or as safetensors"
     return error.msg
 

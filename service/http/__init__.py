@@ -1,6 +1,8 @@
 """The HTTP layer between the socket and the routes: protocol, middleware, request bodies, answers.
 
 protocol         limits that uvicorn lacks: slow headers, large headers, unread answers, requests without a place
+request_head     checks of a head: its version, host and framing
+ignored_upgrade  reads on behind a head that offers another protocol
 admission        gates: which requests start, wait or are refused, decided before the body is read
 pacer            a limited rate for refusals and other work that brings no result
 reading          flow control with a second reason to pause

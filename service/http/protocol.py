@@ -1,9 +1,10 @@
 """The HTTP/1.1 protocol of uvicorn with additional limits.
 
 A connection that sends its header too slowly, or leaves its answer unread, is closed. A header that is too large, that
-does not have exactly one Host field, or that names another host is refused with a problem document before application
-code runs. Only HTTP/1.0 may leave the field out: health checks of load balancers do, browsers do not. A request that
-finds no place at the gates of `admission` is refused, too. `/healthz/live` is answered here.
+does not have exactly one Host field, that names another host, or whose body has no certain end is refused with a
+problem document before application code runs. Only HTTP/1.0 may leave the Host field out: health checks of load
+balancers do, browsers do not. A request that finds no place at the gates of `admission` is refused, too.
+`/healthz/live` is answered here. Offers of other protocols are ignored.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import asyncio
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
+from httptools import HttpParserError, HttpParserUpgrade
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.http.admission import SMALL_BODY_BYTES, Admission, Gate, Ticket
@@ -21,17 +23,15 @@ from service.http.auth import Gatekeeper
 from service.http.coalesced_write import Gathering
 from service.http.direct_answers import LIVE, alive, id_of, refused, too_large
 from service.http.hosts import host_check
+from service.http.ignored_upgrade import parser_behind
 from service.http.open_files import is_last
 from service.http.reading import HeldFlow
+from service.http.request_head import declared_bytes
 from service.problems import HttpProblem, new_request_id
 from service.settings import Settings
 
 __all__ = ["GuardedProtocol", "guarded"]
 
-WRONG_HOST = (
-    "the Host header names another host than this service; its operator can allow more names with "
-    "BACKPASS_ALLOWED_HOSTS"
-)
 SLICE_BYTES = 8192
 """Bytes that may contain several requests are parsed in slices, so that a burst cannot occupy the event loop."""
 
@@ -86,6 +86,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._collecting: tuple[RequestResponseCycle, Any] | None = None
         self._tickets: list[Ticket] = []  # of the request in the waiting room
         self._refusal: HttpProblem | None = None
+        self._ignored: int | None = None  # declared bytes of the request that offers another protocol
         self._deaf = False
         self._drained = 0
 
@@ -134,7 +135,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _parse(self, data: bytes | memoryview) -> None:
         """Parse `data` up to a request that must wait for another one; the rest is parsed later."""
         if len(data) <= SLICE_BYTES:
-            super().data_received(data)  # type: ignore[arg-type]
+            self._feed(data)
             return
         view = memoryview(data)
         while len(view) and not self._deaf and not self.transport.is_closing():
@@ -143,8 +144,22 @@ class GuardedProtocol(HttpToolsProtocol):
                 self.flow.pause_reading()
                 return
             size = self._body_left or SLICE_BYTES
-            super().data_received(view[:size])  # type: ignore[arg-type]
+            self._feed(view[:size])
             view = view[size:]
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        self._unset_keepalive_if_required()
+        while len(data):
+            try:
+                self.parser.feed_data(data)
+                return
+            except HttpParserUpgrade as end:
+                declared, self._ignored = self._ignored or 0, None
+                self.parser, data = parser_behind(self, declared), data[end.args[0] :]
+            except HttpParserError:
+                self.logger.warning("Invalid HTTP request received.")
+                self.send_400_response("")
+                return
 
     def _parse_rest(self) -> None:
         rest, self._unparsed = self._unparsed, b""
@@ -209,7 +224,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_fields += 1
         self._count(len(name) + len(value))
-        super().on_header(name, value)
+        super().on_header(name, value.rstrip(b" \t"))
 
     def _count(self, size: int) -> None:
         self._header_bytes += size
@@ -220,18 +235,15 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._disarm_header()
-        hosts, declared = [], 0
-        for name, value in self.headers:
-            if name == b"host":
-                hosts.append(value)
-            elif name == b"content-length":
-                declared = int(value) if value.isdigit() and len(value) < 20 else 2**63
-            elif name == b"transfer-encoding":
-                declared = -1
-        if len(hosts) > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
-            self._refuse(HttpProblem("malformed-request", "a request must have exactly one Host header"))
-        if hosts and not self._knows(hosts[0]):
-            self._refuse(HttpProblem("wrong-host", WRONG_HOST))
+        version = self.parser.get_http_version()
+        try:
+            declared = declared_bytes(version, self.url, self.headers, self._knows)
+        except HttpProblem as problem:
+            self._refuse(problem)
+        if version == "1.0":
+            self.expect_100_continue = False  # RFC 9110, section 10.1.1
+        if self.parser.should_upgrade():
+            self._ignored = declared
         scope: Any = self.scope
         scope["declared_bytes"] = None if declared < 0 else declared
         scope["on_disconnect"] = lambda: None  # the middleware replaces it
@@ -245,6 +257,8 @@ class GuardedProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._ignored:  # the body comes behind the end that the parser sees
+            return
         self._body_left = 0
         super().on_message_complete()
         if self._collecting is not None:
@@ -387,7 +401,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     # Refusals
 
-    def _refuse(self, problem: HttpProblem) -> None:
+    def _refuse(self, problem: HttpProblem) -> NoReturn:
         self._refusal = problem
         raise Refused
 

@@ -198,6 +198,12 @@ def test_a_health_check_of_http_1_0_needs_no_host_field(port: int):
     checked(exchange(port, b"GET /ok HTTP/1.0\r\nhost: x\r\nhost: x\r\n\r\n"), 400, "malformed-request")
 
 
+def test_the_host_of_an_absolute_target_takes_the_place_of_the_header(port: int):
+    end = b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    checked(exchange(port, b"GET http://evil.example/ok" + end), 421, "wrong-host")
+    assert exchange(port, b"GET http://x:80/ok" + end).startswith(b"HTTP/1.1 200")
+
+
 @pytest.mark.parametrize("hosts", [b"", b"host: a\r\nhost: b\r\n"], ids=["none", "two"])
 def test_a_request_without_exactly_one_host_field_is_refused(port: int, hosts: bytes):
     checked(exchange(port, b"GET /ok HTTP/1.1\r\n" + hosts + b"\r\n"), 400, "malformed-request")
@@ -212,6 +218,10 @@ def test_a_request_without_exactly_one_host_field_is_refused(port: int, hosts: b
         b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
         b"POST /body HTTP/1.1\r\nhost: x\r\ncontent-length: +2\r\n\r\n{}",
         b"POST /body HTTP/1.1\r\nhost: x\r\ntransfer-encoding: banana\r\n\r\n{}",
+        b"POST /body HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"POST /body HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /body HTTP/1.0\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET /ok HTTP/2.0\r\nhost: x\r\n\r\n",
         b"GET /ok HTTP/1.1\r\nhost: x\r\nbad header: x\r\n\r\n",
         b"GET /ok HTTP/1.1\r\nhost : x\r\n\r\n",
         b"GET /ok HTTP/1.1\nhost: x\n\n\x01",
@@ -230,6 +240,42 @@ def test_a_valid_request_before_invalid_bytes_gets_its_answer(port: int):
 
     assert raw.startswith(b"HTTP/1.1 200")
     assert raw.endswith(b"fine")
+
+
+def test_spaces_behind_the_value_of_a_header_are_ignored(port: int):
+    head = b"POST /body HTTP/1.1\r\nhost: x \r\ncontent-type: application/json\t \r\ncontent-length: 2 \r\n"
+
+    assert exchange(port, head + b"connection: close \r\n\r\n{}").endswith(b"\r\n\r\n2")
+
+
+def test_http_1_0_gets_no_interim_answer(port: int):
+    head = b"POST /body HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\n"
+
+    assert exchange(port, head + b"{}").startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("size", [2, 9000])
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_an_offer_of_another_protocol_is_ignored(port: int, size: int, is_chunked: bool):
+    """As the HTTP client of Java offers it."""
+    offer = b"host: x\r\nconnection: upgrade, HTTP2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAB\r\n"
+    content = b"{" + b"}".rjust(size - 1)
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(content), content) if is_chunked else content
+    framing = b"transfer-encoding: chunked" if is_chunked else b"content-length: %d" % len(content)
+    get = b"GET /ok HTTP/1.1\r\n" + offer + b"\r\n"
+    post = b"POST /body HTTP/1.1\r\n" + offer + b"content-type: application/json\r\n" + framing + b"\r\n\r\n" + body
+    last = b"GET /ok HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+
+    at_once = exchange(port, get + post + get + last)
+    with connected(port) as sock:
+        for part in (get, post[:-1], post[-1:], get, last):
+            sock.sendall(part)
+            time.sleep(0.02)
+        in_parts = answer(sock)
+
+    for raw in (at_once, in_parts):
+        answers = [each.partition(b"\r\n\r\n")[2] for each in raw.split(b"HTTP/1.1 200 OK")[1:]]
+        assert answers == [b"fine", str(len(content)).encode(), b"fine", b"fine"], raw
 
 
 def test_a_slow_body_gets_status_408(port: int):
