@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request, Response
@@ -11,7 +13,7 @@ from fastapi.openapi.models import Example
 from service.caller import CALLER, tenant
 from service.checkpoints import Checkpoints
 from service.datasets import Datasets
-from service.engine import Engine
+from service.engine import Engine, EngineError
 from service.formats import json_tensors as wire
 from service.formats.packed import as_text
 from service.http.request_body import JSON
@@ -19,7 +21,7 @@ from service.http.worker_calls import Calls
 from service.models import Importer, write_values
 from service.objects import Objects
 from service.observability.metrics import Metrics
-from service.problems import FieldError, HttpProblem
+from service.problems import FieldError, HttpProblem, from_exception
 from service.schemas.examples import EXAMPLES, FITTED, FITTED_ID, REGRESSION_ID, REGRESSION_PARAMETERS, WHILE_ID
 from service.sessions.live import LiveMetrics
 from service.settings import Settings
@@ -54,6 +56,7 @@ __all__ = [
     "program",
     "programs",
     "quotas",
+    "reading_values",
     "register_sample",
     "sessions",
     "settings",
@@ -212,12 +215,41 @@ async def named_program(
     Raises HttpProblem 404, or 422 for a program with initial values that are not stored.
     """
     if document is None:
-        stored = await program(request, id or "")
+        stored = await _named(request, id or "")
         return stored.program, values_of(stored.values)
     text = as_text(document)
     if text.values is None:
         return text, {}
     return text, values_of(await stored_values(request, text.values))
+
+
+async def _named(request: Request, id: str) -> StoredProgram:
+    try:
+        return await program(request, id)
+    except HttpProblem as problem:
+        if problem.code == "not-found":
+            problem.errors = (FieldError("/program_id", "unknown_program", problem.detail),)
+        raise
+
+
+@asynccontextmanager
+async def reading_values(
+    request: Request, id: str | None, given: ProgramText | None = None, in_body: bool = False
+) -> AsyncIterator[None]:
+    """The block reads the initial values of a program.
+
+    id: of the registered program; None for one in the request, which is `given`. in_body: whether the body has the id.
+    Raises HttpProblem 404 if the program is deleted meanwhile, 422 if the values that `given` names are.
+    """
+    try:
+        yield
+    except (HttpProblem, EngineError) as error:
+        if from_exception(error).code == "values-damaged":
+            if id is not None:
+                await (_named(request, id) if in_body else program(request, id))
+            elif given is not None and given.values is not None:
+                await stored_values(request, given.values)
+        raise
 
 
 async def stored_values(request: Request, sha256: str) -> StoredValues:

@@ -14,7 +14,16 @@ from service.http.ndjson_stream import GradientStream
 from service.http.request_body import NDJSON, SAFETENSORS, Body, read_body, wanted_form
 from service.http.tensor_payloads import render
 from service.problems import FieldError, HttpProblem, responses
-from service.routes.common import Profiled, ProgramId, calls, named_program, program, settings, values_of
+from service.routes.common import (
+    Profiled,
+    ProgramId,
+    calls,
+    named_program,
+    program,
+    reading_values,
+    settings,
+    values_of,
+)
 from service.routes.documented import HOT_PROBLEMS, accepts, answers, lines
 from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
 from service.schemas.gradients import GradientsAnswer, GradientsRequest, InlineGradientsRequest
@@ -75,7 +84,7 @@ async def compute_gradients(request: Request, profile: Profiled = False) -> Resp
     body = await read_body(request, settings(request))
     asked = body.read_as(InlineGradientsRequest)
     given, stored = await named_program(request, asked.program, asked.program_id)
-    return await _gradients(request, body, asked, given, stored, form, profile)
+    return await _gradients(request, body, asked, given, stored, form, profile, asked.program_id, in_body=True)
 
 
 @router.post(
@@ -93,7 +102,8 @@ async def compute_program_gradients(request: Request, program_id: ProgramId, pro
     stored = await program(request, program_id)
     body = await read_body(request, settings(request))
     asked = body.read_as(GradientsRequest)
-    return await _gradients(request, body, asked, stored.program, values_of(stored.values), form, profile)
+    stored_at = values_of(stored.values)
+    return await _gradients(request, body, asked, stored.program, stored_at, form, profile, program_id)
 
 
 async def _gradients(
@@ -104,8 +114,10 @@ async def _gradients(
     stored: dict[str, Any],
     form: str,
     profile: bool,
+    id: str | None,
+    in_body: bool = False,
 ) -> Response:
-    """stored: as of `values_of`."""
+    """stored: as of `values_of`. id, in_body: as of `reading_values`."""
     cotangents = {str(i): value for i, value in enumerate(asked.target_gradients) if value is not None}
     members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states, COTANGENTS: cotangents}
     values = await read_values(body, settings(request), members, {COTANGENTS: "target_gradients/"})
@@ -125,10 +137,11 @@ async def _gradients(
     deadline = deadline_of(asked.deadline_s, settings(request))
 
     async def call(on_part: PartCallback | None = None) -> Reply:
-        with values.told():
-            return await calls(request).with_program(
-                "gradients", given.id, given.text, args, values.tensors, deadline=deadline, on_part=on_part
-            )
+        async with reading_values(request, id, given, in_body):
+            with values.told():
+                return await calls(request).with_program(
+                    "gradients", given.id, given.text, args, values.tensors, deadline=deadline, on_part=on_part
+                )
 
     if form == NDJSON:
         return GradientStream(lambda on_part: call(on_part=on_part), dict, MEMBERS)

@@ -12,7 +12,7 @@ from service.formats import json_tensors as tensors
 from service.http.given_values import read_values, told_in_query
 from service.http.request_body import JSON, read_body
 from service.problems import FieldError, HttpProblem, responses
-from service.routes.common import LOSS, ProgramId, calls, program, settings, values_of
+from service.routes.common import LOSS, ProgramId, calls, program, reading_values, settings, values_of
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import deadline_of
 from service.routes.programs import CACHED, Names, asked_of, pieced, tag_of, unchanged
@@ -235,9 +235,10 @@ async def check_program(request: Request, program_id: ProgramId) -> Response:
         **values_of(stored.values),
     }
     deadline = deadline_of(asked.deadline_s, settings(request))
-    with values.told():
-        reply = await calls(request).with_program(
-            "check", stored.id, stored.text, args, values.tensors, deadline=deadline
-        )
+    async with reading_values(request, program_id):
+        with values.told():
+            reply = await calls(request).with_program(
+                "check", stored.id, stored.text, args, values.tensors, deadline=deadline
+            )
     timing = {phase: round(ms, 3) for phase, ms in reply.timing_ms.items()}
     return Response(tensors.dumps(reply.result | {"timing_ms": timing}), media_type=JSON)

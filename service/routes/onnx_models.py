@@ -14,7 +14,7 @@ from service.http.given_values import told_in_query
 from service.http.request_body import ONNX, accepts_onnx
 from service.http.tensor_payloads import Answer
 from service.problems import responses
-from service.routes.common import calls, programs, sessions, settings, values_of
+from service.routes.common import calls, programs, reading_values, sessions, settings, values_of
 from service.routes.documented import FILE
 from service.routes.in_session import IN_SESSION, SessionId, etag
 from service.schemas.gradients import Question
@@ -81,8 +81,9 @@ async def _of_program(
     request: Request, op: str, stored: StoredProgram, args: dict[str, Any], headers: Mapping[str, str]
 ) -> Response:
     deadline = settings(request).step_deadline
-    with told_in_query():
-        reply = await calls(request).with_program(op, stored.id, stored.text, args, deadline=deadline)
+    async with reading_values(request, stored.id):
+        with told_in_query():
+            reply = await calls(request).with_program(op, stored.id, stored.text, args, deadline=deadline)
     return _file(reply, stored.id, headers)
 
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from service.http.file_answer import file_answer
 from service.http.request_body import SAFETENSORS
 from service.problems import HttpProblem, responses
-from service.routes.common import FittedProgramId, objects, program
+from service.routes.common import FittedProgramId, objects, program, reading_values
 from service.routes.documented import FILE
 
 __all__ = ["router"]
@@ -34,11 +34,12 @@ async def get_program_values(request: Request, program_id: FittedProgramId) -> R
     if values is None:
         raise HttpProblem("not-found", "the program has no initial values")
     headers = {"Content-Disposition": f'attachment; filename="{stored.id}.safetensors"'}
-    try:
-        return await file_answer(
-            request, objects(request), values.key, values.size, values.sha256, headers, SAFETENSORS
-        )
-    except FileNotFoundError as error:
-        raise HttpProblem("values-damaged", "the file of the program's values is missing") from error
-    except OSError as error:
-        raise HttpProblem("storage-unavailable", "the file of the program's values cannot be read now") from error
+    async with reading_values(request, program_id):
+        try:
+            return await file_answer(
+                request, objects(request), values.key, values.size, values.sha256, headers, SAFETENSORS
+            )
+        except FileNotFoundError as error:
+            raise HttpProblem("values-damaged", "the file of the program's values is missing") from error
+        except OSError as error:
+            raise HttpProblem("storage-unavailable", "the file of the program's values cannot be read now") from error

@@ -11,7 +11,7 @@ from service.caller import tenant
 from service.http.given_values import read_values
 from service.http.request_body import JSON, Body, read_body
 from service.problems import responses
-from service.routes.common import json_answer, lease_of, named_program, sessions, settings
+from service.routes.common import json_answer, lease_of, named_program, reading_values, sessions, settings
 from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
 from service.routes.gradients import deadline_of
 from service.routes.in_session import SessionId, if_match
@@ -113,22 +113,26 @@ async def open_session(
                 program,
                 {"loss": asked.loss, "targets": asked.targets, "optimizer": asked.optimizer},
             )
-        with given.told():
-            return await sessions(request).open(
-                {**new.args, **given.args},
-                given.tensors,
-                op=new.op,
-                program=(new.program.id, new.program.text),
-                lease_s=lease_of(asked.lease_s, settings(request).session_lease, settings(request).max_session_lease),
-                tenant=tenant(),
-                durability="none" if id is not None else asked.durability,
-                checkpoint_every=asked.checkpoint_every,
-                deadline=deadline_of(asked.deadline_s, settings(request)),
-                about=new.about,
-                id=id,
-                job=job,
-                left=left,
-            )
+        in_request = None if asked.program is None else new.program
+        async with reading_values(request, asked.program_id, in_request, in_body=True):
+            with given.told():
+                return await sessions(request).open(
+                    {**new.args, **given.args},
+                    given.tensors,
+                    op=new.op,
+                    program=(new.program.id, new.program.text),
+                    lease_s=lease_of(
+                        asked.lease_s, settings(request).session_lease, settings(request).max_session_lease
+                    ),
+                    tenant=tenant(),
+                    durability="none" if id is not None else asked.durability,
+                    checkpoint_every=asked.checkpoint_every,
+                    deadline=deadline_of(asked.deadline_s, settings(request)),
+                    about=new.about,
+                    id=id,
+                    job=job,
+                    left=left,
+                )
 
 
 @router.get("", summary="List sessions", response_model=SessionPage, responses=responses("invalid-request"))

@@ -1,7 +1,8 @@
-"""A checkpoint that is deleted while a request reads its file is a 404, as if it had been deleted before."""
+"""A checkpoint or program that is deleted while a request reads its file is a 404, as if it had been deleted before."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,24 +14,27 @@ from starlette.testclient import TestClient
 from service.app import create_app
 from service.caller import tenant
 from service.engine import RemoteError
-from service.schemas.examples import REGRESSION_ID, SAMPLE_SETTINGS
+from service.schemas.examples import REGRESSION, REGRESSION_ID, SAMPLE_SETTINGS
 from service.settings import Settings
 from service.store.checkpoints import StoredCheckpoint
 from tests.service.store.test_service import Accepting
-from tests.service.wire import problem
+from tests.service.wire import problem, tensor
+
+OF_VALUES = {"gradients", "session.create", "check", "onnx.program"}
 
 
 class Reading(Accepting):
-    """Workers that find no file of a checkpoint. delete: called before they look for it."""
+    """Workers that find no file of a checkpoint, or of values. delete: called before they look for it."""
 
     delete: Any = None
 
     async def call(self, op: str, *more: Any, **others: Any) -> Any:
-        if op != "session.derive":
+        if op not in OF_VALUES | {"session.derive"}:
             return await super().call(op, *more, **others)
         if self.delete is not None:
             await self.delete()
-        raise RemoteError("execution", "checkpoint_missing", "the file of the checkpoint is missing", {})
+        code = "values_missing" if op in OF_VALUES else "checkpoint_missing"
+        raise RemoteError("execution", code, "the file is missing", {})
 
 
 @pytest.fixture
@@ -77,3 +81,42 @@ def test_a_download_answers_404_if_another_request_deletes_the_checkpoint(client
     monkeypatch.setattr(kept, "open", opens)
     answer = client.get(f"/v1/checkpoints/{checkpoint}/content")
     problem(answer, *((404, "not-found") if deleted else (409, "checkpoint-damaged")))
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+@pytest.mark.parametrize(
+    ("path", "body", "pointers"),
+    [
+        ("/v1/gradients", {"program_id": "<id>", "loss": "loss"}, ["/program_id"]),
+        ("/v1/gradients", {"program": {**REGRESSION, "values": "<sha256>"}, "loss": "loss"}, ["/program/values"]),
+        ("/v1/sessions", {"program_id": "<id>", "loss": "loss"}, ["/program_id"]),
+        ("/v1/programs/<id>/gradients", {"loss": "loss"}, []),
+        ("/v1/programs/<id>/check", {"loss": "loss"}, []),
+        ("/v1/programs/<id>", None, []),
+    ],
+)
+def test_values_that_another_request_deletes_are_missing_as_if_deleted_before(client, path, body, pointers, deleted):
+    given = {"program": REGRESSION, "values": {"w": tensor(np.full((2, 1), 2.0, np.float32))}}
+    made = client.post("/v1/programs", json=given).json()
+
+    def named(text: str) -> str:
+        return text.replace("<id>", made["id"]).replace("<sha256>", made["values"]["sha256"])
+
+    async def delete() -> None:
+        await client.app.state.programs.delete(tenant(), made["id"])
+
+    def answer() -> Any:
+        if body is None:
+            return client.get(named(path), headers={"Accept": "application/x-onnx"})
+        return client.post(named(path), json=json.loads(named(json.dumps(body))))
+
+    client.app.state.engine.delete = delete if deleted else None
+    first = answer()
+    client.app.state.engine.delete = None
+    if not deleted:
+        problem(first, 409, "values-damaged")
+        return
+    found, later = first.json(), answer().json()
+    assert (found["status"], found["code"]) == (later["status"], later["code"])
+    assert [each["pointer"] for each in found.get("errors", [])] == pointers
+    assert found.get("errors", []) == later.get("errors", [])
