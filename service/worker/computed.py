@@ -41,6 +41,7 @@ __all__ = [
     "stacked",
     "step_for",
     "steps_for",
+    "streamed_step_for",
     "summed_update",
     "update_for",
 ]
@@ -89,6 +90,12 @@ def later_step_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], f
     """The executable of training steps on feeds of these shapes, from the second one on."""
     query, scale = session.query_for(feeds), session.loss_scale
     return session.cached.training(query, rates.optimizer, session.clip, fetch, feeds, scale)
+
+
+def streamed_step_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], feeds: Arrays) -> Prepared:
+    """The executable of a training step that sends its gradients while it runs."""
+    query, scale = session.query_for(feeds), session.loss_scale
+    return session.cached.streamed_training(query, rates.optimizer, session.clip, fetch, feeds, scale)
 
 
 @dataclass(frozen=True, slots=True)

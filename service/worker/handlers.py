@@ -105,8 +105,10 @@ def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[s
     seeds = {f"target_gradients/{i}": None for i, given in enumerate(query.target_gradients) if given}
     outputs = outputs_of(query, args["fetch"])
     check_values(cached.program, tensors, args, lambda: leaves_of(cached.program, outputs), extra=seeds)
-    how = "auto" if args["stream"] else args.get("compile", "auto")  # a stream is interpreted
-    compiled = gradient_for(cached, query, args["fetch"], tensors, how)
+    if args["stream"]:
+        compiled = cached.streamed_gradient(query, args["fetch"], tensors, adapts=False)
+    else:
+        compiled = gradient_for(cached, query, args["fetch"], tensors, args.get("compile", "auto"))
     times = times_of(args)
     ready = cached.timed(compiled) if times is not None else compiled
     streamed = streamed_gradients(compiled, args)

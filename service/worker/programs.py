@@ -105,6 +105,19 @@ class CachedProgram:
         key, compile = self._gradient(query, fetch, feeds, scale, repeated, rounds, adapts)
         return self.compiled(key, compile, repeated)
 
+    def streamed_gradient(
+        self,
+        query: GradientQuery,
+        fetch: Sequence[str],
+        feeds: Mapping[str, Any],
+        scale: LossScale | None = None,
+        repeated: bool = False,
+        adapts: bool = True,
+    ) -> Prepared:
+        """The executable of `gradient` for a call that sends each gradient during its run: without machine code."""
+        key, compile = self._gradient(query, fetch, feeds, scale, repeated, True, adapts)
+        return self._interpreted(key, compile)
+
     def begin_gradient(
         self,
         query: GradientQuery,
@@ -170,18 +183,37 @@ class CachedProgram:
 
         optimizer: with open rates, as all optimisers here (core.optim.rates).
         """
+        return self.compiled(*self._training(query, optimizer, clip, fetch, feeds, scale), repeated=True)
+
+    def streamed_training(
+        self,
+        query: GradientQuery,
+        optimizer: Optimizer,
+        clip: Clip | None,
+        fetch: Sequence[str],
+        feeds: Mapping[str, Any],
+        scale: LossScale | None = None,
+    ) -> Prepared:
+        """The executable of `training` for a step that sends each gradient during its run: without machine code."""
+        return self._interpreted(*self._training(query, optimizer, clip, fetch, feeds, scale))
+
+    def _training(
+        self,
+        query: GradientQuery,
+        optimizer: Optimizer,
+        clip: Clip | None,
+        fetch: Sequence[str],
+        feeds: Mapping[str, Any],
+        scale: LossScale | None,
+    ) -> tuple[Hashable, Callable[[], Executable]]:
+        """The key and the compilation of `training`."""
         shapes = self.shapes(feeds)
+
+        def compile(sizes: Any) -> Executable:
+            return compile_training(self.program, query, optimizer, clip, fetch, sizes, scale, open_rates=True)
+
         key = exact(("training", query, optimizer, clip, tuple(fetch), shapes, scale))
-        return self.compiled(
-            key,
-            lambda: self._sized(
-                shapes,
-                lambda sizes: compile_training(
-                    self.program, query, optimizer, clip, fetch, sizes, scale, open_rates=True
-                ),
-            ),
-            repeated=True,
-        )
+        return key, lambda: self._sized(shapes, compile)
 
     def first_training(
         self,
@@ -198,13 +230,8 @@ class CachedProgram:
         """
         if self.machine != "auto":
             return None
-        shapes = self.shapes(feeds)
-        key = exact(("training", query, optimizer, clip, tuple(fetch), shapes, scale))
-
-        def made(sizes: Any) -> Executable:
-            return compile_training(self.program, query, optimizer, clip, fetch, sizes, scale, open_rates=True)
-
-        first = self._interpreted(("first", key), lambda: self._sized(shapes, made))
+        key, compile = self._training(query, optimizer, clip, fetch, feeds, scale)
+        first = self._interpreted(key, compile)
         executable = first.executable
         if not self._becomes_code(executable, repeated=True):
             return first
@@ -227,8 +254,12 @@ class CachedProgram:
         if self.compilations is not None:
             self.compilations.release(id(self))
 
-    def _interpreted(self, key: Hashable, compile: Callable[[], Executable]) -> Prepared:
-        """The cached executable, or the result of `compile`, without machine code."""
+    def _interpreted(self, of: Hashable, compile: Callable[[], Executable]) -> Prepared:
+        """The cached executable, or the result of `compile`, without machine code. of: its key with machine code."""
+        found = self._executables.get(of)
+        if found is not None and found.machine is None:
+            return Prepared(found, fresh=False)
+        key = ("interpreted", of)
         found = self._executables.get(key)
         if found is not None:
             return Prepared(found, fresh=False)

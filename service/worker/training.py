@@ -27,6 +27,7 @@ from service.worker.computed import (
     runs_of,
     stacked,
     step_for,
+    streamed_step_for,
     summed_update,
     update_for,
 )
@@ -80,7 +81,7 @@ def _first_step(
 ) -> Answer:
     """A step that does not reuse the last one. Afterwards, if both were equal, it is bound to the session's arrays."""
     feeds, times = session.feeds(tensors, args), times_of(args)
-    chosen = later_step_for if args.get("profile") else step_for
+    chosen = streamed_step_for if args.get("stream") else later_step_for if args.get("profile") else step_for
     compiled = chosen(session, rates, args["fetch"], feeds)
     streamed = streamed_gradients(compiled, args) if args.get("stream") else []
     sent: dict[str, int | None] = {}
@@ -117,7 +118,8 @@ def _answered(
 def _adopt(state: WorkerState, session: WorkerSession, args: dict[str, Any], done: Computed, arrays: Arrays) -> None:
     session.adopt_rows(done.out, done.values, arrays, state.xp)
     session.count_update(args["seq"])
-    session.ran_on(done.feeds, done.compiled.executable)
+    if not args.get("stream"):  # a stream needs no code for these shapes
+        session.ran_on(done.feeds, done.compiled.executable)
 
 
 def _about_step(session: WorkerSession, rates: Rates, out: Outputs, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,9 +148,11 @@ def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
     if args.get("accumulate"):
         return _added(state, session, args, feeds)
     asked = session.query_for(feeds), args["fetch"], feeds, session.loss_scale
-    dynamic = args.get("compile") == "dynamic" and not args["stream"]  # a stream is interpreted
-    roomy = roomy_gradient(session.cached, *asked).prepared() if dynamic else None
-    compiled = session.cached.gradient(*asked, repeated=True) if roomy is None else roomy
+    if args["stream"]:
+        compiled = session.cached.streamed_gradient(*asked, repeated=True)
+    else:
+        roomy = roomy_gradient(session.cached, *asked).prepared() if args.get("compile") == "dynamic" else None
+        compiled = session.cached.gradient(*asked, repeated=True) if roomy is None else roomy
     values = session.values(state, compiled.executable, feeds)
     streamed = streamed_gradients(compiled, args)
     times = times_of(args)

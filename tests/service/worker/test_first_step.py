@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core.runtime.executable import Executable
 from service.settings import Settings
 from service.worker import sessions, training
 from service.worker.checkpoint_state import decode, encode
@@ -70,6 +71,32 @@ def test_the_first_step_on_each_shape_is_interpreted_and_the_others_are_not():
     first = started(sketch, "auto")
     stepped(first, batches[0])
     np.testing.assert_array_equal(session_of(first).parameters["w"], session_of(never).parameters["w"])
+
+
+def refuse(executable: Executable, timed: bool = False) -> Executable:
+    raise AssertionError("a stream waits for machine code")
+
+
+@pytest.mark.parametrize("compile", ["auto", "always"])
+def test_streams_need_no_machine_code_and_are_no_first_steps(monkeypatch, compile):
+    sketch, x = softmax_regression(width=2048), feeds_of((64,), 2048)[0]
+    state, never = started(sketch, compile), started(sketch, "never")
+    parts: list[dict[str, Any]] = []
+    for each in (state, never):
+        each.send_part = lambda result, arrays: parts.append(arrays)
+    with monkeypatch.context() as patch:
+        patch.setattr(Executable, "compiled", refuse)
+        for each in (state, never):
+            asked = {"id": "s", "fetch": [], "returned": "all", "stream": True}
+            training.gradients(each, asked, {"x": x})
+            for seq in (1, 2):
+                assert not stepped(each, x, seq=seq, **{k: asked[k] for k in ("returned", "stream")})
+
+    assert len(parts) == 6
+    for own, wanted in zip(parts[:3], parts[3:], strict=True):
+        np.testing.assert_array_equal(own["grad/w"], wanted["grad/w"])
+    assert not session_of(state).seen
+    assert stepped(state, x, seq=3), "a step that is not a stream waits for its code"
 
 
 def test_a_step_that_takes_longer_than_its_compilation_waits_for_it():
