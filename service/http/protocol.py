@@ -124,6 +124,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
             return
         self._parse(data)
+        if self._is_idle() and not self.transport.is_closing():  # line ends, or the rest of a body that is not read
+            self._expect_header()
         if (self._in_header or self._body_left or self._collecting) and not self.transport.is_closing():
             if self._in_header:
                 self._expect_header()  # for the rest; most headers arrive in one piece and need no timer
@@ -131,6 +133,10 @@ class GuardedProtocol(HttpToolsProtocol):
             if self._reads > FREE_READS and len(data) < WORTH_BYTES and not self.flow.held:
                 self.flow.hold()
                 self._admission.pacer.add(self.flow.free)
+
+    def _is_idle(self) -> bool:
+        """Whether the next bytes belong to no answer that is due, although they have ended the wait for a request."""
+        return self.timeout_keep_alive_task is None and self.cycle is not None and self.cycle.response_complete
 
     def _parse(self, data: bytes | memoryview) -> None:
         """Parse `data` up to a request that must wait for another one; the rest is parsed later."""

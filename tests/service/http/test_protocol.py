@@ -204,6 +204,16 @@ def test_the_host_of_an_absolute_target_takes_the_place_of_the_header(port: int)
     assert exchange(port, b"GET http://x:80/ok" + end).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize("has_body", [False, True])
+def test_bytes_that_begin_no_request_do_not_keep_a_connection(port: int, has_body: bool):
+    """Line ends between requests, and the rest of a body that the route does not read."""
+    with connected(port) as sock:
+        sock.sendall(b"GET /ok HTTP/1.1\r\nhost: x\r\n" + b"content-length: 90000\r\n" * has_body + b"\r\n")
+        until(sock, b"fine")
+        sock.sendall(b"\r\n")
+        assert answer(sock) == b""
+
+
 @pytest.mark.parametrize("hosts", [b"", b"host: a\r\nhost: b\r\n"], ids=["none", "two"])
 def test_a_request_without_exactly_one_host_field_is_refused(port: int, hosts: bytes):
     checked(exchange(port, b"GET /ok HTTP/1.1\r\n" + hosts + b"\r\n"), 400, "malformed-request")
