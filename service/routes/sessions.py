@@ -24,6 +24,12 @@ from service.sessions.session import Session
 
 __all__ = ["VIEW", "open_session", "router", "view"]
 
+OF_VERSION = {
+    "name": "If-Match",
+    "in": "header",
+    "schema": {"type": "string"},
+    "description": "ETag of the version to change, in its double quotes, or a list; by default any.",
+}
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
 
 VIEW: dict[str, Any] = {
@@ -179,16 +185,7 @@ async def get_session(request: Request, session_id: SessionId) -> Response:
         binary=False,
         rate=("Another learning rate", {"optimizer": {"learning_rate": 0.003}}),
     )
-    | {
-        "parameters": [
-            {
-                "name": "If-Match",
-                "in": "header",
-                "schema": {"type": "string"},
-                "description": "ETag of the version to change, in its double quotes, or a list; by default any.",
-            }
-        ]
-    },
+    | {"parameters": [OF_VERSION]},
 )
 async def update_session(request: Request, session_id: SessionId) -> Response:
     """Merge the members into the optimizer of the session (a merge patch of RFC 7396).
@@ -203,7 +200,7 @@ async def update_session(request: Request, session_id: SessionId) -> Response:
         whole = merged(session.about["optimizer"], asked.optimizer)
         return {"optimizer": optimizer_of(whole).document, "shown": whole}
 
-    allowed = if_match(request) if "if-match" in request.headers else lambda etag: True
+    allowed = _allowed(request)
     deadline = settings(request).step_deadline
     await sessions(request).change(session, "session.configure", args, {}, allowed, deadline)
     session = await sessions(request).seen(tenant(), session_id, deadline)
@@ -214,15 +211,23 @@ async def update_session(request: Request, session_id: SessionId) -> Response:
     "/{session_id}",
     summary="Close a session",
     status_code=204,
-    responses=empty_answer("The session is closed.", "not-found", "invalid-request", "no-capacity"),
+    responses=empty_answer(
+        "The session is closed.", "not-found", "precondition-failed", "invalid-request", "no-capacity"
+    ),
+    openapi_extra={"parameters": [OF_VERSION]},
 )
 async def delete_session(request: Request, session_id: SessionId) -> Response:
     """Close the session after its running call and release its memory.
 
     Safe to repeat: a closed session is known until the service restarts, which answers 404 after that.
     """
-    await sessions(request).close(tenant(), session_id)
+    await sessions(request).close(tenant(), session_id, allowed=_allowed(request))
     return Response(status_code=204)
+
+
+def _allowed(request: Request) -> Callable[[str], bool]:
+    """A predicate: whether an ETag is in If-Match; any without that header. Raises HttpProblem 422."""
+    return if_match(request) if "if-match" in request.headers else lambda etag: True
 
 
 def view(session: Session) -> dict[str, Any]:

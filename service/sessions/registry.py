@@ -411,14 +411,20 @@ class SessionRegistry:
             await self._copies.drop(session)
             raise
 
-    async def close(self, tenant: str, id: str, reason: str = "was deleted") -> None:
-        """Close the session; does nothing if it is closed already. Raises HttpProblem 404 if it never existed."""
+    async def close(
+        self, tenant: str, id: str, reason: str = "was deleted", allowed: Callable[[str], bool] = lambda etag: True
+    ) -> None:
+        """Close the session; does nothing if it is closed already.
+
+        allowed: whether the ETag of the session, after its running call, is one that the client accepts.
+        Raises HttpProblem 404 if it never existed, 412 for another ETag.
+        """
         if self._gone.get((tenant, id)) is not None:
             return
         session = await self.find(tenant, id)
-        await self._turns.kept_running(self._close(session, reason))
+        await self._turns.kept_running(self._close(session, reason, allowed))
 
-    async def _close(self, session: Session, reason: str) -> None:
+    async def _close(self, session: Session, reason: str, allowed: Callable[[str], bool] = lambda etag: True) -> None:
         if self._sessions.pop(session.key, None) is None:
             return
         gone = Gone(reason, session.program_id)
@@ -429,6 +435,10 @@ class SessionRegistry:
                 session.rebuilding.cancel()
                 await asyncio.wait({session.rebuilding}, timeout=DELETE_S)  # it deletes the copy in its worker
             try:
+                if not allowed(session.etag):
+                    await self._copies.check_current(session)
+                    detail = "the session has changed since the version in If-Match"
+                    raise HttpProblem("precondition-failed", detail, **session.position)
                 if session.is_stored:
                     assert self._stored is not None
                     await self._stored.remove(session)
@@ -440,9 +450,9 @@ class SessionRegistry:
                 if reason == EXPIRED:
                     return
                 again = await self.find(session.tenant, session.id)
-                await self._close(again, reason)
+                await self._close(again, reason, allowed)
                 return
-            except (EngineError, StorageError):
+            except (EngineError, StorageError, HttpProblem):
                 self._gone.pop(session.key)  # it still exists, so it still counts as open
                 self._sessions[session.key] = session
                 raise

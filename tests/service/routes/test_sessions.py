@@ -229,6 +229,21 @@ def test_replacing_parameters_requires_the_present_version(client, path):
     assert client.put(f"{path}/parameters", json=body, headers={"if-match": "*"}).status_code == 200
 
 
+def test_a_session_is_deleted_only_in_the_version_of_if_match(client, path):
+    before = client.get(path).headers["etag"]
+    said = client.post(f"{path}/steps", json=BODY)
+
+    refusal = problem(client.delete(path, headers={"If-Match": before}), 412, "precondition-failed")
+    problem(client.delete(path, headers={"If-Match": "x"}), 422, "invalid-request")
+    goes_on = client.post(f"{path}/steps", json=BODY)
+
+    assert refusal["weights_version"] == said.json()["weights_version"]
+    assert (goes_on.status_code, goes_on.json()["step"]) == (200, 2)
+    assert client.delete(path, headers={"If-Match": goes_on.headers["etag"]}).status_code == 204
+    assert client.delete(path, headers={"If-Match": before}).status_code == 204, "a closed session stays closed"
+    problem(client.get(path), 410, "gone")
+
+
 def test_an_if_match_without_quoted_etags_is_refused_as_malformed(client, path):
     version = client.get(path).headers["etag"]
     change = {"optimizer": {"learning_rate": 0.25}}
