@@ -229,10 +229,10 @@ def _(error: RequestValidationError) -> HttpProblem:
 def _refused(fields: Sequence[FieldError]) -> HttpProblem:
     values = len({(field.pointer, field.parameter) for field in fields})  # one value may have several errors
     first = fields[0]
-    detail = f"{values} values do not match the schema"
-    if values == 1:
-        place = first.pointer if first.parameter is None else first.parameter
-        detail = f"{place}: {first.detail}" if place else first.detail
+    place = first.pointer if first.parameter is None else first.parameter
+    detail = f"{place}: {first.detail}" if place else first.detail
+    if values > 1:
+        detail = f"{values} values do not match the schema: {detail} (and {values - 1} more)"
     return HttpProblem("invalid-request", detail, errors=fields)
 
 

@@ -96,12 +96,17 @@ def test_all_missing_and_contradictory_members_are_named_at_once(client, path, b
         ("/v1/keys/zz", None, "path: key_id: must be the id of a key: key_ and 26 characters"),
         ("/v1/keys?page_token=zz", None, "query: page_token: must be the id of a key: key_ and 26 characters"),
         ("/v1/sessions", SESSION | {"zz": 1}, "/zz: unknown member"),
+        (
+            "/v1/sessions",
+            SESSION | {"lease_s": 0, "zz": 1},
+            "2 values do not match the schema: /lease_s: must be greater than 0 (and 1 more)",
+        ),
         ("/v1/sessions", SESSION | {"lease_s": 1e7}, "lease_s exceeds the maximum of 7776000 s"),
         ("/v1/usage?from=2026-11-28&to=2026-11-01", None, "from is after to"),
         ("/v1/usage?from=2020-11-28&to=2026-11-01", None, "the first day must be at most 366 days before the last"),
     ],
 )
-def test_the_detail_of_a_request_with_one_mistake_says_which(client, path, body, detail):
+def test_the_detail_names_the_first_mistake(client, path, body, detail):
     answer = client.get(path) if body is None else client.post(path, json=body)
 
     assert answer.status_code == 422
