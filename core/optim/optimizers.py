@@ -33,9 +33,6 @@ REST = "rest"
 DEFAULT_GROUP = "default"
 """The name of the group of all parameters that no other group has."""
 
-NOT_NEGATIVE = {"learning_rate", "weight_decay", "l1_decay"}
-"""Attributes that an op accepts below zero, but which are a mistake in training."""
-
 OPTIMIZERS = tuple(sorted(name for name, spec in REGISTRY.items() if spec.outputs[:1] == ("parameter_out",)))
 
 
@@ -62,8 +59,8 @@ class Optimizer:
             text = f"unknown optimizer {self.type!r}"
             raise ProgramError(text, "unknown_optimizer", suggestion=hint, pointer="/type")
         attrs = dict(self.attrs)
-        groups = attrs.pop("groups", None)
-        shared = dict(attrs)
+        if "groups" in attrs:
+            object.__setattr__(self, "groups", _groups(attrs.pop("groups"), self.type, dict(attrs)))
         if isinstance(rate := attrs.get("learning_rate"), Mapping):
             del attrs["learning_rate"]
             rest = {k: v for k, v in rate.items() if k != "schedule"}
@@ -74,14 +71,6 @@ class Optimizer:
                     )
                 object.__setattr__(self, "schedule", Schedule(str(rate["schedule"]), rest))
         object.__setattr__(self, "attrs", lookup(self.type).complete(attrs))
-        for name in sorted(NOT_NEGATIVE & self.attrs.keys()):
-            if self.attrs[name] < 0:
-                text = f"attribute {name!r} of {self.type} must be at least 0, not {self.attrs[name]}"
-                remedy = "to maximize a variable, train with its negation as the loss"
-                advice = remedy if name == "learning_rate" else None
-                raise ProgramError(text, "bad_attr", suggestion=advice, pointer=f"/{name}")
-        if groups is not None:  # after the attributes that they inherit
-            object.__setattr__(self, "groups", _groups(groups, self.type, shared))
 
     @property
     def document(self) -> dict[str, Any]:

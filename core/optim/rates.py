@@ -59,7 +59,7 @@ class Rates:
         """The rates of `optimizer`.
 
         given: rates in place of its own: one number for all groups, or group -> number.
-        Raises ProgramError (bad_attr, bad_group, bad_query).
+        Raises ProgramError (bad_attr, bad_group).
         """
         groups = optimizer.all_groups
         values = _values(groups, given)
@@ -103,9 +103,5 @@ def _values(groups: Sequence[Group], given: Any) -> dict[str, float]:
             rate = math.nan if scheduled else group.optimizer.attrs["learning_rate"]
         elif isinstance(rate, bool) or not isinstance(rate, int | float) or not math.isfinite(rate):
             raise ProgramError(f"the learning rate of group {group.name} is not a finite number", "bad_attr")
-        elif rate < 0:
-            text = f"the learning rate of group {group.name} must be at least 0, not {rate}"
-            place = f"/learning_rate/{escaped(group.name)}" if isinstance(given, Mapping) else "/learning_rate"
-            raise ProgramError(text, "bad_query", pointer=place)
         found[group.name] = float(rate)
     return found

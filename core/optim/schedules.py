@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from core.ir import TensorType
-from core.ir.builder import BlockBuilder, Value
+from core.ir.builder import Value
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, Family, OpSpec, composite
 from core.ir.suggest import near
-from core.ops.common.ranges import Count, NotNegative, Positive
+from core.ops.common.ranges import Count, Positive
 from core.ops.elementwise.arithmetic import cast, maximum, minimum, pow_
 from core.ops.elementwise.logic import greater_equal, less_equal, less_than, where
 from core.ops.elementwise.math import clip, cos, exp, rsqrt
@@ -43,7 +42,6 @@ class Schedule:
                 f"unknown schedule {self.type!r}", "unknown_schedule", suggestion=hint, pointer="/schedule"
             )
         object.__setattr__(self, "attrs", SCHEDULES[self.type].complete(self.attrs))
-        self.rate(BlockBuilder().param(TensorType((), "int64"), "step"))  # some values contradict each other
 
     def rate(self, step: Value) -> Value:
         """The rate, a float64 scalar. step: the int64 number of completed steps."""
@@ -75,25 +73,19 @@ def _periods(step: Value, decay_steps: int, staircase: bool) -> Value:
 
 
 @schedule
-def exponential_decay(
-    step, *, learning_rate: NotNegative, decay_steps: Count, decay_rate: Positive, staircase: bool = False
-):
+def exponential_decay(step, *, learning_rate: float, decay_steps: Count, decay_rate: Positive, staircase: bool = False):
     """``learning_rate * decay_rate ** (step / decay_steps)``. `staircase` rounds the exponent down."""
     return exp(_periods(step, decay_steps, staircase) * math.log(decay_rate)) * learning_rate
 
 
 @schedule
-def natural_exp_decay(
-    step, *, learning_rate: NotNegative, decay_steps: Count, decay_rate: float, staircase: bool = False
-):
+def natural_exp_decay(step, *, learning_rate: float, decay_steps: Count, decay_rate: float, staircase: bool = False):
     """``learning_rate * exp(-decay_rate * step / decay_steps)``."""
     return exp(_periods(step, decay_steps, staircase) * -decay_rate) * learning_rate
 
 
 @schedule
-def inverse_time_decay(
-    step, *, learning_rate: NotNegative, decay_steps: Count, decay_rate: NotNegative, staircase: bool = False
-):
+def inverse_time_decay(step, *, learning_rate: float, decay_steps: Count, decay_rate: float, staircase: bool = False):
     """``learning_rate / (1 + decay_rate * step / decay_steps)``."""
     return learning_rate / (_periods(step, decay_steps, staircase) * decay_rate + 1.0)
 
@@ -102,9 +94,9 @@ def inverse_time_decay(
 def polynomial_decay(
     step,
     *,
-    learning_rate: NotNegative,
+    learning_rate: float,
     decay_steps: Count,
-    end_learning_rate: NotNegative = 0.0001,
+    end_learning_rate: float = 0.0001,
     power: Positive = 1.0,
     cycle: bool = False,
 ):
@@ -129,8 +121,6 @@ def piecewise_decay(step, *, boundaries: tuple[int, ...], values: tuple[float, .
             f"for the boundaries {list(boundaries)}",
             "bad_attr",
         )
-    if min(values) < 0:
-        raise ProgramError(f"the rates of piecewise_decay must be at least 0, not {min(values)}", "bad_attr")
     rate = full_like(_count(step), value=values[0])
     for boundary, value in zip(boundaries, values[1:], strict=True):
         reached = greater_equal(step, _full(step, boundary))
@@ -139,7 +129,7 @@ def piecewise_decay(step, *, boundaries: tuple[int, ...], values: tuple[float, .
 
 
 @schedule
-def noam_decay(step, *, d_model: Count, warmup_steps: Count, learning_rate: NotNegative = 1.0):
+def noam_decay(step, *, d_model: Count, warmup_steps: Count, learning_rate: float = 1.0):
     """``learning_rate * d_model ** -0.5 * min(n ** -0.5, n * warmup_steps ** -1.5)``, where n = step + 1.
 
     Vaswani et al. 2017.
@@ -149,7 +139,7 @@ def noam_decay(step, *, d_model: Count, warmup_steps: Count, learning_rate: NotN
 
 
 @schedule
-def cosine_decay(step, *, learning_rate: NotNegative, decay_steps: Count, end_learning_rate: NotNegative = 0.0):
+def cosine_decay(step, *, learning_rate: float, decay_steps: Count, end_learning_rate: float = 0.0):
     """``end + (start - end) * (1 + cos(pi * step / decay_steps)) / 2`` (Loshchilov and Hutter 2017).
 
     start is `learning_rate` and end is `end_learning_rate`, at which the rate stays.
@@ -160,7 +150,7 @@ def cosine_decay(step, *, learning_rate: NotNegative, decay_steps: Count, end_le
 
 
 @schedule
-def linear_lr_warmup(step, *, learning_rate: NotNegative, warmup_steps: Count, start_learning_rate: NotNegative = 0.0):
+def linear_lr_warmup(step, *, learning_rate: float, warmup_steps: Count, start_learning_rate: float = 0.0):
     """``start + (rate - start) * min(step / warmup_steps, 1)``: from `start_learning_rate` to `learning_rate`."""
     done = clip(_periods(step, warmup_steps, False), max=1.0)
     return done * (learning_rate - start_learning_rate) + start_learning_rate
@@ -168,7 +158,7 @@ def linear_lr_warmup(step, *, learning_rate: NotNegative, warmup_steps: Count, s
 
 @schedule
 def warmup_cosine_decay(
-    step, *, learning_rate: NotNegative, warmup_steps: Count, decay_steps: Count, end_learning_rate: NotNegative = 0.0
+    step, *, learning_rate: float, warmup_steps: Count, decay_steps: Count, end_learning_rate: float = 0.0
 ):
     """`linear_lr_warmup` for `warmup_steps` steps, then `cosine_decay` for `decay_steps` steps."""
     up = linear_lr_warmup(step, learning_rate=learning_rate, warmup_steps=warmup_steps)
@@ -183,11 +173,11 @@ def warmup_cosine_decay(
 def one_cycle(
     step,
     *,
-    learning_rate: NotNegative,
+    learning_rate: float,
     total_steps: Count,
     warmup: float = 0.3,
-    start_factor: NotNegative = 0.04,
-    end_factor: NotNegative = 4e-6,
+    start_factor: float = 0.04,
+    end_factor: float = 4e-6,
 ):
     """Half a cosine up to `learning_rate` during the fraction `warmup` of `total_steps` steps, then half a cosine down.
 

@@ -60,16 +60,11 @@ def _rates(value: Any) -> Any:
     for rate in value.values() if isinstance(value, dict) else [value]:
         if isinstance(rate, bool) or not isinstance(rate, int | float):
             raise ValueError("must be a number, or an object with the number of each group")
-        if rate < 0:
-            raise ValueError("must be at least 0; to maximize a variable, train with its negation as the loss")
     return value
 
 
 RATE: dict[str, Any] = {
-    "anyOf": [
-        {"type": "number", "minimum": 0},
-        {"type": "object", "additionalProperties": {"type": "number", "minimum": 0}},
-    ],
+    "anyOf": [{"type": "number"}, {"type": "object", "additionalProperties": {"type": "number"}}],
 }
 Rate = Annotated[
     Any,

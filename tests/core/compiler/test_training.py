@@ -15,7 +15,6 @@ from core.ir.registry import as_tuple
 from core.ops.common.types import as_dtype
 from core.optim.initializers import initial_parameters
 from core.optim.optimizers import OPTIMIZERS, state_types
-from core.optim.rates import Rates
 from core.runtime.reference import execute
 from core.wire import read
 from tests.programs import Sketch, close
@@ -127,19 +126,6 @@ def test_wrong_optimisers_are_refused(kind, attrs, code):
     with pytest.raises(ProgramError) as error:
         Optimizer(kind, attrs)
     assert error.value.code == code
-
-
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_every_optimizer_refuses_negative_rates_and_decays(kind):
-    attrs = {"learning_rate", "weight_decay", "l1_decay"} & Optimizer(kind).attrs.keys()
-    for name in sorted(attrs):
-        for groups, place in ({}, ""), ({"groups": [{"match": "w"}]}, ""), (None, "/groups/0"):
-            given = {"groups": [{"match": "w", name: -1.0}]} if groups is None else {name: -1.0, **groups}
-            with pytest.raises(ProgramError, match="must be at least 0, not -1") as error:
-                Optimizer(kind, given)
-            assert error.value.pointer == f"{place}/{name}"
-    with pytest.raises(ProgramError, match="must be at least 0, not -1"):
-        Rates.of(Optimizer(kind), -1.0)
 
 
 def variables() -> list[Variable]:
