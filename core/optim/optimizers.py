@@ -59,8 +59,8 @@ class Optimizer:
             text = f"unknown optimizer {self.type!r}"
             raise ProgramError(text, "unknown_optimizer", suggestion=hint, pointer="/type")
         attrs = dict(self.attrs)
-        if "groups" in attrs:
-            object.__setattr__(self, "groups", _groups(attrs.pop("groups"), self.type, dict(attrs)))
+        groups = attrs.pop("groups", None)
+        shared = dict(attrs)
         if isinstance(rate := attrs.get("learning_rate"), Mapping):
             del attrs["learning_rate"]
             rest = {k: v for k, v in rate.items() if k != "schedule"}
@@ -71,6 +71,8 @@ class Optimizer:
                     )
                 object.__setattr__(self, "schedule", Schedule(str(rate["schedule"]), rest))
         object.__setattr__(self, "attrs", lookup(self.type).complete(attrs))
+        if groups is not None:  # after the attributes that they inherit
+            object.__setattr__(self, "groups", _groups(groups, self.type, shared))
 
     @property
     def document(self) -> dict[str, Any]:

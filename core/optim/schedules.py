@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from core.ir.builder import Value
+from core.ir import TensorType
+from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, Family, OpSpec, composite
 from core.ir.suggest import near
@@ -42,6 +43,7 @@ class Schedule:
                 f"unknown schedule {self.type!r}", "unknown_schedule", suggestion=hint, pointer="/schedule"
             )
         object.__setattr__(self, "attrs", SCHEDULES[self.type].complete(self.attrs))
+        self.rate(BlockBuilder().param(TensorType((), "int64"), "step"))  # some values contradict each other
 
     def rate(self, step: Value) -> Value:
         """The rate, a float64 scalar. step: the int64 number of completed steps."""

@@ -177,9 +177,12 @@ def test_wrong_rates_of_a_step_are_refused(given):
         {"schedule": "exponential_decay", "learning_rate": 0.1, "decay_steps": 10, "decay_rate": -0.5},
         {"schedule": "polynomial_decay", "learning_rate": 0.1, "decay_steps": 10, "power": 0.0},
         {"schedule": "polynomial_decay", "learning_rate": 0.1, "decay_steps": 10, "power": -1.0},
+        {"schedule": "piecewise_decay", "boundaries": [3], "values": [0.1]},
+        {"schedule": "one_cycle", "learning_rate": 0.1, "total_steps": 1},
     ],
 )
 def test_a_schedule_whose_formula_has_no_rate_at_some_step_is_refused(schedule):
     with pytest.raises(ProgramError) as error:
         Optimizer("sgd", {"learning_rate": schedule})
     assert error.value.code == "bad_attr"
+    assert error.value.pointer.startswith("/learning_rate")

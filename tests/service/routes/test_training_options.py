@@ -121,7 +121,7 @@ def test_a_patch_is_a_merge_patch_of_the_optimizer(client, path):
     np.testing.assert_allclose(weights(client, path)[0], W - 0.2 * (gradient(W, np.zeros(1))[0] + 0.5 * W), rtol=1e-12)
 
 
-@pytest.mark.parametrize("patch", [{"type": "adam"}, {"groups": [{"match": "w", "type": "adam"}]}, {"groups": [{"match": "v"}]}, {"lr": 1}])  # fmt: skip # noqa: E501
+@pytest.mark.parametrize("patch", [{"type": "adam"}, {"groups": [{"match": "w", "type": "adam"}]}, {"groups": [{"match": "v"}]}, {"lr": 1}, {"learning_rate": {"schedule": "one_cycle", "learning_rate": 0.1, "total_steps": 1}}])  # fmt: skip # noqa: E501
 def test_a_patch_that_does_not_fit_changes_nothing(client, path, patch):
     problem(client.patch(path, json={"optimizer": patch}), 422, "invalid-request")
 
