@@ -178,7 +178,9 @@ def det(xp, x):
     """Determinant of each square matrix.
 
     The gradient is ``det(x) * inverse(x).T``. At a singular matrix it is an error of the run (singular_matrix),
-    although the matrix of cofactors exists there.
+    although the matrix of cofactors exists there. Rounding often gives such a matrix a pivot that is not 0: then
+    the gradient is right up to rounding, but a derivative of it is not. Its relative error is about the machine epsilon
+    times the condition number of x, so at a matrix that is singular up to rounding no digit of it is right.
     """
     return xp.linalg.det(x).astype(x.dtype)
 
