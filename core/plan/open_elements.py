@@ -236,8 +236,8 @@ def _same_sizes(low: Lowering, array: Growing, like: Source) -> None:
 def _sum(low: Lowering, op: Op) -> None:
     """The sum of cotangents of an array, in place in the first one."""
     names = [n for n in op.inputs if not isinstance(low.entry(n), Vacant)]
-    if not names:
-        low.define(op.outputs[0], low.entry(op.inputs[0]))
+    if not names or (len(names) == 1 and isinstance(low.entry(names[0]), Placed)):
+        low.define(op.outputs[0], low.entry(names[0] if names else op.inputs[0]))
         return
     if len(names) == 2 and isinstance(low.entry(names[0]), Placed):  # adding two numbers commutes
         names.reverse()

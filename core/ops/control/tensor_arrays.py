@@ -23,6 +23,7 @@ from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Dtype, Example, composite, op
 from core.ops.common.ranges import OpenSize
 from core.ops.common.types import as_dtype, joined_type, matches
+from core.ops.reduction.sums import sum_
 
 __all__: list[str] = []
 
@@ -178,7 +179,16 @@ def array_take_infer(array, index, like):
     return like
 
 
-array_take.vjp(lambda ct, out, array, index, like: (array_place(ct, index), None, None))
+@array_take.vjp
+def array_take_vjp(ct, out, array, index, like):
+    placed, element = array_place(ct, index), array.type.element
+    if isinstance(element, TensorType) and -1 in element.shape and element != placed.type.element:
+        # other elements of the array may have other sizes than `like`: join the type with that of the array
+        empty = ct.builder.emit("create_array", shape=element.shape, dtype=element.dtype)
+        placed = sum_(placed, empty)
+    return placed, None, None
+
+
 array_take.example(
     lambda: [
         Example((ROWS, np.array(7), X[0]), (np.zeros(2),)),

@@ -275,3 +275,23 @@ def test_array_take_refuses_an_element_of_another_shape_than_like(declared, size
         with pytest.raises(ExecutionError, match="shape") as error:
             each.step(s.values)
         assert error.value.code == "shape_mismatch"
+
+
+@pytest.mark.parametrize(("long", "short"), [(False, True), (True, True), (True, False)])
+def test_gradients_of_elements_taken_with_known_sizes_reach_an_array_of_other_sizes(long, short):
+    s = Sketch()
+    x, y = (s.param(name, value) for name, value in (("x", [1.0, 2.0, -1.0, 3.0]), ("y", [5.0, 6.0, 7.0])))
+    s.feed("like", np.zeros(3))
+    first, second = s.const(0, dtype="int64"), s.const(1, dtype="int64")
+    s.op("create_array", out="array", shape=[-1], dtype="float64")
+    s.op("array_write", s.op("square", y), first, "array", out="array")
+    s.op("array_write", s.op("square", x), second, "array", out="array")
+    read_, taken = s.op("array_read", "array", second), s.op("array_take", "array", first, "like")
+    terms = [s.op("mul", read_, x)] * long + [s.op("mul", taken, y)] * short
+    s.op("sum", [s.op("reduce_sum", each) for each in terms], out="loss")
+    step = compile_gradient(read(s.document), GradientQuery(loss="loss"))
+
+    for each in (step, step.compiled()):
+        found = each.step(s.values).gradients
+        np.testing.assert_allclose(found.get("x", np.zeros(4)), np.array([3.0, 12.0, 3.0, 27.0]) * long)
+        np.testing.assert_allclose(found.get("y", np.zeros(3)), np.array([75.0, 108.0, 147.0]) * short)
