@@ -11,7 +11,7 @@ from core.ir.registry import Example, Extended, composite, op
 from core.ops.common.on_cuda import scipy_function
 from core.ops.common.ranges import Nonzero
 from core.ops.common.types import floating, working_dtype
-from core.ops.elementwise.logic import equal, greater_than, where, where_or_zero
+from core.ops.elementwise.logic import equal, greater_than, not_equal, where, where_or_zero
 from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__: list[str] = []
@@ -73,6 +73,13 @@ def sqrt(xp, x):
 sqrt.infer(floating)
 sqrt.vjp(lambda ct, out, x: ct * 0.5 / out)
 sqrt.example(lambda: [Example((np.abs(A),), (np.sqrt(np.abs(A)),))])
+
+
+def flat_root(x):
+    """The square root of the symbol x, with gradient 0 at 0."""
+    zero = fill_zeros_like(x)
+    positive = not_equal(x, zero)  # true for NaN as well, so NaN stays NaN
+    return where(positive, sqrt(where(positive, x, full_like(x, value=1.0))), zero)
 
 
 @op(elementwise=True)

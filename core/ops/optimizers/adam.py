@@ -14,7 +14,7 @@ from core.ir.registry import Example
 from core.ops.common.ranges import Fraction, NotNegative
 from core.ops.elementwise.arithmetic import abs_, cast, increment, maximum, pow_
 from core.ops.elementwise.logic import equal, greater_than, logical_or, where
-from core.ops.elementwise.math import sqrt, square
+from core.ops.elementwise.math import flat_root, sqrt, square
 from core.ops.optimizers.updates import STATES, Penalties, optimizer
 from core.ops.reduction.statistics import norm
 from core.ops.shape.creation import fill_zeros_like, full_like
@@ -57,7 +57,7 @@ def _adam(gradient, first, second, step, moments):
     """Adam's move before the learning rate multiplies it, then the new slots."""
     first, second, step, count = _means(gradient, first, second, step, moments)
     mean, mean_square = _corrected(first, moments.beta1, count), _corrected(second, moments.beta2, count)
-    return mean / (sqrt(mean_square) + moments.epsilon), first, second, step
+    return mean / (flat_root(mean_square) + moments.epsilon), first, second, step
 
 
 @optimizer
@@ -74,7 +74,8 @@ def adam(
 ):
     """``parameter - learning_rate * mean / (sqrt(mean_square) + epsilon)`` (Kingma and Ba 2015).
 
-    mean and mean_square are running means of the gradient and its square, corrected for their start at zero.
+    mean and mean_square are running means of the gradient and its square, corrected for their start at zero. The root
+    of a mean_square of 0 has gradient 0.
     """
     gradient = penalties.added(parameter, gradient)
     move, *slots = _adam(gradient, first, second, step, moments)
@@ -145,7 +146,7 @@ def nadam(
     first, second, step, count = _means(gradient, first, second, step, moments)
     mean = _corrected(first * moments.beta1, moments.beta1, count + 1.0)
     mean = mean + _corrected(gradient * (1.0 - moments.beta1), moments.beta1, count)
-    root = sqrt(_corrected(second, moments.beta2, count))
+    root = flat_root(_corrected(second, moments.beta2, count))
     return parameter - mean * learning_rate / (root + moments.epsilon), first, second, step
 
 
@@ -178,7 +179,7 @@ def radam(
         r = where(enough, r, full_like(r, value=6.0))
         rectified = sqrt((r - 4.0) * (r - 2.0) * (top / ((top - 4.0) * (top - 2.0))) / r)
         square = _corrected(second, moments.beta2, count)
-        root = sqrt(where(enough, square, full_like(square, value=1.0)))  # also its derivative belongs to Adam's move
+        root = flat_root(square)
         move = where(enough, mean * cast(rectified, dtype=parameter.dtype) / (root + moments.epsilon), mean)
     return parameter - move * learning_rate, first, second, step
 

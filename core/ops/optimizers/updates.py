@@ -24,7 +24,7 @@ from core.ir.registry import Example, OpSpec, composite
 from core.ops.common.ranges import Fraction, Nonzero, NotNegative
 from core.ops.elementwise.arithmetic import abs_, sign
 from core.ops.elementwise.logic import equal, less_equal, logical_or, not_equal, where
-from core.ops.elementwise.math import clip, sqrt, square
+from core.ops.elementwise.math import clip, flat_root, sqrt, square
 from core.ops.reduction.statistics import norm
 from core.ops.shape.creation import fill_zeros_like, full_like
 
@@ -97,11 +97,11 @@ def adagrad(
 ):
     """``moment += gradient ** 2``; the parameter moves by ``-learning_rate * gradient / (sqrt(moment) + epsilon)``.
 
-    Duchi, Hazan and Singer 2011.
+    Duchi, Hazan and Singer 2011. The root of a moment of 0 has gradient 0.
     """
     gradient = penalties.added(parameter, gradient)
     moment = moment + square(gradient)
-    return parameter - gradient * learning_rate / (sqrt(moment) + epsilon), moment
+    return parameter - gradient * learning_rate / (flat_root(moment) + epsilon), moment
 
 
 @optimizer
@@ -118,7 +118,7 @@ def decayed_adagrad(
     """`adagrad` with a running mean: ``moment = decay * moment + (1 - decay) * gradient ** 2``."""
     gradient = penalties.added(parameter, gradient)
     moment = moment * decay + square(gradient) * (1.0 - decay)
-    return parameter - gradient * learning_rate / (sqrt(moment) + epsilon), moment
+    return parameter - gradient * learning_rate / (flat_root(moment) + epsilon), moment
 
 
 @optimizer
@@ -181,6 +181,7 @@ def ftrl(
     """Follow the regularised leader (McMahan et al. 2013): a parameter becomes 0 where ``|linear| <= l1``.
 
     The learning rate is a divisor, so a constant one must not be 0. In a step whose schedule gives 0 nothing changes.
+    The roots of squares of 0 have gradient 0.
     """
     before = parameter, squares, linear
     moves = None
@@ -188,10 +189,11 @@ def ftrl(
         moves = not_equal(learning_rate, fill_zeros_like(learning_rate))
         learning_rate = where(moves, learning_rate, full_like(learning_rate, value=1.0))
     total = squares + square(gradient)
-    # sqrt has no finite gradient where squares is 0, as before the first update
-    linear = linear + gradient - (sqrt(total) - sqrt(squares)) * parameter / learning_rate
-    steep = sqrt(total) / learning_rate + 2.0 * l2
+    root = flat_root(total)
+    linear = linear + gradient - (root - flat_root(squares)) * parameter / learning_rate
     inside = less_equal(abs_(linear), full_like(linear, value=l1))
+    steep = root / learning_rate + 2.0 * l2
+    steep = where(inside, full_like(steep, value=1.0), steep)  # 0 before the first gradient that is not
     moved = (sign(linear) * l1 - linear) / steep
     # NaN is not inside, and stays NaN
     after = where(inside, fill_zeros_like(moved), moved), total, linear

@@ -12,7 +12,7 @@ from core.ir.registry import Example, Extended, composite, op
 from core.ops.common.types import axes_of, axis_of, floating, product, working_dtype
 from core.ops.elementwise.arithmetic import abs_, cast, pow_
 from core.ops.elementwise.logic import not_equal, where
-from core.ops.elementwise.math import exp, sqrt, square
+from core.ops.elementwise.math import exp, flat_root, square
 from core.ops.elementwise.rounding import isfinite
 from core.ops.reduction.sums import inverse_count, reduce_max, reduce_mean, reduce_min, reduce_sum, restored
 from core.ops.shape.creation import fill_zeros_like, full_like
@@ -144,14 +144,6 @@ var.example(
 )
 
 
-def _root(x):
-    """The square root, with gradient 0 at 0."""
-    zero = fill_zeros_like(x)
-    positive = not_equal(x, zero)  # true for NaN as well, so NaN stays NaN
-    safe = where(positive, x, full_like(x, value=1.0))
-    return where(positive, sqrt(safe), zero)
-
-
 @composite
 def std(x, *, axes: tuple[int, ...] | None = None, ddof: int = 1, keepdims: bool = False):
     """Standard deviation over `axes`: ``sqrt(var(x))``, with `ddof` as in `var`.
@@ -159,7 +151,7 @@ def std(x, *, axes: tuple[int, ...] | None = None, ddof: int = 1, keepdims: bool
     Where all elements are equal, the result is 0 with gradient 0. The same holds where the squares of all deviations
     underflow; where a square overflows, the result is inf.
     """
-    return _root(var(x, axes=axes, ddof=ddof, keepdims=keepdims))
+    return flat_root(var(x, axes=axes, ddof=ddof, keepdims=keepdims))
 
 
 std.example(
@@ -189,7 +181,7 @@ def norm(x, *, p: Extended = 2.0, axes: tuple[int, ...] | None = None, keepdims:
         raise ProgramError("p must be a number", "bad_attr")
     back = {"axes": axes, "keepdims": keepdims}
     if p == 2:
-        return _root(reduce_sum(square(x), **back))
+        return flat_root(reduce_sum(square(x), **back))
     size = abs_(x)
     if p == math.inf:
         return reduce_max(size, **back)

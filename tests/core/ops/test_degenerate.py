@@ -155,3 +155,32 @@ def test_the_first_steps_of_radam_have_a_gradient_where_the_mean_square_is_zero(
     s.total("loss_of")
 
     close(grads(s)["g"], [-0.25, -0.25], 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "slots", "wanted", "attrs"),
+    [
+        ("adam", 2, -0.25 / 0.5, {"epsilon": 0.5}),
+        ("adamw", 2, -0.25 / 0.5, {"epsilon": 0.5}),
+        ("nadam", 2, -0.25 / 0.5 * (0.9 * 0.1 / (1 - 0.9**2) + 1), {"epsilon": 0.5}),
+        ("lamb", 2, -0.25 / 0.5, {"epsilon": 0.5, "weight_decay": 0.0}),
+        ("adagrad", 1, -0.25 / 0.5, {"epsilon": 0.5}),
+        ("decayed_adagrad", 1, -0.25 / 0.5, {"epsilon": 0.5}),
+        ("ftrl", 2, 0.0, {"l1": 0.5}),
+    ],
+)
+def test_the_first_step_of_an_optimizer_has_finite_gradients_where_the_gradient_is_zero(name, slots, wanted, attrs):
+    """The root of a mean square of 0 has gradient 0, so that the gradient is that of the first mean."""
+    s = Sketch()
+    g, second = s.param("g", [0.0, 0.0]), s.param("v", [0.0, 0.0])
+    s.feed("p", [0.0, 0.0])
+    means = [s.feed("m", [0.0, 0.0])] if slots == 2 else []
+    means = [second, *means] if name == "ftrl" else [*means, second]
+    steps = [s.feed("n", 0, "int64")] if name not in ("adagrad", "decayed_adagrad", "ftrl") else []
+    outputs = [f"out{i}" for i in range(1 + len(means) + len(steps))]
+    s.op(name, "p", g, *means, *steps, out=outputs, learning_rate=0.25, **attrs)
+    s.total("out0")
+
+    found = grads(s)
+    close(found["g"], [wanted] * 2, 1e-12)
+    close(found["v"], [0.0, 0.0], 1e-12)
