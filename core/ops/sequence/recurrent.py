@@ -12,6 +12,7 @@ from core.ops.control.loop import loop
 from core.ops.control.tensor_arrays import array_join, array_unstack
 from core.ops.elementwise.arithmetic import cast
 from core.ops.elementwise.math import sigmoid, tanh
+from core.ops.indexing.gather import slice_
 from core.ops.linalg.matmul import matmul
 from core.ops.shape.agreeing import agreed, shaped
 from core.ops.shape.concat_split import split
@@ -45,9 +46,36 @@ def _check_ranks(axes_of_x: str, **operands) -> None:
             raise ProgramError(f"{name} must be {axes}, not {operand.type}", "shape_mismatch")
 
 
+def _with_rows(weight_h, gates: int):
+    """weight_h, which has `gates` rows for each column. Raises ProgramError (shape_mismatch); the run compares open
+    sizes.
+    """
+    rows, hidden = weight_h.shape
+    if (rows % gates if hidden == -1 else rows != gates * hidden) and rows != -1:
+        raise ProgramError(f"weight_h must be [{gates} * hidden, hidden], not {weight_h.type}", "shape_mismatch")
+    if hidden != -1:
+        return shaped(weight_h, (gates * hidden, hidden))
+    if rows != -1:
+        return shaped(weight_h, (rows, rows // gates))
+    gate = weight_h
+    if gates > 1:  # one column is enough to compare the rows
+        gate, *_ = split(slice_(weight_h, axes=(1,), starts=(0,), ends=(1,)), num=gates, axis=0)
+    return weight_h.builder.emit("check_shape", weight_h, gate, shape=(-1, -1), axes=(1, 0))
+
+
+def _cell(step, gates: int, x, states, weight_x, weight_h, bias_x, bias_h):
+    """One `step` of the operands of a cell, whose sizes are compared."""
+    named = dict(zip("hc"[: len(states)], states, strict=True))
+    _check_ranks(_OF_CELL, x=x, **named, weight_x=weight_x, weight_h=weight_h)
+    weight_x, weight_h = agreed(weight_x, _with_rows(weight_h, gates), (0, 0))
+    states = list(states)
+    for i, each in enumerate(states):
+        x, each = agreed(x, each, (0, 0))
+        weight_h, states[i] = agreed(weight_h, each, (1, 1))
+    return step(_projected(x, weight_x, bias_x), _projected(states[0], weight_h, bias_h), *states)
+
+
 def _parts(x, count: int):
-    if x.shape[-1] % count and x.shape[-1] != -1:
-        raise ProgramError(f"the last axis of {x.type} is not a multiple of {count} gates", "shape_mismatch")
     return split(x, num=count, axis=x.rank - 1) if x.shape[-1] else (x,) * count
 
 
@@ -74,8 +102,7 @@ def _gru_step(a, b, h):
 @composite
 def rnn_cell(x, h, weight_x, weight_h, bias_x=None, bias_h=None):
     """``out = tanh(x @ weight_x.T + bias_x + h @ weight_h.T + bias_h)``, for x [n, input] and h [n, hidden]."""
-    _check_ranks(_OF_CELL, x=x, h=h, weight_x=weight_x, weight_h=weight_h)
-    return _rnn_step(_projected(x, weight_x, bias_x), _projected(h, weight_h, bias_h), h)
+    return _cell(_rnn_step, 1, x, [h], weight_x, weight_h, bias_x, bias_h)
 
 
 @composite(outputs=("h_out", "c_out"))
@@ -85,8 +112,7 @@ def lstm_cell(x, h, c, weight_x, weight_h, bias_x=None, bias_h=None):
     Weights are [4 hidden, ...], for the gates input, forget, cell, output in this order:
     ``c = sigmoid(f) * c + sigmoid(i) * tanh(g)`` and ``h = sigmoid(o) * tanh(c)``.
     """
-    _check_ranks(_OF_CELL, x=x, h=h, c=c, weight_x=weight_x, weight_h=weight_h)
-    return _lstm_step(_projected(x, weight_x, bias_x), _projected(h, weight_h, bias_h), h, c)
+    return _cell(_lstm_step, 4, x, [h, c], weight_x, weight_h, bias_x, bias_h)
 
 
 @composite
@@ -96,8 +122,7 @@ def gru_cell(x, h, weight_x, weight_h, bias_x=None, bias_h=None):
     Weights are [3 hidden, ...], for the gates reset, update, new in this order: ``n = tanh(xn + sigmoid(r) * hn)`` and
     ``h = (1 - sigmoid(z)) * n + sigmoid(z) * h``; hn includes its bias.
     """
-    _check_ranks(_OF_CELL, x=x, h=h, weight_x=weight_x, weight_h=weight_h)
-    return _gru_step(_projected(x, weight_x, bias_x), _projected(h, weight_h, bias_h), h)
+    return _cell(_gru_step, 3, x, [h], weight_x, weight_h, bias_x, bias_h)
 
 
 def _s(x):
@@ -160,13 +185,14 @@ gru_cell.example(
 # --- whole sequences -------------------------------------------------------------------------------------------
 
 
-def _over_time(step, x, states, weight_x, weight_h, bias_x, bias_h, reverse: bool):
+def _over_time(step, gates: int, x, states, weight_x, weight_h, bias_x, bias_h, reverse: bool):
     """Run ``step(part from x, part from h, *states) -> states`` over the first axis of x [time, batch, input].
 
     Returns the first state of every step, stacked, and then all states of the last step.
     """
     named = dict(zip("hc"[: len(states)], states, strict=True))
     _check_ranks("[time, batch, input]", x=x, **named, weight_x=weight_x, weight_h=weight_h)
+    weight_h = _with_rows(weight_h, gates)
     batch, hidden = {x.shape[1], *(each.shape[0] for each in states)} - {-1}, weight_h.shape[1]
     if len(batch) > 1:
         raise ProgramError(
@@ -212,19 +238,19 @@ def _of_each_time(x, state):
 @composite(outputs=("out", "h_out"))
 def rnn(x, h, weight_x, weight_h, bias_x=None, bias_h=None, *, reverse: bool = False):
     """`rnn_cell` over x [time, batch, input]: h of each time [time, batch, hidden], and the last h."""
-    return _over_time(_rnn_step, x, [h], weight_x, weight_h, bias_x, bias_h, reverse)
+    return _over_time(_rnn_step, 1, x, [h], weight_x, weight_h, bias_x, bias_h, reverse)
 
 
 @composite(outputs=("out", "h_out", "c_out"))
 def lstm(x, h, c, weight_x, weight_h, bias_x=None, bias_h=None, *, reverse: bool = False):
     """`lstm_cell` over x [time, batch, input]: h of each time [time, batch, hidden], and the last h and c."""
-    return _over_time(_lstm_step, x, [h, c], weight_x, weight_h, bias_x, bias_h, reverse)
+    return _over_time(_lstm_step, 4, x, [h, c], weight_x, weight_h, bias_x, bias_h, reverse)
 
 
 @composite(outputs=("out", "h_out"))
 def gru(x, h, weight_x, weight_h, bias_x=None, bias_h=None, *, reverse: bool = False):
     """`gru_cell` over x [time, batch, input]: h of each time [time, batch, hidden], and the last h."""
-    return _over_time(_gru_step, x, [h], weight_x, weight_h, bias_x, bias_h, reverse)
+    return _over_time(_gru_step, 3, x, [h], weight_x, weight_h, bias_x, bias_h, reverse)
 
 
 def _run(cell, x, states, weights, reverse=False):
