@@ -268,8 +268,9 @@ def lower_slogdet(low: Lowering, op: Op) -> None:
     diagonal, over = _diagonal(made.factors), frozenset({len(type.shape)})
     sign = reshaped(low, of.reduce("prod", of("sign", diagonal), over), type.shape)
     logs = of.reduce("sum", of("log", of("abs", diagonal)), over)
-    low.define(op.outputs[0], of.mul(sign, made.sign))
-    low.define(op.outputs[1], reshaped(low, logs, type.shape))
+    logs = reshaped(low, logs, type.shape)
+    low.define(op.outputs[0], of.where(of("isnan", logs), logs, of.mul(sign, made.sign)))
+    low.define(op.outputs[1], logs)
 
 
 def _diagonal(view: View) -> View:

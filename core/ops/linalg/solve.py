@@ -182,7 +182,13 @@ def det(xp, x):
     the gradient is right up to rounding, but a derivative of it is not. Its relative error is about the machine epsilon
     times the condition number of x, so at a matrix that is singular up to rounding no digit of it is right.
     """
-    return xp.linalg.det(x).astype(x.dtype)
+    out = xp.linalg.det(x).astype(x.dtype)
+    return xp.where(_stopped(xp, x, out), x.dtype.type(np.nan), out)
+
+
+def _stopped(xp, x, det):
+    """Where a determinant (or its sign) is 0 because LAPACK takes a pivot that is not finite for 0."""
+    return (det == 0) & ~xp.isfinite(x).all(axis=(-2, -1))
 
 
 def _scalars(x: TensorType) -> TensorType:
@@ -214,13 +220,15 @@ det.example(
 
 @op(outputs=("sign", "logabs"))
 def slogdet(xp, x):
-    """Sign of each determinant, and ``log(|det(x)|)``. A singular matrix gives 0 and -inf.
+    """Sign of each determinant, and ``log(|det(x)|)``. A singular matrix gives 0 and -inf. Where the determinant is
+    NaN, both are NaN.
 
     The sign has no gradient. The gradient of the logarithm is the transposed inverse; at a singular matrix it is an
     error of the run (singular_matrix).
     """
     sign, logabs = xp.linalg.slogdet(x)
-    return sign.astype(x.dtype), logabs.astype(x.dtype)
+    lost = _stopped(xp, x, sign) | xp.isnan(logabs)
+    return tuple(xp.where(lost, x.dtype.type(np.nan), v.astype(x.dtype)) for v in (sign, logabs))
 
 
 slogdet.infer(lambda x: (_scalars(square(x, "slogdet")),) * 2)

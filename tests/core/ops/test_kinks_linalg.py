@@ -12,7 +12,10 @@ from core.autodiff.adjoint import vjp
 from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import CoreError, ExecutionError, ProgramError
+from core.runtime.native import native_interpreter
 from core.runtime.reference import execute
+from core.runtime.run import Run
+from tests.rounding import ROUNDING
 
 Q = np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))[0]
 DOUBLE = (Q * [1.0, 1.0, 3.0]) @ Q.T
@@ -232,3 +235,21 @@ def test_a_flattened_product_needs_no_sizes_if_axes_match_one_to_one():
 
     assert out.shape == (-1, -1, -1)
     np.testing.assert_array_equal(found, np.full((2, 2, 5), 3.0))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_determinant_of_nan_has_no_sign_and_no_logarithm(dtype):
+    """By the definition as a sum of products: 0 times inf, inf minus inf and NaN are NaN."""
+    nan, inf = np.nan, np.inf
+    finite, infinite = [[[1, 2], [3, 4]], [[1, 2], [2, 4]]], [[[1, 1], [1, inf]], [[1, 1], [inf, 2]]]
+    lost = [[[nan, 1], [1, 1]], [[1, 1], [nan, 1]], [[0, 0], [0, nan]], [[0, 0], [0, inf]], [[inf, inf], [1, inf]]]
+    x = np.array([*finite, *infinite, *lost], dtype)
+    b = BlockBuilder()
+    given = b.param(TensorType(x.shape, dtype))
+    block = b.build([b.emit("det", given), *b.emit("slogdet", given)])
+    tail = [nan] * len(lost)
+
+    for found in (execute(block, [x]), native_interpreter(block, ROUNDING)(Run(), x)):
+        np.testing.assert_allclose(found[0], [-2, 0, inf, -inf, *tail], rtol=1e-6)
+        np.testing.assert_allclose(found[1], [-1, 0, 1, -1, *tail])
+        np.testing.assert_allclose(found[2], [np.log(2), -inf, inf, inf, *tail], rtol=1e-6)
