@@ -27,6 +27,7 @@ __all__ = [
     "SINGULAR",
     "as_diagonal",
     "attempt",
+    "attempt_on_finite",
     "column",
     "diagonal_part",
     "matrices",
@@ -81,6 +82,19 @@ def attempt(xp: Any, code: str, problem: str, function: Callable[..., Any], *arg
             return function(*args)
     except np.linalg.LinAlgError as error:
         raise ExecutionError(f"{problem} ({error})", code) from None
+
+
+def attempt_on_finite(xp: Any, problem: str, function: Callable[..., Any], x: Any, lower: bool = False) -> Any:
+    """`function(x)`. Raises ExecutionError (no_convergence) with `problem` if it fails or an element is not finite.
+
+    LAPACK's iterations for values and vectors never end for some matrices with an infinity, and give finite numbers
+    for some with a NaN.
+
+    lower: whether the function reads only the lower triangle.
+    """
+    if not bool(xp.isfinite(xp.tril(x) if lower else x).all()):
+        raise ExecutionError(problem, NO_CONVERGENCE)
+    return attempt(xp, NO_CONVERGENCE, problem, function, x)
 
 
 def transposed(x):

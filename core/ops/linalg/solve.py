@@ -8,15 +8,17 @@ gives large numbers.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.matrices import (
-    NO_CONVERGENCE,
     SINGULAR,
     attempt,
+    attempt_on_finite,
     column,
     matrices,
     multiplied,
@@ -268,23 +270,19 @@ def pinv(xp, x, *, rcond: NotNegative | None = None):
     - `rcond`: singular values up to `rcond` times the largest count as 0. The default is the machine epsilon of the
       dtype times the longer side.
 
+    An element of x that is not finite is an error of the run (no_convergence).
     The gradient is valid among matrices of the same rank (Golub and Pereyra 1973): a singular value that counts as 0,
     but is not 0, adds an error of about its ratio to the smallest one that does not. Where the rank changes, the
     pseudo-inverse is discontinuous.
     """
-    u, s, vt = attempt(
-        xp, NO_CONVERGENCE, "the singular values did not converge: is every element finite?", lambda: _thin_svd(xp, x)
-    )
+    problem = "the singular values did not converge: is every element finite?"
+    u, s, vt = attempt_on_finite(xp, problem, partial(xp.linalg.svd, full_matrices=False), x)
     if s.size == 0:
         return xp.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
     tolerance = float(np.finfo(x.dtype).eps) * max(x.shape[-2:]) if rcond is None else rcond
     zero = s <= xp.max(s, axis=-1, keepdims=True) * s.dtype.type(tolerance)
     inverted = xp.where(zero, s.dtype.type(0), 1 / xp.where(zero, s.dtype.type(1), s))
     return xp.matmul(xp.swapaxes(vt, -1, -2) * inverted[..., None, :], xp.swapaxes(u, -1, -2))
-
-
-def _thin_svd(xp, x):
-    return xp.linalg.svd(x, full_matrices=False)
 
 
 @pinv.infer

@@ -17,6 +17,7 @@ zero, as in a loss of the values alone, is not. Values that differ only by round
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -24,9 +25,8 @@ from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.matrices import (
-    NO_CONVERGENCE,
     as_diagonal,
-    attempt,
+    attempt_on_finite,
     column,
     multiplied,
     read_lower,
@@ -125,7 +125,7 @@ def eigh_factor(xp, x):
 
     The op reads only the lower triangle of x.
     """
-    values, vectors = attempt(xp, NO_CONVERGENCE, NO_VALUES, xp.linalg.eigh, x)
+    values, vectors = attempt_on_finite(xp, NO_VALUES, xp.linalg.eigh, x, lower=True)
     return values, vectors * _signs(xp, vectors)
 
 
@@ -170,7 +170,7 @@ def eigh(x):
     """Ascending eigenvalues w and orthonormal eigenvectors V (columns): ``V @ diag(w) @ V.T = (x + x.T) / 2``.
 
     In each vector, the first of the components with at least 0.9 times the largest magnitude is positive. The gradient
-    is symmetric.
+    is symmetric. An element of x that is not finite is an error of the run (no_convergence).
     Eigenvectors of equal eigenvalues (equal up to rounding) are not unique: a nonzero cotangent that reaches them is an
     error of the run (degenerate_spectrum), even in a loss that is the same for all choices of vectors, because its
     gradient does not follow from the cotangents. The eigenvalues always have a gradient, as in `eigvalsh`.
@@ -184,7 +184,7 @@ eigh.example(lambda: [*(Example((x,), _eigh(x)) for x in _EIGH), Example((_NO_EI
 @op
 def eigvalsh_factor(xp, x):
     """Ascending eigenvalues w of a symmetric x: ``det(x - w) = 0``. The op reads only the lower triangle of x."""
-    return attempt(xp, NO_CONVERGENCE, NO_VALUES, xp.linalg.eigvalsh, x)
+    return attempt_on_finite(xp, NO_VALUES, xp.linalg.eigvalsh, x, lower=True)
 
 
 @eigvalsh_factor.vjp
@@ -205,7 +205,8 @@ def eigvalsh(x):
 
     The gradient is ``v @ diag(ct) @ v.T`` with the eigenvectors v. Where eigenvalues are equal, this is exact for a
     loss that treats them alike; any other loss has a kink there, and this is one of its subgradients. The second
-    derivative at equal eigenvalues is an error of the run (degenerate_spectrum).
+    derivative at equal eigenvalues is an error of the run (degenerate_spectrum), and so is an element of x that is not
+    finite (no_convergence).
     """
     return eigvalsh_factor(symmetric_part(x, "eigvalsh"))
 
@@ -218,13 +219,14 @@ def svd(xp, x):
     """Singular value decomposition ``U @ diag(s) @ V.T = x`` with orthonormal columns U and V and descending s.
 
     The number of singular values is the size of the shorter side. V is not transposed. In each column of U, the first
-    of the components with at least 0.9 times the largest magnitude is positive.
+    of the components with at least 0.9 times the largest magnitude is positive. An element of x that is not finite is
+    an error of the run (no_convergence).
     Vectors of equal singular values (equal up to rounding) are not unique, and neither are vectors of a singular value
     0 on the longer side: a nonzero cotangent that reaches them is an error of the run (degenerate_spectrum). The values
     always have a gradient, ``u @ diag(ct) @ v.T``. A singular value of 0 contributes 0 to it, because it has a kink
     there like the absolute value.
     """
-    u, s, vt = attempt(xp, NO_CONVERGENCE, NO_VALUES, lambda: xp.linalg.svd(x, full_matrices=False))
+    u, s, vt = attempt_on_finite(xp, NO_VALUES, partial(xp.linalg.svd, full_matrices=False), x)
     sign = _signs(xp, u)
     return u * sign, s, xp.swapaxes(vt, -1, -2) * sign
 

@@ -253,3 +253,14 @@ def test_a_determinant_of_nan_has_no_sign_and_no_logarithm(dtype):
         np.testing.assert_allclose(found[0], [-2, 0, inf, -inf, *tail], rtol=1e-6)
         np.testing.assert_allclose(found[1], [-1, 0, 1, -1, *tail])
         np.testing.assert_allclose(found[2], [np.log(2), -inf, inf, inf, *tail], rtol=1e-6)
+
+
+@pytest.mark.parametrize("type", ["svd", "pinv", "eigh", "eigvalsh"])
+def test_an_element_that_is_not_finite_has_no_values_or_vectors(type):
+    """LAPACK never ends for this matrix with an infinity, and finds finite eigenvalues for some with a NaN."""
+    x = np.cos(np.arange(25.0)).reshape(5, 5)
+    for bad in (np.inf, -np.inf, np.nan):
+        for at in ((0, 0), (3, 0), (4, 4)):
+            lost = x.copy()
+            lost[at] = bad
+            assert refused(lambda: run(type, np.stack([x, lost]))) == "ExecutionError no_convergence"  # noqa: B023
