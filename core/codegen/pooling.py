@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from core.codegen import reductions
 from core.codegen.gather_scatter import checked
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.module import Module
@@ -23,7 +24,7 @@ from core.codegen.vector_slices import (
 )
 from core.plan.geometry import Pool, Scattered, Tiles
 
-__all__ = ["NUMBER", "combine", "first_inside", "number_of", "pick", "pool", "tiles", "unpool"]
+__all__ = ["NUMBER", "added", "combine", "first_inside", "number_of", "pick", "pool", "tiles", "unpool"]
 
 UNROLLED = 32
 """Most elements of a window that is read in straight code."""
@@ -213,7 +214,12 @@ def unpool(_: Module, f: Function, spec: Scattered) -> None:
             at = checked(f, move(f, f.param("index"), spec.index, *place), spec.index, spec.size)
             more = f.load(move(f, f.param("x"), spec.dtype, *place), spec.dtype)
             here = f.at(target, at, spec.dtype)
-            f.store(f.binary("fadd", f.load(here, spec.dtype), more), here)
+            f.store(added(f, f.load(here, spec.dtype), more), here)
+
+
+def added(f: Function, a: IRValue, b: IRValue) -> IRValue:
+    """The sum of two numbers; of bools, whether one of them is true."""
+    return reductions.combine(f, "or" if a.dtype == "bool" else "sum", a, b)
 
 
 def pick(_: Module, f: Function, spec: Scattered) -> None:

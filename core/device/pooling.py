@@ -91,7 +91,7 @@ def _cover(f: Function, spec: Covering, threads: Threads) -> None:
                         chosen = f.convert(f.load(f.at(f.param("chosen"), there, spec.index), spec.index), "int64")
                         here = f.compare("icmp eq", chosen, total(f, tap, numbers))
                         more = f.select(here, more, literal(0, dtype))
-                    f.write(f.binary("fadd", f.read(sums, dtype), more), sums)
+                    f.write(pooling.added(f, f.read(sums, dtype), more), sums)
         f.store(f.read(sums, dtype), f.at(f.param("out"), flat, dtype))
 
 
@@ -106,7 +106,7 @@ def _unpool(f: Function, spec: Scattered, threads: Threads) -> None:
         at = checked(f, f.at(f.param("index"), place, spec.index), spec.index, spec.size)
         here = f.at(out, total(f, [plane, at], [spec.size, 1]), spec.dtype)
         more = f.load(f.at(f.param("x"), place, spec.dtype), spec.dtype)
-        f.store(f.binary("fadd", f.load(here, spec.dtype), more), here)
+        f.store(pooling.added(f, f.load(here, spec.dtype), more), here)
 
 
 def _pick(f: Function, spec: Scattered, threads: Threads) -> None:

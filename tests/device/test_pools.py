@@ -17,6 +17,7 @@ from core.device.gpu import DEVICE_TARGET
 from core.device.ptx import cubin_of, has_linker, ptx_of
 from core.device.step import write_device_step
 from core.ir import Block, TensorType
+from core.ir.builder import BlockBuilder
 from core.plan import plan_block
 from core.plan.data import Kernel
 from core.runtime.native import native_interpreter
@@ -89,6 +90,22 @@ def test_a_window_of_more_elements_than_a_byte_counts_finds_its_maximum():
     assert "chosen_cover" in kinds(block)
 
     on_device(block, [x, *values_for(block)[1:]])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool"])
+def test_elements_of_integers_are_put_where_a_pooling_of_floats_found_its_maxima(dtype):
+    b = BlockBuilder()
+    x = b.param(TensorType((2, 3, 9, 14), "float32"))
+    out, index = b.emit("max_pool", x, **OVERLAPPING)
+    given, like = b.param(TensorType(out.shape, dtype)), b.param(TensorType(x.shape, dtype))
+    block = b.build([b.emit("unpool_like", given, index, like)])
+    assert "chosen_cover" in kinds(block)
+    rng = np.random.default_rng(0)
+    image = rng.permutation(2 * 3 * 9 * 14).reshape(x.shape).astype("float32")
+    values = [image, rng.integers(0, 9, out.shape).astype(dtype), np.zeros(x.shape, dtype)]
+
+    on_device(block, values)
+    test_windows.agree(block, values)
 
 
 @pytest.mark.parametrize("counts", [3, 40])

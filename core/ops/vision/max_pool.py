@@ -10,6 +10,7 @@ from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.ranges import Reach, Size, Span
+from core.ops.common.scatter_rows import scatter_rows
 from core.ops.common.types import same_size
 from core.ops.common.windows import few_windows, meetings, pads_of, reach, sizes
 from core.ops.indexing.gather import check_index, in_range
@@ -155,7 +156,10 @@ def unpool_like(xp, x, index, like):
     size = math.prod(spatial)
     plane = xp.arange(n * c).reshape(n, c, *(1 for _ in index.shape[2:])) * size
     at = (in_range(xp, index, size) + plane).ravel()
-    flat = xp.bincount(at, weights=x.ravel().astype("float64"), minlength=n * c * size)
+    if x.dtype.kind in "biu":  # float64 does not hold all integers
+        flat = scatter_rows(xp, n * c * size, at, x.ravel())
+    else:
+        flat = xp.bincount(at, weights=x.ravel().astype("float64"), minlength=n * c * size)
     return flat.astype(x.dtype).reshape(like.shape)
 
 

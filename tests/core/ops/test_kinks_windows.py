@@ -81,6 +81,16 @@ def test_elements_unpooled_to_one_position_add_up_and_each_gets_its_gradient(dty
     close(grads(s)["w"], [[[10, 4, 10]]], 1e-12)
 
 
+@pytest.mark.parametrize(("dtype", "wanted"), [("int64", 2**54 + 4), ("int8", -56), ("bool", True)])
+def test_unpooled_integers_keep_all_their_bits(dtype, wanted):
+    x = {"int64": [2**53 + 1, 2**53 + 3], "int8": [100, 100], "bool": [True, True]}[dtype]
+
+    (found,) = run("max_unpool", np.array([[x]], dtype), np.array([[[1, 1]]]), output_size=(2,))
+
+    assert found.dtype == dtype
+    assert found.tolist() == [[[0, wanted]]]
+
+
 @pytest.mark.parametrize("position", [-5, 4, 2**40])
 def test_a_position_outside_the_image_is_refused(position):
     with pytest.raises(ExecutionError) as error:
