@@ -81,8 +81,12 @@ def reduced(
     type: of the result, which may lack axes of size 1.
     name: the variable of the result, whose destination is used; None if it is no variable.
 
+    The sum of bools is true if one of them is.
+
     Raises Unsupported if a value that is complete up to a length only, which the run tells, must leave its fusion.
     """
+    if type.dtype == "bool" and kind == "sum":
+        kind = "or"
     home = entry.fusion if isinstance(entry, Member) and entry.fusion.size is not None and 0 in over else None
     if is_half(type) and kind in ("sum", "prod"):
         return narrowed(low, reduced(low, kind, widened(low, entry), over, wide(type)), type)
