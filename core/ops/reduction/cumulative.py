@@ -117,14 +117,38 @@ def linear_scan(xp, a, b, *, axis: int = -1, reverse: bool = False):
     if a.shape != b.shape:
         raise ExecutionError(f"a and b must have one shape: {list(a.shape)} and {list(b.shape)}", "shape_mismatch")
     a, b = (xp.moveaxis(v, axis, 0) for v in (a, b))
-    a, out = ((v[::-1] if reverse else v).copy() for v in (a, b))
-    out[:1] = a[:1] * a.dtype.type(0) + out[:1]  # NaN for an infinite a[0], as in every later step
+    if reverse:
+        a, b = a[::-1], b[::-1]
+    out = _by_doubling(a, b)
+    if not xp.isfinite(out).all():  # a product of many a may overflow where no single step does
+        out = _one_by_one(a, b)
+    return xp.moveaxis(out[::-1] if reverse else out, 0, axis)
+
+
+def _by_doubling(a, b):
+    """The linear recurrence along the first axis, in as many passes as the number of steps has bits."""
+    a, out = a.copy(), _begun(a, b)
     step = 1
     while step < len(out):
         out[step:] = out[step:] + a[step:] * out[:-step]
         a[step:] = a[step:] * a[:-step]
         step *= 2
-    return xp.moveaxis(out[::-1] if reverse else out, 0, axis)
+    return out
+
+
+def _one_by_one(a, b):
+    """The linear recurrence along the first axis, step by step."""
+    out = _begun(a, b)
+    for t in range(1, len(out)):
+        out[t] = b[t] + a[t] * out[t - 1]
+    return out
+
+
+def _begun(a, b):
+    """b after the first step: NaN for an infinite a[0], as in every later step."""
+    out = b.copy()
+    out[:1] = a[:1] * a.dtype.type(0) + b[:1]
+    return out
 
 
 @linear_scan.infer

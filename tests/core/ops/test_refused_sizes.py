@@ -14,6 +14,7 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError, InternalError, ProgramError
 from core.ir.registry import as_tuple
+from core.ops.common.types import as_dtype
 from core.plan.data import Root, View
 from core.plan.movement import _placed
 from core.runtime.native import native_interpreter
@@ -266,3 +267,18 @@ def test_a_linear_scan_multiplies_the_zero_that_it_starts_from(reverse, factor):
 
     np.testing.assert_array_equal(reference, np.full((1, 3), np.nan))
     np.testing.assert_array_equal(native, reference)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_a_linear_scan_is_finite_where_each_of_its_steps_is(dtype, reverse):
+    """The product of three factors overflows, but each of them multiplies zero, and the last one is zero."""
+    huge = {"float64": 1e200, "float32": 1e30, "float16": 3e4, "bfloat16": 1e30}[dtype]
+    a, b = np.array([huge] * 5 + [0.0, huge]), np.array([0.0, 0.0, 0.0, 0.0, 0.0, 2.0, -1.0])
+    wanted = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 2 * huge])
+    a, b, wanted = (x[::-1].astype(as_dtype(dtype)) if reverse else x.astype(as_dtype(dtype)) for x in (a, b, wanted))
+
+    reference, native = both(for_arrays("linear_scan", a, b, reverse=reverse), a, b)
+
+    np.testing.assert_array_equal(reference, [wanted])
+    np.testing.assert_array_equal(native, [wanted])
