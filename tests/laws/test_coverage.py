@@ -27,8 +27,9 @@ RARE = (
     "sizes that do not fit",
     "a check that always fails",
     "a constant position that is out of range",
+    "empty arrays among ones whose sizes only the run tells",
 )
-"""The same for further examples, which have open sizes in unusual places, or operands that are errors."""
+"""The same for further examples, which have open sizes in unusual places, no elements, or wrong operands."""
 
 EXPECTED: dict[str, set[str]] = {
     "tells the client something during the run": {"print"},
