@@ -24,7 +24,7 @@ __all__: list[str] = []
 def _pooling(low: Lowering, op: Op, x: str, out: str) -> Windows:
     attrs = op.attrs
     if max(attrs["dilations"]) > 1:
-        raise Unsupported("the vector code reads neighbouring elements of a window")
+        raise Unsupported("elements of a window lie apart, by dilations above 1")
     strides = attrs["strides"] or attrs["kernel_size"]
     return windows_of(low.type(x).shape, low.type(out).shape, attrs["kernel_size"], strides, (1,), attrs["paddings"])
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from core.analysis.compiled import machine_code
 from core.codegen.backend import CPU
 from core.compiler.backends import use_backend
-from core.compiler.compile import GradientQuery, Optimizer, compile_training
+from core.compiler.compile import GradientQuery, Optimizer, compile_gradient, compile_training
+from core.runtime.native import native_interpreter
 from core.runtime.reference import NATIVE
 from core.runtime.run import RunLimits
 from core.wire import read
+from tests.array_programs import array_program
+from tests.chosen import Chosen
 from tests.device.driver import EmulatedDriver
-from tests.device.emulator import compiler
+from tests.device.emulator import EmulatedBackend, compiler
 from tests.device.test_region import backend_of
 from tests.laws.test_native import same
 from tests.programs import Sketch
@@ -74,6 +79,33 @@ def test_the_analysis_names_the_ops_that_a_gpu_runs_one_by_one_and_their_reasons
     assert [each["type"] for each in found["interpreted"]] == ["print"]
     assert all(each["reason"] for each in found["interpreted"])
     assert found["regions"] and all(each["arena_bytes"] for each in found["regions"])
+
+
+class Uncompiled(EmulatedBackend):
+    """An emulated GPU that compiles nothing."""
+
+    def compile(self, plan, timed=False):
+        return lambda run, *args: ()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_analysis_counts_the_ops_between_the_regions_of_a_random_program(seed):
+    backend = Uncompiled()
+    before = use_backend(backend)
+    try:
+        for s in (Chosen(seed, 9, 0.5).sketch, array_program(seed, runs=True)):
+            block = compile_gradient(read(s.document), GradientQuery(loss="loss")).interpreter.block
+
+            found = machine_code(block, 2)["interpreted"]
+
+            between = Counter(c.op.type for c in native_interpreter(block, backend).calls if c.op.type != NATIVE)
+            told = Counter()
+            for each in found:
+                told[each["type"]] += each["count"]
+            assert told == between
+            assert all(each["reason"] and each["of"] for each in found)
+    finally:
+        use_backend(before)
 
 
 def test_a_step_for_the_cpu_runs_there_whatever_the_backend_of_the_process(driver):

@@ -26,6 +26,13 @@ def count(block: Block) -> int:
     return sum(1 + sum(count(inner) for _, inner in inner_blocks(op)) for op in block.ops)
 
 
+def dilated() -> Sketch:
+    s = Sketch()
+    x = s.param("x", np.arange(12.0).reshape(1, 2, 6))
+    s.total(s.op("max_pool1d", x, kernel_size=[2], dilations=[2]))
+    return s
+
+
 def printing_between() -> Sketch:
     """A product, an op without machine code, and another product."""
     s = Sketch()
@@ -149,6 +156,7 @@ def test_an_uncompiled_loop_names_its_first_uncompiled_op():
         (sections(), "array_chunks", "tensor arrays that grow"),
         (sections(), "square", "is known only when it runs"),
         (sections(), "array_fill", "shares a stack with an op that has no machine code"),
+        (dilated(), "max_pool", "elements of a window lie apart, by dilations above 1"),
     ],
 )
 def test_the_reason_for_an_uncompiled_op(s, type, reason):
