@@ -31,6 +31,9 @@ CONDITIONS = frozenset({"condition", "mask"})
 OTHER_DTYPE = POSITIONS | CONDITIONS
 """Slots whose dtype says nothing about the dtype of the other operands."""
 
+NUMBERS = POSITIONS | {"value"}
+"""Optional slots whose operand can well be a number."""
+
 NOT_A_CONDITION = "is the Python value {}: `==` and `!=` compare identities, bp.equal and bp.not_equal compare values"
 
 
@@ -63,7 +66,17 @@ class Signature:
     is_elementwise: whether the operands broadcast and the output has their shape.
     """
 
-    __slots__ = ("_attributes", "_variadic", "is_elementwise", "is_plain", "is_variadic", "outputs", "slots", "type")
+    __slots__ = (
+        "_attributes",
+        "_optional",
+        "_variadic",
+        "is_elementwise",
+        "is_plain",
+        "is_variadic",
+        "outputs",
+        "slots",
+        "type",
+    )
 
     def __init__(self, spec: Mapping[str, Any]) -> None:
         """spec: the op's entry in the catalogue."""
@@ -71,16 +84,17 @@ class Signature:
         self.slots = tuple(slot["name"] for slot in spec["inputs"])
         self.outputs = tuple(slot["name"] for slot in spec["outputs"])
         self._variadic = frozenset(slot["name"] for slot in spec["inputs"] if slot["variadic"])
+        self._optional = frozenset(slot["name"] for slot in spec["inputs"] if slot["optional"])
         self.is_variadic = any(slot["variadic"] for slot in spec["outputs"])
         self.is_plain = not self._variadic and not self.is_variadic
-        self._attributes = frozenset(spec["attributes"].get("properties", {}))
+        self._attributes = tuple(spec["attributes"].get("properties", {}))
         self.is_elementwise: bool = op_table()["ops"].get(self.type, {}).get("elementwise", False)
 
     def arguments(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """(slot -> its argument, attribute -> its value).
 
         A variadic slot takes all remaining positional arguments, or one list. Raises TypeError for an argument that the
-        op does not have.
+        op does not have, and for a positional one that is meant as an attribute.
         """
         given: dict[str, Any] = {}
         rest = list(inputs)
@@ -89,12 +103,15 @@ class Signature:
                 break
             if slot in self._variadic:
                 is_list = len(rest) == 1 and isinstance(rest[0], list | tuple)
-                given[slot] = list(rest[0]) if is_list else rest
+                given[slot] = list(rest[0]) if is_list else self._one_by_one(rest)
                 rest = []
             else:
-                given[slot] = rest.pop(0)
+                given[slot] = self._in_order(slot, rest.pop(0))
         if rest:
-            raise TypeError(f"{self.type} takes {len(self.slots)} inputs, not {len(inputs)}")
+            count = f"{len(self.slots) or 'no'} input{'s' * (len(self.slots) != 1)}"
+            along = f"dynamic_{self.type}"
+            hint = f"; {along} takes them as arrays" if along in op_table()["ops"] else ""
+            raise TypeError(f"{self.type} takes {count}, not {len(inputs)}{self._by_name()}{hint}")
         attrs: dict[str, Any] = {}
         for name, value in named.items():
             if name in self.slots:
@@ -111,6 +128,26 @@ class Signature:
         if "dtype" not in self._attributes or attrs.get("dtype") == "bool":
             attrs |= {name: _without_bools(attrs[name]) for name in ("value", "values") if name in attrs}
         return given, attrs
+
+    def _in_order(self, slot: str, x: Any) -> Any:
+        """`x`, the positional argument for `slot`. Raises TypeError if it is meant as an attribute."""
+        takes_numbers = slot not in self._optional or slot in NUMBERS or self.is_elementwise
+        if not takes_numbers and (isinstance(x, str) or is_number(x) or _is_list_of_integers(x)):
+            constant = "" if isinstance(x, str) else f"; {slot}={x!r} is a constant"
+            raise TypeError(f"the input {slot!r} of {self.type} is an array, not {x!r}{self._by_name()}{constant}")
+        return x
+
+    def _one_by_one(self, arrays: Sequence[Any]) -> list[Any]:
+        """`arrays`, the positional arguments for a variadic slot. Raises TypeError unless these are several arrays."""
+        nested = any(isinstance(x, list | tuple) and _has_operand(x) for x in arrays)
+        if nested or any(isinstance(x, str) for x in arrays):
+            raise TypeError(f"{self.type} takes arrays one by one, or one list of them{self._by_name()}")
+        if self.type == "sum" and len(arrays) == 1:
+            raise TypeError("sum adds several arrays; reduce_sum, or the method `sum`, adds the elements of one")
+        return list(arrays)
+
+    def _by_name(self) -> str:
+        return f"; its attributes are given by name: {', '.join(self._attributes)}" if self._attributes else ""
 
     def with_constants(self, given: Mapping[str, Any], constants: Constants) -> dict[str, Any]:
         """slot -> its operand, or a list of them, where numbers and lists of numbers are constants; no Nones.
@@ -171,6 +208,10 @@ def _without_bools(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_without_bools(each) for each in value]
     return int(value) if isinstance(value, bool | np.bool_) else value
+
+
+def _is_list_of_integers(x: Any) -> bool:
+    return isinstance(x, list | tuple) and all(isinstance(each, int | np.integer) for each in x)
 
 
 def _has_operand(given: Any) -> bool:

@@ -150,6 +150,35 @@ def test_an_argument_that_an_op_does_not_have_is_refused_with_those_that_it_has(
     refused(lambda x: bp.mean(x, axis=0), TypeError, "it has x; reduce_mean has axes$")
 
 
+def test_a_positional_argument_that_is_meant_as_an_attribute_is_refused_with_the_names_of_the_attributes():
+    by_name = "; its attributes are given by name: "
+    refused(lambda x: bp.softmax(x, 0), TypeError, f"^softmax takes 1 input, not 2{by_name}axis$")
+    refused(
+        lambda x: bp.range(3),
+        TypeError,
+        f"^range takes no inputs, not 1{by_name}.*; dynamic_range takes them as arrays$",
+    )
+    refused(
+        lambda x: bp.dropout(x, 0.1),
+        TypeError,
+        f"^the input 'key' of dropout is an array, not 0.1{by_name}p, .*; key=0.1",
+    )
+    refused(lambda x: bp.layer_norm(x, x.shape[1:]), TypeError, r"the input 'scale' of layer_norm is an array, not \(")
+    refused(lambda x: bp.cross_entropy(x, [0, 1], "mean"), TypeError, "is an array, not 'mean'; .* reduction$")
+    refused(
+        lambda x: bp.concat([x, x], 1), TypeError, f"concat takes arrays one by one, or one list of them{by_name}axis$"
+    )
+    np.testing.assert_array_equal(computed(lambda x: bp.concat([0], x)), [0, *X])
+    refused(lambda x: bp.einsum("ij,jk->ik", x, x), TypeError, "einsum takes arrays one by one, .*: equation$")
+
+
+def test_a_sum_of_one_array_names_the_sum_of_its_elements():
+    refused(
+        lambda x: bp.sum(x), TypeError, "^sum adds several arrays; reduce_sum, or the method `sum`, adds the elements"
+    )
+    np.testing.assert_array_equal(computed(lambda x: bp.sum([x]) + bp.sum(x, x)), 3 * X)
+
+
 def test_scalars_of_numpy_count_as_numbers_and_arrays_keep_their_dtype():
     np.testing.assert_array_equal(computed(lambda x: np.float32(0.5) * x + np.int8(2)), X / 2 + 2)
     refused(lambda x: x * np.array(2.0, "float32"), bp.InvalidOp, "dtypes differ: float32 and float64")
