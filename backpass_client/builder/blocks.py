@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from backpass_client.builder.types import Type
 
-__all__ = ["Block", "Leaf", "Name", "Op", "Ref", "line_of_caller"]
+__all__ = ["Block", "Leaf", "Name", "Op", "Ref", "line_of_caller", "origin_of_unknown"]
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -88,6 +88,31 @@ class Leaf:
     initializer: Mapping[str, Any] | None = None
     value: Any = None
     line: str = ""
+
+
+def origin_of_unknown(root: Block, ref: Ref, has_rule: Callable[[str], bool]) -> tuple[Ref, Op] | None:
+    """The result at which the type of `ref` was lost, and its op; None if no op wrote `ref`.
+
+    root:     the outermost block of the program.
+    has_rule: whether the client can infer the results of an op from its operands.
+    """
+    writers = {out.name: (out, op) for op in _ops(root) for refs in op.outputs.values() for out in refs}
+    found, seen = writers.get(ref.name), {ref.name}
+    while found is not None:
+        operands = [x for refs in found[1].inputs.values() for x in refs if not x.type.is_known and x.name not in seen]
+        before = next((writers[x.name] for x in operands if x.name in writers), None)
+        if before is None or not has_rule(found[1].type):
+            return found
+        found = before
+        seen.add(found[0].name)
+    return None
+
+
+def _ops(block: Block) -> Iterator[Op]:
+    for op in block.ops:
+        yield op
+        for inner in op.inner():
+            yield from _ops(inner)
 
 
 def line_of_caller() -> str:

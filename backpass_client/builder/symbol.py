@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from backpass_client.builder.blocks import Block, Name, Ref
+from backpass_client.builder.blocks import Block, Name, Ref, origin_of_unknown
+from backpass_client.builder.inference.rules import has_rule
 from backpass_client.builder.inference.sizes import product
 from backpass_client.builder.open_slices import with_open_slices
 from backpass_client.builder.types import InvalidOp, Size, Type
@@ -43,14 +44,14 @@ class Symbol(Operand["Symbol"], Ref):
     def shape(self) -> tuple[Any, ...]:
         """The sizes: numbers, names of open sizes, and None for other open ones. Raises InvalidOp if not known."""
         if self.type.shape is None:
-            raise InvalidOp(f"the shape of {self.name.text} is not known; declare it with bp.typed(x, bp.f32[...])")
+            raise self._unknown("shape")
         return self.type.shape
 
     @property
     def dtype(self) -> str:  # type: ignore[override]
         """The name of the dtype. Raises InvalidOp if it is not known."""
         if self.type.dtype is None:
-            raise InvalidOp(f"the dtype of {self.name.text} is not known; declare it with bp.typed(x, bp.f32[...])")
+            raise self._unknown("dtype")
         return self.type.dtype
 
     @property
@@ -97,6 +98,16 @@ class Symbol(Operand["Symbol"], Ref):
         raise InvalidOp(
             f"cannot reshape {self.name.text}={self.type} to {sizes}: while more than one size is open, only "
             "neighbouring axes can be merged into one, or one divided"
+        )
+
+    def _unknown(self, what: str) -> InvalidOp:
+        """The error for a shape or dtype that the client does not know, with the op at which it lost the type."""
+        origin = origin_of_unknown(self.builder.root, self, has_rule)
+        cause = ""
+        if origin is not None and origin[0].name is not self.name:
+            cause = f", because the type of {origin[0].name.text} ({origin[1].type}, {origin[1].line}) is not"
+        return InvalidOp(
+            f"the {what} of {self.name.text} is not known{cause}; declare it with bp.typed(x, bp.f32[...])"
         )
 
     @property

@@ -98,6 +98,29 @@ def embedding(weight: Type, ids: Type, **attrs: Any) -> Type:
     return Type(weight.kind, (*ids.dims, *weight.dims[1:]))
 
 
+@rule("embedding_bag")
+def embedding_bag(weight: Type, ids: Type, offsets: Type | None, sample_weight: Type | None, **attrs: Any) -> Type:
+    integers(ids)
+    if weight.rank != 2 or ids.rank not in (1, 2) or (ids.rank == 1) != (offsets is not None):
+        raise InvalidOp("needs a table [rows, features], and ids [bags, n] or ids [n] and offsets")
+    return Type(weight.kind, ((ids if offsets is None else offsets).dims[0], weight.dims[1]))
+
+
+@rule("is_padding")
+def is_padding(ids: Type, like: Type, **attrs: Any) -> Type:
+    integers(ids)
+    return Type("bool", ids.dims)
+
+
+@rule("positions_along")
+def positions_along(index: Type, x: Type, axis: int, **attrs: Any) -> Type:
+    integers(index)
+    if index.rank != x.rank:
+        raise InvalidOp("x and index must have the same rank")
+    as_axis(axis, x.rank)
+    return Type("int64", index.dims)
+
+
 @rule("lookup_table")
 def lookup_table(w: Type, ids: Type, **attrs: Any) -> Type:
     integers(ids)

@@ -106,7 +106,7 @@ def _square(x: Type) -> None:
     same_size(x.dims[-2], x.dims[-1], "the matrices must be square")
 
 
-@rule("inverse", "cholesky", "cholesky_factor", "matrix_power")
+@rule("inverse", "cholesky", "cholesky_factor", "matrix_power", "matrix_exp")
 def of_square(x: Type, **attrs: Any) -> Type:
     _square(x)
     return x
@@ -144,6 +144,29 @@ def solve(x: Type, y: Type, **attrs: Any) -> Type:
         return Type(same_dtype(x, y), x.dims[:-1])
     same_size(x.dims[-1], y.dims[-2], "rows differ")
     return Type(same_dtype(x, y), (*broadcast_sizes(x.dims[:-2], y.dims[:-2]), *y.dims[-2:]))
+
+
+@rule("lu")
+def lu(x: Type, **attrs: Any) -> tuple[Type, Type, Type]:
+    _square(x)
+    return x, x, Type("int64", x.dims[:-1])
+
+
+@rule("lu_solve")
+def lu_solve(lower: Type, upper: Type, rows: Type, y: Type, **attrs: Any) -> Type:
+    _square(upper)
+    same_size(upper.dims[-1], y.dims[-2] if y.rank > 1 else y.dims[0], "rows differ")
+    return Type(same_dtype(lower, upper, y), y.dims)
+
+
+@rule("lstsq")
+def lstsq(x: Type, y: Type, **attrs: Any) -> Type:
+    m, n = x.dims[-2:]
+    if y.rank == 1:
+        same_size(m, y.dims[0], "rows differ")
+        return Type(same_dtype(x, y), (*x.dims[:-2], n))
+    same_size(m, y.dims[-2], "rows differ")
+    return Type(same_dtype(x, y), (*broadcast_sizes(x.dims[:-2], y.dims[:-2]), n, y.dims[-1]))
 
 
 @rule("pinv")

@@ -69,6 +69,36 @@ def loss_of_like(x: Type, label: Type, *weights: Type | None, reduction: str, **
     return Type(x.dtype, x.dims[:0])
 
 
+@rule("soft_margin_loss", "hinge_embedding_loss")
+def loss_of_signs(x: Type, label: Type, reduction: str, **attrs: Any) -> Type:
+    floats(x)
+    return Type(x.kind, broadcast_sizes(x.dims, label.dims) if reduction == "none" else ())
+
+
+@rule("cosine_embedding_loss")
+def loss_of_angles(x: Type, y: Type, label: Type, reduction: str, **attrs: Any) -> Type:
+    near = broadcast(x, y)
+    return Type(near.dtype, broadcast_sizes(near.dims[:-1], label.dims) if reduction == "none" else ())
+
+
+@rule("multi_margin_loss", "multi_label_margin_loss", "multi_label_soft_margin_loss")
+def loss_of_classes(x: Type, label: Type, *weights: Type | None, reduction: str, **attrs: Any) -> Type:
+    floats(x)
+    return Type(x.kind, x.dims[:-1] if reduction == "none" else ())
+
+
+@rule("check_finite", "clip_by_norm")
+def same_floats(x: Type, **attrs: Any) -> Type:
+    floats(x)
+    return x
+
+
+@rule("clip_by_global_norm")
+def all_same_floats(x: list[Type], **attrs: Any) -> list[Type]:
+    floats(*x)
+    return list(x)
+
+
 @rule("dice_loss", "npair_loss", "accuracy", "auc")
 def one_number(x: Type, *others: Type, **attrs: Any) -> Type:
     floats(x)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from backpass_client.builder.inference.sizes import broadcast
-from backpass_client.builder.signatures import OpSignature
+from backpass_client.builder.signatures import OpSignature, signature_of
 from backpass_client.builder.types import UNKNOWN, InvalidOp, NotKnown, Type
 
-__all__ = ["RULES", "output_types", "rule"]
+__all__ = ["RULES", "has_rule", "output_types", "rule"]
 
 Rule = Callable[..., Any]
 
@@ -30,6 +30,11 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
         return function
 
     return declare
+
+
+def has_rule(op: str) -> bool:
+    """Whether the types of the outputs of `op` are inferred."""
+    return op in RULES or signature_of(op).is_elementwise
 
 
 def output_types(signature: OpSignature, given: Mapping[str, Any], attrs: Mapping[str, Any]) -> tuple[list[Type], int]:

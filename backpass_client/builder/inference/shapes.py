@@ -342,6 +342,13 @@ def diag(x: Type, offset: int, **attrs: Any) -> Type:
     return Type(x.kind, (n, n))
 
 
+@rule("dynamic_range")
+def dynamic_range(start: Type, end: Type, step: Type, **attrs: Any) -> Type:
+    if any(each.shape not in (None, ()) for each in (start, end, step)):
+        raise InvalidOp("a range needs three scalars")
+    return Type(same_dtype(start, end, step), (None,))
+
+
 @rule("sum_to")
 def sum_to(x: Type, shape: list[int], **attrs: Any) -> Type:
     if -1 in shape:

@@ -113,7 +113,7 @@ def product(sizes: Iterable[Size]) -> Size:
     return factors[0] if len(factors) == 1 else None
 
 
-def changed(size: Size, by: Callable[..., int], *numbers: int) -> Size:
+def changed(size: Size, by: Callable[..., int], *numbers: float) -> Size:
     """``by(size, *numbers)`` for a size that is a number, else None. Raises InvalidOp for a result below 0."""
     if not isinstance(size, int):
         return None

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
-from typing import Any
+from math import floor, prod
+from typing import Any, TypeVar
 
 from backpass_client.builder.inference.rules import rule
-from backpass_client.builder.inference.sizes import changed, floats, same_dtype, same_size
+from backpass_client.builder.inference.sizes import changed, floats, product, same_dtype, same_size
 from backpass_client.builder.types import InvalidOp, NotKnown, Size, Type
 
 __all__: list[str] = []
 
+N = TypeVar("N", int, float)
 
-def _each(given: Sequence[int], rank: int) -> list[int]:
+
+def _each(given: Sequence[N], rank: int) -> list[N]:
     """One number for each spatial axis."""
     return list(given) * rank if len(given) == 1 else list(given)
 
@@ -178,9 +180,28 @@ def of_output_size(x: Type, *others: Type, output_size: list[int], kernel: list[
 
 @rule("interpolate")
 def interpolate(x: Type, size: list[int] | None, scale_factor: list[float] | None, **attrs: Any) -> Type:
-    if size is None:
-        raise NotKnown
-    return Type(x.kind, (*x.dims[:2], *_each(size, x.rank - 2)))
+    rank = x.rank - 2
+    if not 1 <= rank <= 3 or not all(isinstance(n, int) for n in x.dims[2:]):
+        raise InvalidOp("needs 1 to 3 spatial axes whose sizes are numbers")
+    if (size is None) == (scale_factor is None):
+        raise InvalidOp("give either size or scale_factor")
+    if size is not None:
+        return Type(x.kind, (*x.dims[:2], *_each(size, rank)))
+    scaled = zip(x.dims[2:], _each(scale_factor or [], rank), strict=True)
+    return Type(x.kind, (*x.dims[:2], *(changed(n, lambda n, by: floor(n * by), by) for n, by in scaled)))
+
+
+@rule("unfold")
+def unfold(
+    x: Type, kernel: list[int], strides: list[int], paddings: list[int], dilations: list[int], **attrs: Any
+) -> Type:
+    rank = x.rank - 2
+    if not 1 <= rank <= 3 or not all(isinstance(n, int) for n in x.dims[2:]):
+        raise InvalidOp("needs 1 to 3 spatial axes whose sizes are numbers")
+    sizes = _each(kernel, rank)
+    lists = (_each(strides, rank), _margins(paddings, rank), _each(dilations, rank))
+    windows = [_windows(*each) for each in zip(x.dims[2:], sizes, *lists, strict=True)]
+    return Type(x.kind, (x.dims[0], changed(x.dims[1], lambda n: n * prod(sizes)), product(windows)))
 
 
 @rule("grid_sample")

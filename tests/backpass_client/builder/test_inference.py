@@ -27,7 +27,6 @@ LESS = {
     "padding": "transposed convolutions with a padding in words",
     "equation": "einsum with an ellipsis",
     "ceil_mode": "poolings with ceil_mode",
-    "scale_factor": "interpolate by a factor",
 }
 """Attributes with which a rule gives no type, and why."""
 

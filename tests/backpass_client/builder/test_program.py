@@ -374,6 +374,16 @@ def test_an_op_of_unknown_type_can_be_declared():
     assert run(bp.program(f), x=np.ones((3, 2)))["loss"] == 6.0
 
 
+def test_an_unknown_shape_names_the_op_at_which_it_was_lost():
+    def f(x: bp.f32[3, 2]):
+        h = x
+        for _ in range(2):  # the second trip depends on the first
+            h = bp.tanh(bp.array_stack(bp.array_unstack(h)) + x)
+        return {"out": bp.nn.Linear(2)(h)}
+
+    refused(f, r"^the shape of tanh_1 is not known, because the type of array_stack_1 \(array_stack, .*test_program")
+
+
 def test_every_op_knows_the_line_that_wrote_it():
     def f(x: bp.f32[2]):
         y = bp.exp(x)
