@@ -33,6 +33,7 @@ results           the gradients and values of a response
 idempotent_calls  calls with sequence numbers, which the service executes once
 indexing          ``x[...]`` as a list of ops
 arithmetic        Python's operators as ops
+op_table          the ops that the client knows, and hints for other names
 recorder          who records an op: a tape or a program under construction
 arguments         Python's arguments as the slots and attributes of an op
 builder           programs written in Python
@@ -98,6 +99,7 @@ from backpass_client.expression import Expression, Playback
 from backpass_client.functions import function
 from backpass_client.jacobians import hessian, hvp, jacobian, jvp, vjp
 from backpass_client.jobs import Job, JobFailed
+from backpass_client.op_table import hint_for, op_table
 from backpass_client.optimizers import SGD
 from backpass_client.programs import Program
 from backpass_client.results import Gradients
@@ -176,11 +178,19 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The op `name` as a function. Its recorder knows the ops, so that an unknown name is an error of the call."""
-    if name.startswith("_"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """The op `name` as a function. Raises AttributeError for a name that is no op, with the names that it may mean.
+
+    An op of a newer service, which the client does not know, is ``function(name)``.
+    """
     if name == "RemoteModule":  # a class of torch, which the rest of the package does not need
         from backpass_client.remote_module import RemoteModule
 
         return RemoteModule
-    return function(name)
+    if name in op_table()["ops"]:
+        return function(name)
+    hint = "" if name.startswith("_") else hint_for(name, [*__all__, "RemoteModule"])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint and '; '}{hint}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *op_table()["ops"], "RemoteModule"})

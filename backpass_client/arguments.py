@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from typing import Any, Protocol
 
 import numpy as np
 
 from backpass_client.arithmetic import is_number
+from backpass_client.op_table import op_table
 from backpass_client.recorder import Operand
 
-__all__ = ["NOT_A_CONDITION", "Constants", "Signature", "as_json", "attributes_as_json", "misfit", "op_table"]
+__all__ = ["NOT_A_CONDITION", "Constants", "Signature", "as_json", "attributes_as_json", "misfit"]
 
 
 POSITIONS = frozenset(
@@ -48,13 +47,6 @@ class Constants(Protocol):
 
         Raises an error for values that the dtype does not have.
         """
-
-
-@cache
-def op_table() -> dict[str, Any]:
-    """The ops and initializers that the client knows, which `make catalogue` writes from their declarations."""
-    table: dict[str, Any] = json.loads(files("backpass_client").joinpath("builder", "ops.json").read_text())
-    return table
 
 
 class Signature:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 from backpass_client.builder.calls import Function
+from backpass_client.op_table import op_table
 from backpass_client.recorder import apply
 
 __all__ = ["function", "op_function"]
@@ -42,5 +44,28 @@ def op_function(type: str) -> Callable[..., Any]:
         return apply(type, inputs, named)
 
     op.__name__ = op.__qualname__ = type
-    op.__doc__ = f"The op {type}; `Service.op({type!r})` returns its documentation."
+    op.__module__ = "backpass_client"  # where pickle finds it
+    entry = op_table()["ops"].get(type)
+    summary = f"The op {type}." if entry is None else entry["summary"]
+    op.__doc__ = f"{summary}\n\n`Service.op({type!r})` returns its documentation."
+    if entry is not None:
+        op.__signature__ = _signature(entry)  # type: ignore[attr-defined]
     return op
+
+
+def _signature(entry: Mapping[str, Any]) -> inspect.Signature:
+    """The signature of an op. entry: its line in the table; see `service.cli.signatures`."""
+    found: dict[str, inspect.Parameter] = {}
+    kind, default = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    for slot in entry.get("inputs", ()):
+        name = slot.rstrip("?*")
+        if "*" in slot:
+            found[name] = inspect.Parameter(name, inspect.Parameter.VAR_POSITIONAL)
+            kind = inspect.Parameter.KEYWORD_ONLY
+            continue
+        default = None if "?" in slot else default  # after an optional slot, all are optional to Python
+        found[name] = inspect.Parameter(name, kind, default=default)
+    for name, schema in entry.get("attributes", {}).items():
+        default = schema.get("default") if name not in entry.get("required", ()) else inspect.Parameter.empty
+        found[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+    return inspect.Signature(list(found.values()))

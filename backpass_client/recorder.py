@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from backpass_client.arithmetic import Arithmetic
 from backpass_client.errors import BackpassError
+from backpass_client.op_table import hint_for, op_table
 
 __all__ = ["OpRecorder", "Operand", "apply", "current_recorder"]
 
@@ -36,6 +37,16 @@ class Operand(Arithmetic[R]):
     @abstractmethod
     def owner(self) -> OpRecorder | None:
         """The only recorder that can use it; None if any can."""
+
+    if not TYPE_CHECKING:  # a type checker knows the attributes that exist
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raises AttributeError, which names the op for a method that other libraries have."""
+            hint = "" if name.startswith("_") else self._hint_for(name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint and '; '}{hint}")
+
+    def _hint_for(self, method: str) -> str:
+        return f"write bp.{method}(x)" if method in op_table()["ops"] else hint_for(method)
 
     def _apply(self, type: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
         return apply(type, inputs, attrs)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from backpass_client.arguments import Signature, op_table
+from backpass_client.arguments import Signature
 from backpass_client.builder.types import InvalidOp
+from backpass_client.op_table import hint_for, op_table
 
 __all__ = ["OpSignature", "check_initializer", "signature_of"]
 
@@ -62,25 +62,9 @@ def signature_of(type: str) -> OpSignature:
     """The signature of the op `type`. Raises InvalidOp for an unknown op, with the ops that its name may mean."""
     ops = op_table()["ops"]
     if type not in ops:
-        hint = _meaning(type)
+        hint = hint_for(type)
         raise InvalidOp(f"there is no op {type!r}{hint and '; '}{hint}")
     return OpSignature(type, ops[type])
-
-
-def _meaning(name: str) -> str:
-    """A sentence with the ops that `name` means in another library, or else those of a similar name; may be empty."""
-    others = op_table()["other_names"]
-    forms = {_plain(op): op for op in op_table()["ops"]}
-    found = difflib.get_close_matches(_plain(name), [*others, *forms], 3)
-    if found and found[0] in others:
-        return str(others[found[0]]).removeprefix("there is no such op: ")
-    near = [forms[each] for each in found if each in forms]
-    return f"did you mean {' or '.join(near)}?" if near else ""
-
-
-def _plain(name: str) -> str:
-    """`name` without case and separators."""
-    return name.lower().replace("_", "")
 
 
 def check_initializer(name: str, initializer: Mapping[str, Any]) -> None:

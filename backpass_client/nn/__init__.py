@@ -7,10 +7,14 @@
         return {"loss": bp.softmax_with_cross_entropy(logits, label, reduction="mean"), "logits": logits}
 
 A layer declares its parameters where it is first called in a program, in a scope of its own; a second call shares them.
+Activations, losses and pooling have no parameters: they are ops, functions of the package.
 Files: layer (the base), linear, convolution, norms, recurrent, attention.
 """
 
 from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NoReturn
 
 from backpass_client.nn.attention import MultiHeadAttention, TransformerBlock
 from backpass_client.nn.convolution import Conv
@@ -18,6 +22,7 @@ from backpass_client.nn.layer import Layer
 from backpass_client.nn.linear import Dropout, Embedding, Linear
 from backpass_client.nn.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 from backpass_client.nn.recurrent import GRU, LSTM, RNN
+from backpass_client.op_table import hint_for
 
 __all__ = [
     "GRU",
@@ -36,3 +41,26 @@ __all__ = [
     "RMSNorm",
     "TransformerBlock",
 ]
+
+OTHER_NAMES = {
+    "Module": "did you mean Layer?",
+    "ModuleList": "a Python list holds layers",
+    "Sequential": "call one layer after the other",
+    "Parameter": "did you mean backpass_client.parameter?",
+}
+"""Names of other libraries that are no ops."""
+
+if not TYPE_CHECKING:  # a type checker knows the names that exist
+
+    def __getattr__(name: str) -> NoReturn:
+        """Raises AttributeError, which names the layer or op that `name` of another library means."""
+        hint = "" if name.startswith("_") else _hint(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint and '; '}{hint}")
+
+
+def _hint(name: str) -> str:
+    layer = re.sub(r"[123]d$", "", name)
+    if layer in __all__:
+        return f"did you mean {layer}? It takes the sizes of its input from its input"
+    op = hint_for(name)
+    return OTHER_NAMES.get(name) or (op and f"layers without parameters are ops: {op}")
