@@ -281,6 +281,9 @@ class Program:
         """
         chosen = loss if "targets" in settings else self._loss(loss)
         named = {} if chosen is None else {"loss": chosen}
+        as_json = (settings.get("init") or {}).get("parameters") or {}
+        if not all(isinstance(each, Mapping) for each in as_json.values()):
+            raise TypeError("init['parameters'] holds JSON tensors; give arrays as the argument `parameters`")
         asked = {"program_id": self.id, **named, **settings}
         if self.built is not None and "from_checkpoint" not in settings:
             init = dict(settings.get("init") or {})

@@ -82,6 +82,9 @@ def _branches(
     found: list[list[Symbol]] = []
     trees: list[Any] = []
     for title, function in functions:
+        if not callable(function):
+            advice = "bp.where chooses between values"
+            raise InvalidOp(f"{title.replace('_', ' ')} of {name} must be a function, not {function!r}; {advice}")
         with b.at(f"{prefix}{title}."), b.inner_block(f"{title.replace('_', ' ')} of {name}") as block:
             tree = function(*given)
             values = flattened(tree)

@@ -20,7 +20,7 @@ def feed(name: str, type: Type | Dtype) -> Symbol:
 
 def parameter(
     name: str,
-    shape: Sequence[int] | Type | Dtype = (),
+    shape: int | Sequence[int] | Type | Dtype = (),
     *,
     dtype: str | Dtype = "float32",
     init: Any = None,
@@ -28,7 +28,7 @@ def parameter(
 ) -> Symbol:
     """Declare a parameter, from any place of the program.
 
-    shape:     its sizes, or a type such as ``bp.f64[3]``, or ``bp.f64`` for one number.
+    shape:     its sizes, one of a vector, or a type such as ``bp.f64[3]``, or ``bp.f64`` for one number.
     init:      its first values: an array; a number; or an initializer, such as "he_normal" or
                ``{"type": "normal", "std": 0.02}``. By default the ops that read it decide.
     trainable: whether training changes it.
@@ -37,7 +37,7 @@ def parameter(
 
 
 def state(
-    name: str, shape: Sequence[int] | Type | Dtype = (), *, dtype: str | Dtype = "float32", init: Any = 0.0
+    name: str, shape: int | Sequence[int] | Type | Dtype = (), *, dtype: str | Dtype = "float32", init: Any = 0.0
 ) -> Symbol:
     """Declare a state, which keeps its value from step to step until `update` changes it. See `parameter`."""
     return current_builder("a state").parameter(name, _leaf_type(shape, dtype), init, True, role="state")
@@ -91,7 +91,8 @@ def _type(type: Type | Dtype) -> Type:
     return Type(type.name, ()) if isinstance(type, Dtype) else type
 
 
-def _leaf_type(shape: Sequence[int] | Type | Dtype, dtype: str | Dtype) -> Type:
+def _leaf_type(shape: int | Sequence[int] | Type | Dtype, dtype: str | Dtype) -> Type:
     if isinstance(shape, Type | Dtype):
         return _type(shape)
-    return Dtype(dtype.name if isinstance(dtype, Dtype) else dtype)[tuple(shape)]
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    return Dtype(dtype.name if isinstance(dtype, Dtype) else dtype)[sizes]

@@ -37,6 +37,7 @@ def while_loop(
     Raises InvalidOp.
     """
     b = current_builder("while_loop")
+    _check_functions("while_loop", condition=condition, body=body)
     first = [b.operand(x) for x in flattened(init)]
     if not first:
         raise InvalidOp("while_loop needs at least one carried value")
@@ -63,6 +64,13 @@ def while_loop(
     attrs = {"memory": memory, **({"is_test": True} if is_test else {})}
     b.append(Op("while", {"condition": [go]}, {}, attrs, {"sub_block": block}))
     return like(init, [Symbol(b, x.name, x.type, b.block) for x in carried])
+
+
+def _check_functions(loop: str, **functions: Any) -> None:
+    """Raises InvalidOp unless all are functions."""
+    for name, each in functions.items():
+        if not callable(each):
+            raise InvalidOp(f"the {name} of {loop} must be a function, not {each!r}")
 
 
 def _names_of(init: Any, body: Callable[..., Any]) -> list[str]:
@@ -149,6 +157,7 @@ def scan(
     Raises InvalidOp.
     """
     b = current_builder("scan")
+    _check_functions("scan", body=body)
     first = [b.operand(x) for x in flattened(init)]
     rows = [b.operand(x) for x in flattened(sequences)]
     steps = _steps(rows, length)

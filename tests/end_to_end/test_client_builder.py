@@ -46,6 +46,8 @@ def test_initializers_of_a_session_go_before_those_of_the_program(service: Servi
 
     assert (values["linear.weight"] == 1).all()
     assert values["offset"].tolist() == [1.0, 2.0]
+    with pytest.raises(TypeError, match="give arrays as the argument `parameters`"):
+        program.session(init={"parameters": values})
 
 
 def test_the_service_keeps_the_given_values_with_the_program(service: Service):

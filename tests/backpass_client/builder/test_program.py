@@ -364,6 +364,11 @@ def test_parts_of_programs_outside_of_a_program_are_refused():
         bp.relu(np.zeros(3))
 
 
+def test_one_number_is_the_size_of_a_vector():
+    f = lambda x=bp.f32["batch", 3]: (x @ bp.parameter("w", 3) + bp.state("s", 1)).sum()
+    assert bp.program(f).parameters["w"] == bp.f32[3]
+
+
 def test_an_op_of_unknown_type_can_be_declared():
     def f(x: bp.f64[3, 2]):
         unknown = bp.array_stack(bp.array_unstack(x))
