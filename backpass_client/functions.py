@@ -56,7 +56,8 @@ def op_function(type: str) -> Callable[..., Any]:
 def _signature(entry: Mapping[str, Any]) -> inspect.Signature:
     """The signature of an op. entry: its line in the table; see `service.cli.signatures`."""
     found: dict[str, inspect.Parameter] = {}
-    kind, default = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    default: Any = inspect.Parameter.empty
     for slot in entry.get("inputs", ()):
         name = slot.rstrip("?*")
         if "*" in slot:
