@@ -140,10 +140,11 @@ performance: $(STAMP)  ## write docs/performance.md from the last `make bench`
 openapi: $(STAMP)  ## write openapi/openapi.json from the code
 	@$(BIN)/backpass openapi --output openapi/openapi.json
 
-catalogue: $(STAMP)  ## write docs/ops, docs/options.md and the client's table of ops from the code
+catalogue: $(STAMP)  ## write docs/ops, docs/options.md, and the client's ops and their types from the code
 	@$(BIN)/backpass catalogue --output docs/ops
 	@$(BIN)/backpass options --output docs/options.md
 	@$(BIN)/backpass signatures --output backpass_client/builder/ops.json
+	@$(BIN)/backpass signatures --stub --output backpass_client/_ops.pyi
 
 lock: $(STAMP)  ## pin the newest allowed versions of all dependencies
 	@$(PIP) uv==0.13.8

@@ -57,7 +57,7 @@ service           a service with all that it stores
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backpass_client import nn
 from backpass_client.builder import (
@@ -110,6 +110,10 @@ from backpass_client.streams import GradientStream
 from backpass_client.tape import Tape, immediate, lazy
 from backpass_client.torch_models import from_torch
 from backpass_client.variable import Variable
+
+if TYPE_CHECKING:
+    from backpass_client._ops import *  # noqa: F403  (a stub)
+    from backpass_client.remote_module import RemoteModule as RemoteModule
 
 __all__ = [
     "SGD",
@@ -177,19 +181,21 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """The op `name` as a function. Raises AttributeError for a name that is no op, with the names that it may mean.
+if not TYPE_CHECKING:  # a type checker reads the ops from _ops.pyi
 
-    An op of a newer service, which the client does not know, is ``function(name)``.
-    """
-    if name == "RemoteModule":  # a class of torch, which the rest of the package does not need
-        from backpass_client.remote_module import RemoteModule
+    def __getattr__(name: str) -> Any:
+        """The op `name` as a function. Raises AttributeError for a name that is no op, with the names that it may mean.
 
-        return RemoteModule
-    if name in op_table()["ops"]:
-        return function(name)
-    hint = "" if name.startswith("_") else hint_for(name, [*__all__, "RemoteModule"])
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint and '; '}{hint}")
+        An op of a newer service, which the client does not know, is ``function(name)``.
+        """
+        if name == "RemoteModule":  # a class of torch, which the rest of the package does not need
+            from backpass_client.remote_module import RemoteModule
+
+            return RemoteModule
+        if name in op_table()["ops"]:
+            return function(name)
+        hint = "" if name.startswith("_") else hint_for(name, [*__all__, "RemoteModule"])
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint and '; '}{hint}")
 
 
 def __dir__() -> list[str]:

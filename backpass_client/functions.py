@@ -5,13 +5,24 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, overload
 
 from backpass_client.builder.calls import Function
 from backpass_client.op_table import op_table
 from backpass_client.recorder import apply
 
 __all__ = ["function", "op_function"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@overload
+def function(of: str) -> Callable[..., Any]: ...
+
+
+@overload
+def function(of: Callable[P, T]) -> Function[P, T]: ...
 
 
 def function(of: str | Callable[..., Any]) -> Any:
@@ -60,9 +71,9 @@ def _signature(entry: Mapping[str, Any]) -> inspect.Signature:
     default: Any = inspect.Parameter.empty
     for slot in entry.get("inputs", ()):
         name = slot.rstrip("?*")
-        if "*" in slot:
+        if "*" in slot and kind is not inspect.Parameter.KEYWORD_ONLY:
             found[name] = inspect.Parameter(name, inspect.Parameter.VAR_POSITIONAL)
-            kind = inspect.Parameter.KEYWORD_ONLY
+            kind = inspect.Parameter.KEYWORD_ONLY  # of all after it
             continue
         default = None if "?" in slot else default  # after an optional slot, all are optional to Python
         found[name] = inspect.Parameter(name, kind, default=default)

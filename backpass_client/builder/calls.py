@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from backpass_client.builder.blocks import Op
 from backpass_client.builder.build import Builder, current_builder
@@ -15,6 +15,10 @@ from backpass_client.builder.trees import flattened, labels, like
 from backpass_client.builder.types import InvalidOp, Type, same_sizes
 
 __all__ = ["Function", "Instance"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
 @dataclass(slots=True, eq=False)
@@ -27,15 +31,15 @@ class Instance:
     tree: Any = None
 
 
-class Function:
+class Function(Generic[P, T]):
     """A Python function that becomes a function of each program that calls it: see `function`."""
 
-    def __init__(self, body: Callable[..., Any]) -> None:
+    def __init__(self, body: Callable[P, T]) -> None:
         self.body = body
         self.rule: Callable[..., Any] | None = None
         update_wrapper(self, body)
 
-    def gradient(self, rule: Callable[..., Any]) -> Callable[..., Any]:
+    def gradient(self, rule: Rule) -> Rule:
         """Decorator: the gradient of this function.
 
         rule: function of the operands, the results and one cotangent for each result, to one cotangent for each
@@ -53,7 +57,8 @@ class Function:
                 raise InvalidOp(
                     f"{self.body.__name__!r} has a gradient of its own and cannot be called in function {b.title!r}"
                 )
-            return self.body(*given)
+            body: Callable[..., Any] = self.body
+            return body(*given)
         for each in given:
             if not each.type.is_known:
                 raise InvalidOp(f"{self.body.__name__!r} needs operands of known type, not {each!r}; see bp.typed")

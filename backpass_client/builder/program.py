@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin, overload
 
 import numpy as np
 
@@ -64,6 +64,14 @@ class BuiltProgram:
     def __repr__(self) -> str:
         ops = sum(len(block.ops) for block in numbered(self._builder.root))
         return f"BuiltProgram({self.name!r}, {ops} ops, {len(self.parameters)} parameters)"
+
+
+@overload
+def program(function: Callable[..., Any], /, **fixed: Any) -> BuiltProgram: ...
+
+
+@overload
+def program(function: None = None, /, **fixed: Any) -> Callable[[Callable[..., Any]], BuiltProgram]: ...
 
 
 def program(function: Callable[..., Any] | None = None, /, **fixed: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from backpass_client.builder.symbol import Symbol
 from backpass_client.builder.types import InvalidOp
 from backpass_client.functions import op_function
@@ -47,6 +49,9 @@ class MultiHeadAttention(Layer):
         joined = op_function("merge_axes")(op_function("transpose")(seen, axes=[0, 2, 1, 3]), start=2, end=4)
         return self.dropout(self._linear("out", features, joined))
 
+    if TYPE_CHECKING:
+        __call__ = forward
+
     def _linear(self, name: str, features: int, x: Symbol) -> Symbol:
         made = lambda: Linear(features, bias=self.bias, name=name)
         found: Symbol = self.part(f"linear {name}", made, x)(x)
@@ -85,3 +90,6 @@ class TransformerBlock(Layer):
         shrink = self.part("linear shrink", lambda: Linear(features, name="shrink"), x)
         x = x + self.attention(self.norms[0](x), mask=mask, causal=self.causal)
         return x + self.dropout(shrink(op_function(self.activation)(grow(self.norms[1](x)))))
+
+    if TYPE_CHECKING:
+        __call__ = forward

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backpass_client.builder.symbol import Symbol
 from backpass_client.builder.types import InvalidOp
@@ -56,6 +56,9 @@ class Conv(Layer):
             x, filter, bias, strides=_each(self.stride, rank), dilations=_each(self.dilation, rank), groups=self.groups,
             **attrs,
         )  # fmt: skip
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
 
 def _each(sizes: Sizes, rank: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backpass_client.builder.symbol import Symbol
 from backpass_client.functions import op_function
@@ -22,6 +22,9 @@ class Linear(Layer):
     def forward(self, x: Symbol) -> Symbol:
         out = x @ self.parameter("weight", [size_of(x, -1), self.features], x, self.init)
         return out + self.parameter("bias", [self.features], x, "zeros") if self.bias else out
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
 
 class Embedding(Layer):
@@ -46,6 +49,9 @@ class Embedding(Layer):
     def forward(self, ids: Symbol) -> Symbol:
         return op_function("embedding")(self.table(ids), ids, **self.attrs)
 
+    if TYPE_CHECKING:
+        __call__ = forward
+
     def table(self, ids: Symbol) -> Symbol:
         """The table itself, for example to share it with the last layer: ``h @ embedding.table(ids).T``."""
         b = ids.builder
@@ -68,3 +74,6 @@ class Dropout(Layer):
 
     def forward(self, x: Symbol) -> Symbol:
         return op_function("dropout")(x, p=self.p) if self.train and self.p else x
+
+    if TYPE_CHECKING:
+        __call__ = forward

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from backpass_client.builder.leaves import update
 from backpass_client.builder.symbol import Symbol
 from backpass_client.functions import op_function
@@ -23,6 +25,9 @@ class LayerNorm(Layer):
         bias = self.parameter("bias", [n], x, "zeros") if self.bias else None
         return op_function("layer_norm")(x, scale, bias, begin_norm_axis=x.ndim - 1, epsilon=self.epsilon)
 
+    if TYPE_CHECKING:
+        __call__ = forward
+
 
 class RMSNorm(Layer):
     """Divide the last axis by its root mean square, then scale it."""
@@ -33,6 +38,9 @@ class RMSNorm(Layer):
 
     def forward(self, x: Symbol) -> Symbol:
         return op_function("rms_norm")(x, self.parameter("scale", [size_of(x, -1)], x, "ones"), epsilon=self.epsilon)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
 
 class GroupNorm(Layer):
@@ -47,6 +55,9 @@ class GroupNorm(Layer):
         scale, bias = self.parameter("scale", [n], x, "ones"), self.parameter("bias", [n], x, "zeros")
         return op_function("group_norm")(x, scale, bias, groups=self.groups, epsilon=self.epsilon)
 
+    if TYPE_CHECKING:
+        __call__ = forward
+
 
 class InstanceNorm(Layer):
     """Normalise each channel of each sample of x [batch, channels, *spatial]."""
@@ -59,6 +70,9 @@ class InstanceNorm(Layer):
         n = size_of(x, 1)
         scale, bias = self.parameter("scale", [n], x, "ones"), self.parameter("bias", [n], x, "zeros")
         return op_function("instance_norm")(x, scale, bias, epsilon=self.epsilon)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
 
 class BatchNorm(Layer):
@@ -85,3 +99,6 @@ class BatchNorm(Layer):
             update(mean, new_mean)
             update(variance, new_variance)
         return out
+
+    if TYPE_CHECKING:
+        __call__ = forward

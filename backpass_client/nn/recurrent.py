@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from backpass_client.builder.loops import scan
 from backpass_client.builder.symbol import Symbol
@@ -71,6 +71,9 @@ class _Recurrent(Layer):
         stacked = [op_function("stack")(each) for each in last]
         out = x if self.time_first else op_function("transpose")(x, axes=[1, 0, 2])
         return out, stacked[0] if len(stacked) == 1 else tuple(stacked)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def _zero(self, x: Symbol) -> Symbol:
         """A state of zeros for x [time, batch, inputs]."""

@@ -9,6 +9,7 @@ backup       `backpass backup` and `backpass restore`
 importing    `backpass import`: an ONNX model to a running service
 documents    `backpass openapi`, `catalogue`, `options` and `signatures`: documents that follow from the code
 signatures   the table of ops for the Python client
+stubs        the types of the ops for the Python client
 profile      `backpass profile`: the times of the kernels of a step
 catalogue    `backpass catalogue`: the pages about the ops
 options_page `backpass options`: the page about hooks, clips, budgets and loss scales

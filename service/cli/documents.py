@@ -41,6 +41,7 @@ def add_commands(commands: Any) -> None:
         description="Write the slots and attributes of all ops, from which the Python client builds programs.",
     )
     signatures.add_argument("--output", type=Path, required=True, metavar="FILE", help="file to write")
+    signatures.add_argument("--stub", action="store_true", help="write Python's types of the ops in place of JSON")
 
 
 def run(chosen: argparse.Namespace) -> int:
@@ -52,9 +53,9 @@ def run(chosen: argparse.Namespace) -> int:
 
             write_pages(chosen.output)
         elif output is None:
-            say(_text(chosen.command).removesuffix("\n"))
+            say(_text(chosen).removesuffix("\n"))
         else:
-            text = _text(chosen.command)
+            text = _text(chosen)
             output.parent.mkdir(parents=True, exist_ok=True)
             output.write_text(text)
     except OSError as error:
@@ -62,8 +63,8 @@ def run(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _text(command: str) -> str:
-    match command:
+def _text(chosen: argparse.Namespace) -> str:
+    match chosen.command:
         case "openapi":
             from service.app import create_app
             from service.schemas.openapi import openapi_text
@@ -74,6 +75,10 @@ def _text(command: str) -> str:
             from service.cli.options_page import options_page
 
             return options_page()
+    if chosen.stub:
+        from service.cli.stubs import stub
+
+        return stub()
     from service.cli.signatures import signatures
 
     return signatures()
