@@ -22,7 +22,7 @@ router = APIRouter(prefix="/v1/checkpoints", tags=["checkpoints"])
 
 DESCRIBED = {
     "Range": "`bytes=0-1023`: a part of the file. A download that broke off goes on with the rest.",
-    "If-Range": "ETag of the file that Range belongs to; the whole of another file is sent.",
+    "If-Range": "ETag of the file that Range belongs to. If it is no longer the ETag, the whole file is sent.",
     "If-None-Match": "ETag of a file that the client has.",
 }
 CONTENT = {SAFETENSORS: FILE}

@@ -143,7 +143,7 @@ async def cancel_operation(request: Request, operation_id: OperationId) -> Respo
 async def delete_operation(request: Request, operation_id: OperationId) -> Response:
     """Delete the operation with its answer, and stop its call as `POST .../cancel` does.
 
-    Nothing tells the result then of a call that may change something.
+    If the call may change something, its effect cannot be read afterwards.
     """
     owner, found = tenant(), await _found(request, operation_id)
     await _operations(request).cancel(operation_id, found.kind)

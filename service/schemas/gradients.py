@@ -218,8 +218,9 @@ class Timed(Strict):
     messages: list[Message] = Field([], description="Output of `print` ops, in order.")
     messages_left_out: int = Field(0, description="Number of messages left out because the answer was full.")
     compiled: bool = Field(
-        description="Whether this call compiled the program. Sessions, long calls and calls with `compile: always` or "
-        "`compile: dynamic` run machine code; other calls are interpreted."
+        description="Whether this call had to prepare the program for these shapes: differentiate it and, if it runs "
+        "machine code, compile that. False if its worker had it ready. Sessions, long calls and calls with `compile: "
+        "always` or `compile: dynamic` run machine code; other calls are interpreted."
     )
     memory: MemoryChoice | None = Field(None, description="The choice made for a budget; only if one was given.")
     profile: Profile | None = Field(None, description="Time per kernel; only with `profile=true`.")

@@ -113,7 +113,7 @@ def _say_default(member: dict[str, Any]) -> None:
     even if a checkpoint has another value, and answers leave members out.
     """
     default, text = member.pop("default", None), member.get("description", "")
-    if default not in (None, {}, []) and "default" not in text.lower():
+    if default not in (None, {}, [], "") and "default" not in text.lower():
         shown = default if isinstance(default, str) else json.dumps(default)
         member["description"] = f"{text} By default `{shown}`.".strip()
 

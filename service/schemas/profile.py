@@ -52,8 +52,7 @@ class Profile(Strict):
     ms: float = Field(description="Milliseconds of the step, without reading the request and writing the answer.")
     outside_ms: float = Field(description="Milliseconds of the step spent outside of kernels.")
     peak_bytes: int = Field(
-        description="Predicted most bytes of memory of the step at one time, not counting its inputs; the step starts "
-        "only if as many are left."
+        description="Predicted peak bytes of the step, not counting its inputs. It starts only if as many are free."
     )
     peak: Peak | None
     kernels: list[ProfiledKernel]

@@ -174,7 +174,7 @@ class UpdateAnswer(Position):
     loss_scale: float | None = Field(None, description="Factor of the loss; only for accumulated gradients.")
     skipped: bool = Field(False, description="Whether the update was skipped because gradients overflowed.")
     densified: list[Densified] = Field([], description="Tables whose gradient the optimizer needed as a dense array.")
-    compiled: bool
+    compiled: bool = Field(description="Whether this call compiled the update.")
     timing_ms: dict[str, float]
 
 

@@ -129,8 +129,8 @@ class Init(Strict):
         {},
         description="Name or pattern -> type of the initializer and its attributes. A name goes before patterns, and "
         "the first pattern that matches decides. By default the role of the parameter decides: the scale of a "
-        "normalization and the running variance start at 1, biases and running means at 0, tables of embeddings "
-        "are `normal`; others of two or more axes are `glorot_uniform`, else `zeros`.",
+        "normalization and the running variance start at 1, biases and running means at 0, the slope of `prelu` at "
+        "0.25, tables of embeddings are `unit_rows`; others of two or more axes are `glorot_uniform`, else `zeros`.",
         examples=[{"head.w": {"type": "normal", "std": 0.02}, "*.weight": {"type": "he_normal"}}],
     )
 
@@ -225,9 +225,9 @@ class CreateSession(GradientOptions):
     init: Init = Field(default_factory=Init.empty)
     durability: Literal["journal", "checkpoint", "none"] = Field(
         "journal",
-        description="What a loss of the session's worker or of the service undoes. `journal`: no answered call. "
+        description="Calls that a loss of the session's worker or of the service undoes. `journal`: no answered call. "
         "`checkpoint`: the calls after the last checkpoint, which the service makes every `checkpoint_every` steps; "
-        "the next call reports it. `none`: the session.",
+        "the next call reports it. `none`: all, and the session ends.",
     )
     checkpoint_every: int = Field(
         100, ge=1, le=1_000_000, description="Steps between two checkpoints; only for the durability `checkpoint`."

@@ -38,7 +38,7 @@ class CreateKey(Strict):
     name: str = Field(
         "key",
         pattern=r"^[^\x00-\x1f\x7f]{1,128}$",
-        description="What the key is for, to recognise it.",
+        description="Purpose of the key, for people.",
         examples=["ci"],
     )
     scopes: list[Scope] = Field(
@@ -63,7 +63,7 @@ class RotateKey(Strict):
     """How a key is replaced."""
 
     overlap_s: float = Field(
-        86_400.0, ge=0, le=3.2e9, description="Seconds for which the old key stays valid beside the new one."
+        86_400.0, ge=0, le=3.2e9, description="Seconds for which the old key stays valid together with the new one."
     )
 
 
