@@ -1,15 +1,16 @@
-"""Python's numbers, and lists of them, as values of variables whose dtype the program declares."""
+"""Python's arguments as values of variables and as members of a request."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from backpass_client.arguments import misfit
+from backpass_client.torch_tensors import to_array
 
-__all__ = ["as_declared", "declared_dtypes"]
+__all__ = ["as_declared", "check_members", "declared_dtypes", "name_list"]
 
 
 def declared_dtypes(signature: Mapping[str, Any]) -> dict[str, str]:
@@ -21,12 +22,43 @@ def as_declared(values: Mapping[str, Any], dtypes: Mapping[str, str]) -> dict[st
     """`values`, with Python's numbers and lists of them as arrays of the dtype of their variable.
 
     An array keeps its dtype, so that a mistake in it is not hidden, and so does a number of numpy. A number that the
-    declared dtype lacks becomes what numpy makes of it, and the service refuses it.
+    declared dtype lacks becomes what numpy makes of it, and the service refuses it. A tensor of PyTorch becomes an
+    array. Raises TypeError unless `values` is a mapping.
     """
-    return {
-        name: _converted(value, dtypes[name]) if name in dtypes and _is_python(value) else value
-        for name, value in values.items()
-    }
+    if not isinstance(values, Mapping):
+        raise TypeError(f"values are given as a dictionary of names and arrays, not as {_a(values)}")
+    return {name: _value(value, dtypes.get(name)) for name, value in values.items()}
+
+
+def name_list(names: str | Sequence[str]) -> list[str]:
+    """`names` as a list; a text is one name. Raises TypeError for anything else."""
+    if isinstance(names, str):
+        return [names]
+    if not isinstance(names, Iterable):
+        raise TypeError(f"names of variables are given as a list, not as {_a(names)}")
+    return list(names)
+
+
+def check_members(members: Mapping[str, Any]) -> None:
+    """Raises TypeError for an array among further members of a request: it is the value of a feed."""
+    for name, value in members.items():
+        if isinstance(value, np.ndarray) or _is_torch(value):
+            raise TypeError(f"{name!r} is an array: give values as a dictionary, such as {{{name!r}: ...}}")
+
+
+def _value(value: Any, dtype: str | None) -> Any:
+    if _is_torch(value):
+        return to_array(value)
+    return _converted(value, dtype) if dtype is not None and _is_python(value) else value
+
+
+def _is_torch(value: Any) -> bool:
+    return hasattr(value, "detach") and hasattr(value, "cpu")
+
+
+def _a(value: Any) -> str:
+    kind = type(value).__name__
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def _is_python(value: Any) -> bool:

@@ -13,7 +13,7 @@ from backpass_client.answers import json_of
 from backpass_client.builder import BuiltProgram, explain
 from backpass_client.connection import NO_TENSORS, Service, quoted
 from backpass_client.errors import BackpassError, Refused
-from backpass_client.lists import as_declared, declared_dtypes
+from backpass_client.lists import as_declared, check_members, declared_dtypes, name_list
 from backpass_client.onnx_file import ACCEPT, content_of, model_query, saved
 from backpass_client.results import Gradients, gradients_of, streamed
 from backpass_client.sessions import Session
@@ -143,6 +143,8 @@ class Program:
 
     def _loss(self, loss: str | None) -> str | None:
         """`loss`, or that of the built program or of the ONNX model."""
+        if loss is not None and not isinstance(loss, str):
+            raise TypeError("the first argument is the name of the loss: give values as feeds=... and parameters=...")
         if loss is not None:
             return loss
         return self.signature.get("loss") if self.built is None else self.built.loss
@@ -229,7 +231,7 @@ class Program:
         feeds: Mapping[str, Any] = NO_TENSORS,
         parameters: Mapping[str, Any] = NO_TENSORS,
         *,
-        fetch: Sequence[str] = (),
+        fetch: str | Sequence[str] = (),
         **question: Any,
     ) -> Gradients:
         """Gradients at these values. The service keeps nothing, so repeating is safe.
@@ -252,7 +254,7 @@ class Program:
         feeds: Mapping[str, Any] = NO_TENSORS,
         parameters: Mapping[str, Any] = NO_TENSORS,
         *,
-        fetch: Sequence[str] = (),
+        fetch: str | Sequence[str] = (),
         **question: Any,
     ) -> GradientStream[Gradients]:
         """As `gradients`, each gradient as soon as it is final.
@@ -265,10 +267,12 @@ class Program:
         return streamed(self.service, f"/v1/programs/{self.id}/gradients", self._question(loss, fetch, question), given)
 
     def _values(self, feeds: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
-        return as_declared({**feeds, **parameters}, declared_dtypes(self.signature))
+        dtypes = declared_dtypes(self.signature)
+        return {**as_declared(feeds, dtypes), **as_declared(parameters, dtypes)}
 
-    def _question(self, loss: str | None, fetch: Sequence[str], more: Mapping[str, Any]) -> dict[str, Any]:
-        asked = {"fetch": list(fetch), **more}
+    def _question(self, loss: str | None, fetch: str | Sequence[str], more: Mapping[str, Any]) -> dict[str, Any]:
+        check_members(more)
+        asked = {"fetch": name_list(fetch), **more}
         chosen = loss if "targets" in more else self._loss(loss)
         return asked if chosen is None else {"loss": chosen, **asked}
 

@@ -15,7 +15,7 @@ from backpass_client.connection import NO_TENSORS, Service, new_key, quoted
 from backpass_client.errors import BackpassError
 from backpass_client.idempotent_calls import IdempotentCalls
 from backpass_client.jobs import Jobs
-from backpass_client.lists import as_declared
+from backpass_client.lists import as_declared, check_members, name_list
 from backpass_client.onnx_file import ACCEPT, model_query, saved
 from backpass_client.results import Arrays, Gradients, gradients_of, group, streamed
 from backpass_client.rows import from_tensors, to_tensors
@@ -120,7 +120,7 @@ class Session:
     def step(
         self,
         feeds: Mapping[str, Any] = NO_TENSORS,
-        fetch: Sequence[str] = (),
+        fetch: str | Sequence[str] = (),
         return_gradients: str | Sequence[str] = "none",
         *,
         target_gradients: Sequence[Any] = (),
@@ -137,8 +137,9 @@ class Session:
         Raises Stopped if one of several steps fails after others. Warns of gradients that are exactly zero: any of them
         in the first step of a session; later, if the answer has norms, all of them.
         """
-        returned = return_gradients if isinstance(return_gradients, str) else list(return_gradients)
-        asked = {"fetch": list(fetch), "return_gradients": returned, **more}
+        returned = return_gradients if isinstance(return_gradients, str) else name_list(return_gradients)
+        check_members(more)
+        asked = {"fetch": name_list(fetch), "return_gradients": returned, **more}
         said, tensors = self._calls.send("steps", asked, self._tensors(feeds, target_gradients))
         found = _step(said, tensors)
         for each in said.get("warnings", ()):
@@ -150,7 +151,7 @@ class Session:
     def stream_step(
         self,
         feeds: Mapping[str, Any] = NO_TENSORS,
-        fetch: Sequence[str] = (),
+        fetch: str | Sequence[str] = (),
         return_gradients: str | Sequence[str] = "all",
         *,
         target_gradients: Sequence[Any] = (),
@@ -164,14 +165,15 @@ class Session:
             for name, gradient in stream: ...
             print(stream.result.loss)
         """
-        returned = return_gradients if isinstance(return_gradients, str) else list(return_gradients)
-        asked = {"fetch": list(fetch), "return_gradients": returned, **more}
+        returned = return_gradients if isinstance(return_gradients, str) else name_list(return_gradients)
+        check_members(more)
+        asked = {"fetch": name_list(fetch), "return_gradients": returned, **more}
         return self._calls.stream("steps", asked, self._tensors(feeds, target_gradients), _step)
 
     def stream_gradients(
         self,
         feeds: Mapping[str, Any] = NO_TENSORS,
-        fetch: Sequence[str] = (),
+        fetch: str | Sequence[str] = (),
         *,
         target_gradients: Sequence[Any] = (),
         **more: Any,
@@ -182,8 +184,9 @@ class Session:
 
         `result` of the stream has the loss and the fetched values.
         """
+        check_members(more)
         tensors = self._tensors(feeds, target_gradients)
-        return streamed(self.service, f"{self.path}/gradients", {"fetch": list(fetch), **more}, tensors)
+        return streamed(self.service, f"{self.path}/gradients", {"fetch": name_list(fetch), **more}, tensors)
 
     def update(self, gradients: Mapping[str, Any] = NO_TENSORS, **more: Any) -> dict[str, Any]:
         """Apply gradients: those given, or without any those that `gradients` with accumulate=True has added up.
@@ -197,7 +200,7 @@ class Session:
     def gradients(
         self,
         feeds: Mapping[str, Any] = NO_TENSORS,
-        fetch: Sequence[str] = (),
+        fetch: str | Sequence[str] = (),
         *,
         target_gradients: Sequence[Any] = (),
         accumulate: bool = False,
@@ -209,7 +212,8 @@ class Session:
         more:       more members of the body of POST .../gradients, such as return_gradients, and compile="dynamic" for
                     one machine code for many sizes of the feeds.
         """
-        asked, tensors = {"fetch": list(fetch), **more}, self._tensors(feeds, target_gradients)
+        check_members(more)
+        asked, tensors = {"fetch": name_list(fetch), **more}, self._tensors(feeds, target_gradients)
         if accumulate:
             return gradients_of(*self._calls.send("gradients", {**asked, "accumulate": True}, tensors))
         return gradients_of(*self.service.exchange("POST", f"{self.path}/gradients", asked, tensors, repeat=True))
@@ -225,14 +229,15 @@ class Session:
         """
         return self.service.call("PATCH", self.path, {"optimizer": members})
 
-    def evaluate(self, feeds: Mapping[str, Any] = NO_TENSORS, fetch: Sequence[str] = (), **more: Any) -> Arrays:
+    def evaluate(self, feeds: Mapping[str, Any] = NO_TENSORS, fetch: str | Sequence[str] = (), **more: Any) -> Arrays:
         """Run forward only: the fetched values, or the loss if `fetch` is empty.
 
         more: more members of the body of POST .../evaluations: for_test=True for ops with their behaviour in
               evaluation, such as dropout that passes its input; compile="always" for machine code, which the first
               call with these shapes compiles, "dynamic" for one machine code for many sizes of the feeds; deadline_s.
         """
-        asked = {"fetch": list(fetch), **more}
+        check_members(more)
+        asked = {"fetch": name_list(fetch), **more}
         _, tensors = self.service.exchange("POST", f"{self.path}/evaluations", asked, self._tensors(feeds), repeat=True)
         return group(tensors, "fetch")
 
@@ -266,7 +271,9 @@ class Session:
 
     def put_parameters(self, values: Mapping[str, Any]) -> None:
         """Replace the named parameters and states. The others, and the optimizer's state, stay."""
-        self.service.exchange("PUT", f"{self.path}/parameters", {}, values, headers={"if-match": "*"})
+        self.service.exchange(
+            "PUT", f"{self.path}/parameters", {}, as_declared(values, self._dtypes), headers={"if-match": "*"}
+        )
 
     def load_into(self, module: Any) -> None:
         """Copy the parameters and states into a module of PyTorch that has them under the same names.

@@ -91,7 +91,9 @@ class GradientQuery(Options):
         if (self.loss is None) == (not self.targets):
             raise ProgramError("give either a loss or targets and inputs", "bad_query")
         if self.loss is not None and (self.inputs or self.target_gradients):
-            raise ProgramError("inputs and target_gradients go with targets, not with a loss", "bad_query")
+            raise ProgramError(
+                "inputs and target_gradients go with targets, not with a loss: name the loss as a target", "bad_query"
+            )
         if self.targets and self.parameter_list is not None:
             raise ProgramError("parameter_list goes with a loss, not with targets", "bad_query")
 

@@ -52,3 +52,13 @@ def test_numbers_that_the_dtype_does_not_have_are_left_to_the_service(name: str,
 @pytest.mark.parametrize("given", [np.array([0.5]), np.float64(0.5)])
 def test_an_array_and_a_number_of_numpy_keep_their_dtype(given: Any):
     assert as_declared({"x": given}, DTYPES)["x"] is given
+
+
+def test_a_tensor_of_pytorch_is_sent_without_its_history():
+    torch = pytest.importorskip("torch")
+    w = torch.tensor([1.0, 2.0], requires_grad=True)
+
+    found = as_declared({"w": w, "x": 2 * w}, DTYPES)
+
+    assert isinstance(found["w"], np.ndarray)
+    assert found["x"].tolist() == [2.0, 4.0]

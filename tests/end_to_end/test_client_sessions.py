@@ -413,3 +413,27 @@ def test_lists_are_sent_with_the_dtype_of_their_feed_and_arrays_with_their_own(s
         assert session.step({"x": [1, 2]}).loss.item() == 13.0
         with pytest.raises(bp.Refused, match="float64"):
             session.step({"x": np.array([1.0, 2.0])})
+        session.put_parameters({"w": [1.0, 2.0]})
+        assert session.parameters()["w"].tolist() == [1.0, 2.0]
+
+
+def test_values_and_names_in_the_wrong_place_are_refused_before_they_are_sent(service):
+    program = service.programs.create(line())
+
+    with program.session("loss", {"w": W}) as session:
+        assert session.evaluate(FEEDS, "error")["error"].tolist() == [-1.0, 0.5]
+        for wrong, message in (
+            (lambda: program.gradients(FEEDS, {"w": W}), "the first argument is the name of the loss"),
+            (lambda: service.create_session(line(), {"w": W}), "the first argument is the name of the loss"),
+            (lambda: program.gradients("loss", W), "values are given as a dictionary .*, not as a ndarray"),
+            (lambda: session.step(W), "values are given as a dictionary of names and arrays, not as a ndarray"),
+            (lambda: session.step(x=FEEDS["x"]), "'x' is an array: give values as a dictionary"),
+            (lambda: session.evaluate(x=FEEDS["x"]), "'x' is an array: give values as a dictionary"),
+            (
+                lambda: session.step(FEEDS, return_gradients=True),
+                "names of variables are given as a list, not as a bool",
+            ),
+        ):
+            with pytest.raises(TypeError, match=message):
+                wrong()
+        assert session.next_seq == 1
