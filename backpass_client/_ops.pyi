@@ -5,11 +5,13 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from backpass_client.arguments import DtypeName
 from backpass_client.builder.symbol import Symbol
 from backpass_client.expression import Expression
 
 R = TypeVar("R", Symbol, Expression)
 Array = float | Sequence[Any] | np.ndarray[Any, Any]
+Dtype = str | DtypeName | type[np.generic] | np.dtype[Any]
 Number = float | Literal['inf', '-inf']
 
 __all__ = [
@@ -600,7 +602,7 @@ def adaptive_max_pool3d(x: R | Array, *, output_size: Sequence[int]) -> tuple[R,
 def adaptive_positions(*, sizes: Sequence[int], counts: Sequence[int]) -> Any:
     """Row-major positions of the elements of each adaptive window, as int64 [windows, largest window]."""
 
-def adaptive_weights(*, size: int, count: int, dtype: str = 'float32') -> Any:
+def adaptive_weights(*, size: int, count: int, dtype: Dtype = 'float32') -> Any:
     """Matrix [size, count] that averages an axis of `size` elements over `count` adaptive windows."""
 
 def add(x: R | Array, y: R | Array, *, axis: int | None = None) -> R:
@@ -642,7 +644,7 @@ def array_fill(array: R | Array, like: R | Array) -> R:
 def array_flatten(array: R | Array, like: R | Array | None = None, *, order: int = 0) -> R:
     """The elements of an array of arrays, in order, as one array."""
 
-def array_join(array: R | Array, like: R | Array | None = None, *, shape: Sequence[int], dtype: str, count: int = -1, partial: bool = False) -> R:
+def array_join(array: R | Array, like: R | Array | None = None, *, shape: Sequence[int], dtype: Dtype, count: int = -1, partial: bool = False) -> R:
     """The elements of an array, each of `shape`, along a new first axis."""
 
 def array_length(array: R | Array) -> R:
@@ -687,7 +689,7 @@ def asinh(x: R | Array) -> R:
 def assign(x: R | Array) -> R:
     """Copy of x under another name: ``out = x``."""
 
-def assign_value(*, values: Sequence[float], shape: Sequence[int], dtype: str = 'float32') -> Any:
+def assign_value(*, values: Sequence[float], shape: Sequence[int], dtype: Dtype = 'float32') -> Any:
     """Constant array of `shape` with the elements `values` in row-major order."""
 
 def atan(x: R | Array) -> R:
@@ -726,13 +728,13 @@ def bce_loss(p: R | Array, label: R | Array, weight: R | Array | None = None, *,
 def bernoulli(p: R | Array, key: R | Array | None = None, *, seed: int = 0, stream: int = 0) -> R:
     """``P(out = 1) = p``: 1 with probability `p`, else 0, for each element of p; in the dtype of p."""
 
-def bernoulli_like(x: R | Array, key: R | Array | None = None, *, p: float = 0.5, dtype: str | None = None, seed: int = 0, stream: int = 0) -> R:
+def bernoulli_like(x: R | Array, key: R | Array | None = None, *, p: float = 0.5, dtype: Dtype | None = None, seed: int = 0, stream: int = 0) -> R:
     """1 with probability `p`, else 0. The shape is that of x, and so is the dtype unless `dtype` is given."""
 
 def bilinear_tensor_product(x: R | Array, y: R | Array, weight: R | Array, bias: R | Array | None = None) -> R:
     """Bilinear form: ``out[n, k] = x[n] @ weight[k] @ y[n] + bias[k]``."""
 
-def bitcast(x: R | Array, *, dtype: str) -> R:
+def bitcast(x: R | Array, *, dtype: Dtype) -> R:
     """The bits of each element of x as an element of `dtype`, which has the same width."""
 
 def bitwise_and(x: R | Array, y: R | Array) -> R:
@@ -753,7 +755,7 @@ def bitwise_right_shift(x: R | Array, y: R | Array) -> R:
 def bitwise_xor(x: R | Array, y: R | Array) -> R:
     """Bitwise exclusive or of two integers: ``out = x ^ y``. For bools it is the logical exclusive or."""
 
-def blackman_window(*, size: int, periodic: bool = True, dtype: str = 'float32') -> Any:
+def blackman_window(*, size: int, periodic: bool = True, dtype: Dtype = 'float32') -> Any:
     """Blackman window of `size` elements: ``out[i] = 0.42 - cos(2 pi i / n) / 2 + 0.08 cos(4 pi i / n)``, with n as in `hann_window`."""
 
 def bmm(x: R | Array, y: R | Array) -> R:
@@ -771,7 +773,7 @@ def broadcast_to(x: R | Array, *, shape: Sequence[int]) -> R:
 def call(*x: R | Array | Sequence[R | Array], function: str) -> tuple[R, ...]:
     """Run the function named `function`, one of the program's ``functions``, on `x`."""
 
-def cast(x: R | Array, *, dtype: str) -> R:
+def cast(x: R | Array, *, dtype: Dtype) -> R:
     """x converted to `dtype`."""
 
 def cdist(x: R | Array, y: R | Array, *, p: Number = 2.0) -> R:
@@ -861,7 +863,7 @@ def cosine_decay(step: R | Array, *, learning_rate: float, decay_steps: int, end
 def cosine_embedding_loss(x: R | Array, y: R | Array, label: R | Array, *, margin: float = 0.0, reduction: Literal['none', 'mean', 'sum'] = 'mean') -> R:
     """Loss of pairs of vectors along the last axis: ``1 - cos_sim(x, y)`` where the label is positive, else ``max(0, cos_sim(x, y) - margin)``. At the kink the gradient is 0."""
 
-def create_array(*, shape: Sequence[int], dtype: str = 'float32') -> Any:
+def create_array(*, shape: Sequence[int], dtype: Dtype = 'float32') -> Any:
     """An empty tensor array, for elements of that dtype and shape; a size of -1 stands for any size."""
 
 def crf_decoding(emission: R | Array, transition: R | Array, lengths: R | Array | None = None) -> R:
@@ -957,7 +959,7 @@ def dropout(x: R | Array, key: R | Array | None = None, *, p: float = 0.5, is_te
 def dynamic_expand(x: R | Array, sizes: R | Array, *, shape: Sequence[int]) -> R:
     """x broadcast with the shape in `sizes`, int64 [rank]: a size of 1 keeps the size of x."""
 
-def dynamic_fill(sizes: R | Array, *, shape: Sequence[int], value: Number = 0.0, dtype: str = 'float32') -> R:
+def dynamic_fill(sizes: R | Array, *, shape: Sequence[int], value: Number = 0.0, dtype: Dtype = 'float32') -> R:
     """Array of the shape in `sizes`, int64 [rank], with `value` in every element."""
 
 def dynamic_range(start: R | Array, end: R | Array, step: R | Array) -> R:
@@ -1023,7 +1025,7 @@ def embedding(weight: R | Array, ids: R | Array, *, padding_idx: int | None = No
 def embedding_bag(weight: R | Array, ids: R | Array, offsets: R | Array | None = None, sample_weight: R | Array | None = None, *, mode: Literal['sum', 'mean', 'max'] = 'mean', is_sparse: bool = False) -> R:
     """Rows of the table `weight` reduced over bags of `ids`: ``out[b] = sum of weight[i] for i in bag b``."""
 
-def empty_stack(*, depth: int = 1, shape: Sequence[int] = [], dtype: str = 'float32') -> Any:
+def empty_stack(*, depth: int = 1, shape: Sequence[int] = [], dtype: Dtype = 'float32') -> Any:
     """Empty stack, nested `depth` times, of arrays of `shape`: the record of a loop that never ran."""
 
 def equal(x: R | Array, y: R | Array) -> R:
@@ -1053,28 +1055,28 @@ def expanded_rows(times: R | Array, lengths: R | Array, x: R | Array) -> R:
 def expm1(x: R | Array) -> R:
     """Exponential minus 1: ``out = e ** x - 1``. It stays accurate for small x."""
 
-def exponential(key: R | Array | None = None, *, shape: Sequence[int], rate: float = 1.0, dtype: str = 'float32', seed: int = 0, stream: int = 0) -> R:
+def exponential(key: R | Array | None = None, *, shape: Sequence[int], rate: float = 1.0, dtype: Dtype = 'float32', seed: int = 0, stream: int = 0) -> R:
     """Numbers from the exponential distribution: density ``rate exp(-rate x)``, mean ``1 / rate``."""
 
 def exponential_decay(step: R | Array, *, learning_rate: float, decay_steps: int, decay_rate: float, staircase: bool = False) -> R:
     """``learning_rate * decay_rate ** (step / decay_steps)``. `staircase` rounds the exponent down."""
 
-def exponential_like(x: R | Array, key: R | Array | None = None, *, rate: float = 1.0, dtype: str | None = None, seed: int = 0, stream: int = 0) -> R:
+def exponential_like(x: R | Array, key: R | Array | None = None, *, rate: float = 1.0, dtype: Dtype | None = None, seed: int = 0, stream: int = 0) -> R:
     """Numbers from the exponential distribution: density ``rate exp(-rate x)``, mean ``1 / rate``. The shape is that of x, and so is the dtype unless `dtype` is given."""
 
-def eye(*, num_rows: int, num_columns: int | None = None, dtype: str = 'float32') -> Any:
+def eye(*, num_rows: int, num_columns: int | None = None, dtype: Dtype = 'float32') -> Any:
     """Identity matrix: ``out[i, j] = 1`` where ``i == j``, else 0. Without `num_columns` the matrix is square."""
 
-def eye_like(x: R | Array, *, offset: int = 0, dtype: str | None = None) -> R:
+def eye_like(x: R | Array, *, offset: int = 0, dtype: Dtype | None = None) -> R:
     """Ones on a diagonal and zeros elsewhere, in the shape of the matrix x: ``out[i, i + offset] = 1``."""
 
 def fft(x: R | Array, *, n: int | None = None, axis: int = -2, inverse: bool = False, norm: Literal['backward', 'ortho', 'forward'] = 'backward') -> R:
     """Discrete Fourier transform along `axis` of complex numbers x [..., n, ..., 2]: ``out[k] = sum of x[j] exp(-2 pi i j k / n)``."""
 
-def fill_constant(*, shape: Sequence[int] = [], value: Number = 0.0, dtype: str = 'float32') -> Any:
+def fill_constant(*, shape: Sequence[int] = [], value: Number = 0.0, dtype: Dtype = 'float32') -> Any:
     """Array of `shape` with `value` in every element: ``out[...] = value``."""
 
-def fill_constant_batch_size_like(x: R | Array, *, shape: Sequence[int], value: Number = 0.0, dtype: str = 'float32', input_dim: int = 0, output_dim: int = 0) -> R:
+def fill_constant_batch_size_like(x: R | Array, *, shape: Sequence[int], value: Number = 0.0, dtype: Dtype = 'float32', input_dim: int = 0, output_dim: int = 0) -> R:
     """Array filled with `value`, whose shape is `shape` with the size of axis `input_dim` of x at axis `output_dim`."""
 
 def fill_zeros_like(x: R | Array) -> R:
@@ -1125,10 +1127,10 @@ def gather_nd(x: R | Array, index: R | Array, *, batch_dims: int = 0) -> R:
 def gaussian_nll_loss(x: R | Array, label: R | Array, variance: R | Array, *, full: bool = False, epsilon: float = 1e-06, reduction: Literal['none', 'mean', 'sum'] = 'mean') -> R:
     """Negative log-likelihood of a Gaussian (Nix and Weigend 1994): ``(log(v) + (x - label) ** 2 / v) / 2``."""
 
-def gaussian_random(key: R | Array | None = None, *, shape: Sequence[int], mean: float = 0.0, std: float = 1.0, dtype: str = 'float32', seed: int = 0, stream: int = 0) -> R:
+def gaussian_random(key: R | Array | None = None, *, shape: Sequence[int], mean: float = 0.0, std: float = 1.0, dtype: Dtype = 'float32', seed: int = 0, stream: int = 0) -> R:
     """Numbers from the normal distribution with mean `mean` and standard deviation `std` (Box and Muller 1958)."""
 
-def gaussian_random_like(x: R | Array, key: R | Array | None = None, *, mean: float = 0.0, std: float = 1.0, dtype: str | None = None, seed: int = 0, stream: int = 0) -> R:
+def gaussian_random_like(x: R | Array, key: R | Array | None = None, *, mean: float = 0.0, std: float = 1.0, dtype: Dtype | None = None, seed: int = 0, stream: int = 0) -> R:
     """Numbers from the normal distribution with mean `mean` and standard deviation `std` (Box and Muller 1958). The shape is that of x, and so is the dtype unless `dtype` is given."""
 
 def gelu(x: R | Array, *, approximate: bool = False) -> R:
@@ -1167,10 +1169,10 @@ def gru(x: R | Array, h: R | Array, weight_x: R | Array, weight_h: R | Array, bi
 def gru_cell(x: R | Array, h: R | Array, weight_x: R | Array, weight_h: R | Array, bias_x: R | Array | None = None, bias_h: R | Array | None = None) -> R:
     """One step of a gated recurrent unit: the new h [n, hidden]."""
 
-def hamming_window(*, size: int, periodic: bool = True, alpha: float = 0.54, dtype: str = 'float32') -> Any:
+def hamming_window(*, size: int, periodic: bool = True, alpha: float = 0.54, dtype: Dtype = 'float32') -> Any:
     """Hamming window of `size` elements: ``out[i] = alpha - (1 - alpha) cos(2 pi i / n)``, with n as in `hann_window`."""
 
-def hann_window(*, size: int, periodic: bool = True, dtype: str = 'float32') -> Any:
+def hann_window(*, size: int, periodic: bool = True, dtype: Dtype = 'float32') -> Any:
     """Hann window of `size` elements: ``out[i] = (1 - cos(2 pi i / n)) / 2``."""
 
 def hard_shrink(x: R | Array, *, threshold: float = 0.5) -> R:
@@ -1314,7 +1316,7 @@ def linear_lr_warmup(step: R | Array, *, learning_rate: float, warmup_steps: int
 def linear_scan(a: R | Array, b: R | Array, *, axis: int = -1, reverse: bool = False) -> R:
     """Linear recurrence along `axis`: ``out[t] = a[t] * out[t - 1] + b[t]``, starting from 0."""
 
-def linspace(*, start: float, stop: float, num: int, dtype: str = 'float32') -> Any:
+def linspace(*, start: float, stop: float, num: int, dtype: Dtype = 'float32') -> Any:
     """`num` equally spaced numbers, both ends included: ``out[i] = start + i * (stop - start) / (num - 1)``."""
 
 def log(x: R | Array) -> R:
@@ -1443,7 +1445,7 @@ def mean(x: R | Array) -> R:
 def median(x: R | Array, *, axis: int = -1, keepdims: bool = False) -> R:
     """``sort(x)[n // 2]``, the middle element along `axis`; for an even number of elements the mean of the middle two."""
 
-def mel_weight_matrix(*, num_mel_bins: int, dft_length: int, sample_rate: int, lower_edge: float = 0.0, upper_edge: float, dtype: str = 'float32') -> Any:
+def mel_weight_matrix(*, num_mel_bins: int, dft_length: int, sample_rate: int, lower_edge: float = 0.0, upper_edge: float, dtype: Dtype = 'float32') -> Any:
     """Matrix [dft_length / 2 + 1, num_mel_bins] of triangular filters, equally spaced on the mel scale."""
 
 def merge_axes(x: R | Array, *, start: int, end: int) -> R:
@@ -1557,7 +1559,7 @@ def numel(x: R | Array) -> R:
 def one_cycle(step: R | Array, *, learning_rate: float, total_steps: int, warmup: float = 0.3, start_factor: float = 0.04, end_factor: float = 4e-06) -> R:
     """Half a cosine up to `learning_rate` during the fraction `warmup` of `total_steps` steps, then half a cosine down."""
 
-def one_hot(x: R | Array, *, depth: int, dtype: str = 'float32') -> R:
+def one_hot(x: R | Array, *, depth: int, dtype: Dtype = 'float32') -> R:
     """``out[..., k] = 1`` where ``k == x[...]``, else 0. An index outside 0 to depth - 1 is an error."""
 
 def ones_like(x: R | Array) -> R:
@@ -1572,7 +1574,7 @@ def pad(x: R | Array, *, paddings: Sequence[int], value: Number = 0.0, mode: Lit
 def pad_constant(x: R | Array, *, paddings: Sequence[int], value: Number = 0.0) -> R:
     """x with a border of `value`: ``out[before + i] = x[i]`` along each axis."""
 
-def padded_like(lengths: R | Array, *, shape: Sequence[int], width: int = -1, value: Number = 0.0, dtype: str = 'float32') -> R:
+def padded_like(lengths: R | Array, *, shape: Sequence[int], width: int = -1, value: Number = 0.0, dtype: Dtype = 'float32') -> R:
     """An array [n, width, *shape] full of `value`, for n lengths. A width of -1 stands for the largest length."""
 
 def padded_rows(lengths: R | Array, x: R | Array, *, width: int = -1) -> R:
@@ -1647,7 +1649,7 @@ def randint_like(x: R | Array, key: R | Array | None = None, *, low: int = 0, hi
 def randperm(key: R | Array | None = None, *, n: int, dtype: Literal['int32', 'int64'] = 'int64', seed: int = 0, stream: int = 0) -> R:
     """The integers 0 to `n` - 1 in a random order."""
 
-def range(*, start: float = 0.0, end: float, step: float = 1.0, dtype: str = 'int64') -> Any:
+def range(*, start: float = 0.0, end: float, step: float = 1.0, dtype: Dtype = 'int64') -> Any:
     """Vector of equally spaced numbers ``start, start + step, start + 2 step, ...``, excluding `end`."""
 
 def rank(x: R | Array) -> R:
@@ -1701,10 +1703,10 @@ def repeat(x: R | Array, counts: R | Array | None = None, *, repeats: int = 1, a
 def repeat_positions(counts: R | Array, x: R | Array | None = None, *, axis: int = 0) -> R:
     """The integers 0, 1, 2, ..., where i occurs `counts[i]` times in a row, as int64."""
 
-def resample_taps(*, size: int, out: int, scale: float, start: float = 0.0, end: float = 1.0, mode: Literal['nearest', 'linear', 'cubic'] = 'nearest', coordinates: Literal['half_pixel', 'half_pixel_symmetric', 'pytorch_half_pixel', 'align_corners', 'asymmetric', 'tf_half_pixel_for_nn', 'tf_crop_and_resize'] = 'half_pixel', nearest_mode: Literal['round_prefer_floor', 'round_prefer_ceil', 'floor', 'ceil'] = 'round_prefer_floor', cubic_coefficient: float = -0.75, exclude_outside: bool = False, antialias: bool = False, dtype: str = 'float32') -> tuple[Any, Any, Any]:
+def resample_taps(*, size: int, out: int, scale: float, start: float = 0.0, end: float = 1.0, mode: Literal['nearest', 'linear', 'cubic'] = 'nearest', coordinates: Literal['half_pixel', 'half_pixel_symmetric', 'pytorch_half_pixel', 'align_corners', 'asymmetric', 'tf_half_pixel_for_nn', 'tf_crop_and_resize'] = 'half_pixel', nearest_mode: Literal['round_prefer_floor', 'round_prefer_ceil', 'floor', 'ceil'] = 'round_prefer_floor', cubic_coefficient: float = -0.75, exclude_outside: bool = False, antialias: bool = False, dtype: Dtype = 'float32') -> tuple[Any, Any, Any]:
     """Positions and weights [taps, out] of the elements that `resize` reads along one axis of `size` elements."""
 
-def resample_weights(*, size: int, out: int, scale: float, start: float = 0.0, end: float = 1.0, mode: Literal['nearest', 'linear', 'cubic'] = 'nearest', coordinates: Literal['half_pixel', 'half_pixel_symmetric', 'pytorch_half_pixel', 'align_corners', 'asymmetric', 'tf_half_pixel_for_nn', 'tf_crop_and_resize'] = 'half_pixel', nearest_mode: Literal['round_prefer_floor', 'round_prefer_ceil', 'floor', 'ceil'] = 'round_prefer_floor', cubic_coefficient: float = -0.75, exclude_outside: bool = False, antialias: bool = False, dtype: str = 'float32') -> tuple[Any, Any]:
+def resample_weights(*, size: int, out: int, scale: float, start: float = 0.0, end: float = 1.0, mode: Literal['nearest', 'linear', 'cubic'] = 'nearest', coordinates: Literal['half_pixel', 'half_pixel_symmetric', 'pytorch_half_pixel', 'align_corners', 'asymmetric', 'tf_half_pixel_for_nn', 'tf_crop_and_resize'] = 'half_pixel', nearest_mode: Literal['round_prefer_floor', 'round_prefer_ceil', 'floor', 'ceil'] = 'round_prefer_floor', cubic_coefficient: float = -0.75, exclude_outside: bool = False, antialias: bool = False, dtype: Dtype = 'float32') -> tuple[Any, Any]:
     """Matrix [size, out] that resizes an axis of `size` elements to `out` elements, and `inside` as in `resample_taps`."""
 
 def reshape(x: R | Array, *, shape: Sequence[int]) -> R:
@@ -1716,10 +1718,10 @@ def reshape_as(x: R | Array, like: R | Array) -> R:
 def resize(x: R | Array, *, sizes: Sequence[int] | None = None, scales: Sequence[float] | None = None, axes: Sequence[int] | None = None, mode: Literal['nearest', 'linear', 'cubic'] = 'nearest', coordinates: Literal['half_pixel', 'half_pixel_symmetric', 'pytorch_half_pixel', 'align_corners', 'asymmetric', 'tf_half_pixel_for_nn', 'tf_crop_and_resize'] = 'half_pixel', nearest_mode: Literal['round_prefer_floor', 'round_prefer_ceil', 'floor', 'ceil'] = 'round_prefer_floor', cubic_coefficient: float = -0.75, exclude_outside: bool = False, antialias: bool = False, roi: Sequence[float] | None = None, extrapolation_value: float = 0.0, keep_aspect_ratio: Literal['stretch', 'not_larger', 'not_smaller'] = 'stretch') -> R:
     """x with `axes` (by default all) resized to `sizes`, or by `scales`: ONNX's Resize."""
 
-def resize_tap(*, size: int, out: int, tap: int, mode: Literal['nearest', 'linear', 'cubic'], align_corners: bool = False, align_mode: int = 0, dtype: str = 'float32') -> tuple[Any, Any]:
+def resize_tap(*, size: int, out: int, tap: int, mode: Literal['nearest', 'linear', 'cubic'], align_corners: bool = False, align_mode: int = 0, dtype: Dtype = 'float32') -> tuple[Any, Any]:
     """Position and weight of tap number `tap` of each of `out` output elements: see `interpolate`."""
 
-def resize_weights(*, size: int, out: int, mode: Literal['nearest', 'linear', 'cubic'], align_corners: bool = False, align_mode: int = 0, dtype: str = 'float32') -> Any:
+def resize_weights(*, size: int, out: int, mode: Literal['nearest', 'linear', 'cubic'], align_corners: bool = False, align_mode: int = 0, dtype: Dtype = 'float32') -> Any:
     """Matrix [size, out] that resizes an axis of `size` elements to `out` elements: see `interpolate`."""
 
 def reverse_sequence(x: R | Array, lengths: R | Array, *, time_axis: int = 1, batch_axis: int = 0) -> R:
@@ -1833,7 +1835,7 @@ def sequence_expand(x: R | Array, lengths: R | Array, x_lengths: R | Array | Non
 def sequence_ids(lengths: R | Array, x: R | Array) -> R:
     """For each row of x the number of its sequence: int64."""
 
-def sequence_mask(lengths: R | Array, *, maxlen: int = -1, dtype: str = 'bool') -> R:
+def sequence_mask(lengths: R | Array, *, maxlen: int = -1, dtype: Dtype = 'bool') -> R:
     """``out[i, t] = t < lengths[i]``: [n, maxlen]; a `maxlen` of -1 stands for the largest length."""
 
 def sequence_pad(x: R | Array, lengths: R | Array, value: R | Array | None = None, *, pad_value: Number = 0.0, padded_length: int = -1) -> R:
@@ -2073,10 +2075,10 @@ def triu(x: R | Array, *, diagonal: int = 0) -> R:
 def trunc(x: R | Array, *, straight_through: bool = False) -> R:
     """x without its fractional part: ``sign(x) * floor(|x|)``."""
 
-def truncated_gaussian(key: R | Array | None = None, *, shape: Sequence[int], mean: float = 0.0, std: float = 1.0, dtype: str = 'float32', seed: int = 0, stream: int = 0) -> R:
+def truncated_gaussian(key: R | Array | None = None, *, shape: Sequence[int], mean: float = 0.0, std: float = 1.0, dtype: Dtype = 'float32', seed: int = 0, stream: int = 0) -> R:
     """Numbers from the normal distribution, limited to two standard deviations from the mean."""
 
-def truncated_gaussian_like(x: R | Array, key: R | Array | None = None, *, mean: float = 0.0, std: float = 1.0, dtype: str | None = None, seed: int = 0, stream: int = 0) -> R:
+def truncated_gaussian_like(x: R | Array, key: R | Array | None = None, *, mean: float = 0.0, std: float = 1.0, dtype: Dtype | None = None, seed: int = 0, stream: int = 0) -> R:
     """Numbers from the normal distribution, limited to two standard deviations from the mean. The shape is that of x, and so is the dtype unless `dtype` is given."""
 
 def unflatten(x: R | Array, *, axis: int, sizes: Sequence[int]) -> R:
@@ -2085,10 +2087,10 @@ def unflatten(x: R | Array, *, axis: int, sizes: Sequence[int]) -> R:
 def unfold(x: R | Array, *, kernel: Sequence[int], strides: Sequence[int] = [1], paddings: Sequence[int] = [0], dilations: Sequence[int] = [1]) -> R:
     """Windows of x [n, c, *spatial] as columns [n, c * elements of a window, windows], both in row-major order."""
 
-def uniform_random(key: R | Array | None = None, *, shape: Sequence[int], min: float = -1.0, max: float = 1.0, dtype: str = 'float32', seed: int = 0, stream: int = 0) -> R:
+def uniform_random(key: R | Array | None = None, *, shape: Sequence[int], min: float = -1.0, max: float = 1.0, dtype: Dtype = 'float32', seed: int = 0, stream: int = 0) -> R:
     """Numbers from the uniform distribution over [min, max): density ``1 / (max - min)``."""
 
-def uniform_random_like(x: R | Array, key: R | Array | None = None, *, min: float = 0.0, max: float = 1.0, dtype: str | None = None, seed: int = 0, stream: int = 0) -> R:
+def uniform_random_like(x: R | Array, key: R | Array | None = None, *, min: float = 0.0, max: float = 1.0, dtype: Dtype | None = None, seed: int = 0, stream: int = 0) -> R:
     """Numbers from the uniform distribution over [min, max): density ``1 / (max - min)``. The shape is that of x, and so is the dtype unless `dtype` is given."""
 
 def unique(x: R | Array, *, axis: int | None = None, sorted: bool = True) -> tuple[R, R, R, R]:

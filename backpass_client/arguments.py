@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -13,7 +12,16 @@ from backpass_client.arithmetic import is_number
 from backpass_client.op_table import op_table
 from backpass_client.recorder import Operand
 
-__all__ = ["NOT_A_CONDITION", "Constants", "Signature", "as_json", "attributes_as_json", "misfit"]
+__all__ = [
+    "NOT_A_CONDITION",
+    "Constants",
+    "DtypeName",
+    "Signature",
+    "as_json",
+    "attributes_as_json",
+    "dtype_name",
+    "misfit",
+]
 
 
 POSITIONS = frozenset(
@@ -34,6 +42,15 @@ NUMBERS = POSITIONS | {"value"}
 """Optional slots whose operand can well be a number."""
 
 NOT_A_CONDITION = "is the Python value {}: `==` and `!=` compare identities, bp.equal and bp.not_equal compare values"
+
+
+class DtypeName:
+    """A dtype by its name, which is the value of an attribute."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
 
 class Constants(Protocol):
@@ -219,16 +236,31 @@ def misfit(values: Any, dtype: str) -> Any:
     return next((x for x in given if not (low <= x <= high and x == int(x))), None)
 
 
-def attributes_as_json(attrs: Mapping[str, Any]) -> str:
-    """`attrs` as JSON text. Empty without attributes."""
-    return json.dumps({name: as_json(value) for name, value in attrs.items()}) if attrs else ""
+def attributes_as_json(op: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of `op` as JSON values. Raises TypeError, which names the attribute, for any other value."""
+    found = {}
+    for name, value in attrs.items():
+        try:
+            found[name] = as_json(value)
+        except TypeError:
+            raise TypeError(f"attribute {name!r} of {op} cannot be {value!r}") from None
+    return found
+
+
+def dtype_name(value: Any) -> str | None:
+    """The name of a dtype of this package or of numpy; None for anything else."""
+    if isinstance(value, DtypeName | np.dtype):
+        return value.name
+    return np.dtype(value).name if isinstance(value, type) and issubclass(value, np.generic) else None
 
 
 def as_json(value: Any) -> Any:
-    """An attribute as a JSON value; infinity is a string, because JSON has no number for it.
+    """An attribute as a JSON value; infinity is a string, because JSON has no number for it, and a dtype its name.
 
-    Raises TypeError for a value that is no number, text, bool or None, and no list of these.
+    Raises TypeError for a value that is no number, text, bool, dtype or None, and no list of these.
     """
+    if (name := dtype_name(value)) is not None:
+        return name
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, list | tuple):

@@ -7,6 +7,7 @@ object depends on it.
 
 from __future__ import annotations
 
+import json
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Token
@@ -141,7 +142,7 @@ class Tape:
             names = [_each(self.name_of, operands.get(slot)) for slot in signature.slots]
             slots = tuple([_each(lambda name: name.text, each) for each in names])
             parents = tuple([name for each in names if each for name in (each if isinstance(each, tuple) else (each,))])
-            attrs = attributes_as_json(attributes)
+            attrs = json.dumps(attributes_as_json(signature.type, attributes)) if attributes else ""
         number = len(batch.ops)
         if signature.is_variadic:
             batch.ops.append((signature.type, slots, attrs, ()))

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from backpass_client.arguments import NOT_A_CONDITION, as_json
+from backpass_client.arguments import NOT_A_CONDITION, attributes_as_json
 from backpass_client.arithmetic import is_number
 from backpass_client.builder.blocks import Block, Leaf, Name, Op, line_of_caller
 from backpass_client.builder.inference import output_types
@@ -71,7 +71,7 @@ class Builder:
         if self.is_function and "key" in signature.optional and given.get("key") is None:
             raise InvalidOp(f"function {self.title!r} cannot draw random numbers ({type}): pass them as an operand")
         expanded = self._operands(signature, given)
-        attrs = {name: as_json(value) for name, value in attributes.items()}
+        attrs = attributes_as_json(type, attributes)
         signature.check(expanded, attrs)
         types, count = output_types(signature, _types(expanded), attrs)
         outputs: dict[str, list[Symbol]] = {}

@@ -8,7 +8,7 @@ from typing import Any
 
 from backpass_client.builder.build import current_builder
 from backpass_client.builder.symbol import Symbol
-from backpass_client.builder.types import Dtype, InvalidOp, Type, same_sizes
+from backpass_client.builder.types import Dtype, InvalidOp, Type, as_dtype, same_sizes
 
 __all__ = ["constant", "feed", "parameter", "scope", "state", "typed", "update"]
 
@@ -69,8 +69,7 @@ def update(state: Symbol, value: Any) -> Symbol:
 
 def constant(value: Any, dtype: str | Dtype | None = None) -> Symbol:
     """A number or array as a constant. Python's floats become float32, and its integers int64."""
-    name = dtype.name if isinstance(dtype, Dtype) else dtype
-    return current_builder("a constant").constant(value, name)
+    return current_builder("a constant").constant(value, None if dtype is None else as_dtype(dtype).name)
 
 
 def typed(x: Symbol, type: Type | Dtype) -> Symbol:
@@ -94,5 +93,4 @@ def _type(type: Type | Dtype) -> Type:
 def _leaf_type(shape: int | Sequence[int] | Type | Dtype, dtype: str | Dtype) -> Type:
     if isinstance(shape, Type | Dtype):
         return _type(shape)
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    return Dtype(dtype.name if isinstance(dtype, Dtype) else dtype)[sizes]
+    return as_dtype(dtype)[(shape,) if isinstance(shape, int) else tuple(shape)]

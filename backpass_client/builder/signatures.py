@@ -71,6 +71,8 @@ def check_initializer(name: str, initializer: Mapping[str, Any]) -> None:
     """Raises InvalidOp unless `initializer`, with its type and attributes, can draw the parameter `name`."""
     known = op_table()["initializers"]
     kind = initializer.get("type")
+    if kind is None:
+        raise InvalidOp(f"the initializer of {name!r} needs a type, such as {{'type': 'normal', 'std': 0.02}}")
     if kind not in known:
         raise InvalidOp(f"the initializer {kind!r} of {name!r} does not exist; there are {', '.join(known)}")
     for each, value in initializer.items():

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backpass_client.arguments import misfit
+import numpy as np
+
+from backpass_client.arguments import DtypeName, dtype_name, misfit
 from backpass_client.errors import BackpassError
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "NotKnown",
     "Size",
     "Type",
+    "as_dtype",
     "check_fits",
     "joined",
     "same_sizes",
@@ -95,14 +98,11 @@ class Type:
 UNKNOWN = Type(None, None)
 
 
-class Dtype:
+class Dtype(DtypeName):
     """A dtype that makes types: ``bp.f32["batch", 3]``. Without brackets it is the type of one number."""
 
-    __slots__ = ("name",)
+    __slots__ = ()
     __iter__ = None  # __getitem__ makes a type of every index, so an iteration would never end
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
     def __getitem__(self, sizes: Size | tuple[Size, ...]) -> Type:
         given = sizes if isinstance(sizes, tuple) else (sizes,)
@@ -118,6 +118,14 @@ class Dtype:
 
     def __repr__(self) -> str:
         return f"backpass_client.{self.name}"
+
+
+def as_dtype(dtype: str | Dtype | type[np.generic] | np.dtype[Any]) -> Dtype:
+    """The dtype of this name, or of numpy. Raises InvalidOp for one that programs do not have."""
+    name = dtype if isinstance(dtype, str) else dtype_name(dtype)
+    if name not in DTYPES:
+        raise InvalidOp(f"{dtype!r} is no dtype of programs; there are {', '.join(DTYPES)}")
+    return Dtype(name)
 
 
 def check_fits(values: Any, dtype: str) -> None:

@@ -17,11 +17,13 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from backpass_client.arguments import DtypeName
 from backpass_client.builder.symbol import Symbol
 from backpass_client.expression import Expression
 
 R = TypeVar("R", Symbol, Expression)
 Array = float | Sequence[Any] | np.ndarray[Any, Any]
+Dtype = str | DtypeName | type[np.generic] | np.dtype[Any]
 Number = float | Literal['inf', '-inf']
 '''
 INFINITY = "Literal['inf', '-inf']"
@@ -64,7 +66,7 @@ def _function(spec: OpSpec) -> str:
 
 
 def _type(schema: dict[str, Any]) -> str:
-    """The Python type of the values that `schema` allows. A dtype is any text, because symbols have theirs as text."""
+    """The Python type of the values that `schema` allows. A dtype may be any text: symbols have theirs as text."""
     if "anyOf" in schema:
         found = list(dict.fromkeys(map(_type, schema["anyOf"])))
         if INFINITY in found:
@@ -72,7 +74,7 @@ def _type(schema: dict[str, Any]) -> str:
         return " | ".join(found)
     if "enum" in schema:
         if "float32" in schema["enum"]:
-            return "str"
+            return "Dtype"
         return f"Literal[{', '.join(map(repr, schema['enum']))}]"
     if schema.get("type") == "array":
         return f"Sequence[{_type(schema.get('items', {}))}]"

@@ -401,6 +401,23 @@ def test_every_op_knows_the_line_that_wrote_it():
     assert built.line(0, 1) == f"{__file__}:{first + 2}"
 
 
+def test_a_dtype_is_a_name_one_of_this_package_or_one_of_numpy():
+    def f(x: bp.f64[2]):
+        for i, dtype in enumerate(("float32", bp.f32, np.float32, np.dtype("float32"))):
+            assert bp.cast(x, dtype=dtype).dtype == "float32"
+            assert bp.parameter(f"w{i}", 2, dtype=dtype).type == bp.f32[2]
+            assert bp.constant([1, 2], dtype).dtype == "float32"
+        return x.sum()
+
+    bp.program(f)
+    refused(
+        lambda x=bp.f64[2]: bp.parameter("w", 2, dtype="float"), "'float' is no dtype of programs; there are bool, "
+    )
+    refused(lambda x=bp.f64[2]: bp.state("w", 2, dtype=np.complex64), "complex64'> is no dtype of programs")
+    with pytest.raises(TypeError, match=r"^attribute 'dtype' of cast cannot be <class 'float'>$"):
+        bp.program(lambda x=bp.f64[2]: bp.cast(x, dtype=float))
+
+
 def test_a_dtype_alone_is_the_type_of_one_number():
     @bp.program
     def scaled(x: bp.f64):
