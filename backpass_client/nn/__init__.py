@@ -17,7 +17,7 @@ import re
 from typing import TYPE_CHECKING, NoReturn
 
 from backpass_client.nn.attention import MultiHeadAttention, TransformerBlock
-from backpass_client.nn.convolution import Conv
+from backpass_client.nn.convolution import Conv, ConvTranspose
 from backpass_client.nn.layer import Layer
 from backpass_client.nn.linear import Dropout, Embedding, Linear
 from backpass_client.nn.norms import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
@@ -30,6 +30,7 @@ __all__ = [
     "RNN",
     "BatchNorm",
     "Conv",
+    "ConvTranspose",
     "Dropout",
     "Embedding",
     "GroupNorm",

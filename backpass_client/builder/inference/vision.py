@@ -105,19 +105,18 @@ def conv_transpose(
     **attrs: Any,
 ) -> Type:
     floats(x)
-    if padding != "explicit":
-        raise NotKnown
     last, rank = _channels_last(data_format), x.rank - 2
     spatial = x.dims[1:-1] if last else x.dims[2:]
     same_size(x.dims[-1] if last else x.dims[1], filter.dims[0], "channels of x and filter differ")
     channels = changed(filter.dims[1], lambda n: n * groups)
     out = []
-    lists = (_each(strides, rank), _margins(paddings, rank), _each(dilations, rank), _each(output_padding, rank))
+    margins = _margins(paddings, rank) if padding == "explicit" else [0] * rank
+    lists = (_each(strides, rank), margins, _each(dilations, rank), _each(output_padding, rank))
     for n, k, step, margin, apart, more in zip(spatial, filter.dims[2:], *lists, strict=True):
         if not isinstance(k, int):
             raise NotKnown
-        grown = apart * (k - 1) + 1 + more - margin
-        out.append(changed(n, lambda size, step, grown: (size - 1) * step + grown, step, grown))
+        grown = step if padding == "same" else apart * (k - 1) + 1 + more - margin
+        out.append(n if (step, grown) == (1, 1) else changed(n, lambda n, by, more: (n - 1) * by + more, step, grown))
     return Type(same_dtype(x, filter), (x.dims[0], *out, channels) if last else (x.dims[0], channels, *out))
 
 

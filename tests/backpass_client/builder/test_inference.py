@@ -24,7 +24,6 @@ INFERRED = {
     if spec.example_rule and (name in RULES or (spec.elementwise and spec.family.name != "optimizers"))
 }
 LESS = {
-    "padding": "transposed convolutions with a padding in words",
     "equation": "einsum with an ellipsis",
     "ceil_mode": "poolings with ceil_mode",
 }

@@ -141,6 +141,35 @@ def test_a_1x1_convolution_is_a_linear_layer_at_each_place():
     np.testing.assert_allclose(run(built, x=IMAGE, **values)["out"], expected)
 
 
+@pytest.mark.parametrize(
+    ("shape", "options", "out"),
+    [
+        ([2, 4, 5], {"kernel": 3}, [2, 6, 7]),
+        ([2, 4, 5, 6], {"kernel": 2, "stride": 2, "bias": False}, [2, 6, 10, 12]),
+        ([1, 4, 3, 3], {"kernel": 3, "stride": 2, "padding": 1, "output_padding": 1, "groups": 2}, [1, 6, 6, 6]),
+        ([1, 4, 3, 3], {"kernel": 3, "stride": (2, 1), "padding": "same"}, [1, 6, 6, 3]),
+        ([1, 4, 2, 2, 2], {"kernel": (1, 2, 1), "dilation": (1, 2, 1)}, [1, 6, 2, 4, 2]),
+    ],
+)
+def test_a_transposed_convolution_is_the_adjoint_of_a_convolution(shape: Any, options: dict[str, Any], out: Any):
+    """For all x and y the products <conv_transpose(x), y> and <x, conv(y)> are equal."""
+    conv = {name: value for name, value in options.items() if name not in ("bias", "output_padding")}
+
+    def f(x=bp.f64[tuple(shape)], y=bp.f64[tuple(out)]):
+        grown = bp.nn.ConvTranspose(6, name="layer", **options)(x)
+        assert list(grown.shape) == out
+        small = bp.nn.Conv(4, **conv, bias=False, name="layer")
+        return {"left": (grown * y).sum(), "right": (x * small(y)).sum()}
+
+    built = bp.program(f)
+    values = drawn(built) | {"x": RANDOM.normal(size=shape), "y": RANDOM.normal(size=out)}
+    values |= {"layer_1.weight": values["layer.weight"]}
+    values |= {"layer.bias": np.zeros(6)} if options.get("bias", True) else {}
+
+    found = run(built, **values)
+    np.testing.assert_allclose(found["left"], found["right"])
+
+
 # --- recurrent layers --------------------------------------------------------------------------------------------
 
 LENGTHS = [4, 1, 3]
