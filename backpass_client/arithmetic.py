@@ -140,6 +140,7 @@ class Arithmetic(ABC, Generic[R]):
         return (self[i] for i in range(len(self)))
 
     def reshape(self, *shape: Any) -> R:
+        """The same elements in another shape, in row-major order; one size may be -1."""
         return self._op("reshape", shape=_ints(shape))
 
     def transpose(self, *axes: Any) -> R:
@@ -148,18 +149,23 @@ class Arithmetic(ABC, Generic[R]):
 
     @property
     def T(self) -> R:
+        """With the axes in reverse order."""
         return self.transpose()
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> R:
+        """The sum over `axis`, a number or a tuple of them; by default over all axes."""
         return self._op("reduce_sum", **_over(axis, keepdims))
 
     def mean(self, axis: Any = None, keepdims: bool = False) -> R:
+        """The mean over `axis`, as in `sum`."""
         return self._op("reduce_mean", **_over(axis, keepdims))
 
     def max(self, axis: Any = None, keepdims: bool = False) -> R:
+        """The largest element along `axis`, as in `sum`; equal ones share the gradient."""
         return self._op("reduce_max", **_over(axis, keepdims))
 
     def min(self, axis: Any = None, keepdims: bool = False) -> R:
+        """The smallest element along `axis`, as in `sum`; equal ones share the gradient."""
         return self._op("reduce_min", **_over(axis, keepdims))
 
 

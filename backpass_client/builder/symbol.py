@@ -56,6 +56,7 @@ class Symbol(Operand["Symbol"], Ref):
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.shape)
 
     def named(self, name: str) -> Symbol:
