@@ -15,6 +15,18 @@ __all__ = ["BackpassError", "Refused", "Unreachable"]
 class BackpassError(RuntimeError):
     """Base class; raised itself for wrong use of the client."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle, which carries errors from one process to another."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[BackpassError], args: tuple[Any, ...], members: dict[str, Any]) -> BackpassError:
+    """An error with these arguments and members, without a call of its constructor."""
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(members)
+    return error
+
 
 class Unreachable(BackpassError):
     """The service did not answer: the connection failed or timed out. The request may have taken effect."""

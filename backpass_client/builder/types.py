@@ -117,7 +117,8 @@ class Dtype(DtypeName):
         return Type(self.name, given)
 
     def __repr__(self) -> str:
-        return f"backpass_client.{self.name}"
+        short = self.name.replace("bfloat", "bf").replace("float", "f").replace("uint", "u").replace("int", "i")
+        return f"backpass_client.{'bool_' if self.name == 'bool' else short}"
 
 
 def as_dtype(dtype: str | Dtype | type[np.generic] | np.dtype[Any]) -> Dtype:

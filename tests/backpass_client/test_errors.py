@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 import backpass_client as bp
@@ -35,6 +37,20 @@ def test_a_single_mistake_whose_place_is_in_the_detail_is_shown_once():
     problem = {"status": 422, "code": "invalid-request", "detail": "/loss: is missing", "errors": [mistake]}
 
     assert str(Refused(problem, "POST /v1/x")) == "POST /v1/x: 422 invalid-request: /loss: is missing"
+
+
+def test_every_error_survives_a_pickle():
+    problem = {"status": 409, "code": "rolled-back", "detail": "gone", "retryable": True, "expected_seq": 3}
+    step = bp.Step(None, {}, {}, {"applied": 2})
+    for error in (
+        Refused(problem, "POST /v1/x", 1.5),
+        bp.Stopped(step, {"batch": 2, "detail": "not finite"}),
+        bp.JobFailed({"id": "job_x", "state": "failed", "step": 3, "reason": "internal", "error": None}),
+        Unreachable("no answer"),
+        InvalidOp("wrong"),
+    ):
+        again = pickle.loads(pickle.dumps(error))  # noqa: S301
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
 @pytest.fixture

@@ -410,6 +410,8 @@ def test_a_dtype_is_a_name_one_of_this_package_or_one_of_numpy():
         return x.sum()
 
     bp.program(f)
+    for dtype in (bp.f16, bp.bf16, bp.f32, bp.f64, bp.u8, bp.i8, bp.i16, bp.i32, bp.i64, bp.bool_):
+        assert getattr(bp, repr(dtype).removeprefix("backpass_client.")) is dtype
     refused(
         lambda x=bp.f64[2]: bp.parameter("w", 2, dtype="float"), "'float' is no dtype of programs; there are bool, "
     )
