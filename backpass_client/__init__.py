@@ -57,6 +57,7 @@ service           a service with all that it stores
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from backpass_client import nn
@@ -199,4 +200,5 @@ if not TYPE_CHECKING:  # a type checker reads the ops from _ops.pyi
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *op_table()["ops"], "RemoteModule"})
+    of_torch = ["RemoteModule"] if find_spec("torch") else []  # tools read all names: inspect.getmembers
+    return sorted({*globals(), *op_table()["ops"], *of_torch})
