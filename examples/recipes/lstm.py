@@ -22,7 +22,7 @@ import backpass_client as bp
 from examples.recipes.start import connected, options, progress
 
 SHORTEST, LONGEST = 8, 64
-WIDTHS = 16  # batches are padded to a multiple of this width, because the service compiles a step for each width
+WIDTHS = 16  # batches are padded to a multiple of this width, because a step with code for its own width is faster
 CHARACTERS = 128  # ASCII; 0 is the padding
 SOURCES = (argparse, ast, inspect, textwrap)
 BATCH = 32
