@@ -66,7 +66,9 @@ def lower_dynamic_slice_into(low: Lowering, op: Op) -> None:
         larger = (*shape[:axis], out.shape[axis], *shape[axis + 1 :])
         target = low.allocate(larger, view.dtype)
         given_slabs, made = slabs(view, shape, axis), slabs(target, larger, axis)
-        low.add(ScatterAdd(given_slabs, flat(at), made, check, location=op.location))
+        count = min(at.shape[0], shape[axis])  # the largest sizes of x and of the slice can differ, their sizes cannot
+        given_slabs = replace(given_slabs, shape=(given_slabs.shape[0], count, given_slabs.shape[2]))
+        low.add(ScatterAdd(given_slabs, replace(flat(at), shape=(count,)), made, check, location=op.location))
         view, shape = target, larger
     if is_sized(low, op):
         set_sizes(low, op, [{}])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from core.ir import TensorType
+from core.ir.builder import BlockBuilder
 from core.ops.common.types import as_dtype
 from tests.core.plan.test_ragged import agree, with_ops
 
@@ -52,6 +53,27 @@ def test_slices_at_positions_that_are_data_and_their_inverses(dtype):
     ]  # fmt: skip
 
     agree(block, *([x, *(np.array(p) for p in place), v] for place in places))
+
+
+@pytest.mark.parametrize("count", [3, 5, 8, 9])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_the_gradient_of_the_first_rows_of_a_table_is_zero_in_the_others(count, dtype):
+    """The slice has an open size of at most 9, and its cotangent the size of a feed: the memory has no rows beyond."""
+    b = BlockBuilder()
+    x, table, zero, end, step = (
+        b.param(TensorType(shape, of), name)
+        for shape, of, name in (
+            ((2, count, 3), dtype, "x"),
+            ((9, 3), dtype, "table"),
+            *(((1,), "int64", n) for n in "bes"),
+        )
+    )
+    rows = b.emit("dynamic_slice", table, zero, end, step, axes=(0,), shape=(-1, 3))
+    ct = b.emit("sum_to_like", x, rows)
+    block = b.build([b.emit("dynamic_slice_into", ct, table, zero, end, step, axes=(0,))])
+    arrays = [np.random.default_rng(count).normal(size=v.type.shape).astype(as_dtype(dtype)) for v in (x, table)]
+
+    agree(block, [*arrays, *(np.array([n]) for n in (0, count, 1))])
 
 
 @pytest.mark.parametrize("size", [1, 2, 16, 33])
