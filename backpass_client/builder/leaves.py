@@ -6,9 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from backpass_client.builder.build import current_builder
 from backpass_client.builder.symbol import Symbol
-from backpass_client.builder.types import Dtype, InvalidOp, Type, as_dtype, same_sizes
+from backpass_client.builder.types import Dtype, DtypeLike, InvalidOp, Type, as_dtype, same_sizes
 
 __all__ = ["constant", "feed", "parameter", "scope", "state", "typed", "update"]
 
@@ -22,7 +24,7 @@ def parameter(
     name: str,
     shape: int | Sequence[int] | Type | Dtype = (),
     *,
-    dtype: str | Dtype = "float32",
+    dtype: DtypeLike = "float32",
     init: Any = None,
     trainable: bool = True,
 ) -> Symbol:
@@ -37,7 +39,7 @@ def parameter(
 
 
 def state(
-    name: str, shape: int | Sequence[int] | Type | Dtype = (), *, dtype: str | Dtype = "float32", init: Any = 0.0
+    name: str, shape: int | Sequence[int] | Type | Dtype = (), *, dtype: DtypeLike = "float32", init: Any = 0.0
 ) -> Symbol:
     """Declare a state, which keeps its value from step to step until `update` changes it. See `parameter`."""
     return current_builder("a state").parameter(name, _leaf_type(shape, dtype), init, True, role="state")
@@ -67,7 +69,7 @@ def update(state: Symbol, value: Any) -> Symbol:
     return new
 
 
-def constant(value: Any, dtype: str | Dtype | None = None) -> Symbol:
+def constant(value: Any, dtype: DtypeLike | None = None) -> Symbol:
     """A number or array as a constant. Python's floats become float32, and its integers int64."""
     return current_builder("a constant").constant(value, None if dtype is None else as_dtype(dtype).name)
 
@@ -90,7 +92,7 @@ def _type(type: Type | Dtype) -> Type:
     return Type(type.name, ()) if isinstance(type, Dtype) else type
 
 
-def _leaf_type(shape: int | Sequence[int] | Type | Dtype, dtype: str | Dtype) -> Type:
+def _leaf_type(shape: int | Sequence[int] | Type | Dtype, dtype: DtypeLike) -> Type:
     if isinstance(shape, Type | Dtype):
         return _type(shape)
-    return as_dtype(dtype)[(shape,) if isinstance(shape, int) else tuple(shape)]
+    return as_dtype(dtype)[(shape,) if isinstance(shape, int | np.integer) else tuple(shape)]

@@ -18,6 +18,7 @@ __all__ = [
     "INTEGERS",
     "UNKNOWN",
     "Dtype",
+    "DtypeLike",
     "InvalidOp",
     "NotKnown",
     "Size",
@@ -105,7 +106,10 @@ class Dtype(DtypeName):
     __iter__ = None  # __getitem__ makes a type of every index, so an iteration would never end
 
     def __getitem__(self, sizes: Size | tuple[Size, ...]) -> Type:
-        given = sizes if isinstance(sizes, tuple) else (sizes,)
+        given = tuple(
+            int(size) if isinstance(size, np.integer) else size
+            for size in (sizes if isinstance(sizes, tuple) else (sizes,))
+        )
         for size in given:
             is_number = isinstance(size, int) and not isinstance(size, bool) and size >= 0
             is_name = isinstance(size, str) and SIZE_NAME.fullmatch(size) is not None
@@ -121,7 +125,10 @@ class Dtype(DtypeName):
         return f"backpass_client.{'bool_' if self.name == 'bool' else short}"
 
 
-def as_dtype(dtype: str | Dtype | type[np.generic] | np.dtype[Any]) -> Dtype:
+DtypeLike = str | Dtype | type[np.generic] | np.dtype[Any]
+
+
+def as_dtype(dtype: DtypeLike) -> Dtype:
     """The dtype of this name, or of numpy. Raises InvalidOp for one that programs do not have."""
     name = dtype if isinstance(dtype, str) else dtype_name(dtype)
     if name not in DTYPES:

@@ -8,7 +8,7 @@ from typing import Any
 
 from backpass_client.builder.build import current_builder
 from backpass_client.builder.symbol import Symbol
-from backpass_client.builder.types import InvalidOp, Type
+from backpass_client.builder.types import Dtype, InvalidOp
 
 __all__ = ["Layer", "size_of"]
 
@@ -49,12 +49,11 @@ class Layer:
         return self._leaf(name, shape, like, init, "state")
 
     def _leaf(self, name: str, shape: Sequence[int], like: Symbol, init: Any, role: str) -> Symbol:
-        b = like.builder
+        b, type = like.builder, Dtype(like.dtype)[tuple(shape)]
         if (self, name) not in b.shared:
-            type = Type(like.dtype, tuple(shape))
             b.shared[self, name] = b.parameter(name, type, init, True, role=role)
         found: Symbol = b.shared[self, name]
-        if found.type != Type(like.dtype, tuple(shape)):
+        if found.type != type:
             raise InvalidOp(f"{found!r} was declared by another call of its layer, which now needs {list(shape)}")
         return found
 

@@ -364,9 +364,12 @@ def test_parts_of_programs_outside_of_a_program_are_refused():
         bp.relu(np.zeros(3))
 
 
-def test_one_number_is_the_size_of_a_vector():
-    f = lambda x=bp.f32["batch", 3]: (x @ bp.parameter("w", 3) + bp.state("s", 1)).sum()
-    assert bp.program(f).parameters["w"] == bp.f32[3]
+def test_a_size_may_be_a_number_of_numpy_and_one_number_is_the_size_of_a_vector():
+    f = lambda x=bp.f32["batch", 3]: (x @ bp.parameter("w", 3) + bp.state("s", np.int64(1))).sum()
+    assert bp.program(f).parameters["w"] == bp.f32[3] == bp.f32[np.int32(3)]
+    classes = np.array([0, 2, 1]).max() + 1
+    assert bp.program(lambda x=bp.f32["batch", 3]: bp.nn.Linear(classes)(x)).outputs["out"] == bp.f32["batch", 3]
+    refused(lambda x=bp.f32["batch", 3]: bp.nn.Linear(2.0)(x), "a size is a number of at least 0")
 
 
 def test_an_op_of_unknown_type_can_be_declared():
