@@ -29,6 +29,7 @@ The code of a step:
     multiplication, cublaslt
                    large products as calls of cuBLASLt
     device_step    the step while it is written
+    device_writer  its addresses, barriers and scratch memory
     flow           its loops
     extents        the memory that instructions between two barriers touch
 

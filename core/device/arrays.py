@@ -10,26 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from core.codegen.array_parts import held
 from core.codegen.llvm import I64, IRValue
 from core.codegen.tensor_arrays import FURTHEST
+from core.device.device_writer import DeviceWriter
 from core.device.flow import wants
 from core.ir.errors import InternalError
 from core.plan.data import View, bytes_of
 from core.plan.flow import Growing
 from core.plan.growing import AddArrays, ArrayOp, ArrayWork
 
-if TYPE_CHECKING:
-    from core.device.device_step import DeviceStep
-
 __all__ = ["write_array"]
 
 YES, NO = IRValue("true", "bool"), IRValue("false", "bool")
 
 
-def write_array(step: DeviceStep, each: ArrayWork) -> None:
+def write_array(step: DeviceWriter, each: ArrayWork) -> None:
     """Write an instruction on tensor arrays for all threads of the launch."""
     if isinstance(each, AddArrays):
         with _apart(step):
@@ -42,7 +39,7 @@ def write_array(step: DeviceStep, each: ArrayWork) -> None:
 
 
 @contextmanager
-def _apart(step: DeviceStep) -> Iterator[None]:
+def _apart(step: DeviceWriter) -> Iterator[None]:
     """The code inside may read and write memory of any place."""
     step.meet()
     yield
@@ -57,13 +54,13 @@ def _target(each: ArrayWork) -> Growing:
     return each.target
 
 
-def _source(step: DeviceStep, each: ArrayOp) -> tuple[IRValue, IRValue]:
+def _source(step: DeviceWriter, each: ArrayOp) -> tuple[IRValue, IRValue]:
     """The address of the first element of the source, and how many there are."""
     assert each.source is not None
     return held(step, each.source)
 
 
-def _index(step: DeviceStep, each: ArrayOp) -> IRValue:
+def _index(step: DeviceWriter, each: ArrayOp) -> IRValue:
     assert each.index is not None
     return step.f.load(step.address(each.index), "int64")
 
@@ -73,21 +70,21 @@ def _value(each: ArrayOp) -> View:
     return each.value
 
 
-def _put_length(step: DeviceStep, array: Growing, length: IRValue, changes: IRValue) -> None:
+def _put_length(step: DeviceWriter, array: Growing, length: IRValue, changes: IRValue) -> None:
     """Behind a barrier, let the first thread write the length of an array, if it `changes`."""
     step.launch.barrier(step.f)
     with step.launch.alone(step.f), step.f.when(changes):
         step.f.store(length, step.address(array.count))
 
 
-def _room(step: DeviceStep, array: Growing, length: IRValue, needed: IRValue) -> IRValue:
+def _room(step: DeviceWriter, array: Growing, length: IRValue, needed: IRValue) -> IRValue:
     """Whether an array has memory for `length` elements, if that is `needed`. If not, the step ends with an error."""
     f = step.f
     nbytes = f.binary("mul", f.select(needed, length, I64(0)), I64(array.stack.slot_bytes))
     return f.binary("and", needed, wants(step, array.stack, nbytes))
 
 
-def _fail(step: DeviceStep, wrong: IRValue, check: int) -> None:
+def _fail(step: DeviceWriter, wrong: IRValue, check: int) -> None:
     """Let the first thread report a check."""
     if check:
         with step.launch.alone(step.f), step.f.when(wrong):
@@ -100,7 +97,7 @@ def _unit(*nbytes: int) -> tuple[str, int]:
     return ("int64", 8) if size == 8 else ("int32", 4) if size == 4 else ("uint8", 1)
 
 
-def _copy(step: DeviceStep, target: IRValue, source: IRValue | None, count: IRValue, size: int, *apart: int) -> None:
+def _copy(step: DeviceWriter, target: IRValue, source: IRValue | None, count: IRValue, size: int, *apart: int) -> None:
     """Copy `count` elements of `size` bytes, all threads together; without a source they become zeros.
 
     apart: further distances in bytes from where memory is aligned.
@@ -111,7 +108,7 @@ def _copy(step: DeviceStep, target: IRValue, source: IRValue | None, count: IRVa
         f.store(number, f.at(target, i, dtype))
 
 
-def _slot(step: DeviceStep, base: IRValue, index: IRValue, size: int) -> IRValue:
+def _slot(step: DeviceWriter, base: IRValue, index: IRValue, size: int) -> IRValue:
     return step.f.at(base, step.f.binary("mul", index, I64(size)), "uint8")
 
 
@@ -120,23 +117,23 @@ def _offset(view: View) -> int:
     return view.offset * bytes_of((1,), view.dtype)
 
 
-def _if(step: DeviceStep, condition: IRValue, number: IRValue) -> IRValue:
+def _if(step: DeviceWriter, condition: IRValue, number: IRValue) -> IRValue:
     return step.f.select(condition, number, I64(0))
 
 
-def _not(step: DeviceStep, condition: IRValue) -> IRValue:
+def _not(step: DeviceWriter, condition: IRValue) -> IRValue:
     return step.f.op(f"xor {condition}, true", "bool")
 
 
 # --- the instructions -------------------------------------------------------------------------------------------
 
 
-def _clear(step: DeviceStep, each: ArrayOp) -> None:
+def _clear(step: DeviceWriter, each: ArrayOp) -> None:
     with step.launch.alone(step.f):
         step.f.store(I64(0), step.address(_target(each).count))
 
 
-def _copy_array(step: DeviceStep, each: ArrayOp) -> None:
+def _copy_array(step: DeviceWriter, each: ArrayOp) -> None:
     array = _target(each)
     base, length = _source(step, each)
     given = _if(step, _room(step, array, length, YES), length)  # before, the array may have had any length
@@ -144,7 +141,7 @@ def _copy_array(step: DeviceStep, each: ArrayOp) -> None:
     _put_length(step, array, given, YES)
 
 
-def _put(step: DeviceStep, each: ArrayOp) -> None:
+def _put(step: DeviceWriter, each: ArrayOp) -> None:
     f, array, value = step.f, _target(each), _value(each)
     own, count = held(step, array)
     index, size = _index(step, each), array.stack.slot_bytes
@@ -159,7 +156,7 @@ def _put(step: DeviceStep, each: ArrayOp) -> None:
     _put_length(step, array, longer, fits)
 
 
-def _erase(step: DeviceStep, each: ArrayOp) -> None:
+def _erase(step: DeviceWriter, each: ArrayOp) -> None:
     f, array = step.f, _target(each)
     own, count = held(step, array)
     index, size = _index(step, each), array.stack.slot_bytes
@@ -169,7 +166,7 @@ def _erase(step: DeviceStep, each: ArrayOp) -> None:
     _put_length(step, array, last, f.binary("and", inside, f.compare("icmp eq", index, last)))
 
 
-def _extend(step: DeviceStep, each: ArrayOp) -> None:
+def _extend(step: DeviceWriter, each: ArrayOp) -> None:
     f, array = step.f, _target(each)
     length = _source(step, each)[1]
     fits = _extended(step, array, length)
@@ -177,7 +174,7 @@ def _extend(step: DeviceStep, each: ArrayOp) -> None:
     _put_length(step, array, length, f.binary("or", fits, shorter))
 
 
-def _extended(step: DeviceStep, array: Growing, length: IRValue) -> IRValue:
+def _extended(step: DeviceWriter, array: Growing, length: IRValue) -> IRValue:
     """Write zeros behind an array up to `length`, and return whether it becomes so long."""
     f, size = step.f, array.stack.slot_bytes
     own, count = held(step, array)
@@ -186,7 +183,7 @@ def _extended(step: DeviceStep, array: Growing, length: IRValue) -> IRValue:
     return fits
 
 
-def _get(step: DeviceStep, each: ArrayOp) -> None:
+def _get(step: DeviceWriter, each: ArrayOp) -> None:
     f, value = step.f, _value(each)
     base, length = _source(step, each)
     index, size = _index(step, each), bytes_of(value.shape, value.dtype)
@@ -199,7 +196,7 @@ def _get(step: DeviceStep, each: ArrayOp) -> None:
     _fail(step, missing, each.check)
 
 
-def _join(step: DeviceStep, each: ArrayOp) -> None:
+def _join(step: DeviceWriter, each: ArrayOp) -> None:
     f, value = step.f, _value(each)
     base, length = _source(step, each)
     rows, *shape = value.shape
@@ -216,19 +213,19 @@ def _start(each: ArrayOp) -> tuple[int, ...]:
     return (_offset(view),) if isinstance(view, View) else ()
 
 
-def _count(step: DeviceStep, each: ArrayOp) -> None:
+def _count(step: DeviceWriter, each: ArrayOp) -> None:
     length = _source(step, each)[1]
     with step.launch.alone(step.f):
         step.f.store(length, step.address(_value(each)))
 
 
-def _same(step: DeviceStep, each: ArrayOp) -> None:
+def _same(step: DeviceWriter, each: ArrayOp) -> None:
     assert each.other is not None
     lengths = _source(step, each)[1], held(step, each.other)[1]
     _fail(step, step.f.compare("icmp ne", *lengths), each.check)
 
 
-def _add(step: DeviceStep, each: AddArrays) -> None:
+def _add(step: DeviceWriter, each: AddArrays) -> None:
     f, array = step.f, _target(each)
     assert each.source is not None
     size = array.stack.slot_bytes
@@ -248,7 +245,7 @@ def _add(step: DeviceStep, each: AddArrays) -> None:
         step.forget()
 
 
-WRITERS: dict[str, Callable[[DeviceStep, ArrayOp], None]] = {
+WRITERS: dict[str, Callable[[DeviceWriter, ArrayOp], None]] = {
     "clear": _clear,
     "copy": _copy_array,
     "put": _put,

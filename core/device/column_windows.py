@@ -7,20 +7,16 @@ A mask that is data would have to be read by each stripe to find its columns, so
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from core.codegen.column_windows import columns_of
 from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.vector_slices import move
 from core.device.blocks import Block
+from core.device.device_writer import DeviceWriter
 from core.device.product import ProductPlan, ProductWriter
 from core.device.threads import Threads, block_number, flat_offset, split
 from core.device.tiles import VECTOR_BYTES
 from core.plan.data import Gemm, Rows
 from core.plan.striped import Striped
-
-if TYPE_CHECKING:
-    from core.device.device_step import DeviceStep
 
 __all__ = ["find_moderate", "hide", "takes_window", "window_columns", "window_product"]
 
@@ -34,7 +30,7 @@ def takes_window(each: Striped) -> bool:
     return window is not None and window.mask is None and not each.shared and window.block % (VECTOR_BYTES // 4) == 0
 
 
-def find_moderate(step: DeviceStep, each: Striped, flags: IRValue) -> None:
+def find_moderate(step: DeviceWriter, each: Striped, flags: IRValue) -> None:
     """Write which matrices have moderate numbers, and a barrier behind it. flags: the address of a word for each."""
     assert each.window is not None
     guards, limit = each.window.guards, each.window.limit
@@ -74,7 +70,7 @@ def _moderate(name: str, each: Striped, launch: Threads) -> Function:
 
 
 def window_columns(
-    step: DeviceStep, f: Function, each: Striped, flag: IRValue, row: IRValue, height: int
+    step: DeviceWriter, f: Function, each: Striped, flag: IRValue, row: IRValue, height: int
 ) -> tuple[IRValue, IRValue]:
     """The first column that `height` rows from `row` of a matrix need, and the one after the last.
 

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from core.codegen import kernels, parallel
-from core.codegen.checks import fail
 from core.codegen.llvm import I64, Function, IRValue, literal
-from core.codegen.module import Module
 from core.codegen.reductions import identity
-from core.codegen.step import Step
 from core.device.arrays import write_array
 from core.device.convolution import convolution_kernel
-from core.device.extents import ANYWHERE, Extent, Extents, overlap
+from core.device.device_writer import DeviceWriter
+from core.device.extents import overlap
 from core.device.flow import write_loop
 from core.device.index_orders import NO_ROWS
 from core.device.indexed import gather_kernel
@@ -51,11 +48,9 @@ from core.plan.data import (
     Interpreted,
     Kernel,
     Limited,
-    Root,
     Rows,
     ScatterAdd,
     Sequence,
-    Stack,
     View,
 )
 from core.plan.flow import Branch, Loop
@@ -74,14 +69,6 @@ ALIGNMENT = 256
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """The memory that the instructions since the last barrier read and wrote."""
-
-    read: Extents = field(default_factory=Extents)
-    written: Extents = field(default_factory=Extents)
-
-
-@dataclass(slots=True)
 class _Group:
     """The state of writing a group. stage: of its products with split sums. room: bytes of scratch memory in use."""
 
@@ -95,18 +82,12 @@ class _Group:
         return start
 
 
-class DeviceStep(Step):
-    """Writes a plan for all threads of its launches. launch: the threads of the present one."""
+class DeviceStep(DeviceWriter):
+    """Writes a plan for all threads of its launches."""
 
     def __init__(self, plan: Plan, arena: ArenaMap, processors: int, block: int, rules: Rules) -> None:
-        super().__init__(Module(), Function("none", [(name, "ptr") for name in PARAMETERS]), plan, arena, 1, None)
-        self.processors, self.block, self.rules = processors, block, rules
-        self.launch = Threads(1, block)
+        super().__init__(plan, arena, processors, block, rules)
         self._group: _Group | None = None
-        self.counts_ops = False
-        self._waiting = _Waiting()
-        self._placed: dict[Root, set[Extent]] = {}
-        self._needs: dict[str, tuple[int, bool]] = {}
 
     def segment(
         self, number: int, each: Segment, behind: tuple[Instruction, ...] = ()
@@ -195,7 +176,8 @@ class DeviceStep(Step):
         self.f = f = Function(f"{name}_body" if loops else name, [(n, "ptr") for n in names], noalias=False)
         self.arguments = f.params
         self.roots = {self.plan.error.root: f.param("control")}
-        self.cursors, self._waiting, self.counts_ops = {}, _Waiting(), False
+        self.cursors, self.counts_ops = {}, False
+        self.forget()
         write()
         numbers: tuple[int, ...] = ()
         if loops:
@@ -223,24 +205,6 @@ class DeviceStep(Step):
             return place_in(view, None, self.arena.offsets[root])
         return place_in(view, self.given[root], 0) if root in self.given else None
 
-    def fail(self, check: IRValue) -> None:
-        """Report a failed check, unless an earlier op failed as well."""
-        fail(self.f, self.control("error"), check)
-
-    def stack_entry(self, stack: Stack) -> IRValue:
-        """The address of a stack's (address, bytes, bytes that a run wanted) in the table."""
-        return self.f.at(self.f.param("stacks"), I64(24 * self.plan.stacks.index(stack)), "uint8")
-
-    def sequence(self, body: Sequence) -> None:
-        """Write all instructions of `body`, and a barrier behind them: the caller may run them often, or not at all."""
-        self.instructions(body)
-        self.meet()
-
-    def instructions(self, body: Sequence) -> None:
-        for each in body.instructions:
-            poll()
-            self.instruction(each)
-
     def instruction(self, each: Instruction) -> None:
         if isinstance(each, Interpreted):
             raise InternalError("a step on a GPU cannot call back")
@@ -263,70 +227,7 @@ class DeviceStep(Step):
         else:
             super()._nest(each)
 
-    def base(self, root: Root) -> IRValue:
-        if root not in self.roots and root.place != "constant" and root in self.given:
-            return self.f.load(self.f.at(self.f.param("given"), I64(self.given[root]), "ptr"), "ptr")
-        return super().base(root)
-
-    # --- barriers ------------------------------------------------------------------------------------------------
-
-    def meet(self) -> None:
-        """A barrier, if anything was read or written since the last one."""
-        if self._waiting.read or self._waiting.written:
-            self.launch.barrier(self.f)
-        self._waiting = _Waiting()
-
-    def forget(self) -> None:
-        """All threads have just met."""
-        self._waiting = _Waiting()
-
-    @contextmanager
-    def sometimes(self) -> Iterator[None]:
-        """The code that is written inside runs in some trips only, so that threads may not have met behind it."""
-        before = self._waiting
-        self._waiting = _Waiting(Extents(before.read), Extents(before.written))
-        yield
-        self._waiting.read.update(before.read)
-        self._waiting.written.update(before.written)
-
-    def reads(self, roots: Iterable[Root]) -> None:
-        """The code has just read memory of these roots: a later write to it waits."""
-        self._waiting.read.update(self.places(roots))
-
-    def put_place(self, root: Root, place: set[Extent]) -> None:
-        """Note where the memory of a root is, whose address only the run tells."""
-        self._placed[root] = place
-
-    def reads_anything(self) -> None:
-        """The code has just read memory of any place: a later write waits for it."""
-        self._waiting.read.add(ANYWHERE)
-
-    def touches_anything(self) -> None:
-        """The code has just read and written memory of any place."""
-        self._waiting.read.add(ANYWHERE)
-        self._waiting.written.add(ANYWHERE)
-
-    def _order(self, each: Instruction) -> None:
-        """A barrier before `each` if it depends on an instruction since the last one."""
-        scratch = ("arena", self.arena.size, 1 << 62)
-        read, written = self.places(each.reads()), self.places(each.writes())
-        if self._needs_scratch(each):
-            written.add(scratch)
-        before = self._waiting
-        if before.read.meets(written) or before.written.meets(written) or before.written.meets(read):
-            self.meet()
-        self._waiting.read.update(read)
-        self._waiting.written.update(written)
-
-    def depend(self, one: Instruction, other: Instruction) -> bool:
-        """Whether `other`, which stands behind `one`, must wait for it. Neither of them shares its scratch memory."""
-        if isinstance(one, Loop | Branch) or isinstance(other, Loop | Branch):
-            return True
-        read, written = self.places(one.reads()), self.places(one.writes())
-        return overlap(self.places(other.writes()), read | written) or overlap(self.places(other.reads()), written)
-
-    def _needs_scratch(self, each: Instruction) -> bool:
-        """Whether an instruction writes to scratch memory, which all of them share."""
+    def needs_scratch(self, each: Instruction) -> bool:
         if self._group is not None:
             return False  # each has its own
         if isinstance(each, Limited):
@@ -342,32 +243,6 @@ class DeviceStep(Step):
         if isinstance(each, Kernel):
             return each.kind not in SYSTEMS and kernels.scratch_bytes(each) > 0
         return isinstance(each, Striped)
-
-    def places(self, roots: Iterable[Root]) -> set[Extent]:
-        """(space, start, end) of memory. Arrays of the caller never overlap; an address that only the run tells may,
-        unless a loop has noted where it is.
-        """
-        found = set()
-        for root in roots:
-            if root.place == "constant" or root is self.plan.error.root:
-                continue
-            if root in self.arena.offsets and root not in self.roots:
-                start = self.arena.offsets[root]
-                found.add(("arena", start, start + root.nbytes))
-            elif root in self.given and root not in self.roots:
-                found.add(("given", self.given[root], self.given[root] + 1))
-            else:
-                found |= self._placed.get(root, {ANYWHERE})
-        return found
-
-    def function(self, key: tuple[object, ...], hint: str, make: Callable[[str], Function]) -> str:
-        """The function for `key` on the threads of this launch, which has the shared memory and barriers it needs."""
-        launch = self.launch
-        before, launch.shared_bytes, launch.meets = (launch.shared_bytes, launch.meets), 0, False
-        name = self.module.function((*key, launch.blocks, launch.block, launch.first), hint, make)
-        shared, meets = self._needs.setdefault(name, (launch.shared_bytes, launch.meets))
-        launch.shared_bytes, launch.meets = max(before[0], shared), before[1] or meets
-        return name
 
     # --- kernels -------------------------------------------------------------------------------------------------
 
@@ -534,11 +409,6 @@ class DeviceStep(Step):
 
     def _call(self, name: str, views: Iterable[View], more: Iterable[IRValue]) -> None:
         self.f.do(f"call void @{name}({', '.join(map(str, [*map(self.address, views), *more]))})")
-
-    def scratch(self, nbytes: int, before: int = 0) -> IRValue:
-        """The address of scratch memory. before: bytes that others use."""
-        self.module.scratch = max(self.module.scratch, before + nbytes)
-        return self.f.at(self.f.param("arena"), I64(self.arena.size + before), "uint8")
 
 
 def _entry(step: DeviceStep, name: str) -> Function:

@@ -10,17 +10,13 @@ makes it larger and runs the step again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from core.codegen import loop_parts
 from core.codegen.array_parts import held
 from core.codegen.llvm import I64, Function, IRValue
+from core.device.device_writer import DeviceWriter
 from core.plan.data import Root, Stack
 from core.plan.flow import Elements, Loop, Recording, State
 from core.runtime.control_words import CONTROL, STOPPED
-
-if TYPE_CHECKING:
-    from core.device.device_step import DeviceStep
 
 __all__ = ["CONTROL_WORDS", "GO", "STOP_AT", "TOO_SMALL", "wants", "write_loop"]
 
@@ -38,7 +34,7 @@ TOO_SMALL = -2
 """Error word: a stack was too small."""
 
 
-def write_loop(step: DeviceStep, each: Loop) -> None:
+def write_loop(step: DeviceWriter, each: Loop) -> None:
     """Write the trips of a loop: as `core.codegen.flow.write_loop`, for all threads."""
     f, threads = step.f, step.launch
     step.counts_ops = True
@@ -141,7 +137,7 @@ def write_loop(step: DeviceStep, each: Loop) -> None:
         _copy(step, step.address(state.final), step.roots[state.now], state.nbytes)
 
 
-def _place_all(step: DeviceStep, each: Loop) -> None:
+def _place_all(step: DeviceWriter, each: Loop) -> None:
     """Tell the step which memory the roots have whose addresses change from trip to trip.
 
     The two buffers of a state, and the slots of different stacks, are memory that nothing else has inside the loop.
@@ -164,12 +160,12 @@ def _place_all(step: DeviceStep, each: Loop) -> None:
             step.put_place(ahead.row, step.places((ahead.source[0].root,)))
 
 
-def _go_word(step: DeviceStep, number: IRValue) -> IRValue:
+def _go_word(step: DeviceWriter, number: IRValue) -> IRValue:
     f = step.f
     return f.at(f.param("control"), f.binary("add", number, I64(GO)), "int64")
 
 
-def _write_go_word(step: DeviceStep, number: IRValue) -> None:
+def _write_go_word(step: DeviceWriter, number: IRValue) -> None:
     """Copy the error word to a `go` word, which all threads read before the next trip; a set stop word is an error."""
     f = step.f
     place = f.load(f.at(f.param("control"), I64(STOP_AT), "ptr"), "ptr")
@@ -180,7 +176,7 @@ def _write_go_word(step: DeviceStep, number: IRValue) -> None:
     f.store(error, _go_word(step, number))
 
 
-def _within_limits(step: DeviceStep, each: Loop, trip: IRValue, goes: IRValue) -> IRValue:
+def _within_limits(step: DeviceWriter, each: Loop, trip: IRValue, goes: IRValue) -> IRValue:
     """Whether this trip exceeds no limit. Each thread counts ops by itself; the first one reports the error."""
     f = step.f
     too_many, too_long = each.limits
@@ -197,7 +193,7 @@ def _within_limits(step: DeviceStep, each: Loop, trip: IRValue, goes: IRValue) -
     return f.binary("and", few, short)
 
 
-def _slot(step: DeviceStep, recording: Recording, start: IRValue, at: IRValue, length: IRValue | None) -> IRValue:
+def _slot(step: DeviceWriter, recording: Recording, start: IRValue, at: IRValue, length: IRValue | None) -> IRValue:
     """The address of slot `at`; slot 0 and an error if the stack is too small."""
     f = step.f
     slot = f.binary("add", start, at)
@@ -206,7 +202,7 @@ def _slot(step: DeviceStep, recording: Recording, start: IRValue, at: IRValue, l
     return loop_parts.slot_address(step, recording.stack, f.select(fits, slot, I64(0)))
 
 
-def wants(step: DeviceStep, stack: Stack, nbytes: IRValue) -> IRValue:
+def wants(step: DeviceWriter, stack: Stack, nbytes: IRValue) -> IRValue:
     """Whether a stack has so many bytes. If not, the first thread notes how many it should have, and an error."""
     f, entry = step.f, step.stack_entry(stack)
     fits = f.compare("icmp sle", nbytes, f.load(f.at(entry, I64(8), "uint8"), "int64"))
@@ -217,7 +213,7 @@ def wants(step: DeviceStep, stack: Stack, nbytes: IRValue) -> IRValue:
     return fits
 
 
-def _copy(step: DeviceStep, target: IRValue, source: IRValue, nbytes: int) -> None:
+def _copy(step: DeviceWriter, target: IRValue, source: IRValue, nbytes: int) -> None:
     """All threads together. The caller has met before; nothing may depend on the copy before the next barrier."""
     f: Function = step.f
     dtype, size = ("int64", 8) if nbytes % 8 == 0 else ("int32", 4) if nbytes % 4 == 0 else ("uint8", 1)

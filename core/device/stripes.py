@@ -17,12 +17,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.reductions import identity
 from core.codegen.vector_slices import move, unravel
 from core.device.column_windows import find_moderate, hide, takes_window, window_columns, window_product
+from core.device.device_writer import DeviceWriter
 from core.device.product import product_kernel, product_plan
 from core.device.row_teams import sums_room
 from core.device.rows import form_of, row_kernel
@@ -32,9 +32,6 @@ from core.plan.arena import fit
 from core.plan.data import Gemm, Root, Rows, View, bytes_of, contiguous
 from core.plan.striped import Striped, StripedProduct
 from core.plan.unread import part_that_writes
-
-if TYPE_CHECKING:
-    from core.device.device_step import DeviceStep
 
 __all__ = ["SHARED_BYTES", "stripe_units", "write_striped"]
 
@@ -71,7 +68,7 @@ class _Layout:
         return self.nbytes <= SHARED_BYTES
 
 
-def write_striped(step: DeviceStep, each: Striped) -> None:
+def write_striped(step: DeviceWriter, each: Striped) -> None:
     """Write a `Striped` instruction into the step. The caller has ordered it behind what it depends on."""
     if each.shared:
         _write_together(step, each)
@@ -103,7 +100,7 @@ def write_striped(step: DeviceStep, each: Striped) -> None:
         _add_up(step, view, target, partials, layout.parts)
 
 
-def _after_common(step: DeviceStep, each: Striped) -> Striped:
+def _after_common(step: DeviceWriter, each: Striped) -> Striped:
     """Write what computes arrays that several stripes have in common, as a mask for all matrices; return the rest.
 
     A row kernel stores such numbers for the first of the rows only, which other blocks would not wait for.
@@ -137,7 +134,7 @@ def _common(rows: Rows) -> set[Root]:
     }
 
 
-def _layout(step: DeviceStep, each: Striped) -> _Layout:
+def _layout(step: DeviceWriter, each: Striped) -> _Layout:
     lives: dict[Root, list[int]] = {}
     addresses: dict[tuple[Root, int], View] = {}
     sizes: dict[Root, int] = {}
@@ -174,7 +171,7 @@ def _partial_bytes(view: View) -> int:
     return -(-bytes_of(view.shape, view.dtype) // ALIGNMENT) * ALIGNMENT
 
 
-def _add_up(step: DeviceStep, view: View, target: IRValue, partials: IRValue, parts: int) -> None:
+def _add_up(step: DeviceWriter, view: View, target: IRValue, partials: IRValue, parts: int) -> None:
     """Add up the sums of all parts, in their order: a thread for each element."""
     f, dtype, pitch = step.f, view.dtype, _partial_bytes(view) // itemsize(view.dtype)
     with f.loop(step.launch.number(f), I64(math.prod(view.shape)), step.launch.total) as i:
@@ -186,7 +183,7 @@ def _add_up(step: DeviceStep, view: View, target: IRValue, partials: IRValue, pa
         f.store(f.read(total, dtype), f.at(target, i, dtype))
 
 
-def _function(step: DeviceStep, name: str, each: Striped, layout: _Layout) -> Function:
+def _function(step: DeviceWriter, name: str, each: Striped, layout: _Layout) -> Function:
     """``name(arrays..., scratch, flags)`` for all threads: a block takes stripes, or parts of a matrix, in turn."""
     pointers = [f"p{i}" for i in range(len(layout.addresses))] + ["scratch", "flags"]
     f = Function(name, [(p, "ptr") for p in pointers], noalias=False)
@@ -232,7 +229,7 @@ class _Writer:
     columns: the range of columns of the stripe, if it does not compute all of them.
     """
 
-    def __init__(self, step: DeviceStep, f: Function, each: Striped, layout: _Layout) -> None:
+    def __init__(self, step: DeviceWriter, f: Function, each: Striped, layout: _Layout) -> None:
         self.step, self.f, self.each, self.layout = step, f, each, layout
         self.part: IRValue | None = None
         self.columns: tuple[IRValue, IRValue] | None = None
@@ -346,7 +343,7 @@ def _root_behind(view: View, steps: tuple[int, ...]) -> Root:
 # --- one large matrix ----------------------------------------------------------------------------------------------
 
 
-def _write_together(step: DeviceStep, each: Striped) -> None:
+def _write_together(step: DeviceWriter, each: Striped) -> None:
     """Write the stripes of a single matrix one after another; all threads work on each instruction."""
     f, rows, height = step.f, each.domain.rows, each.height
     for view, number in _results(each):
@@ -380,7 +377,7 @@ def _results(each: Striped) -> Iterator[tuple[View, IRValue]]:
                     yield part.views[instr.operand], identity(instr.op, instr.dtype)
 
 
-def _cut(step: DeviceStep, each: Striped, part: Rows | StripedProduct, row: IRValue, height: int) -> Rows | Gemm:
+def _cut(step: DeviceWriter, each: Striped, part: Rows | StripedProduct, row: IRValue, height: int) -> Rows | Gemm:
     """A part of the body for `height` rows from `row`."""
 
     def from_row(view: View, distance: int) -> View:
