@@ -16,9 +16,9 @@ from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.module import Module
 from core.codegen.polling import is_long, stop_of
 from core.codegen.product import product_function
-from core.codegen.reductions import identity
 from core.codegen.rows import row_function, rows_poll, window_function
 from core.codegen.step_writer import StepWriter
+from core.codegen.stripe_parts import arrays_of, reduced, write_together
 from core.codegen.vector_slices import fill_zeros, move, unravel
 from core.plan.arena import fit
 from core.plan.data import Gemm, Root, RowKernel, Rows, View, contiguous
@@ -53,11 +53,11 @@ class _Layout:
 
 def write_striped(step: StepWriter, each: Striped) -> None:
     """Write the call of a `Striped` instruction into the step."""
-    for view, number in _sums(each):
-        step.fill(view, number)
     if each.shared:
-        _write_shared(step, each)
+        write_together(step, each, lambda view, _: replace(view.root), meet=lambda: None)
         return
+    for view, number in reduced(each):
+        step.fill(view, number)
     module, f = step.module, step.f
     layout = _layout(step, each)
     units = each.domain.batch * (layout.parts if layout.whole else _stripes(each))
@@ -86,50 +86,6 @@ def write_striped(step: StepWriter, each: Striped) -> None:
         parallel.combine_partials(module, f, view, "sum", target, partial_sums, layout.parts)
 
 
-def _write_shared(step: StepWriter, each: Striped) -> None:
-    """Write the stripes of a single matrix one after another; all threads work on each instruction."""
-    rows, height, f = each.domain.rows, each.height, step.f
-    for product in each.sums if height < rows else ():
-        step.fill(product.c, literal(0, product.c.dtype))
-    whole, rest = rows // height * height, rows % height
-    with f.loop(I64(0), I64(whole), height, polls=True) as row:
-        _write_stripe(step, each, row, height)
-    if rest:
-        _write_stripe(step, each, I64(whole), rest)
-
-
-def _write_stripe(step: StepWriter, each: Striped, row: IRValue, height: int) -> None:
-    """Write the instructions for `height` rows of a single matrix from `row`."""
-
-    def cut(view: View, distance: int) -> View:
-        """`view` from `row` on, whose rows are `distance` elements apart."""
-        if view.root in each.inside or distance == 0:
-            return view
-        root = Root(view.root.nbytes, view.root.place, view.root.name)
-        step.roots[root] = move(step.f, step.address(view), view.dtype, (row, distance))
-        return replace(view, root=root, offset=0)
-
-    for part in each.body:
-        if isinstance(part, Rows):
-            kernel = part.kernel
-            views = [cut(v, o.outer[0]) for v, o in zip(part.views, kernel.operands, strict=True)]
-            for instr in kernel.code:
-                if instr.kind == "accumulate" and kernel.operands[instr.operand].outer[0]:  # one result for each row
-                    views[instr.operand] = replace(views[instr.operand], shape=(height,), strides=(1,))
-            step.rows(replace(part, kernel=replace(kernel, outer=(height,)), views=tuple(views)), fresh=False)
-            continue
-        operands = []
-        for view, axes in ((part.product.a, "mk"), (part.product.b, "kn"), (part.product.c, "mn")):
-            at = axes.find(part.axis)
-            if at >= 0:
-                shape = tuple(height if i == at else n for i, n in enumerate(view.shape))
-                view = replace(cut(view, view.strides[at]), shape=shape)
-            operands.append(view)
-        a, b, c = operands
-        adds = part.axis == "k" and height < each.domain.rows
-        step.gemm(replace(part.product, a=a, b=b, c=c, accumulate=adds))
-
-
 def _stripes(each: Striped) -> int:
     """Stripes of one matrix."""
     return -(-each.domain.rows // each.height)
@@ -144,43 +100,22 @@ def _parts(each: Striped, threads: int) -> int:
     return min(_stripes(each), -(-4 * threads // batch))
 
 
-def _sums(each: Striped) -> list[tuple[View, IRValue]]:
-    """The arrays outside that row kernels reduce rows to, and the numbers that these start with."""
-    return [
-        (rows.views[i.operand], identity(i.op, i.dtype))
-        for rows in each.body
-        if isinstance(rows, Rows)
-        for i in rows.kernel.code
-        if i.kind == "accumulate"
-    ]
-
-
 def _layout(step: StepWriter, each: Striped) -> _Layout:
-    lives: dict[Root, list[int]] = {}
-    addresses: dict[tuple[Root, int], View] = {}
-    sizes: dict[Root, int] = {}
-    for at, part in enumerate(each.body):
-        views = part.views if isinstance(part, Rows) else (part.product.a, part.product.b, part.product.c)
-        for view in views:
-            if view.root in each.inside:
-                lives.setdefault(view.root, [at, at])[1] = at
-                sizes[view.root] = itemsize(view.dtype)
-            else:
-                addresses.setdefault((view.root, view.offset), view)
+    arrays = arrays_of(each)
     if each.window is not None:
         for rows in (*each.window.guards, *([each.window.mask] if each.window.mask else [])):
-            addresses.setdefault((rows.views[0].root, rows.views[0].offset), rows.views[0])
+            arrays.outside.setdefault((rows.views[0].root, rows.views[0].offset), rows.views[0])
     pitch = {}
-    for root, size in sizes.items():
+    for root, size in arrays.sizes.items():
         columns = each.domain.columns
         pitch[root] = columns + (GAP // size if columns * size % PERIOD == 0 and each.height > 1 else 0)
-    stripes = {root: Root(each.height * pitch[root] * sizes[root]) for root in lives}
+    stripes = {root: Root(each.height * pitch[root] * size) for root, size in arrays.sizes.items()}
     placed: dict[Root, int] = {}
-    end = fit({stripes[root]: life for root, life in lives.items()}, 0, placed, step.plan.target)
+    end = fit({stripes[root]: life for root, life in arrays.lives.items()}, 0, placed, step.plan.target)
     offsets = {root: placed[stripe] for root, stripe in stripes.items()}
     many = step.threads == 1 or each.domain.batch >= 4 * step.threads
     whole = bool(each.sums) or (each.window is not None and many)  # the numbers of a matrix are checked once then
-    return _Layout(offsets, pitch, -(-end // 64) * 64, addresses, _parts(each, step.threads), whole)
+    return _Layout(offsets, pitch, -(-end // 64) * 64, arrays.outside, _parts(each, step.threads), whole)
 
 
 def _task(module: Module, name: str, addresses: int, room: int, units: int, chunks: int) -> str:
@@ -364,7 +299,7 @@ class _Writer:
         f, axis = self.f, part.axis
         views: list[View] = []
         addresses: list[IRValue] = []
-        for view, axes in ((part.product.a, "mk"), (part.product.b, "kn"), (part.product.c, "mn")):
+        for view, axes in part.product.matrices:
             shape, strides = list(view.shape[-2:]), list(view.strides[-2:])
             at = axes.find(axis)
             if at >= 0:
@@ -387,13 +322,12 @@ class _Writer:
         """Run a product for the columns of the window, which are an axis of it, block by block."""
         assert self.each.window is not None and self.columns is not None
         f, block, columns = self.f, self.each.window.block, self.each.domain.columns
-        views = ((product.a, "mk"), (product.b, "kn"), (product.c, "mn"))
         if axis == "k":
             self._fill(addresses[2], product.c)
 
         def run(start: IRValue, count: int) -> None:
             cut, moved = [], []
-            for (view, axes), address in zip(views, addresses, strict=True):
+            for (view, axes), address in zip(product.matrices, addresses, strict=True):
                 at = axes.find(axis)
                 shape = tuple(count if i == at else n for i, n in enumerate(view.shape))
                 cut.append(replace(view, shape=shape))

@@ -14,12 +14,11 @@ A chain over one large matrix (`Striped.shared`) runs stripe by stripe too, each
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
-from core.codegen.reductions import identity
+from core.codegen.stripe_parts import arrays_of, write_together
 from core.codegen.vector_slices import move, unravel
 from core.device.column_windows import find_moderate, hide, takes_window, window_columns, window_product
 from core.device.device_writer import DeviceWriter
@@ -29,7 +28,7 @@ from core.device.rows import form_of, row_kernel
 from core.device.threads import block_number, one_block
 from core.device.tiles import VECTOR_BYTES, vector_of
 from core.plan.arena import fit
-from core.plan.data import Gemm, Root, Rows, View, bytes_of, contiguous
+from core.plan.data import Root, Rows, View, bytes_of, contiguous
 from core.plan.striped import Striped, StripedProduct
 from core.plan.unread import part_that_writes
 
@@ -71,7 +70,8 @@ class _Layout:
 def write_striped(step: DeviceWriter, each: Striped) -> None:
     """Write a `Striped` instruction into the step. The caller has ordered it behind what it depends on."""
     if each.shared:
-        _write_together(step, each)
+        meet = lambda: step.launch.barrier(step.f)
+        write_together(step, each, lambda view, distance: _root_behind(view, (distance,)), meet)
         return
     each = _after_common(step, each)
     f, threads = step.f, step.launch
@@ -135,22 +135,12 @@ def _common(rows: Rows) -> set[Root]:
 
 
 def _layout(step: DeviceWriter, each: Striped) -> _Layout:
-    lives: dict[Root, list[int]] = {}
-    addresses: dict[tuple[Root, int], View] = {}
-    sizes: dict[Root, int] = {}
-    for at, part in enumerate(each.body):
-        views = part.views if isinstance(part, Rows) else (part.product.a, part.product.b, part.product.c)
-        for view in views:
-            if view.root in each.inside:
-                lives.setdefault(view.root, [at, at])[1] = at
-                sizes[view.root] = itemsize(view.dtype)
-            else:
-                addresses.setdefault((view.root, view.offset), view)
-    stripes = {root: Root(each.height * each.domain.columns * size) for root, size in sizes.items()}
+    arrays = arrays_of(each)
+    stripes = {root: Root(each.height * each.domain.columns * size) for root, size in arrays.sizes.items()}
     placed: dict[Root, int] = {}
     target = replace(step.plan.target, alignment=ALIGNMENT)
-    end = fit({stripes[root]: life for root, life in lives.items()}, 0, placed, target)
-    return _Layout({root: placed[stripe] for root, stripe in stripes.items()}, end, addresses, _parts(each))
+    end = fit({stripes[root]: life for root, life in arrays.lives.items()}, 0, placed, target)
+    return _Layout({root: placed[stripe] for root, stripe in stripes.items()}, end, arrays.outside, _parts(each))
 
 
 def stripe_units(each: Striped) -> int:
@@ -294,7 +284,7 @@ class _Writer:
         f, axis = self.f, part.axis
         views: list[View] = []
         addresses: list[IRValue] = []
-        for view, axes in ((part.product.a, "mk"), (part.product.b, "kn"), (part.product.c, "mn")):
+        for view, axes in part.product.matrices:
             shape, strides = list(view.shape[-2:]), view.strides[-2:]
             at = axes.find(axis)
             if at >= 0:
@@ -338,70 +328,3 @@ def _root_behind(view: View, steps: tuple[int, ...]) -> Root:
     lanes = VECTOR_BYTES // itemsize(view.dtype)
     aligned = all(n % lanes == 0 for n in (view.offset, *steps))
     return Root(view.root.nbytes, view.root.place if aligned else "element", view.root.name)
-
-
-# --- one large matrix ----------------------------------------------------------------------------------------------
-
-
-def _write_together(step: DeviceWriter, each: Striped) -> None:
-    """Write the stripes of a single matrix one after another; all threads work on each instruction."""
-    f, rows, height = step.f, each.domain.rows, each.height
-    for view, number in _results(each):
-        step.fill(view, number)
-    for product in each.sums if height < rows else ():
-        step.fill(product.c, literal(0, product.c.dtype))
-    step.launch.barrier(f)
-
-    def stripe(row: IRValue, height: int) -> None:
-        for part in each.body:
-            made = _cut(step, each, part, row, height)
-            if isinstance(made, Rows):
-                step.rows(made, fresh=False)
-            else:
-                step.gemm(made)
-            step.launch.barrier(f)
-
-    whole, rest = rows // height * height, rows % height
-    with f.loop(I64(0), I64(whole), height) as row:
-        stripe(row, height)
-    if rest:
-        stripe(I64(whole), rest)
-
-
-def _results(each: Striped) -> Iterator[tuple[View, IRValue]]:
-    """The arrays that row kernels reduce rows to, and the numbers that these start with."""
-    for part in each.body:
-        if isinstance(part, Rows):
-            for instr in part.kernel.code:
-                if instr.kind == "accumulate":
-                    yield part.views[instr.operand], identity(instr.op, instr.dtype)
-
-
-def _cut(step: DeviceWriter, each: Striped, part: Rows | StripedProduct, row: IRValue, height: int) -> Rows | Gemm:
-    """A part of the body for `height` rows from `row`."""
-
-    def from_row(view: View, distance: int) -> View:
-        """`view` from `row` on, whose rows are `distance` elements apart."""
-        if view.root in each.inside or distance == 0:
-            return view
-        root = _root_behind(view, (distance * each.height,))
-        step.roots[root] = move(step.f, step.address(view), view.dtype, (row, distance))
-        return replace(view, root=root, offset=0)
-
-    if isinstance(part, Rows):
-        kernel = part.kernel
-        views = [from_row(v, o.outer[0]) for v, o in zip(part.views, kernel.operands, strict=True)]
-        for instr in kernel.code:
-            if instr.kind == "accumulate" and kernel.operands[instr.operand].outer[0]:  # one result for each row
-                views[instr.operand] = replace(views[instr.operand], shape=(height,), strides=(1,))
-        return replace(part, kernel=replace(kernel, outer=(height,)), views=tuple(views))
-    operands = []
-    for view, axes in ((part.product.a, "mk"), (part.product.b, "kn"), (part.product.c, "mn")):
-        at = axes.find(part.axis)
-        if at >= 0:
-            shape = tuple(height if i == at else n for i, n in enumerate(view.shape))
-            view = replace(from_row(view, view.strides[at]), shape=shape)
-        operands.append(view)
-    a, b, c = operands
-    adds = part.axis == "k" and height < each.domain.rows
-    return replace(part.product, a=a, b=b, c=c, accumulate=adds)

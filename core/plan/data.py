@@ -269,6 +269,11 @@ class Gemm(Instruction):
     kept: bool = True
 
     @property
+    def matrices(self) -> tuple[tuple[View, str], ...]:
+        """Each matrix with the names of its last two axes."""
+        return (self.a, "mk"), (self.b, "kn"), (self.c, "mn")
+
+    @property
     def arrays(self) -> tuple[View, ...]:
         """The matrices, and the arrays of the epilogue."""
         return (self.a, self.b, self.c, *(self.then.views if self.then else ()))

@@ -38,8 +38,8 @@ class StripedProduct:
     @property
     def wide(self) -> View | None:
         """The array of the domain's shape."""
-        views = ((self.product.a, "mk"), (self.product.b, "kn"), (self.product.c, "mn"))
-        return next((view for view, axes in views if {self.axis, self.across} == set(axes)), None)
+        matrices = self.product.matrices
+        return next((view for view, axes in matrices if {self.axis, self.across} == set(axes)), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -230,7 +230,7 @@ class _Chain:
         if self.shared and (len(each.c.shape) > 2 or each.c.strides != contiguous(each.c.shape)):
             return None
         found, across = set(), set()
-        for view, axes in ((each.a, "mk"), (each.b, "kn"), (each.c, "mn")):
+        for view, axes in each.matrices:
             if view.root in self.wide:
                 at = self._row_axis(view)
                 if at is None:
