@@ -10,12 +10,13 @@ makes it larger and runs the step again.
 
 from __future__ import annotations
 
-from core.codegen import loop_parts
-from core.codegen.array_parts import held
+from functools import partial
+
 from core.codegen.llvm import I64, Function, IRValue
+from core.codegen.loop_parts import LoopCode, slot_address
 from core.device.device_writer import DeviceWriter
 from core.plan.data import Root, Stack
-from core.plan.flow import Elements, Loop, Recording, State
+from core.plan.flow import Elements, Loop, Recording
 from core.runtime.control_words import CONTROL, STOPPED
 
 __all__ = ["CONTROL_WORDS", "GO", "STOP_AT", "TOO_SMALL", "wants", "write_loop"]
@@ -38,29 +39,8 @@ def write_loop(step: DeviceWriter, each: Loop) -> None:
     """Write the trips of a loop: as `core.codegen.flow.write_loop`, for all threads."""
     f, threads = step.f, step.launch
     step.counts_ops = True
-    now: dict[State, IRValue] = {}
-    following: dict[State, IRValue] = {}
-    for state in each.states:
-        buffers = [step.base(b) for b in state.buffers]
-        now[state], following[state] = f.slot("ptr"), f.slot("ptr")
-        f.write(buffers[0], now[state])
-        f.write(buffers[-1], following[state])
-        _copy(step, buffers[0], step.address(state.initial), state.nbytes)
+    loop = LoopCode(step, each, partial(_copy, step))
     _place_all(step, each)
-    done = f.slot("int64")
-    f.write(I64(0), done)
-    length = None
-    for stack, _ in each.over:
-        length = held(step, stack)[1]
-    growing = [(r, element) for r, element in each.records if isinstance(r, Recording)]
-    starts = {}
-    for recording, _ in growing:
-        cursor = step.cursor(recording.stack)
-        if not recording.stack.kept:
-            for emptied in (recording.stack, *recording.inside):
-                f.write(I64(0), step.cursor(emptied))
-        starts[recording] = f.read(cursor, "int64")
-    made = [f.slot("int64") for _ in each.ahead]
     with threads.alone(f):
         _write_go_word(step, I64(0))
     threads.barrier(f)
@@ -69,72 +49,51 @@ def write_loop(step: DeviceWriter, each: Loop) -> None:
     head, body, after = f.label("asked"), f.label("trip"), f.label("ended")
     f.jump(head)
     f.begin(head)
-    trip = f.read(done, "int64")
-    if length is None:
-        go = f.load(f.read(now[each.states[0]], "ptr"), "bool")
-    else:
-        go = f.compare("icmp slt", trip, length)
+    trip = f.read(loop.done, "int64")
+    go = loop.has_next(trip)
     parity = f.op(f"and {trip}, 1", "int64")
     error = f.load(_go_word(step, parity), "int64")
     fine = f.binary("and", go, f.compare("icmp eq", error, I64(0)))
-    within = _within_limits(step, each, loop_parts.trips_before(f, each, trip, now), fine)
+    within = _within_limits(step, each, loop.trips_before(trip), fine)
     step.reads(state.now for state in each.states)
     f.branch(f.binary("and", fine, within), body, after)
     f.begin(body)
     with threads.alone(f):
         _write_go_word(step, f.op(f"xor {parity}, 1", "int64"))
-    for state in each.states:
-        step.roots[state.now] = f.read(now[state], "ptr")
-        step.roots[state.following] = f.read(following[state], "ptr")
-    at = trip
-    if each.reverse and length is not None:
-        at = f.binary("sub", f.binary("sub", length, I64(1)), trip)
-    for stack, element in each.over:
-        loop_parts.open_element(step, stack, element, at)
-    for stack, element in each.records:
-        if isinstance(stack, Elements):
-            loop_parts.open_element(step, stack, element, at)
-    for hoisted in each.hoisted:
-        loop_parts.open_buffers(step, hoisted, loop_parts.slot_of(f, hoisted, trip, each.reverse))
-    for ahead, there in zip(each.ahead, made, strict=True):
-        with step.sometimes():
-            loop_parts.multiply_ahead(step, each, ahead, trip, there)
-        step.reads((ahead.row if ahead.source is None else ahead.source[1].root,))
-    slots = {}
-    for recording, element in growing:
-        slots[recording] = _slot(step, recording, starts[recording], at, length)
-        if isinstance(element, Root):
-            step.roots[element] = slots[recording]
-    step.instructions(each.body)
-    for hoisted in each.hoisted:
-        with step.sometimes():
-            loop_parts.multiply_many(step, each, hoisted, trip, at)
-    for recording, element in growing:
-        if isinstance(element, Recording):
-            start, count = step.recordings[element]
-            with threads.alone(f):
-                f.store(start, slots[recording])
-                f.store(count, f.at(slots[recording], I64(8), "uint8"))
-            step.reads_anything()
-        loop_parts.advance(step, recording, starts[recording], trip, length)
-    loop_parts.swap_states(f, each, now, following)
-    f.write(f.binary("add", trip, I64(1)), done)
+    _write_trip(step, loop, trip)
     threads.barrier(f)
     step.forget()
     f.jump(head)
     f.begin(after)
     step.reads_anything()
-    trips = f.read(done, "int64")
-    for recording, _ in growing:
-        step.recordings[recording] = (starts[recording], trips)
-    for state in each.states:
-        step.roots[state.now] = f.read(now[state], "ptr")
+    trips = loop.end()
     for hoisted in each.hoisted:
         step.meet()
-        loop_parts.multiply_rest(step, each, hoisted, trips)
+        loop.multiply_rest(hoisted, trips)
     step.meet()
     for state in each.states:
         _copy(step, step.address(state.final), step.roots[state.now], state.nbytes)
+
+
+def _write_trip(step: DeviceWriter, loop: LoopCode, trip: IRValue) -> None:
+    """Write the body of a loop, with what comes before and behind it in each trip."""
+    at = loop.open(trip)
+    for ahead, there in loop.ahead:
+        with step.sometimes():
+            loop.multiply_ahead(ahead, there, trip)
+        step.reads((ahead.row if ahead.source is None else ahead.source[1].root,))
+    loop.open_slots(at, partial(_slot, step))
+    step.instructions(loop.each.body)
+    for hoisted in loop.each.hoisted:
+        with step.sometimes():
+            loop.multiply_many(hoisted, trip, at)
+    for recording, element in loop.growing.items():
+        if not isinstance(element, Root):
+            with step.launch.alone(step.f):
+                loop.put(recording, element)
+            step.reads_anything()
+        loop.advance(recording, trip)
+    loop.end_trip(trip)
 
 
 def _place_all(step: DeviceWriter, each: Loop) -> None:
@@ -193,13 +152,10 @@ def _within_limits(step: DeviceWriter, each: Loop, trip: IRValue, goes: IRValue)
     return f.binary("and", few, short)
 
 
-def _slot(step: DeviceWriter, recording: Recording, start: IRValue, at: IRValue, length: IRValue | None) -> IRValue:
-    """The address of slot `at`; slot 0 and an error if the stack is too small."""
-    f = step.f
-    slot = f.binary("add", start, at)
-    needed = f.binary("add", start, length) if length is not None else f.binary("add", slot, I64(1))
-    fits = wants(step, recording.stack, f.binary("mul", needed, I64(recording.stack.slot_bytes)))
-    return loop_parts.slot_address(step, recording.stack, f.select(fits, slot, I64(0)))
+def _slot(step: DeviceWriter, recording: Recording, slot: IRValue, nbytes: IRValue) -> IRValue:
+    """The address of a slot; that of slot 0 and an error if the stack has less than `nbytes` bytes."""
+    fits = wants(step, recording.stack, nbytes)
+    return slot_address(step, recording.stack, step.f.select(fits, slot, I64(0)))
 
 
 def wants(step: DeviceWriter, stack: Stack, nbytes: IRValue) -> IRValue:
