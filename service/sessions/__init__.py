@@ -7,8 +7,10 @@ changes   the calls that change a session, and their journal entries
 copies    the copies of sessions in workers: calls to them, their loss and deletion
 recovery  rebuilding of a session in another worker
 saving    checkpoints that the service makes, and parking of idle sessions
-stored    the rows of sessions, journals and answers; refuses writes of a process that lost the session
-entry     one entry of the journal
+stored    the rows of sessions, with their checkpoints and answers
+journal   the journals of stored sessions
+entry     one entry of a journal
+epoch     refuses writes of a process that lost the session
 files     the keys of their files
 answer    the answers to calls that change a session
 session   one session: its worker, version, sequence number and lease

@@ -28,9 +28,10 @@ from service.observability.metrics import Metrics
 from service.problems import HttpProblem
 from service.sessions.copies import Copies
 from service.sessions.entry import Entry, Form, ended_as
+from service.sessions.epoch import Fenced
 from service.sessions.recovery import STILL_STORED, Rebuilder
 from service.sessions.session import Kind, Session, Unsure
-from service.sessions.stored import Fenced, StoredSessions
+from service.sessions.stored import StoredSessions
 from service.settings import Settings
 from service.store.errors import StorageError, StorageFull
 
@@ -222,12 +223,12 @@ class Changes:
         """
         assert self._stored is not None
         try:
-            await self._stored.void(session, n)
+            await self._stored.journal.void(session, n)
         except StorageError:
             return False
         except Fenced:
             try:
-                has_entry = await self._stored.has_entry(session, n, write.mark)
+                has_entry = await self._stored.journal.has_entry(session, n, write.mark)
             except StorageError:
                 return False
             if has_entry is False:
@@ -253,7 +254,7 @@ class Changes:
             after=after,
             mark=write.mark,
         )
-        session.unsaved_bytes += await self._stored.append(session, n, entry, session.step + write.updates)
+        session.unsaved_bytes += await self._stored.journal.append(session, n, entry, session.step + write.updates)
         return entry
 
     async def _stored_too(self, session: Session, n: int, storing: asyncio.Task[Entry], reply: Reply) -> None:
@@ -266,7 +267,7 @@ class Changes:
             known = ended_as(entry, reply.result)
             if (known.stopped, known.after) != (entry.stopped, entry.after):
                 assert self._stored is not None
-                await self._stored.rewrite(session, n, known, reply.result["step"])
+                await self._stored.journal.rewrite(session, n, known, reply.result["step"])
         except (StorageError, Fenced):
             session.void = n
             await self._copies.drop(session)
@@ -315,7 +316,7 @@ class Changes:
             raise
         if changed_nothing:
             assert self._stored is not None
-            await self._stored.void(session, n)
+            await self._stored.journal.void(session, n)
         else:
             session.unsure = Unsure(seq, entry.digest, entry.op, (n, entry))
 
@@ -336,12 +337,12 @@ class Changes:
             assert self._stored is not None
             n, entry = unsure.entry
             if not changed:
-                await self._stored.void(session, n)
+                await self._stored.journal.void(session, n)
             elif entry.op in ("session.step", "session.fit") and steps < (entry.args.get("batches") or 0):
                 outcome = {"applied": steps, "stopped": LATE | {"batch": steps}}
-                await self._stored.rewrite(session, n, ended_as(entry, now | outcome), now["step"])
+                await self._stored.journal.rewrite(session, n, ended_as(entry, now | outcome), now["step"])
             elif (known := ended_as(entry, now)).after != entry.after:
-                await self._stored.rewrite(session, n, known, now["step"])
+                await self._stored.journal.rewrite(session, n, known, now["step"])
         session.adopt(now)
         session.unsure = None
         if changed:

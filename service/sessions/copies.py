@@ -14,8 +14,9 @@ from service.engine import EngineError, RemoteError, Reply, WorkerLost
 from service.engine.protocol import PartCallback
 from service.http.worker_calls import Calls
 from service.problems import HttpProblem, from_exception
+from service.sessions.epoch import Fenced
 from service.sessions.session import Kind, Session
-from service.sessions.stored import Fenced, StoredSessions
+from service.sessions.stored import StoredSessions
 
 __all__ = ["DELETE_S", "MOST_DEATHS", "Copies"]
 

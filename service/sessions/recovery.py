@@ -16,9 +16,10 @@ from service.problems import HttpProblem
 from service.sessions.answer import written
 from service.sessions.copies import MOST_DEATHS, Copies
 from service.sessions.entry import Entry, ended_as
+from service.sessions.epoch import Fenced
 from service.sessions.replay import MAX_ANSWERS
 from service.sessions.session import Session
-from service.sessions.stored import Fenced, StoredSessions
+from service.sessions.stored import StoredSessions
 from service.settings import Settings
 from service.store import patience
 
@@ -91,7 +92,7 @@ class Rebuilder:
                 log.warning("session %s: a worker ended while it was rebuilt: %s", session.id, error.reason)
                 n, deaths = session.deaths
                 if deaths >= MOST_DEATHS and n == pending:
-                    await self._stored.void(session, n)
+                    await self._stored.journal.void(session, n)
                 elif deaths >= MOST_DEATHS_OF_KNOWN:
                     raise self._lost(session, f"call {n} of its journal ends every worker that runs it") from error
                 elif not left:
@@ -124,11 +125,11 @@ class Rebuilder:
             raise Fenced
         session.adopt_saved(row.session)  # a checkpoint may be stored although its writer got an error
         if session.void is not None:
-            await self._stored.void(session, session.void)
+            await self._stored.journal.void(session, session.void)
         if session.checkpoint is not None:
             op, args, tensors = "session.restore", {"key": session.checkpoint, "sha256": session.sha256}, NO_TENSORS
         else:
-            op, args, tensors = row.op, row.args, (await self._stored.creation(session)).tensors
+            op, args, tensors = row.op, row.args, (await self._stored.journal.creation(session)).tensors
         limit = self._settings.max_step_deadline
         handle = session.handle = f"{session.id}.{random_id()}"  # a worker may hold an older copy
         args = {**args, "id": handle}
@@ -149,8 +150,8 @@ class Rebuilder:
         """Run the journal in the worker that has made the session; as `rebuild`."""
         reply: Reply | None = None
         done, position, optimizer = session.saved_entry, made.result, made.result.get("optimizer")
-        _, last_seq = await self._stored.last_entry(session)
-        while page := await self._stored.entries(session, done):
+        _, last_seq = await self._stored.journal.last_entry(session)
+        while page := await self._stored.journal.entries(session, done):
             for n, entry in page:
                 try:
                     is_pending, left = False, MORE_TIME * entry.limit_s + LEAST_S
@@ -205,23 +206,23 @@ class Rebuilder:
                 raise _Unequal(f"call {n} of the journal was stopped: {stopped['detail']}")
         elif entry.after is None or ended_as(entry, reply.result).after == entry.after:
             return
-        await self._stored.rewrite(session, n, ended_as(entry, reply.result), reply.result["step"])
+        await self._stored.journal.rewrite(session, n, ended_as(entry, reply.result), reply.result["step"])
 
     async def _drop_failed(self, session: Session, n: int, error: RemoteError) -> None:
         """Delete the last entry, a call that failed without an answer. Raises HttpProblem for any other entry."""
-        last, _ = await self._stored.last_entry(session)
+        last, _ = await self._stored.journal.last_entry(session)
         if n != last or n <= session.entry:
             raise self._lost(session, f"call {n} of its journal cannot be repeated: {error.message}")
         log.info("session %s: the last call of its journal had failed: %s", session.id, error.message)
-        await self._stored.void(session, n)
+        await self._stored.journal.void(session, n)
 
     async def _drop_endless(self, session: Session, n: int, error: DeadlineExceeded) -> None:
         """Delete the last entry, a call that does not end. Raises _Voided; DeadlineExceeded for any other entry."""
-        last, _ = await self._stored.last_entry(session)
+        last, _ = await self._stored.journal.last_entry(session)
         if n != last or n <= session.entry:
             raise error
         log.warning("session %s: the last call of its journal does not end, and is given up", session.id)
-        await self._stored.void(session, n)
+        await self._stored.journal.void(session, n)
         raise _Voided  # whether it has changed the worker's copy is not known
 
     async def _is_out_of_date(self, session: Session) -> bool:

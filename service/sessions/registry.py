@@ -29,12 +29,13 @@ from service.problems import HttpProblem
 from service.sessions.changes import Changes, Write
 from service.sessions.copies import DELETE_S, Copies
 from service.sessions.entry import Entry
+from service.sessions.epoch import Fenced
 from service.sessions.places import Places, Quota
 from service.sessions.recovery import Rebuilder
 from service.sessions.replay import MAX_BYTES_OF_ALL, History, stored_answers
 from service.sessions.saving import Saver
 from service.sessions.session import SESSIONS, Durability, Kind, Session
-from service.sessions.stored import Fenced, StoredSessions
+from service.sessions.stored import StoredSessions
 from service.sessions.turns import Turns
 from service.settings import Settings
 from service.store.errors import StorageError
@@ -211,7 +212,7 @@ class SessionRegistry:
             session = None
         if session is None and self._stored is not None and self._gone.get((tenant, id)) is None:
             row = await self._stored.seen(tenant, id)
-            if row is not None and (row.is_held or await self._stored.is_saved(row.session)):
+            if row is not None and (row.is_held or await self._stored.journal.is_saved(row.session)):
                 return row.session
         session = await self.find(tenant, id)
         if not session.is_stored or session.is_settled or session.lost is not None:

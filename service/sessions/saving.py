@@ -11,9 +11,10 @@ from service.engine import EngineError
 from service.http.worker_calls import Calls
 from service.problems import HttpProblem
 from service.sessions.copies import Copies
+from service.sessions.epoch import Fenced
 from service.sessions.files import checkpoint_of
 from service.sessions.session import Session
-from service.sessions.stored import Fenced, StoredSessions
+from service.sessions.stored import StoredSessions
 from service.sessions.turns import Turns
 from service.settings import Settings
 from service.store.errors import StorageError

@@ -1,11 +1,8 @@
-"""Stored sessions: their rows, journals and answers. Every change names the epoch of the session and is refused when
-another process of the service has taken the session over."""
+"""Stored sessions: their rows, checkpoints and answers."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,38 +13,24 @@ import orjson
 from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
 
 from service.http.tensor_payloads import Answer
-from service.objects import Objects, tensor_file
+from service.objects import Objects
 from service.problems import HttpProblem
-from service.sessions.entry import INLINE_BYTES, Entry, mark_in, packed, position_after, unpacked, with_outcome
-from service.sessions.files import checkpoints_of, file_of, folder_of, session_of, stale
+from service.sessions.entry import Entry, position_after
+from service.sessions.epoch import Fenced, at_epoch
+from service.sessions.files import checkpoints_of, folder_of, session_of, stale
+from service.sessions.journal import Journal, last_entries, write_entry
 from service.sessions.replay import Answered, History
 from service.sessions.session import Session
-from service.store.errors import StorageError, StorageFull, StorageUnavailable
+from service.store.errors import StorageError, StorageFull
 from service.store.store import Store
 from service.store.tables import answers, checkpoints, journal, sessions
 
-__all__ = ["Fenced", "Row", "StoredSessions"]
+__all__ = ["Row", "StoredSessions"]
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-PAGE_ROWS = 64  # of the journal, read at once
 MOST_IDS = 500  # in one query
 OWNED_S = 15.0  # time for which a process tells the others that it holds a session
 
 _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder()
-
-APPEND = (
-    "INSERT INTO journal (session, n, seq, step, entry) "
-    "SELECT {0}, {0}, {0}, {0}, {0} FROM sessions WHERE id = {0} AND epoch = {0}"
-)
-APPENDS = {"qmark": APPEND.format("?"), "pyformat": APPEND.format("%s") + " FOR SHARE"}
-"""The statement of the hot path as text, which SQLAlchemy passes on.
-
-With PostgreSQL it locks the session's row, so that nobody takes the session over before the entry is committed.
-"""
-
-
-class Fenced(Exception):
-    """Another process of the service has taken the session over: the copy in this process is out of date."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +54,8 @@ class StoredSessions:
 
     def __init__(self, store: Store, objects: Objects, owner: str) -> None:
         """owner: id of this process of the service."""
-        self._store = store
-        self.objects = objects
-        self._owner = owner
+        self._store, self.objects, self._owner = store, objects, owner
+        self.journal = Journal(store, objects)
 
     @property
     def is_shared(self) -> bool:
@@ -95,11 +77,8 @@ class StoredSessions:
 
         check: raises HttpProblem to refuse it, when given the number of the tenant's others and the sum of their bytes.
         """
-        files = first.nbytes > INLINE_BYTES
-        file = file_of(session.id, 0, 1) if files else None
-        if file is not None:
-            await self._write_file(file, first)
-        rows = {"session": session.id, "n": 0, "seq": 0, "step": session.step, "entry": packed(first, file)}
+        entry, file = await write_entry(self.objects, session.id, 0, 1, first)
+        rows = {"session": session.id, "n": 0, "seq": 0, "step": session.step, "entry": entry}
         values = {
             "id": session.id,
             "tenant": session.tenant,
@@ -146,7 +125,7 @@ class StoredSessions:
             found = connection.execute(select(sessions).where(sessions.c.id == id, sessions.c.tenant == tenant)).first()
             if found is None:
                 return None
-            taken = update(sessions).where(sessions.c.id == id, sessions.c.epoch == found.epoch)
+            taken = update(sessions).where(at_epoch(id, found.epoch))
             values = {"epoch": found.epoch + 1, "owner": self._owner, "owner_until": time.time() + OWNED_S}
             if connection.execute(taken.values(values)).rowcount != 1:
                 raise Fenced
@@ -182,7 +161,7 @@ class StoredSessions:
             found = connection.execute(query).first()
             if found is None:
                 return None, None, 0
-            _, seq, _ = _last_entries(connection, [id]).get(id, (0, 0, 0))
+            _, seq, _ = last_entries(connection, [id]).get(id, (0, 0, 0))
             return found, connection.execute(last).first(), seq
 
         found, entry, seq = await self._store.read(work)
@@ -207,7 +186,7 @@ class StoredSessions:
 
         def work(connection: Connection) -> tuple[Sequence[Any], dict[str, tuple[int, int, int]]]:
             rows = connection.execute(query).all()
-            return rows, _last_entries(connection, [row.id for row in rows])
+            return rows, last_entries(connection, [row.id for row in rows])
 
         rows, last = await self._store.read(work)
         found = [self._row(row, row.epoch) for row in rows]
@@ -284,7 +263,7 @@ class StoredSessions:
         """Delete the session and its files. Raises Fenced."""
 
         def work(connection: Connection) -> None:
-            mine = delete(sessions).where(sessions.c.id == session.id, sessions.c.epoch == session.epoch)
+            mine = delete(sessions).where(at_epoch(session.id, session.epoch))
             if connection.execute(mine).rowcount != 1:
                 raise Fenced
             connection.execute(delete(journal).where(journal.c.session == session.id))
@@ -304,7 +283,7 @@ class StoredSessions:
         def work(connection: Connection) -> set[str]:
             lost = set()
             for id, epoch, values in rows:
-                mine = update(sessions).where(sessions.c.id == id, sessions.c.epoch == epoch)
+                mine = update(sessions).where(at_epoch(id, epoch))
                 if not connection.execute(mine.values(**values, owner_until=now + OWNED_S)).rowcount:
                     lost.add(id)
             return lost
@@ -322,112 +301,13 @@ class StoredSessions:
         session.dirty = dirty
 
     async def _change(self, session: Session, values: dict[str, Any]) -> None:
-        mine = update(sessions).where(sessions.c.id == session.id, sessions.c.epoch == session.epoch).values(values)
+        mine = update(sessions).where(at_epoch(session.id, session.epoch)).values(values)
 
         def work(connection: Connection) -> None:
             if connection.execute(mine).rowcount != 1:
                 raise Fenced
 
         await self._store.write(work)
-
-    # The journal
-
-    async def append(self, session: Session, n: int, entry: Entry, step: int) -> int:
-        """Store entry `n`; returns its bytes. step: of the session after the call. Raises Fenced."""
-        file = None
-        if entry.nbytes > INLINE_BYTES:
-            file = file_of(session.id, n, session.epoch)
-            await self._write_file(file, entry)
-        data = packed(entry, file)
-        given = (session.id, n, entry.seq, step, data, session.id, session.epoch)
-        session_id, epoch, void = session.id, session.epoch, session.void
-
-        def work(connection: Connection) -> None:
-            if void is not None:
-                _void(connection, session_id, epoch, void)
-            if connection.exec_driver_sql(APPENDS[connection.dialect.paramstyle], given).rowcount != 1:
-                raise Fenced
-
-        try:
-            await self._store.write(work)
-        except Fenced:
-            if file is not None:
-                with contextlib.suppress(OSError):
-                    await asyncio.to_thread(self.objects.delete, file)
-            raise
-        session.void = None
-        return entry.nbytes if file is not None else len(data)
-
-    async def has_entry(self, session: Session, n: int, mark: str) -> bool | None:
-        """Whether entry `n` is that of the call with this mark.
-
-        None if the session was saved with entry `n`, whatever that is, or deleted.
-        """
-
-        def work(connection: Connection) -> bool | None:
-            saved = connection.execute(select(sessions.c.entry).where(sessions.c.id == session.id)).scalar()
-            if saved is None or saved >= n:
-                return None
-            mine = and_(journal.c.session == session.id, journal.c.n == n)
-            data = connection.execute(select(journal.c.entry).where(mine)).scalar()
-            return data is not None and mark_in(data) == mark
-
-        return await self._store.read(work)
-
-    async def rewrite(self, session: Session, n: int, entry: Entry, step: int) -> None:
-        """Give the stored entry `n` the outcome and the position of `entry`. step: as of `append`. Raises Fenced."""
-        mine = and_(journal.c.session == session.id, journal.c.n == n)
-
-        def work(connection: Connection) -> None:
-            _check_epoch(connection, session.id, session.epoch)
-            data = connection.execute(select(journal.c.entry).where(mine)).scalar()
-            if data is None:
-                raise Fenced
-            connection.execute(update(journal).where(mine).values(entry=with_outcome(data, entry), step=step))
-
-        await self._store.write(work)
-
-    async def void(self, session: Session, n: int) -> None:
-        """Delete entry `n` and all later ones: their calls never took effect. Raises Fenced.
-
-        If the store cannot be used, the next entry replaces them.
-        """
-        session.void = n if session.void is None else min(n, session.void)
-        first = session.void
-        if self.is_shared:  # an entry whose writer got an error may be committed late; a transaction would not see it
-            await self._store.write(lambda connection: _check_epoch(connection, session.id, session.epoch, alone=True))
-        elif not await self._has_from(session, first):  # a full disk has no room to delete nothing
-            session.void = None
-            return
-        await self._store.write(lambda connection: _void(connection, session.id, session.epoch, first))
-        session.void = None
-
-    async def _has_from(self, session: Session, first: int) -> bool:
-        query = select(journal.c.n).where(journal.c.session == session.id, journal.c.n >= first).limit(1)
-        return await self._store.read(lambda connection: connection.execute(query).first()) is not None
-
-    async def creation(self, session: Session) -> Entry:
-        """The call that created the session, with its tensors."""
-        query = select(journal.c.entry).where(journal.c.session == session.id, journal.c.n == 0)
-        data = await self._store.read(lambda connection: connection.execute(query).scalar_one())
-        return await asyncio.to_thread(unpacked, data, self.objects)
-
-    async def entries(self, session: Session, after: int) -> Sequence[tuple[int, Entry]]:
-        """Some entries after the number `after` with their numbers, in order; none at the end of the journal."""
-        mine = and_(journal.c.session == session.id, journal.c.n > after)
-        query = select(journal.c.n, journal.c.entry).where(mine).order_by(journal.c.n).limit(PAGE_ROWS)
-        rows = await self._store.read(lambda connection: connection.execute(query).all())
-        return await asyncio.to_thread(lambda: [(row.n, unpacked(row.entry, self.objects)) for row in rows])
-
-    async def last_entry(self, session: Session) -> tuple[int, int]:
-        """(number, greatest seq) of the entries after the checkpoint; those of the session if there are none."""
-        found = await self._store.read(lambda connection: _last_entries(connection, [session.id]))
-        n, seq, _ = found.get(session.id, (0, 0, 0))
-        return max(session.saved_entry, n), max(session.seq, seq)
-
-    async def is_saved(self, session: Session) -> bool:
-        """Whether the checkpoint contains all entries."""
-        return (await self.last_entry(session))[0] == session.saved_entry
 
     # Files
 
@@ -467,7 +347,7 @@ class StoredSessions:
         ]
 
         def work(connection: Connection) -> None:
-            mine = update(sessions).where(sessions.c.id == session.id, sessions.c.epoch == session.epoch)
+            mine = update(sessions).where(at_epoch(session.id, session.epoch))
             if connection.execute(mine.values(values)).rowcount != 1:
                 raise Fenced
             connection.execute(delete(journal).where(journal.c.session == session.id, journal.c.n <= values["entry"]))
@@ -484,13 +364,6 @@ class StoredSessions:
         for row in await self._store.read(lambda connection: connection.execute(query).all()):
             history.add(row.seq, row.digest, None if row.answer is None else _answer(row.answer))
 
-    async def _write_file(self, key: str, entry: Entry) -> None:
-        try:
-            await asyncio.to_thread(self.objects.write, key, tensor_file.chunks(entry.tensors, {}))
-        except OSError as error:
-            kind = StorageFull if error.errno in FULL else StorageUnavailable
-            raise kind("the values of the call cannot be stored", f"cannot write {key}: {error}") from error
-
     def _delete_files(self, session: str, epoch: int, until: int | None, checkpoint: str | None) -> None:
         """Delete the files of entries up to `until` (None: all), and all checkpoints but `checkpoint`."""
         for key in stale(self.objects.keys(folder_of(session)), until, epoch):
@@ -500,34 +373,12 @@ class StoredSessions:
                 self.objects.delete(key)
 
 
-def _last_entries(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[int, int, int]]:
-    """Session -> the greatest number, seq and step of its journal."""
-    of_all = func.max(journal.c.n), func.max(journal.c.seq), func.max(journal.c.step)
-    query = select(journal.c.session, *of_all).where(journal.c.session.in_(ids)).group_by(journal.c.session)
-    return {id: (n, seq, step) for id, n, seq, step in connection.execute(query)}
-
-
 def _usage(connection: Connection, tenant: str, without: Collection[str] = ()) -> tuple[int, int]:
     query = select(func.count(), func.coalesce(func.sum(sessions.c.bytes), 0)).where(sessions.c.tenant == tenant)
     if without:
         query = query.where(sessions.c.id.not_in(without))
     count, size = connection.execute(query).one()
     return int(count), int(size)
-
-
-def _check_epoch(connection: Connection, session: str, epoch: int, alone: bool = False) -> None:
-    """Raises Fenced, or lets nobody take the session over before the transaction has ended.
-
-    alone: wait until all transactions that write to its journal have ended.
-    """
-    query = select(sessions.c.epoch).where(sessions.c.id == session).with_for_update(read=not alone)
-    if connection.execute(query).scalar() != epoch:
-        raise Fenced
-
-
-def _void(connection: Connection, session: str, epoch: int, first: int) -> None:
-    _check_epoch(connection, session, epoch)
-    connection.execute(delete(journal).where(journal.c.session == session, journal.c.n >= first))
 
 
 def _position(session: Session, now: float | None = None) -> dict[str, Any]:

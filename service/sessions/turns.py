@@ -22,9 +22,10 @@ from service.problems import HttpProblem, from_exception
 from service.sessions.answer import written
 from service.sessions.changes import Changes, Taken, Write
 from service.sessions.copies import MOST_DEATHS, Copies
+from service.sessions.epoch import Fenced
 from service.sessions.recovery import STILL_STORED, Rebuilder
 from service.sessions.session import Kind, Session
-from service.sessions.stored import Fenced, StoredSessions
+from service.sessions.stored import StoredSessions
 from service.settings import Settings
 from service.store import patience
 from service.store.errors import StorageError, StorageFull
@@ -194,7 +195,7 @@ class Turns:
         if not n:
             return False
         assert self._stored is not None
-        return await self._stored.has_entry(session, n, write.mark) is not False
+        return await self._stored.journal.has_entry(session, n, write.mark) is not False
 
     def _replayed(self, session: Session, seq: int, write: Write) -> Answer:
         """The stored answer to a repeated request. Raises HttpProblem 409."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service.problems import HttpProblem
-from service.sessions import stored
+from service.sessions import journal
 from service.sessions.changes import Write
 from service.sessions.session import Durability, Session
 from service.store.errors import StorageFull
@@ -51,7 +51,7 @@ def weight_after(steps: int) -> int:
 
 
 async def test_a_call_that_finds_a_full_disk_lets_its_session_be_saved(process, monkeypatch):
-    monkeypatch.setattr(stored, "INLINE_BYTES", 0)  # each entry with tensors has a file
+    monkeypatch.setattr(journal, "INLINE_BYTES", 0)  # each entry with tensors has a file
     session = await opened(process)
     for _ in range(3):
         await step(process, session.id)

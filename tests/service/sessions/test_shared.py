@@ -17,14 +17,14 @@ from service.engine import DeadlineExceeded, NoCapacity, QueueFull, RemoteError,
 from service.ids import REPEATABLE, Repeatable
 from service.objects import Objects
 from service.problems import HttpProblem
-from service.sessions import copies, stored
+from service.sessions import copies, journal
+from service.sessions.epoch import Fenced
 from service.sessions.registry import Write
 from service.sessions.session import Session
-from service.sessions.stored import Fenced
 from service.settings import Settings
+from service.store import tables
 from service.store.errors import StorageUnavailable
 from service.store.store import Store
-from service.store.tables import journal
 from tests.service.sessions.fake_service import Faults, Process, tensor
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +46,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[tuple[Process, Process]]:
 @pytest.fixture
 def small_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each entry with tensors has a file."""
-    monkeypatch.setattr(stored, "INLINE_BYTES", 0)
+    monkeypatch.setattr(journal, "INLINE_BYTES", 0)
 
 
 async def opened(process: Process, durability: Any = "journal") -> str:
@@ -70,7 +70,7 @@ async def until_stored(process: Process, id: str) -> None:
     """Wait until the journal has the entry of the call that runs in `process`."""
     session = process.registry.held("local", id)
     assert session is not None
-    newest = select(func.max(journal.c.n)).where(journal.c.session == id)
+    newest = select(func.max(tables.journal.c.n)).where(tables.journal.c.session == id)
     while await process.store.read(lambda connection: connection.execute(newest).scalar_one()) <= session.entry:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
 
@@ -460,7 +460,7 @@ async def test_a_call_that_another_process_repeats_up_to_its_failure_keeps_its_t
         await second.registry.read(session, "session.get", {}, {}, 5.0)
         second.pool.kill(second.registry.held("local", id).worker)
 
-    assert [each.stopped["applied"] for _, each in await second.registry._stored.entries(session, 0)] == [2]
+    assert [each.stopped["applied"] for _, each in await second.registry._stored.journal.entries(session, 0)] == [2]
     lost.cancel()
 
 
@@ -527,7 +527,7 @@ async def test_a_streamed_step_that_another_process_takes_over_sends_each_gradie
     first, second = pair
     id = await opened(first)
     await step(first, id)
-    call, append, taken, parts = first.pool.call, first.registry._stored.append, asyncio.Event(), []
+    call, append, taken, parts = first.pool.call, first.registry._stored.journal.append, asyncio.Event(), []
 
     async def taking(op: str, args: dict[str, Any], *more: Any, **named: Any) -> Any:
         reply = await call(op, args, *more, **named)
@@ -550,7 +550,7 @@ async def test_a_streamed_step_that_another_process_takes_over_sends_each_gradie
         return await append(*args)
 
     monkeypatch.setattr(first.pool, "call", taking)
-    monkeypatch.setattr(first.registry._stored, "append", late)
+    monkeypatch.setattr(first.registry._stored.journal, "append", late)
     session = await first.registry.find("local", id)
     write = Write("session.step", {}, {}, 2, "", None, STEPPED, on_part=lambda result, arrays: parts.append(result))
 

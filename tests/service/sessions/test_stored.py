@@ -22,11 +22,11 @@ def entry(rate: int) -> Entry:
 
 
 async def deleted(stored: StoredSessions, session: Session) -> None:
-    await stored.void(session, 1)
+    await stored.journal.void(session, 1)
 
 
 async def replaced(stored: StoredSessions, session: Session) -> None:
-    await stored.append(session, 1, entry(2), 0)
+    await stored.journal.append(session, 1, entry(2), 0)
 
 
 @pytest.mark.parametrize(("then", "rates"), [(deleted, []), (replaced, [2])], ids=["deleted", "replaced"])
@@ -54,7 +54,7 @@ def test_a_deleted_entry_does_not_come_back_though_its_commit_arrives_late(
             return await write(slow)
 
         store.write = late  # type: ignore[method-assign]
-        lost = asyncio.create_task(stored.append(session, 1, entry(1), 0))
+        lost = asyncio.create_task(stored.journal.append(session, 1, entry(1), 0))
         await asyncio.to_thread(begun.wait)
         store.write = write  # type: ignore[method-assign]
         session.void = 1
@@ -62,7 +62,7 @@ def test_a_deleted_entry_does_not_come_back_though_its_commit_arrives_late(
         await asyncio.wait({after}, timeout=0.3)
         commits.set()
         await asyncio.gather(lost, after)
-        return [each.args["rate"] for _, each in await stored.entries(session, 0)]
+        return [each.args["rate"] for _, each in await stored.journal.entries(session, 0)]
 
     found = asyncio.run(run())
     store.close_now()
