@@ -13,6 +13,7 @@ runner      runs a bounded number of jobs, in a fair order
 training    the loop of one job
 checkpoints  the checkpoints of a job's session
 validation  the metrics on the rows that are not trained on
+sessions    the part of the registry of sessions that jobs use
 stream      the events of a job, for `service.http.sse`
 """
 

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 
 from service.ids import Repeatable
 from service.jobs.job import Job
-from service.jobs.training import Sessions
+from service.jobs.sessions import Sessions
 from service.sessions.session import Session
 from service.store.errors import StorageError
 from service.store.store import Store

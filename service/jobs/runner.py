@@ -11,9 +11,10 @@ from collections.abc import Callable
 from service.caller import acting_for
 from service.engine import EngineError, NoCapacity, QueueFull
 from service.jobs.job import ENDED, Job
+from service.jobs.sessions import Sessions
 from service.jobs.store import Fenced, JobStore
 from service.jobs.stream import Bell
-from service.jobs.training import CHUNK_S, LOST, MOST_FAILURES, Checkpointed, Sessions, Training
+from service.jobs.training import CHUNK_S, LOST, MOST_FAILURES, Checkpointed, Training
 from service.problems import HttpProblem
 from service.store.errors import StorageError
 

@@ -10,16 +10,16 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import orjson
 
-from service.engine import EngineError, QueueFull, RemoteError, Reply
+from service.engine import EngineError, QueueFull, RemoteError
 from service.engine.protocol import DeadlineExceeded, NoCapacity
-from service.http.tensor_payloads import Answer
 from service.jobs.curves import joined, mean, packed
 from service.jobs.job import Job, Progress, Spec, State
+from service.jobs.sessions import Sessions
 from service.jobs.store import AskedMeanwhile, JobStore, Said, Turn
 from service.jobs.validation import validated
 from service.problems import HttpProblem, from_exception, problem_body
@@ -27,7 +27,7 @@ from service.sessions.registry import Write
 from service.sessions.session import Session
 from service.store.errors import StorageError
 
-__all__ = ["CHUNK_S", "LOST", "MOST_FAILURES", "Checkpointed", "Ended", "Sessions", "Training"]
+__all__ = ["CHUNK_S", "LOST", "MOST_FAILURES", "Checkpointed", "Ended", "Training"]
 
 log = logging.getLogger("backpass.jobs")
 
@@ -54,19 +54,6 @@ OF_CODES = {
 
 Checkpointed = Callable[[Session, Job, int, Collection[int]], Awaitable[str]]
 """Makes a checkpoint of the session after a step of the job, which replaces those of other steps; returns its id."""
-
-
-class Sessions(Protocol):
-    """The part of the registry of sessions that jobs use."""
-
-    async def find(self, tenant: str, id: str) -> Session: ...
-
-    def held(self, tenant: str, id: str) -> Session | None: ...
-
-    async def save(self, session: Session, deadline: float) -> None: ...
-
-    write: Callable[..., Awaitable[tuple[Answer, bool]]]
-    read: Callable[..., Awaitable[Reply]]
 
 
 class Waits(Exception):

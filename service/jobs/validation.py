@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from service.jobs.job import Spec
+from service.jobs.sessions import Sessions
 from service.sessions.session import Session
-
-if TYPE_CHECKING:
-    from service.jobs.training import Sessions
 
 __all__ = ["validated"]
 
