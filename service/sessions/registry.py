@@ -30,7 +30,7 @@ from service.sessions.changes import Changes, Write
 from service.sessions.copies import DELETE_S, Copies
 from service.sessions.entry import Entry
 from service.sessions.epoch import Fenced
-from service.sessions.places import Places, Quota
+from service.sessions.places import Place, Places, Quota
 from service.sessions.recovery import Rebuilder
 from service.sessions.replay import MAX_BYTES_OF_ALL, History, stored_answers
 from service.sessions.saving import Saver
@@ -51,6 +51,17 @@ MANY = 1000  # expired sessions that one sweep deletes
 
 Tensors = Mapping[str, np.ndarray]
 Key = tuple[str, str]
+Left = Callable[[Session], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """The call that creates a session in a worker. program: (id, JSON text) of the program; None for a tape."""
+
+    op: str
+    args: dict[str, Any]
+    tensors: Tensors
+    program: tuple[str, bytes] | None
 
 
 @dataclass(slots=True)
@@ -301,7 +312,7 @@ class SessionRegistry:
         checkpoint_every: int = 100,
         job: str | None = None,
         op: str | None = None,
-        left: Callable[[Session], Coroutine[Any, Any, None]] | None = None,
+        left: Left | None = None,
     ) -> Session:
         """Open a session in any idle worker.
 
@@ -313,20 +324,15 @@ class SessionRegistry:
         """
         handle = new_id(self._kind.prefix) if id is None else f"{tenant}/{id}"
         key = tenant, id or handle
-        try:
-            place = await self._places.take(*key)
-        except HttpProblem:
-            await self._close_expired()
-            place = await self._places.take(*key)
-        op = op or f"{self._kind.name}.create"
-        durability = "none" if self._stored is None else durability
+        place = await self._place(key)
+        creation = Creation(op or f"{self._kind.name}.create", args, tensors, program)
 
         async def opened() -> Session:
             try:
                 if id is None and REPEATABLE.get() is not None:  # an earlier execution of the request may have done it
                     with contextlib.suppress(HttpProblem):
                         return await self.find(*key)
-                reply = await self._create(op, {**args, "id": handle}, tensors, program, deadline)
+                reply = await self._create(creation, handle, deadline)
                 session = self._kind.entry(
                     key[1],
                     program[0] if program else "",
@@ -336,73 +342,65 @@ class SessionRegistry:
                     tenant=tenant,
                     handle=handle,
                     job=job,
-                    durability=durability,
+                    durability="none" if self._stored is None else durability,
                     checkpoint_every=checkpoint_every,
                 )
-                if "version" in reply.result:
-                    session.adopt(reply.result)
-                session.saved_step = session.step
-                session.document = program[1] if program and not session.is_stored else b""
-                session.history = History(self._answers)
-                if session.is_stored:
-                    await self._store_new(session, program, op, args, tensors)
-                self._sessions[key] = session
-                self._gone.pop(key)
-                if all(worker.id != reply.worker for worker in self._calls.engine.workers()):
-                    self._copies.lose(session, "it ended")  # after its answer: `_worker_lost` did not know the session
+                await self._enter(session, creation, reply)
                 return session
             finally:
                 self._places.leave(place)
                 self._count()
 
-        found: Session | None = None
-        has_left = False
-
-        async def kept() -> Session:
-            nonlocal found
-            found = await opened()
-            if has_left and left is not None:
-                await left(found)
-            return found
-
         try:
-            session = await self._turns.kept_running(kept())
-        except asyncio.CancelledError:
-            has_left = True
-            if found is not None and left is not None:
-                await self._turns.kept_running(left(found))
-            raise
+            session = await self._handed_over(opened(), left)
         except IntegrityError:  # another process executes the same request, as it counted this one as ended
             return await self.find(*key)
         self._saver.make_room_soon()
         return session
 
-    async def _create(
-        self, op: str, args: dict[str, Any], tensors: Tensors, program: tuple[str, bytes] | None, deadline: float
-    ) -> Reply:
-        give_up = time.monotonic() + deadline
+    async def _place(self, key: Key) -> Place:
+        """A place for another session, after expired ones are closed if there is none."""
+        try:
+            return await self._places.take(*key)
+        except HttpProblem:
+            await self._close_expired()
+            return await self._places.take(*key)
+
+    async def _create(self, creation: Creation, handle: str, deadline: float) -> Reply:
+        """Create the session in a worker, and park others while it finds no memory."""
+        args, give_up = {**creation.args, "id": handle}, time.monotonic() + deadline
         while True:
-            left = max(0.0, give_up - time.monotonic())
+            limit = max(0.0, give_up - time.monotonic())
             try:
-                if program is None:
-                    return await self._calls.call(op, args, tensors, deadline=left)
-                return await self._calls.with_program(op, *program, args, tensors, deadline=left)
+                if creation.program is None:
+                    return await self._calls.call(creation.op, args, creation.tensors, deadline=limit)
+                given = creation.op, *creation.program, args, creation.tensors
+                return await self._calls.with_program(*given, deadline=limit)
             except RemoteError as error:
                 if error.kind != "memory" or not await self._make_room(None):
                     raise
 
-    async def _store_new(
-        self,
-        session: Session,
-        program: tuple[str, bytes] | None,
-        op: str,
-        args: dict[str, Any],
-        tensors: Tensors,
-    ) -> None:
-        assert self._stored is not None and program is not None
+    async def _enter(self, session: Session, creation: Creation, reply: Reply) -> None:
+        """Enter a session that a worker has just created, into the store too if it outlives the worker."""
+        if "version" in reply.result:
+            session.adopt(reply.result)
+        session.saved_step = session.step
+        session.history = History(self._answers)
+        if session.is_stored:
+            await self._store_new(session, creation)
+        elif creation.program is not None:
+            session.document = creation.program[1]
+        self._sessions[session.key] = session
+        self._gone.pop(session.key)
+        if all(worker.id != reply.worker for worker in self._calls.engine.workers()):
+            self._copies.lose(session, "it ended")  # after its answer: `_worker_lost` did not know the session
+
+    async def _store_new(self, session: Session, creation: Creation) -> None:
+        assert self._stored is not None and creation.program is not None
+        op, args = creation.op, creation.args
         try:
             check = partial(self._places.check, session.tenant, size=session.about["bytes"])
-            await self._stored.add(session, program[1], op, args, Entry(op, {}, tensors), check)
+            await self._stored.add(session, creation.program[1], op, args, Entry(op, {}, creation.tensors), check)
             if op != f"{self._kind.name}.create" or "values" in args:  # the file that it came from may be deleted
                 await self._saver.save(session)
         except BaseException:
@@ -410,6 +408,26 @@ class SessionRegistry:
                 with contextlib.suppress(StorageError, Fenced):
                     await self._stored.remove(session)
             await self._copies.drop(session)
+            raise
+
+    async def _handed_over(self, opening: Coroutine[Any, Any, Session], left: Left | None) -> Session:
+        """The session of `opening`, which goes on if the caller is cancelled; then `left` gets the session."""
+        found: Session | None = None
+        has_left = False
+
+        async def kept() -> Session:
+            nonlocal found
+            found = await opening
+            if has_left and left is not None:
+                await left(found)
+            return found
+
+        try:
+            return await self._turns.kept_running(kept())
+        except asyncio.CancelledError:
+            has_left = True
+            if found is not None and left is not None:
+                await self._turns.kept_running(left(found))
             raise
 
     async def close(
