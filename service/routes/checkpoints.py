@@ -22,7 +22,7 @@ from service.ids import new_id
 from service.objects import Written
 from service.objects.tensor_file import chunks
 from service.problems import HttpProblem, responses
-from service.routes.common import calls, checkpoints, json_answer, objects, quotas, settings
+from service.routes.common import calls, checkpoints, cut_page, json_answer, objects, quotas, settings
 from service.routes.documented import accepts, empty_answer
 from service.routes.in_session import if_match
 from service.schemas import checkpoints as schemas
@@ -83,8 +83,7 @@ async def list_checkpoints(request: Request, page_size: PageSize = 50, page_toke
 async def page_of(request: Request, size: int, token: str, session: str | None) -> Response:
     """One page of the checkpoints of a session, or of all."""
     found = await checkpoints(request).page(tenant(), token, size + 1, session)
-    page = found[:size]
-    following = page[-1].id if len(found) > size else None
+    page, following = cut_page(found, size)
     return json_answer({"checkpoints": [view(each) for each in page], "next_page_token": following})
 
 

@@ -1,11 +1,11 @@
-"""Helpers of several routes: the state of the application, ids, answers, leases."""
+"""Helpers of several routes: the state of the application, ids, answers, pages, leases."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 from fastapi import FastAPI, Path, Query, Request, Response
 from fastapi.openapi.models import Example
@@ -44,6 +44,7 @@ __all__ = [
     "administrator",
     "calls",
     "checkpoints",
+    "cut_page",
     "datasets",
     "engine",
     "importer",
@@ -66,6 +67,14 @@ __all__ = [
     "tenancy",
     "values_of",
 ]
+
+
+class HasId(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+Entry = TypeVar("Entry", bound=HasId)
 
 PROGRAM_ID = r"^prg_[a-z2-7]{26}$"
 ProgramId = Annotated[
@@ -179,6 +188,15 @@ def tapes(request: Request) -> SessionRegistry:
 def json_answer(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """A JSON answer."""
     return Response(wire.dumps(content), status, headers, JSON)
+
+
+def cut_page(found: Sequence[Entry], size: int) -> tuple[Sequence[Entry], str | None]:
+    """The entries of a page, and the token of the next page, which is the id of the last entry; None on the last page.
+
+    found: entries in the order of ids, of which there are more than `size` if another page follows.
+    """
+    page = found[:size]
+    return page, page[-1].id if len(found) > size else None
 
 
 def lease_of(asked: float | None, default: float, most: float) -> float:

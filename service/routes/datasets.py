@@ -23,7 +23,7 @@ from service.http.request_body import JSON, SAFETENSORS, Body, read_body
 from service.http.spooled_body import spooled
 from service.objects.tensor_file import DamagedFile
 from service.problems import FieldError, HttpProblem, from_validation, responses
-from service.routes.common import json_answer, objects, settings
+from service.routes.common import cut_page, json_answer, objects, settings
 from service.routes.documented import accepts, empty_answer
 from service.routes.sample_data import restore_upload
 from service.routes.uploads import ingest, upload_of
@@ -279,8 +279,7 @@ async def list_datasets(
 ) -> Response:
     """One page of the datasets, ordered by id."""
     found = await datasets(request).page(tenant(), page_token, page_size + 1)
-    page = found[:page_size]
-    token = page[-1].id if len(found) > page_size else None
+    page, token = cut_page(found, page_size)
     return json_answer({"datasets": [_summary(each) for each in page], "next_page_token": token})
 
 

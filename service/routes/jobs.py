@@ -17,7 +17,7 @@ from service.jobs.job import Action
 from service.jobs.stream import JobEvents
 from service.problems import responses
 from service.routes.checkpoints import PageSize, PageToken, page_of
-from service.routes.common import json_answer, quotas, settings
+from service.routes.common import cut_page, json_answer, quotas, settings
 from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
 from service.routes.job_submission import submitted
 from service.routes.sample_job import stored_id
@@ -133,8 +133,7 @@ async def list_jobs(
 ) -> Response:
     """One page of the jobs, ordered by id."""
     found = await job_store(request).page(tenant(), page_token, page_size + 1, state)
-    page = found[:page_size]
-    token = page[-1].id if len(found) > page_size else None
+    page, token = cut_page(found, page_size)
     positions = await job_store(request).positions(page)
     return json_answer({"jobs": [_view(job, positions) for job in page], "next_page_token": token})
 

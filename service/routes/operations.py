@@ -11,7 +11,7 @@ from service.http.deferred import Operations, preferences
 from service.http.recorded import delete_stored, load
 from service.http.request_body import JSON
 from service.problems import HttpProblem, responses
-from service.routes.common import json_answer, objects, store
+from service.routes.common import cut_page, json_answer, objects, store
 from service.routes.documented import empty_answer
 from service.schemas import operations as schemas
 from service.schemas.examples import SAMPLE_OPERATION
@@ -56,8 +56,7 @@ async def list_operations(
     """One page of the operations, ordered by id."""
     owner = tenant()
     found = await store(request).read(lambda db: rows.page(db, owner, page_token, page_size + 1))
-    page = found[:page_size]
-    token = page[-1].id if len(found) > page_size else None
+    page, token = cut_page(found, page_size)
     return json_answer({"operations": [_view(each) for each in page], "next_page_token": token})
 
 

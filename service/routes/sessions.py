@@ -11,7 +11,7 @@ from service.caller import tenant
 from service.http.given_values import read_values
 from service.http.request_body import JSON, Body, read_body
 from service.problems import responses
-from service.routes.common import json_answer, lease_of, named_program, reading_values, sessions, settings
+from service.routes.common import cut_page, json_answer, lease_of, named_program, reading_values, sessions, settings
 from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
 from service.routes.gradients import deadline_of
 from service.routes.in_session import SessionId, if_match
@@ -152,8 +152,7 @@ async def list_sessions(
 ) -> Response:
     """One page of the open and lost sessions, ordered by id."""
     found = await sessions(request).page(tenant(), page_token, page_size + 1)
-    page = found[:page_size]
-    token = page[-1].id if len(found) > page_size else None
+    page, token = cut_page(found, page_size)
     return json_answer({"sessions": [view(session) for session in page], "next_page_token": token})
 
 

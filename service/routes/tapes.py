@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from service.caller import tenant
 from service.http.request_body import JSON, read_body
 from service.problems import responses
-from service.routes.common import json_answer, lease_of, settings, tapes
+from service.routes.common import cut_page, json_answer, lease_of, settings, tapes
 from service.routes.documented import accepts, empty_answer
 from service.routes.gradients import deadline_of
 from service.routes.on_tape import TapeId
@@ -97,8 +97,7 @@ async def list_tapes(
 ) -> Response:
     """One page of the open and lost tapes, ordered by id."""
     found = await tapes(request).page(tenant(), page_token, page_size + 1)
-    page = found[:page_size]
-    token = page[-1].id if len(found) > page_size else None
+    page, token = cut_page(found, page_size)
     return json_answer({"tapes": [_view(tape) for tape in page], "next_page_token": token})
 
 

@@ -14,7 +14,7 @@ from service.datasets.uploads import UPLOAD_ID, Upload, Uploads
 from service.http.request_body import read_body
 from service.http.spooled_body import spooled
 from service.problems import FieldError, HttpProblem, responses
-from service.routes.common import json_answer, settings
+from service.routes.common import cut_page, json_answer, settings
 from service.routes.documented import accepts, empty_answer
 from service.schemas import datasets as schemas
 from service.schemas.examples import SAMPLE_CSV, SAMPLE_UPLOAD
@@ -99,8 +99,7 @@ async def list_uploads(
 ) -> Response:
     """One page of the uploads, ordered by id: those that go on, and those that have become datasets."""
     found = await uploads(request).page(tenant(), page_token, page_size + 1)
-    page = found[:page_size]
-    token = page[-1].id if len(found) > page_size else None
+    page, token = cut_page(found, page_size)
     return json_answer({"uploads": [view(each) for each in page], "next_page_token": token})
 
 
