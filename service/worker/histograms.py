@@ -9,9 +9,7 @@ import numpy as np
 
 from core.ir.errors import ProgramError
 from core.ir.stop import poll
-from core.ir.suggest import near
-from service.worker.given import Mistakes
-from service.worker.session import session_of
+from service.worker.session import chosen, session_of
 from service.worker.state import WorkerState
 
 __all__ = ["histogram"]
@@ -29,13 +27,7 @@ def histogram(
     """
     session = session_of(state, args)
     held = session.parameters | session.states
-    names = list(held) if args["names"] is None else args["names"]
-    mistakes = Mistakes()
-    for i, name in enumerate(names):
-        if name not in held:
-            message = f"the program has no parameter or state {name!r}"
-            mistakes.add("feed_unknown", message, f"/names/{i}", near(name, held))
-    mistakes.raise_if_any()
+    names = chosen(held, args["names"])
     if not 1 <= args["bins"] <= 1000:
         raise ProgramError(f"a histogram has 1 to 1000 bins, not {args['bins']}", "bad_query")
     found = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
@@ -11,17 +11,18 @@ from core.compiler.compile import Clip, Executable, GradientQuery, LossScale, Ou
 from core.ir import TensorType
 from core.ir.errors import ExecutionError
 from core.ir.names import root_array
+from core.ir.suggest import near
 from core.optim.optimizers import Optimizer
 from core.optim.rates import Rates
 from core.runtime.sparse_rows import RowArray
-from service.worker.given import check_feeds, outputs_of
+from service.worker.given import Mistakes, check_feeds, outputs_of
 from service.worker.gradient_sum import GradientSum
 from service.worker.last_step import LastStep
 from service.worker.programs import CachedProgram
 from service.worker.state import WorkerState
 from service.worker.tables import own_tables
 
-__all__ = ["Arrays", "WorkerSession", "session_of"]
+__all__ = ["Arrays", "WorkerSession", "chosen", "session_of"]
 
 Arrays = dict[str, Any]
 
@@ -199,6 +200,23 @@ class WorkerSession:
 
     def about(self) -> dict[str, int]:
         return {"version": self.version, "step": self.steps, "seq": self.seq, "accumulated": self.gradients.count}
+
+
+def chosen(held: Iterable[str], names: Sequence[str] | None) -> list[str]:
+    """`names`, which must be among those `held` by a session; all of these if None.
+
+    Raises ProgramError (feed_unknown) with all unknown names.
+    """
+    known = dict.fromkeys(held)
+    if names is None:
+        return list(known)
+    mistakes = Mistakes()
+    for i, name in enumerate(names):
+        if name not in known:
+            message = f"the program has no parameter or state {name!r}"
+            mistakes.add("feed_unknown", message, f"/names/{i}", near(name, known))
+    mistakes.raise_if_any()
+    return list(names)
 
 
 def session_of(state: WorkerState, args: Mapping[str, Any]) -> WorkerSession:

@@ -13,15 +13,14 @@ import numpy as np
 
 from core.ir import Program
 from core.ir.errors import ProgramError, below
-from core.ir.suggest import near
 from core.optim.initializers import named
 from core.optim.optimizers import REST, Optimizer
 from core.optim.rates import Rates
-from service.worker.given import BY_ROLE, Mistakes, check_values
+from service.worker.given import BY_ROLE, check_values
 from service.worker.opening import opening
 from service.worker.programs import cached_program
 from service.worker.running import check_answer_size
-from service.worker.session import Arrays, session_of
+from service.worker.session import Arrays, chosen, session_of
 from service.worker.state import WorkerState
 from service.worker.stored_values import loaded, unread
 
@@ -91,13 +90,7 @@ def get_parameters(state: WorkerState, args: dict[str, Any], tensors: dict[str, 
     """Parameters and states by name: ``args["names"]``, or all if that is None."""
     session = session_of(state, args)
     held = session.parameters | session.states
-    names = list(held) if args["names"] is None else args["names"]
-    mistakes = Mistakes()
-    for i, name in enumerate(names):
-        if name not in held:
-            message = f"the program has no parameter or state {name!r}"
-            mistakes.add("feed_unknown", message, f"/names/{i}", near(name, held))
-    mistakes.raise_if_any()
+    names = chosen(held, args["names"])
     states = [name for name in names if name in session.states]
     values = {name: held[name] for name in names}
     check_answer_size(state, values)
