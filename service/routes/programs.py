@@ -35,7 +35,6 @@ from service.routes.registration import (
 )
 from service.schemas.backward import BackwardProgram
 from service.schemas.derived import text_of
-from service.schemas.examples import REGRESSION_ID, WHILE_ID
 from service.schemas.gradients import CheckpointBytes, LoopBytes, LoopMemory, ProgramDocument, Question, Trips, budgeted
 from service.schemas.programs import Strict
 from service.store.program_text import ProgramText
@@ -300,6 +299,3 @@ async def compute_backward(request: Request, program_id: ProgramId, opset: onnx_
     if as_onnx:
         return await onnx_models.backward_file(request, stored, body.read_as(Question), opset, VARIES)
     return pieced([(await backward_of(request, stored, body.read_as(Question))).data])
-
-
-EXAMPLE_IDS = {"regression": {"value": REGRESSION_ID}, "while": {"value": WHILE_ID}}

@@ -86,8 +86,3 @@ class KeyFile:
         self.keys = read_keys(self._path)
         self._seen = seen
         return True
-
-    @property
-    def is_open_to_others(self) -> bool:
-        """Whether users other than its owner and group may read the file."""
-        return bool(self._path.stat().st_mode & 0o007)

@@ -13,7 +13,9 @@ import numpy as np
 __all__ = ["Array", "Refused", "has_device_dtype", "unwrap", "wrap"]
 
 METHODS = frozenset(name for name in dir(cupy.ndarray) if not name.startswith("_"))
-AS_FUNCTIONS = frozenset(["max", "min", "sum", "prod", "any", "all", "argmax", "argmin", "argsort", "take", "dot"])
+AS_FUNCTIONS = frozenset(
+    ["max", "min", "sum", "prod", "any", "all", "argmax", "argmin", "sort", "argsort", "take", "dot"]
+)
 """Methods that are checked as the functions of their name."""
 SYNCHRONIZE = frozenset(("item", "tolist", "tobytes"))
 OPERATORS = {
@@ -110,20 +112,7 @@ class Array:
                 raise Refused(f"ndarray.{name}() got an unexpected keyword argument {sorted(wrong)}")
             if name == "astype":
                 check_cast(self.array, np.dtype(args[0]))
-            if name in (
-                "max",
-                "min",
-                "sum",
-                "prod",
-                "any",
-                "all",
-                "argmax",
-                "argmin",
-                "sort",
-                "argsort",
-                "take",
-                "dot",
-            ):
+            if name in AS_FUNCTIONS:
                 return getattr(_cupy(), name)(self, *args, **kw)
             if name == "view" and "type" in kw:
                 raise Refused("ndarray.view(type=...)")

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 __all__ = ["CASES", "Case", "Logits", "loss_of", "vision_models"]
 
@@ -79,21 +78,6 @@ class Recurrent(nn.Module):
         states, _ = self.rnn(self.embedding(tokens))
         mask = (torch.arange(tokens.shape[1])[None] < lengths[:, None]).unsqueeze(-1)
         return self.head((states * mask).sum(1) / lengths[:, None])
-
-
-class Packed(nn.Module):
-    """As `Recurrent`, with packed sequences."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.rnn = getattr(nn, kind)(6, 8, batch_first=True)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        states, _ = self.rnn(packed)
-        padded, _ = pad_packed_sequence(states, batch_first=True)
-        return self.head(padded.sum(1))
 
 
 class EncoderDecoder(nn.Module):

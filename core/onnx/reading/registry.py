@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from core.onnx.reading.node import Node
 
-__all__ = ["Converter", "converter", "converters", "find"]
+__all__ = ["Converter", "converter", "find"]
 
 Converter = Callable[["Node"], Any]
 
@@ -40,12 +40,6 @@ def find(domain: str, name: str, opset: int) -> Converter | None:
     """The converter of an operator at this opset of its domain; None if there is none."""
     _load()
     return next((function for since, function in _TABLE.get((domain, name), ()) if since <= opset), None)
-
-
-def converters() -> Iterator[tuple[str, str]]:
-    """All operators that have a converter: domain and name."""
-    _load()
-    yield from sorted(_TABLE)
 
 
 def _load() -> None:

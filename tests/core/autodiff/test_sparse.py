@@ -541,7 +541,6 @@ def test_a_target_table_has_a_dense_gradient():
 
 # --- training --------------------------------------------------------------------------------------------------
 
-ATTRS: list[dict[str, Any]] = [{}, {"weight_decay": 0.1}]
 STAY = {("sgd", False), ("adagrad", False)}
 
 

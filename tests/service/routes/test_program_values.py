@@ -13,7 +13,6 @@ from tests.programs import Sketch
 from tests.service.wire import array, file_of, problem, read_file, tensor, tensors
 
 X, W = [[1.0, 2.0], [3.0, -1.0]], [[0.5], [-2.0]]
-PREDICTION = [[-3.5], [3.5]]
 
 
 @pytest.fixture(scope="module")

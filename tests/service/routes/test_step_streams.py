@@ -16,7 +16,6 @@ from service.schemas.examples import REGRESSION, REGRESSION_FEEDS
 from tests.service.routes.test_streaming import array
 
 NDJSON = {"accept": "application/x-ndjson"}
-VARYING = {"timing_ms", "compiled", "event"}
 
 
 @pytest.fixture

@@ -12,9 +12,6 @@ from core.onnx.reading.registry import converter
 from core.onnx.reading.resampling import can_resample, resampled
 from core.onnx.reading.values import Tensor
 
-Scales = dict[int, float]
-Targets = dict[int, int]
-
 
 @converter("Resize", since=11)
 def resize(node: Node) -> Tensor:
