@@ -73,11 +73,11 @@ def _cut_point(
             if smooth and block.types[name].is_float:
                 active.add(name)
             elif block.types[name].is_float or not smooth or lookup(op.type).kind != "control":
-                return _reason_in(op, [i for i, each in enumerate(op.inputs) if each in active]), op.location
+                return _reason_in(op), op.location
     return "not_on_path_to_loss", None
 
 
-def _reason_in(op: Op, inputs: list[int]) -> str:
+def _reason_in(op: Op) -> str:
     if op.type == "stop_gradient":
         return f"stopped_at:{op.outputs[0]}"
     blocks = [inner for _, inner in inner_blocks(op)]

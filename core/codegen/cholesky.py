@@ -61,13 +61,13 @@ def _read(f: Function, spec: Cholesky, x: IRValue) -> None:
     n = I64(spec.n)
     last = lambda row: f.intrinsic("smin", f.binary("add", row, I64(1)), n)
     with f.loop(I64(0), n, width) as row, f.loop(I64(0), last(row), width) as column:
-        inside = f.compare("icmp slt", f.binary("add", lane_numbers(f, width), column), n)
+        inside = f.compare("icmp slt", f.binary("add", lane_numbers(width), column), n)
         square = []
         for i in range(width):
             at = f.intrinsic("smin", f.binary("add", row, I64(i)), I64(spec.n - 1))
             address = move(f, x, spec.dtype, (at, spec.x[1]), (column, 1))
             square.append(f.load(address, spec.dtype, width, inside))
-        rows_here = f.compare("icmp slt", f.binary("add", lane_numbers(f, width), row), n)
+        rows_here = f.compare("icmp slt", f.binary("add", lane_numbers(width), row), n)
         for i, vector in enumerate(transposed_square(f, square)):
             at = f.binary("add", column, I64(i))
             real = f.binary("and", rows_here, f.compare("icmp slt", at, n))
@@ -144,10 +144,10 @@ def _write(f: Function, spec: Cholesky, out: IRValue) -> None:
     """Write the transposed scratch matrix to `out`, in squares, and zeros above its diagonal."""
     width, n = lanes(spec.dtype), I64(spec.n)
     with f.loop(I64(0), n, width) as row, f.loop(I64(0), n, width) as column:
-        inside = f.compare("icmp slt", f.binary("add", lane_numbers(f, width), column), n)
+        inside = f.compare("icmp slt", f.binary("add", lane_numbers(width), column), n)
 
         def put(vectors: list[IRValue], row: IRValue = row, column: IRValue = column, inside: IRValue = inside) -> None:
-            lane = f.binary("add", lane_numbers(f, width), column)
+            lane = f.binary("add", lane_numbers(width), column)
             for i, vector in enumerate(vectors):
                 at = f.binary("add", row, I64(i))
                 real = f.binary("and", inside, f.compare("icmp slt", at, n))

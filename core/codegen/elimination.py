@@ -112,7 +112,7 @@ class _Matrix(Panels):
         most, place = f.slot(integer, width), f.slot(integer, width)
         f.write(f.splat(IRValue("-1", integer), width), most)
         f.write(f.splat(f.convert(pivot, integer), width), place)
-        lane = IRValue(lane_numbers(f, width).name.replace("i64", element_type(integer)), integer, width)
+        lane = IRValue(lane_numbers(width).name.replace("i64", element_type(integer)), integer, width)
         with f.loop(pivot, self.end, width) as row:
             size = f.intrinsic("fabs", f.load(self.in_panel(column, row), self.dtype, width))
             bits = f.bitcast(size, integer)  # ordered as the sizes are

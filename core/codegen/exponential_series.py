@@ -77,7 +77,7 @@ class _Matrix:
     def _inside(self, at: IRValue) -> IRValue | None:
         if self.spec.n % self.width == 0:
             return None
-        lane = self.f.binary("add", lane_numbers(self.f, self.width), at)
+        lane = self.f.binary("add", lane_numbers(self.width), at)
         return self.f.compare("icmp slt", lane, I64(self.spec.n))
 
     def _read(self) -> IRValue:

@@ -97,7 +97,7 @@ class Operands:
             self._bases.append(f.at(base, offset, operand.dtype) if offset else base)
         self._begin(self._of_rows, self._vectors)
         if self._held:
-            with f.when(self._at_end_of_run(row, 0, f.compare("icmp eq", row, f.param("first")))):
+            with f.when(self._at_end_of_run(0, f.compare("icmp eq", row, f.param("first")))):
                 for (number, _), (slot, piece) in self._held.items():
                     f.write(self.get_one(number) if piece is None else self.get(number, piece), slot)
 
@@ -127,8 +127,8 @@ class Operands:
                 lanes, start = (1, "") if piece is None else (piece.lanes, piece.start.name)
                 self._held[number, start] = self.f.slot(instr.dtype, lanes), piece
 
-    def _at_end_of_run(self, row: IRValue, position: int, otherwise: IRValue) -> IRValue:
-        """Whether row `row` is at this position of the last outer axis, or `otherwise` holds."""
+    def _at_end_of_run(self, position: int, otherwise: IRValue) -> IRValue:
+        """Whether the present row is at this position of the last outer axis, or `otherwise` holds."""
         return self.f.binary("or", self.f.compare("icmp eq", self._index[-1], I64(position)), otherwise)
 
     def leave(self, row: IRValue) -> None:
@@ -143,7 +143,7 @@ class Operands:
         """Store the elements in registers if the next rows add to others. count: rows from `row` on that are done."""
         if self._held:
             f, last = self.f, self.f.binary("sub", self.f.param("end"), I64(count))
-            with f.when(self._at_end_of_run(row, self.kernel.outer[-1] - count, f.compare("icmp eq", row, last))):
+            with f.when(self._at_end_of_run(self.kernel.outer[-1] - count, f.compare("icmp eq", row, last))):
                 for (number, _), (slot, piece) in self._held.items():
                     instr = self.kernel.code[number]
                     value = f.read(slot, instr.dtype, 1 if piece is None else piece.lanes)

@@ -25,7 +25,7 @@ def word(value: int) -> IRValue:
 
 def numbers_from(f: Function, first: IRValue) -> IRValue:
     """`first` and the numbers after it, one in each lane."""
-    lane = lane_numbers(f, LANES)
+    lane = lane_numbers(LANES)
     return f.binary("add", IRValue(lane.name, "uint64", LANES), IRValue(first.name, "uint64"))
 
 

@@ -211,7 +211,7 @@ class _Matrix(Panels):
             f.store(sign, f.at(self.signs, row, dtype))
             with f.loop(I64(0), I64(n), width) as at:
                 value = f.binary("fmul", f.load(self.at(row, at), dtype, width), sign)
-                lane = f.binary("add", lane_numbers(f, width), at)
+                lane = f.binary("add", lane_numbers(width), at)
                 value = f.select(f.compare("icmp sge", lane, row), value, f.constant(0, value))
                 f.store(value, move(f, f.param("r"), dtype, (self.matrix, n * n), (row, n), (at, 1)), self.inside(at))
 

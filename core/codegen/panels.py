@@ -51,7 +51,7 @@ class Panels:
         """Which lanes of a vector at column `at` belong to the matrix; None if all do."""
         if self.n % self.width == 0:
             return None
-        return self.f.compare("icmp slt", self.f.binary("add", lane_numbers(self.f, self.width), at), I64(self.n))
+        return self.f.compare("icmp slt", self.f.binary("add", lane_numbers(self.width), at), I64(self.n))
 
     def read(self, x: IRValue, steps: tuple[int, int]) -> None:
         """Copy the matrix at x to the scratch memory; columns up to a whole vector become 0."""

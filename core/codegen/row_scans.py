@@ -137,7 +137,7 @@ class _Unit:
             self._transpose(self.result, source, (out, size), columns, rows)
             return
         self._transpose(self.result, source, (self.turned, I64(width)), columns, rows)
-        which = f.compare("icmp slt", lane_numbers(f, width), f.splat(columns, width))
+        which = f.compare("icmp slt", lane_numbers(width), f.splat(columns, width))
         with f.loop(I64(0), rows) as i:
             found = f.load(f.at(self.turned, f.op(f"mul nsw {i}, {width}", "int64"), POSITION), POSITION, width)
             to = f.at(f.param("out"), f.binary("add", at, f.binary("mul", i, size)), "int64")

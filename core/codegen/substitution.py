@@ -91,7 +91,7 @@ def _read(f: Function, spec: Triangle, matrix: IRValue, start: IRValue, width: i
             place = move(f, f.param("scratch"), dtype, (i, columns), by=j)
             at = f.binary("add", start, I64(j)) if j else start
             if spec.identity:
-                one = f.compare("icmp eq", f.binary("add", lane_numbers(f, width), at), source)
+                one = f.compare("icmp eq", f.binary("add", lane_numbers(width), at), source)
                 f.store(f.select(one, literal(1, dtype), literal(0, dtype)), place)
                 continue
             address = move(f, f.param("y"), dtype, (matrix, spec.y[0]), (source, spec.y[1]), (at, spec.y[2]))
@@ -115,7 +115,7 @@ def _place(f: Function, spec: Triangle, matrix: IRValue, row: IRValue) -> IRValu
     return f.intrinsic("umin", place, I64(spec.n - 1))  # a loop that an error ends may leave an order unwritten
 
 
-def lane_numbers(f: Function, width: int) -> IRValue:
+def lane_numbers(width: int) -> IRValue:
     """0, 1, 2, ... as int64; a number if the vector has one lane."""
     if width == 1:
         return I64(0)
@@ -126,7 +126,7 @@ def _inside(f: Function, spec: Triangle, at: IRValue, width: int) -> IRValue | N
     """Which lanes of a vector at column `at` are columns of the matrix; None if all are."""
     if spec.k % width == 0 and spec.k % strip_of(spec.dtype, spec.k)[1] == 0:
         return None
-    return f.compare("icmp slt", f.binary("add", lane_numbers(f, width), at), I64(spec.k))
+    return f.compare("icmp slt", f.binary("add", lane_numbers(width), at), I64(spec.k))
 
 
 def _solve(f: Function, spec: Triangle, t: IRValue, width: int, columns: int) -> None:

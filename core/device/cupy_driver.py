@@ -83,7 +83,7 @@ class CupyDriver:
     @cached_property
     def multiplies(self) -> bool:
         try:
-            check_products(self.products, self)
+            check_products(self)
         except DeviceFault:
             raise
         except Exception as error:

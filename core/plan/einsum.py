@@ -63,7 +63,7 @@ def lower_einsum(low: Lowering, op: Op) -> None:
         result = "".join(result[i] for i in order)
     terms = [_distinct(low, low.entry(n), t, sizes) for t, n in zip(letters, op.inputs, strict=True)]
     while len(terms) > 2:
-        i, j, kept = min(_pairs(terms, result, sizes), key=lambda each: math.prod(sizes[c] for c in each[2]))
+        i, j, kept = min(_pairs(terms, result), key=lambda each: math.prod(sizes[c] for c in each[2]))
         rest = [t for k, t in enumerate(terms) if k not in (i, j)]
         terms = [*rest, _product(low, op, terms[i], terms[j], kept, sizes)]
     if len(terms) == 1:
@@ -110,7 +110,7 @@ def _distinct(low: Lowering, entry: Entry, letters: str, sizes: dict[str, int]) 
     return Term(replace(view, shape=tuple(kept.values()), strides=tuple(steps.values())), "".join(kept))
 
 
-def _pairs(terms: list[Term], result: str, sizes: dict[str, int]) -> Iterator[tuple[int, int, str]]:
+def _pairs(terms: list[Term], result: str) -> Iterator[tuple[int, int, str]]:
     """Each pair of operands, with the letters of their product: those that the result or another operand has."""
     for i, a in enumerate(terms):
         for j, b in enumerate(terms[:i]):

@@ -89,7 +89,7 @@ def _array_for(low: Lowering, op: Op, name: str, element: TensorType) -> Growing
     return change(low, op, name)
 
 
-def _open_axes_only(low: Lowering, array: Source, axes: list[int]) -> None:
+def _open_axes_only(array: Source, axes: list[int]) -> None:
     """Raise Unsupported unless the array holds the sizes of its elements along exactly these axes."""
     if [axis for axis, _, _ in sizes_of_elements(array)] != axes:
         raise Unsupported("tensor arrays whose elements have unknown or no sizes")
@@ -118,7 +118,7 @@ def _write(low: Lowering, op: Op) -> None:
     lengths, at = _lengths(low, x, axes), index_of(low, index)
     check = low.shared.check(LOST, "cannot write outside of a tensor array", op.location)
     made = _array_for(low, op, array, type)
-    _open_axes_only(low, made, axes)
+    _open_axes_only(made, axes)
     value = fitted(low, low.dense(low.entry(x)), made.shape, made.dtype)
     do(low, "put", made, value=value, index=at, check=check)
     put_sizes(low, made, at, lengths)
@@ -129,7 +129,7 @@ def _write(low: Lowering, op: Op) -> None:
 def _read(low: Lowering, op: Op) -> None:
     array, index = op.inputs
     source, at = moved(low, array), index_of(low, index)
-    _open_axes_only(low, source, _declared_axes(low, array))
+    _open_axes_only(source, _declared_axes(low, array))
     type = _held(low, array)
     check = low.shared.check(LOST, "cannot read outside of a tensor array", op.location)
     own = {}
@@ -147,7 +147,7 @@ def _take(low: Lowering, op: Op) -> None:
     """An element of the cotangent of an array has the sizes of the element of that array."""
     array, index, like = op.inputs
     source, at, type = moved(low, array), index_of(low, index), low.type(like)
-    _open_axes_only(low, source, _declared_axes(low, array))
+    _open_axes_only(source, _declared_axes(low, array))
     held, own = _held(low, array), _sizes_like(low, op, like)
     _check_sizes_of(low, op, source, at, type, own)
     _define(low, op, type, own)
@@ -277,7 +277,7 @@ def _cut(low: Lowering, op: Op) -> None:
 def _split_as(low: Lowering, op: Op) -> None:
     x, array = op.inputs
     source = moved(low, array)
-    _open_axes_only(low, source, [0])
+    _open_axes_only(source, [0])
     rows, view = _rows_only(low, x), low.dense(low.entry(x))
     ((_, bound, lengths),) = sizes_of_elements(source)
     made = begun(low, held_type(low, array), low.types[op.outputs[0]])
@@ -302,7 +302,7 @@ def _sections(
 def _paste(low: Lowering, op: Op) -> None:
     array, like = op.inputs
     source, type, rows = moved(low, array), low.type(like), _rows_only(low, like)
-    _open_axes_only(low, source, [0])
+    _open_axes_only(source, [0])
     if _held(low, array).shape[1:] != type.shape[1:]:
         raise Unsupported("tensor arrays of different elements")
     _define(low, op, type, _sizes_like(low, op, like))
@@ -315,7 +315,7 @@ def _paste(low: Lowering, op: Op) -> None:
 @rule("array_concat")
 def _concat(low: Lowering, op: Op) -> None:
     array, source, of = op.inputs[0], moved(low, op.inputs[0]), Maker(low)
-    _open_axes_only(low, source, [0])
+    _open_axes_only(source, [0])
     ((_, _, lengths),) = sizes_of_elements(source)
     total = low.allocate((), "int64", "count")
     low.add(CountRows(None, lengths, total, location=op.location))

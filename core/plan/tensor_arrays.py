@@ -31,7 +31,7 @@ __all__: list[str] = []
 LOST = "index_out_of_range"
 
 
-def _element(low: Lowering, op: Op, name: str, array: str) -> View:
+def _element(low: Lowering, name: str, array: str) -> View:
     """The value of `name` in memory, as an element of the array of the variable `array`."""
     type = low.type(name)
     if type != element_type(low, low.types[array]):
@@ -70,7 +70,7 @@ def _zeros(low: Lowering, op: Op) -> None:
 @rule("array_write")
 def _write(low: Lowering, op: Op) -> None:
     x, index, array = op.inputs
-    value, at = _element(low, op, x, op.outputs[0]), index_of(low, index)
+    value, at = _element(low, x, op.outputs[0]), index_of(low, index)
     check = low.shared.check(LOST, "cannot write outside of a tensor array", op.location)
     made = change(low, op, array)
     do(low, "put", made, value=value, index=at, check=check)
@@ -106,7 +106,7 @@ def _length(low: Lowering, op: Op) -> None:
 @rule("array_place")
 def _place(low: Lowering, op: Op) -> None:
     x, index = op.inputs
-    low.define(op.outputs[0], Placed(_element(low, op, x, op.outputs[0]), index_of(low, index)))
+    low.define(op.outputs[0], Placed(_element(low, x, op.outputs[0]), index_of(low, index)))
 
 
 @rule("array_erase")

@@ -30,7 +30,7 @@ def write(program: Program) -> dict[str, Any]:
     with headroom():
         places = _assign_places(program.block)
         inner = sorted((p for p in places.values() if p.index), key=lambda p: p.index)
-        blocks = [_root(program, places, roles), *(_block(place, places) for place in inner)]
+        blocks = [_root(places, roles), *(_block(place, places) for place in inner)]
     document: dict[str, Any] = {"version": 1, "form": "closed", "blocks": blocks}
     if program.latest:
         document["names"] = dict(program.latest)
@@ -122,7 +122,7 @@ def _is_adjoint(op: Op) -> bool:
     return op.location is not None and op.location.adjoint
 
 
-def _root(program: Program, places: dict[Slot | None, _Place], roles: dict[str, Any]) -> dict[str, Any]:
+def _root(places: dict[Slot | None, _Place], roles: dict[str, Any]) -> dict[str, Any]:
     raw = _block(places[None], places)
     for var in raw["vars"]:
         if var["name"] in roles:

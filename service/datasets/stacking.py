@@ -25,7 +25,7 @@ def stacked(read: Read, options: Options, scratch: Path, limits: Limits) -> Read
     used = {part for each in parts.values() for part in each}
     kept = {name: array for name, array in read.columns.items() if name not in used}
     check_columns([*parts, *kept], limits, mistakes)
-    kinds = {name: _dtype(name, each, read, options, mistakes) for name, each in parts.items()}
+    kinds = {name: _dtype(name, each, read, mistakes) for name, each in parts.items()}
     mistakes.check()
     rows = len(next(iter(read.columns.values())))
     sizes = {name: sum(_width(read.columns[part]) for part in each) for name, each in parts.items()}
@@ -69,7 +69,7 @@ def _parts(name: str, patterns: list[str], read: Read, mistakes: Mistakes) -> li
     return list(found)
 
 
-def _dtype(name: str, parts: list[str], read: Read, options: Options, mistakes: Mistakes) -> np.dtype:
+def _dtype(name: str, parts: list[str], read: Read, mistakes: Mistakes) -> np.dtype:
     """One dtype for all parts: the widest float if there is one, else the widest integer."""
     kinds = {read.columns[part].dtype for part in parts}
     if len(kinds) == 1:

@@ -217,11 +217,11 @@ def test_a_product_that_the_library_refuses_is_refused_when_the_step_is_compiled
 def test_a_library_with_wrong_results_is_found_out(dtype, result, monkeypatch):
     monkeypatch.setattr(cublaslt, "RESULTS", {dtype: (result,)})
     driver = EmulatedDriver(multiplies=True)
-    check_products(driver.products, driver)
+    check_products(driver)
     driver.library.error = 1.0
 
     with pytest.raises(RuntimeError, match=f"wrong {result} products of {dtype} numbers"):
-        check_products(driver.products, driver)
+        check_products(driver)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -231,7 +231,7 @@ def test_a_library_that_cuts_off_bits_of_its_results_is_found_out(dtype, monkeyp
     driver.library.cuts = True
 
     with pytest.raises(RuntimeError, match=f"wrong {dtype} products of {dtype} numbers"):
-        check_products(driver.products, driver)
+        check_products(driver)
 
 
 def test_overlapping_and_scattered_arrays_stay_with_the_generated_code():

@@ -54,7 +54,7 @@ def append_loss(draft: Draft, loss: Loss, outputs: dict[str, Tensor]) -> Tensor:
     if not output.is_float:
         raise ProgramError(f"the output {name!r} is {output.type}: a loss needs floats", "bad_output")
     if loss.kind == "output":
-        return _scalar(draft, output, name)
+        return _scalar(output, name)
     by_class = loss.kind in ("cross_entropy", "nll")
     axis = loss.axis if output.rank > 1 else 0
     if by_class and not -output.rank <= axis < output.rank:
@@ -73,7 +73,7 @@ def append_loss(draft: Draft, loss: Loss, outputs: dict[str, Tensor]) -> Tensor:
     return found
 
 
-def _scalar(draft: Draft, output: Tensor, name: str) -> Tensor:
+def _scalar(output: Tensor, name: str) -> Tensor:
     if all(n == 1 for n in output.shape):
         return output
     raise ProgramError(f"the output {name!r} is {output.type}: a loss has one element", "bad_output")

@@ -28,7 +28,7 @@ def reshaped(node: Node, x: Tensor, sizes: Tensor, target: Sequence[int | None],
         raise node.refuse(f"the shape {known} has more than one -1")
     if None not in known:
         return node.reshape(x, [n for n in known if n is not None])
-    all_worlds = _worlds(x, sizes, target, copies_zeros)
+    all_worlds = _worlds(x, sizes, copies_zeros)
     worlds = [each for each in all_worlds if each is not None]
     if len(worlds) > 1:
         groups = _groups(worlds)
@@ -49,7 +49,7 @@ def _copied(x: Tensor, axis: int) -> int | None:
     return None if x.shape[axis] == -1 else x.shape[axis]
 
 
-def _worlds(x: Tensor, sizes: Tensor, target: Sequence[int | None], copies_zeros: bool) -> list[Shapes | None]:
+def _worlds(x: Tensor, sizes: Tensor, copies_zeros: bool) -> list[Shapes | None]:
     """The shapes of x and of the result in each world, None for a world that does not know both."""
     found: list[Shapes | None] = []
     for w in range(WORLDS):

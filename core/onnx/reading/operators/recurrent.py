@@ -63,7 +63,7 @@ def recurrent(node: Node) -> tuple[Tensor | None, ...]:
         raise node.refuse(f"hidden_size {node.attr('hidden_size')} is not that of the weights {node[2].type}")
     x = _with_batch(node, x, by_batch)
     states = [_initial(node, x, place, count, hidden, by_batch) for place in ((5, 6) if node.op == "LSTM" else (5,))]
-    sides = _directions(node, direction, gates, count)
+    sides = _directions(node, direction, count)
     mask = _mask(node, x)
     results = [_run(node, x, [s[i] for s in states], side, mask) for i, side in enumerate(sides)]
     every = _joined(node, [found[0] for found in results], 1)
@@ -127,7 +127,7 @@ def _mask(node: Node, x: Tensor) -> Tensor | None:
     return result
 
 
-def _directions(node: Node, direction: str, gates: int, count: int) -> list[_Direction]:
+def _directions(node: Node, direction: str, count: int) -> list[_Direction]:
     functions = _functions(node, count)
     each = len(functions) // count
     found = []
