@@ -8,6 +8,7 @@ the outputs of its own earlier ops. Every pass relies on closed blocks and retur
     registry   the declaration of an op (`OpSpec`), and the table of all ops
     bounds     bounds of attributes and of other values that clients write
     attr_groups  attributes that several ops share
+    attr_values  values of attributes: from JSON to their types, and back
     members    declarations of dataclasses that clients write as JSON
     builder    symbols (`Value`), the block under construction, type inference, expansion of composites
     slot_roles  the roles of parameters that ops declare for their inputs

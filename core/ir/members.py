@@ -18,9 +18,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
+from core.ir.attr_values import convert
 from core.ir.bounds import Bounds
 from core.ir.errors import ProgramError, below, escaped
-from core.ir.registry import convert
 from core.ir.suggest import near
 
 __all__ = [

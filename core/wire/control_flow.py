@@ -10,9 +10,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from core.ir import INTEGERS, Block, Op, TensorType, Type
+from core.ir.attr_values import BlockIndex
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import ProgramError
-from core.ir.registry import BlockIndex, Slot, construct
+from core.ir.registry import Slot, construct
 from core.ops import control
 from core.ops.common.types import joined_type, widened_sizes
 from core.ops.control.inner_blocks import BranchMemory, LoopMemory, empty

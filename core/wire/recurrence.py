@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.ir import StackType, TensorType
+from core.ir.attr_values import BlockIndex, LocalName
 from core.ir.builder import Value
 from core.ir.errors import ProgramError
-from core.ir.registry import BlockIndex, LocalName, Slot, construct
+from core.ir.registry import Slot, construct
 from core.ops import control
 from core.ops.common.types import same_size
 from core.ops.control.inner_blocks import LoopMemory

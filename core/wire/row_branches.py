@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from core.ir import Block, TensorType, Type
+from core.ir.attr_values import BlockIndex, LocalName
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ProgramError
-from core.ir.registry import BlockIndex, LocalName, Slot, construct
+from core.ir.registry import Slot, construct
 from core.ops import control
 from core.ops.common.types import joined_type
 from core.wire.reader import Reader

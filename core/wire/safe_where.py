@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from core.ir import Op, TensorType
+from core.ir.attr_values import BlockIndex
 from core.ir.builder import BlockBuilder, Value, expansion
 from core.ir.errors import ProgramError
-from core.ir.registry import BlockIndex, Slot, construct, lookup
+from core.ir.registry import Slot, construct, lookup
 from core.ops import control
 from core.wire.reader import Reader
 from core.wire.site import AlreadyReported, Site

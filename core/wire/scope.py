@@ -8,7 +8,8 @@ from types import NoneType
 from typing import get_args
 
 from core.ir import Block
-from core.ir.registry import CONSTRUCTS, REGISTRY, BlockIndex, LocalName, block_attrs
+from core.ir.attr_values import BlockIndex, LocalName
+from core.ir.registry import CONSTRUCTS, REGISTRY, block_attrs
 from core.ir.stop import poll
 from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.ir import HOLE, OF_FUNCTION, Block, Op, Program, StackType, Type, inner_blocks
+from core.ir.attr_values import json_value
 from core.ir.errors import Place
 from core.ir.exact import exact
 from core.ir.names import block_index
 from core.ir.recursion import headroom
-from core.ir.registry import OpSpec, json_value, lookup, roles_of
+from core.ir.registry import OpSpec, lookup, roles_of
 from core.ir.stop import poll
 
 __all__ = ["write"]

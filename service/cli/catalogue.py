@@ -17,8 +17,9 @@ import numpy as np
 from core.autodiff.adjoint import vjp
 from core.compiler.compile import optimize
 from core.ir import FLOATS, Block, StackType, TensorType, Type
+from core.ir.attr_values import json_value
 from core.ir.builder import BlockBuilder
-from core.ir.registry import Attr, Example, Family, OpSpec, as_tuple, json_value
+from core.ir.registry import Attr, Example, Family, OpSpec, as_tuple
 from core.runtime.reference import execute
 from core.wire.samples import SAMPLES
 from service.formats import json_tensors as tensors

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from core.ir.registry import BlockIndex, OpSpec, Slot, block_attrs
+from core.ir.attr_values import BlockIndex
+from core.ir.registry import OpSpec, Slot, block_attrs
 from core.ops.other_names import listed, suggestion
 from core.optim.initializers import INITIALIZERS
 from service.routes.ops import CATALOGUE, attributes_of, schema_of

@@ -15,20 +15,9 @@ import core.ops
 import core.optim.schedules
 import core.wire.read  # noqa: F401  (these declare all ops)
 from core.ir import Block
+from core.ir.attr_values import INFINITE, BlockIndex, LocalName, json_value
 from core.ir.bounds import Bounds
-from core.ir.registry import (
-    CONSTRUCTS,
-    INFINITE,
-    REGISTRY,
-    Attr,
-    BlockIndex,
-    Example,
-    Family,
-    Kind,
-    LocalName,
-    OpSpec,
-    json_value,
-)
+from core.ir.registry import CONSTRUCTS, REGISTRY, Attr, Example, Family, Kind, OpSpec
 from core.ops.elementwise.axis_aligned import ALIGNED
 from core.ops.other_names import suggestion, suggestions
 from core.wire.samples import SAMPLES, Sample

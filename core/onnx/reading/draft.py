@@ -12,9 +12,10 @@ import numpy as np
 
 from core.cost.duration import seconds_of
 from core.ir import Op, StackType, TensorType, Type
+from core.ir.attr_values import json_value
 from core.ir.builder import output_types
 from core.ir.errors import ProgramError
-from core.ir.registry import OpSpec, json_value, lookup
+from core.ir.registry import OpSpec, lookup
 from core.ir.stop import poll
 from core.onnx.reading.arrays import is_trainable_dtype, name_of_array
 from core.onnx.reading.cases import fitted, settled

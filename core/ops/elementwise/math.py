@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
+from core.ir.attr_values import Extended
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, Extended, composite, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.on_cuda import scipy_function
 from core.ops.common.ranges import Nonzero
 from core.ops.common.types import floating, working_dtype

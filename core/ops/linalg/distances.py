@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from core.ir.attr_values import Extended
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, Extended, composite
+from core.ir.registry import Example, composite
 from core.ops.reduction.statistics import norm
 from core.ops.shape.agreeing import agreed
 from core.ops.shape.reshape import unsqueeze

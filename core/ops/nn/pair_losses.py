@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from core.ir.attr_values import Extended
 from core.ir.errors import ProgramError, TypeMismatch
-from core.ir.registry import Example, Extended, composite
+from core.ir.registry import Example, composite
 from core.ops.common.types import axis_of
 from core.ops.elementwise.arithmetic import abs_, cast, stop_gradient
 from core.ops.elementwise.logic import equal, greater_than, where

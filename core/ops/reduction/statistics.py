@@ -7,8 +7,9 @@ import math
 import numpy as np
 
 from core.ir import TensorType
+from core.ir.attr_values import Extended
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, Extended, composite, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.types import axes_of, axis_of, floating, product, working_dtype
 from core.ops.elementwise.arithmetic import abs_, cast, pow_
 from core.ops.elementwise.logic import not_equal, where

@@ -10,8 +10,9 @@ import math
 import numpy as np
 
 from core.ir import TensorType
+from core.ir.attr_values import Extended
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Dtype, Example, Extended, composite, op
+from core.ir.registry import Dtype, Example, composite, op
 from core.ops.common.lengths import check_lengths, ends_of, row_numbers
 from core.ops.common.ranges import OpenSize, Size
 from core.ops.common.types import as_dtype

@@ -11,8 +11,9 @@ from typing import Literal
 import numpy as np
 
 from core.ir import TensorType
+from core.ir.attr_values import Extended
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, Extended, composite, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.lengths import check_lengths, ends_of, over_rows, row_numbers
 from core.ops.common.ranges import Count
 from core.ops.common.types import matches, same_size

@@ -7,8 +7,9 @@ import math
 import numpy as np
 
 from core.ir import FLOATS, INTEGERS, TensorType
+from core.ir.attr_values import Extended
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Dtype, Example, Extended, op
+from core.ir.registry import Dtype, Example, op
 from core.ops.common.ranges import OpenSize
 from core.ops.common.types import as_dtype, axis_of, product, same_dtype, same_size
 from core.ops.shape.broadcast import sum_to_like

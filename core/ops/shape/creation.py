@@ -8,9 +8,10 @@ from typing import Annotated
 import numpy as np
 
 from core.ir import FLOATS, StackType, TensorType, Type
+from core.ir.attr_values import Extended
 from core.ir.bounds import Bounds
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Dtype, Example, Extended, composite, op
+from core.ir.registry import Dtype, Example, composite, op
 from core.ops.common.ranges import Nonzero, OpenSize, Size
 from core.ops.common.types import as_dtype, product
 

@@ -7,8 +7,9 @@ from typing import Literal
 import numpy as np
 
 from core.ir import TensorType
+from core.ir.attr_values import Extended
 from core.ir.errors import ProgramError
-from core.ir.registry import Example, Extended, composite, op
+from core.ir.registry import Example, composite, op
 from core.ops.common.ranges import Size
 from core.ops.common.types import axis_of
 from core.ops.indexing.gather import gather, slice_

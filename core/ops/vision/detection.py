@@ -7,8 +7,9 @@ from typing import Literal
 import numpy as np
 
 from core.ir import TensorType
+from core.ir.attr_values import Extended
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import Example, Extended, op
+from core.ir.registry import Example, op
 from core.ops.common.ranges import Probability, Size
 from core.ops.common.types import matches
 

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import pytest
 
+from core.ir.attr_values import Extended
 from core.ir.bounds import Bounds
 from core.ir.errors import ProgramError
-from core.ir.registry import REGISTRY, Extended, Family, OpSpec, op
+from core.ir.registry import REGISTRY, Family, OpSpec, op
 
 FAMILY = Family("tests", "Ops of tests")
 
