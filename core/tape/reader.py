@@ -10,8 +10,10 @@ from core.ir import Op
 from core.ir.errors import InvalidProgram, Problem, ProgramError
 from core.ir.registry import CONSTRUCTS, REGISTRY, OpSpec
 from core.ops.other_names import looked_up
-from core.wire.document import Limits, Problems, RawOp, RawProgram, parse
+from core.wire.document import Limits, parse
+from core.wire.problems import Problems
 from core.wire.reader import Reader
+from core.wire.records import RawOp, RawProgram
 from core.wire.scope import Scopes
 from core.wire.site import KEY, AlreadyReported, Env, Site
 from core.wire.versions import Versions

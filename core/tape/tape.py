@@ -27,7 +27,7 @@ from core.tape.steps import Form, Steps
 from core.tape.structure import Plan, Structure
 from core.tape.trace import Change, TapeLimits, Trace, expected_nbytes, nbytes_of
 from core.wire import KEY, write
-from core.wire.document import RawProgram
+from core.wire.records import RawProgram
 
 __all__ = ["Backward", "Mode", "Tape", "TapeLimits"]
 

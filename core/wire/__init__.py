@@ -7,7 +7,7 @@ read nothing but their parameters and themselves. This package is the only one t
 
 How a document is read:
 
-1. `document.parse` checks the JSON and gives plain records (`RawProgram`, `RawBlock`, `RawOp`, `RawVar`).
+1. `document.parse` checks the JSON and gives plain `records` (`RawProgram`, `RawBlock`, `RawOp`, `RawVar`).
 2. `scope.Scopes` checks that the blocks form a tree, and collects the outer names that each block reads and writes.
 3. `reader.Reader` reads block 0. It resolves each name to its current version, infers types and appends ops to a
 `versions.Versions`. For an op with inner blocks in the open form it calls the construct of that name, which emits
@@ -23,7 +23,9 @@ A *construct* is an op that exists only in the open form. It is declared with ``
 it.
 
 * `read.py`: `read`, the way in.
-* `document.py`: limits, the list of problems, the records of a document, and their strict reading.
+* `document.py`: the limits and the strict reading of a document.
+* `records.py`: the records that this gives.
+* `problems.py`: the list of problems.
 * `scope.py`: the tree of blocks, and the names that each block reads and writes.
 * `site.py`: the place of the op that is being read, and the exception for an op whose problem is already reported.
 * `versions.py`: a builder that makes a new variable for each definition of a name.

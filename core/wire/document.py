@@ -1,4 +1,4 @@
-"""The records of a JSON program, read strictly, with every problem reported.
+"""The form of a JSON program: read strictly, with every problem reported.
 
 This file checks only the form of the document. The meaning of ops and the visibility of names are checked in `scope`
 and `reader`.
@@ -7,17 +7,18 @@ and `reader`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from core.ir import DTYPES, unknown_dtype
-from core.ir.errors import InvalidProgram, Location, Problem, escaped
+from core.ir.errors import Location, escaped
 from core.ir.generated import GENERATED, PREFIX, generated_length
 from core.ir.stop import poll
 from core.ir.suggest import near
+from core.wire.problems import Problems
+from core.wire.records import RawBlock, RawFunction, RawOp, RawProgram, RawVar
 
-__all__ = ["LONGEST_ALIAS", "Limits", "Problems", "RawBlock", "RawOp", "RawProgram", "RawVar", "is_reserved", "parse"]
+__all__ = ["LONGEST_ALIAS", "Limits", "is_reserved", "parse"]
 
 ROLES = ("feed", "parameter", "state", "key", "temporary")
 ORIGINS = ("made_from", "backward_of")
@@ -52,97 +53,6 @@ class Limits:
     max_elements: int = 2**31
     max_bytes: int = 2**32
     max_problems: int = 50
-
-
-class Problems:
-    """A list of problems with a maximum length. `raise_if_any` raises InvalidProgram if there is one."""
-
-    def __init__(self, limit: int = 50) -> None:
-        self.found: list[Problem] = []
-        self.limit = limit
-
-    def add(
-        self,
-        code: str,
-        message: str,
-        pointer: str,
-        location: Location | None = None,
-        suggestion: str | None = None,
-    ) -> None:
-        self.found.append(Problem(code, message, pointer, location, suggestion))
-        if len(self.found) >= self.limit:
-            self.raise_if_any()
-
-    def raise_if_any(self) -> None:
-        if self.found:
-            raise InvalidProgram(self.found)
-
-
-@dataclass(frozen=True, slots=True)
-class RawVar:
-    """One declaration of a variable. A temporary may omit shape and dtype. `stack_depth` counts nested stacks."""
-
-    name: str
-    dtype: str | None
-    shape: tuple[int, ...] | None
-    role: str
-    trainable: bool
-    stop_gradient: bool
-    stack_depth: int
-    pointer: str
-
-
-@dataclass(frozen=True, slots=True)
-class RawOp:
-    """One op of the document. Each slot is a tuple of names."""
-
-    type: str
-    inputs: Mapping[str, tuple[str, ...]]
-    outputs: Mapping[str, tuple[str, ...]]
-    attrs: Mapping[str, Any]
-    location: Location
-    pointer: str
-
-    def read_names(self) -> list[str]:
-        return [name for names in self.inputs.values() for name in names]
-
-    def written_names(self) -> list[str]:
-        return [name for names in self.outputs.values() for name in names]
-
-
-@dataclass(frozen=True, slots=True)
-class RawBlock:
-    """One block of the document. `params` and `results` are None in the open form."""
-
-    idx: int
-    parent_idx: int
-    vars: Mapping[str, RawVar]
-    ops: tuple[RawOp, ...]
-    params: tuple[str, ...] | None
-    results: tuple[str, ...] | None
-    pointer: str
-
-
-@dataclass(frozen=True, slots=True)
-class RawProgram:
-    """All blocks by index. `closed` marks the closed form, which the service writes."""
-
-    blocks: tuple[RawBlock, ...]
-    closed: bool
-    names: Mapping[str, str] = field(default_factory=dict)
-    functions: Mapping[str, RawFunction] = field(default_factory=dict)
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    sizes: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class RawFunction:
-    """A function of a program, called by `call` ops. A result of a gradient may be None."""
-
-    program: RawProgram
-    results: tuple[str | None, ...]
-    gradient: str | None
-    pointer: str
 
 
 def is_reserved(name: str) -> bool:

@@ -15,8 +15,8 @@ from core.ir.suggest import near
 from core.ops import control
 from core.ops.common.types import holds
 from core.passes.bind import bind
-from core.wire.document import RawFunction
 from core.wire.reader import Reader
+from core.wire.records import RawFunction
 from core.wire.scope import Scopes
 from core.wire.site import AlreadyReported, Site
 

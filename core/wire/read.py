@@ -17,7 +17,8 @@ from typing import Any
 from core.ir import Program
 from core.ir.recursion import headroom
 from core.wire import control_flow, derivatives, functions, recurrence, row_branches, safe_where  # noqa: F401  (declare the constructs)
-from core.wire.document import Limits, Problems, parse
+from core.wire.document import Limits, parse
+from core.wire.problems import Problems
 from core.wire.reader import Reader
 from core.wire.scope import Scopes
 from core.wire.site import KEY

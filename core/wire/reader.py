@@ -15,7 +15,9 @@ from core.ir.suggest import near
 from core.ops.common.types import byte_size, element_of, matches
 from core.ops.elementwise.axis_aligned import ALIGNED
 from core.ops.other_names import looked_up
-from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram, RawVar
+from core.wire.document import Limits
+from core.wire.problems import Problems
+from core.wire.records import RawBlock, RawOp, RawProgram, RawVar
 from core.wire.scope import Scopes, inner_indices
 from core.wire.site import KEY, AlreadyReported, Env, Site
 from core.wire.versions import Versions

@@ -11,7 +11,9 @@ from core.ir import Block
 from core.ir.attr_values import BlockIndex, LocalName
 from core.ir.registry import CONSTRUCTS, REGISTRY, block_attrs
 from core.ir.stop import poll
-from core.wire.document import Limits, Problems, RawBlock, RawOp, RawProgram
+from core.wire.document import Limits
+from core.wire.problems import Problems
+from core.wire.records import RawBlock, RawOp, RawProgram
 
 CLOSED_DEPTH = 2
 """Factor on the limit of nesting for programs in the closed form: a `switch_case` becomes nested branches."""

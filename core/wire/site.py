@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from core.ir.builder import BlockBuilder, Value
 from core.ir.errors import ProgramError
-from core.wire.document import RawBlock, RawOp
+from core.wire.records import RawBlock, RawOp
 from core.wire.versions import Versions
 
 __all__ = ["KEY", "AlreadyReported", "Env", "Site"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from core.ir import Block, Op, Type
 from core.ir.builder import BlockBuilder, Value
-from core.wire.document import RawVar
+from core.wire.records import RawVar
 from core.wire.written import Written
 
 __all__ = ["Versions"]
