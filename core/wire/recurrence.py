@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from core.ir import StackType, TensorType
 from core.ir.attr_values import BlockIndex, LocalName
@@ -54,7 +55,8 @@ def scan(
     No step at all is legal.
     """
     names = _Names(states, states, elements, outputs)
-    _read(r, at, sub_block, names, ("initial", "sequences"), ("final", "stacked"), length, reverse, memory, checkpoints)
+    slots = _Slots("initial", "sequences", "final", "stacked")
+    _read(r, at, sub_block, names, slots, length, reverse=reverse, memory=memory, checkpoints=checkpoints)
 
 
 @construct(
@@ -93,8 +95,9 @@ def recurrent(
             "attrs/states",
         )
     names = _Names(ex_states, states, step_inputs, step_outputs)
-    slots = (("initial_states", "inputs"), ("final_states", "outputs"))
-    _read(r, at, sub_block, names, *slots, length, reverse, memory, checkpoints, is_test=not is_train)
+    slots = _Slots("initial_states", "inputs", "final_states", "outputs")
+    how = {"reverse": reverse, "memory": memory, "checkpoints": checkpoints, "is_test": not is_train}
+    _read(r, at, sub_block, names, slots, length, **how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,30 +110,26 @@ class _Names:
     outputs: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """The names of a construct's slots."""
+
+    initial: str
+    sequences: str
+    final: str
+    stacked: str
+
+
 def _read(
-    r: Reader,
-    at: Site,
-    index: BlockIndex,
-    names: _Names,
-    inputs: tuple[str, str],
-    outputs: tuple[str, str],
-    length: int | None,
-    reverse: bool,
-    memory: LoopMemory,
-    checkpoints: tuple[str, ...],
-    is_test: bool = False,
+    r: Reader, at: Site, index: BlockIndex, names: _Names, slots: _Slots, length: int | None, **attrs: Any
 ) -> None:
-    """Emit the loop over stacks. `inputs` and `outputs` are the slot names for (states, sequences)."""
-    initial, sequences = (r.operands(at, slot) for slot in inputs)
-    final, stacked = (at.raw.outputs.get(slot, ()) for slot in outputs)
-    for given, listed, slot in (
-        (initial, names.before, f"inputs/{inputs[0]}"),
-        (sequences, names.elements, f"inputs/{inputs[1]}"),
-        (final or names.before, names.before, f"outputs/{outputs[0]}"),
-        (stacked or names.outputs, names.outputs, f"outputs/{outputs[1]}"),
-    ):
-        if len(given) != len(listed):
-            raise at.refuse(f"{slot} lists {len(given)} names, but the block needs {len(listed)}", "bad_slot", slot)
+    """Emit the loop over stacks. attrs: attributes of the loop: reverse, memory, checkpoints, is_test."""
+    initial, sequences = r.operands(at, slots.initial), r.operands(at, slots.sequences)
+    final, stacked = at.raw.outputs.get(slots.final, ()), at.raw.outputs.get(slots.stacked, ())
+    _check_count(at, f"inputs/{slots.initial}", initial, names.before)
+    _check_count(at, f"inputs/{slots.sequences}", sequences, names.elements)
+    _check_count(at, f"outputs/{slots.final}", final or names.before, names.before)
+    _check_count(at, f"outputs/{slots.stacked}", stacked or names.outputs, names.outputs)
     if len({*final, *stacked}) < len(final) + len(stacked):
         raise at.refuse("an output is named twice", "bad_slot", "outputs")
     if len({*names.before, *names.elements}) < len(names.before) + len(names.elements):
@@ -160,16 +159,23 @@ def _read(
         carried=len(carried),
         captured=len(captured),
         condition=False,
-        reverse=reverse,
-        is_test=is_test,
-        memory=memory,
-        checkpoints=checkpoints,
+        **attrs,
     )
     op = at.b.typed(op)
     # a name in `final` overrides the carried variable of that name
     outer_names = [None if n in final else n for n in outer_carried]
     r.define(at, op, [*(final or [None] * len(initial)), *outer_names, *[None] * len(names.outputs)])
-    recorded = at.b.ops[-1].outputs[len(carried) :]
+    _join(r, at, at.b.ops[-1].outputs[len(carried) :], stacked, steps)
+
+
+def _check_count(at: Site, slot: str, given: Sequence[Any], listed: Sequence[str]) -> None:
+    """Raises ProgramError (bad_slot) unless a slot has one value for each of the names that the block lists."""
+    if len(given) != len(listed):
+        raise at.refuse(f"{slot} lists {len(given)} names, but the block needs {len(listed)}", "bad_slot", slot)
+
+
+def _join(r: Reader, at: Site, recorded: Sequence[str], stacked: Sequence[str], steps: int) -> None:
+    """Emit the arrays `stacked` of the stacks that the loop has recorded."""
     for stack, name in zip(recorded, stacked, strict=False):
         type = at.b.types[stack]
         if not isinstance(type, StackType) or not isinstance(type.element, TensorType):
