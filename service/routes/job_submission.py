@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -197,33 +197,13 @@ async def _checked(
     if asked.validation is not None and asked.validation.fraction is not None:
         kept = _kept(data, asked.validation.fraction)
     reply = await _compared(request, asked, session, data, validation, kept)
-    found = reply.result
-    fit = {
-        "key": data.key,
-        "rows": data.rows,
-        "columns": found["columns"],
-        "batch_size": found["batch_size"],
-        "drop_last": found["drop_last"],
-        "shuffle": asked.shuffle,
-        "seed": asked.init.seed if asked.seed is None else asked.seed,
-        "holdout": kept,
-    }
+    fit = _fit(asked, data, kept, reply.result)
     sampling = Sampling(data.rows, fit["batch_size"], fit["drop_last"], fit["shuffle"], fit["seed"], kept)
     steps = asked.steps if asked.steps is not None else (asked.epochs or 1) * sampling.batches
     if steps > MOST_STEPS:
         raise _refused([FieldError("/epochs", "too_large", f"{steps} steps are more than {MOST_STEPS}")])
-    every = sampling.batches
-    judged = None
-    if asked.validation is not None:
-        every = asked.validation.every or every
-        other = fit if validation is None else {**fit, "key": validation.key, "rows": validation.rows}
-        rows = kept if validation is None else validation.rows
-        judged = Validation(
-            other if validation is None else {**other, "shuffle": False}, rows, every,
-            None if validation is None else validation.id,
-        )  # fmt: skip
-    loss = session.about["loss"]
-    now = time.time()
+    every = sampling.batches if asked.validation is None else asked.validation.every or sampling.batches
+    loss, saves, now = session.about["loss"], asked.save_every, time.time()
     spec = Spec(
         program_id=session.program_id,
         dataset_id=data.id,
@@ -233,12 +213,12 @@ async def _checked(
         every=every,
         metrics=[name for name in dict.fromkeys(asked.metrics) if name != loss],
         require_finite=asked.require_finite,
-        validation=judged,
+        validation=None if asked.validation is None else _judged(fit, validation, every),
         early_stop=_early_stop(asked, loss),
-        checkpoint_steps=None if asked.save_every is None else asked.save_every.steps,
-        checkpoint_s=None if asked.save_every is None else asked.save_every.seconds,
-        checkpoint_best=asked.save_every is not None and asked.save_every.best,
-        checkpoint_keep=None if asked.save_every is None else asked.save_every.keep,
+        checkpoint_steps=None if saves is None else saves.steps,
+        checkpoint_s=None if saves is None else saves.seconds,
+        checkpoint_best=saves is not None and saves.best,
+        checkpoint_keep=None if saves is None else saves.keep,
         deadline_s=asked.deadline_s,
         base_step=session.step,
         opened=asked.session_id is None,
@@ -248,6 +228,28 @@ async def _checked(
     job = Job(id, session.tenant, session.id, spec, asked.priority, now, now)
     job.progress.seq = session.seq
     return job
+
+
+def _fit(asked: schemas.CreateJob, data: Dataset, kept: int, found: Mapping[str, Any]) -> dict[str, Any]:
+    """The data of the calls that train. kept: rows for the validation. found: the answer of `_compared`."""
+    return {
+        "key": data.key,
+        "rows": data.rows,
+        "columns": found["columns"],
+        "batch_size": found["batch_size"],
+        "drop_last": found["drop_last"],
+        "shuffle": asked.shuffle,
+        "seed": asked.init.seed if asked.seed is None else asked.seed,
+        "holdout": kept,
+    }
+
+
+def _judged(fit: dict[str, Any], validation: Dataset | None, every: int) -> Validation:
+    """The validation on rows of its own dataset, or on those that the training leaves out."""
+    if validation is None:
+        return Validation(fit, fit["holdout"], every)
+    data = {**fit, "key": validation.key, "rows": validation.rows, "shuffle": False}
+    return Validation(data, validation.rows, every, validation.id)
 
 
 async def _compared(
