@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from core.ir import Block, Op, StackType, TensorType, Type
 from core.ops.control.loop import loop_roles
 from core.plan.array_memory import begun, carry, change, do, element_type, held_type
@@ -72,21 +74,7 @@ def _lower_loop(low: Lowering, op: Op, steady: bool) -> None:
             continue
         elif is_open(body.types[body.results[i]]):
             raise Unsupported("a carried array whose size only the run tells")
-        type = inner.type(body.params[i])
-        nbytes = bytes_of(type.shape, type.dtype)
-        now = following = Root(nbytes, "carried", body.params[i])
-        here = View(now, type.dtype, type.shape, contiguous(type.shape))
-        inner.define(body.params[i], here)
-        product = _sum_of_products(inner, body.params[i], body.results[i])
-        if product is not None:
-            inner.destinations.accumulate(product, body.results[i], here)
-            buffers: tuple[Root, ...] = (low.root(nbytes),)
-        else:
-            following = Root(nbytes, "carried", f"{body.params[i]}'")
-            inner.destinations.want(body.results[i], View(following, type.dtype, type.shape, contiguous(type.shape)))
-            buffers = (low.root(nbytes), low.root(nbytes))
-        initial = low.dense(low.entry(op.inputs[i]))
-        state_of[i] = State(now, following, buffers, initial, low.destination(op.outputs[i]))
+        state_of[i] = _state(low, inner, op, i)
         states.append(state_of[i])
     grown = {i: _array_of(low, op, inner, i, largest.get(body.params[i])) for i in arrays}
     for i in (*fixed, *roles.captured):
@@ -119,11 +107,11 @@ def _lower_loop(low: Lowering, op: Op, steady: bool) -> None:
         tuple(over),
         tuple(records),
         op.attrs["reverse"],
-        len(body.ops),
-        limits,
-        state_of.get(op.attrs["counter"]),
-        outer_roots(sequence, inner.own),
-        filled_roots(sequence, inner.own),
+        ops=len(body.ops),
+        limits=limits,
+        counter=state_of.get(op.attrs["counter"]),
+        outside=outer_roots(sequence, inner.own),
+        filled=filled_roots(sequence, inner.own),
         location=op.location,
     )
     counters = {s.now for i, s in state_of.items() if _counts(inner, body.params[i], body.results[i])}
@@ -164,6 +152,26 @@ def _are_compared(low: Lowering | None, one: Size, other: Size) -> bool:
             return True
         low = low.outer
     return False
+
+
+def _state(low: Lowering, inner: Lowering, op: Op, i: int) -> State:
+    """The state of carried value `i`. A sum of products has one buffer, which each trip adds to; others have two."""
+    param, result = inner.block.params[i], inner.block.results[i]
+    type = inner.type(param)
+    nbytes = bytes_of(type.shape, type.dtype)
+    now = following = Root(nbytes, "carried", param)
+    here = View(now, type.dtype, type.shape, contiguous(type.shape))
+    inner.define(param, here)
+    product = _sum_of_products(inner, param, result)
+    buffers = [low.root(nbytes)]
+    if product is not None:
+        inner.destinations.accumulate(product, result, here)
+    else:
+        following = Root(nbytes, "carried", f"{param}'")
+        inner.destinations.want(result, replace(here, root=following))
+        buffers.append(low.root(nbytes))
+    initial = low.dense(low.entry(op.inputs[i]))
+    return State(now, following, tuple(buffers), initial, low.destination(op.outputs[i]))
 
 
 def _open_state(low: Lowering, inner: Lowering, op: Op, i: int) -> tuple[State, list[State], Room]:
