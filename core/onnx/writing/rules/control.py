@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from onnx import ValueInfoProto
@@ -59,17 +59,36 @@ def _param(site: OpSite, value: Val, type: TensorType | None, hint: str) -> tupl
     return tensor, [tensor]
 
 
-@writes("loop")
-def loop(w: OpSite, *x, sub_block: Block, carried, captured, condition, reverse, **_):
-    """A `Loop`. Its state is the carried values; then the records whose shapes may differ from trip to trip."""
-    state, fixed, stacks = list(x[:carried]), x[carried : carried + captured], x[carried + captured :]
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """The body of a `Loop`. site: the place of the loop in it. trips: the length of each stack, outside of it.
+
+    params: the tensors of carried values. results: those of the block, as values.
+    """
+
+    site: OpSite
+    counter: Tensor
+    go_on: Tensor
+    params: list[Tensor]
+    trips: list[int | Tensor]
+    results: list[Any]
+
+
+def _body(
+    w: OpSite, block: Block, state: list[Any], fixed: Sequence[Any], stacks: Sequence[Any], reverse: bool
+) -> _Body:
+    """Write the body of a loop.
+
+    A trip may add an array of another shape to a stack of arrays of one shape. Then the stack in `state` gets the form
+    for different shapes, and the body is written again.
+    """
     while True:
-        graph, inside = inner_graph(w)
+        _, inside = inner_graph(w)
         counter = Tensor(w.model.fresh("trip"), "int64", ())
-        cond_in = Tensor(w.model.fresh("go_on"), "bool", ())
+        go_on = Tensor(w.model.fresh("go_on"), "bool", ())
         params: list[Tensor] = []
         given: list[Val] = []
-        for value, name, type in zip(state, sub_block.params, sub_block.param_types, strict=False):
+        for value, name, type in zip(state, block.params, block.param_types, strict=False):
             param, tensors = _param(inside, value, type if isinstance(type, TensorType) else None, name)
             given.append(param)
             params += tensors
@@ -79,19 +98,27 @@ def loop(w: OpSite, *x, sub_block: Block, carried, captured, condition, reverse,
             last = w.vector([w.arith("Sub", trips[0], 1)])
             position = inside.sub(last, position)
         elements = [at(inside, s, position) for s in stacks]
-        results: list[Any] = w.writer.block(graph, sub_block, [*given, *fixed, *elements])
+        results: list[Any] = w.writer.block(inside.graph, block, [*given, *fixed, *elements])
         again = False
         for i, (a, b) in enumerate(zip(state, results, strict=False)):
             if isinstance(a, Stack) and (a.shapes is None) != (b.shapes is None):
-                if a.shapes is None:  # then the loop is written again, with the form for different shapes
+                if a.shapes is None:
                     state[i], again = flattened(w, a), True
                 else:
                     results[i] = flattened(inside, b)
         if not again:
-            break
+            return _Body(inside, counter, go_on, params, trips, results)
+
+
+@writes("loop")
+def loop(w: OpSite, *x, sub_block: Block, carried, captured, condition, reverse, **_):
+    """A `Loop`. Its state is the carried values; then the records whose shapes may differ from trip to trip."""
+    state, fixed, stacks = list(x[:carried]), x[carried : carried + captured], x[carried + captured :]
+    written = _body(w, sub_block, state, fixed, stacks, reverse)
+    inside, params, results = written.site, written.params, written.results
     outs: list[Tensor] = []
     taken: set[str] = set()
-    go_on = inside.reshape(results[0], []) if condition else cond_in
+    go_on = inside.reshape(results[0], []) if condition else written.go_on
     outs.append(_own(inside, go_on, taken))
     for value in results[:carried]:
         outs += [_own(inside, t, taken) for t in _tensors(value)]
@@ -119,15 +146,12 @@ def loop(w: OpSite, *x, sub_block: Block, carried, captured, condition, reverse,
         initial += start.tensors
         forms.append(("kept", len(kept)))
         kept.append(following)
-    body = graph.proto(
-        "body",
-        _infos([counter, cond_in, *params]),
-        _infos([*outs, *scans]),
-    )
+    given = _infos([written.counter, written.go_on, *params])
+    body = inside.graph.proto("body", given, _infos([*outs, *scans]))
     first = w.reshape(state[0], []) if condition else None
     if first is None and not initial:  # a node must have two inputs
         first = w.const(True, "bool")
-    limit = None if condition else w.scalar(_equal(w, trips))
+    limit = None if condition else w.scalar(_equal(w, written.trips))
     state_types = [*outs[1:], *(replace(t, shape=(-1, *(t.shape or ()))) for t in scans)]
     found = w.nodes(
         "Loop",
