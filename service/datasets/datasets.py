@@ -26,7 +26,7 @@ from service.objects.tensor_file import DamagedFile, read_entries
 from service.problems import HttpProblem
 from service.store import tables
 from service.store.errors import StorageError
-from service.store.shared_files import keep_files, order_deletion, renewed
+from service.store.shared_files import keep_files, order_deletion, write_with_file
 from service.store.store import Store
 from service.store.sweeping import keep_sweeping
 
@@ -85,20 +85,8 @@ class Datasets:
         check: refuses the dataset in its transaction, when it is stored.
         Raises HttpProblem 429 at the limit of datasets, StorageError, OSError.
         """
-        local = self._objects.local_path(dataset.key)
-        while True:
-            if local is not None or not await asyncio.to_thread(self._objects.exists, dataset.key):
-                await asyncio.to_thread(self._objects.adopt, dataset.key, file)
-            try:
-                found = await self._store.write(lambda connection: self._insert(connection, tenant, dataset, check))
-            except BaseException:
-                await self.collect(dataset.key)
-                raise
-            if found is None:
-                continue  # the last row of another tenant went, and the file with it
-            if local is not None and not await asyncio.to_thread(renewed, local):
-                continue
-            return found
+        insert = lambda connection: self._insert(connection, tenant, dataset, check)
+        return await write_with_file(self._store, self._objects, dataset.key, file, insert, self.collect)
 
     def _insert(
         self, connection: Connection, tenant: str, dataset: Dataset, check: Callable[[Connection], None]

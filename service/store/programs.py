@@ -18,7 +18,7 @@ from service.store import program_values
 from service.store.errors import StorageError, StorageUnavailable
 from service.store.program_text import ProgramText, program_id
 from service.store.program_values import NewValues, StoredValues
-from service.store.shared_files import keep_files, renewed
+from service.store.shared_files import keep_files, write_with_file
 from service.store.store import Store
 from service.store.tables import program_values as values_table
 from service.store.tables import programs
@@ -118,22 +118,8 @@ class ProgramStore:
             return found
         assert self._objects is not None
         values = new.stored
-        local = self._objects.local_path(values.key)
-        while True:
-            if local is not None or not await asyncio.to_thread(self._objects.exists, values.key):
-                await asyncio.to_thread(self._objects.adopt, values.key, new.file)
-            try:
-                found = await self._store.write(
-                    lambda connection: self._insert(connection, tenant, program, signature, values, check)
-                )
-            except BaseException:
-                await self._collect(values.key)
-                raise
-            if found is None:
-                continue  # the last row of another program went, and the file with it
-            if local is not None and not await asyncio.to_thread(renewed, local):
-                continue
-            return found
+        insert = lambda connection: self._insert(connection, tenant, program, signature, values, check)
+        return await write_with_file(self._store, self._objects, values.key, new.file, insert, self._collect)
 
     def _insert(
         self,
