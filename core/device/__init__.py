@@ -58,6 +58,7 @@ The host's part:
     bound_step, table_updates
                    those of a step that is one region, and its new rows of tables
     parted_step    those of a step of several regions
+    feeds          what the host gives to each of their steps
     leaving        results on their way to the host
     driver         the functions of a GPU that the host calls; cupy_driver has a GPU
     early_launch   launches whose blocks start before the launch before them has ended

@@ -12,7 +12,6 @@ steps begin early, that is work of their stream (`core.device.table_updates`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,11 +22,11 @@ import numpy as np
 
 from core.device.backend import DeviceBackend
 from core.device.driver import DeviceFault, Event, Memory, Stream
+from core.device.feeds import FeedMemory, fed_inputs
 from core.device.leaving import Leaving, host_array, send
 from core.device.region import Behind, DeviceRegion, DeviceRun
 from core.device.table_updates import TableUpdates, UpdatedRows
 from core.device.words import DeviceArrays, has_loops
-from core.ops.common.types import as_dtype
 from core.plan.data import bytes_of
 from core.runtime.bound_step import KEPT, one_by_one, picks_of, updated_tables
 from core.runtime.executable import Executable, Outputs, checked, key_of
@@ -42,32 +41,11 @@ COUNT = np.dtype("int64")
 MOST_AHEAD = 1 << 28
 """Bytes of a third set of arrays. A step that writes more takes so long that it does not matter when it begins."""
 
-GAP = 4096
-"""Bytes between two feeds that are copied with them: more would take longer than a copy of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Fed:
-    """An input that the host gives anew to each step, and its place in the memory of feeds."""
-
-    number: int
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    offset: int
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
 
 @dataclass(slots=True)
 class _Turn:
     """One of the sets of arrays that steps use in turn.
 
-    pinned, device: the feeds. places: number of each feed -> its array in pinned memory.
-    written: the feeds that the host wrote, and that a copy must take to the GPU.
-    follows: whether it has just taken an array of the GPU: its next step runs behind the array module's work on that.
     left: the end of the last copy of its results to the host.
     counts: numbers of rows in pinned memory (`room`), by their positions among the results. known: those of `outputs`.
     gathers: copies the numbers there behind a step, by the words of `pairs`. updates: also writes new rows to tables.
@@ -76,11 +54,7 @@ class _Turn:
     given: DeviceArrays
     results: list[Any]
     outputs: Outputs
-    pinned: Memory
-    device: Memory
-    places: dict[int, np.ndarray]
-    written: list[_Fed] = field(default_factory=list)
-    follows: bool = False
+    feeds: FeedMemory
     left: Event | None = None
     room: Memory | None = None
     counts: dict[int, np.ndarray] = field(default_factory=dict)
@@ -113,15 +87,9 @@ class DeviceBoundStep:
         inputs, driver = executable.inputs, region.driver
         self._executable, self._region, self._driver = executable, region, driver
         self._copies = driver.stream()
-        self._fed: list[_Fed] = []
-        size = 0
-        for i, v in enumerate(inputs):
-            if v.role in ("feed", "key"):
-                self._fed.append(_Fed(i, v.name, v.type.shape, as_dtype(v.type.dtype), size))
-                size = region.plan.target.aligned(size + self._fed[-1].nbytes)
+        self._fed = fed_inputs(executable, region.plan.target.aligned)
         self._feeds = {v.name: each for each in self._fed if (v := inputs[each.number]).role == "feed"}
         self._keys = [each for each in self._fed if inputs[each.number].role == "key"]
-        self._feed_bytes = size
         fed = {each.number for each in self._fed}
         count, places = len(inputs), [i for i, _ in picks_of(executable)]
         first = [None if i in fed else self._own(v, values[v.name]) for i, v in enumerate(inputs)] + region.results()
@@ -270,18 +238,15 @@ class DeviceBoundStep:
         ahead: whether it writes new rows to their tables, if that is work of the stream (`_updates`).
         """
         stream = self._region.stream
-        if turn.follows:
+        if turn.feeds.follows:
             stream.wait(self._driver.current().record())
-            turn.follows = False
+            turn.feeds.follows = False
         if turn.left is not None:  # the copies of its results may still run
             stream.wait(turn.left)
             turn.left = None
         for each in self._keys:
-            self._put(turn, each, key_of(seed, step))
-        if turn.written:
-            for start, end in _spans(turn.written):
-                stream.copy(turn.device.address + start, turn.pinned.address + start, end - start)
-            del turn.written[len(turn.written) - len(self._keys) :]  # a step that runs again has the same feeds
+            turn.feeds.put(each, key_of(seed, step))
+        turn.feeds.copy(stream, len(self._keys))
         try:
             return self._region.begin(turn.given, run, turn.updates if ahead and turn.updates else turn.gathers)
         except DeviceFault:
@@ -340,27 +305,20 @@ class DeviceBoundStep:
         """Release the arrays of the feeds; the next step needs new ones."""
         self._taken = {}
         for turn in self._turns:
-            for each in self._fed:
-                turn.given.put_address(each.number, turn.device.address + each.offset)
+            turn.feeds.drop()
 
     def _take(self, feeds: Mapping[str, Any]) -> None:
         self._taken = dict(feeds)
         turn = self._turns[self._turn]
-        turn.written.clear()
-        turn.follows = False
+        turn.feeds.clear()
         for name, each in self._feeds.items():
-            self._put(turn, each, feeds[name])
+            turn.feeds.put(each, feeds[name])
 
     def _make_turn(self, arrays: Sequence[Any]) -> _Turn:
         count = len(self._executable.inputs)
-        pinned, device = self._driver.pinned(max(self._feed_bytes, 1)), self._driver.allocate(max(self._feed_bytes, 1))
-        given = self._region.bind(arrays)
-        for each in self._fed:
-            given.put_address(each.number, device.address + each.offset)
-        results = list(arrays[count:])
+        given, results = self._region.bind(arrays), list(arrays[count:])
         outputs = Outputs() if self._has_rows else self._outputs(results, {})
-        places = {each.number: host_array(pinned.address + each.offset, each.shape, each.dtype) for each in self._fed}
-        turn = _Turn(given, results, outputs, pinned, device, places)
+        turn = _Turn(given, results, outputs, FeedMemory(self._driver, given, self._fed, self._region.readable))
         ends = sorted({end for _, end in picks_of(self._executable) if end is not None})
         if ends:
             self._gather(turn, ends)
@@ -400,16 +358,6 @@ class DeviceBoundStep:
 
     def _own(self, variable: Any, value: Any) -> Any:
         return self._region.readable(checked(variable, value, self._driver.xp))
-
-    def _put(self, turn: _Turn, each: _Fed, value: Any) -> None:
-        """Give the value of a feed to the next step of this turn."""
-        if isinstance(value, np.ndarray):
-            turn.places[each.number][...] = value
-            turn.given.put_address(each.number, turn.device.address + each.offset)
-            turn.written.append(each)
-        else:
-            turn.given.put(each.number, self._region.readable(value))
-            turn.follows = True
 
 
 def _gather_and_update(gathers: Behind | None, updates: TableUpdates, number: int, stream: Stream) -> None:
@@ -455,18 +403,6 @@ def _waits(executable: Executable, region: DeviceRegion) -> bool:
     A run whose stacks grow is repeated. With tables it would update their rows twice.
     """
     return bool(updated_tables(executable)) and has_loops(region.plan)
-
-
-def _spans(fed: Sequence[_Fed]) -> list[tuple[int, int]]:
-    """(start, end) of the memory of some feeds, as few as possible; what lies between two may be copied, too."""
-    spans: list[tuple[int, int]] = []
-    for each in sorted(fed, key=lambda one: one.offset):
-        start, end = each.offset, each.offset + each.nbytes
-        if spans and start - spans[-1][1] <= GAP:
-            spans[-1] = spans[-1][0], end
-        else:
-            spans.append((start, end))
-    return spans
 
 
 def write_rows(out: Outputs, tables: Mapping[str, Any]) -> None:

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from core.compiler.compile import GradientQuery, Optimizer, compile_training
 from core.device import bound_step
 from core.device.bind import bind_device_step
-from core.device.bound_step import GAP, DeviceBoundStep, _bytes, _Fed, _spans
+from core.device.bound_step import DeviceBoundStep, _bytes
+from core.device.feeds import GAP, Fed, spans_of
 from core.ir.errors import ExecutionError
 from core.runtime.bound_step import KEPT, bind_step
 from core.runtime.run import Run, RunLimits
@@ -362,10 +363,10 @@ def test_a_step_is_not_bound_without_memory():
 
 
 def test_feeds_that_lie_near_each_other_are_copied_together():
-    def fed(offset: int, count: int) -> _Fed:
-        return _Fed(0, "x", (count,), np.dtype("float32"), offset)
+    def fed(offset: int, count: int) -> Fed:
+        return Fed(0, "x", (count,), np.dtype("float32"), offset)
 
     far = 256 + GAP + 8
-    assert _spans([]) == []
-    assert _spans([fed(256, 2), fed(0, 4)]) == [(0, 264)]
-    assert _spans([fed(0, 64), fed(far, 1)]) == [(0, 256), (far, far + 4)]
+    assert spans_of([]) == []
+    assert spans_of([fed(256, 2), fed(0, 4)]) == [(0, 264)]
+    assert spans_of([fed(0, 64), fed(far, 1)]) == [(0, 256), (far, far + 4)]
