@@ -12,14 +12,13 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 from sqlalchemy.exc import IntegrityError
 
 from core.ir.lru import LRU
-from service.engine import Engine, EngineError, RemoteError, Reply, WorkerLost
+from service.engine import Engine, EngineError, Reply, WorkerLost
 from service.engine.protocol import NO_TENSORS
 from service.http.worker_calls import Calls
 from service.ids import REPEATABLE, new_id
@@ -28,7 +27,7 @@ from service.observability.metrics import Metrics
 from service.problems import HttpProblem
 from service.sessions.changes import Changes, Write
 from service.sessions.copies import DELETE_S, Copies
-from service.sessions.entry import Entry
+from service.sessions.creation import Creation, Creator
 from service.sessions.epoch import Fenced
 from service.sessions.places import Place, Places, Quota
 from service.sessions.recovery import Rebuilder
@@ -51,17 +50,6 @@ MANY = 1000  # expired sessions that one sweep deletes
 
 Tensors = Mapping[str, np.ndarray]
 Key = tuple[str, str]
-Left = Callable[[Session], Coroutine[Any, Any, None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Creation:
-    """The call that creates a session in a worker. program: (id, JSON text) of the program; None for a tape."""
-
-    op: str
-    args: dict[str, Any]
-    tensors: Tensors
-    program: tuple[str, bytes] | None
 
 
 @dataclass(slots=True)
@@ -132,6 +120,7 @@ class SessionRegistry:
             self._stored,
         )
         self._saver = Saver(settings, self._calls, self._copies, self._stored, self._sessions, self._turns)
+        self._creator = Creator(self._calls, self._copies, self._places, self._saver, self._stored, self._make_room)
         self.read, self.write, self.change, self.alone = (
             self._turns.read,
             self._turns.write,
@@ -312,7 +301,7 @@ class SessionRegistry:
         checkpoint_every: int = 100,
         job: str | None = None,
         op: str | None = None,
-        left: Left | None = None,
+        left: Callable[[Session], Coroutine[Any, Any, None]] | None = None,
     ) -> Session:
         """Open a session in any idle worker.
 
@@ -332,7 +321,7 @@ class SessionRegistry:
                 if id is None and REPEATABLE.get() is not None:  # an earlier execution of the request may have done it
                     with contextlib.suppress(HttpProblem):
                         return await self.find(*key)
-                reply = await self._create(creation, handle, deadline)
+                reply = await self._creator.create(creation, handle, deadline)
                 session = self._kind.entry(
                     key[1],
                     program[0] if program else "",
@@ -352,7 +341,7 @@ class SessionRegistry:
                 self._count()
 
         try:
-            session = await self._handed_over(opened(), left)
+            session = await self._turns.handed_over(opened(), left)
         except IntegrityError:  # another process executes the same request, as it counted this one as ended
             return await self.find(*key)
         self._saver.make_room_soon()
@@ -366,20 +355,6 @@ class SessionRegistry:
             await self._close_expired()
             return await self._places.take(*key)
 
-    async def _create(self, creation: Creation, handle: str, deadline: float) -> Reply:
-        """Create the session in a worker, and park others while it finds no memory."""
-        args, give_up = {**creation.args, "id": handle}, time.monotonic() + deadline
-        while True:
-            limit = max(0.0, give_up - time.monotonic())
-            try:
-                if creation.program is None:
-                    return await self._calls.call(creation.op, args, creation.tensors, deadline=limit)
-                given = creation.op, *creation.program, args, creation.tensors
-                return await self._calls.with_program(*given, deadline=limit)
-            except RemoteError as error:
-                if error.kind != "memory" or not await self._make_room(None):
-                    raise
-
     async def _enter(self, session: Session, creation: Creation, reply: Reply) -> None:
         """Enter a session that a worker has just created, into the store too if it outlives the worker."""
         if "version" in reply.result:
@@ -387,48 +362,13 @@ class SessionRegistry:
         session.saved_step = session.step
         session.history = History(self._answers)
         if session.is_stored:
-            await self._store_new(session, creation)
+            await self._creator.store(session, creation)
         elif creation.program is not None:
             session.document = creation.program[1]
         self._sessions[session.key] = session
         self._gone.pop(session.key)
         if all(worker.id != reply.worker for worker in self._calls.engine.workers()):
             self._copies.lose(session, "it ended")  # after its answer: `_worker_lost` did not know the session
-
-    async def _store_new(self, session: Session, creation: Creation) -> None:
-        assert self._stored is not None and creation.program is not None
-        op, args = creation.op, creation.args
-        try:
-            check = partial(self._places.check, session.tenant, size=session.about["bytes"])
-            await self._stored.add(session, creation.program[1], op, args, Entry(op, {}, creation.tensors), check)
-            if op != f"{self._kind.name}.create" or "values" in args:  # the file that it came from may be deleted
-                await self._saver.save(session)
-        except BaseException:
-            if session.epoch:
-                with contextlib.suppress(StorageError, Fenced):
-                    await self._stored.remove(session)
-            await self._copies.drop(session)
-            raise
-
-    async def _handed_over(self, opening: Coroutine[Any, Any, Session], left: Left | None) -> Session:
-        """The session of `opening`, which goes on if the caller is cancelled; then `left` gets the session."""
-        found: Session | None = None
-        has_left = False
-
-        async def kept() -> Session:
-            nonlocal found
-            found = await opening
-            if has_left and left is not None:
-                await left(found)
-            return found
-
-        try:
-            return await self._turns.kept_running(kept())
-        except asyncio.CancelledError:
-            has_left = True
-            if found is not None and left is not None:
-                await self._turns.kept_running(left(found))
-            raise
 
     async def close(
         self, tenant: str, id: str, reason: str = "was deleted", allowed: Callable[[str], bool] = lambda etag: True

@@ -340,6 +340,27 @@ class Turns:
         task.add_done_callback(self._running.discard)
         return await result
 
+    async def handed_over(
+        self, making: Coroutine[Any, Any, T], left: Callable[[T], Coroutine[Any, Any, None]] | None
+    ) -> T:
+        """The result of `making`, which goes on if the caller is cancelled; then `left` gets the result."""
+        found: list[T] = []
+        has_left = False
+
+        async def kept() -> T:
+            found.append(await making)
+            if has_left and left is not None:
+                await left(found[0])
+            return found[0]
+
+        try:
+            return await self.kept_running(kept())
+        except asyncio.CancelledError:
+            has_left = True
+            if found and left is not None:
+                await self.kept_running(left(found[0]))
+            raise
+
 
 class _Sent:
     """The parts of a call's answer that have left: another try of the call must not send them again."""
