@@ -1,6 +1,7 @@
 // One session: its curves, histograms of its parameters, memory against prediction, and actions.
 import { call, get, optional, post, Problem } from "./api.js";
 import { lineChart } from "./chart.js";
+import { checkpointTable } from "./checkpoint-table.js";
 import { badge, bytes, button, card, duration, facts, field, fill, h, link, mono, number, table, when } from "./dom.js";
 import { follow, has, seriesOf, throughput } from "./follow.js";
 import { histogramFigure } from "./histogram.js";
@@ -46,10 +47,7 @@ export async function one(context, id) {
   if (readable) loadHistograms(null);
   compareMemory({ session, signal, memory });
   const checkpoints = await optional(`${path}/checkpoints`, { page_size: 200 }, { signal });
-  if (checkpoints) {
-    const { checkpointTable } = await import("./views/sessions.js");
-    fill(kept, card("Checkpoints", checkpointTable(checkpoints.checkpoints)));
-  }
+  if (checkpoints) fill(kept, card("Checkpoints", checkpointTable(checkpoints.checkpoints)));
   follow(path, (found) => {
     columns = found;
     for (const [name, chart] of Object.entries(curves)) chart.set(found.step?.length && has(found, name) ? [seriesOf(name.replace("_", " "), found, name)] : []);

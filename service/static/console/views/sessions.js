@@ -1,5 +1,6 @@
 // Sessions: the list, a form to open one, and the choice of one to show.
 import { get, listed, optional, post } from "../api.js";
+import { checkpointTable } from "../checkpoint-table.js";
 import { badge, bytes, card, fill, field, h, link, mono, number, select, table, when } from "../dom.js";
 import { doing, note } from "../messages.js";
 import { lossField } from "../program-info.js";
@@ -23,13 +24,6 @@ async function list({ page, title, every, signal }) {
   });
   const checkpoints = await optional("v1/checkpoints", { page_size: 200 }, { signal });
   if (checkpoints) fill(kept, card("Checkpoints", checkpointTable(checkpoints.checkpoints)));
-}
-
-export function checkpointTable(checkpoints) {
-  return table(["Checkpoint", "Name", ["Step", "number"], ["Size", "number"], "Made", ""], checkpoints.map((each) => [
-    mono(each.id), each.name || "", number(each.step), bytes(each.size ?? each.bytes), when(each.created ?? each.created_at),
-    link("Resume", `#/sessions/new?checkpoint=${each.id}`, { "aria-label": `Open a session from ${each.id}` })]),
-  { caption: "Checkpoints", empty: "No checkpoints." });
 }
 
 async function open({ page, title, query, signal }) {
