@@ -289,14 +289,13 @@ class Step(StepWriter):
     def rows(self, each: Rows, fresh: bool = True) -> None:
         name = self.row_function(each.kernel)
         addresses = [self.address(v) for v in each.views]
-        sums = {i.operand: i for i in each.kernel.code if i.kind == "accumulate"}
         chunks = parallel.row_chunks(each.kernel, self.threads)
         stop = [self.stop_word()] if rows_poll(each.kernel) else []
         room, offset = merged_scratch(each.kernel), self.arena.size + self._scratch
         scratch = [self.f.at(self.f.param("arena"), I64(offset), "uint8")] if room else []
         self.module.scratch = max(self.module.scratch, self._scratch + room)
-        for operand, instr in sums.items() if fresh else ():
-            self.fill(each.views[operand], identity(instr.op, instr.dtype))
+        if fresh:
+            self.start_sums(each)
         if chunks == 1:
             arguments = ", ".join([*map(str, [*addresses, *stop, *scratch]), "i64 0", f"i64 {each.kernel.rows}"])
             self.f.do(f"call void @{name}({arguments})")
@@ -346,11 +345,9 @@ class Step(StepWriter):
             elements = kernel.rows * kernel.inner // each.bound
             end = f.binary("add", f.binary("mul", length, I64(elements)), I64(kernel.inner - 1))
             end = f.op(f"udiv {end}, {kernel.inner}", "int64")
-            sums = {i.operand: i for i in kernel.code if i.kind == "accumulate"}
-            for operand, instr in sums.items():
-                self.fill(inner.views[operand], identity(instr.op, instr.dtype))
+            has_sums = self.start_sums(inner)
             addresses = [*map(self.address, inner.views), *([self.stop_word()] if rows_poll(kernel) else [])]
-            self.up_to(name, addresses, "", end, 1 if sums else parallel.row_chunks(kernel, self.threads))
+            self.up_to(name, addresses, "", end, 1 if has_sums else parallel.row_chunks(kernel, self.threads))
         elif isinstance(inner, Gather):
             name = self.gather_function(inner)
             end = f.binary("mul", length, I64(indexed_units(inner) // each.bound))

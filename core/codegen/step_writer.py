@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.module import Module
+from core.codegen.reductions import identity
 from core.codegen.timer import Timer
 from core.plan.arena import ArenaMap
 from core.plan.data import Gemm, Root, Rows, Sequence, Stack, View
@@ -47,6 +48,13 @@ class StepWriter(ABC):
     @abstractmethod
     def fill(self, view: View, number: IRValue) -> None:
         """Append code that sets all elements of a dense array to one number."""
+
+    def start_sums(self, each: Rows) -> bool:
+        """Append the start values of the arrays that a row kernel reduces into; returns whether there are any."""
+        sums = {i.operand: i for i in each.kernel.code if i.kind == "accumulate"}
+        for operand, instr in sums.items():
+            self.fill(each.views[operand], identity(instr.op, instr.dtype))
+        return bool(sums)
 
     @abstractmethod
     def rows(self, each: Rows, fresh: bool = True) -> None:

@@ -4,17 +4,16 @@ and the stripes of a single matrix.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from core.codegen.llvm import I64, IRValue, itemsize, literal
-from core.codegen.reductions import identity
 from core.codegen.step_writer import StepWriter
 from core.codegen.vector_slices import move
 from core.plan.data import Gemm, Root, Rows, View
 from core.plan.striped import Striped, StripedProduct
 
-__all__ = ["StripeArrays", "arrays_of", "reduced", "write_together"]
+__all__ = ["StripeArrays", "arrays_of", "start_sums", "write_together"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +42,11 @@ def arrays_of(each: Striped) -> StripeArrays:
     return found
 
 
-def reduced(each: Striped) -> Iterator[tuple[View, IRValue]]:
-    """The arrays outside that row kernels reduce rows to, and the numbers that these start with."""
+def start_sums(step: StepWriter, each: Striped) -> None:
+    """Write the start values of the arrays outside that row kernels reduce rows to."""
     for part in each.body:
         if isinstance(part, Rows):
-            for instr in part.kernel.code:
-                if instr.kind == "accumulate":
-                    yield part.views[instr.operand], identity(instr.op, instr.dtype)
+            step.start_sums(part)
 
 
 def write_together(
@@ -61,8 +58,7 @@ def write_together(
     meet: called between instructions that depend on each other.
     """
     f, rows, height = step.f, each.domain.rows, each.height
-    for view, number in reduced(each):
-        step.fill(view, number)
+    start_sums(step, each)
     for product in each.sums if height < rows else ():
         step.fill(product.c, literal(0, product.c.dtype))
     meet()

@@ -18,7 +18,7 @@ from core.codegen.polling import is_long, stop_of
 from core.codegen.product import product_function
 from core.codegen.rows import row_function, rows_poll, window_function
 from core.codegen.step_writer import StepWriter
-from core.codegen.stripe_parts import arrays_of, reduced, write_together
+from core.codegen.stripe_parts import arrays_of, start_sums, write_together
 from core.codegen.vector_slices import fill_zeros, move, unravel
 from core.plan.arena import fit
 from core.plan.data import Gemm, Root, RowKernel, Rows, View, contiguous
@@ -56,8 +56,7 @@ def write_striped(step: StepWriter, each: Striped) -> None:
     if each.shared:
         write_together(step, each, lambda view, _: replace(view.root), meet=lambda: None)
         return
-    for view, number in reduced(each):
-        step.fill(view, number)
+    start_sums(step, each)
     module, f = step.module, step.f
     layout = _layout(step, each)
     units = each.domain.batch * (layout.parts if layout.whole else _stripes(each))

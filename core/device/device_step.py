@@ -315,10 +315,7 @@ class DeviceStep(DeviceWriter):
     def _some_rows(self, each: Rows, elements: IRValue) -> None:
         """The rows of a row kernel with its first `elements` elements. Sums that no row adds to are empty."""
         f, kernel = self.f, each.kernel
-        sums = {i.operand: i for i in kernel.code if i.kind == "accumulate"}
-        for operand, instr in sums.items():
-            self.fill(each.views[operand], identity(instr.op, instr.dtype))
-        if sums:
+        if self.start_sums(each):
             self.launch.barrier(f)
         end = f.op(f"udiv {f.binary('add', elements, I64(kernel.inner - 1))}, {kernel.inner}", "int64")
         key = ("some rows", *form_of(each))
