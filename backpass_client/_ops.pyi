@@ -1920,7 +1920,7 @@ def slice_into(x: R | Array, like: R | Array, *, axes: Sequence[int], starts: Se
     """Zeros shaped like `like`, with x at the positions that `slice` reads: ``slice(out) = x``."""
 
 def slogdet(x: R | Array) -> tuple[R, R]:
-    """Sign of each determinant, and ``log(|det(x)|)``. A singular matrix gives 0 and -inf."""
+    """Sign of each determinant, and ``log(|det(x)|)``. A singular matrix gives 0 and -inf. Where the determinant is NaN, both are NaN."""
 
 def smooth_l1_loss(x: R | Array, label: R | Array, *, delta: float = 1.0, sigma: float | None = None, reduction: Literal['none', 'mean', 'sum'] = 'mean') -> R:
     """Smooth L1 loss (Girshick 2015) with d = x - label: ``d ** 2 / (2 delta)`` for ``|d| <= delta``, else ``|d| - delta / 2``."""

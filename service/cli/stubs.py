@@ -5,7 +5,8 @@ from __future__ import annotations
 import keyword
 from typing import Any
 
-from core.ir.registry import BlockIndex, OpSpec, block_attrs
+from core.ir.attr_values import BlockIndex
+from core.ir.registry import OpSpec, block_attrs
 from service.routes.ops import CATALOGUE, attributes_of, schema_of
 
 __all__ = ["stub"]
