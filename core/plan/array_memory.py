@@ -54,6 +54,12 @@ __all__ = [
 RULES: dict[str, Callable[[Lowering, Op], None]] = {}
 """Type of an op -> the function that lowers it if it takes or returns tensor arrays."""
 
+KEEPING = frozenset({"assign", "stop_gradient", "fill_zeros_like", "array_fill", "array_erase", "sum"})
+"""Ops on tensor arrays whose result has elements like those of all operands."""
+
+COMMON = KEEPING | {"array_join", "array_length", "array_read", "array_take"}
+"""Ops whose rules take tensor arrays whose elements have common open sizes."""
+
 WORD_BYTES = 8
 """Bytes of a slot that holds a size."""
 
@@ -66,8 +72,17 @@ rule = registering(RULES)
 
 
 def takes_arrays(low: Lowering, op: Op) -> bool:
-    """Whether `op` has a rule here and takes or returns tensor arrays."""
-    return op.type in RULES and any(isinstance(low.types.get(n), StackType) for n in (*op.inputs, *op.outputs))
+    """Whether `op` has a rule here and takes or returns tensor arrays.
+
+    Raises Unsupported for an array whose elements have common open sizes, if the rule takes none.
+    """
+    if op.type not in RULES:
+        return False
+    if op.type not in COMMON and any(
+        common_sizes(low, n) for n in op.inputs if isinstance(low.types.get(n), StackType)
+    ):
+        raise Unsupported("tensor arrays whose elements have unknown or no sizes")
+    return any(isinstance(low.types.get(n), StackType) for n in (*op.inputs, *op.outputs))
 
 
 def set_common(low: Lowering, array: str, sizes: Mapping[int, Size]) -> None:
@@ -79,10 +94,6 @@ def set_common(low: Lowering, array: str, sizes: Mapping[int, Size]) -> None:
 def common_sizes(low: Lowering, array: str) -> Mapping[int, Size]:
     """The open sizes that all elements of a tensor array are known to have."""
     return low.sizes.get(array, {})
-
-
-KEEPING = frozenset({"assign", "stop_gradient", "fill_zeros_like", "array_fill", "array_erase", "sum"})
-"""Ops on tensor arrays whose result has elements like those of all operands."""
 
 
 def keep_common(low: Lowering, op: Op) -> None:

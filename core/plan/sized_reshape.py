@@ -73,7 +73,8 @@ def _wanted(low: Lowering, op: Op, declared: TensorType) -> Axes:
     if op.type == "merge_axes":
         start, end = op.attrs["start"], op.attrs["end"]
         kept = {i if i < start else i - (end - start) + 1: size for i, size in own.items() if not start <= i < end}
-        return kept | {start: _total(low, {i - start: own[i] for i in own if start <= i < end}, shape[start:end])}
+        inside = {i - start: own[i] for i in own if start <= i < end}
+        return kept | ({start: _total(low, inside, shape[start:end])} if inside else {})
     if op.type == "unflatten":
         axis, more = op.attrs["axis"] % len(shape), len(op.attrs["sizes"]) - 1
         kept = {i if i < axis else i + more: size for i, size in own.items() if i != axis}

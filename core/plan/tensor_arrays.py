@@ -81,6 +81,8 @@ def _write(low: Lowering, op: Op) -> None:
 def _read(low: Lowering, op: Op) -> None:
     array, index = op.inputs[:2]
     element = element_type(low, low.types[array])
+    if own := common_sizes(low, array):
+        low.types[op.outputs[0]], low.sizes[op.outputs[0]] = element, dict(own)
     if low.type(op.outputs[0]) != element:
         raise Unsupported("tensor arrays whose elements have unknown or no sizes")
     entry = low.entry(array)
