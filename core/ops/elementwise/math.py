@@ -78,9 +78,9 @@ sqrt.example(lambda: [Example((np.abs(A),), (np.sqrt(np.abs(A)),))])
 
 def flat_root(x):
     """The square root of the symbol x, with gradient 0 at 0."""
-    zero = fill_zeros_like(x)
+    zero, one = (x.builder.constant(number, x.dtype) for number in (0.0, 1.0))
     positive = not_equal(x, zero)  # true for NaN as well, so NaN stays NaN
-    return where(positive, sqrt(where(positive, x, full_like(x, value=1.0))), zero)
+    return where(positive, sqrt(where(positive, x, one)), zero)
 
 
 @op(elementwise=True)
