@@ -1,11 +1,11 @@
 // Jobs: the list, a form to submit one, and one job with live curves, events and checkpoints.
 import { call, get, listed, optional, post, Problem } from "../api.js";
 import { lineChart } from "../chart.js";
+import { checkpointTable } from "../checkpoint-table.js";
 import { badge, button, card, duration, facts, field, fill, h, link, mono, number, select, table, when } from "../dom.js";
 import { follow, has, seriesOf } from "../follow.js";
 import { confirmed, doing, note, problemBox, unavailable } from "../messages.js";
 import { lossField } from "../program-info.js";
-import { checkpointTable } from "./sessions.js";
 
 const ENDED = ["succeeded", "failed", "canceled", "aborted"];
 const ACTIONS = { pause: ["queued", "running"], resume: ["paused"], cancel: ["queued", "running", "pausing", "paused"] };
