@@ -42,7 +42,8 @@ def same(found, wanted):
     assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
     if wanted.dtype.kind == "f":
         tolerance = 1e-10 if wanted.dtype == np.float64 else 2e-5
-        np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance)
+        largest = np.abs(wanted[np.isfinite(wanted)]).max(initial=1.0)  # the terms of sums that cancel
+        np.testing.assert_allclose(found, wanted, rtol=tolerance, atol=tolerance * largest)
     else:
         np.testing.assert_array_equal(found, wanted)
 

@@ -196,7 +196,7 @@ def test_a_plain_file_of_parameters_starts_a_session(client, opened):
     ("asked", "place"),
     [
         ({"from_checkpoint": "ckp_aaaaaaaaaaaaaaaaaaaaaaaaaa"}, "/from_checkpoint"),
-        ({"program": REGRESSION, "loss": "loss", "missing": "initialize"}, ""),
+        ({"program": REGRESSION, "loss": "loss", "missing": "initialize"}, "/missing"),
         ({"from_checkpoint": "ckp_aaaaaaaaaaaaaaaaaaaaaaaaaa", "extra": "drop"}, "/extra"),
     ],
 )

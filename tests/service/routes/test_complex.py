@@ -64,7 +64,7 @@ def test_files_with_complex_tensors_are_refused(client: httpx.Client):
     answer = client.post("/v1/gradients", content=content, headers={"content-type": FILE})
 
     told = problem(answer, 422, "invalid-request")  # the program is missing too
-    assert [error["pointer"] for error in told["errors"]] == ["", "/w/dtype"]
+    assert [error["pointer"] for error in told["errors"]] == ["/program", "/w/dtype"]
     assert SAID in str(told)
 
 
