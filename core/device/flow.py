@@ -76,7 +76,7 @@ def write_loop(step: DeviceWriter, each: Loop) -> None:
 
 
 def _write_trip(step: DeviceWriter, loop: LoopCode, trip: IRValue) -> None:
-    """Write the body of a loop, with what comes before and behind it in each trip."""
+    """Write one trip of a loop: its elements, its body, its records and its carried values."""
     at = loop.open(trip)
     for ahead, there in loop.ahead:
         with step.sometimes():

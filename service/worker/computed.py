@@ -95,7 +95,7 @@ def later_step_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], f
 def streamed_step_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], feeds: Arrays) -> Prepared:
     """The executable of a training step that sends its gradients while it runs."""
     query, scale = session.query_for(feeds), session.loss_scale
-    return session.cached.streamed_training(query, rates.optimizer, session.clip, fetch, feeds, scale)
+    return session.cached.training(query, rates.optimizer, session.clip, fetch, feeds, scale, streamed=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[s
     outputs = outputs_of(query, args["fetch"])
     check_values(cached.program, tensors, args, lambda: leaves_of(cached.program, outputs), extra=seeds)
     if args["stream"]:
-        compiled = cached.streamed_gradient(query, args["fetch"], tensors, adapts=False)
+        compiled = cached.gradient(query, args["fetch"], tensors, adapts=False, streamed=True)
     else:
         compiled = gradient_for(cached, query, args["fetch"], tensors, args.get("compile", "auto"))
     times = times_of(args)

@@ -97,26 +97,15 @@ class CachedProgram:
         repeated: bool = False,
         rounds: bool = True,
         adapts: bool = True,
+        streamed: bool = False,
     ) -> Prepared:
         """The executable that computes gradients for feeds of these shapes.
 
         repeated: expect many runs. rounds: as of `compile_gradient`. adapts: as of `Executable`.
+        streamed: the call sends each gradient during its run, which machine code cannot do.
         """
         key, compile = self._gradient(query, fetch, feeds, scale, repeated, rounds, adapts)
-        return self.compiled(key, compile, repeated)
-
-    def streamed_gradient(
-        self,
-        query: GradientQuery,
-        fetch: Sequence[str],
-        feeds: Mapping[str, Any],
-        scale: LossScale | None = None,
-        repeated: bool = False,
-        adapts: bool = True,
-    ) -> Prepared:
-        """The executable of `gradient` for a call that sends each gradient during its run: without machine code."""
-        key, compile = self._gradient(query, fetch, feeds, scale, repeated, True, adapts)
-        return self._interpreted(key, compile)
+        return self._interpreted(key, compile) if streamed else self.compiled(key, compile, repeated)
 
     def begin_gradient(
         self,
@@ -178,24 +167,14 @@ class CachedProgram:
         fetch: Sequence[str],
         feeds: Mapping[str, Any],
         scale: LossScale | None = None,
+        streamed: bool = False,
     ) -> Prepared:
         """The executable of a training step: forward, backward and optimiser. Learning rates are inputs of the step.
 
-        optimizer: with open rates, as all optimisers here (core.optim.rates).
+        optimizer: with open rates, as all optimisers here (core.optim.rates). streamed: as of `gradient`.
         """
-        return self.compiled(*self._training(query, optimizer, clip, fetch, feeds, scale), repeated=True)
-
-    def streamed_training(
-        self,
-        query: GradientQuery,
-        optimizer: Optimizer,
-        clip: Clip | None,
-        fetch: Sequence[str],
-        feeds: Mapping[str, Any],
-        scale: LossScale | None = None,
-    ) -> Prepared:
-        """The executable of `training` for a step that sends each gradient during its run: without machine code."""
-        return self._interpreted(*self._training(query, optimizer, clip, fetch, feeds, scale))
+        key, compile = self._training(query, optimizer, clip, fetch, feeds, scale)
+        return self._interpreted(key, compile) if streamed else self.compiled(key, compile, repeated=True)
 
     def _training(
         self,

@@ -149,7 +149,7 @@ def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
         return _added(state, session, args, feeds)
     asked = session.query_for(feeds), args["fetch"], feeds, session.loss_scale
     if args["stream"]:
-        compiled = session.cached.streamed_gradient(*asked, repeated=True)
+        compiled = session.cached.gradient(*asked, repeated=True, streamed=True)
     else:
         roomy = roomy_gradient(session.cached, *asked).prepared() if args.get("compile") == "dynamic" else None
         compiled = session.cached.gradient(*asked, repeated=True) if roomy is None else roomy

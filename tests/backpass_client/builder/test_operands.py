@@ -150,7 +150,7 @@ def test_an_argument_that_an_op_does_not_have_is_refused_with_those_that_it_has(
     refused(lambda x: bp.mean(x, axis=0), TypeError, "it has x; reduce_mean has axes$")
 
 
-def test_a_positional_argument_that_is_meant_as_an_attribute_is_refused_with_the_names_of_the_attributes():
+def test_the_error_of_an_attribute_given_by_position_lists_the_attributes():
     by_name = "; its attributes are given by name: "
     refused(lambda x: bp.softmax(x, 0), TypeError, f"^softmax takes 1 input, not 2{by_name}axis$")
     refused(

@@ -256,7 +256,7 @@ def test_a_determinant_of_nan_has_no_sign_and_no_logarithm(dtype):
 
 
 @pytest.mark.parametrize("type", ["svd", "pinv", "eigh", "eigvalsh"])
-def test_an_element_that_is_not_finite_has_no_values_or_vectors(type):
+def test_a_decomposition_refuses_a_matrix_with_an_element_that_is_not_finite(type):
     """LAPACK never ends for this matrix with an infinity, and finds finite eigenvalues for some with a NaN."""
     x = np.cos(np.arange(25.0)).reshape(5, 5)
     for bad in (np.inf, -np.inf, np.nan):

@@ -151,7 +151,7 @@ def test_dynamic_calls_on_feeds_of_other_sizes_compile_nothing(alone: httpx.Clie
             np.testing.assert_allclose(numbers_of(dynamic)[name], value, rtol=1e-12, err_msg=name)
 
 
-def test_the_code_of_gradients_that_are_added_up_is_not_chosen_by_the_client(client: httpx.Client):
+def test_a_call_that_accumulates_refuses_the_member(client: httpx.Client):
     sketch = regression()
     with opened(client, sketch) as session:
         feeds = {"feeds": tensors({name: sketch.values[name] for name in "xy"})}

@@ -179,7 +179,7 @@ def test_dynamic_calls_share_one_code_for_all_sizes_up_to_the_next_power_of_two(
 
 
 @pytest.mark.parametrize("op", CALLS)
-def test_a_dynamic_call_without_open_sizes_has_the_bits_of_one_that_is_always_compiled(op):
+def test_without_open_sizes_dynamic_calls_give_the_bits_of_compiled_calls(op):
     sketch = repeated_rows()
     state = started(sketch, compile="auto")
 
