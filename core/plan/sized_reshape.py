@@ -91,32 +91,25 @@ def _wanted(low: Lowering, op: Op, declared: TensorType) -> Axes:
 
 def _fitting(low: Lowering, op: Op, wanted: Axes) -> Axes:
     """The open sizes of the second operand. The code covers runs in which the first has as many elements."""
-    of = Maker(low)
-    counts: list[Entry] = []
-    factors = []
-    for name in op.inputs:
-        own, shape = sizes_of(low, name), low.type(name).shape
-        known = math.prod(n for i, n in enumerate(shape) if i not in own)
-        bases: list[Size] = []
-        for size in own.values():
-            base, times = low.multiples.get(size, (size, 1))
-            known *= times
-            bases += low.products.get(base, (base,))
-        factors.append((known, sorted(map(id, bases))))
-        number: Entry = of.number(known, "int64")
-        for base in bases:
-            number = of.mul(number, base.length)
-        counts.append(number)
-    if factors[0] == factors[1]:
+    own = [sizes_of(low, name) for name in op.inputs]
+    shapes = [low.type(name).shape for name in op.inputs]
+    factors = [_factors(low, *each) for each in zip(own, shapes, strict=True)]
+    (one, known), (other, also) = factors
+    if known == also and sorted(map(id, one)) == sorted(map(id, other)):
         return wanted
     if not low.target.expects:
         raise Unsupported("sizes that only the run can compare")
-    first, second = (sizes_of(low, n) for n in op.inputs)
-    rest = [math.prod(low.type(n).shape) for n in op.inputs]
-    if len(first) == len(second) == 1 and rest[0] == rest[1]:
-        (a,), (b,) = first.values(), second.values()
+    if len(own[0]) == len(own[1]) == 1 and math.prod(shapes[0]) == math.prod(shapes[1]):
+        (a,), (b,) = (each.values() for each in own)
         if a.bound == b.bound and same_size(low, a, b):
             return wanted
+    of = Maker(low)
+    counts: list[Entry] = []
+    for sizes, number in factors:
+        count: Entry = of.number(number, "int64")
+        for size in sizes:
+            count = of.mul(count, size.length)
+        counts.append(count)
     of.check(of("equal", *counts), NOT_COVERED, "another number of elements", op.location)
     return wanted
 
@@ -157,15 +150,21 @@ def _between(shape: Sequence[int], opened: Sequence[int] | Axes) -> list[int]:
     return found
 
 
-def _total(low: Lowering, own: Axes, shape: Sequence[int], rest: int = 1) -> Size:
-    """The number of elements of an array, in rows of `rest`."""
+def _factors(low: Lowering, own: Axes, shape: Sequence[int]) -> tuple[tuple[Size, ...], int]:
+    """The open and the known factors of the number of elements of an array."""
     known = math.prod(n for i, n in enumerate(shape) if i not in own)
-    bases: list[Size] = []
+    sizes: list[Size] = []
     for size in _in_order(own):
         base, times = low.multiples.get(size, (size, 1))
         known *= times
-        bases += low.products.get(base, (base,))
-    return _scaled(low, _product(low, tuple(bases)), known, rest)
+        sizes += low.products.get(base, (base,))
+    return tuple(sizes), known
+
+
+def _total(low: Lowering, own: Axes, shape: Sequence[int], rest: int = 1) -> Size:
+    """The number of elements of an array, in rows of `rest`."""
+    sizes, known = _factors(low, own, shape)
+    return _scaled(low, _product(low, sizes), known, rest)
 
 
 def _product(low: Lowering, sizes: tuple[Size, ...]) -> Size:
