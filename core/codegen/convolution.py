@@ -31,7 +31,7 @@ from core.codegen.vector_slices import (
 )
 from core.plan.geometry import Correlation
 
-__all__ = ["correlate", "filter_adjoint", "filter_units", "input_adjoint", "sum_tile"]
+__all__ = ["correlate", "filter_adjoint", "filter_units", "image_count", "input_adjoint", "sum_tile"]
 
 LATENCY = 4
 """Cycles between two additions to the same register."""
@@ -271,6 +271,11 @@ def _filter_tile(spec: Correlation) -> Tile:
     return sum_tile(spec.out, spec.kernel[2])
 
 
+def image_count(f: Function, spec: Correlation) -> IRValue:
+    """The number of the images that a kernel sums over: that in its array `images`, if it has one."""
+    return f.load(f.param("images"), "int64") if f.has_param("images") else I64(spec.batch)
+
+
 def filter_units(spec: Correlation) -> int:
     """Units of work: (group, block of output channels, input channel, row of the filter), in this order."""
     number = -(-spec.out // _filter_tile(spec).channels)
@@ -282,7 +287,9 @@ LONG = 64
 
 
 def filter_adjoint(_: Module, f: Function, spec: Correlation) -> None:
-    """``(ct, x, out)``; units as in `filter_units`. Sums run over images and pixels, and over lanes at the end."""
+    """``(ct, x[, images], out)``; units as in `filter_units`. Sums run over images and pixels, and over lanes at the
+    end.
+    """
     dtype, lanes = spec.dtype, lanes_for(spec.dtype, spec.counts[2])
     depth, height, row = spec.kernel
     tile = _filter_tile(spec)
@@ -316,7 +323,7 @@ def _filter_row(
     sums = _sums(f, dtype, lanes, channels, length)
     height, width = spec.counts[1:]
     long = spec.counts[0] * height * len(slices_of(width, lanes)) > LONG
-    with f.loop(I64(0), I64(spec.batch), polls=True) as n:
+    with f.loop(I64(0), image_count(f, spec), polls=True) as n:
         these = _sums(f, dtype, lanes, channels, length) if long else sums
         ct = move(f, given, dtype, (n, spec.groups * spec.out * spec.pixels))
         x = move(f, image, dtype, (n, spec.groups * spec.channels * spec.plane))

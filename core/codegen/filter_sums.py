@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from core.codegen.convolution import image_count
 from core.codegen.cpus import cpu
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.module import Module
@@ -94,15 +95,16 @@ def scratch_bytes(spec: FilterSums) -> int:
 
 
 def filter_sums(module: Module, f: Function, spec: FilterSums) -> None:
-    """``(ct, x, sums)``; units as in `sum_units`."""
+    """``(ct, x[, images], sums)``; units as in `sum_units`."""
     conv, dtype = spec.conv, spec.conv.dtype
     lanes = lanes_for(dtype, conv.out)
     tile = _tile(spec, lanes)
     panels, block = _panels(spec, lanes, tile), _channel_block(spec, tile)
+    images = image_count(f, conv)
     with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
         share, group, panel, which = unravel(f, unit, _unit_sizes(spec))
         start, end = (
-            f.op(f"udiv {f.op(f'mul nuw {s}, {conv.batch}', 'int64')}, {spec.shares}", "int64")
+            f.op(f"udiv {f.op(f'mul nuw {s}, {images.name}', 'int64')}, {spec.shares}", "int64")
             for s in (share, f.binary("add", share, I64(1)))
         )
         first = f.op(f"mul nsw {which}, {block}", "int64")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from core.codegen.convolution import image_count
 from core.codegen.llvm import I64, Function, IRValue, itemsize
 from core.codegen.machine import lanes
 from core.codegen.module import Module
@@ -109,16 +110,17 @@ def input_adjoint_im2col(module: Module, f: Function, spec: Correlation) -> None
 
 
 def filter_adjoint_im2col(module: Module, f: Function, spec: Correlation) -> None:
-    """``(ct, x, out)``; a unit is the filters of one group for one share of the image's channels."""
+    """``(ct, x[, images], out)``; a unit is the filters of one group for one share of the image's channels."""
     spec, in_place = filter_form(spec)
     dtype, given, channels = spec.dtype, spec.operands, spec.channels // spec.shares
-    share = channels * spec.size
+    share, count = channels * spec.size, image_count(f, spec)
     with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
         group, which = unravel(f, unit, (spec.groups, spec.shares))
         target = move(f, f.param("out"), dtype, (group, spec.out * spec.depth), (which, share))
         with f.loop(I64(0), I64(spec.out)) as o:
             fill_zeros(f, move(f, target, dtype, (o, spec.depth)), share, dtype)
-        with f.loop(I64(0), I64(spec.batch), spec.together, polls=True) as images:
+        with f.loop(I64(0), count, spec.together, polls=True) as images:
+            present = f.intrinsic("smin", f.binary("sub", count, images), I64(spec.together))
             image = move(f, _image(f, spec, f.param("x"), images, group, given), given, (which, channels * spec.plane))
 
             def product(part: WindowPart) -> None:
@@ -127,9 +129,12 @@ def filter_adjoint_im2col(module: Module, f: Function, spec: Correlation) -> Non
                     columns, b = part.first_window(f, image), part.image_matrix(given)
                 else:
                     b = part.columns(given)
-                    _meet(module, f, part, image, columns, given, partial(_copy_row, f, given))
+                    if spec.together > 1 and f.has_param("images"):
+                        _clear_absent(f, part, present, columns, rows, given)
+                    _meet(module, f, part, image, columns, given, partial(_copy_row, f, given), present)
                 if spec.together > 1:
-                    _each_row(f, part, lambda near, far: _copy_row(f, given, near, far, part.pixels), ct, rows, given)
+                    copy = lambda near, far: _copy_row(f, given, near, far, part.pixels)
+                    _each_row(f, part, copy, ct, rows, given, present)
                 c = matrix(dtype, spec.out, share, spec.depth)
                 each = Gemm(part.result(given), transposed(b), c, accumulate=True)
                 _multiply(module, f, each, rows, columns, target)
@@ -180,9 +185,12 @@ def _memory(
 
 def _meet(
     module: Module, f: Function, part: WindowPart, image: IRValue, columns: IRValue, dtype: str,
-    body: Callable[[IRValue, IRValue, int], None],
+    body: Callable[[IRValue, IRValue, int], None], images: IRValue | None = None,
 ) -> None:  # fmt: skip
-    """``body(address in the image, address in the columns, length)`` for each row of windows of each column."""
+    """``body(address in the image, address in the columns, length)`` for each row of windows of each column.
+
+    images: how many of the images that one product takes are present; None for all.
+    """
     spec = part.spec
     depth, height, row = spec.kernel
     width = spec.counts[2]
@@ -199,7 +207,7 @@ def _meet(
         here = move(f, image, dtype, (c, spec.plane), (a, spec.taps[0]), (b, spec.taps[1]), (offset, 1))
         there = move(f, columns, dtype, (c, spec.size * count), (a, height * row * count), (b, row * count), (t, count))
         with (
-            f.loop(I64(0), I64(spec.together)) as n,
+            f.loop(I64(0), I64(spec.together) if images is None else images) as n,
             f.loop(I64(0), I64(part.depths)) as z,
             f.loop(I64(0), I64(part.rows)) as y,
         ):
@@ -209,15 +217,26 @@ def _meet(
 
 
 def _each_row(
-    f: Function, part: WindowPart, body: Callable[[IRValue, IRValue], None], near: IRValue, far: IRValue, dtype: str
-) -> None:
-    """``body(address in the images, address in the matrix)`` for the pixels of each channel of each image."""
+    f: Function, part: WindowPart, body: Callable[[IRValue, IRValue], None], near: IRValue, far: IRValue, dtype: str,
+    images: IRValue | None = None,
+) -> None:  # fmt: skip
+    """``body(address in the images, address in the matrix)`` for the pixels of each channel of each image.
+
+    images: as of `_meet`.
+    """
     spec, pixels = part.spec, part.pixels
-    with f.loop(I64(0), I64(spec.together)) as n, f.loop(I64(0), I64(spec.out)) as o:
+    with f.loop(I64(0), I64(spec.together) if images is None else images) as n, f.loop(I64(0), I64(spec.out)) as o:
         body(
             move(f, near, dtype, (n, spec.groups * spec.out * pixels), (o, pixels)),
             move(f, far, dtype, (n, pixels), (o, spec.together * pixels)),
         )
+
+
+def _clear_absent(f: Function, part: WindowPart, present: IRValue, columns: IRValue, rows: IRValue, dtype: str) -> None:
+    """Fill the operands of a product with zeros if some of its images are absent."""
+    with f.when(f.compare("icmp slt", present, I64(part.spec.together))):
+        for address, shape in ((columns, part.columns(dtype).shape), (rows, part.result(dtype).shape)):
+            fill_zeros(f, address, math.prod(shape), dtype)
 
 
 def _copy_row(f: Function, dtype: str, source: IRValue, target: IRValue, length: int) -> None:

@@ -75,16 +75,28 @@ GENERATORS = {
     "filter_adjoint_columns": Generator(
         ("ct", "x", "out"), im2col.filter_adjoint_im2col, im2col.filter_units, window_parts.filter_bytes
     ),
+    "counted_filter_adjoint": Generator(
+        ("ct", "x", "images", "out"), convolution.filter_adjoint, convolution.filter_units
+    ),
+    "counted_filter_adjoint_columns": Generator(
+        ("ct", "x", "images", "out"), im2col.filter_adjoint_im2col, im2col.filter_units, window_parts.filter_bytes
+    ),
     "correlate_lanes": Generator(("x", "filter", "out"), channel_lanes.correlate_lanes, channel_lanes.lane_units),
     "filter_panels": Generator(("filter", "out"), channel_lanes.filter_panels, channel_lanes.panel_units),
     "winograd": Generator(("x", "filters", "out"), winograd.winograd, winograd.winograd_units, winograd.scratch_bytes),
     "winograd_sums": Generator(
         ("ct", "x", "sums"), winograd_sums.winograd_sums, winograd_sums.sum_units, winograd_sums.scratch_bytes
     ),
+    "counted_winograd_sums": Generator(
+        ("ct", "x", "images", "sums"), winograd_sums.winograd_sums, winograd_sums.sum_units, winograd_sums.scratch_bytes
+    ),
     "winograd_total": Generator(("sums", "out"), winograd_sums.winograd_total, winograd_sums.total_units),
     "winograd_filters": Generator(("filter", "out"), winograd.winograd_filters, winograd.filter_units),
     "filter_sums": Generator(
         ("ct", "x", "sums"), filter_sums.filter_sums, filter_sums.sum_units, filter_sums.scratch_bytes
+    ),
+    "counted_filter_sums": Generator(
+        ("ct", "x", "images", "sums"), filter_sums.filter_sums, filter_sums.sum_units, filter_sums.scratch_bytes
     ),
     "filter_total": Generator(
         ("sums", "out"), filter_sums.filter_total, filter_sums.total_units, filter_sums.total_scratch

@@ -154,6 +154,9 @@ class Function:
     def param(self, name: str) -> IRValue:
         return next(p for p in self.params if p.name == f"%{name}")
 
+    def has_param(self, name: str) -> bool:
+        return any(p.name == f"%{name}" for p in self.params)
+
     def fresh(self, hint: str = "") -> str:
         self._count += 1
         return f"%{hint}{self._count}" if hint else f"%v{self._count}"

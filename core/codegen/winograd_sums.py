@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core.codegen.convolution import sum_tile
+from core.codegen.convolution import image_count, sum_tile
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.module import Module
 from core.codegen.transpose import transpose_square
@@ -70,7 +70,7 @@ def scratch_bytes(spec: WinogradSums) -> int:
 
 
 def winograd_sums(module: Module, f: Function, spec: WinogradSums) -> None:
-    """``(ct, x, sums)``; units as in `sum_units`."""
+    """``(ct, x[, images], sums)``; units as in `sum_units`."""
     squares, conv, dtype = spec.squares, spec.squares.conv, spec.squares.conv.dtype
     layout, block = _layout(spec), conv.channels // spec.blocks
     blocks = even_blocks(squares.squares[0], squares.rows)
@@ -79,6 +79,7 @@ def winograd_sums(module: Module, f: Function, spec: WinogradSums) -> None:
     zero_row = f.at(zeros, I64(layout.zeros[0]), dtype)
     image = f.at(zero_row, I64(layout.zeros[1]), dtype)
     ct = f.at(image, I64(16 * layout.image), dtype)
+    squares_in_all = f.binary("mul", image_count(f, conv), I64(number))
     packed = f.at(ct, I64(16 * layout.ct), dtype)
     with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
         share, group, part = unravel(f, unit, (spec.shares, conv.groups, spec.blocks))
@@ -88,7 +89,7 @@ def winograd_sums(module: Module, f: Function, spec: WinogradSums) -> None:
         with f.loop(I64(0), I64(16)) as each:
             fill_zeros(f, move(f, sums, dtype, (each, conv.channels * spec.padded)), block * spec.padded, dtype)
         start, end = (
-            f.op(f"udiv {f.op(f'mul nuw {s}, {conv.batch * number}', 'int64')}, {spec.shares}", "int64")
+            f.op(f"udiv {f.op(f'mul nuw {s}, {squares_in_all.name}', 'int64')}, {spec.shares}", "int64")
             for s in (share, f.binary("add", share, I64(1)))
         )
         with f.loop(start, end, polls=True) as at:

@@ -21,11 +21,11 @@ __all__: list[str] = []
 def lower_ctc_lattice(low: Lowering, op: Op) -> None:
     of, blank = Maker(low), op.attrs["blank"]
     (batch, longest), (time, _, classes) = low.type(op.inputs[0]).shape, low.type(op.inputs[3]).shape
-    label, times, counts = (low.entry(n) for n in op.inputs[:3])
+    label = low.entry(op.inputs[0])
     states, origin, open, live, final, start = op.outputs
     size = 2 * longest + 1
-    times = counts_within(of, op, times, batch, time)
-    counts = counts_within(of, op, counts, batch, longest)
+    times = counts_within(low, op, op.inputs[1], op.inputs[3], 0)
+    counts = counts_within(low, op, op.inputs[2], op.inputs[0], 1)
 
     there = of("less_than", positions((batch, longest), (0, 1)), counts)
     given = of.cast(label, "int64")
@@ -71,9 +71,10 @@ def lower_crf_moves(low: Lowering, op: Op) -> None:
     of, label = Maker(low), low.entry(op.inputs[0])
     batch, time, labels = low.type(op.inputs[1]).shape
     number = lambda n: of.number(n, "int64")
-    counts: Entry = number(time)
     if len(op.inputs) > 2 and op.inputs[2] != HOLE:
-        counts = counts_within(of, op, low.entry(op.inputs[2]), batch, time)
+        counts = counts_within(low, op, op.inputs[2], op.inputs[1], 1)
+    else:
+        counts = _steps(low, op.inputs[1])
     live = of("less_than", positions((batch, time), (0, 1)), counts)
     given = of.cast(label, "int64")
     message = f"labels must be from 0 to {labels - 1}"
@@ -98,12 +99,12 @@ def lower_crf_moves(low: Lowering, op: Op) -> None:
 
 @lowers("crf_decoding")
 def lower_crf_decoding(low: Lowering, op: Op) -> None:
-    of = Maker(low)
     emission, transition = (low.dense(low.entry(n)) for n in op.inputs[:2])
     batch, time, labels = emission.shape
-    counts: Entry = Uniform(time, "int64", (batch,))
     if len(op.inputs) > 2 and op.inputs[2] != HOLE:
-        counts = reshaped(low, counts_within(of, op, low.entry(op.inputs[2]), batch, time), (batch,))
+        counts = reshaped(low, counts_within(low, op, op.inputs[2], op.inputs[0], 1), (batch,))
+    else:
+        counts = expanded(_steps(low, op.inputs[0]), (batch,))
     out, spec = low.destination(op.outputs[0]), BestPath(emission.dtype, batch, time, labels)
     low.add(Kernel("best_path", spec, (emission, transition, low.dense(counts), out), location=op.location))
     low.define(op.outputs[0], out)
@@ -126,6 +127,12 @@ def lower_tree_path(low: Lowering, op: Op) -> None:
     table, branch = op.outputs
     low.define(table, of.where(on_path, of("sub", node, one), of.number(-1, "int64")))
     low.define(branch, of.where(on_path, of("bitwise_and", shifted, one), of.number(0, "int64")))
+
+
+def _steps(low: Lowering, emission: str) -> Entry:
+    """The number of steps of sequences [n, time, ...], an int64 scalar."""
+    size = low.sizes.get(emission, {}).get(1)
+    return Maker(low).number(low.type(emission).shape[1], "int64") if size is None else size.length
 
 
 def _from_zero(of: Maker, x: Entry, below: int) -> Entry:

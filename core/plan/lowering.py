@@ -6,7 +6,7 @@ The lowerings of single ops register themselves with `lowers`; `walk` calls them
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,14 @@ BY_IMAGE = frozenset({
 })  # fmt: skip
 """Kernels that work on one image after the other."""
 
+OVER_IMAGES = {
+    "filter_adjoint": "counted_filter_adjoint",
+    "filter_adjoint_columns": "counted_filter_adjoint_columns",
+    "filter_sums": "counted_filter_sums",
+    "winograd_sums": "counted_winograd_sums",
+}
+"""Kernels that sum over images -> the ones that read how many images there are, before the result."""
+
 
 @dataclass(slots=True)
 class Shared:
@@ -89,7 +97,7 @@ class Lowering(Storage):
     sizes:     variable -> its axes whose size only the run knows (`core.plan.sizes`).
     limit:     the size of the first axis of the results of elementwise work, if nothing beyond its length is needed.
     product_limit: the size of the rows of the product that is lowered, if only the run tells it.
-    images:    the number of the images that the kernels of the op work on one by one, if only the run tells it.
+    images:    the number of the images that the kernels of the op work on, if only the run tells it.
     compared:  pairs of sizes that a check compares.
     multiples: size -> the size that it is a multiple of, and the factor.
     products:  size -> the sizes that it is the product of.
@@ -144,9 +152,13 @@ class Lowering(Storage):
         kind = instruction.kind if isinstance(instruction, Kernel) else type(instruction).__name__
         if kind in self.target.lacks:
             raise Unsupported(f"the target has no code for {kind}")
-        if self.images is not None and isinstance(instruction, Kernel) and instruction.kind in BY_IMAGE:
+        if self.images is not None and isinstance(instruction, Kernel):
             size = self.images
-            instruction = Limited(instruction, size.bound, size.length, location=instruction.location)
+            if instruction.kind in BY_IMAGE:
+                instruction = Limited(instruction, size.bound, size.length, location=instruction.location)
+            elif instruction.kind in OVER_IMAGES:
+                *given, out = instruction.views
+                instruction = replace(instruction, kind=OVER_IMAGES[instruction.kind], views=(*given, size.length, out))
         super().add(instruction)
 
     def finish(self) -> tuple[Instruction, ...]:

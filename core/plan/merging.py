@@ -11,9 +11,12 @@ from dataclasses import replace
 
 from core.ir import HOLE, Op, TensorType, Type
 from core.plan.data import Kernel, View
+from core.plan.entries import Uniform
 from core.plan.lowering import Lowering, lowers
+from core.plan.meeting_sizes import sizes_of, with_equal
 from core.plan.merge_specs import MergedRows, RowOrder
-from core.plan.sized import new_size, of_known_sizes, rule, set_sizes
+from core.plan.shapes import expanded
+from core.plan.sized import masked, new_size, of_known_sizes, rule, set_sizes
 from core.plan.sizes import Given, bounds, tensor
 from core.plan.slabs import flat
 from core.plan.unsupported import Unsupported
@@ -56,7 +59,14 @@ def _room(op: Op, given: Given, declared: Sequence[Type]) -> tuple[TensorType, .
 
 @rule("merge_rows")
 def _merge_rows(low: Lowering, op: Op) -> None:
-    of_known_sizes(low, op, op.inputs)
+    """Ids beyond the lengths of their array are not kept."""
+    of_known_sizes(low, op, op.inputs[2:])
+    for axis in range(low.type(op.inputs[1]).rank):
+        op = with_equal(low, op, (0, axis), (1, axis))
+    x, ids, like = op.inputs
+    own = sizes_of(low, ids)
+    if own != sizes_of(low, x):
+        raise Unsupported("sizes that only the run can compare")
     rows, values = op.outputs
     count, types = f"{rows}@count", low.largest(op)
     if types is None:
@@ -64,7 +74,14 @@ def _merge_rows(low: Lowering, op: Op) -> None:
     size = new_size(low, types[0].shape[0])
     set_sizes(low, op, [{0: size}, {0: size}])
     low.types[count] = TensorType((), "int64")
-    lower_merge_rows(low, replace(op, type="merge_rows_padded", outputs=(rows, values, count)))
+    given: tuple[str, ...] = (x, ids, like)
+    if own:
+        kept = f"{rows}@kept"
+        shape = low.type(ids).shape
+        low.types[kept] = TensorType(shape, "bool")
+        low.define(kept, masked(low, expanded(Uniform(True, "bool", ()), shape), own, False))
+        given = (*given, kept)
+    lower_merge_rows(low, replace(op, type="merge_rows_padded", inputs=given, outputs=(rows, values, count)))
     low.copy(low.entry(count), size.length)
 
 

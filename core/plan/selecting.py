@@ -76,19 +76,22 @@ def lower_logsumexp(low: Lowering, op: Op) -> None:
 @lowers("steps_within")
 def lower_steps_within(low: Lowering, op: Op) -> None:
     of, type = Maker(low), low.type(op.outputs[0])
-    batch, time = type.shape
     if len(op.inputs) < 2 or not op.inputs[1]:
         low.define(op.outputs[0], Uniform(True, "bool", type.shape))
         return
-    lengths = low.entry(op.inputs[1])
-    low.define(
-        op.outputs[0], of("less_than", positions(type.shape, (0, 1)), counts_within(of, op, lengths, batch, time))
-    )
+    counts = counts_within(low, op, op.inputs[1], op.inputs[0], 1)
+    low.define(op.outputs[0], of("less_than", positions(type.shape, (0, 1)), counts))
 
 
-def counts_within(of: Maker, op: Op, lengths: Entry, batch: int, most: int) -> Entry:
-    """The lengths as a column of int64, checked to be from 0 to `most`."""
-    zero, limit = of.number(0, lengths.dtype), of.number(min(most, np.iinfo(lengths.dtype).max), lengths.dtype)
-    fine = of("logical_and", of("greater_equal", lengths, zero), of("less_equal", lengths, limit))
-    of.check(fine, "shape_mismatch", f"lengths must be from 0 to {most}", op.location)
-    return of.cast(reshaped(of.low, lengths, (batch, 1)), "int64")
+def counts_within(low: Lowering, op: Op, lengths: str, x: str, axis: int) -> Entry:
+    """The lengths as a column of int64, checked to be from 0 to the size of `x` along an axis."""
+    of, given, size = Maker(low), low.entry(lengths), low.sizes.get(x, {}).get(axis)
+    if size is None:
+        most = low.type(x).shape[axis]
+        limit: Entry = of.number(min(most, np.iinfo(given.dtype).max), given.dtype)
+        message = f"lengths must be from 0 to {most}"
+    else:
+        given, limit, message = of.cast(given, "int64"), size.length, "lengths must be from 0 to the number of steps"
+    fine = of("logical_and", of("greater_equal", given, of.number(0, given.dtype)), of("less_equal", given, limit))
+    of.check(fine, "shape_mismatch", message, op.location)
+    return of.cast(reshaped(low, given, (*given.shape, 1)), "int64")

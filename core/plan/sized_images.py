@@ -1,14 +1,18 @@
 """Lowerings of ops on images whose number only the run tells (`core.plan.sized`).
 
-Images beyond the number have unspecified elements, and so have their results. They add zeros to a sum.
+Images beyond the number have unspecified elements, and so have their results. Sums over images leave them out.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from core.ir import Op
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import same_size, sizes_of, with_equal
 from core.plan.sized import rule, run, set_sizes, under, whole
+from core.plan.sizes import Size
 from core.plan.unsupported import Unsupported
 
 __all__: list[str] = []
@@ -45,11 +49,8 @@ def _lower_each(low: Lowering, op: Op, images: str) -> None:
     _only_images(low, op)
     own = dict(sizes_of(low, images))
     set_sizes(low, op, [own] * len(op.outputs))
-    low.images = own.get(0) if low.target.expects else None
-    try:
+    with _images(low, own.get(0)):
         run(low, op)
-    finally:
-        low.images = None
 
 
 @rule("correlate_filter_adjoint")
@@ -57,7 +58,22 @@ def _to_filter(low: Lowering, op: Op) -> None:
     op = with_equal(low, op, (0, 0), (1, 0))
     _only_images(low, op)
     set_sizes(low, op, [{}])
-    run(low, under(low, op, {name: whole(low, name) for name in op.inputs[:2] if sizes_of(low, name)}))
+    number = sizes_of(low, op.inputs[0]).get(0)
+    if low.target.expects:
+        with _images(low, number):
+            run(low, op)
+    else:
+        run(low, under(low, op, {name: whole(low, name) for name in op.inputs[:2]}))
+
+
+@contextmanager
+def _images(low: Lowering, number: Size | None) -> Iterator[None]:
+    """Kernels inside the context leave out the images beyond this number, if the target has kernels that can."""
+    low.images = number if low.target.expects else None
+    try:
+        yield
+    finally:
+        low.images = None
 
 
 def _only_images(low: Lowering, op: Op) -> None:

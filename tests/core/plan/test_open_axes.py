@@ -11,6 +11,7 @@ from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import GradientQuery, compile_gradient
 from core.compiler.room import room_for
 from core.ir import Program
+from core.ir.errors import ExecutionError
 from core.ops.common.types import as_dtype
 from core.plan.partition import plan_parts
 from core.wire import read
@@ -104,6 +105,7 @@ def images(dtype: str) -> Case:
             for channels, size, name, attrs in (
                 (16, 24, "wide", {"paddings": [1, 1]}),
                 (128, 6, "deep", {"strides": [2, 2]}),
+                (192, 4, "tiny", {"strides": [2, 2]}),  # one product takes several images
             ):
                 given = x_of(s, BATCH, channels, size, size, name=f"{name}_x", dtype=dtype)
                 filters = np.random.default_rng(3).standard_normal((channels, channels, 3, 3)) / channels
@@ -153,26 +155,40 @@ def scans(time: int) -> Case:
     return case
 
 
-def lattices(s: Sketch) -> list[str]:
-    """Sequences of 6 steps, as many as the batch has."""
-    x, y = x_of(s, 6, BATCH, 4), x_of(s, BATCH, 6, 4, name="y")
-    rng = np.random.default_rng(2)
-    for name, shape, most in (("letters", (BATCH, 2), 4), ("labels", (BATCH, 6), 4)):
-        s.feed(name, rng.integers(1, most, shape), "int64", shape=opened(shape))
-    for name, least, most in (("steps", 5, 7), ("counts", 0, 3)):
-        s.feed(name, rng.integers(least, most, BATCH), "int64", shape=[-1])
-    w = s.param("w", rng.standard_normal((6, 4)))
-    scores = s.op("log_softmax", x, axis=2)
-    return [
-        s.op("ctc_loss", scores, "letters", "steps", "counts", reduction="none"),
-        s.op("linear_chain_crf", y, w, "labels", "steps"),
-    ]
+def lattices(time: int, most: int) -> Case:
+    def case(s: Sketch) -> list[str]:
+        """Sequences of `time` steps with `most` labels, as many as the batch has."""
+        x, y = x_of(s, time, BATCH, 4), x_of(s, BATCH, time, 4, name="y")
+        rng = np.random.default_rng(2)
+        for name, shape, classes in (("letters", (BATCH, most), 4), ("labels", (BATCH, time), 4)):
+            s.feed(name, rng.integers(1, classes, shape), "int64", shape=opened(shape))
+        counted = []
+        for name, n, share in (("steps", time, 0.9), ("counts", most, 0.4)):
+            s.feed(name, rng.random((BATCH, n)) < share, "bool", shape=opened((BATCH, n)))
+            counted.append(s.op("reduce_sum", s.op("cast", name, dtype="int64"), axes=[1]))
+        steps, counts = counted
+        w = s.param("w", rng.standard_normal((6, 4)))
+        scores = s.op("log_softmax", x, axis=2)
+        best = s.op("crf_decoding", y, w, steps)
+        return [
+            s.op("ctc_loss", scores, "letters", steps, counts, reduction="none", zero_infinity=True),
+            s.op("linear_chain_crf", y, w, "labels", steps),
+            s.op("linear_chain_crf", y, w, "labels"),
+            s.op("cast", best, dtype="float64"),
+            s.op("cast", s.op("crf_decoding", y, w), dtype="float64"),
+        ]
+
+    case.__name__ = f"lattices of {time} steps and {most} labels"
+    return case
 
 
 CASES = (
     scans(4),
     scans(TIME),
-    lattices,
+    lattices(6, 2),
+    lattices(TIME, 2),
+    lattices(6, TIME),
+    lattices(TIME, TIME),
     shapes,
     products,
     images("float64"),
@@ -237,3 +253,26 @@ def test_values_and_gradients_are_machine_code_and_agree_with_the_reference_exec
                     tolerance * scale,
                     err_msg=f"{place} {name}",
                 )
+
+
+@pytest.mark.parametrize("axis", ["steps", "labels", "field_steps"])
+def test_lengths_of_sequences_above_the_sizes_of_the_run_are_errors(axis):
+    """The code has room for 16 steps and labels, the run has 5 of them."""
+    s = Sketch()
+    x, y = x_of(s, TIME, BATCH, 4), x_of(s, BATCH, TIME, 4, name="y")
+    w, letters = s.param("w", np.zeros((6, 4))), np.ones((BATCH, TIME), "int64")
+    s.feed("letters", letters, "int64", shape=opened(letters.shape))
+    for name in ("steps", "labels", "field_steps"):
+        s.feed(name, np.full(BATCH, TIME + (name == axis)), "int64", shape=[-1])
+    loss = s.op("ctc_loss", s.op("log_softmax", x, axis=2), "letters", "steps", "labels")
+    s.op("sum", [loss, s.op("reduce_mean", s.op("linear_chain_crf", y, w, "letters", "field_steps"))], out="loss")
+    program = read(s.document)
+    feeds = feeds_of(s, program, *SIZES[0])
+    room = room_for(program, {name: value.shape for name, value in feeds.items()})
+    code = compile_gradient(program, GradientQuery(loss="loss"), (), room=room).compiled()
+    assert code.packs is not None
+
+    with pytest.raises(ExecutionError) as error:
+        code.step(poisoned(room, dict(code.packs({**feeds, "w": np.zeros((6, 4))})), feeds))
+
+    assert error.value.code == "shape_mismatch"
