@@ -258,8 +258,24 @@ def recurrent(p: OpenProgram) -> Value:
 
 def convolved(p: OpenProgram) -> Value:
     x = p.emit("transpose", p.one(), axes=(0, 2, 1))
-    y = p.emit("conv1d", x, p.given(p.width, p.width, 3, scale=0.3), None, padding="explicit", paddings=(1,))
+    apart, filter = p.draw.choice((1, 2)), p.given(p.width, p.width, 3, scale=0.3)
+    y = p.emit("conv1d", x, filter, None, padding="explicit", paddings=(apart,), dilations=(apart,))
     return p.emit("transpose", y, axes=(0, 2, 1))
+
+
+def strided(p: OpenProgram) -> Value:
+    """Windows that are fewer than the steps."""
+    x = p.emit("transpose", p.one(), axes=(0, 2, 1))
+    filter = p.given(p.width, p.width, 3, scale=0.3)
+    y = p.emit("conv1d", x, filter, None, padding="explicit", paddings=(1,), strides=(p.draw.choice((2, 3)),))
+    return p.one() * p.emit("tanh", p.emit("unsqueeze", p.emit("reduce_sum", y, axes=(1, 2)), axes=(1, 2)))
+
+
+def pooled(p: OpenProgram) -> Value:
+    x = p.emit("transpose", p.one(), axes=(0, 2, 1))
+    how, around = p.draw.choice(("max_pool1d", "avg_pool1d")), {"strides": (1,), "paddings": (1,)}
+    y = p.emit(how, x, kernel_size=(3,), **around)
+    return p.emit("transpose", y[0] if isinstance(y, tuple) else y, axes=(0, 2, 1))
 
 
 def compared(p: OpenProgram) -> Value:
@@ -278,5 +294,5 @@ def spread(p: OpenProgram) -> Value:
 
 STATEMENTS: tuple[Callable[[OpenProgram], Value], ...] = (
     dense, flattened, attended, attention, embedded, bag, dropped, statistics, normed, running, ordered, sequences,
-    gathered, joined, recurrent, convolved, compared, masked, spread,
+    gathered, joined, recurrent, convolved, strided, pooled, compared, masked, spread,
 )  # fmt: skip

@@ -103,6 +103,7 @@ class Lowering(Storage):
     products:  size -> the sizes that it is the product of.
     selections: (mask, value) -> the positions at which the mask has that value, and their number.
     slices: (start, end and step, which of the axes, size of the axis, of the slice) -> its positions and their number.
+    windows:   (size, elements around it less those of a window, stride) -> the number of windows (`sized_images`).
     factored: variable -> its LU factors, as soon as an op has computed them (see `factors`).
     ahead:     variables whose values an earlier op computed (see `moments`).
     unneeded:  variables that nothing reads any more because of that.
@@ -141,6 +142,7 @@ class Lowering(Storage):
         self.products: dict[Size, tuple[Size, ...]] = {}
         self.selections: dict[tuple[str, bool], tuple[View, Size]] = {}
         self.slices: dict[tuple[tuple[str, ...], int, int, int], tuple[View, Size | None]] = {}
+        self.windows: dict[tuple[Size, int, int], Size] = {}
         self.row_orders: dict[Any, tuple[View, View, View, View]] = {}
         self.ahead: dict[str, Entry] = {}
         self.unneeded: set[str] = set()
@@ -206,6 +208,10 @@ class Lowering(Storage):
     def entry(self, name: str) -> Any:
         """The value of a variable: an `Entry`, or a stack (`flow.Recording`, `flow.Elements`)."""
         return self._entries[name]
+
+    def is_defined(self, name: str) -> bool:
+        """Whether the variable has a value: the lowering of its op may leave out a result that nothing reads."""
+        return name in self._entries
 
     def define(self, name: str, entry: Any) -> None:
         """Set the value of a variable."""

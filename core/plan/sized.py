@@ -148,9 +148,8 @@ def run(low: Lowering, op: Op, size: Size | None = None) -> None:
 
 
 def clear_integers(low: Lowering, op: Op) -> None:
-    for name in op.outputs:
-        own = low.sizes.get(name)
-        entry = low.entry(name)
+    for name in filter(low.is_defined, op.outputs):
+        own, entry = low.sizes.get(name), low.entry(name)
         if own and getattr(entry, "dtype", "").startswith(("int", "uint")):
             low.define(name, masked(low, entry, own, 0))
 

@@ -51,8 +51,8 @@ def _same(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]
     """The padding (before, after) with which there are ceil(size / stride) outputs. An odd total puts the extra element
     after.
     """
-    if size == -1:
-        raise ProgramError('padding "same" needs known sizes of x', "shape_mismatch")
+    if size == -1 and stride > 1:
+        raise ProgramError('padding "same" with strides above 1 needs known sizes of x', "shape_mismatch")
     total = max((-(-size // stride) - 1) * stride + dilation * (kernel - 1) + 1 - size, 0)
     return total // 2, total - total // 2
 
@@ -108,7 +108,8 @@ def conv2d(
     channels / groups, kernel height, kernel width].
 
     - `paddings`: zeros around x, as one size, (height, width) or (top, bottom, left, right).
-    - `padding`: `same` chooses paddings with ceil(size / stride) outputs; `valid` means no padding.
+    - `padding`: `same` chooses paddings with ceil(size / stride) outputs, for strides above 1 only if the program knows
+      the sizes of x; `valid` means no padding.
     - `groups`: output channels are divided into groups, and each group reads its own group of input channels.
     """
     return _convolve(x, filter, bias, 2, conv, padding, data_format == "NHWC")

@@ -21,6 +21,9 @@ from tests.programs import Sketch
 SIZES = ((3, 5), (16, 2), (1, 1), (7, 16))
 """(batch, time). The code has room for 16 of each."""
 
+LARGER = ((3, 5), (16, 2), (2, 3), (7, 16))
+"""The same for `tiles`."""
+
 BATCH, TIME = SIZES[0]
 
 Case = Callable[[Sketch], list[str]]
@@ -116,6 +119,54 @@ def images(dtype: str) -> Case:
     return case
 
 
+def windows(dtype: str) -> Case:
+    def case(s: Sketch) -> list[str]:
+        """Images and signals whose sizes are open, down to one pixel."""
+        x, line, w = x_of(s, BATCH, 4, TIME, BATCH, dtype=dtype), x_of(s, 2, 4, TIME, name="line", dtype=dtype), {}
+        for name, shape in (("one", (4, 4, 1, 1)), ("w", (4, 4, 3, 3)), ("part", (4, 2, 2, 3)), ("along", (4, 4, 3))):
+            w[name] = s.param(name, np.random.default_rng(len(name)).standard_normal(shape), dtype)
+        same = s.op("conv2d", x, w["w"], padding="same")
+        seen = s.op("relu", s.op("add", same, x))
+        around = {"kernel_size": [3, 3], "strides": [1, 1], "paddings": [1, 1]}
+        pooled = s.op("max_pool2d", seen, kernel_size=[3, 3], strides=[2, 2], paddings=[1, 1])
+        made = [
+            s.op("conv2d", seen, w["w"], padding="same", dilations=[2, 2]),
+            s.op("conv2d", seen, w["one"]),
+            s.op("conv2d", seen, w["w"], strides=[2, 2], paddings=[1, 1]),
+            s.op("conv2d", seen, w["part"], paddings=[2, 1], groups=2),
+            s.op("conv2d", pooled, w["w"], paddings=[1, 1]),
+            s.op("max_pool2d", same, **around),
+            s.op("scale", s.op("max_pool2d", s.op("stop_gradient", same), **around), scale=0.5),
+            s.op("avg_pool2d", seen, **around),
+            s.op("avg_pool2d", seen, kernel_size=[1, 1], strides=[2, 2]),
+            s.op("conv1d", line, w["along"], paddings=[2], dilations=[2]),
+            s.op("conv1d", line, w["along"], paddings=[1], strides=[3]),
+            s.op("global_avg_pool", seen),
+        ]
+        return [same, *made]
+
+    case.__name__ = f"windows {dtype}"
+    return case
+
+
+def tiles(s: Sketch) -> list[str]:
+    """Windows side by side, of which the last may lie partly beyond the image; images have two pixels at least."""
+    x, w = x_of(s, BATCH, 4, TIME, TIME), w_of(s, 4, 4, 2, 2)
+    seen = s.op("tanh", x)
+    largest = s.op("max_pool2d", seen, kernel_size=[2, 2])
+    squares = s.op("reduce_sum", s.op("square", largest))
+    inner = {"inputs": {"targets": [squares], "inputs": [x]}, "outputs": {"out": ["dx"]}}
+    s.document["blocks"][0]["ops"].append({"type": "gradients", **inner})
+    return [
+        "dx",
+        largest,
+        s.op("avg_pool2d", seen, kernel_size=[2, 2]),
+        s.op("avg_pool2d", seen, kernel_size=[2, 2], strides=[1, 1], paddings=[1, 1]),
+        s.op("conv2d", seen, w, strides=[2, 2]),
+        s.op("add", s.op("conv2d", largest, w, paddings=[1, 1]), s.op("conv2d", largest, w, paddings=[1, 1])),
+    ]
+
+
 def chosen(s: Sketch) -> list[str]:
     """One element at each place, along an axis of known size and along open ones."""
     x = x_of(s, BATCH, TIME, 6)
@@ -195,6 +246,10 @@ CASES = (
     images("float32"),
     images("float16"),
     images("bfloat16"),
+    tiles,
+    windows("float64"),
+    windows("float32"),
+    windows("bfloat16"),
     chosen,
     masks,
 )
@@ -234,7 +289,7 @@ def test_values_and_gradients_are_machine_code_and_agree_with_the_reference_exec
 
     assert [*parts.refused.values(), *(each.reason for plan in parts.regions for each in plan.interpreted)] == []
     code = code.compiled()
-    for batch, time in SIZES:
+    for batch, time in LARGER if case is tiles else SIZES:
         feeds = feeds_of(s, program, batch, time)
         exact = compile_gradient(program, query, found, {name: value.shape for name, value in feeds.items()})
         parameters = {v.name: np.asarray(s.values[v.name], as_dtype(v.type.dtype)) for v in program.parameters}
