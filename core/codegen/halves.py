@@ -8,17 +8,15 @@ conversions round to the nearest number, ties to even; denormals are numbers lik
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
+from core.codegen.arithmetic import Arithmetic
 from core.codegen.cpus import cpu
-
-if TYPE_CHECKING:
-    from core.codegen.llvm import Function, IRValue
+from core.codegen.ir_values import IRValue
 
 __all__ = ["narrowed", "rounded", "rounded_to_odd", "widened"]
 
 
-def widened(f: Function, bits: IRValue, dtype: str) -> IRValue:
+def widened(f: Arithmetic, bits: IRValue, dtype: str) -> IRValue:
     """The float32 of a 16-bit float that is given by its bits, an uint16."""
     if dtype == "bfloat16":
         wide = f.convert(bits, "int32")
@@ -35,7 +33,7 @@ def widened(f: Function, bits: IRValue, dtype: str) -> IRValue:
     return f.bitcast(f.binary("or", magnitude, sign), "float32")
 
 
-def narrowed(f: Function, value: IRValue, dtype: str) -> IRValue:
+def narrowed(f: Arithmetic, value: IRValue, dtype: str) -> IRValue:
     """The bits, an uint16, of a float32 whose value the 16-bit float holds exactly."""
     if dtype == "bfloat16":
         bits = f.bitcast(value, "int32")
@@ -45,7 +43,7 @@ def narrowed(f: Function, value: IRValue, dtype: str) -> IRValue:
     return _float16_bits(f, value)
 
 
-def rounded(f: Function, value: IRValue, dtype: str, any_nan: bool) -> IRValue:
+def rounded(f: Arithmetic, value: IRValue, dtype: str, any_nan: bool) -> IRValue:
     """`value`, a float32, rounded to the 16-bit float `dtype`, as a float32.
 
     any_nan: whether a NaN may have bits that bfloat16 drops. Without it, a NaN is the result of operations on bfloat16
@@ -60,7 +58,7 @@ def rounded(f: Function, value: IRValue, dtype: str, any_nan: bool) -> IRValue:
     return f.bitcast(f.binary("and", near, f.constant(-0x10000, bits)), "float32")
 
 
-def _half_up_to_even(f: Function, bits: IRValue) -> IRValue:
+def _half_up_to_even(f: Arithmetic, bits: IRValue) -> IRValue:
     """The bits of a float32 plus 0x7FFF, plus 1 if the upper half is odd: its upper half is then rounded."""
     if cpu().adds_words and bits.lanes in (4, 8, 16):  # one instruction adds both halves of `words` to the bits
         words = f.binary("or", f.binary("and", bits, f.constant(0x10000, bits)), f.constant(0x7FFF, bits))
@@ -74,7 +72,7 @@ def _half_up_to_even(f: Function, bits: IRValue) -> IRValue:
     return f.binary("add", f.binary("add", bits, f.constant(0x7FFF, bits)), last)
 
 
-def rounded_to_odd(f: Function, value: IRValue) -> IRValue:
+def rounded_to_odd(f: Arithmetic, value: IRValue) -> IRValue:
     """A float64 as a float32 whose last bit is 1 if it is not exact, so that a second rounding sees on which side of a
     tie the number lies (Boldo and Melquiond 2008).
     """
@@ -87,14 +85,14 @@ def rounded_to_odd(f: Function, value: IRValue) -> IRValue:
     return f.bitcast(f.binary("or", bits, f.convert(differs, "int32")), "float32")
 
 
-def _through_half(f: Function, value: IRValue, first: str, second: str, to: str, dtype: str) -> IRValue:
+def _through_half(f: Arithmetic, value: IRValue, first: str, second: str, to: str, dtype: str) -> IRValue:
     """Two instructions with LLVM's type for float16 in between."""
     half, to = (each if value.lanes == 1 else f"<{value.lanes} x {each}>" for each in ("half", to))
     between = f.op(f"{first} {value} to {half}", dtype, value.lanes)
     return f.op(f"{second} {half} {between.name} to {to}", dtype, value.lanes)
 
 
-def _float16_bits(f: Function, value: IRValue) -> IRValue:
+def _float16_bits(f: Arithmetic, value: IRValue) -> IRValue:
     """As `narrowed` for float16, but rounds `value`, with integer instructions and one addition."""
     bits = f.bitcast(value, "int32")
     sign = f.binary("and", bits, f.constant(-0x80000000, bits))
@@ -116,7 +114,7 @@ def _float16_bits(f: Function, value: IRValue) -> IRValue:
     return f.convert(f.binary("or", result, sign), "uint16")
 
 
-def _power(f: Function, exponent: int, like: IRValue) -> IRValue:
+def _power(f: Arithmetic, exponent: int, like: IRValue) -> IRValue:
     """2 to a power, in as many lanes as `like` has."""
     (bits,) = struct.unpack("<i", struct.pack("<f", 2.0**exponent))
     return f.bitcast(f.constant(bits, like), "float32")

@@ -1,113 +1,24 @@
-"""A writer of LLVM IR text: values that know their dtype and lanes, functions, counted loops.
+"""A writer of LLVM IR text: functions, counted loops and branches, memory, and 16-bit floats.
 
-An `IRValue` is the name of an SSA register or a literal; `Function` appends instructions and returns new values.
-Floating-point operations carry no fast-math flags: each is rounded as numpy rounds it, and a product and a sum become
-one fused operation only where a kernel writes `fma`.
+`Function` appends instructions and returns new values. Its values (`core.codegen.ir_values`) and its arithmetic on
+float32, float64 and integers (`core.codegen.arithmetic`) are in files of their own.
 
-A 16-bit float is a float32 in a register: `load` widens, `convert` rounds, `store` drops bits that are zero. Arithmetic
-on them without conversion to float32 is refused, because nothing would round it.
+A 16-bit float is a float32 in a register: `load` widens, `convert` rounds, `store` drops bits that are zero.
 """
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-
-import numpy as np
 
 from core.codegen import halves
+from core.codegen.arithmetic import Arithmetic
 from core.codegen.cpus import cpu
-from core.ir.errors import InternalError
+from core.codegen.ir_values import I64, IRValue, element_type, is_number, itemsize, literal, storage_type
 from core.ir.precision import HALVES
-from core.ops.common.types import as_dtype
 
 __all__ = ["I64", "Function", "IRValue", "element_type", "is_number", "itemsize", "literal", "storage_type"]
-
-_REGISTER = {"bool": "i1", "float32": "float", "float64": "double", "ptr": "ptr"} | dict.fromkeys(HALVES, "float")
-_REGISTER |= {f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-
-
-def element_type(dtype: str) -> str:
-    """The LLVM type of one element in a register, where a bool is one bit."""
-    return _REGISTER[dtype]
-
-
-def storage_type(dtype: str) -> str:
-    """The LLVM type of one element in memory, where a bool is one byte and a 16-bit float its bits."""
-    return "i8" if dtype == "bool" else "i16" if dtype in HALVES else _REGISTER[dtype]
-
-
-def itemsize(dtype: str) -> int:
-    """Bytes of one element in memory."""
-    return 8 if dtype == "ptr" else as_dtype(dtype).itemsize
-
-
-FLOATS = frozenset({"float32", "float64", *HALVES})
-
-EXACT = frozenset({"fabs", "floor", "ceil", "trunc", "rint"})
-"""Intrinsics of a 16-bit float whose results are numbers of its dtype."""
-
-_SUFFIX = {"float32": "f32", "float64": "f64"} | dict.fromkeys(HALVES, "f32")
-"""The dtype in the name of an intrinsic."""
-
-
-@dataclass(frozen=True, slots=True)
-class IRValue:
-    """A register or literal. dtype: a dtype of the core, or "ptr". lanes: elements of the vector; 1 for a scalar."""
-
-    name: str
-    dtype: str
-    lanes: int = 1
-
-    @property
-    def type(self) -> str:
-        one = element_type(self.dtype)
-        return one if self.lanes == 1 else f"<{self.lanes} x {one}>"
-
-    @property
-    def is_float(self) -> bool:
-        return self.dtype in FLOATS
-
-    @property
-    def is_signed(self) -> bool:
-        return self.dtype.startswith("int")
-
-    def __str__(self) -> str:
-        return f"{self.type} {self.name}"
-
-
-def I64(number: int) -> IRValue:
-    """An integer literal: a size, a count, an offset."""
-    return IRValue(str(number), "int64")
-
-
-def literal(number: float | int | bool | np.generic, dtype: str) -> IRValue:
-    """A scalar literal with the exact bits of `number` in `dtype`.
-
-    Raises InternalError for an integer out of the range of `dtype`, which LLVM would truncate. An unsigned integer may
-    be written as the signed one with the same bits.
-    """
-    if dtype == "bool":
-        return IRValue("true" if number else "false", dtype)
-    if dtype == "float64":
-        return IRValue(f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}", dtype)
-    if dtype in FLOATS:  # LLVM writes a float by the bits of the double of the same value
-        with np.errstate(all="ignore"):
-            as_double = float(as_dtype(dtype).type(number))
-        return IRValue(f"0x{struct.unpack('<Q', struct.pack('<d', as_double))[0]:016X}", dtype)
-    limits = np.iinfo(dtype)
-    if not min(limits.min, -(limits.max // 2) - 1) <= int(number) <= limits.max:
-        raise InternalError(f"{int(number)} is no {dtype}: its range is {limits.min} to {limits.max}")
-    return IRValue(str(int(number)), dtype)
-
-
-def is_number(value: IRValue) -> bool:
-    """Whether a float value is a literal other than NaN, scalar or splatted."""
-    bits = value.name.removeprefix("splat (").removesuffix(")").split()[-1]
-    return bits.startswith("0x") and not np.isnan(struct.unpack("<d", struct.pack("<Q", int(bits, 16)))[0])
 
 
 def _first_lanes(mask: IRValue) -> int:
@@ -117,7 +28,7 @@ def _first_lanes(mask: IRValue) -> int:
     return count if lanes == ["i1 true"] * count + ["i1 false"] * (len(lanes) - count) else 0
 
 
-class Function:
+class Function(Arithmetic):
     """One function under construction.
 
     name:         without the @.
@@ -125,16 +36,16 @@ class Function:
     noalias:      whether no two pointer parameters reach the same memory.
     internal:     whether only this module calls it.
     uses:         how often the function uses each elementary function, by its name.
-    declarations: texts that the module needs once: declarations, and definitions of functions called here.
     stop:         address of the stop word, for loops that poll; None if the function ends soon enough without.
     known:        values for reuse, by their expressions. A loop or branch sees the values from before it, not after it.
-    lines, top:   the instructions, and those of the entry block.
+    top:          the instructions of the entry block.
     """
 
     def __init__(
         self, name: str, params: Sequence[tuple[str, str] | tuple[str, str, int]], returns: str = "void",
         noalias: bool = True, internal: bool = False,
     ) -> None:  # fmt: skip
+        super().__init__()
         self.name = name
         self.params = tuple(IRValue(f"%{n}", *type) for n, *type in params)
         self.returns = returns
@@ -142,14 +53,9 @@ class Function:
         self.internal = internal
         self.uses: Counter[str] = Counter()
         self.stop: IRValue | None = None
-        self.declarations: set[str] = set()
         self.known: dict[object, tuple[IRValue, ...]] = {}
-        self.lines: list[str] = []
         self.top: list[str] = []
         self.block = "entry"
-        self._count = 0
-
-    # --- values --------------------------------------------------------------------------------------------------
 
     def param(self, name: str) -> IRValue:
         return next(p for p in self.params if p.name == f"%{name}")
@@ -157,75 +63,7 @@ class Function:
     def has_param(self, name: str) -> bool:
         return any(p.name == f"%{name}" for p in self.params)
 
-    def fresh(self, hint: str = "") -> str:
-        self._count += 1
-        return f"%{hint}{self._count}" if hint else f"%v{self._count}"
-
-    def op(self, text: str, dtype: str, lanes: int = 1) -> IRValue:
-        """Append an instruction, given as text; its result."""
-        name = self.fresh()
-        self.lines.append(f"  {name} = {text}")
-        return IRValue(name, dtype, lanes)
-
-    def do(self, text: str) -> None:
-        """Append an instruction without a result."""
-        self.lines.append(f"  {text}")
-
-    def constant(self, number: float | int | bool | np.generic, like: IRValue) -> IRValue:
-        """A literal with the dtype and the lanes of `like`."""
-        return self.splat(literal(number, like.dtype), like.lanes)
-
-    def splat(self, value: IRValue, lanes: int) -> IRValue:
-        """A scalar in every lane of a vector; a vector of `lanes` lanes is returned as it is."""
-        if value.lanes == lanes:
-            return value
-        if value.lanes != 1:
-            raise InternalError(f"cannot splat {value} to {lanes} lanes: it has {value.lanes}, wanted 1")
-        if not value.name.startswith("%"):
-            return IRValue(f"splat ({value})", value.dtype, lanes)
-        vector = f"<{lanes} x {value.type}>"
-        first = self.op(f"insertelement {vector} poison, {value}, i64 0", value.dtype, lanes)
-        return self.op(f"shufflevector {first}, {vector} poison, <{lanes} x i32> zeroinitializer", value.dtype, lanes)
-
-    def binary(self, opcode: str, a: IRValue, b: IRValue) -> IRValue:
-        """opcode: LLVM's name: fadd, mul, and, shl, ... A scalar operand is splatted to the lanes of the other one."""
-        if a.dtype in HALVES:
-            raise InternalError(f"cannot write {opcode} of {a.dtype} numbers: convert them to float32")
-        lanes = max(a.lanes, b.lanes)
-        a, b = self.splat(a, lanes), self.splat(b, lanes)
-        return self.op(f"{opcode} {a}, {b.name}", a.dtype, lanes)
-
-    def compare(self, predicate: str, a: IRValue, b: IRValue) -> IRValue:
-        """predicate: with its class: "fcmp olt", "icmp eq", ..."""
-        lanes = max(a.lanes, b.lanes)
-        a, b = self.splat(a, lanes), self.splat(b, lanes)
-        return self.op(f"{predicate} {a}, {b.name}", "bool", lanes)
-
-    def select(self, condition: IRValue, a: IRValue, b: IRValue) -> IRValue:
-        lanes = max(condition.lanes, a.lanes, b.lanes)
-        a, b = self.splat(a, lanes), self.splat(b, lanes)
-        if condition.lanes != 1:
-            condition = self.splat(condition, lanes)
-        return self.op(f"select {condition}, {a}, {b}", a.dtype, lanes)
-
-    def intrinsic(self, name: str, *args: IRValue, dtype: str | None = None) -> IRValue:
-        """Call `llvm.<name>`, overloaded on the type of its first argument. Scalar arguments are splatted."""
-        lanes = max(a.lanes for a in args)
-        args = tuple(self.splat(a, lanes) for a in args)
-        if args[0].dtype in HALVES and name not in EXACT:
-            raise InternalError(f"cannot write {name} of {args[0].dtype} numbers: convert them to float32")
-        one = _SUFFIX.get(args[0].dtype) or element_type(args[0].dtype)
-        suffix = one if lanes == 1 else f"v{lanes}{one}"
-        dtype = dtype or args[0].dtype
-        returned = IRValue("", dtype, lanes).type
-        full = f"@llvm.{name}.{suffix}"
-        self.declarations.add(f"declare {returned} {full}({', '.join(a.type for a in args)})")
-        return self.op(f"call {returned} {full}({', '.join(map(str, args))})", dtype, lanes)
-
-    def fma(self, a: IRValue, b: IRValue, c: IRValue) -> IRValue:
-        """``a * b + c``, rounded once."""
-        lanes = max(a.lanes, b.lanes, c.lanes)
-        return self.intrinsic("fma", self.splat(a, lanes), b, c)
+    # --- 16-bit floats -------------------------------------------------------------------------------------------
 
     def convert(self, value: IRValue, dtype: str) -> IRValue:
         """As numpy's astype, but a float out of an integer's range saturates, and NaN becomes 0.
@@ -239,33 +77,7 @@ class Function:
         if value.dtype in HALVES:
             value = IRValue(value.name, "float32", value.lanes)
             return value if dtype == "float32" else self.convert(value, dtype)
-        if dtype == "bool":
-            predicate = "fcmp une" if value.is_float else "icmp ne"
-            return self.compare(predicate, value, self.constant(0, value))
-        target = IRValue("", dtype, value.lanes)
-        if value.is_float and target.is_float:
-            return self._cast("fpext" if dtype == "float64" else "fptrunc", value, target)
-        if value.is_float:
-            name = "fptosi.sat" if target.is_signed else "fptoui.sat"
-            one = element_type(dtype)
-            suffix = one if value.lanes == 1 else f"v{value.lanes}{one}"
-            source = _SUFFIX[value.dtype]
-            source = source if value.lanes == 1 else f"v{value.lanes}{source}"
-            full = f"@llvm.{name}.{suffix}.{source}"
-            self.declarations.add(f"declare {target.type} {full}({value.type})")
-            return self.op(f"call {target.type} {full}({value})", dtype, value.lanes)
-        if target.is_float:
-            return self._cast("sitofp" if value.is_signed else "uitofp", value, target)
-        bits = {"bool": 1}
-        have = bits.get(value.dtype) or int(element_type(value.dtype)[1:])
-        want = int(element_type(dtype)[1:])
-        if have == want:
-            return IRValue(value.name, dtype, value.lanes)
-        return self._cast("trunc" if want < have else "sext" if value.is_signed else "zext", value, target)
-
-    def bitcast(self, value: IRValue, dtype: str) -> IRValue:
-        """The same bits as another dtype of the same size."""
-        return self._cast("bitcast", value, IRValue("", dtype, value.lanes))
+        return super().convert(value, dtype)
 
     def rounded(self, value: IRValue, dtype: str) -> IRValue:
         """A float32 computed from numbers of `dtype`, a 16-bit float, rounded to `dtype`.
@@ -283,9 +95,6 @@ class Function:
             value = halves.rounded_to_odd(self, value)
         value = self.convert(value, "float32")
         return IRValue(halves.rounded(self, value, dtype, any_nan=True).name, dtype, value.lanes)
-
-    def _cast(self, opcode: str, value: IRValue, target: IRValue) -> IRValue:
-        return self.op(f"{opcode} {value} to {target.type}", target.dtype, value.lanes)
 
     # --- memory --------------------------------------------------------------------------------------------------
 

@@ -6,32 +6,23 @@ the step shares with its caller (`CONTROL`), the table of the stacks, and the ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Iterable
+from contextlib import nullcontext
 
-import numpy as np
-
-from core.codegen import kernels, parallel, rounded_scatter
+from core.codegen import parallel
 from core.codegen.apart import CROWDED, NESTED, write_apart
 from core.codegen.flow import write_branch, write_loop
-from core.codegen.gather_scatter import gather_function, gather_work, indexed_units, rounds, scatter_function
-from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
-from core.codegen.merged_operands import merged_scratch
+from core.codegen.kernel_calls import KernelCalls, scratch_of
+from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.module import Module
-from core.codegen.polling import is_long, stop_of
-from core.codegen.product import batch_addresses, product_function
-from core.codegen.reductions import identity
-from core.codegen.rows import row_function, rows_poll
+from core.codegen.polling import is_long
 from core.codegen.stack_memory import grow_function, slot_function
-from core.codegen.step_writer import StepWriter
 from core.codegen.stripes import write_striped
 from core.codegen.tensor_arrays import write_array
 from core.codegen.timer import Timer
 from core.ir.stop import poll
 from core.plan.arena import ArenaMap
 from core.plan.data import (
-    PRODUCT_BLOCK,
     Gather,
     Gemm,
     Instruction,
@@ -39,11 +30,9 @@ from core.plan.data import (
     Kernel,
     Limited,
     Root,
-    RowKernel,
     Rows,
     ScatterAdd,
     Sequence,
-    View,
 )
 from core.plan.flow import Branch, Loop
 from core.plan.growing import ArrayWork
@@ -51,12 +40,9 @@ from core.plan.plan import Plan
 from core.plan.side_by_side import Stretch
 from core.plan.striped import Striped
 from core.plan.work import work_of
-from core.runtime.control_words import CONTROL, STOPPED
+from core.runtime.control_words import CONTROL
 
 __all__ = ["Step", "write_step"]
-
-FILL_BYTES = 1 << 28
-"""Bytes that are set to zero between two reads of the stop word."""
 
 CONTROL_FLOW = (Loop, Branch, ArrayWork)
 
@@ -98,16 +84,10 @@ def _enter(params: list[str]) -> Function:
     return f
 
 
-class Step(StepWriter):
+class Step(KernelCalls):
     """Writes every kind of instruction into the step."""
 
-    _exit: str | None = None
     _nesting = 0
-    loops = 0  # around the present instruction
-    _scratch = 0
-    """Bytes of scratch memory that belong to other threads."""
-    _spent = 0
-    """The work of the instructions after the last read of the stop word."""
 
     def body(self, side_by_side: Iterable[Stretch]) -> None:
         """Write the body of the plan, with the branches of some stretches side by side."""
@@ -122,7 +102,7 @@ class Step(StepWriter):
 
     def sequence(self, body: Sequence) -> None:
         """Write all instructions of `body`."""
-        outer, self._spent = self._spent, 0
+        outer, self.spent = self.spent, 0
         waiting: list[Instruction] = []
         many = len(body.instructions) > 2 * OUTLINED_KERNELS
         crowded = sum(isinstance(each, Loop | Branch) for each in body.instructions) > CROWDED
@@ -140,7 +120,7 @@ class Step(StepWriter):
             if many and len(waiting) == OUTLINED_KERNELS:
                 self.outlined(waiting)
         self.straight(waiting)
-        self._spent += outer
+        self.spent += outer
 
     def straight(self, waiting: list[Instruction]) -> None:
         """Write the waiting instructions, which have no control flow. The code reads the stop word after every stretch
@@ -148,29 +128,17 @@ class Step(StepWriter):
         """
         for each in waiting:
             poll()
-            if is_long(self._spent):
+            if is_long(self.spent):
                 self.poll()
             around = nullcontext() if self.timer is None else self.timer.around(self.f, each)
             work = work_of(each)
-            self._spent += work.flops + work.nbytes
+            self.spent += work.flops + work.nbytes
             with self.checked(), around:
                 if is_long(work.flops + work.nbytes):
                     self.f.stop = self.stop_word()  # loops of the step itself poll
                 self.instruction(each)
                 self.f.stop = None
         waiting.clear()
-
-    @contextmanager
-    def checked(self) -> Iterator[None]:
-        """If the code of the context reads the stop word, leave the step after it if the word is set.
-
-        Code that polls leaves results unwritten when it stops, and the next instruction may use them as positions.
-        """
-        before, self.module.polls = self.module.polls, False
-        yield
-        if self.module.polls:
-            self.poll()
-        self.module.polls |= before
 
     def outlined(self, waiting: list[Instruction]) -> None:
         """Write the waiting instructions to a separate function, and a call of it."""
@@ -186,8 +154,8 @@ class Step(StepWriter):
         with self.checked():
             for share in shares:
                 parts.append(self._apart(list(share), roots))
-                self._scratch += max((_scratch_bytes(each) for each in share), default=0)
-            self.threads, self._scratch = threads, 0
+                self.others_scratch += max((scratch_of(each) for each in share), default=0)
+            self.threads, self.others_scratch = threads, 0
             task = parallel.choice_task(self.module, [name for name, _ in parts], len(parts[0][1]))
             parallel.run(self.module, self.f, task, parts[0][1], len(parts))
 
@@ -201,43 +169,18 @@ class Step(StepWriter):
 
         Its parameters are those of `step`, and the addresses of `known`.
         """
-        outer, roots, left = self.f, self.roots, self._exit
+        outer, roots, left = self.f, self.roots, self.exit
         own = outer.params[: len(self.arguments)]
         names = [p.name.removeprefix("%") for p in own] + [f"root{i}" for i in range(len(known))]
         name = f"group{len(self.module.functions)}"
         self.f = f = Function(name, [(each, "ptr") for each in names], noalias=False)
         self.roots = dict(zip(known, f.params[len(own) :], strict=True)) | {self.plan.error.root: f.param("control")}
-        self._exit = None
+        self.exit = None
         self.straight(waiting)
         self.finish()
         self.module.functions.append(f)
-        self.f, self.roots, self._exit = outer, roots, left
+        self.f, self.roots, self.exit = outer, roots, left
         return name, [*own, *known.values()]
-
-    def poll(self) -> None:
-        """Leave the step if the stop word is set."""
-        f = self.f
-        self.module.polls = True
-        self._spent = 0
-        if self._exit is None:
-            self._exit = f.label("exit")
-        asked, go = f.label("asked"), f.label("go")
-        word = f.op(f"load volatile i64, {self.control('stop')}, align 8", "int64")
-        f.branch(f.compare("icmp ne", word, I64(0)), asked, go)
-        f.begin(asked)
-        f.store(I64(STOPPED), self.control("error"))
-        f.jump(self._exit)
-        f.begin(go)
-
-    def stop_word(self) -> IRValue:
-        """The address of the stop word, for a function that polls."""
-        self.module.polls = True
-        return stop_of(self.f, self.f.param("control"))
-
-    def finish(self) -> None:
-        if self._exit is not None:
-            self.f.jump(self._exit)
-            self.f.begin(self._exit)
 
     def instruction(self, each: Instruction) -> None:
         poll()
@@ -266,14 +209,14 @@ class Step(StepWriter):
 
     def nested(self, each: Loop | Branch, apart: bool = False) -> None:
         """Write a loop or a branch, deep inside of others as a separate function. apart: anyway."""
-        outer = self._nesting, self._exit
+        outer = self._nesting, self.exit
         self._nesting += 1
         if self._nesting <= NESTED and not apart:
             self._nest(each)
         else:
-            self._nesting, self._exit = 1, None
+            self._nesting, self.exit = 1, None
             write_apart(self, each, lambda: self._nest(each), self.finish)
-            self._exit = outer[1]
+            self.exit = outer[1]
         self._nesting = outer[0]
 
     def _nest(self, each: Loop | Branch) -> None:
@@ -283,251 +226,3 @@ class Step(StepWriter):
             self.loops -= 1
         else:
             write_branch(self, each)
-
-    # --- kernels -------------------------------------------------------------------------------------------------
-
-    def rows(self, each: Rows, fresh: bool = True) -> None:
-        name = self.row_function(each.kernel)
-        addresses = [self.address(v) for v in each.views]
-        chunks = parallel.row_chunks(each.kernel, self.threads)
-        stop = [self.stop_word()] if rows_poll(each.kernel) else []
-        room, offset = merged_scratch(each.kernel), self.arena.size + self._scratch
-        scratch = [self.f.at(self.f.param("arena"), I64(offset), "uint8")] if room else []
-        self.module.scratch = max(self.module.scratch, self._scratch + room)
-        if fresh:
-            self.start_sums(each)
-        if chunks == 1:
-            arguments = ", ".join([*map(str, [*addresses, *stop, *scratch]), "i64 0", f"i64 {each.kernel.rows}"])
-            self.f.do(f"call void @{name}({arguments})")
-            return
-        together, own = parallel.rows_apart(each.kernel, self.threads)
-        chunks = min(chunks, each.kernel.rows // together)
-        task = parallel.row_task(self.module, name, each, chunks, together, own)
-        partials = []
-        offset += chunks * room
-        for operand in own:
-            partials.append(self.f.at(self.f.param("arena"), I64(offset), "uint8"))
-            offset += chunks * parallel.partial_bytes(each.views[operand])
-        self.module.scratch = max(self.module.scratch, offset - self.arena.size)
-        parallel.run(self.module, self.f, task, [*addresses, *stop, *scratch, *partials], chunks)
-        for partial, (operand, op) in zip(partials, own.items(), strict=True):
-            parallel.combine_partials(self.module, self.f, each.views[operand], op, addresses[operand], partial, chunks)
-
-    def row_function(self, kernel: RowKernel) -> str:
-        return self.module.function(kernel, "rows", lambda name: row_function(name, kernel))
-
-    def fill(self, view: View, number: IRValue) -> None:
-        """Set all elements of a dense array to one number."""
-        f = self.f
-        size = int(np.prod(view.shape, dtype=np.int64))
-        address = self.address(view)
-        if size == 1:
-            f.store(number, address)
-        elif number.name in ("0", "false", literal(0, number.dtype).name):
-            f.declarations.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
-            nbytes = size * itemsize(view.dtype)
-            if nbytes <= FILL_BYTES:
-                f.do(f"call void @llvm.memset.p0.i64({address}, i8 0, i64 {nbytes}, i1 false)")
-                return
-            with f.loop(I64(0), I64(nbytes), FILL_BYTES, polls=True) as start:
-                count = f.intrinsic("smin", f.binary("sub", I64(nbytes), start), I64(FILL_BYTES))
-                f.do(f"call void @llvm.memset.p0.i64({f.at(address, start, 'uint8')}, i8 0, {count}, i1 false)")
-        else:
-            with f.loop(I64(0), I64(size), polls=True) as i:
-                f.store(number, f.at(address, i, view.dtype))
-
-    def limited(self, each: Limited) -> None:
-        """Write the part of an instruction that the length of its arrays asks for."""
-        f, inner = self.f, each.instruction
-        length = f.load(self.address(each.length), "int64")
-        if isinstance(inner, Rows):
-            kernel, name = inner.kernel, self.row_function(inner.kernel)
-            elements = kernel.rows * kernel.inner // each.bound
-            end = f.binary("add", f.binary("mul", length, I64(elements)), I64(kernel.inner - 1))
-            end = f.op(f"udiv {end}, {kernel.inner}", "int64")
-            has_sums = self.start_sums(inner)
-            addresses = [*map(self.address, inner.views), *([self.stop_word()] if rows_poll(kernel) else [])]
-            self.up_to(name, addresses, "", end, 1 if has_sums else parallel.row_chunks(kernel, self.threads))
-        elif isinstance(inner, Gather):
-            name = self.gather_function(inner)
-            end = f.binary("mul", length, I64(indexed_units(inner) // each.bound))
-            self.module.polls |= is_long(gather_work(inner))
-            addresses = [*map(self.address, (inner.x, inner.index, inner.out)), self.base(self.plan.error.root)]
-            self.up_to(name, addresses, f"i64 {inner.check}, ", end, parallel.indexed_chunks(inner, self.threads))
-        elif isinstance(inner, Kernel):
-            name, addresses, chunks, room = self.kernel_parts(inner)
-            end = f.binary("add", f.binary("mul", length, I64(kernels.units(inner))), I64(each.bound - 1))
-            end = f.op(f"udiv {end}, {each.bound}", "int64")
-            self.up_to(name, addresses, f"i64 {inner.check}, ", end, chunks, room)
-        else:
-            self.blocks(each, inner, length)
-
-    def up_to(self, name: str, addresses: list[IRValue], more: str, end: IRValue, chunks: int, room: int = 0) -> None:
-        """Write calls of ``name(addresses..., more, first, end)`` for the units before `end`.
-
-        room: bytes of scratch memory of each chunk, at the last address.
-        """
-        f = self.f
-        if chunks == 1:
-            f.do(f"call void @{name}({', '.join(map(str, addresses))}, {more}i64 0, {end})")
-            return
-        word = f.slot("int64")
-        f.write(end, word)
-        task = parallel.limited_task(self.module, name, len(addresses), more, chunks, room)
-        parallel.run(self.module, f, task, [*addresses, word], chunks)
-
-    def blocks(self, each: Limited, whole: Gemm, length: IRValue) -> None:
-        """Write a product of as many blocks of rows, or of terms of its sums, as the length asks for."""
-        f, by_rows = self.f, each.along == "rows"
-        if not by_rows and not whole.accumulate:
-            self.fill(whole.c, literal(0, whole.c.dtype))
-        views = (whole.a, whole.b, whole.c)
-        axes = (0, None, 0) if by_rows else (1, 0, None)
-        bases = [self.address(v) for v in views]
-        steps = [0 if axis is None else v.strides[axis] * PRODUCT_BLOCK for v, axis in zip(views, axes, strict=True)]
-        a, b, c = (
-            replace(v, shape=tuple(PRODUCT_BLOCK if i == axis else n for i, n in enumerate(v.shape)))
-            for v, axis in zip(views, axes, strict=True)
-        )
-        block = Gemm(a, b, c, accumulate=whole.accumulate or not by_rows, location=whole.location)
-        count = f.op(f"udiv {f.binary('add', length, I64(PRODUCT_BLOCK - 1))}, {PRODUCT_BLOCK}", "int64")
-        with f.loop(I64(0), count) as i:
-            moved = zip(views, bases, steps, strict=True)
-            self.gemm(block, [f.at(at, f.binary("mul", i, I64(n)), v.dtype) if n else at for v, at, n in moved])
-
-    def gemm(self, each: Gemm, addresses: list[IRValue] | None = None) -> None:
-        """Write a product. addresses: of its matrices, if they are not those of its views."""
-        function = product_function(self.module, each, self.threads, self.loops > 0)
-        if addresses is None:
-            addresses = [self.address(v) for v in each.arrays]
-        sums = self.sums_of_bands(each, function.bands, addresses)
-        batch = int(np.prod(each.c.shape[:-2], dtype=np.int64))
-        chunks = parallel.product_chunks(each, function, self.threads)
-        f, all_parts = self.f, f"i64 0, i64 {function.parts}"
-        stop = [self.stop_word()] if function.polls else []
-        if chunks > 1 and batch == 1:
-            task = parallel.product_task(self.module, function, each, chunks)
-            parallel.run(self.module, f, task, [*addresses, *stop], chunks)
-        elif chunks > 1:
-            task = parallel.batch_task(self.module, function, each, chunks)
-            parallel.run(self.module, f, task, [*addresses, self.stop_word()], chunks)
-        elif batch == 1:
-            f.do(f"call void @{function.name}({', '.join(map(str, [*addresses, *stop]))}, {all_parts})")
-        else:
-            with f.loop(I64(0), I64(batch), polls=True) as i:
-                moved = batch_addresses(f, each, addresses, i)
-                f.do(f"call void @{function.name}({', '.join(map(str, [*moved, *stop]))}, {all_parts})")
-        for view, op, target, partials in sums:
-            parallel.combine_partials(self.module, f, view, op, target, partials, function.bands)
-
-    def sums_of_bands(
-        self, each: Gemm, bands: int, addresses: list[IRValue]
-    ) -> list[tuple[View, str, IRValue, IRValue]]:
-        """The sums over rows in a product's epilogue: (array, op, address of the result, address of the bands' sums).
-
-        The address of the bands' sums replaces that of the array in `addresses`; the caller combines them afterwards.
-        """
-        found: list[tuple[View, str, IRValue, IRValue]] = []
-        if each.then is None or bands == 1:
-            return found
-        offset = self.arena.size
-        for instr in each.then.kernel.code:
-            if instr.kind != "accumulate":
-                continue
-            view, at = each.then.views[instr.operand], 3 + instr.operand
-            self.fill(view, identity(instr.op, instr.dtype))
-            partials = self.f.at(self.f.param("arena"), I64(offset), "uint8")
-            offset += bands * parallel.partial_bytes(view)
-            found.append((view, instr.op, addresses[at], partials))
-            addresses[at] = partials
-        self.module.scratch = max(self.module.scratch, offset - self.arena.size)
-        return found
-
-    def gather(self, each: Gather) -> None:
-        self._indexed(self.gather_function(each), each)
-
-    def gather_function(self, each: Gather) -> str:
-        key = ("gather", each.x.shape, each.out.shape, each.x.dtype, each.index.dtype)
-        return self.module.function(key, "gather", lambda name: gather_function(name, each))
-
-    def scatter(self, each: ScatterAdd) -> None:
-        rows = (each.rows.dtype, each.rows_check) if each.rows is not None else ()
-        dtypes = each.x.dtype, each.index.dtype, each.out.dtype
-        key = ("scatter", each.op, each.x.shape, each.index.shape, each.out.shape, *dtypes, rows)
-        if rounds(each):
-            if rounded_scatter.is_sparse(each):
-                self.fill(each.out, literal(0, each.out.dtype))
-            name = self.module.function(key, "scatter", lambda name: rounded_scatter.sum_function(name, each))
-            self._indexed(name, each, [self._lists(each)])
-            return
-        self.fill(each.out, identity(each.op, each.out.dtype))
-        name = self.module.function(key, "scatter", lambda name: scatter_function(name, each))
-        self._indexed(name, each)
-
-    def _lists(self, each: ScatterAdd) -> IRValue:
-        """Write the lists of the rows that a scatter adds up; their address."""
-        key = ("lists", each.index.shape, each.out.shape[1], each.index.dtype)
-        name = self.module.function(key, "lists", lambda name: rounded_scatter.list_function(name, each))
-        lists = self.f.at(self.f.param("arena"), I64(self.arena.size + self._scratch), "uint8")
-        self.module.scratch = max(self.module.scratch, self._scratch + _scratch_bytes(each))
-        given = self.address(each.index), self.base(self.plan.error.root), lists, I64(each.check)
-        self.f.do(f"call void @{name}({', '.join(map(str, given))})")
-        if is_long(rounded_scatter.list_work(each)):
-            self.poll()  # the sums use the lists as positions
-        return lists
-
-    def _indexed(self, name: str, each: Gather | ScatterAdd, more: Iterable[IRValue] = ()) -> None:
-        self.module.polls |= is_long(gather_work(each))
-        addresses = [*map(self.address, (each.x, each.index, each.out)), self.base(self.plan.error.root)]
-        if isinstance(each, ScatterAdd) and each.rows is not None:
-            addresses.append(self.address(each.rows))
-        addresses += more
-        units, chunks = indexed_units(each), parallel.indexed_chunks(each, self.threads)
-        if chunks > 1:
-            task = parallel.range_task(self.module, name, len(addresses), each.check, units, chunks)
-            parallel.run(self.module, self.f, task, addresses, chunks)
-        else:
-            self.f.do(f"call void @{name}({', '.join(map(str, addresses))}, i64 {each.check}, i64 0, i64 {units})")
-
-    def interpreted(self, each: Interpreted) -> None:
-        f = self.f
-        addresses = f.fresh("addresses")
-        f.top.append(f"  {addresses} = alloca [{len(each.arrays)} x ptr], align 16")
-        for i, view in enumerate(each.arrays):
-            f.store(self.address(view), f.at(IRValue(addresses, "ptr"), I64(i), "ptr"))
-        callback = f.load(self.control("callback"), "ptr")
-        f.do(f"call void {callback.name}(i64 {each.number}, ptr {addresses})")
-
-    def kernel(self, each: Kernel) -> None:
-        name, addresses, chunks, _ = self.kernel_parts(each)
-        if chunks > 1:
-            task = parallel.kernel_task(self.module, name, each, chunks)
-            parallel.run(self.module, self.f, task, addresses, chunks)
-        else:
-            units = f"i64 {each.check}, i64 0, i64 {kernels.units(each)}"
-            self.f.do(f"call void @{name}({', '.join(map(str, addresses))}, {units})")
-
-    def kernel_parts(self, each: Kernel) -> tuple[str, list[IRValue], int, int]:
-        """The function of a kernel, its arguments, the number of chunks, and the bytes of scratch memory of each."""
-        name = self.module.function(
-            (each.kind, each.spec, len(each.views)),
-            each.kind,
-            lambda name: kernels.kernel_function(self.module, name, each),
-        )
-        addresses = [*map(self.address, each.views), self.base(self.plan.error.root)]
-        room = kernels.scratch_bytes(each)
-        self.module.polls |= is_long(kernels.work(each))
-        chunks = parallel.kernel_chunks(each, self.threads)
-        if room:
-            addresses.append(self.f.at(self.f.param("arena"), I64(self.arena.size + self._scratch), "uint8"))
-            self.module.scratch = max(self.module.scratch, self._scratch + chunks * room)
-        return name, addresses, chunks, room
-
-
-def _scratch_bytes(each: Instruction) -> int:
-    """The scratch memory that one thread needs for an instruction."""
-    if isinstance(each, Kernel):
-        return kernels.scratch_bytes(each)
-    if isinstance(each, Rows):
-        return merged_scratch(each.kernel)
-    return rounded_scatter.list_bytes(each) if isinstance(each, ScatterAdd) and rounds(each) else 0

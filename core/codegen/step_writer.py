@@ -1,14 +1,17 @@
-"""The step function while it is written: its addresses, its control words, and its stacks.
+"""The step function while it is written: its addresses, its control words, its stacks, and how it stops.
 
-`flow` writes loops and branches through this interface, and `step` implements it with the kernels.
+`flow` writes loops and branches through this interface. `kernel_calls` and `step` implement it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from core.codegen.llvm import I64, Function, IRValue
 from core.codegen.module import Module
+from core.codegen.polling import stop_of
 from core.codegen.reductions import identity
 from core.codegen.timer import Timer
 from core.plan.arena import ArenaMap
@@ -16,7 +19,7 @@ from core.plan.data import Gemm, Root, Rows, Sequence, Stack, View
 from core.plan.flow import Recording, Span
 from core.plan.plan import Plan
 from core.runtime.array_header import DATA_OFFSET
-from core.runtime.control_words import CONTROL
+from core.runtime.control_words import CONTROL, STOPPED
 
 __all__ = ["StepWriter"]
 
@@ -28,6 +31,8 @@ class StepWriter(ABC):
     roots:      addresses of roots that are known at this place in the code.
     recordings: of each recording, its first slot and its length.
     cursors:    of each stack, the variable with the number of its first free slot.
+    exit:       the label at the end of the function, once the code jumps to it.
+    spent:      the work of the instructions after the last read of the stop word.
     """
 
     def __init__(
@@ -39,7 +44,51 @@ class StepWriter(ABC):
         self.roots: dict[Root, IRValue] = {plan.error.root: f.param("control")}
         self.recordings: dict[Recording | Span, tuple[IRValue, IRValue]] = {}
         self.cursors: dict[Stack, IRValue] = {}
+        self.exit: str | None = None
+        self.spent = 0
         self.given = {view.root: i for i, view in enumerate((*plan.params, *plan.results))}
+
+    # --- stopping ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """If the code of the context reads the stop word, leave the step after it if the word is set.
+
+        Code that polls leaves results unwritten when it stops, and the next instruction may use them as positions.
+        """
+        before, self.module.polls = self.module.polls, False
+        yield
+        if self.module.polls:
+            self.poll()
+        self.module.polls |= before
+
+    def poll(self) -> None:
+        """Leave the step if the stop word is set."""
+        f = self.f
+        self.module.polls = True
+        self.spent = 0
+        if self.exit is None:
+            self.exit = f.label("exit")
+        asked, go = f.label("asked"), f.label("go")
+        word = f.op(f"load volatile i64, {self.control('stop')}, align 8", "int64")
+        f.branch(f.compare("icmp ne", word, I64(0)), asked, go)
+        f.begin(asked)
+        f.store(I64(STOPPED), self.control("error"))
+        f.jump(self.exit)
+        f.begin(go)
+
+    def stop_word(self) -> IRValue:
+        """The address of the stop word, for a function that polls."""
+        self.module.polls = True
+        return stop_of(self.f, self.f.param("control"))
+
+    def finish(self) -> None:
+        """Write the end of the function, to which code that stops jumps."""
+        if self.exit is not None:
+            self.f.jump(self.exit)
+            self.f.begin(self.exit)
+
+    # --- kernels -------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def sequence(self, body: Sequence) -> None:
@@ -63,6 +112,8 @@ class StepWriter(ABC):
     @abstractmethod
     def gemm(self, each: Gemm) -> None:
         """Append a product."""
+
+    # --- addresses -----------------------------------------------------------------------------------------------
 
     def base(self, root: Root) -> IRValue:
         """The address of a root."""
