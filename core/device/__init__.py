@@ -37,7 +37,7 @@ Kernels:
 
     kernels        the table of kernels: convolution, small_convolution, pooling, fourier, transposition, row_order,
                    merging, index_sort
-    rows           passes over rows, with row_teams, row_sums, column_sums; row_waits is how long rows wait
+    rows           passes over rows, with present_row, row_teams, row_sums, column_sums; row_waits is how long rows wait
     row_writer     kernels of their own behind a step
     product        products, of tiles, patch_tiles and tensor_cores; tiled says what is one
     stripes        attention, with the columns under a mask (column_windows)

@@ -9,15 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from core.codegen.llvm import I64, IRValue, itemsize, literal
 from core.codegen.reductions import combine, identity
+from core.device.present_row import PresentRow
 from core.device.row_teams import parts_of, pools, room_of
 from core.device.threads import WARP, Threads, block_number, flat_offset, one_block, split
-
-if TYPE_CHECKING:
-    from core.device.rows import RowWriter
 
 __all__ = ["Sums", "finishing_blocks"]
 
@@ -49,7 +46,7 @@ class Sums:
     in_place: those to whose results the rows of one team add. begins: whether the present row is the first of them.
     """
 
-    def __init__(self, writer: RowWriter, teams: Mapping[int, int], in_place: Collection[int] = ()) -> None:
+    def __init__(self, writer: PresentRow, teams: Mapping[int, int], in_place: Collection[int] = ()) -> None:
         self.writer, self.f, self.teams = writer, writer.f, teams
         self.in_place, self.begins = in_place, literal(True, "bool")
         self.rooms: dict[int, IRValue] = {}

@@ -10,7 +10,6 @@ threads, or in a launch of their own (`sums_kernel`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from core.codegen.checks import fail
@@ -21,10 +20,11 @@ from core.codegen.scalar import apply
 from core.codegen.sweeps import sweeps
 from core.device.blocks import Block
 from core.device.column_sums import ColumnSums, column_sums
+from core.device.present_row import PresentRow
 from core.device.row_sums import Sums
 from core.device.row_teams import RowGroups, added_up, at_once, columns_of, early_loads, groups_of, teams_of, width_of
 from core.device.threads import WARP, Threads, block_number, flat_offset, in_bundles, split
-from core.plan.data import Instr, RowKernel, Rows
+from core.plan.data import Instr, Rows
 
 __all__ = ["RowWriter", "form_of", "in_order", "row_kernel", "sums_kernel"]
 
@@ -92,7 +92,7 @@ def in_order(each: Rows, numbers: Iterable[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """One element. row, flat: see `RowWriter`. leads: whether its thread speaks for the row. values: known ones."""
+    """One element. row, flat: see `PresentRow`. leads: whether its thread speaks for the row. values: known ones."""
 
     row: list[IRValue]
     flat: IRValue
@@ -101,35 +101,8 @@ class _Place:
     values: dict[int, IRValue]
 
 
-class RowWriter:
-    """Writes one row kernel.
-
-    row: the position of the present row along the outer axes; flat: its number from `first` on.
-    values: those of the row. block: that of this thread, if teams are blocks; width: threads of a team.
-    columns_each: elements of a row that each thread of a team has in registers; 0 if it has them one after another.
-    """
-
-    def __init__(
-        self, f: Function, each: Rows, threads: Threads, fresh: bool = True, inside: Collection[int] = (),
-        apart: bool = False,
-    ) -> None:  # fmt: skip
-        self.f, self.each, self.threads = f, each, threads
-        self.fresh, self.inside, self.apart = fresh, inside, apart
-        self.kernel: RowKernel = each.kernel
-        self.code = each.kernel.code
-        names = [p.name for p in f.params]
-        self.part = "%first" in names
-        self.first = f.param("first") if self.part else I64(0)
-        self.end = f.param("end") if self.part else I64(each.kernel.rows)
-        self.window = "%first_column" in names
-        self.columns = (
-            (f.param("first_column"), f.param("end_column")) if self.window else (I64(0), I64(self.kernel.inner))
-        )
-        self.block: Block | None = None
-        self.width, self.columns_each = WARP, 0
-        self.flat: IRValue = I64(0)
-        self.row: list[IRValue] = []
-        self.values: dict[int, IRValue] = {}
+class RowWriter(PresentRow):
+    """Writes one row kernel."""
 
     def write(self) -> None:
         totals = [i for i in self.code if i.kind == "reduce" and self.code[i.args[0]].full]
@@ -153,7 +126,7 @@ class RowWriter:
             places = []
             for at in positions:
                 row, column = split(f, at, (kernel.rows, kernel.inner))
-                self._begin_row(row)
+                self.begin_row(row)
                 places.append(self._place(column))
             for place in self._loaded(places):
                 for n in in_order(self.each, range(len(self.code))):
@@ -200,7 +173,7 @@ class RowWriter:
             else:
                 start = f.binary("add", self.first, number) if self.part else number
                 with f.loop(start, self.end, teams) as row:
-                    self._begin_row(row)
+                    self.begin_row(row)
                     self._sweep(sums, member)
             sums.end(number, member)
         sums.pool(teams)
@@ -222,19 +195,6 @@ class RowWriter:
                 self._sweep(sums, member)
             self.row = [places.get(axis, I64(0)) for axis in range(len(outer))]
             sums.end_group(member)
-
-    def meet(self) -> None:
-        """The threads of a team wait for each other."""
-        if self.block is not None:
-            self.block.meet()
-        elif self.width > 1:
-            self.threads.warp_barrier(self.f)
-
-    def reduced(self, op: str, value: IRValue) -> IRValue:
-        """The reduction of the values of a team, in each of its threads."""
-        if self.block is not None:
-            return self.block.combined(op, value)
-        return self.threads.reduce_warp(self.f, op, value) if self.width > 1 else value
 
     def _by_columns(self, sums: ColumnSums) -> None:
         f, kernel, threads = self.f, self.kernel, self.threads
@@ -290,10 +250,6 @@ class RowWriter:
             self.row = [I64(0) for _ in self.kernel.outer]
             rooms.put(number, warp, I64(0), total)
 
-    def _begin_row(self, row: IRValue) -> None:
-        self.row = split(self.f, row, self.kernel.outer)
-        self.flat = self.f.binary("sub", row, self.first) if self.inside else row
-
     def _sweep(self, sums: Sums, lane: IRValue) -> None:
         """All sweeps over a row by one team. lane: the number of this thread in it."""
         f, code = self.f, self.code
@@ -317,14 +273,14 @@ class RowWriter:
                 f.write(identity(code[n].op, code[n].dtype), slot)
             early = early_loads(self.each, sweep.along)
             for place, made in enumerate(mades) if self.columns_each > 1 else ():
-                if self._is_whole(place):
+                if self.is_whole(place):
                     with self.column(place, lane) as column:
                         for n in early:
                             if n not in made:
                                 self._one(n, made, column, leads)
             for place, made in enumerate(mades) if sweep.along else ():
                 with self.column(place, lane) as column:
-                    made = made if self._is_whole(place) else {}  # if all threads have it, they may keep values
+                    made = made if self.is_whole(place) else {}  # if all threads have it, they may keep values
                     self._along(sweep.along, made, sums, totals, column, place, leads)
             if sweep.along and not mades:
                 self._along_loop(sweep.along, sums, totals, lane, leads)
@@ -335,10 +291,6 @@ class RowWriter:
                 else:
                     with f.when(leads):
                         sums.add(n, I64(0), total)
-
-    def _is_whole(self, place: int) -> bool:
-        """Whether all threads of a team have the column `place` of their columns."""
-        return (place + 1) * self.width <= self.kernel.inner
 
     def _along_loop(
         self, along: tuple[int, ...], sums: Sums, totals: Mapping[int, IRValue], lane: IRValue, leads: IRValue
@@ -362,17 +314,6 @@ class RowWriter:
     def _is_total(self, number: int, sums: Sums) -> bool:
         """Whether a team reduces the elements of each row to one number."""
         return self.code[number].kind == "reduce" or (sums.is_total(number) and not sums.stays(number))
-
-    @contextmanager
-    def column(self, place: int, lane: IRValue) -> Iterator[IRValue]:
-        """The column `place` of those of this thread, which has it inside the context, or nothing."""
-        f = self.f
-        column = f.binary("add", lane, I64(place * self.width)) if place else lane
-        if self._is_whole(place):
-            yield column
-        else:
-            with f.when(f.compare("icmp slt", column, I64(self.kernel.inner))):
-                yield column
 
     def _along(
         self, along: Iterable[int], made: dict[int, IRValue], sums: Sums, totals: Mapping[int, IRValue],
@@ -433,12 +374,3 @@ class RowWriter:
         for at in same:
             condition = f.binary("and", condition, f.compare("icmp eq", at, I64(0)))
         return condition
-
-    def address(self, instr: Instr, column: IRValue) -> IRValue:
-        """The address of the present element in the operand of an instruction."""
-        operand = self.kernel.operands[instr.operand]
-        if instr.operand in self.inside:
-            at = flat_offset(self.f, [self.flat, column], [self.kernel.inner, 1])
-        else:
-            at = flat_offset(self.f, [*self.row, column], [*operand.outer, operand.inner])
-        return self.f.at(self.f.param(f"p{instr.operand}"), at, operand.dtype)
