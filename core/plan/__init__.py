@@ -31,6 +31,7 @@ From ops to instructions:
     walk          every op of a block in order; ops without generated code are left to the reference executor
     known         the choice between 16-bit floats and float32 for an op on arrays of known sizes
     lowering      functions for all lowerings: values of variables, elementwise ops, checks
+    all_lowerings the list of the files with lowerings
     storage       allocation, and the instructions that store, copy and fill
     destinations  memory that results must be written to
     entries       the forms of a value: a number, a pattern of positions, a value inside a fusion, an array
@@ -82,6 +83,7 @@ Fusion:
     unread            stores that nothing reads are dropped
     refine            these rewrites for a whole plan, and for the bodies of its loops and branches
     stripes           attention: a chain of products and row kernels for some rows of its matrices at a time
+    dependences       the instructions that must run before each one, and an order that keeps them
     stripe_members    its members: row kernels, and products with the axis that the stripes cut
     striped           the instruction that results from it
     column_windows    columns of a stripe that a mask hides are left out

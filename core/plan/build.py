@@ -6,47 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from core.ir import Block, TensorType, Type
-from core.plan import (
-    along_open,
-    branches,
-    by_data,
-    checked,
-    constants,
-    convolution,
-    draws,
-    dynamic_slices,
-    einsum,
-    factors,
-    found,
-    fourier,
-    indexing,
-    lattices,
-    linear,
-    loops,
-    merging,
-    moments,
-    movement,
-    ordered,
-    pooling,
-    ragged,
-    reduce,
-    sampling,
-    scaling,
-    segments,
-    selecting,
-    shapes,
-    sized_images,
-    sized_indexing,
-    sized_lattices,
-    sized_products,
-    sized_reshape,
-    sized_shapes,
-    sized_sums,
-    spectra,
-    stacks,
-    tensor_arrays,
-    unbounded,
-)
+from core.plan import all_lowerings  # noqa: F401  (registers them)
 from core.plan.data import Instruction, Root, Sequence, View, bytes_of, contiguous
 from core.plan.lowering import Lowering, Shared
 from core.plan.plan import Plan
@@ -58,48 +18,6 @@ from core.plan.unsupported import Unsupported
 from core.plan.walk import lower_ops
 
 __all__ = ["plan_block"]
-
-LOWERING = [  # importing these modules registers the lowerings
-    along_open,
-    branches,
-    by_data,
-    checked,
-    constants,
-    convolution,
-    draws,
-    dynamic_slices,
-    einsum,
-    factors,
-    found,
-    fourier,
-    indexing,
-    lattices,
-    linear,
-    loops,
-    merging,
-    moments,
-    movement,
-    ordered,
-    pooling,
-    ragged,
-    reduce,
-    sampling,
-    scaling,
-    segments,
-    selecting,
-    shapes,
-    sized_images,
-    sized_indexing,
-    sized_lattices,
-    sized_products,
-    sized_reshape,
-    sized_shapes,
-    sized_sums,
-    spectra,
-    stacks,
-    tensor_arrays,
-    unbounded,
-]
 
 
 def plan_block(block: Block, target: Target, expected: Expected = MappingProxyType({})) -> Plan:

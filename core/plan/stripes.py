@@ -15,24 +15,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
+from dataclasses import replace
 
 from core.ir.stop import poll
 from core.ops.common.types import as_dtype
 from core.plan.column_windows import ColumnWindows
-from core.plan.data import (
-    Gemm,
-    Instruction,
-    Interpreted,
-    Operand,
-    Root,
-    Rows,
-    View,
-    contiguous,
-)
-from core.plan.flow import Branch, Loop
-from core.plan.growing import ArrayWork
+from core.plan.data import Gemm, Instruction, Operand, Root, Rows, View, contiguous
+from core.plan.dependences import Edge, dependences, reordered
 from core.plan.stripe_members import (
     Member,
     cuts_pairs,
@@ -60,9 +49,6 @@ STRIPES = 8
 
 STRIPED = ("arena", "element", "carried")
 """Places of the arrays of a chain: elements of stacks and states of loops, too, which are stored in any case."""
-
-IN_ORDER = (Interpreted, Loop, Branch, ArrayWork)
-"""Instructions that keep their order: they share stacks, or may tell the client something."""
 
 
 def in_stripes(
@@ -118,14 +104,6 @@ def _is_whole(view: View) -> bool:
         and view.strides == contiguous(view.shape)
         and view.root.nbytes == nbytes
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Edge:
-    """An instruction that must run before another one; `through`: the roots that make it so."""
-
-    source: int
-    through: tuple[Root, ...]
 
 
 class _Chain:
@@ -279,7 +257,7 @@ class _Chain:
 
     def striped(self) -> tuple[Instruction, ...]:
         """All instructions, the chain's as one `Striped` for each of its stages."""
-        edges = self._edges()
+        edges = dependences(self.all)
         while any(reduces(each) for each in self.members.values()):
             levels = self._levels(edges)
             stored = {root for root in self.wide if self._is_read_elsewhere(root)}
@@ -296,7 +274,7 @@ class _Chain:
                 sources = [
                     {at for root in self.read_again[stage] for at in self.writers.get(root, ())} for stage in found
                 ]
-                return _in_order(self.all, edges, groups, sources)
+                return reordered(self.all, edges, groups, sources)
             self.left |= {at for stage in alone for at in stages[stage]}
             self._settle()
         return self.all
@@ -306,33 +284,7 @@ class _Chain:
         outside = root.place != "arena" or root in self.kept  # a hoisted product reads elements, too
         return outside or any(at not in self.members for at in self.touching[root])
 
-    def _edges(self) -> list[list[_Edge]]:
-        """For each instruction, those that must run before it."""
-        found: list[list[_Edge]] = []
-        last: dict[Root, int] = {}
-        readers: dict[Root, list[int]] = defaultdict(list)
-        before = -1
-        for at, each in enumerate(self.all):
-            needed: dict[int, list[Root]] = defaultdict(list)
-            writes = set(each.writes())
-            for root in dict.fromkeys((*each.reads(), *writes)):
-                if root in last:
-                    needed[last[root]].append(root)
-                if root in writes:
-                    for reader in readers[root]:
-                        needed[reader].append(root)
-            if isinstance(each, IN_ORDER):
-                if before >= 0:
-                    needed.setdefault(before, [])
-                before = at
-            for root in each.reads():
-                readers[root].append(at)
-            for root in writes:
-                last[root], readers[root] = at, []
-            found.append([_Edge(source, tuple(roots)) for source, roots in needed.items() if source != at])
-        return found
-
-    def _levels(self, edges: list[list[_Edge]]) -> list[int]:
+    def _levels(self, edges: list[list[Edge]]) -> list[int]:
         """The stage of each member: members of a stage reach each other through arrays of the chain only."""
         levels: list[int] = []
         for at, before in enumerate(edges):
@@ -452,42 +404,3 @@ def _height(rows: int, most: int, unit: int) -> int:
     step = 8 if most >= 16 else unit
     most = max(most - most % step, step)
     return next((n for n in range(most, most // 2 - 1, -step) if rows % n == 0), most)
-
-
-def _in_order(
-    instructions: tuple[Instruction, ...],
-    edges: list[list[_Edge]],
-    groups: list[tuple[list[int], tuple[Instruction, ...]]],
-    sources: Sequence[set[int]],
-) -> tuple[Instruction, ...]:
-    """All instructions with each group in place of its members, otherwise in the order they had where possible.
-
-    sources: for each group, further instructions that it must follow.
-    """
-    home = {at: members[0] for members, _ in groups for at in members}
-    made = {members[0]: instead for members, instead in groups}
-    before: dict[int, set[int]] = {}
-    for at, needed in enumerate(edges):
-        node = home.get(at, at)
-        before.setdefault(node, set()).update(home.get(edge.source, edge.source) for edge in needed)
-    for (members, _), more in zip(groups, sources, strict=True):
-        before[members[0]].update(home.get(at, at) for at in more)
-    after: dict[int, list[int]] = defaultdict(list)
-    for node, needed_by in before.items():
-        needed_by.discard(node)
-        for source in needed_by:
-            after[source].append(node)
-    left = {node: len(each) for node, each in before.items()}
-    ready = [node for node, count in left.items() if not count]
-    heapify(ready)
-    found: list[Instruction] = []
-    done = 0
-    while ready:
-        node = heappop(ready)
-        done += 1
-        found += made[node] if node in made else (instructions[node],)
-        for following in after[node]:
-            left[following] -= 1
-            if not left[following]:
-                heappush(ready, following)
-    return tuple(found) if done == len(left) else instructions  # stages that depend on each other stay as they are
