@@ -18,10 +18,11 @@ from core.ir.errors import ExecutionError, ProgramError, TypeMismatch
 from core.ir.registry import op
 from core.ir.roles import Roles
 from core.ops.common.types import holds
+from core.ops.control.array_cotangents import array_fill
+from core.ops.control.array_joins import array_concat
 from core.ops.control.elements import has_every_element, recorded_arrays
 from core.ops.control.inner_blocks import LoopMemory, Side, check_condition, free_names, zero_cotangent
 from core.ops.control.opened import opened
-from core.ops.control.tensor_arrays import array_concat, array_fill
 from core.ops.indexing.embedding import merge_rows
 from core.ops.reduction.sums import sum_
 from core.ops.shape.arrange import flip

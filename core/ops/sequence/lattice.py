@@ -12,8 +12,8 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, op
+from core.ops.control.array_joins import array_unstack
 from core.ops.control.loop import loop
-from core.ops.control.tensor_arrays import array_unstack
 from core.ops.elementwise.logic import where
 from core.ops.indexing.gather import check_index
 from core.ops.shape.creation import full_like

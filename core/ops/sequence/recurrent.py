@@ -8,8 +8,8 @@ from core.ir import TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite
+from core.ops.control.array_joins import array_join, array_unstack
 from core.ops.control.loop import loop
-from core.ops.control.tensor_arrays import array_join, array_unstack
 from core.ops.elementwise.arithmetic import cast
 from core.ops.elementwise.math import sigmoid, tanh
 from core.ops.indexing.gather import slice_

@@ -11,7 +11,9 @@ from core.ir import StackType, TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.lengths import check_lengths, ends_of, row_numbers
-from core.ops.control.tensor_arrays import array_fill, array_of, array_split_as, check_elements, present
+from core.ops.control.array_common import array_of, check_elements
+from core.ops.control.array_cotangents import array_fill
+from core.ops.control.array_joins import array_split_as, present
 from core.ops.indexing.gather import gather
 from core.ops.indexing.scatter_gather import scatter
 from core.ops.shape.creation import fill_constant_batch_size_like, fill_zeros_like
