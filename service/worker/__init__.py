@@ -24,8 +24,10 @@ onnx_models  handlers that write ONNX models
 tapes      handlers about tapes
 histograms  a handler for the distribution of a session's values
 insight    handlers for cost analysis and gradient checks
-programs   the cache of programs and of their executables
-roomy      training steps with room for many sizes of their feeds
+program_cache  the cache of programs
+programs   one program, and the executables compiled from it
+step_kinds  the steps that are compiled, as data
+roomy      steps with room for many sizes of their feeds
 predictions  which executables are worth machine code, and which steps need not wait for it
 executables  the executables of all programs, bounded by their memory
 documents  documents of programs: their limits, and whether reading takes long

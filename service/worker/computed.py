@@ -24,7 +24,7 @@ from service.worker.binding import bind
 from service.worker.gradient_sum import GradientSum, Reduction, nbytes_of
 from service.worker.memory import require
 from service.worker.programs import Prepared
-from service.worker.roomy import roomy_gradient, roomy_training
+from service.worker.roomy import Roomy
 from service.worker.running import limits_of, run
 from service.worker.session import FEW_SHAPES, Arrays, WorkerSession
 from service.worker.state import WorkerState
@@ -70,32 +70,30 @@ def step_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], feeds: 
     ones. So it depends on the calls of the session alone, and a call that is repeated gives equal bits.
     """
     cached = session.cached
-    asked = session.query_for(feeds), rates.optimizer, session.clip, fetch, feeds, session.loss_scale
+    kind = session.training_step(rates, fetch, feeds)
     if session.varies_to(feeds):
-        roomy = roomy_training(cached, *asked).prepared()
+        roomy = Roomy(cached, kind, feeds).prepared()
         if roomy is not None:
             if session.recurs_soon(feeds):
-                cached.first_training(*asked)  # begins the compilation of code of its own
+                cached.first_step(kind, feeds)  # begins the compilation of code of its own
             return roomy
     if session.is_first_on(feeds):
         if len(session.seen) == FEW_SHAPES - 1:
-            roomy_training(cached, *asked).begin()
-        first = cached.first_training(*asked)
+            Roomy(cached, kind, feeds).begin()
+        first = cached.first_step(kind, feeds)
         if first is not None:
             return first
-    return cached.training(*asked)
+    return cached.step(kind, feeds, repeated=True)
 
 
 def later_step_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], feeds: Arrays) -> Prepared:
     """The executable of training steps on feeds of these shapes, from the second one on."""
-    query, scale = session.query_for(feeds), session.loss_scale
-    return session.cached.training(query, rates.optimizer, session.clip, fetch, feeds, scale)
+    return session.cached.step(session.training_step(rates, fetch, feeds), feeds, repeated=True)
 
 
 def streamed_step_for(session: WorkerSession, rates: Rates, fetch: Sequence[str], feeds: Arrays) -> Prepared:
     """The executable of a training step that sends its gradients while it runs."""
-    query, scale = session.query_for(feeds), session.loss_scale
-    return session.cached.training(query, rates.optimizer, session.clip, fetch, feeds, scale, streamed=True)
+    return session.cached.step(session.training_step(rates, fetch, feeds), feeds, repeated=True, streamed=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +142,15 @@ def gradients_for(session: WorkerSession, fetch: Sequence[str], feeds: Arrays, c
     Those of 16-bit parameters are not rounded. In a session that has seen some shapes, gradients on new ones come from
     code with room for many sizes, as in `step_for`.
     """
-    asked = session.query_for(feeds), fetch, feeds, session.loss_scale
-    roomy = roomy_gradient(session.cached, *asked, rounds=False).prepared() if session.varies_to(feeds) else None
+    cached, kind = session.cached, session.gradient_step(fetch, feeds, rounds=False)
+    roomy = Roomy(cached, kind, feeds).prepared() if session.varies_to(feeds) else None
     if roomy is None:
-        of_this_shape = session.cached.gradient(*asked, repeated=True, rounds=False)
+        of_this_shape = cached.step(kind, feeds, repeated=True)
         return Steps(of_this_shape, of_this_shape)
     if session.recurs_within(count, feeds):
-        return Steps(roomy, session.cached.gradient(*asked, repeated=True, rounds=False))
+        return Steps(roomy, cached.step(kind, feeds, repeated=True))
     if session.recurs_soon(feeds):
-        session.cached.begin_gradient(*asked, rounds=False)
+        cached.begin_step(kind, feeds)
     return Steps(roomy, roomy)
 
 

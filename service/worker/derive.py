@@ -16,7 +16,7 @@ from service.worker.checkpoint_file import CheckpointFile
 from service.worker.checkpoint_state import CheckpointState
 from service.worker.given import Mistakes, check_values
 from service.worker.opening import Opening, opening
-from service.worker.programs import Answer, cached_program
+from service.worker.program_cache import cached_program
 from service.worker.sessions import INIT
 from service.worker.snapshot import (
     PLACE,
@@ -32,7 +32,7 @@ from service.worker.snapshot import (
     saved_state,
     slot_types,
 )
-from service.worker.state import WorkerState
+from service.worker.state import Answer, WorkerState
 from service.worker.stored_values import loaded, unread
 
 __all__ = ["derive"]

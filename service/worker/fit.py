@@ -27,12 +27,12 @@ from service.worker.last_step import last_step
 from service.worker.programs import Prepared
 from service.worker.running import message_of, run, runs
 from service.worker.session import WorkerSession, session_of
-from service.worker.state import WorkerState
+from service.worker.state import Answer, WorkerState
+from service.worker.step_kinds import ForwardStep
 from service.worker.warnings import zero_warnings
 
 __all__ = ["Source", "evaluate_on", "fit", "sampling_of"]
 
-Answer = tuple[dict[str, Any], dict[str, Any]]
 
 BLOCK_BYTES = 2**20
 """Bytes of feeds that are gathered at a time, which fit into the cache; at least one batch."""
@@ -101,7 +101,7 @@ def evaluate_on(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.
     numbers = range(args["start"], min(args["start"] + args["batches"], last))
     ends = (numbers[0], numbers[-1]) if numbers else ()
     sizes = dict.fromkeys(min(size, total - number * size) for number in ends)
-    prepared = {n: cached.forward(args["metrics"], source.example(n), repeated=True) for n in sizes}
+    prepared = {n: cached.step(ForwardStep(tuple(args["metrics"])), source.example(n), repeated=True) for n in sizes}
     for number in numbers:
         state.stop.check()
         count = min(size, total - number * size)

@@ -16,11 +16,10 @@ from core.ops.common.types import as_dtype
 from service.worker.columns import fitted, is_lossless, stored
 from service.worker.given import Mistakes, check_sizes, leaves_of, outputs_of
 from service.worker.session import WorkerSession, session_of
-from service.worker.state import WorkerState
+from service.worker.state import Answer, WorkerState
 
 __all__ = ["check_fit"]
 
-Answer = tuple[dict[str, Any], dict[str, Any]]
 
 USUAL_BATCH = 32
 

@@ -30,10 +30,12 @@ from service.worker import (
     training,
 )
 from service.worker.given import check_values, leaves_of, outputs_of
-from service.worker.programs import Answer, CachedProgram, about_program, blocks_of, cached_program
-from service.worker.roomy import gradient_for
+from service.worker.program_cache import about_program, cached_program
+from service.worker.programs import CachedProgram, blocks_of
+from service.worker.roomy import step_for_call
 from service.worker.running import answer_of, query_from, run, streamed_gradients, times_of
-from service.worker.state import Handler, WorkerState
+from service.worker.state import Answer, Handler, WorkerState
+from service.worker.step_kinds import GradientStep
 from service.worker.stored_values import check_tensors, viewed
 
 __all__ = ["HANDLERS"]
@@ -105,10 +107,11 @@ def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[s
     seeds = {f"target_gradients/{i}": None for i, given in enumerate(query.target_gradients) if given}
     outputs = outputs_of(query, args["fetch"])
     check_values(cached.program, tensors, args, lambda: leaves_of(cached.program, outputs), extra=seeds)
+    kind = GradientStep(query, tuple(args["fetch"]), adapts=False)
     if args["stream"]:
-        compiled = cached.gradient(query, args["fetch"], tensors, adapts=False, streamed=True)
+        compiled = cached.step(kind, tensors, streamed=True)
     else:
-        compiled = gradient_for(cached, query, args["fetch"], tensors, args.get("compile", "auto"))
+        compiled = step_for_call(cached, kind, tensors, args.get("compile", "auto"))
     times = times_of(args)
     ready = cached.timed(compiled) if times is not None else compiled
     streamed = streamed_gradients(compiled, args)

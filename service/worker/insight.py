@@ -10,7 +10,8 @@ from core.analysis import analyse, check_gradients
 from core.compiler.compile import GradientQuery
 from core.ir.errors import ProgramError
 from service.worker.given import check_shapes, check_sizes, check_values, missing_inputs, with_sizes
-from service.worker.programs import CachedProgram, cached_program
+from service.worker.program_cache import cached_program
+from service.worker.programs import CachedProgram
 from service.worker.running import limits_of, query_from
 from service.worker.state import WorkerState
 from service.worker.stored_values import viewed

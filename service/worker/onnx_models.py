@@ -11,15 +11,15 @@ import numpy as np
 from core.compiler.compile import append_backward, gradients
 from core.ir import Program
 from core.ir.errors import ProgramError
-from service.worker.programs import CachedProgram, cached_program
+from service.worker.program_cache import cached_program
+from service.worker.programs import CachedProgram
 from service.worker.running import check_answer_size, query_from
 from service.worker.session import session_of
-from service.worker.state import WorkerState
+from service.worker.state import Answer, WorkerState
 from service.worker.stored_values import viewed
 
 __all__ = ["backward_model", "program_model", "session_model"]
 
-Answer = tuple[dict[str, Any], dict[str, Any]]
 Tensors = dict[str, np.ndarray]
 
 

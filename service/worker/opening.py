@@ -20,6 +20,7 @@ from service.worker.programs import CachedProgram
 from service.worker.running import query_from
 from service.worker.session import Arrays, WorkerSession
 from service.worker.state import WorkerState
+from service.worker.step_kinds import TrainingStep
 
 __all__ = ["Opening", "opening"]
 
@@ -111,8 +112,8 @@ def opening(cached: CachedProgram, asked: Mapping[str, Any]) -> Opening:
         clip = Clip.read(asked["clip"]) if asked["clip"] else None
     with below("/loss_scale"):
         scale = LossScale.read(asked["loss_scale"]) if asked.get("loss_scale") is not None else None
-    first = cached.first_training(query, rates.optimizer, clip, (), {}, scale)
-    training = (first or cached.training(query, rates.optimizer, clip, (), {}, scale)).executable
+    kind = TrainingStep(query, rates.optimizer, clip, scale=scale)
+    training = (cached.first_step(kind, {}) or cached.step(kind, {}, repeated=True)).executable
     for v in (*cached.program.parameters, *cached.program.states):
         if not v.type.is_static:
             raise ProgramError(

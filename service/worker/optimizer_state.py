@@ -11,11 +11,10 @@ from core.ir.suggest import near
 from core.optim.optimizers import STEPS
 from service.worker.given import FLAWED, Mistakes
 from service.worker.memory import require
-from service.worker.programs import Answer
 from service.worker.running import check_answer_size
 from service.worker.session import session_of
 from service.worker.snapshot import slot_types
-from service.worker.state import WorkerState
+from service.worker.state import Answer, WorkerState
 
 __all__ = ["get_optimizer", "put_optimizer"]
 

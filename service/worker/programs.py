@@ -1,8 +1,4 @@
-"""The worker's cache of programs and of the executables compiled from them.
-
-A program arrives as a document together with its id; later calls send the id alone. The cache is bounded by the number
-of ops, because the memory of a compiled program grows with it.
-"""
+"""A program of the worker's cache, and the executables compiled from it."""
 
 from __future__ import annotations
 
@@ -11,44 +7,23 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 
 from core.backward.forward_only import clone
-from core.compiler.compile import (
-    Clip,
-    Executable,
-    GradientQuery,
-    LossScale,
-    Summed,
-    compile_forward,
-    compile_gradient,
-    compile_training,
-    compile_update,
-)
+from core.compiler.compile import Clip, Executable, Summed, compile_update
 from core.ir import Block, Program, inner_blocks
-from core.ir.errors import ExecutionError, ProgramError
+from core.ir.errors import ProgramError
 from core.ir.exact import exact
 from core.ops.common.types import as_dtype
 from core.optim.optimizers import Optimizer
 from service.worker.compiling import Compilations
-from service.worker.documents import SHORT_OPS, digest, has_derivatives, is_short, read_program
+from service.worker.documents import SHORT_OPS
 from service.worker.executables import OwnExecutables
 from service.worker.given import with_sizes
 from service.worker.predictions import is_long, is_quick
-from service.worker.state import Handler, WorkerState
+from service.worker.step_kinds import StepKind
 
-__all__ = [
-    "Answer",
-    "CachedProgram",
-    "Prepared",
-    "about_program",
-    "blocks_of",
-    "cached_program",
-    "check_type",
-]
-
-Answer = tuple[dict[str, Any], dict[str, Any]]
+__all__ = ["CachedProgram", "Machine", "Prepared", "blocks_of", "check_type"]
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 Machine = Literal["auto", "always", "never"]
@@ -88,66 +63,47 @@ class CachedProgram:
     rooms: dict[Hashable, bool] = field(default_factory=dict)
     fitting: set[Hashable] = field(default_factory=set)
 
-    def gradient(
-        self,
-        query: GradientQuery,
-        fetch: Sequence[str],
-        feeds: Mapping[str, Any],
-        scale: LossScale | None = None,
-        repeated: bool = False,
-        rounds: bool = True,
-        adapts: bool = True,
-        streamed: bool = False,
+    def step(
+        self, kind: StepKind, feeds: Mapping[str, Any], repeated: bool = False, streamed: bool = False
     ) -> Prepared:
-        """The executable that computes gradients for feeds of these shapes.
+        """The executable of a step on feeds of these shapes. Raises as `shapes` and `compiled` do.
 
-        repeated: expect many runs. rounds: as of `compile_gradient`. adapts: as of `Executable`.
+        repeated: expect many runs.
         streamed: the call sends each gradient during its run, which machine code cannot do.
         """
-        key, compile = self._gradient(query, fetch, feeds, scale, repeated, rounds, adapts)
+        key, compile = self._of(kind, feeds, repeated)
         return self._interpreted(key, compile) if streamed else self.compiled(key, compile, repeated)
 
-    def begin_gradient(
-        self,
-        query: GradientQuery,
-        fetch: Sequence[str],
-        feeds: Mapping[str, Any],
-        scale: LossScale | None = None,
-        rounds: bool = True,
-    ) -> None:
-        """Begin the compilation of a repeated `gradient`, as `begin` does."""
-        self.begin(*self._gradient(query, fetch, feeds, scale, True, rounds, True))
+    def begin_step(self, kind: StepKind, feeds: Mapping[str, Any]) -> None:
+        """Begin the compilation of a repeated `step`, as `begin` does."""
+        self.begin(*self._of(kind, feeds, True))
 
-    def _gradient(
-        self,
-        query: GradientQuery,
-        fetch: Sequence[str],
-        feeds: Mapping[str, Any],
-        scale: LossScale | None,
-        repeated: bool,
-        rounds: bool,
-        adapts: bool,
+    def first_step(self, kind: StepKind, feeds: Mapping[str, Any]) -> Prepared | None:
+        """The step in the reference executor, if a session should not wait for machine code for its first one.
+
+        The compilation of a repeated `step` begins. Whether a session waits depends on the program and the shapes
+        alone.
+        """
+        if self.machine != "auto":
+            return None
+        key, compile = self._of(kind, feeds, True)
+        first = self._interpreted(key, compile)
+        executable = first.executable
+        if not self._becomes_code(executable, repeated=True):
+            return first
+        self._begin(key, lambda: self._as_code(executable))
+        return first if is_quick(executable) else None
+
+    def _of(
+        self, kind: StepKind, feeds: Mapping[str, Any], repeated: bool
     ) -> tuple[Hashable, Callable[[], Executable]]:
-        """The key and the compilation of `gradient`."""
+        """The key and the compilation of `step`."""
         shapes = self.shapes(feeds)
 
-        def compile(sizes: Any) -> Executable:
-            return replace(compile_gradient(self.program, query, fetch, sizes, scale, rounds), adapts=adapts)
+        def compile() -> Executable:  # the sizes may have the names of feeds
+            return with_sizes(self.program, dict(shapes), lambda sizes: kind.compile(self.program, sizes))
 
-        key = exact(("gradient", query, tuple(fetch), shapes, scale, repeated, rounds, adapts))
-        return key, lambda: self._sized(shapes, compile)
-
-    def forward(
-        self, fetch: Sequence[str], feeds: Mapping[str, Any], repeated: bool = False, adapts: bool = True
-    ) -> Prepared:
-        """The executable that computes `fetch` without gradients. repeated, adapts: as of `gradient`."""
-        shapes = self.shapes(feeds)
-        key = exact(("forward", tuple(fetch), shapes, repeated, adapts))
-
-        def compile(sizes: Any) -> Executable:
-            return replace(compile_forward(self.program, fetch, sizes), adapts=adapts)
-
-        return self.compiled(key, lambda: self._sized(shapes, compile), repeated)
+        return exact((kind, shapes, repeated)), compile
 
     def for_test(self) -> CachedProgram:
         """The program with its ops as in a test: without dropout, with running statistics."""
@@ -158,64 +114,6 @@ class CachedProgram:
                 program, self.machine, self.compilations, self.note, own, capacity=self.capacity, largest=self.largest
             )
         return self._tested
-
-    def training(
-        self,
-        query: GradientQuery,
-        optimizer: Optimizer,
-        clip: Clip | None,
-        fetch: Sequence[str],
-        feeds: Mapping[str, Any],
-        scale: LossScale | None = None,
-        streamed: bool = False,
-    ) -> Prepared:
-        """The executable of a training step: forward, backward and optimiser. Learning rates are inputs of the step.
-
-        optimizer: with open rates, as all optimisers here (core.optim.rates). streamed: as of `gradient`.
-        """
-        key, compile = self._training(query, optimizer, clip, fetch, feeds, scale)
-        return self._interpreted(key, compile) if streamed else self.compiled(key, compile, repeated=True)
-
-    def _training(
-        self,
-        query: GradientQuery,
-        optimizer: Optimizer,
-        clip: Clip | None,
-        fetch: Sequence[str],
-        feeds: Mapping[str, Any],
-        scale: LossScale | None,
-    ) -> tuple[Hashable, Callable[[], Executable]]:
-        """The key and the compilation of `training`."""
-        shapes = self.shapes(feeds)
-
-        def compile(sizes: Any) -> Executable:
-            return compile_training(self.program, query, optimizer, clip, fetch, sizes, scale, open_rates=True)
-
-        key = exact(("training", query, optimizer, clip, tuple(fetch), shapes, scale))
-        return key, lambda: self._sized(shapes, compile)
-
-    def first_training(
-        self,
-        query: GradientQuery,
-        optimizer: Optimizer,
-        clip: Clip | None,
-        fetch: Sequence[str],
-        feeds: Mapping[str, Any],
-        scale: LossScale | None = None,
-    ) -> Prepared | None:
-        """The training step in the reference executor, if a session should not wait for machine code for its first one.
-
-        The compilation of `training` begins. Whether a session waits depends on the program and the shapes alone.
-        """
-        if self.machine != "auto":
-            return None
-        key, compile = self._training(query, optimizer, clip, fetch, feeds, scale)
-        first = self._interpreted(key, compile)
-        executable = first.executable
-        if not self._becomes_code(executable, repeated=True):
-            return first
-        self._begin(key, lambda: self._as_code(executable))
-        return first if is_quick(executable) else None
 
     def begin(self, key: Hashable, compile: Callable[[], Executable]) -> None:
         """Begin the compilation that a later `compiled` with this key waits for.
@@ -229,7 +127,7 @@ class CachedProgram:
             self.compilations.begin((id(self), key), lambda: _timed(make), owner=id(self))
 
     def end_training(self) -> None:
-        """No session trains the program any more: end compilations that `first_training` and `begin` have begun."""
+        """No session trains the program any more: end compilations that `first_step` and `begin` have begun."""
         if self.compilations is not None:
             self.compilations.release(id(self))
 
@@ -250,7 +148,7 @@ class CachedProgram:
         return Prepared(found, fresh=True)
 
     def open_shapes(self, feeds: Mapping[str, Any]) -> str:
-        """The shapes of the given feeds that are declared with open sizes, in words. Raises as `training` does."""
+        """The shapes of the given feeds that are declared with open sizes, in words. Raises as `shapes` does."""
         return " ".join(f"{name}:{','.join(map(str, shape))}" for name, shape in self.shapes(feeds))
 
     def update(
@@ -285,10 +183,6 @@ class CachedProgram:
             self._executables.put(key, found)
             return Prepared(found, fresh=True)
         return Prepared(found, fresh=False)
-
-    def _sized(self, shapes: Shapes, compile: Callable[[Any], Executable]) -> Executable:
-        """The result of `compile` for these shapes of feeds. Raises ProgramError, for sizes with the names of feeds."""
-        return with_sizes(self.program, dict(shapes), compile)
 
     def shapes(self, feeds: Mapping[str, Any]) -> Shapes:
         """The shapes of the given feeds that are declared with open sizes.
@@ -366,68 +260,6 @@ class CachedProgram:
         if not all(v.type.is_static for v in executable.inputs):  # open sizes: compiled only to validate the query
             return False
         return self.machine == "always" or repeated or is_long(executable.interpreter.block)
-
-
-def cached_program(state: WorkerState, args: Mapping[str, Any]) -> CachedProgram:
-    """The program ``args["program_id"]``, read from ``args["document"]`` if the cache does not contain it.
-
-    Without an id, a short program is read from the document and not cached; a long one is cached by its content, so
-    that the call that is sent again finds it. Long documents are read in a compilation thread.
-    Raises CompilationPending; ExecutionError (program_unknown) if the cache does not contain the program and there is
-    no document: the service then sends the call again with the document. Raises ProgramError if the document is not a
-    valid program.
-    """
-    id, document = args.get("program_id"), args.get("document")
-    found: CachedProgram | None = state.programs.get(id)
-    if found is not None:
-        return found
-    if document is None:
-        raise ExecutionError("this worker does not have the program in its cache", "program_unknown")
-    compilations = state.compilations
-    if compilations is None or is_short(document):
-        program = read_program(state.settings, document)
-        if id is None:  # the call sent again would read another object and wait again
-            compilations = None
-    else:
-        if id is None:
-            id = digest(document)
-            found = state.programs.get(id)
-            if found is not None:
-                return found
-        program = compilations.result(("read", id), lambda: read_program(state.settings, document))
-    own = OwnExecutables() if id is None else OwnExecutables(state.executables)
-    capacity = None if state.memory is None else state.memory.capacity
-    cached = CachedProgram(program, machine_for(state), compilations, state.note_compilation, own, capacity=capacity)
-    cached.largest = state.settings.get("tensor_bytes")
-    if has_derivatives(document):
-        cached.in_test = lambda: read_program(state.settings, document, for_test=True)
-    if id is not None:
-        state.programs.put(id, cached)
-    return cached
-
-
-def about_program(examine: Callable[[CachedProgram, dict[str, Any]], Answer]) -> Handler:
-    """The handler that calls `examine` with the program of a call, in a compilation thread unless that is short.
-
-    examine: a pure function of the program and of the other arguments of the call.
-    """
-
-    def handler(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
-        cached = cached_program(state, args)
-        if cached.compilations is None or cached.is_short:
-            return examine(cached, args)
-        more = {name: value for name, value in args.items() if name != "document"}
-        key = (examine.__name__, id(cached), msgspec.json.encode(more, order="sorted"))
-        return cached.compilations.result(key, lambda: examine(cached, args))  # type: ignore[no-any-return]
-
-    return handler
-
-
-def machine_for(state: WorkerState) -> Machine:
-    """Whether this worker compiles programs to machine code: "auto" decides for each program."""
-    if state.device == "cuda" and state.gpu is None:
-        return "never"
-    return state.settings.get("compile", "never")  # type: ignore[no-any-return]
 
 
 def check_type(name: str, wanted: Any, value: np.ndarray) -> None:

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from core.compiler.backends import CHOSEN
-from core.compiler.compile import (
-    Clip,
-    Executable,
-    GradientQuery,
-    LossScale,
-    compile_forward,
-    compile_gradient,
-    compile_training,
-)
-from core.compiler.room import Room, larger_bytes, largest_with_room, room_for
+from core.compiler.compile import Executable
+from core.compiler.room import larger_bytes, largest_with_room, room_for
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.exact import exact
-from core.optim.optimizers import Optimizer
 from service.worker.compiling import CompilationPending
 from service.worker.given import check_sizes
 from service.worker.predictions import is_nearly_code
 from service.worker.programs import CachedProgram, Prepared
+from service.worker.step_kinds import ForwardStep, GradientStep, StepKind
 
-__all__ = ["Roomy", "forward_for", "gradient_for", "roomy_gradient", "roomy_training"]
+__all__ = ["Roomy", "step_for_call"]
 
 log = logging.getLogger("backpass.worker")
 
@@ -42,14 +33,14 @@ MOST_JUDGED = 1000
 class Roomy:
     """A step with room for feeds like these."""
 
-    def __init__(
-        self, cached: CachedProgram, feeds: Mapping[str, Any], kind: Any, compile: Callable[[Room], Executable]
-    ) -> None:
-        """kind: what tells the step from others of the program with equal room. Raises as `CachedProgram.shapes`."""
-        self._cached, self._shapes = cached, dict(cached.shapes(feeds))
-        self._room = room = room_for(cached.program, self._shapes)
-        self._key = exact(("roomy", kind, room.key))
-        self._compile: Callable[[], Executable] = lambda: compile(room)
+    def __init__(self, cached: CachedProgram, kind: StepKind, feeds: Mapping[str, Any]) -> None:
+        """Raises as `CachedProgram.shapes`."""
+        self._cached, self._kind, self._shapes = cached, kind, dict(cached.shapes(feeds))
+        self._room = room_for(cached.program, self._shapes)
+        self._key = exact(("roomy", kind, self._room.key))
+
+    def _compile(self) -> Executable:
+        return self._kind.compile(self._cached.program, room=self._room)
 
     def begin(self) -> None:
         """Begin the compilation that a later `prepared` waits for."""
@@ -107,58 +98,9 @@ class Roomy:
         return capacity is None or peak <= capacity
 
 
-def roomy_training(
-    cached: CachedProgram,
-    query: GradientQuery,
-    optimizer: Optimizer,
-    clip: Clip | None,
-    fetch: Sequence[str],
-    feeds: Mapping[str, Any],
-    scale: LossScale | None,
-) -> Roomy:
-    """The training step of `CachedProgram.training` with room."""
-    kind = ("training", query, optimizer, clip, tuple(fetch), scale)
-    return Roomy(
-        cached,
-        feeds,
-        kind,
-        lambda room: compile_training(
-            cached.program, query, optimizer, clip, fetch, None, scale, open_rates=True, room=room
-        ),
-    )
-
-
-def roomy_gradient(
-    cached: CachedProgram,
-    query: GradientQuery,
-    fetch: Sequence[str],
-    feeds: Mapping[str, Any],
-    scale: LossScale | None = None,
-    rounds: bool = True,
-    adapts: bool = True,
-) -> Roomy:
-    """The gradients of `CachedProgram.gradient` with room."""
-
-    def compile(room: Room) -> Executable:
-        executable = compile_gradient(cached.program, query, fetch, None, scale, rounds, room)
-        return replace(executable, adapts=adapts)
-
-    return Roomy(cached, feeds, ("gradient", query, tuple(fetch), scale, rounds, adapts), compile)
-
-
-def gradient_for(
-    cached: CachedProgram, query: GradientQuery, fetch: Sequence[str], feeds: Mapping[str, Any], compile: str
+def step_for_call(
+    cached: CachedProgram, kind: GradientStep | ForwardStep, feeds: Mapping[str, Any], compile: str
 ) -> Prepared:
-    """The gradients of a call that stands alone, with its member `compile`: "auto", "always" or "dynamic"."""
-    roomy = roomy_gradient(cached, query, fetch, feeds, adapts=False).prepared() if compile == "dynamic" else None
-    return roomy or cached.gradient(query, fetch, feeds, repeated=compile != "auto", adapts=False)
-
-
-def forward_for(cached: CachedProgram, fetch: Sequence[str], feeds: Mapping[str, Any], compile: str) -> Prepared:
-    """The evaluation of a call, with its member `compile`."""
-
-    def made(room: Room) -> Executable:
-        return replace(compile_forward(cached.program, fetch, room=room), adapts=False)
-
-    roomy = Roomy(cached, feeds, ("forward", tuple(fetch)), made).prepared() if compile == "dynamic" else None
-    return roomy or cached.forward(fetch, feeds, repeated=compile != "auto", adapts=False)
+    """The step of a call that stands alone, with its member `compile`: "auto", "always" or "dynamic"."""
+    roomy = Roomy(cached, kind, feeds).prepared() if compile == "dynamic" else None
+    return roomy or cached.step(kind, feeds, repeated=compile != "auto")

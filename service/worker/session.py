@@ -20,6 +20,7 @@ from service.worker.gradient_sum import GradientSum
 from service.worker.last_step import LastStep
 from service.worker.programs import CachedProgram
 from service.worker.state import WorkerState
+from service.worker.step_kinds import GradientStep, TrainingStep
 from service.worker.tables import own_tables
 
 __all__ = ["Arrays", "WorkerSession", "chosen", "session_of"]
@@ -159,6 +160,14 @@ class WorkerSession:
         """The query of a call with these feeds and cotangents of targets; a target without one has ones."""
         given = tuple(name in feeds for name in self.cotangents())
         return replace(self.query, target_gradients=given) if any(given) else self.query
+
+    def training_step(self, rates: Rates, fetch: Sequence[str], feeds: Mapping[str, Any]) -> TrainingStep:
+        """The training step of a call with these feeds and cotangents."""
+        return TrainingStep(self.query_for(feeds), rates.optimizer, self.clip, tuple(fetch), self.loss_scale)
+
+    def gradient_step(self, fetch: Sequence[str], feeds: Mapping[str, Any], rounds: bool = True) -> GradientStep:
+        """The gradients of a call with these feeds and cotangents. rounds: as of `compile_gradient`."""
+        return GradientStep(self.query_for(feeds), tuple(fetch), self.loss_scale, rounds)
 
     def rates_for(self, given: Any) -> Rates:
         """The learning rates of one call. given: rates in place of the session's; see `Rates.of`."""

@@ -18,15 +18,14 @@ from core.optim.optimizers import REST, Optimizer
 from core.optim.rates import Rates
 from service.worker.given import BY_ROLE, check_values
 from service.worker.opening import opening
-from service.worker.programs import cached_program
+from service.worker.program_cache import cached_program
 from service.worker.running import check_answer_size
 from service.worker.session import Arrays, chosen, session_of
-from service.worker.state import WorkerState
+from service.worker.state import Answer, WorkerState
 from service.worker.stored_values import loaded, unread
 
 __all__ = ["INIT", "configure", "create", "delete", "describe", "get_parameters", "put_parameters"]
 
-Answer = tuple[dict[str, Any], dict[str, Any]]
 
 INIT = "/init/parameters"
 
@@ -75,7 +74,7 @@ def configure(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
                 f"{v.name!r} is trained by {old.type} in this session and cannot change to {new.type}", "bad_query"
             )
     rates = Rates.of(optimizer)
-    session.cached.training(session.query, rates.optimizer, session.clip, (), {}, session.loss_scale)
+    session.cached.step(session.training_step(rates, (), {}), {}, repeated=True)
 
     if rates.optimizer != session.rates.optimizer:
         session.last_step = None

@@ -25,9 +25,10 @@ from service.worker.checkpoint_state import FORMAT, STATE, CheckpointState, Grad
 from service.worker.given import Mistakes
 from service.worker.gradient_sum import GradientSum
 from service.worker.opening import Opening, opening
-from service.worker.programs import CachedProgram, cached_program
+from service.worker.program_cache import cached_program
+from service.worker.programs import CachedProgram
 from service.worker.session import Arrays, WorkerSession, session_of
-from service.worker.state import WorkerState
+from service.worker.state import Answer, WorkerState
 
 __all__ = [
     "PLACE",
@@ -48,7 +49,6 @@ __all__ = [
     "slot_types",
 ]
 
-Answer = tuple[dict[str, Any], dict[str, Any]]
 
 PLACE = "/from_checkpoint"
 """JSON pointer to the checkpoint in the request that opens a session."""

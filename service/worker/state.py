@@ -21,7 +21,7 @@ from service.worker.memory import HostMemory, Memory
 if TYPE_CHECKING:
     from core.device.backend import DeviceBackend
 
-__all__ = ["Handler", "StopSignal", "WorkerState"]
+__all__ = ["Answer", "Handler", "StopSignal", "WorkerState"]
 
 PROGRAM_ROOM = 400_000
 """Most ops of all cached programs together."""
@@ -137,7 +137,7 @@ class WorkerState:
         return np.asarray(array)
 
 
-Handler = Callable[
-    [WorkerState, dict[str, Any], dict[str, np.ndarray]],
-    tuple[dict[str, Any], dict[str, Any]],
-]
+Answer = tuple[dict[str, Any], dict[str, Any]]
+"""The result of a call, and its arrays."""
+
+Handler = Callable[[WorkerState, dict[str, Any], dict[str, np.ndarray]], Answer]

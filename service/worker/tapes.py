@@ -19,13 +19,12 @@ from core.runtime.reference import Interpreter
 from core.tape import Appended, Gradients, MachineCode, Steps, Structure, Tape, TapeLimits
 from service.worker.documents import wire_limits
 from service.worker.given import FLAWED, Mistakes
-from service.worker.programs import machine_for
+from service.worker.program_cache import machine_for
 from service.worker.running import check_answer_size, limits_of
-from service.worker.state import WorkerState
+from service.worker.state import Answer, WorkerState
 
 __all__ = ["append", "create", "delete", "describe", "gradients", "program", "record", "renew", "values"]
 
-Answer = tuple[dict[str, Any], dict[str, Any]]
 
 STRUCTURE_OPS = 50_000
 """Most ops of all structures that one tape keeps."""

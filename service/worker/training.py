@@ -36,15 +36,14 @@ from service.worker.given_gradients import given_gradients
 from service.worker.gradient_sum import GradientSum, nbytes_of
 from service.worker.last_step import last_step
 from service.worker.memory import require
-from service.worker.roomy import forward_for, roomy_gradient
+from service.worker.roomy import Roomy, step_for_call
 from service.worker.running import answer_of, judged, run, streamed_gradients, times_of
 from service.worker.session import Arrays, WorkerSession, session_of
-from service.worker.state import WorkerState
+from service.worker.state import Answer, WorkerState
+from service.worker.step_kinds import ForwardStep
 from service.worker.warnings import zero_warnings
 
 __all__ = ["discard", "evaluate", "gradients", "step", "update"]
-
-Answer = tuple[dict[str, Any], dict[str, Any]]
 
 
 def step(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
@@ -147,12 +146,10 @@ def gradients(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nd
     feeds = session.feeds(tensors, args)
     if args.get("accumulate"):
         return _added(state, session, args, feeds)
-    asked = session.query_for(feeds), args["fetch"], feeds, session.loss_scale
-    if args["stream"]:
-        compiled = session.cached.gradient(*asked, repeated=True, streamed=True)
-    else:
-        roomy = roomy_gradient(session.cached, *asked).prepared() if args.get("compile") == "dynamic" else None
-        compiled = session.cached.gradient(*asked, repeated=True) if roomy is None else roomy
+    kind, streams = session.gradient_step(args["fetch"], feeds), bool(args["stream"])
+    is_roomy = args.get("compile") == "dynamic" and not streams
+    roomy = Roomy(session.cached, kind, feeds).prepared() if is_roomy else None
+    compiled = roomy or session.cached.step(kind, feeds, repeated=True, streamed=streams)
     values = session.values(state, compiled.executable, feeds)
     streamed = streamed_gradients(compiled, args)
     times = times_of(args)
@@ -275,7 +272,9 @@ def evaluate(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.nda
     session = session_of(state, args)
     feeds = session.feeds(tensors, args, args["fetch"])
     cached = session.cached.for_test() if args.get("for_test") else session.cached
-    compiled = forward_for(cached, args["fetch"], feeds, args.get("compile", "auto"))
+    compiled = step_for_call(
+        cached, ForwardStep(tuple(args["fetch"]), adapts=False), feeds, args.get("compile", "auto")
+    )
     values = session.values(state, compiled.executable, feeds)
     times = times_of(args)
     ready = cached.timed(compiled) if times is not None else compiled

@@ -27,7 +27,7 @@ from service.objects import Objects
 from service.objects.tensor_file import chunks
 from service.settings import Settings
 from service.worker import gpu, gpu_deadline, main, sessions, snapshot, training
-from service.worker.programs import machine_for
+from service.worker.program_cache import machine_for
 from service.worker.state import WorkerState
 from tests.cupy_stand_in import Array, installed
 from tests.device.driver import MICROSECOND, EmulatedDriver

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core.compiler.compile import Executable, compile_training
 from core.ir.errors import ProgramError
-from service.worker import roomy, training
+from service.worker import roomy, step_kinds, training
 from service.worker.checkpoint_state import decode, encode
 from service.worker.session import FEW_SHAPES, RECURRING
 from service.worker.snapshot import _state_of
@@ -182,10 +183,12 @@ def test_a_shape_has_code_of_its_own_if_its_room_exceeds_a_limit_of_arrays(limit
 
 
 def test_a_fault_of_the_code_with_room_ends_no_session(monkeypatch, caplog):
-    def faulty(*_: object, **__: object) -> None:
-        raise ZeroDivisionError
+    def faulty(*args: Any, room: Any, **more: Any) -> Executable:
+        if room is not None:
+            raise ZeroDivisionError
+        return compile_training(*args, **more)
 
-    monkeypatch.setattr(roomy, "compile_training", faulty)
+    monkeypatch.setattr(step_kinds, "compile_training", faulty)
     state = varied(softmax_regression())
 
     ran = [stepped(state, x) for x in feeds_of((9, 9, 11))]

@@ -19,7 +19,9 @@ from core.runtime.run import RunLimits
 from service.settings import Settings
 from service.worker.compiling import CompilationPending, Compilations
 from service.worker.executables import executables
-from service.worker.programs import CachedProgram, cached_program
+from service.worker.program_cache import cached_program
+from service.worker.programs import CachedProgram
+from service.worker.step_kinds import ForwardStep, GradientStep, TrainingStep
 from tests.programs import Sketch
 from tests.service.wire import regression
 
@@ -53,7 +55,9 @@ def test_an_executable_is_compiled_once_for_each_query(state):
     known = cached_program(state, {"document": sketch.document})
     query, other = GradientQuery(loss="loss"), GradientQuery(loss="loss", unconnected="zeros")
 
-    fresh = [known.gradient(q, fetch, sketch.values).fresh for q in (query, other) for fetch in ((), ("x",), ())]
+    fresh = [
+        known.step(GradientStep(q, fetch), sketch.values).fresh for q in (query, other) for fetch in ((), ("x",), ())
+    ]
 
     assert fresh == [True, True, False, True, True, False]
 
@@ -71,7 +75,7 @@ def test_a_full_cache_drops_the_least_recently_used_program(state):
 def test_an_executable_has_only_the_inputs_that_it_reads(state):
     sketch = regression()
     known = cached_program(state, {"document": sketch.document})
-    compiled = known.forward(("prediction",), {})
+    compiled = known.step(ForwardStep(("prediction",)), {})
     assert {v.name for v in compiled.executable.inputs} == {"x", "w"}
     out = compiled.executable.step({name: sketch.values[name] for name in "xw"})
     np.testing.assert_allclose(out.fetched["prediction"], sketch.values["x"] @ sketch.values["w"])
@@ -80,8 +84,8 @@ def test_an_executable_has_only_the_inputs_that_it_reads(state):
 QUERY = GradientQuery(loss="loss")
 SGD = Optimizer("sgd", {"learning_rate": 0.1})
 CODE = {
-    "training": lambda known, feeds: known.training(QUERY, SGD, None, (), feeds),
-    "gradient": lambda known, feeds: known.gradient(QUERY, (), feeds, repeated=True),
+    "training": lambda known, feeds: known.step(TrainingStep(QUERY, SGD, None), feeds, repeated=True),
+    "gradient": lambda known, feeds: known.step(GradientStep(QUERY, ()), feeds, repeated=True),
     "update": lambda known, feeds: known.update(("w",), SGD, None, ()),
     "timed": lambda known, feeds: known.timed(CODE["training"](known, feeds)),
 }
@@ -129,8 +133,8 @@ def test_machine_code_is_compiled_only_for_known_sizes(state, machine):
             feed["shape"][0] = -1
     known = cached_program(state, {"document": sketch.document})
 
-    opened = known.training(QUERY, SGD, None, (), {})
-    stepped = known.training(QUERY, SGD, None, (), {name: sketch.values[name] for name in "xy"})
+    opened = known.step(TrainingStep(QUERY, SGD, None), {}, repeated=True)
+    stepped = known.step(TrainingStep(QUERY, SGD, None), {name: sketch.values[name] for name in "xy"}, repeated=True)
 
     assert opened.executable.machine is None  # no step could use code for open sizes
     assert stepped.executable.machine is not None
@@ -154,7 +158,7 @@ def test_a_step_whose_code_never_fits_into_the_memory_stays_with_the_reference_e
     for capacity in (None, 4_000_000):
         state.memory = None if capacity is None else inside.memory
         known = cached_program(state, {"program_id": str(capacity), "document": sketch.document})
-        ask = partial(known.gradient, QUERY, (), sketch.values)
+        ask = partial(known.step, GradientStep(QUERY, ()), sketch.values)
         executable = (settled(known, ask) if waits else ask()).executable
         found.append(executable.machine is not None)
         limits = RunLimits() if capacity is None else inside
@@ -170,7 +174,7 @@ def test_a_compilation_error_reaches_every_caller(state):
 
     for _ in range(2):
         with pytest.raises(ProgramError):
-            settled(known, lambda: known.training(wrong, SGD, None, (), {}))
+            settled(known, lambda: known.step(TrainingStep(wrong, SGD, None), {}, repeated=True))
 
 
 @pytest.mark.reference
@@ -178,8 +182,8 @@ def test_a_single_call_of_a_small_program_is_not_parked(state):
     state.compilations = Compilations(lambda number: None)
     sketch = regression()
     known = cached_program(state, {"program_id": "a", "document": sketch.document})
-    assert known.gradient(QUERY, (), sketch.values).fresh
-    assert known.forward(("prediction",), {}).fresh
+    assert known.step(GradientStep(QUERY, ()), sketch.values).fresh
+    assert known.step(ForwardStep(("prediction",)), {}).fresh
 
 
 def test_queries_with_zeros_of_different_sign_are_compiled_separately(state):
@@ -188,12 +192,15 @@ def test_queries_with_zeros_of_different_sign_are_compiled_separately(state):
 
     def gradient(factor: float) -> np.ndarray:
         hook = Hook.read({"match": {"role": "parameter"}, "do": "scale", "factor": factor})
-        executable = known.gradient(GradientQuery(loss="loss", hooks=(hook,)), (), sketch.values).executable
+        executable = known.step(GradientStep(GradientQuery(loss="loss", hooks=(hook,)), ()), sketch.values).executable
         return np.asarray(executable.step(sketch.values).gradients["w"])
 
     plus, minus, again = gradient(0.0), gradient(-0.0), gradient(0.0)
 
     assert (np.signbit(plus) != np.signbit(minus)).all()  # g * 0.0 and g * -0.0
     assert plus.tobytes() == again.tobytes()
-    rates = [known.training(QUERY, Optimizer("sgd", {"learning_rate": r}), None, (), {}).fresh for r in (0.0, -0.0)]
+    rates = [
+        known.step(TrainingStep(QUERY, Optimizer("sgd", {"learning_rate": r}), None), {}, repeated=True).fresh
+        for r in (0.0, -0.0)
+    ]
     assert rates == [True, True]

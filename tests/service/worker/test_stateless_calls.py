@@ -14,7 +14,7 @@ from service.settings import Settings
 from service.worker import sessions
 from service.worker.compiling import CompilationPending, Compilations
 from service.worker.handlers import HANDLERS
-from service.worker.programs import cached_program
+from service.worker.program_cache import cached_program
 from service.worker.state import WorkerState
 from tests.programs import Sketch
 
