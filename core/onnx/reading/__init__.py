@@ -47,6 +47,7 @@ samples for the case of every run.
 * `windows.py`: the windows of convolutions and poolings.
 * `steps.py`: a `scan` over a body of emitted ops.
 * `losses.py`: a loss appended to the model.
+* `training.py`: the initializers that the model trains, and those that its steps give new values.
 """
 
 from core.onnx.reading.losses import Loss

@@ -40,7 +40,7 @@ class Body:
             self.block = DraftBlock()
             with node.draft.inside(self.block):
                 given = [*leading, *(cell.value for cell in cells), *trailing]
-                found = node.reader.subgraph(body, node.env, given)
+                found = node.subgraph(body, given)
                 results = [entering(node, each) for each in found]
             self.first, results = results[:skip], results[skip:]
             self.carried, self.recorded = results[: len(cells)], results[len(cells) :]

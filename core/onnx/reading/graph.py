@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -15,12 +15,9 @@ from core.onnx.reading.arrays import array_of, is_trainable_dtype, name_of_array
 from core.onnx.reading.draft import Draft
 from core.onnx.reading.node import Node, Refused
 from core.onnx.reading.registry import find
-from core.onnx.reading.values import Array, Initial, List, Maybe, Poison, Tensor, Value
+from core.onnx.reading.values import Array, Env, Initial, List, Maybe, Poison, Tensor, Value
 
-__all__ = ["AlreadyRefused", "Env", "GraphReader"]
-
-Env = MutableMapping[str, Value | None]
-"""Values by name; None for an input of a function that the call omits."""
+__all__ = ["AlreadyRefused", "GraphReader"]
 
 MOST_PROBLEMS = 100
 DEEPEST = 64

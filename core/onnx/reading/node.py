@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -13,12 +13,9 @@ from core.ir.errors import ProgramError
 from core.onnx.reading.arrays import array_of, dtype_name
 from core.onnx.reading.draft import Draft
 from core.onnx.reading.elements import elements_of
-from core.onnx.reading.values import Array, Tensor, Value
+from core.onnx.reading.values import Array, Env, Tensor, Value
 from core.onnx.reading.worlds import WORLDS
 from core.ops.common.types import as_dtype
-
-if TYPE_CHECKING:
-    from core.onnx.reading.graph import Env, GraphReader
 
 __all__ = ["Node", "Refused"]
 
@@ -29,6 +26,16 @@ class Refused(ProgramError):
     default_code = "unsupported_node"
 
 
+class Reader(Protocol):
+    """The part of `core.onnx.reading.graph.GraphReader` that nodes use; `graph` imports this file."""
+
+    draft: Draft
+
+    def subgraph(self, graph: GraphProto, env: Env, inputs: Sequence[Value] = ()) -> list[Value]: ...
+
+    def standard_function(self, node: Node) -> Sequence[Value | None]: ...
+
+
 class Node:
     """One node of the graph.
 
@@ -36,19 +43,17 @@ class Node:
     opset:  the version of the operator set of the node's domain.
     """
 
-    def __init__(
-        self, proto: NodeProto, inputs: Sequence[Value | None], opset: int, reader: GraphReader, env: Env
-    ) -> None:
+    def __init__(self, proto: NodeProto, inputs: Sequence[Value | None], opset: int, reader: Reader, env: Env) -> None:
         self.proto = proto
         self.inputs = list(inputs)
         self.opset = opset
-        self.reader = reader
-        self.env = env
+        self._reader = reader
+        self._env = env
         self._attributes = {each.name: each for each in proto.attribute}
 
     @property
     def draft(self) -> Draft:
-        return self.reader.draft
+        return self._reader.draft
 
     @property
     def op(self) -> str:
@@ -198,6 +203,23 @@ class Node:
         if not -rank <= axis < rank:
             raise self.refuse(f"{name} {axis} is out of range for rank {rank}")
         return axis % rank
+
+    # --- graphs and functions ----------------------------------------------------------------------------------
+
+    def subgraph(self, graph: GraphProto, inputs: Sequence[Value] = ()) -> list[Value]:
+        """The outputs of an inner graph, read into the current block; it sees the values around this node.
+
+        inputs: the values of its inputs. Raises AlreadyRefused if a node that an output needs is refused.
+        """
+        return self._reader.subgraph(graph, self._env, inputs)
+
+    def standard_function(self) -> Sequence[Value | None]:
+        """The outputs by the function body that the ONNX standard gives for this operator. Raises Refused."""
+        return self._reader.standard_function(self)
+
+    def replaced(self, proto: NodeProto, inputs: Sequence[Value | None], opset: int) -> Node:
+        """Another node in the place of this one."""
+        return Node(proto, inputs, opset, self._reader, self._env)
 
     # --- ops ---------------------------------------------------------------------------------------------------
 

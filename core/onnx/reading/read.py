@@ -17,12 +17,12 @@ from core.ir.recursion import headroom
 from core.onnx.reading.arrays import dtype_name
 from core.onnx.reading.document import document
 from core.onnx.reading.draft import Draft
-from core.onnx.reading.graph import Env, GraphReader
+from core.onnx.reading.graph import GraphReader
 from core.onnx.reading.losses import Loss, append_loss
 from core.onnx.reading.model import NEWEST, OLDEST, parse
 from core.onnx.reading.subgraphs import subgraphs
 from core.onnx.reading.training import bound, chosen, read_updates, trainable
-from core.onnx.reading.values import Label, List, Maybe, Poison, Tensor, Value
+from core.onnx.reading.values import Env, Label, List, Maybe, Poison, Tensor, Value
 from core.wire.document import LONGEST_ALIAS, Limits
 
 __all__ = ["ImportedModel", "read_model"]

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from core.onnx.reading.node import Node
+from core.onnx.reading.node import Node
 
 __all__ = ["Converter", "converter", "find"]
 
-Converter = Callable[["Node"], Any]
+Converter = Callable[[Node], Any]
 
 _TABLE: dict[tuple[str, str], list[tuple[int, Converter]]] = {}
 

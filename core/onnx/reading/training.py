@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from onnx import ModelProto
 
 from core.ir.errors import ProgramError
 from core.ir.suggest import near
+from core.onnx.reading.graph import GraphReader
 from core.onnx.reading.subgraphs import subgraphs
-from core.onnx.reading.values import Poison, Tensor
-
-if TYPE_CHECKING:
-    from core.onnx.reading.graph import Env, GraphReader
+from core.onnx.reading.values import Env, Poison, Tensor
 
 __all__ = ["TRAINABLE", "bound", "chosen", "read_updates", "trainable"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 from core.ir import StackType, TensorType
 from core.onnx.reading.worlds import Sample
 
-__all__ = ["Array", "Initial", "Label", "List", "Maybe", "Origin", "Poison", "Tensor", "Value"]
+__all__ = ["Array", "Env", "Initial", "Label", "List", "Maybe", "Origin", "Poison", "Tensor", "Value"]
 
 
 @dataclass(slots=True, eq=False)
@@ -121,3 +121,6 @@ class Poison:
 
 
 Value = Tensor | Array | List | Maybe | Poison
+
+Env = MutableMapping[str, Value | None]
+"""Values by name; None for an input of a function that the call omits."""

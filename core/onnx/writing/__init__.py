@@ -9,6 +9,7 @@
     arrays      stacks and tensor arrays as tensors
     blocks      the ops of a block, one after the other
     sizes       the open sizes of a program and their names
+    fold        operators on small constants, computed while the model is written
     rules/      the rules, one file for each family of ops
 
 A rule ends in the same arguments as the kernel of its op: ``rule(w, *inputs, **attrs)``, where the inputs are tensors

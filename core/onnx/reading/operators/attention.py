@@ -17,7 +17,7 @@ def attention(node: Node) -> Tensor | Sequence[Value | None]:
     """Caches, outputs of scores, caps and heads that share keys are left to the function body."""
     heads = _heads(node)
     if heads is None:
-        return node.reader.standard_function(node)
+        return node.standard_function()
     q, k, v, mask = node[0], node[1], node[2], node.get(3)
     is_flat = q.rank == 3
     if is_flat:  # [batch, length, heads * size] as [batch, heads, length, size]

@@ -17,12 +17,12 @@ def if_(node: Node) -> tuple[Value, ...]:
     graphs = [node.graph("then_branch"), node.graph("else_branch")]
     if condition.value is not None:
         chosen = graphs[0] if condition.value.reshape(-1)[0] else graphs[1]
-        return tuple(node.reader.subgraph(chosen, node.env))
+        return tuple(node.subgraph(chosen))
     blocks, results = [], []
     for graph in graphs:
         block = DraftBlock()
         with node.draft.inside(block):
-            results.append(node.reader.subgraph(graph, node.env))
+            results.append(node.subgraph(graph))
         blocks.append(block)
     names = [name or f"{node.op}.{i}" for i, name in enumerate(node.proto.output)]
     merged = [_merged(node, name, a, b) for name, a, b in zip(names, results[0], results[1], strict=True)]

@@ -39,7 +39,7 @@ def _with_ranks(node: Node, body: GraphProto, given: list[Value]) -> list[Value]
         return given
     with node.draft.inside(DraftBlock()):
         trip, condition = node.draft.open(TensorType((), "int64"), Label("trip")), node.const(True, "bool")
-        after = node.reader.subgraph(body, node.env, [trip, condition, *given])[1:]
+        after = node.subgraph(body, [trip, condition, *given])[1:]
     found = []
     for each, later in zip(given, after, strict=False):
         if isinstance(each, List) and not each.items and isinstance(later, List) and later.items:

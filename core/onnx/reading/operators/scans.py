@@ -85,7 +85,7 @@ def scan_batches(node: Node) -> tuple[Value, ...]:
     outer = helper.make_node(
         "Scan", list(node.proto.input)[1:], list(node.proto.output), body=sample, num_scan_inputs=len(inputs)
     )
-    return scan(Node(outer, node.inputs[1:], 9, node.reader, node.env))
+    return scan(node.replaced(outer, node.inputs[1:], 9))
 
 
 def _element(x: Tensor, name: str) -> Tensor:

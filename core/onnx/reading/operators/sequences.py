@@ -160,7 +160,7 @@ def map_(node: Node) -> tuple[Value, ...]:
         for k in range(len(node)):
             value = node.value(k)
             given.append(value.items[i] if isinstance(value, List) else value)
-        for into, found in zip(results, node.reader.subgraph(body, node.env, given), strict=True):
+        for into, found in zip(results, node.subgraph(body, given), strict=True):
             if not isinstance(found, Tensor):
                 raise node.refuse("the body must return tensors")
             into.append(found)
