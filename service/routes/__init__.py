@@ -1,13 +1,36 @@
 """Routes: the translation between HTTP and the engine. A route decides nothing else.
 
-programs, graph            register, list, read and delete programs; draw them
+Programs:
+
+registration, programs     register programs; list, read and delete them
+program_values             their initial values, as a file
+graph, onnx_models         their drawings; programs and trained models as ONNX files
 gradients, insight         gradients of one call; analysis, profile, and the numeric check
-sessions, training, parameters, in_session   sessions, their computations and their parameters
-live                       the curves of a session, and histograms of its parameters
-tapes, on_tape             tapes and the operations on them
 ops                        the catalogue of ops
-samples                    the sample session and tape of the documentation
-console                    the page of the console, its files, and statistics for its overview
-system                     version, limits, health, workers, metrics, documentation
+
+Sessions and tapes:
+
+sessions, new_sessions     sessions, and the settings of a new one
+training                   their computations
+parameters, optimizer      their parameters and states; their optimiser state
+live                       the curves of a session, and histograms of its parameters
+session_checkpoints        checkpoints of one session, and copies of it
+checkpoints, checkpoint_content  all checkpoints; the content of one, as a file
+tapes, on_tape             tapes, and the operations on them
+in_session                 helpers of the routes of one session
+
+Stored data, and calls that go on:
+
+datasets, uploads          stored tables, and uploads in parts
+jobs, job_submission       jobs, and the submission of one
+operations                 calls that go on after their client got 202
+
+The service:
+
+keys, tenants              API keys; tenants, their limits, usage and audit log
+health, system             health; version, limits, workers, metrics, documentation
+console, guide             the pages of the console and of the documentation site
+
+samples, sample_checkpoint, sample_data, sample_job  the sample resources of the documentation
 common, documented         helpers of several routes; OpenAPI entries of bodies that FastAPI does not read
 """
