@@ -26,6 +26,7 @@ from core.ops.common.matrices import (
 )
 from core.ops.elementwise.logic import less_equal, logical_and, where
 from core.ops.indexing.gather import slice_
+from core.ops.linalg.example_matrices import NONE, PAIR, SYMMETRIC, D, R, S
 from core.ops.linalg.solve import triangular_solve
 from core.ops.reduction.sums import diagonal_mask_like, reduce_max
 from core.ops.shape.concat_split import concat
@@ -34,12 +35,6 @@ from core.ops.shape.diagonals import diagonal, tril
 
 __all__: list[str] = []
 
-S = np.array([[4.0, 1.0, 0.5], [1.0, 3.0, -0.3], [0.5, -0.3, 2.0]])
-D = np.array([[2.0, 0.3, -0.4], [0.1, 1.5, 0.2], [-0.6, 0.5, 3.0]])
-SYMMETRIC = np.stack([S, S @ S])
-PAIR = np.stack([S, D])
-R = np.array([[1.0, -2.0], [0.5, 0.4], [0.3, 1.0]])
-NONE = np.zeros((0, 2, 2))
 
 ROUNDING = 4
 """A pivot counts as zero up to this many rounding errors of the largest one for each row."""

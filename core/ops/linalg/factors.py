@@ -19,6 +19,7 @@ from core.ops.common.types import matches, same_size
 from core.ops.indexing.gather import check_index, slice_
 from core.ops.indexing.scatter_gather import take_along_axis
 from core.ops.indexing.sort import argsort
+from core.ops.linalg.example_matrices import NONE, R, S
 from core.ops.linalg.solve import pinv, triangular_solve
 from core.ops.shape.agreeing import agreed, squared
 from core.ops.shape.broadcast import expand_to
@@ -29,11 +30,8 @@ from core.ops.shape.reshape import squeeze, unsqueeze
 
 __all__: list[str] = []
 
-D = np.array([[0.2, 0.3, -0.4], [2.1, 1.5, 0.2], [-0.6, 0.5, 3.0]])
-S = np.array([[4.0, 1.0, 0.5], [1.0, 3.0, -0.3], [0.5, -0.3, 2.0]])
+D = np.array([[0.2, 0.3, -0.4], [2.1, 1.5, 0.2], [-0.6, 0.5, 3.0]])  # pivoting exchanges its first rows
 PAIR = np.stack([S, D])
-R = np.array([[1.0, -2.0], [0.5, 0.4], [0.3, 1.0]])
-NONE = np.zeros((0, 2, 2))
 
 
 @op(outputs=("lower", "upper", "rows"))

@@ -30,16 +30,12 @@ from core.ops.common.ranges import NotNegative
 from core.ops.common.types import broadcast_shapes, same_dtype, same_size
 from core.ops.elementwise.arithmetic import stop_gradient
 from core.ops.elementwise.math import log
+from core.ops.linalg.example_matrices import NONE, PAIR, D, R
 from core.ops.shape.diagonals import tril, triu
 from core.ops.shape.reshape import squeeze, unsqueeze
 
 __all__: list[str] = []
 
-S = np.array([[4.0, 1.0, 0.5], [1.0, 3.0, -0.3], [0.5, -0.3, 2.0]])
-D = np.array([[2.0, 0.3, -0.4], [0.1, 1.5, 0.2], [-0.6, 0.5, 3.0]])
-PAIR = np.stack([S, D])
-R = np.array([[1.0, -2.0], [0.5, 0.4], [0.3, 1.0]])
-NONE = np.zeros((0, 2, 2))
 POINT = np.zeros((0, 0))
 
 

@@ -39,17 +39,12 @@ from core.ops.common.matrices import (
 from core.ops.common.types import broadcast
 from core.ops.elementwise.logic import greater_than, where
 from core.ops.indexing.gather import slice_
+from core.ops.linalg.example_matrices import NONE, PAIR, SYMMETRIC, D, R, S
 from core.ops.reduction.sums import diagonal_mask_like
 from core.ops.shape.creation import fill_zeros_like, full_like
 
 __all__ = ["EQUAL_VALUES", "NO_VALUES", "ROUNDING"]
 
-S = np.array([[4.0, 1.0, 0.5], [1.0, 3.0, -0.3], [0.5, -0.3, 2.0]])
-D = np.array([[2.0, 0.3, -0.4], [0.1, 1.5, 0.2], [-0.6, 0.5, 3.0]])
-SYMMETRIC = np.stack([S, S @ S])
-PAIR = np.stack([S, D])
-R = np.array([[1.0, -2.0], [0.5, 0.4], [0.3, 1.0]])
-NONE = np.zeros((0, 2, 2))
 NO_VALUES = "the eigenvalues or singular values did not converge: is every element finite?"
 EQUAL_VALUES = "the vectors of equal eigenvalues or singular values, or of a singular value 0, have no gradient"
 ROUNDING = 64
