@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,19 @@ from core.ir.registry import lookup
 from core.runtime.sparse_rows import RowArray
 from core.wire import read
 
-__all__ = ["EXECUTOR", "Sketch", "check", "close", "complex_step", "grads", "identical", "step", "whole"]
+__all__ = [
+    "EXECUTOR",
+    "Sketch",
+    "check",
+    "close",
+    "complex_step",
+    "gradient_of_op",
+    "grads",
+    "identical",
+    "step",
+    "traced_peak",
+    "whole",
+]
 
 EXECUTOR = {"native": False}
 """native: run programs as machine code; set by the option `--native`."""
@@ -124,6 +137,26 @@ def step(sketch: Sketch, fetch: Sequence[str] = (), values: Mapping[str, Any] | 
 
 def grads(sketch: Sketch, **query: Any) -> dict[str, np.ndarray]:
     return whole(step(sketch, **query).gradients)
+
+
+def gradient_of_op(type: str, value: object, **attrs: object) -> np.ndarray:
+    """The gradient of the sum of the (first) result of one op on the parameter `value`."""
+    s = Sketch()
+    s.param("w", value)
+    out = s.op(type, "w", **attrs)
+    s.total(out if isinstance(out, str) else out[0])
+    return grads(s)["w"]
+
+
+def traced_peak(sketch: Sketch, **query: Any) -> int:
+    """Peak bytes that Python allocated during a gradient step, after a first one."""
+    executable = compile_gradient(read(sketch.document), GradientQuery(loss="loss", **query))
+    executable.step(sketch.values)
+    tracemalloc.start()
+    executable.step(sketch.values)
+    top = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return top
 
 
 def whole(values: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,7 @@ from core.compiler.compile import GradientQuery, compile_gradient
 from core.wire import read
 from tests.core.passes.test_memory_policies import POLICIES, layers, tanh_loop
 from tests.core.wire.test_constructs import custom
-from tests.programs import Sketch
+from tests.programs import Sketch, traced_peak
 
 
 def mlp(batch: int = 64, width: int = 256) -> Sketch:
@@ -38,17 +36,6 @@ def wide_chain() -> Sketch:
     return s
 
 
-def measured(s: Sketch, **query: object) -> int:
-    """Peak bytes allocated while the step ran."""
-    exe = compile_gradient(read(s.document), GradientQuery(loss="loss", **query))  # type: ignore[arg-type]
-    exe.step(s.values)
-    tracemalloc.start()
-    exe.step(s.values)
-    top = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return top
-
-
 def predicted(s: Sketch, trips: int = 1, **query: object) -> int:
     exe = compile_gradient(read(s.document), GradientQuery(loss="loss", **query))  # type: ignore[arg-type]
     return predict_memory(exe.interpreter.block, trips).peak
@@ -58,7 +45,7 @@ def predicted(s: Sketch, trips: int = 1, **query: object) -> int:
 @pytest.mark.parametrize("s", [mlp(), wide_chain()], ids=["mlp", "chain"])
 @pytest.mark.parametrize("checkpoints", [(), "auto"])
 def test_the_predicted_peak_equals_the_measured_peak(s, checkpoints):
-    assert predicted(s, checkpoints=checkpoints) == pytest.approx(measured(s, checkpoints=checkpoints), rel=0.15)
+    assert predicted(s, checkpoints=checkpoints) == pytest.approx(traced_peak(s, checkpoints=checkpoints), rel=0.15)
 
 
 @pytest.mark.reference
@@ -66,7 +53,7 @@ def test_the_predicted_peak_equals_the_measured_peak(s, checkpoints):
 def test_the_predicted_peak_of_a_loop_under_every_memory_policy(policy):
     s = tanh_loop(300, 5000)
 
-    assert predicted(s, 300, loop_memory=policy) == pytest.approx(measured(s, loop_memory=policy), rel=0.25)
+    assert predicted(s, 300, loop_memory=policy) == pytest.approx(traced_peak(s, loop_memory=policy), rel=0.25)
 
 
 def test_the_report_counts_work_and_lists_residuals_with_their_readers():

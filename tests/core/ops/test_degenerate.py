@@ -10,15 +10,7 @@ from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError, ProgramError
 from core.runtime.reference import execute
-from tests.programs import Sketch, close, grads
-
-
-def gradient(type: str, value: object, **attrs: object) -> np.ndarray:
-    s = Sketch()
-    s.param("w", value)
-    out = s.op(type, "w", **attrs)
-    s.total(out if isinstance(out, str) else out[0])
-    return grads(s)["w"]
+from tests.programs import Sketch, close, gradient_of_op, grads
 
 
 @pytest.mark.parametrize(
@@ -49,7 +41,7 @@ def gradient(type: str, value: object, **attrs: object) -> np.ndarray:
     ],
 )
 def test_the_gradient_at_ties_kinks_and_zeros(type, value, attrs, wanted):
-    close(gradient(type, value, **attrs), wanted, 1e-12)
+    close(gradient_of_op(type, value, **attrs), wanted, 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +54,7 @@ def test_the_gradient_at_ties_kinks_and_zeros(type, value, attrs, wanted):
 )
 def test_a_missing_gradient_is_an_error_with_a_location(type, value, code):
     with pytest.raises(ExecutionError) as error:
-        gradient(type, value)
+        gradient_of_op(type, value)
     assert error.value.code == code
     assert error.value.location is not None
 

@@ -9,22 +9,11 @@ from core.autodiff.adjoint import vjp
 from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import ExecutionError, ProgramError
-from core.ir.registry import REGISTRY
 from core.runtime.reference import execute
 from core.runtime.run import RunLimits
-from tests.programs import Sketch, close, grads
+from tests.programs import Sketch, close, gradient_of_op, grads
 
 INF, NAN = np.inf, np.nan
-
-
-def gradient(type: str, value: object, **attrs: object) -> np.ndarray:
-    """The gradient of the sum of the first result with respect to the only input."""
-    s = Sketch()
-    s.param("w", value)
-    count = len(REGISTRY[type].outputs)
-    out = s.op(type, "w", out=[f"out{i}" for i in range(count)], **attrs)
-    s.total(out[0])
-    return grads(s)["w"]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +50,7 @@ def gradient(type: str, value: object, **attrs: object) -> np.ndarray:
     ],
 )
 def test_the_gradient_at_ties_kinks_and_zeros(type, value, attrs, wanted):
-    close(gradient(type, value, **attrs), wanted, 1e-12)
+    close(gradient_of_op(type, value, **attrs), wanted, 1e-12)
 
 
 ROWS = [1.0, 4.0, 4.0, 9.0]

@@ -12,21 +12,13 @@ from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import as_tuple
 from core.ops.vision import correlate
 from core.runtime.reference import execute
-from tests.programs import Sketch, close, grads
+from tests.programs import Sketch, close, gradient_of_op, grads
 
 
 def run(type: str, *arrays: np.ndarray, **attrs: object) -> tuple[np.ndarray, ...]:
     b = BlockBuilder()
     values = [b.param(TensorType(x.shape, str(x.dtype))) for x in arrays]
     return execute(optimize(b.build(as_tuple(b.emit(type, *values, **attrs)))), list(arrays))
-
-
-def gradient(type: str, value: object, **attrs: object) -> np.ndarray:
-    s = Sketch()
-    s.param("w", value)
-    out = s.op(type, "w", **attrs)
-    s.total(out if isinstance(out, str) else out[0])
-    return grads(s)["w"]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +38,7 @@ def gradient(type: str, value: object, **attrs: object) -> np.ndarray:
     ],
 )
 def test_the_gradient_of_pooling_at_ties_and_borders(type, value, attrs, wanted):
-    close(gradient(type, [[value]], **attrs), [[wanted]], 1e-12)
+    close(gradient_of_op(type, [[value]], **attrs), [[wanted]], 1e-12)
 
 
 def test_the_first_of_several_maxima_in_row_major_order_is_selected():

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
 from core.backward.append_backward import Options, append_backward
-from core.compiler.compile import GradientQuery, compile_gradient
 from core.ir.errors import ProgramError
 from core.ops.control.inner_blocks import LoopMemory
 from core.wire import read, write
 from tests.core.wire.test_constructs import elman
-from tests.programs import Sketch, check, close, grads, step
+from tests.programs import Sketch, check, close, grads, step, traced_peak
 
 POLICIES: tuple[LoopMemory, ...] = ("store", "recompute", "sqrt", "binomial")
 
@@ -74,23 +71,12 @@ def test_a_loop_in_a_loop_in_a_branch_has_the_same_gradient_under_every_policy(p
         close(value, wanted[name], 1e-13)
 
 
-def peak(s: Sketch, **query: object) -> int:
-    """Peak bytes that Python allocated during the step."""
-    exe = compile_gradient(read(s.document), GradientQuery(loss="loss", **query))  # type: ignore[arg-type]
-    exe.step(s.values)
-    tracemalloc.start()
-    exe.step(s.values)
-    top = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return top
-
-
 @pytest.mark.reference
 def test_73_the_peak_falls_as_promised():
     trips, size = 400, 2000
     one = 8 * size
     s = tanh_loop(trips, size)
-    peaks = {policy: peak(s, loop_memory=policy) for policy in POLICIES}
+    peaks = {policy: traced_peak(s, loop_memory=policy) for policy in POLICIES}
 
     assert peaks["store"] > 2 * trips * one
     assert peaks["recompute"] < 0.75 * peaks["store"]
@@ -101,7 +87,7 @@ def test_73_the_peak_falls_as_promised():
 
 @pytest.mark.parametrize(("trips", "most"), [(1_000, 3e6), pytest.param(10_000, 10e6, marks=pytest.mark.slow)])
 def test_73_many_trips_fit_a_small_budget(trips, most):
-    assert peak(tanh_loop(trips, 1000), loop_memory="sqrt") < most
+    assert traced_peak(tanh_loop(trips, 1000), loop_memory="sqrt") < most
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------
@@ -218,4 +204,4 @@ def test_checkpoints_lower_the_peak_of_a_deep_network():
         h = s.op("sin", s.op("mul", h, "w"))
     s.total(h)
 
-    assert peak(s, checkpoints="auto") < 0.35 * peak(s)
+    assert traced_peak(s, checkpoints="auto") < 0.35 * traced_peak(s)
