@@ -1313,7 +1313,7 @@ def linear_chain_crf(emission: R | Array, transition: R | Array, label: R | Arra
 def linear_lr_warmup(step: R | Array, *, learning_rate: float, warmup_steps: int, start_learning_rate: float = 0.0) -> R:
     """``start + (rate - start) * min(step / warmup_steps, 1)``: from `start_learning_rate` to `learning_rate`."""
 
-def linear_scan(a: R | Array, b: R | Array, *, axis: int = -1, reverse: bool = False) -> R:
+def linear_scan(a: R | Array, b: R | Array, begins: R | Array | None = None, *, axis: int = -1, reverse: bool = False) -> R:
     """Linear recurrence along `axis`: ``out[t] = a[t] * out[t - 1] + b[t]``, starting from 0."""
 
 def linspace(*, start: float, stop: float, num: int, dtype: Dtype = 'float32') -> Any:

@@ -109,6 +109,7 @@ GENERATORS = {
     "turn": Generator(("x", "out"), transpose.transpose, transpose.transpose_units),
     "scan": Generator(("x", "out"), scan.scan, scan.scan_units),
     "recurrence": Generator(("a", "b", "out"), scan.scan, scan.scan_units),
+    "restarted_recurrence": Generator(("a", "b", "begins", "out"), scan.scan, scan.scan_units),
     "clear_tail": Generator(("length", "x"), selection.clear_tail),
     "selection": Generator(("flags", "out", "count"), selection.selection),
     "order": Generator(("x", "out"), order.order, scratch=order.order_scratch),

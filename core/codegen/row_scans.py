@@ -51,7 +51,7 @@ def _strips(spec: Scan) -> int:
 
 
 def row_scan(module: Module, f: Function, spec: Scan) -> None:
-    """``(x, out)``, or ``(a, b, out)`` of a linear recurrence."""
+    """``(x, out)``, or ``(a, b, out)`` or ``(a, b, begins, out)`` of a linear recurrence."""
     unit = _Unit(module, f, spec)
     with f.loop(f.param("first"), f.param("end"), polls=True) as number:
         unit.write(f.op(f"mul nsw {number}, {unit.width * len(unit.strips)}", "int64"))

@@ -24,7 +24,7 @@ MOST = 16
 
 
 def scan(module: Module, f: Function, spec: Scan) -> None:
-    """``(x, out)``, or ``(a, b, out)`` of a linear recurrence."""
+    """``(x, out)``, or ``(a, b, out)`` or ``(a, b, begins, out)`` of a linear recurrence."""
     if in_squares(spec):
         row_scan(module, f, spec)
         return

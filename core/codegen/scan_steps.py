@@ -16,7 +16,7 @@ __all__ = ["first_state", "inputs", "next_state"]
 
 
 def inputs(spec: Scan) -> tuple[str, ...]:
-    """The arrays that a scan reads, by the names of the kernel's operands."""
+    """The arrays whose elements a scan reads one by one, by the names of the kernel's operands."""
     return ("a", "b") if spec.kind == "linear" else ("x",)
 
 
@@ -33,7 +33,11 @@ def next_state(f: Function, spec: Scan, before: list[IRValue], given: list[IRVal
     """The state after the elements `given` at position `t`, one vector for each of `inputs`."""
     if spec.kind == "linear":
         a, b = given
-        return [FUNCTIONS["add"](f, b, FUNCTIONS["multiply"](f, a, before[0]))]
+        result = FUNCTIONS["add"](f, b, FUNCTIONS["multiply"](f, a, before[0]))
+        if spec.restarts:
+            begins = f.load(f.at(f.param("begins"), f.convert(t, "int64"), "bool"), "bool")
+            result = f.select(f.splat(begins, b.lanes), b, result)
+        return [result]
     (x,) = given
     if spec.kind == "sum":
         return [FUNCTIONS["add"](f, before[0], x)]

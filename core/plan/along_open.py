@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from core.ir import Op, TensorType, Type
+from core.ir import HOLE, Op, TensorType, Type
 from core.ops.common.types import as_dtype
 from core.ops.indexing.gather import cut
 from core.plan.compose import Maker
@@ -18,7 +18,7 @@ from core.plan.entries import Entry, Uniform, positions
 from core.plan.halves import narrowed, widened_array
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import first_of, same_size
-from core.plan.sized import clear_integers, masked, rule, set_sizes, under, whole
+from core.plan.sized import clear_integers, masked, of_known_sizes, rule, set_sizes, under, whole
 from core.plan.sized import run as run_known
 from core.plan.sized_shapes import along_known, parts_of_known, sliced_known
 from core.plan.sizes import Given, Size, bounds, in_blocks, tensor
@@ -36,14 +36,18 @@ def _along(low: Lowering, op: Op) -> None:
     x = op.inputs[0]
     own, type = low.sizes.get(x, {}), low.type(x)
     axis = op.attrs["axis"] % max(type.rank, 1)
+    arrays, begins = op.inputs[:2], [n for n in op.inputs[2:] if n != HOLE]
     if axis not in own:
+        of_known_sizes(low, op, begins)
         along_known(low, op)
         return
-    if any(low.sizes.get(n, {}) != own for n in op.inputs):
+    sizes = [*(low.sizes.get(n, {}) == own for n in arrays), *(low.sizes.get(n) == {0: own[axis]} for n in begins)]
+    if not all(sizes):
         raise Unsupported("sizes that only the run can compare")
     set_sizes(low, op, [dict(own)])
     fill: Any = _last(type, op.attrs["descending"]) if op.type == "argsort" else NEUTRAL[op.type]
-    run_known(low, under(low, op, {n: whole(low, n, fill, frozenset({axis})) for n in op.inputs}))
+    entries = {n: whole(low, n, fill, frozenset({axis})) for n in arrays}
+    run_known(low, under(low, op, entries | {n: whole(low, n, False) for n in begins}))
 
 
 def _last(type: TensorType, descending: bool) -> Any:

@@ -243,6 +243,7 @@ class Scan:
                the logarithm of the sum of exponentials; "argmax" and "argmin", the first position of the extreme.
     exclusive: whether an element counts only from the next result on.
     reverse:   whether it runs from the end.
+    restarts:  whether a "linear" one reads a bool for each position, and has the result b[t] where it is set.
     """
 
     kind: Literal["sum", "prod", "linear", "logsum", "argmax", "argmin"]
@@ -252,6 +253,7 @@ class Scan:
     inner: int
     exclusive: bool = False
     reverse: bool = False
+    restarts: bool = False
 
     @property
     def work(self) -> int:

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from core.ir import Op, TensorType
+from core.ir import HOLE, Op, TensorType
 from core.ops.indexing.gather import cut
 from core.plan.compose import Maker
 from core.plan.data import Kernel, View
@@ -39,11 +39,12 @@ def lower_running_argmax(low: Lowering, op: Op) -> None:
 
 def _scan(low: Lowering, op: Op, kind: Any, **how: bool) -> None:
     low.no_halves(op)
-    given = [low.dense(low.entry(n)) for n in op.inputs]
+    given = [low.dense(low.entry(n)) for n in op.inputs if n != HOLE]
     outer, size, inner = as_slabs(given[0].shape, op.attrs["axis"])
     out = low.destination(op.outputs[0])
-    spec = Scan(kind, given[0].dtype, outer, size, inner, **how)
-    low.add(Kernel("recurrence" if kind == "linear" else "scan", spec, (*given, out), location=op.location))
+    spec = Scan(kind, given[0].dtype, outer, size, inner, restarts=len(given) > 2, **how)
+    name = "scan" if kind != "linear" else "restarted_recurrence" if spec.restarts else "recurrence"
+    low.add(Kernel(name, spec, (*given, out), location=op.location))
     low.define(op.outputs[0], out)
 
 

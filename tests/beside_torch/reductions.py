@@ -80,13 +80,13 @@ def median(x: Any, axis: int, keepdims: bool) -> Any:
     return low if n % 2 else (low + torch.kthvalue(x, n // 2 + 1, axis, keepdim=keepdims).values) / 2
 
 
-def linear_scan(a: Any, b: Any, axis: int, reverse: bool) -> Any:
+def linear_scan(a: Any, b: Any, begins: Any = None, *, axis: int, reverse: bool) -> Any:
     order = range(a.shape[axis])
     if not a.numel():
         return a * b
     state, out = torch.zeros_like(a.select(axis, 0)), {}
     for t in reversed(order) if reverse else order:
-        state = out[t] = a.select(axis, t) * state + b.select(axis, t)
+        state = out[t] = b.select(axis, t) + (0 if begins is not None and begins[t] else a.select(axis, t) * state)
     return torch.stack([out[t] for t in order], axis)
 
 

@@ -69,9 +69,11 @@ def running_position(x: Type, axis: int, **attrs: Any) -> Type:
 
 
 @rule("linear_scan")
-def linear_scan(a: Type, b: Type, axis: int, **attrs: Any) -> Type:
+def linear_scan(a: Type, b: Type, begins: Type | None, axis: int, **attrs: Any) -> Type:
     both = broadcast(a, b)
     as_axis(axis, both.rank)
+    if begins is not None and begins.dtype not in ("bool", None):
+        raise InvalidOp(f"begins must be bool, not {begins}")
     return both
 
 

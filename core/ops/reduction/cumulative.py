@@ -15,17 +15,20 @@ from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.types import axis_of, matches, same_dtype, working_dtype
-from core.ops.elementwise.logic import where
+from core.ops.elementwise.logic import logical_not, where, where_or_zero
 from core.ops.elementwise.math import exp
 from core.ops.elementwise.rounding import isfinite
 from core.ops.indexing.scatter_gather import take_along_axis
+from core.ops.shape.broadcast import expand_to
 from core.ops.shape.creation import fill_zeros_like
+from core.ops.shape.reshape import unsqueeze
 
 __all__: list[str] = []
 
 X = np.array([[1.0, -2.0, 3.0, 0.5], [0.75, 4.0, -1.5, 2.0]])
 CUBE = np.sin(np.arange(12.0) * 7).reshape(2, 3, 2)
 Z = np.array([2.0, 0.0, 3.0, 0.5, 0.0])
+FIRST = np.array([False, True, False, True, False])
 
 
 def _along(x: TensorType, *, axis: int, **attrs: object) -> TensorType:
@@ -108,26 +111,40 @@ shift.example(
 
 
 @op
-def linear_scan(xp, a, b, *, axis: int = -1, reverse: bool = False):
+def linear_scan(xp, a, b, begins=None, *, axis: int = -1, reverse: bool = False):
     """Linear recurrence along `axis`: ``out[t] = a[t] * out[t - 1] + b[t]``, starting from 0.
 
-    With `reverse` the recurrence reads out[t + 1] instead. a and b have the same shape. The gradient is a linear scan
-    in the opposite direction (Martin and Cundy 2018, section 2).
+    With `reverse` the recurrence reads out[t + 1] instead. a and b have the same shape. `begins` is a bool for each
+    position along `axis`: where it is set, the recurrence begins again with ``out[t] = b[t]``, even after an infinity.
+    The gradient is a linear scan in the opposite direction (Martin and Cundy 2018, section 2).
     """
     if a.shape != b.shape:
         raise ExecutionError(f"a and b must have one shape: {list(a.shape)} and {list(b.shape)}", "shape_mismatch")
     a, b = (xp.moveaxis(v, axis, 0) for v in (a, b))
+    if begins is not None and begins.shape != a.shape[:1]:
+        raise ExecutionError(f"begins must have {len(a)} elements, not {len(begins)}", "shape_mismatch")
     if reverse:
-        a, b = a[::-1], b[::-1]
-    out = _by_doubling(a, b)
+        a, b, begins = a[::-1], b[::-1], begins if begins is None else begins[::-1]
+    out = _by_doubling(_factors(xp, a, begins), b)
     if not xp.isfinite(out).all():  # a product of many a may overflow where no single step does
-        out = _one_by_one(a, b)
+        out = _one_by_one(xp, a, b, begins)
     return xp.moveaxis(out[::-1] if reverse else out, 0, axis)
 
 
+def _factors(xp, a, begins):
+    """A copy of a with 0 where the recurrence begins again."""
+    if begins is None:
+        return a.copy()
+    return xp.where(begins.reshape(-1, *(1 for _ in a.shape[1:])), a.dtype.type(0), a)
+
+
 def _by_doubling(a, b):
-    """The linear recurrence along the first axis, in as many passes as the number of steps has bits."""
-    a, out = a.copy(), _begun(a, b)
+    """The linear recurrence along the first axis, in as many passes as the number of steps has bits. a is overwritten.
+
+    The first step multiplies 0 by a[0], as every later one multiplies the result before it.
+    """
+    out = b.copy()
+    out[:1] += a[:1] * a.dtype.type(0)
     step = 1
     while step < len(out):
         out[step:] = out[step:] + a[step:] * out[:-step]
@@ -136,41 +153,43 @@ def _by_doubling(a, b):
     return out
 
 
-def _one_by_one(a, b):
+def _one_by_one(xp, a, b, begins):
     """The linear recurrence along the first axis, step by step."""
-    out = _begun(a, b)
-    for t in range(1, len(out)):
-        out[t] = b[t] + a[t] * out[t - 1]
-    return out
-
-
-def _begun(a, b):
-    """b after the first step: NaN for an infinite a[0], as in every later step."""
     out = b.copy()
-    out[:1] = a[:1] * a.dtype.type(0) + b[:1]
+    steps = range(len(out)) if begins is None else xp.flatnonzero(~begins).tolist()
+    for t in steps:
+        out[t] = b[t] + a[t] * (out[t - 1] if t else a.dtype.type(0))
     return out
 
 
 @linear_scan.infer
-def linear_scan_infer(a, b, *, axis, reverse):
+def linear_scan_infer(a, b, begins, *, axis, reverse):
     same_dtype(a, b)
     if not matches(a, b):
         raise ProgramError(f"a and b must have the same shape, not {a} and {b}", "shape_mismatch")
     both = tuple(m if n == -1 else n for m, n in zip(a.shape, b.shape, strict=True))
-    return _along(TensorType(both, a.dtype), axis=axis)
+    out = _along(TensorType(both, a.dtype), axis=axis)
+    if begins is not None and not matches(begins, TensorType((out.shape[axis],), "bool")):
+        raise ProgramError(f"begins must be bool[{out.shape[axis]}], not {begins}", "shape_mismatch")
+    return out
 
 
 @linear_scan.vjp
-def linear_scan_vjp(ct, out, a, b, *, axis, reverse):
+def linear_scan_vjp(ct, out, a, b, begins, *, axis, reverse):
     step = -1 if reverse else 1
-    adjoint = linear_scan(shift(a, axis=axis, steps=-step), ct, axis=axis, reverse=not reverse)
-    return adjoint * shift(out, axis=axis, steps=step), adjoint
+    ends = None if begins is None else shift(begins, axis=0, steps=-step)
+    adjoint = linear_scan(shift(a, axis=axis, steps=-step), ct, ends, axis=axis, reverse=not reverse)
+    factor = adjoint * shift(out, axis=axis, steps=step)
+    if begins is not None:
+        others = tuple(i for i in range(a.rank) if i != axis % a.rank)
+        factor = where_or_zero(logical_not(expand_to(unsqueeze(begins, axes=others), a)), factor)
+    return factor, adjoint, None
 
 
-def _scan_by_loop(a, b):
+def _scan_by_loop(a, b, begins=()):
     out = [b[0]]
-    for x, y in zip(a[1:], b[1:], strict=True):
-        out.append(x * out[-1] + y)
+    for t in range(1, len(b)):
+        out.append(b[t] if t in begins else a[t] * out[-1] + b[t])
     return np.stack(out)
 
 
@@ -180,6 +199,9 @@ linear_scan.example(
         Example((X, X[::-1]), (_scan_by_loop(X.T[::-1], X[::-1].T[::-1])[::-1].T,), {"reverse": True}),
         Example((CUBE, CUBE + 1), (np.stack([_scan_by_loop(c, c + 1) for c in CUBE]),), {"axis": 1}),
         Example((X[:0], X[:0]), (X[:0],), {"axis": 0}),
+        Example((Z, Z + 1, FIRST), (_scan_by_loop(Z, Z + 1, (1, 3)),)),
+        Example((X, X + 1, FIRST[:4]), (_scan_by_loop(X.T[::-1], X.T[::-1] + 1, (0, 2))[::-1].T,), {"reverse": True}),
+        Example((CUBE, CUBE + 1, FIRST[:2]), (_scan_by_loop(CUBE, CUBE + 1, (1,)),), {"axis": 0}),
     ]
 )
 

@@ -186,9 +186,9 @@ def segment_prod_vjp(ct, out, x, ids, like, *, num_segments):
 
     def product_along(step: int):
         """The product of the rows of the same segment before a row (step 1), or after it (step -1)."""
-        begins = _each_row(not_equal(shift(number, axis=0, steps=step), number), rows)
-        factors = where(begins, zero, shift(rows, axis=0, steps=step))
-        return linear_scan(factors, where(begins, one, zero), axis=0, reverse=step < 0)
+        begins = not_equal(shift(number, axis=0, steps=step), number)
+        first = where(_each_row(begins, rows), one, zero)
+        return linear_scan(shift(rows, axis=0, steps=step), first, begins, axis=0, reverse=step < 0)
 
     others = product_along(1) * product_along(-1)
     return gather(ct, ids) * gather(others, argsort(order)), None, None

@@ -63,6 +63,26 @@ def test_a_recurrence_equals_a_loop(shape, reverse):
     np.testing.assert_allclose(compiled("linear_scan", a, b, axis=-1, reverse=reverse), wanted, rtol=1e-14)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_a_recurrence_begins_again_even_after_an_infinity(shape, reverse, axis):
+    a, b = values(shape, "float64"), values(shape, "float64") + 1
+    begins = np.arange(shape[axis]) % 3 == 0
+    np.moveaxis(b, axis, 0)[1::3] = np.inf
+    np.moveaxis(a, axis, 0)[begins] = np.nan
+    steps, wanted = range(shape[axis]), np.empty_like(b)
+    rows, factors, state = np.moveaxis(wanted, axis, 0), np.moveaxis(a, axis, 0), 0.0
+    for t in reversed(steps) if reverse else steps:
+        given = np.moveaxis(b, axis, 0)[t]
+        state = rows[t] = given if begins[t] else factors[t] * state + given
+
+    found = compiled("linear_scan", a, b, begins, axis=axis, reverse=reverse)
+
+    assert np.isfinite(rows[begins]).all()
+    np.testing.assert_allclose(found, wanted, rtol=1e-14)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_running_logarithms_of_sums_handle_infinities_and_large_numbers(dtype):
     x = np.array([-np.inf, -np.inf, 1.0, 80.0, -np.inf, 81.0, 81.0, np.inf, 3.0], dtype)

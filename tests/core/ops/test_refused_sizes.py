@@ -269,6 +269,23 @@ def test_a_linear_scan_multiplies_the_zero_that_it_starts_from(reverse, factor):
     np.testing.assert_array_equal(native, reference)
 
 
+@pytest.mark.parametrize("begins", [((2,), "bool"), ((3, 2), "bool"), ((), "bool"), ((3,), "int64")])
+def test_a_linear_scan_begins_again_by_one_bool_for_each_position(begins):
+    shape = ((3, 2), F)
+
+    assert refusal_of("linear_scan", shape, shape, begins, axis=0) == "shape_mismatch"
+
+
+def test_another_number_of_bools_for_a_linear_scan_ends_the_run():
+    a = np.ones((3, 2))
+    block = block_of("linear_scan", ((-1, 2), F), ((-1, 2), F), ((-1,), "bool"), axis=0)
+
+    with pytest.raises(ExecutionError) as caught:
+        execute(block, [a, a, np.ones(2, bool)])
+
+    assert caught.value.code == "shape_mismatch"
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_a_linear_scan_is_finite_where_each_of_its_steps_is(dtype, reverse):

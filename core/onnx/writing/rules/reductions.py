@@ -140,13 +140,18 @@ def scanned(
     axis: int,
     reverse: bool = False,
 ) -> list[Tensor]:
-    """The outs of a `Scan` along `axis`: for each position ``(state, outs) = step(site, state, elements of x)``."""
+    """The outs of a `Scan` along `axis`: for each position ``(state, outs) = step(site, state, elements of x)``.
+
+    An x of lower rank than the first one is a vector, with a number for each position.
+    """
     inside = w.inner()
     graph = inside.graph
     at = axis % x[0].rank
+    axes = [at if v.rank == x[0].rank else 0 for v in x]
     states = [Tensor(w.model.fresh("state"), s.dtype, s.shape) for s in state]
     elements = [
-        Tensor(w.model.fresh("element"), v.dtype, (*(v.shape or ())[:at], *(v.shape or ())[at + 1 :])) for v in x
+        Tensor(w.model.fresh("element"), v.dtype, (*(v.shape or ())[:i], *(v.shape or ())[i + 1 :]))
+        for v, i in zip(x, axes, strict=True)
     ]
     following, outs = step(inside, states, elements)
     results = [*following, *outs]
@@ -172,7 +177,7 @@ def scanned(
         outputs=shapes,
         body=body,
         num_scan_inputs=len(x),
-        scan_input_axes=[at] * len(x),
+        scan_input_axes=axes,
         scan_input_directions=direction * len(x),
         scan_output_axes=[at] * len(outs),
         scan_output_directions=direction * len(outs),
@@ -192,16 +197,19 @@ def _empty_along(x, axis):
 
 
 @writes("linear_scan")
-def linear_scan(w, a, b, *, axis, reverse):
+def linear_scan(w, a, b, begins=None, *, axis, reverse):
     if _empty_along(a, axis):
         return b
     va, vb = w.wide(a), w.wide(b)
 
     def step(w, state, given):
         new = w.add(w.mul(given[0], state[0]), given[1])
+        if len(given) > 2:
+            new = w.where(given[2], given[1], new)
         return [new], [new]
 
-    return w.cast(scanned(w, step, [_start(w, va, axis, 0)], [va, vb], axis, reverse)[0], a.dtype)
+    x = [va, vb] if begins is None else [va, vb, begins]
+    return w.cast(scanned(w, step, [_start(w, va, axis, 0)], x, axis, reverse)[0], a.dtype)
 
 
 @writes("cumprod")
