@@ -2,12 +2,19 @@
 
 LAPACK stores matrices by columns, so it sees the transposed arrays: a symmetric matrix is the same, and for the
 singular values of x it decomposes ``x.T``, which exchanges u and v.
+
+A matrix with an element that is not finite fails the check before LAPACK is called, which never ends for some of them
+and finds finite values for others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from core.codegen.blas import address_of
 from core.codegen.checks import fail
+from core.codegen.functions import FUNCTIONS
 from core.codegen.llvm import I64, Function, IRValue, itemsize, literal
 from core.codegen.module import Module
 from core.codegen.vector_slices import move
@@ -65,6 +72,24 @@ def _copy(f: Function, target: IRValue, source: IRValue, count: int, dtype: str)
     f.do(f"call void @llvm.memcpy.p0.p0.i64({target}, {source}, i64 {count * itemsize(dtype)}, i1 false)")
 
 
+@contextmanager
+def _if_finite(f: Function, x: IRValue, rows: int, columns: int, dtype: str, lower: bool = False) -> Iterator[None]:
+    """Run the instructions written inside the context if all elements of x are finite, else fail the check.
+
+    lower: whether only the lower triangle counts.
+    """
+    finite = f.slot("bool")
+    f.write(literal(True, "bool"), finite)
+    with f.loop(I64(0), I64(rows)) as i:
+        end = f.binary("add", i, I64(1)) if lower else I64(columns)
+        with f.loop(I64(0), end) as j:
+            number = f.load(move(f, x, dtype, (i, columns), (j, 1)), dtype)
+            f.write(f.binary("and", f.read(finite, "bool"), FUNCTIONS["isfinite"](f, number)), finite)
+    f.either(f.read(finite, "bool"), lambda: None, lambda: fail(f, f.param("error"), f.param("check")))
+    with f.when(f.read(finite, "bool")):
+        yield
+
+
 def _sign(f: Function, x: IRValue, step: int, count: int, dtype: str) -> IRValue:
     """The factor that makes the first of the numbers of at least 0.9 times the largest size positive."""
     largest, found = f.slot(dtype), f.slot(dtype)
@@ -109,15 +134,16 @@ def eigenvalues(module: Module, f: Function, spec: Eigenvalues) -> None:
     rest = (work, call.integer(numbers), indices, call.integer(integers))
     with f.loop(f.param("first"), f.param("end"), polls=True) as matrix:
         _copy(f, copy, move(f, f.param("x"), dtype, (matrix, n * n)), n * n, dtype)
-        call.run(*fixed, move(f, f.param("values"), dtype, (matrix, n)), *rest)
-        if spec.vectors:
-            vectors = move(f, f.param("vectors"), dtype, (matrix, n * n))
-            with f.loop(I64(0), I64(n)) as i:  # a vector is a row of the copy
-                row = move(f, copy, dtype, (i, n))
-                sign = _sign(f, row, 1, n, dtype)
-                with f.loop(I64(0), I64(n)) as j:
-                    number = f.binary("fmul", f.load(f.at(row, j, dtype), dtype), sign)
-                    f.store(number, move(f, vectors, dtype, (j, n), (i, 1)))
+        with _if_finite(f, copy, n, n, dtype, lower=True):
+            call.run(*fixed, move(f, f.param("values"), dtype, (matrix, n)), *rest)
+            if spec.vectors:
+                vectors = move(f, f.param("vectors"), dtype, (matrix, n * n))
+                with f.loop(I64(0), I64(n)) as i:  # a vector is a row of the copy
+                    row = move(f, copy, dtype, (i, n))
+                    sign = _sign(f, row, 1, n, dtype)
+                    with f.loop(I64(0), I64(n)) as j:
+                        number = f.binary("fmul", f.load(f.at(row, j, dtype), dtype), sign)
+                        f.store(number, move(f, vectors, dtype, (j, n), (i, 1)))
 
 
 # --- singular values -----------------------------------------------------------------------------------------------
@@ -149,15 +175,16 @@ def singular_values(module: Module, f: Function, spec: SingularValues) -> None:
     letter = call.letter("S")
     with f.loop(f.param("first"), f.param("end"), polls=True) as matrix:
         _copy(f, copy, move(f, f.param("x"), dtype, (matrix, m * n)), m * n, dtype)
-        u = move(f, f.param("u"), dtype, (matrix, m * k))
-        s = move(f, f.param("s"), dtype, (matrix, k))
-        v = move(f, f.param("v"), dtype, (matrix, n * k))
-        call.run(letter, rows, columns, copy, rows, s, turned, rows, u, count, work, room, indices)
-        with f.loop(I64(0), I64(k)) as i:
-            sign = _sign(f, f.at(u, i, dtype), k, m, dtype)
-            with f.loop(I64(0), I64(m)) as j:
-                place = move(f, u, dtype, (j, k), (i, 1))
-                f.store(f.binary("fmul", f.load(place, dtype), sign), place)
-            with f.loop(I64(0), I64(n)) as j:
-                number = f.load(move(f, turned, dtype, (i, n), (j, 1)), dtype)
-                f.store(f.binary("fmul", number, sign), move(f, v, dtype, (j, k), (i, 1)))
+        with _if_finite(f, copy, m, n, dtype):
+            u = move(f, f.param("u"), dtype, (matrix, m * k))
+            s = move(f, f.param("s"), dtype, (matrix, k))
+            v = move(f, f.param("v"), dtype, (matrix, n * k))
+            call.run(letter, rows, columns, copy, rows, s, turned, rows, u, count, work, room, indices)
+            with f.loop(I64(0), I64(k)) as i:
+                sign = _sign(f, f.at(u, i, dtype), k, m, dtype)
+                with f.loop(I64(0), I64(m)) as j:
+                    place = move(f, u, dtype, (j, k), (i, 1))
+                    f.store(f.binary("fmul", f.load(place, dtype), sign), place)
+                with f.loop(I64(0), I64(n)) as j:
+                    number = f.load(move(f, turned, dtype, (i, n), (j, 1)), dtype)
+                    f.store(f.binary("fmul", number, sign), move(f, v, dtype, (j, k), (i, 1)))

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from core.autodiff.adjoint import vjp
-from core.ir import TensorType
+from core.compiler.compile import optimize
+from core.ir import Block, TensorType
 from core.ir.builder import BlockBuilder
 from core.ir.errors import CoreError, ExecutionError, ProgramError
+from core.ir.registry import as_tuple
 from core.runtime.native import native_interpreter
 from core.runtime.reference import execute
 from core.runtime.run import Run
@@ -22,12 +24,19 @@ DOUBLE = (Q * [1.0, 1.0, 3.0]) @ Q.T
 """Two of its eigenvalues are equal up to rounding."""
 
 
-def run(type: str, *inputs: Any, **attrs: Any) -> Any:
+def block_of(type: str, *inputs: Any, **attrs: Any) -> Block:
     b = BlockBuilder()
     params = [b.param(TensorType(x.shape, str(x.dtype))) for x in map(np.asarray, inputs)]
-    out = b.emit(type, *params, **attrs)
-    found = execute(b.build(out if isinstance(out, tuple) else [out]), [np.asarray(x) for x in inputs])
-    return found if isinstance(out, tuple) else found[0]
+    return b.build(as_tuple(b.emit(type, *params, **attrs)))
+
+
+def run(type: str, *inputs: Any, **attrs: Any) -> Any:
+    found = execute(block_of(type, *inputs, **attrs), [np.asarray(x) for x in inputs])
+    return tuple(found) if len(found) > 1 else found[0]
+
+
+def run_native(type: str, *inputs: Any, **attrs: Any) -> Any:
+    return native_interpreter(optimize(block_of(type, *inputs, **attrs)), ROUNDING)(Run(), *inputs)
 
 
 def gradient(loss: Any, x: Any) -> np.ndarray:
@@ -264,3 +273,4 @@ def test_a_decomposition_refuses_a_matrix_with_an_element_that_is_not_finite(typ
             lost = x.copy()
             lost[at] = bad
             assert refused(lambda: run(type, np.stack([x, lost]))) == "ExecutionError no_convergence"  # noqa: B023
+            assert refused(lambda: run_native(type, np.stack([x, lost]))) == "ExecutionError no_convergence"  # noqa: B023
