@@ -33,8 +33,10 @@ log = logging.getLogger("backpass.problems")
 
 PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 EXAMPLE_ID = "req_5f3a9c1e07d24b86a1c95e3f70"
+LOCATION = {"type": "object", "description": "Position in the program: block, op, type, slot, variable."}
 SCHEMA: dict[str, Any] = {
     "type": "object",
+    "description": "A problem document (RFC 9457): why the service could not do as the request says.",
     "required": ["type", "title", "status", "detail", "instance", "code", "request_id", "retryable"],
     "properties": {
         "type": {"type": "string", "description": "Path of the page that explains this code."},
@@ -42,13 +44,18 @@ SCHEMA: dict[str, Any] = {
         "status": {"type": "integer", "description": "The HTTP status."},
         "detail": {"type": "string", "description": "The cause of this problem, for humans."},
         "instance": {"type": "string", "description": "Path and id of the request."},
-        "code": {"type": "string", "enum": sorted(CODES)},
-        "request_id": {"type": "string"},
+        "code": {
+            "type": "string",
+            "enum": sorted(CODES),
+            "description": "The kind of problem. `GET /problems/{code}` explains it.",
+        },
+        "request_id": {"type": "string", "description": "Id of the request, as in the log of the service."},
         "retryable": {"type": "boolean", "description": "Whether the same request may succeed when it is sent again."},
         "reason": {"type": "string", "description": "A more specific code."},
-        "location": {"type": "object", "description": "Position in the program: block, op, type, slot, variable."},
+        "location": LOCATION,
         "errors": {
             "type": "array",
+            "description": "The single mistakes of the request, at most 50.",
             "maxItems": 50,
             "items": {
                 "type": "object",
@@ -62,10 +69,10 @@ SCHEMA: dict[str, Any] = {
                         "type": "string",
                         "description": "The path, query or header parameter with the error.",
                     },
-                    "code": {"type": "string"},
-                    "detail": {"type": "string"},
-                    "location": {"type": "object"},
-                    "suggestion": {"type": "string"},
+                    "code": {"type": "string", "description": "The kind of mistake, a stable word."},
+                    "detail": {"type": "string", "description": "The mistake as a sentence, without the value."},
+                    "location": LOCATION,
+                    "suggestion": {"type": "string", "description": "A name or value that would be valid."},
                 },
             },
         },
@@ -78,7 +85,7 @@ KIND: dict[str, Any] = {
     "description": "A kind of problem.",
     "required": ["code", "title", "statuses", "retryable", "meaning", "remedy", "href"],
     "properties": {
-        "code": {"type": "string"},
+        "code": {"type": "string", "description": "The code, as in a problem."},
         "title": {"type": "string", "description": "Short name of the code."},
         "statuses": {
             "type": "array",
@@ -95,7 +102,13 @@ KINDS: dict[str, Any] = {
     "type": "object",
     "description": "All kinds of problems.",
     "required": ["problems"],
-    "properties": {"problems": {"type": "array", "items": {"$ref": "#/components/schemas/ProblemKind"}}},
+    "properties": {
+        "problems": {
+            "type": "array",
+            "items": {"$ref": "#/components/schemas/ProblemKind"},
+            "description": "All kinds of problems, by subject.",
+        }
+    },
 }
 
 PROBLEM = {"$ref": "#/components/schemas/Problem"}

@@ -45,30 +45,32 @@ STATISTICS: dict[str, Any] = {
 class Duration(Strict):
     """A distribution of times in seconds."""
 
-    count: int
-    mean: float | None = Field(None, description="Null before the first observation, as median and p95.")
-    median: float | None = Field(None, description="Upper bound of the interval with the median.")
-    p95: float | None = Field(None, description="Upper bound of the interval with the 95th percentile.")
+    count: int = Field(description="Number of observations.")
+    mean: float | None = Field(None, description="Mean, in seconds; null before the first observation.")
+    median: float | None = Field(
+        None, description="Upper bound of the interval with the median, in seconds; null before the first one."
+    )
+    p95: float | None = Field(None, description="The same of the 95th percentile.")
 
 
 class WorkerMemory(Strict):
     """The memory of one worker process."""
 
-    id: str
-    bytes: int | None = Field(description="Resident memory; null if the process has just ended.")
+    id: str = Field(description="Id of the worker process.")
+    bytes: int | None = Field(description="Resident memory in bytes; null if the process has just ended.")
 
 
 class Statistics(Strict):
     """Numbers of the whole service since its start."""
 
-    active_requests: int
-    waiting_calls: int = Field(description="Calls that wait for a worker.")
+    active_requests: int = Field(description="Number of requests that are being answered.")
+    waiting_calls: int = Field(description="Number of calls that wait for a worker.")
     phases: dict[str, Duration] = Field(description="Phase of a worker call -> its duration.")
     compile: Duration = Field(description="Time that a call spent compiling programs.")
     compile_cache: dict[str, int] = Field(description="Calls with (`hits`) and without (`misses`) a compiled program.")
     requests: dict[str, int] = Field(description="Class of the status -> number of answered requests.")
-    service_bytes: int | None = Field(description="Resident memory of the process that serves HTTP.")
-    workers: list[WorkerMemory]
+    service_bytes: int | None = Field(description="Resident memory in bytes of the process that serves HTTP.")
+    workers: list[WorkerMemory] = Field(description="The memory of each worker process.")
 
 
 @router.get("/", include_in_schema=False)

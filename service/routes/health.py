@@ -32,23 +32,23 @@ HEALTHY = {
 class Check(Strict):
     """One condition of readiness."""
 
-    ok: bool
-    detail: str
+    ok: bool = Field(description="Whether the condition holds.")
+    detail: str = Field(description="The state of the condition, as a sentence.")
 
 
 class Health(Strict):
     """Whether the service can take work."""
 
-    status: str
+    status: str = Field(description="The state in a word: alive, started, starting, ready or not ready.")
     checks: dict[str, Check] = Field({}, description="Each condition.")
 
 
 class Server(Strict):
     """The service, in the form of the Open Inference Protocol."""
 
-    name: str
-    version: str
-    extensions: list[str]
+    name: str = Field(description="Name of the service: `backpass`.")
+    version: str = Field(description="Version of the service.")
+    extensions: list[str] = Field(description="Extensions of the protocol: none.")
 
 
 def unhealthy(text: str) -> dict[int | str, dict[str, Any]]:

@@ -31,8 +31,8 @@ from service.schemas.gradients import (
     Trips,
     budgeted,
 )
+from service.schemas.members import FeedValues, OpType, ParameterValues, StateValues, Timing
 from service.schemas.programs import Strict
-from service.schemas.tensors import Tensors
 
 __all__ = ["router"]
 
@@ -59,7 +59,7 @@ class Region(Strict):
 class Interpreted(Strict):
     """Ops of one type that are interpreted, that is, run one by one."""
 
-    type: str
+    type: OpType
     reason: str = Field(description="Reason why they are not compiled. For a loop or branch it names the op inside.")
     of: Place
     count: int = Field(description="Number of these ops.")
@@ -171,9 +171,9 @@ class CheckRequest(Strict):
 
     loss: Name = Field("loss", description=text_of(GradientQuery, "loss"), examples=["loss"])
     parameter_list: list[Name] | None = Field(None, description="Parameters to check; by default all trainable ones.")
-    feeds: Tensors = Field({}, description="Values of feeds by name.")
-    parameters: Tensors = Field({}, description="Values of parameters by name.")
-    states: Tensors = Field({}, description="Values of states by name.")
+    feeds: FeedValues = Field({})
+    parameters: ParameterValues = Field({})
+    states: StateValues = Field({})
     samples: int = Field(50, ge=1, le=10_000, description="Number of elements to check in each parameter.")
     tolerance: float | None = Field(
         None, gt=0, description="Largest relative error that passes; by default 1e-5 for float64, else 0.02."
@@ -186,20 +186,20 @@ class Checked(Strict):
     """The check of one parameter."""
 
     worst: list[int] = Field(description="Index of the element with the largest error.")
-    analytic: float | None = Field(description="Its gradient from the backward pass.")
-    numeric: float | None = Field(description="Its gradient from central differences.")
-    error: float | None = Field(description="Its relative error.")
-    kinks: int = Field(description="Elements left out because the differences to the two sides disagree.")
+    analytic: float | None = Field(description="Gradient of that element from the backward pass; null if not finite.")
+    numeric: float | None = Field(description="Gradient of that element from central differences; null if not finite.")
+    error: float | None = Field(description="Relative error of that element; null if not finite.")
+    kinks: int = Field(description="Number of elements left out because the differences to the two sides disagree.")
     checked: int = Field(description="Number of elements checked.")
-    passed: bool
+    passed: bool = Field(description="Whether its error is within the tolerance.")
 
 
 class CheckAnswer(Strict):
     """The comparison of gradients with central differences."""
 
-    passed: bool
-    parameters: dict[str, Checked]
-    timing_ms: dict[str, float]
+    passed: bool = Field(description="Whether the check of every parameter passed.")
+    parameters: dict[str, Checked] = Field(description="The check of each parameter, by name.")
+    timing_ms: Timing
 
 
 VALUES = {"loss": "loss", "feeds": REGRESSION_FEEDS, "parameters": REGRESSION_PARAMETERS}

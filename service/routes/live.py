@@ -16,6 +16,7 @@ from service.http.tensor_payloads import timing_of
 from service.problems import responses
 from service.routes.common import json_answer, live, sessions, settings
 from service.routes.in_session import AT, IN_SESSION, TIMING, SessionId, etag, shown
+from service.schemas.members import Dtype, Shape, Timing
 from service.schemas.programs import Strict
 from service.schemas.session_answers import Position
 from service.sessions.live import MOST_POINTS, History, LivePoints
@@ -57,7 +58,7 @@ class Curves(Strict):
 
     point: list[int] = Field(description="Numbers of the points: 1, 2, ... in the order of recording.")
     step: list[int] = Field(description="Number of updates after the step.")
-    time: list[float] = Field(description="Seconds since 1970.")
+    time: list[float] = Field(description="Time of the answer, in seconds since 1970.")
     loss: list[float | None] = Field(description="Loss before the update; null if it is not finite or not computed.")
     gradient_norm: list[float | None] = Field(
         description="Joint 2-norm of all gradients; null for steps whose answer has no norms."
@@ -69,30 +70,32 @@ class Curves(Strict):
 class SessionMetrics(Strict):
     """The recent steps of a session."""
 
-    session_id: str
+    session_id: str = Field(description="Id of the session.")
     history: str = Field(
         description="Identifies the numbering of points; it changes when the service starts again. Empty before the "
         "first step."
     )
     recorded: int = Field(description="Number of the last point: `after` of the next call.")
-    columns: Curves
+    columns: Curves = Field(description="The points, as columns.")
 
 
 class ParameterHistogram(Strict):
     """The distribution of the elements of one parameter or state."""
 
-    name: str
-    role: str = Field(description="parameter or state.")
-    dtype: str
-    shape: list[int]
+    name: str = Field(description="Name of the parameter or state.")
+    role: str = Field(description="Role of the variable: parameter or state.")
+    dtype: Dtype
+    shape: Shape
     count: int = Field(description="Number of elements.")
-    zeros: int
-    nan: int
-    infinite: int
-    min: float | None = Field(description="Of the finite elements, as max, mean and std; null if there are none.")
-    max: float | None
-    mean: float | None
-    std: float | None
+    zeros: int = Field(description="Number of elements that are zero.")
+    nan: int = Field(description="Number of elements that are NaN.")
+    infinite: int = Field(description="Number of infinite elements.")
+    min: float | None = Field(description="Smallest finite element; null if no element is finite.")
+    max: float | None = Field(description="Largest finite element; null if no element is finite.")
+    mean: float | None = Field(description="Mean of the finite elements; null if there are none.")
+    std: float | None = Field(
+        description="Standard deviation of the finite elements; null if there are none or it is not finite."
+    )
     counts: list[int] = Field(
         description="Number of finite elements in each of `bins` equal intervals from min to max. Complex elements "
         "count by their magnitude."
@@ -102,8 +105,8 @@ class ParameterHistogram(Strict):
 class HistogramsAnswer(Position):
     """Histograms of parameters and states at `weights_version`."""
 
-    histograms: list[ParameterHistogram]
-    timing_ms: dict[str, float]
+    histograms: list[ParameterHistogram] = Field(description="A histogram for each of `names`, in order.")
+    timing_ms: Timing
 
 
 @router.get(

@@ -24,6 +24,7 @@ from core.wire.samples import SAMPLES, Sample
 from service.formats import json_tensors as tensors
 from service.http.request_body import JSON
 from service.problems import FieldError, HttpProblem, responses
+from service.schemas.members import NextPage
 from service.schemas.programs import Strict
 
 __all__ = ["CATALOGUE", "FAMILIES", "attributes_of", "documentation_of", "router", "sampled", "schema_of"]
@@ -69,16 +70,16 @@ class OpSummary(Strict):
 class OpPage(Strict):
     """One page of ops, ordered by name."""
 
-    ops: list[OpSummary]
+    ops: list[OpSummary] = Field(description="Ops, ordered by name.")
     families: dict[str, int] = Field(description="Family -> number of its ops that match the filters.")
     total: int = Field(description="Number of ops that match the filters, on all pages.")
-    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
+    next_page_token: NextPage = None
 
 
 class OpDetail(OpSummary):
     """One op with its slots, attributes and examples."""
 
-    documentation: str
+    documentation: str = Field(description="The whole documentation, as Markdown.")
     inputs: list[dict[str, Any]] = Field(description="Input slots, in order.")
     outputs: list[dict[str, Any]] = Field(description="Output slots, in order.")
     attributes: dict[str, Any] = Field(description="JSON Schema of the attributes.")

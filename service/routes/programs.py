@@ -36,6 +36,7 @@ from service.routes.registration import (
 from service.schemas.backward import BackwardProgram
 from service.schemas.derived import text_of
 from service.schemas.gradients import CheckpointBytes, LoopBytes, LoopMemory, ProgramDocument, Question, Trips, budgeted
+from service.schemas.members import Dtype, NextPage, Shape
 from service.schemas.programs import Strict
 from service.store.program_text import ProgramText
 from service.store.programs import StoredProgram
@@ -50,23 +51,23 @@ CLIPPED = {"loss": "loss", "hooks": [{"match": {"role": "parameter"}, "do": "cli
 class InitialValue(Strict):
     """One initial value."""
 
-    name: str
-    dtype: str
-    shape: list[int]
-    bytes: int
+    name: str = Field(description="Name of the parameter or state.")
+    dtype: Dtype
+    shape: Shape
+    bytes: int = Field(description="Size in bytes.")
 
 
 class DetailedValues(InitialValues):
     """The initial values of a program, with their types."""
 
-    tensors: list[InitialValue]
+    tensors: list[InitialValue] = Field(description="The values, with their types and sizes.")
 
 
 class ProgramDetail(ProgramSummary):
     """A registered program with its document."""
 
     program: ProgramDocument = Field(description="The document as it was sent, with the member `values`.")
-    values: DetailedValues | None = Field(None, description="Its initial values, if it has some.")  # type: ignore[assignment]
+    values: DetailedValues | None = Field(None, description="Its initial values; null without any.")  # type: ignore[assignment]
 
 
 class CloneRequest(Strict):
@@ -80,8 +81,8 @@ class CloneRequest(Strict):
 class ProgramPage(Strict):
     """One page of programs."""
 
-    programs: list[ProgramSummary]
-    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
+    programs: list[ProgramSummary] = Field(description="Programs, ordered by id.")
+    next_page_token: NextPage = None
 
 
 async def asked_of(request: Request, op: str, program: ProgramText, args: dict[str, Any]) -> np.ndarray:

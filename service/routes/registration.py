@@ -25,6 +25,7 @@ from service.routes.common import calls, importer, programs, quotas, settings, s
 from service.routes.documented import FILE
 from service.schemas.components import model as reference
 from service.schemas.examples import REGRESSION, REGRESSION_PARAMETERS, WHILE
+from service.schemas.members import Created
 from service.schemas.onnx_example import ONNX_EXAMPLE
 from service.schemas.programs import Registration, Strict
 from service.store.directory import refusal
@@ -84,18 +85,20 @@ class InitialValues(Strict):
 class ProgramSummary(Strict):
     """A registered program."""
 
-    id: str = Field(examples=["prg_mfrggzdfmztwq2lknnwg23tpob"])
-    created: float = Field(description="Seconds since 1970.")
-    signature: Signature
-    values: InitialValues | None = Field(None, description="Initial values of parameters and states, if it has some.")
+    id: str = Field(
+        description="Id of the program: a digest of its document.", examples=["prg_mfrggzdfmztwq2lknnwg23tpob"]
+    )
+    created: Created
+    signature: Signature = Field(description="Its inputs with their types, and its size.")
+    values: InitialValues | None = Field(None, description="Initial values of parameters and states; null without any.")
 
 
 class ValidProgram(Strict):
     """The answer to `validate_only`."""
 
-    id: str = Field(description="Id that the program would get.")
-    signature: Signature
-    valid: Literal[True] = True
+    id: str = Field(description="Id that the program would get: a digest of its document.")
+    signature: Signature = Field(description="Its inputs with their types, and its size.")
+    valid: Literal[True] = Field(True, description="Always true: a program that is not valid is a problem.")
 
 
 @router.post(

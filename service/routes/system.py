@@ -111,10 +111,10 @@ class Access(Strict):
 class Root(Strict):
     """Name, version and limits of the service."""
 
-    name: str
-    version: str
+    name: str = Field(description="Name of the service: `backpass`.")
+    version: str = Field(description="Version of the service.")
     limits: dict[str, float] = Field(description="Limits by setting: sizes in bytes, times in seconds, else counts.")
-    access: Access
+    access: Access = Field(description="Whether requests need an API key.")
     quotas: dict[str, Quota] = Field(description="Limits of the caller's tenant and their use, by name.")
     media_types: list[str] = Field(description="Media types of answers.")
     links: dict[str, str] = Field(description="Paths of the parts of the API.")
@@ -124,25 +124,27 @@ class Worker(Strict):
     """One worker slot."""
 
     id: str = Field(description="Id of the worker process; a replacement has another id.")
-    slot: int
+    slot: int = Field(description="Number of the slot, from 0. It stays when the process is replaced.")
     generation: int = Field(description="Number of processes that the slot has had, this one included.")
-    device: str
-    state: str = Field(description="starting, idle, busy, restarting or stopped.")
-    pid: int | None
-    restarts: int
-    sessions: int = Field(description="Sessions and tapes in the worker.")
+    device: str = Field(description="The device that it computes on: `cpu` or `cuda`.")
+    state: str = Field(description="State of the process: starting, idle, busy, restarting or stopped.")
+    pid: int | None = Field(description="Id of the operating system's process; null while none runs.")
+    restarts: int = Field(description="Number of processes of the slot that were replaced.")
+    sessions: int = Field(description="Number of sessions and tapes in the worker.")
     heartbeat_age: float = Field(description="Seconds since the last heartbeat.")
-    queued: int = Field(description="Calls that wait for this worker.")
-    last_fatal: str | None = Field(description="Reason why the previous process ended.")
-    parked: int = Field(description="Calls that wait for a compilation.")
-    memory_limit: int | None = Field(description="Private memory that the worker may use, in bytes.")
-    device_memory: list[int] = Field(description="Bytes of its GPU: all, used, free in the pool of the worker.")
+    queued: int = Field(description="Number of calls that wait for this worker.")
+    last_fatal: str | None = Field(description="Reason why the previous process ended; null for the first one.")
+    parked: int = Field(description="Number of calls that wait for a compilation.")
+    memory_limit: int | None = Field(description="Private memory that the worker may use, in bytes; null for no limit.")
+    device_memory: list[int] = Field(
+        description="Bytes of its GPU: all, used, free in the pool of the worker; zeros without a GPU."
+    )
 
 
 class Workers(Strict):
     """All workers."""
 
-    workers: list[Worker]
+    workers: list[Worker] = Field(description="The worker slots, by number.")
 
 
 @router.get("/v1", tags=["service"], summary="Read version and limits", response_model=Root)

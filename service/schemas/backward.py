@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from service.schemas.gradients import Densified, MemoryChoice, ProgramDocument
+from service.schemas.members import PROGRAM
 from service.schemas.programs import Strict
 
 __all__ = ["BackwardProgram"]
@@ -22,7 +23,7 @@ class RowVariables(Strict):
 class BackwardProgram(Strict):
     """A program that computes gradients. Its tables name variables, positions in block 0, and ops of the request."""
 
-    program: ProgramDocument
+    program: Annotated[ProgramDocument, PROGRAM]
     params_grads: list[list[str | None]] = Field(
         description="Pairs of a requested name and its gradient variable, which is null if there is none."
     )

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, WithJsonSchema, model_validator
 
 from service.schemas.gradients import Deadline
+from service.schemas.members import LABELS, NAME, Created, LossName, NextPage, Targets
 from service.schemas.programs import Strict
 from service.schemas.session_answers import VersionAnswer
 from service.schemas.sessions import OPTIMIZER
@@ -31,8 +32,8 @@ LONGEST_S = 10 * 365 * 86_400.0
 
 Label = Annotated[str, Field(max_length=256, pattern=TEXT)]
 LabelName = Annotated[str, Field(min_length=1, max_length=64, pattern=TEXT)]
-Labels = Annotated[dict[LabelName, Label], Field(max_length=64, description="Words of the client, by name.")]
-Name = Annotated[str, Field(max_length=128, pattern=TEXT, description="Name for people; it need not be unique.")]
+Labels = Annotated[dict[LabelName, Label], Field(max_length=64), LABELS]
+Name = Annotated[str, Field(max_length=128, pattern=TEXT), NAME]
 Ttl = Annotated[
     float | None,
     Field(gt=0, le=LONGEST_S, description="Seconds after which the checkpoint is deleted; by default never."),
@@ -80,19 +81,22 @@ class PatchCheckpoint(Strict):
 class CheckpointView(Strict):
     """A checkpoint."""
 
-    id: str
-    name: str
-    labels: dict[str, str]
-    session: str | None = Field(description="The session that was saved; null for an upload.")
-    program_id: str | None = Field(description="The program of the session; null for a file of parameters.")
+    id: str = Field(description="Id of the checkpoint.")
+    name: Annotated[str, NAME]
+    labels: Annotated[dict[str, str], LABELS]
+    session: str | None = Field(description="Id of the session that was saved; null for an upload.")
+    program_id: str | None = Field(description="Id of the program of the session; null for a file of parameters.")
     resumable: bool = Field(description="Whether the file has the state of a session, and not only parameters.")
-    step: int = Field(description="Number of updates of the session.")
-    loss: str | None
-    targets: list[str]
-    optimizer: dict[str, Any] | None
+    step: int = Field(description="Number of updates of the session before it was saved.")
+    loss: LossName
+    targets: Targets
+    optimizer: Annotated[dict[str, Any] | None, WithJsonSchema({"anyOf": [OPTIMIZER, {"type": "null"}]})] = Field(
+        description="The optimizer of the session, with the attributes that the client has set; null for a file of "
+        "parameters."
+    )
     size: int = Field(description="Bytes of the file.")
     sha256: str = Field(description="SHA-256 of the file, in hexadecimal.")
-    created: float = Field(description="Seconds since 1970.")
+    created: Created
     expires_at: End
     expires: FormerEnd
 
@@ -100,14 +104,16 @@ class CheckpointView(Strict):
 class CheckpointPage(Strict):
     """One page of checkpoints."""
 
-    checkpoints: list[CheckpointView]
-    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
+    checkpoints: list[CheckpointView] = Field(description="Checkpoints, ordered by id.")
+    next_page_token: NextPage = None
 
 
 class ForkSession(Strict):
     """Settings of the new session that are not those of the old one."""
 
-    lease_s: float | None = Field(None, gt=0, description="As of `POST /v1/sessions`.")
+    lease_s: float | None = Field(
+        None, gt=0, description="Idle seconds after which the new session is deleted; by default those of the old one."
+    )
     deadline_s: Deadline = None
 
 
@@ -123,5 +129,7 @@ class PutOptimizer(Strict):
 class OptimizerAnswer(VersionAnswer):
     """The optimizer and its state. State that was never written counts as zero and is absent."""
 
-    optimizer: Annotated[dict[str, Any], WithJsonSchema(OPTIMIZER)] = Field(description="With all attributes.")
+    optimizer: Annotated[dict[str, Any], WithJsonSchema(OPTIMIZER)] = Field(
+        description="The optimizer of the session with all its attributes, those of defaults too."
+    )
     slots: Tensors = Field({}, description="Optimizer state by `<parameter>/<slot>`.")

@@ -10,9 +10,10 @@ from service.datasets.dataset import DATASET_ID
 from service.datasets.options import TEXT, Floats, Format, Missing
 from service.datasets.uploads import UPLOAD_ID
 from service.objects.tensor_file import CODES
+from service.schemas.members import LABELS, NAME, Created, Dtype, NextPage
 from service.schemas.programs import Strict
 from service.schemas.tensors import Tensors
-from service.schemas.times import Future
+from service.schemas.times import End, Future
 
 __all__ = [
     "ChangeDataset",
@@ -25,15 +26,17 @@ __all__ = [
     "UploadView",
 ]
 
-Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$"), NAME]
 Labels = Annotated[
     dict[
         Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]{1,64}$")],
         Annotated[str, Field(max_length=256)],
     ],
     Field(max_length=64),
+    LABELS,
 ]
 Type = Literal[(*CODES, TEXT)]  # type: ignore[valid-type]
+Purpose = Annotated[Literal["dataset"], Field(description="Kind of the thing that the file becomes.")]
 ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 
 
@@ -43,8 +46,8 @@ class CreateDataset(Strict):
     columns: Tensors | None = Field(None, description="Name -> tensor [rows, ...]; all have the same number of rows.")
     upload: str | None = Field(None, pattern=UPLOAD_ID, description="Id of a complete upload.")
     format: Format | None = Field(None, description="Format of the uploaded file.")
-    name: Name = Field("dataset", description="Name for people; it need not be unique.")
-    labels: Labels = Field(default_factory=dict, description="Labels for people and tools.")
+    name: Name = "dataset"
+    labels: Labels = Field(default_factory=dict)
     expires_at: Future | None = Field(
         None, description="Time in the future at which it is deleted, in seconds since 1970; null keeps it."
     )
@@ -69,41 +72,41 @@ class CreateDataset(Strict):
 class ColumnView(Strict):
     """One column."""
 
-    name: str
-    dtype: str
+    name: str = Field(description="Name of the column.")
+    dtype: Dtype
     shape: list[int] = Field(description="Shape of a row; empty for a number.")
     vocabulary: list[str] | None = Field(
         None, description="Texts that the codes 0, 1, ... stand for; null for a column of numbers."
     )
     statistics: dict[str, float | None] = Field(
-        description="nan, infinite: counts. min, max, mean: of the finite elements."
+        description="nan, infinite: number of such elements. min, max, mean: of the finite elements; null without any."
     )
 
 
 class DatasetSummary(Strict):
     """A dataset without its columns."""
 
-    id: str = Field(pattern=DATASET_ID)
-    name: str
-    labels: dict[str, str]
-    rows: int
+    id: str = Field(pattern=DATASET_ID, description="Id of the dataset.")
+    name: Annotated[str, NAME]
+    labels: Annotated[dict[str, str], LABELS]
+    rows: int = Field(description="Number of rows.")
     size: int = Field(description="Bytes of the stored file.")
     sha256: str = Field(description="Digest of the stored file, in hexadecimal.")
-    created: float = Field(description="Seconds since 1970.")
-    expires_at: float | None
+    created: Created
+    expires_at: End
 
 
 class DatasetView(DatasetSummary):
     """A dataset."""
 
-    columns: list[ColumnView]
+    columns: list[ColumnView] = Field(description="The columns, with the types and statistics of their values.")
 
 
 class DatasetPage(Strict):
     """One page of datasets."""
 
-    datasets: list[DatasetSummary]
-    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
+    datasets: list[DatasetSummary] = Field(description="Datasets without their columns, ordered by id.")
+    next_page_token: NextPage = None
 
 
 class ChangeDataset(Strict):
@@ -130,7 +133,7 @@ class CreateUpload(Strict):
     """An upload in parts."""
 
     size: int = Field(gt=0, description="Bytes of the whole file.")
-    purpose: Literal["dataset"] = "dataset"
+    purpose: Purpose = "dataset"
     sha256: str | None = Field(
         None, pattern=r"^[0-9a-f]{64}$", description="Digest of the whole file, to be verified when it is used."
     )
@@ -139,18 +142,20 @@ class CreateUpload(Strict):
 class UploadView(Strict):
     """An upload."""
 
-    id: str = Field(pattern=UPLOAD_ID)
+    id: str = Field(pattern=UPLOAD_ID, description="Id of the upload.")
     size: int = Field(description="Bytes of the whole file.")
-    offset: int = Field(description="Bytes that are stored; continue there.")
-    purpose: str
-    sha256: str | None
-    dataset: str | None = Field(description="Id of the dataset that it has become.")
-    created: float = Field(description="Seconds since 1970.")
-    expires_at: float = Field(description="Time at which it is deleted unless more bytes arrive.")
+    offset: int = Field(description="Number of bytes that are stored: the next part begins there.")
+    purpose: Purpose
+    sha256: str | None = Field(description="Digest of the whole file that the client gave; null without one.")
+    dataset: str | None = Field(description="Id of the dataset that it has become; null before that.")
+    created: Created
+    expires_at: float = Field(
+        description="Time at which it is deleted unless more bytes arrive, in seconds since 1970."
+    )
 
 
 class UploadPage(Strict):
     """One page of uploads."""
 
-    uploads: list[UploadView]
-    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
+    uploads: list[UploadView] = Field(description="Uploads, ordered by id.")
+    next_page_token: NextPage = None

@@ -13,9 +13,22 @@ from core.cost.budget import Budget
 from core.ops.control.inner_blocks import LoopMemory
 from service.schemas.components import model
 from service.schemas.derived import as_core, derived, text_of
+from service.schemas.members import (
+    PROGRAM,
+    Dtype,
+    FeedValues,
+    Fetched,
+    GradientValues,
+    ParameterValues,
+    Recorded,
+    Shape,
+    StateValues,
+    Timing,
+    ValueOfLoss,
+)
 from service.schemas.profile import Profile
 from service.schemas.programs import Program, Strict
-from service.schemas.tensors import Gradients, Tensor, Tensors
+from service.schemas.tensors import Tensor, Tensors
 
 __all__ = [
     "CheckpointBytes",
@@ -105,7 +118,7 @@ class LoopChoice(Strict):
     block: int = Field(description="Block of the loop in the client's program.")
     op: int = Field(description="Position of the loop in that block.")
     function: str | None = Field(None, description="The function that has the loop; absent for the program itself.")
-    memory: LoopMemory
+    memory: LoopMemory = Field(description="Treatment of the loop's residuals, as `loop_memory` of a request.")
 
 
 class MemoryChoice(Strict):
@@ -115,7 +128,7 @@ class MemoryChoice(Strict):
     trips: int = Field(description="Number of trips assumed for every loop.")
     predicted_peak: int = Field(description="Predicted peak bytes of the step, not counting its inputs.")
     extra_flops: int = Field(description="Floating-point operations in addition to those of storing everything.")
-    loops: list[LoopChoice]
+    loops: list[LoopChoice] = Field(description="The policy of each loop that the request gives none.")
     checkpoints: list[str] = Field(description="Variables of block 0 that are stored at the cuts.")
 
 
@@ -140,9 +153,9 @@ class GradientsRequest(Question):
     `__metadata__.request` holds these members without the tensors.
     """
 
-    feeds: Tensors = Field({}, description="Values of feeds by name.")
-    parameters: Tensors = Field({}, description="Values of parameters by name.")
-    states: Tensors = Field({}, description="Values of states by name.")
+    feeds: FeedValues = Field({})
+    parameters: ParameterValues = Field({})
+    states: StateValues = Field({})
     target_gradients: list[Tensor | None] = Field(
         [], max_length=10_000, description="The cotangent of each target; null means ones."
     )
@@ -158,7 +171,7 @@ class InlineGradientsRequest(GradientsRequest):
     """A program, or the id of a registered one, with the members of a request for its gradients."""
 
     program_id: str | None = Field(None, max_length=64, description="Id of a registered program.")
-    program: ProgramDocument | None = Field(None, validate_default=True)
+    program: Annotated[ProgramDocument | None, PROGRAM] = Field(None, validate_default=True)
 
     @field_validator("program")
     @classmethod
@@ -192,8 +205,8 @@ class Message(Strict):
     at: dict[str, int | str] | None = Field(
         None, description="The `print` op: block, op, and function if it is inside one."
     )
-    dtype: str
-    shape: list[int]
+    dtype: Dtype
+    shape: Shape
     data: list[bool | int | float | str] = Field(
         description="The first elements in row-major order; NaN and infinities as `nan`, `inf` and `-inf`."
     )
@@ -224,9 +237,7 @@ class Timed(Strict):
     )
     memory: MemoryChoice | None = Field(None, description="The choice made for a budget; only if one was given.")
     profile: Profile | None = Field(None, description="Time per kernel; only with `profile=true`.")
-    timing_ms: dict[str, float] = Field(
-        description="Milliseconds per phase: queue, transfer_in, compute (compiling included), transfer_out, total."
-    )
+    timing_ms: Timing
 
 
 class GradientsAnswer(Timed):
@@ -235,10 +246,10 @@ class GradientsAnswer(Timed):
     In a file: `loss`, `grad/<name>`, `fetch/<name>`, `recorded/<name>`, `state/<name>`.
     """
 
-    loss: Tensor | None = None
-    gradients: Gradients = Field({})
-    fetched: Tensors = Field({})
-    recorded: Tensors = Field({}, description="Gradients recorded by hooks; inside loops one row per trip.")
+    loss: ValueOfLoss = None
+    gradients: GradientValues = Field({})
+    fetched: Fetched = Field({})
+    recorded: Recorded = Field({})
     states: Tensors = Field({}, description="New values of the states that the program writes.")
 
 

@@ -7,18 +7,29 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from core.backward.query import GradientQuery
 from service.jobs.job import REASONS
+from service.schemas.derived import text_of
 from service.schemas.gradients import Name
+from service.schemas.members import LABELS, NAME, Created, NextPage
 from service.schemas.programs import Strict
 from service.schemas.sessions import CreateSession, given
 
 __all__ = ["CreateJob", "JobEvents", "JobMetrics", "JobPage", "JobView"]
 
-Reason = Annotated[str, WithJsonSchema({"type": "string", "enum": list(REASONS)})]
+Reason = Annotated[
+    str,
+    WithJsonSchema({"type": "string", "enum": list(REASONS)}),
+]
 State = Annotated[
     Literal["queued", "running", "pausing", "paused", "succeeded", "failed", "canceled", "aborted"],
-    Field(description="aborted: canceled, or past its deadline, before it ever ran."),
+    Field(
+        description="queued: waits for its turn. running: trains. pausing: pauses after its call. paused: waits for a "
+        "client to resume it. succeeded, failed: has ended, for its `reason`. canceled: ended by a client or its "
+        "deadline. aborted: the same before it ever ran."
+    ),
 ]
+PRIORITY: Any = Field(description="Queued jobs of a higher priority start first.")
 Metrics = dict[str, float | None]
 SESSION_FIELDS = frozenset(CreateSession.model_fields)
 DAYS_90 = 90 * 86_400.0
@@ -34,7 +45,9 @@ class Validation(Strict):
         description="Part of the rows that is kept for validation: drawn by the seed, or the last rows without "
         "`shuffle`.",
     )
-    dataset_id: str | None = Field(None, max_length=64)
+    dataset_id: str | None = Field(
+        None, max_length=64, description="Id of a dataset whose rows are all for the validation."
+    )
     every: int | None = Field(None, ge=1, description="Steps between two validations; by default one epoch.")
 
     @model_validator(mode="after")
@@ -102,8 +115,8 @@ class CreateJob(CreateSession):
         description="An open session to train, in place of the members that open one. Other clients must not change it "
         "until the job ends.",
     )
-    loss: Name | None = Field(None, description="As of a session.", examples=["loss"])
-    dataset_id: str = Field(max_length=64, description="The dataset to train on.")
+    loss: Name | None = Field(None, description=text_of(GradientQuery, "loss"), examples=["loss"])
+    dataset_id: str = Field(max_length=64, description="Id of the dataset to train on.")
     feeds: dict[str, Name | Annotated[list[Name], Field(min_length=1, max_length=4096)]] = Field(
         {},
         description="Feed -> its column, or the columns that stand side by side along its last axis. By default a feed "
@@ -126,20 +139,26 @@ class CreateJob(CreateSession):
     metrics: list[Name] = Field(
         [], max_length=100, description="Variables with one element to record in each step and validation."
     )
-    validation: Validation | None = None
-    early_stop: EarlyStop | None = None
-    save_every: SaveEvery | None = None
+    validation: Validation | None = Field(
+        None, description="Rows to compute the loss and the metrics on, without training; by default none."
+    )
+    early_stop: EarlyStop | None = Field(
+        None, description="End the job when a metric stops improving; by default all steps are done."
+    )
+    save_every: SaveEvery | None = Field(None, description="When the job makes checkpoints; by default never.")
     require_finite: bool = Field(
         True, description="Fail before a step whose loss, gradients or metrics contain NaN or infinity."
     )
     deadline_s: float | None = Field(
         None, gt=0, le=DAYS_90, description="Seconds after the submission at which the job ends in any case."
     )
-    priority: int = Field(5, ge=0, le=9, description="Queued jobs of a higher priority start first.")
-    name: str = Field("", max_length=128)
-    labels: dict[Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=256)]] = Field(
-        {}, max_length=32
-    )
+    priority: Annotated[int, Field(ge=0, le=9), PRIORITY] = 5
+    name: Annotated[str, Field(max_length=128), NAME] = ""
+    labels: Annotated[
+        dict[Annotated[str, Field(min_length=1, max_length=64)], Annotated[str, Field(max_length=256)]],
+        Field(max_length=32),
+        LABELS,
+    ] = Field({})
 
     # The inherited checks come before `session_id` is known.
 
@@ -187,18 +206,18 @@ class CreateJob(CreateSession):
 class JobError(Strict):
     """The problem that ended the job."""
 
-    type: str
-    title: str
-    code: str
-    detail: str
+    type: str = Field(description="Path of the page that explains this code.")
+    title: str = Field(description="Short name of the code.")
+    code: str = Field(description="Code of the problem.")
+    detail: str = Field(description="The cause of this problem, for humans.")
 
 
 class Best(Strict):
     """The best judgement of the early stop."""
 
-    value: float
-    step: int
-    since: int = Field(description="Judgements after it.")
+    value: float = Field(description="Value of the metric of `early_stop`.")
+    step: int = Field(description="Step of the job after which it was measured.")
+    since: int = Field(description="Number of judgements after it.")
     checkpoint_id: str | None = Field(
         None, description="Its checkpoint, with `save_every.best`; null if the quota had no room for it."
     )
@@ -207,58 +226,72 @@ class Best(Strict):
 class JobView(Strict):
     """A job."""
 
-    id: str
-    name: str
-    labels: dict[str, str]
+    id: str = Field(description="Id of the job.")
+    name: Annotated[str, NAME]
+    labels: Annotated[dict[str, str], LABELS]
     state: State
-    reason: Reason | None = Field(None, description="Reason of the end.")
-    asked: Literal["cancel", "pause"] | None = Field(None, description="The action that the job takes after its call.")
-    error: JobError | None = None
-    priority: int
-    queue_position: int | None = Field(None, description="Queued jobs before it; null unless it is queued.")
-    program_id: str
-    session_id: str = Field(description="Its session: clients can use it when the job has ended.")
-    dataset_id: str
-    columns: dict[str, list[str]] = Field(description="Feed -> its columns.")
-    batch_size: int
-    step: int = Field(description="Steps done.")
-    steps: int = Field(description="Steps of the whole job.")
-    epoch: float = Field(description="Passes over the training rows done.")
-    steps_per_epoch: int
-    samples: int = Field(description="Rows trained on.")
+    reason: Reason | None = Field(
+        None,
+        description="Reason of the end; null before it. "
+        + " ".join(f"`{name}`: {text}." for name, text in REASONS.items()),
+    )
+    asked: Literal["cancel", "pause"] | None = Field(
+        None, description="The action that the job takes after its running call; null for none."
+    )
+    error: JobError | None = Field(None, description="The problem that ended the job; null unless it failed.")
+    priority: Annotated[int, PRIORITY]
+    queue_position: int | None = Field(None, description="Number of queued jobs before it; null unless it is queued.")
+    program_id: str = Field(description="Id of the program that is trained.")
+    session_id: str = Field(description="Id of its session, which clients can use when the job has ended.")
+    dataset_id: str = Field(description="Id of the dataset that it trains on.")
+    columns: dict[str, list[str]] = Field(
+        description="Feed -> the columns that it gets, side by side along its last axis."
+    )
+    batch_size: int = Field(description="Rows of a batch.")
+    step: int = Field(description="Number of steps done.")
+    steps: int = Field(description="Number of steps of the whole job.")
+    epoch: float = Field(description="Passes over the training rows that are done, with fractions.")
+    steps_per_epoch: int = Field(description="Batches of one pass over the training rows.")
+    samples: int = Field(description="Number of rows trained on; a row counts once for each pass.")
     rate: float = Field(description="Steps per second, recently.")
     eta_s: float | None = Field(None, description="Expected seconds until the end; null unless it runs.")
     compute_s: float = Field(description="Seconds that workers computed.")
     running_s: float = Field(description="Seconds in the state running.")
-    metrics: Metrics = Field(description="Values of the last step.")
-    validation: Metrics = Field({}, description="Values of the last validation.")
-    validated_at: int | None = Field(None, description="Step of the last validation.")
-    best: Best | None = None
-    created: float = Field(description="Seconds since 1970.")
-    started: float | None = None
-    ended: float | None = None
-    deadline: float | None = None
+    metrics: Metrics = Field(description="Metric -> its value in the last step; null if it is not finite.")
+    validation: Metrics = Field({}, description="Metric -> its value in the last validation; null if it is not finite.")
+    validated_at: int | None = Field(None, description="Step of the last validation; null before the first one.")
+    best: Best | None = Field(
+        None, description="The best judgement so far; null without `early_stop` and before the first one."
+    )
+    created: Created
+    started: float | None = Field(None, description="Time of the first start, in seconds since 1970; null before it.")
+    ended: float | None = Field(None, description="Time of the end, in seconds since 1970; null before it.")
+    deadline: float | None = Field(
+        None, description="Time at which the job ends in any case, in seconds since 1970; null without `deadline_s`."
+    )
 
 
 class JobPage(Strict):
     """One page of jobs."""
 
-    jobs: list[JobView]
-    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
+    jobs: list[JobView] = Field(description="Jobs, ordered by id.")
+    next_page_token: NextPage = None
 
 
 class JobEvent(Strict):
-    """An event. Its kinds: state, asked, continued, progress, mean, validation, checkpoint, warning, message."""
+    """An event of a job."""
 
-    id: int
-    kind: str
-    data: dict[str, Any]
+    id: int = Field(description="Number of the event: 1, 2, 3, ... in the job.")
+    kind: str = Field(
+        description="state, asked, continued, progress, mean, validation, checkpoint, warning or message."
+    )
+    data: dict[str, Any] = Field(description="Members of the event. They depend on its kind.")
 
 
 class JobEvents(Strict):
     """Events in order."""
 
-    events: list[JobEvent]
+    events: list[JobEvent] = Field(description="Events, the oldest first.")
     oldest: int = Field(description="Number of the oldest event that is kept: the last 10 000 are.")
     newest: int = Field(description="Number of the last event.")
     ended: bool = Field(description="Whether no more events will come after the newest one.")
@@ -267,7 +300,7 @@ class JobEvents(Strict):
 class JobMetrics(Strict):
     """Columns of equal length. Above `points`, each point is the mean of a range of steps, at its last step."""
 
-    step: list[int]
+    step: list[int] = Field(description="Step of the job that each point ends at.")
     columns: dict[str, list[float | None]] = Field(
         description="loss, gradient_norm, learning_rate (for each group of the optimizer, if there are several), "
         "metric/<variable>; null for values that are not finite."

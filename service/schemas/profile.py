@@ -21,9 +21,9 @@ class Bandwidth(Strict):
 class Peak(Strict):
     """Peak rates of the machine, measured by the worker."""
 
-    threads: int
+    threads: int = Field(description="Number of threads that a step of the worker uses.")
     flops_per_s: dict[str, int] = Field(description="Floating-point operations per second, by dtype.")
-    bytes_per_s: list[Bandwidth]
+    bytes_per_s: list[Bandwidth] = Field(description="Memory bandwidths, by the size of the arrays.")
 
 
 class ProfiledKernel(Strict):
@@ -54,5 +54,5 @@ class Profile(Strict):
     peak_bytes: int = Field(
         description="Predicted peak bytes of the step, not counting its inputs. It starts only if as many are free."
     )
-    peak: Peak | None
-    kernels: list[ProfiledKernel]
+    peak: Peak | None = Field(description="Peak rates of the machine; null on a GPU.")
+    kernels: list[ProfiledKernel] = Field(description="The kernels, the longest first.")

@@ -7,9 +7,23 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema
 
 from service.schemas.gradients import Densified, Timed
+from service.schemas.members import (
+    Created,
+    Durability,
+    Fetched,
+    GradientValues,
+    LossName,
+    NextPage,
+    ParameterValues,
+    Recorded,
+    StateValues,
+    Step,
+    Targets,
+    Timing,
+    ValueOfLoss,
+)
 from service.schemas.programs import Strict
-from service.schemas.sessions import RATE
-from service.schemas.tensors import Gradients, Tensor, Tensors
+from service.schemas.sessions import OPTIMIZER, RATE
 
 __all__ = [
     "EvaluationAnswer",
@@ -44,48 +58,57 @@ Accumulated = Annotated[int, Field(description="Number of gradients that wait fo
 Version = Annotated[
     str, Field(description="Version of the parameters, states and settings, as in the ETag.", examples=["e1.v1"])
 ]
+NextSeq = Annotated[int, Field(description="`seq` of the next call that changes the session.")]
 DurableStep = Annotated[
     int | None,
     Field(description="Step that a loss of the worker or of the service cannot undo; null with the durability `none`."),
 ]
 
 
+SetOptimizer = Annotated[
+    dict[str, Any],
+    WithJsonSchema(OPTIMIZER),
+    Field(description="The optimizer of the session, with the attributes that the client has set."),
+]
+
+
 class SessionView(Strict):
     """A session."""
 
-    id: str
+    id: str = Field(description="Id of the session.")
     state: Literal["ready", "busy", "parked", "lost"] = Field(
-        description="parked: in no worker; the next call moves it into one. lost: its values are gone."
+        description="ready: waits for a call. busy: a call runs. parked: in no worker; the next call moves it into "
+        "one. lost: its values are gone."
     )
-    reason: str | None = Field(None, description="Reason of the loss.")
-    program_id: str
-    loss: str | None
-    targets: list[str] = Field([], description="The targets of a session without a loss.")
-    optimizer: dict[str, Any]
+    reason: str | None = Field(None, description="Reason of the loss; null unless the session is lost.")
+    program_id: str = Field(description="Id of the program that the session trains.")
+    loss: LossName
+    targets: Targets = Field([])
+    optimizer: SetOptimizer
     worker: str | None = Field(description="Id of the worker that holds the session; null if it is parked.")
-    durability: Literal["journal", "checkpoint", "none"]
-    step: int = Field(description="Number of updates so far.")
+    durability: Durability
+    step: Step
     durable_step: DurableStep
-    next_seq: int = Field(description="`seq` of the next call that changes the session.")
+    next_seq: NextSeq
     accumulated: Accumulated
     weights_version: Version
-    bytes: int = Field(description="Size of parameters and states.")
-    created: float = Field(description="Seconds since 1970.")
+    bytes: int = Field(description="Size of parameters and states, in bytes.")
+    created: Created
     lease_s: float = Field(description="Idle seconds after which the session is closed.")
-    lease_left_s: float = Field(description="Seconds left until then.")
+    lease_left_s: float = Field(description="Idle seconds left until the session is closed.")
 
 
 class SessionPage(Strict):
     """One page of sessions."""
 
-    sessions: list[SessionView]
-    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
+    sessions: list[SessionView] = Field(description="Sessions, ordered by id.")
+    next_page_token: NextPage = None
 
 
 class Position(Strict):
     """The position of the session after the call."""
 
-    step: int
+    step: Step
     weights_version: Version
     accumulated: Accumulated = 0
     durable_step: DurableStep = None
@@ -94,8 +117,8 @@ class Position(Strict):
 class Warned(Strict):
     """A model that may learn nothing."""
 
-    code: Literal["zero-gradients"]
-    detail: str
+    code: Literal["zero-gradients"] = Field(description="The kind of warning.")
+    detail: str = Field(description="The warning as a sentence, for people.")
     parameters: list[str] = Field(description="Parameters whose gradient is exactly zero, at most 100.")
 
 
@@ -114,7 +137,7 @@ class Stopped(Strict):
 
     code: str = Field(description="Code of the problem that the failed step alone would have had.")
     reason: str = Field(description="The cause, as in a problem: `index-out-of-range`, for example.")
-    detail: str
+    detail: str = Field(description="The cause as a sentence, for people.")
     location: dict[str, Any] | None = Field(
         None, description="Position in the program: block, op, type, slot, variable."
     )
@@ -124,7 +147,7 @@ class Stopped(Strict):
 class VersionAnswer(Position):
     """The version of the parameters after the call."""
 
-    timing_ms: dict[str, float]
+    timing_ms: Timing
 
 
 class StepAnswer(Checked, Position):
@@ -146,42 +169,42 @@ class StepAnswer(Checked, Position):
     learning_rate: UsedRate = None
     applied: int = Field(1, description="Number of steps taken. Below `batches` if a step failed after others.")
     stopped: Stopped | None = Field(None, description="The failure of a step after others; these stay applied.")
-    seq: int
-    next_seq: int
-    loss: Tensor | None = None
-    fetched: Tensors = Field({})
-    gradients: Gradients = Field({})
-    recorded: Tensors = Field({})
+    seq: int = Field(description="Number of the call, given or counted by the service.")
+    next_seq: NextSeq
+    loss: ValueOfLoss = None
+    fetched: Fetched = Field({})
+    gradients: GradientValues = Field({})
+    recorded: Recorded = Field({})
 
 
 class SessionGradientsAnswer(Checked, Position):
     """Loss, gradients and fetched values at `weights_version`."""
 
     seq: int | None = Field(None, description="Number of the call; only with `accumulate`.")
-    next_seq: int | None = None
-    loss: Tensor | None = None
-    fetched: Tensors = Field({})
-    gradients: Gradients = Field({})
-    recorded: Tensors = Field({})
+    next_seq: int | None = Field(None, description="`seq` of the next such call; only with `accumulate`.")
+    loss: ValueOfLoss = None
+    fetched: Fetched = Field({})
+    gradients: GradientValues = Field({})
+    recorded: Recorded = Field({})
 
 
 class UpdateAnswer(Position):
     """The position of the session after the update."""
 
-    seq: int
-    next_seq: int
+    seq: int = Field(description="Number of the call, given or counted by the service.")
+    next_seq: NextSeq
     learning_rate: UsedRate = None
     loss_scale: float | None = Field(None, description="Factor of the loss; only for accumulated gradients.")
     skipped: bool = Field(False, description="Whether the update was skipped because gradients overflowed.")
     densified: list[Densified] = Field([], description="Tables whose gradient the optimizer needed as a dense array.")
     compiled: bool = Field(description="Whether this call compiled the update.")
-    timing_ms: dict[str, float]
+    timing_ms: Timing
 
 
 class EvaluationAnswer(Timed, Position):
     """The fetched values at `weights_version`."""
 
-    fetched: Tensors = Field({})
+    fetched: Fetched = Field({})
 
 
 class ParametersAnswer(VersionAnswer):
@@ -190,5 +213,5 @@ class ParametersAnswer(VersionAnswer):
     In a file the tensors have the names of the variables, and `states` in the metadata lists those that are states.
     """
 
-    parameters: Tensors = Field({})
-    states: Tensors = Field({})
+    parameters: ParameterValues = Field({})
+    states: StateValues = Field({})

@@ -21,6 +21,7 @@ from service.schemas.gradients import (
     Returned,
     Seed,
 )
+from service.schemas.members import PROGRAM, Durability, FeedValues, ParameterValues, StateValues
 from service.schemas.programs import Strict
 from service.schemas.tensors import Gradients, Tensor, Tensors
 
@@ -88,13 +89,22 @@ TargetGradients = Annotated[
         "...",
     ),
 ]
+RATE_OR_SCHEDULE = {
+    "anyOf": [{"type": "number"}, {"type": "object"}],
+    "description": 'A number, or a schedule: `{"schedule": "cosine_decay", "learning_rate": 0.1, ...}`.',
+}
 OPTIMIZER = component(
     "Optimizer",
     {
         "type": "object",
+        "description": "An optimizer with its attributes. Their names and defaults are those of its op: "
+        "`GET /v1/ops/adam`, for example.",
         "properties": {
-            "type": {"type": "string"},
-            "learning_rate": {"anyOf": [{"type": "number"}, {"type": "object"}]},
+            "type": {
+                "type": "string",
+                "description": "Type of the optimizer, such as `adam`: an op of the family `optimizers`.",
+            },
+            "learning_rate": RATE_OR_SCHEDULE,
             "groups": {
                 "type": "array",
                 "description": "Parameters with attributes of their own. A parameter belongs to the first group that "
@@ -109,7 +119,7 @@ OPTIMIZER = component(
                         },
                         "name": {"type": "string", "description": "Name in answers; by default the patterns."},
                         "type": {"type": "string", "description": "Another optimizer for these parameters."},
-                        "learning_rate": {"anyOf": [{"type": "number"}, {"type": "object"}]},
+                        "learning_rate": RATE_OR_SCHEDULE,
                     },
                     "additionalProperties": True,
                 },
@@ -169,7 +179,7 @@ class CreateSession(GradientOptions):
         "default. Parameters and states are matched by name; those in `init.parameters` go before.",
     )
     program_id: str | None = Field(None, max_length=64, description="Id of a registered program.")
-    program: ProgramDocument | None = Field(None, validate_default=True)
+    program: Annotated[ProgramDocument | None, PROGRAM] = Field(None, validate_default=True)
     missing: Literal["refuse", "initialize"] = Field(
         "refuse", description="Parameters and states that the checkpoint lacks: refuse them all, or initialize them."
     )
@@ -222,13 +232,10 @@ class CreateSession(GradientOptions):
         "`dynamic`, "
         "or an object. A step whose gradients overflow is skipped.",
     )
-    init: Init = Field(default_factory=Init.empty)
-    durability: Literal["journal", "checkpoint", "none"] = Field(
-        "journal",
-        description="Calls that a loss of the session's worker or of the service undoes. `journal`: no answered call. "
-        "`checkpoint`: the calls after the last checkpoint, which the service makes every `checkpoint_every` steps; "
-        "the next call reports it. `none`: all, and the session ends.",
+    init: Init = Field(
+        default_factory=Init.empty, description="Initial parameters and states; by default all are drawn with seed 0."
     )
+    durability: Durability = "journal"
     checkpoint_every: int = Field(
         100, ge=1, le=1_000_000, description="Steps between two checkpoints; only for the durability `checkpoint`."
     )
@@ -294,7 +301,7 @@ class StepRequest(Strict):
     """Feeds of one training step, or of several. In a safetensors body they are the tensors of the file."""
 
     seq: Seq = None
-    feeds: Tensors = none_given(dict)
+    feeds: FeedValues = none_given(dict)
     fetch: Fetch = none_given(list)
     return_gradients: Returned = "none"
     require_finite: bool = Field(
@@ -328,7 +335,7 @@ class SessionGradientsRequest(Strict):
     """Feeds of a gradient computation at the current parameters, which do not change."""
 
     seq: Seq = Field(None, description="Number of the call, as of a step; only with `accumulate`.")
-    feeds: Tensors = none_given(dict)
+    feeds: FeedValues = none_given(dict)
     fetch: Fetch = none_given(list)
     target_gradients: TargetGradients = none_given(list)
     return_gradients: Returned | None = Field(
@@ -364,7 +371,7 @@ class UpdateRequest(Strict):
     seq: Seq = None
     gradients: Gradients = Field(
         default_factory=dict,
-        description="Without any, the update applies the accumulated gradients.",
+        description="Gradients by parameter. Without any, the update applies the accumulated gradients.",
         json_schema_extra={"default": {}},
     )
     require_finite: bool = Field(False, description="Refuse gradients that contain NaN or infinity.")
@@ -384,10 +391,14 @@ class PatchSession(Strict):
 
 
 class EvaluationRequest(Strict):
-    """Feeds of a forward pass, and the variables to fetch; the loss or the targets if none is named."""
+    """Feeds of a forward pass, and the variables to fetch."""
 
-    feeds: Tensors = none_given(dict)
-    fetch: Fetch = none_given(list)
+    feeds: FeedValues = none_given(dict)
+    fetch: Fetch = Field(
+        default_factory=list,
+        description="Variables of block 0 to return; by default the loss or the targets of the session.",
+        json_schema_extra={"default": []},
+    )
     for_test: bool = Field(
         False,
         description="Run each op with its behaviour in evaluation: dropout passes its input, and batch normalization "
@@ -400,5 +411,5 @@ class EvaluationRequest(Strict):
 class PutParameters(Strict):
     """New values of parameters and states. The others keep their values."""
 
-    parameters: Tensors = Field({}, description="Values of parameters by name.")
-    states: Tensors = Field({}, description="Values of states by name.")
+    parameters: ParameterValues = Field({})
+    states: StateValues = Field({})

@@ -8,6 +8,7 @@ from pydantic import Field, WithJsonSchema
 
 from service.schemas.components import model
 from service.schemas.gradients import Deadline, Name, ProgramDocument, Seed
+from service.schemas.members import PROGRAM, Created, Dtype, NextPage, OpType, Timing
 from service.schemas.programs import Op, Strict
 from service.schemas.sessions import Seq
 from service.schemas.tensors import TENSOR, Tensor, Tensors
@@ -27,6 +28,7 @@ __all__ = [
 Ops = Annotated[list[Any], WithJsonSchema({"type": "array", "items": model(Op)})]
 """Validated by the core, which reports all problems at once."""
 Ran = Annotated[list[int], Field(description="Positions of the ops that ran for this call.")]
+NextSeq = Annotated[int, Field(description="`seq` of the next call that changes the tape.")]
 Mode = Annotated[
     Literal["immediate", "lazy"],
     Field(description="immediate: appending ops computes their values. lazy: reading a value computes it."),
@@ -120,8 +122,8 @@ class BackwardRequest(PlayBack):
 class Output(Strict):
     """A variable written by an op."""
 
-    name: str
-    dtype: str
+    name: str = Field(description="Name of the variable, given by the client or made by the service.")
+    dtype: Dtype
     shape: list[int] = Field(description="Sizes; -1 for one that is known only when the value is computed.")
     stack_depth: int = Field(0, description="Above 0 for a list of arrays, whose value cannot be read.")
 
@@ -130,25 +132,25 @@ class Appended(Strict):
     """An op on the tape."""
 
     op: int = Field(description="Position of the op on the tape; it does not change.")
-    type: str
-    outputs: list[Output]
+    type: OpType
+    outputs: list[Output] = Field(description="The variables that the op writes, with their types.")
 
 
 class Final(Strict):
     """The moment when a gradient becomes final."""
 
-    variable: str
+    variable: str = Field(description="The variable whose gradient became final.")
     after: int | None = Field(description="Position of the op whose playback completed the gradient.")
 
 
 class OnTape(Strict):
     """The state of the tape after a call."""
 
-    next_seq: int = Field(description="`seq` of the next call that changes the tape.")
+    next_seq: NextSeq
     ops: int = Field(description="Number of ops on the tape.")
-    bytes: int = Field(description="Size of all values on the tape.")
+    bytes: int = Field(description="Size of all values on the tape, in bytes.")
     compiled: bool = Field(description="Whether this call compiled ops of a structure that was not seen before.")
-    timing_ms: dict[str, float]
+    timing_ms: Timing
 
 
 class Played(OnTape):
@@ -175,13 +177,13 @@ class AppendAnswer(Played):
     structure: str | None = Field(
         None, description="Name of the appended ops for later requests to this tape; null for a few ops."
     )
-    values: Tensors = Field({})
+    values: Tensors = Field({}, description="The values that `return_values` asks for, by name.")
 
 
 class ValueAnswer(OnTape):
     """One value. In a file: `value`."""
 
-    value: Tensor
+    value: Tensor = Field(description="The value of the variable.")
     ran: Ran
 
 
@@ -201,29 +203,31 @@ class BackwardAnswer(Played):
 class TapeProgram(Strict):
     """A program that `POST /v1/programs` accepts as its body."""
 
-    program: ProgramDocument
+    program: Annotated[ProgramDocument, PROGRAM]
 
 
 class TapeView(Strict):
     """A tape."""
 
-    id: str
-    state: Literal["ready", "busy", "lost"] = Field(description="lost: the worker that held the tape ended.")
-    reason: str | None = Field(None, description="Reason of the loss.")
+    id: str = Field(description="Id of the tape.")
+    state: Literal["ready", "busy", "lost"] = Field(
+        description="ready: waits for a call. busy: a call runs. lost: the worker that held the tape ended."
+    )
+    reason: str | None = Field(None, description="Reason of the loss; null unless the tape is lost.")
     mode: Mode
-    seed: int
+    seed: Seed
     worker: str = Field(description="Id of the worker that holds the tape.")
     ops: int = Field(description="Number of ops on the tape.")
-    bytes: int = Field(description="Size of all its values.")
+    bytes: int = Field(description="Size of all its values, in bytes.")
     renewals: int = Field(description="How often the tape was cleared.")
-    next_seq: int
-    created: float = Field(description="Seconds since 1970.")
+    next_seq: NextSeq
+    created: Created
     lease_s: float = Field(description="Idle seconds after which the tape is closed.")
-    lease_left_s: float = Field(description="Seconds left until then.")
+    lease_left_s: float = Field(description="Idle seconds left until the tape is closed.")
 
 
 class TapePage(Strict):
     """One page of tapes."""
 
-    tapes: list[TapeView]
-    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
+    tapes: list[TapeView] = Field(description="Tapes, ordered by id.")
+    next_page_token: NextPage = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from service.schemas.members import Created, NextPage
 from service.schemas.programs import Strict
 from service.schemas.times import End, FormerEnd, former
 
@@ -29,23 +30,28 @@ TenantName = Annotated[
     str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$", description="Name of a tenant.", examples=["acme"])
 ]
 Scope = Literal["read", "write", "admin"]
+SCOPES: Any = Field(
+    description="read: GET. write: all other methods. admin: keys, tenants, workers, metrics and the audit log."
+)
+PURPOSE: Any = Field(description="Purpose of the key, for people.")
+KeyId = Annotated[str, Field(description="Id of the key.")]
+KeyPrefix = Annotated[str, Field(description="The beginning of the key, which tells it from others.")]
+OfTenant = Annotated[str, Field(description="Name of the tenant.")]
 
 
 class CreateKey(Strict):
     """A key to make."""
 
     tenant: TenantName
-    name: str = Field(
+    name: Annotated[str, PURPOSE] = Field(
         "key",
         pattern=r"^[^\x00-\x1f\x7f]{1,128}$",
-        description="Purpose of the key, for people.",
         examples=["ci"],
     )
-    scopes: list[Scope] = Field(
+    scopes: Annotated[list[Scope], SCOPES] = Field(
         ["read", "write"],
         min_length=1,
         max_length=3,
-        description="read: GET. write: all other methods. admin: keys, tenants, workers, metrics and the audit log.",
     )
     ttl_s: float | None = Field(
         None, ge=1, le=3.2e9, description="Seconds after which the key ends; by default it does not end."
@@ -70,18 +76,22 @@ class RotateKey(Strict):
 class KeyView(Strict):
     """A key without its text, which only its holder has."""
 
-    id: str
-    tenant: str
-    name: str
-    prefix: str = Field(description="The beginning of the key.")
-    scopes: list[str]
-    state: str = Field(description="valid, expired or revoked.")
-    source: str = Field(description="store, or file for a key of the keys file.")
-    created: float = Field(description="Seconds since 1970.")
+    id: KeyId
+    tenant: OfTenant
+    name: Annotated[str, PURPOSE]
+    prefix: KeyPrefix
+    scopes: Annotated[list[str], SCOPES]
+    state: str = Field(description="State of the key: valid, expired or revoked.")
+    source: str = Field(description="Place of the key: store, or file for a key of the keys file.")
+    created: Created
     expires_at: End
     expires: FormerEnd
-    revoked: float | None = Field(description="Seconds since 1970; null if it is not revoked.")
-    last_used: float | None = Field(description="Seconds since 1970, to a minute; null if it was never used.")
+    revoked: float | None = Field(
+        description="Time of the revocation, in seconds since 1970; null if it is not revoked."
+    )
+    last_used: float | None = Field(
+        description="Time of the last use to a minute, in seconds since 1970; null before it."
+    )
 
 
 class NewKey(KeyView):
@@ -93,27 +103,27 @@ class NewKey(KeyView):
 class RotatedKey(NewKey):
     """A new key with its text, and the key that it replaces."""
 
-    replaced: KeyView
+    replaced: KeyView = Field(description="The key that the new one replaces; it stays valid for `overlap_s`.")
 
 
 class KeyPage(Strict):
     """One page of keys."""
 
-    keys: list[KeyView]
-    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
+    keys: list[KeyView] = Field(description="Keys, ordered by id, without their texts.")
+    next_page_token: NextPage = None
 
 
 class Quota(Strict):
     """A limit of a tenant, and how much of it is used."""
 
-    limit: float | None = Field(description="The limit; null for none.")
-    used: float | None = Field(description="The use; null for rates.")
+    limit: float | None = Field(description="The limit, in the unit of its name; null for no limit.")
+    used: float | None = Field(description="The present use; null for rates, which have none.")
 
 
 class TenantView(Strict):
     """A tenant: the limits that an administrator set for it, and those that hold."""
 
-    tenant: str
+    tenant: OfTenant
     own: dict[str, float] = Field(description="Limits that differ from the settings by name; 0 for no limit.")
     quotas: dict[str, Quota] = Field(description="Limits and their use by name.")
 
@@ -121,8 +131,8 @@ class TenantView(Strict):
 class TenantPage(Strict):
     """One page of the tenants that have keys or limits of their own."""
 
-    tenants: list[TenantView]
-    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
+    tenants: list[TenantView] = Field(description="Tenants, ordered by name.")
+    next_page_token: NextPage = None
 
 
 class SetLimits(Strict):
@@ -138,9 +148,9 @@ class SetLimits(Strict):
 class KeyOfCaller(Strict):
     """The key of the request."""
 
-    id: str
-    name: str
-    prefix: str
+    id: KeyId
+    name: Annotated[str, PURPOSE]
+    prefix: KeyPrefix
     expires_at: End
     expires: FormerEnd
 
@@ -148,9 +158,9 @@ class KeyOfCaller(Strict):
 class Me(Strict):
     """The caller: its tenant, its rights, its limits and its use."""
 
-    tenant: str
-    key: KeyOfCaller | None = Field(description="Null on a service without keys.")
-    scopes: list[str]
+    tenant: OfTenant
+    key: KeyOfCaller | None = Field(description="The key of the request; null on a service without keys.")
+    scopes: Annotated[list[str], SCOPES]
     quotas: dict[str, Quota] = Field(description="Limits and their use by name.")
     today: dict[str, float] = Field(description="Use of this day (UTC): compute_seconds, steps, requests, bytes.")
 
@@ -158,11 +168,11 @@ class Me(Strict):
 class UsageRow(Strict):
     """The use of one tenant on one day."""
 
-    day: str = Field(description="Such as 2026-11-22, in UTC.")
-    tenant: str
-    compute_seconds: float = Field(0.0, description="Time in which workers ran calls.")
-    steps: int = Field(0, description="Optimizer steps.")
-    requests: int = Field(0, description="Requests with an answer of the application.")
+    day: str = Field(description="The day in UTC, such as 2026-11-22.")
+    tenant: OfTenant
+    compute_seconds: float = Field(0.0, description="Seconds in which workers ran calls.")
+    steps: int = Field(0, description="Number of optimizer steps.")
+    requests: int = Field(0, description="Number of requests that the application answered.")
     bytes_in: int = Field(0, description="Bytes of request bodies.")
     bytes_out: int = Field(0, description="Bytes of answers.")
 
@@ -170,28 +180,28 @@ class UsageRow(Strict):
 class UsagePage(Strict):
     """Use by day and tenant."""
 
-    first: str = Field(alias="from", description="First day.")
-    last: str = Field(alias="to", description="Last day.")
-    usage: list[UsageRow]
+    first: str = Field(alias="from", description="First day of the period, in UTC.")
+    last: str = Field(alias="to", description="Last day of the period, in UTC.")
+    usage: list[UsageRow] = Field(description="A row for each day and tenant with any use.")
 
 
 class AuditEntry(Strict):
     """One call."""
 
     n: int = Field(description="Number of the entry; grows with time.")
-    time: float = Field(description="Seconds since 1970.")
-    tenant: str
+    time: float = Field(description="Time of the call, in seconds since 1970.")
+    tenant: OfTenant
     key: str | None = Field(description="Id of the key; null for a caller without a key and for the command line.")
     action: str = Field(
         description="Method and route; of the command line the command, such as `backpass keys create`."
     )
     target: str = Field(description="Path of the request, or of the thing that it created.")
-    status: int
-    request_id: str
+    status: int = Field(description="HTTP status of the answer.")
+    request_id: str = Field(description="Id of the request; empty for the command line.")
 
 
 class AuditPage(Strict):
     """One page of the audit log, the newest entry first."""
 
-    entries: list[AuditEntry]
-    next_page_token: str | None = Field(None, description="`page_token` of the next page; null on the last one.")
+    entries: list[AuditEntry] = Field(description="Entries, the newest first.")
+    next_page_token: NextPage = None

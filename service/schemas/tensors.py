@@ -17,8 +17,13 @@ TENSOR_SCHEMA: dict[str, Any] = {
     "required": ["dtype", "shape"],
     "additionalProperties": False,
     "properties": {
-        "dtype": {"type": "string", "enum": list(DTYPES)},
-        "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}, "maxItems": 8},
+        "dtype": {"type": "string", "enum": list(DTYPES), "description": "Type of the elements."},
+        "shape": {
+            "type": "array",
+            "items": {"type": "integer", "minimum": 0},
+            "maxItems": 8,
+            "description": "Sizes of the axes; empty for a single number.",
+        },
         "data": {
             "type": "array",
             "items": {"type": ["number", "boolean"]},
@@ -34,7 +39,9 @@ TENSOR = component("Tensor", TENSOR_SCHEMA)
 Tensor = Annotated[Any, WithJsonSchema(TENSOR)]
 Tensors = Annotated[
     dict[str, Any],
-    WithJsonSchema(component("Tensors", {"type": "object", "additionalProperties": TENSOR})),
+    WithJsonSchema(
+        component("Tensors", {"type": "object", "description": "Tensors by name.", "additionalProperties": TENSOR})
+    ),
     Field(max_length=100_000),
 ]
 """Name -> tensor; decoded and checked by `service.formats.json_tensors.decode_all`."""
@@ -59,11 +66,21 @@ ROWS: dict[str, Any] = {
         "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}, "description": "Shape of the table."},
     },
 }
-GRADIENT = component("Gradient", {"anyOf": [TENSOR, component("Rows", ROWS)]})
+GRADIENT = component(
+    "Gradient",
+    {
+        "description": "A gradient: a tensor, or the rows of a table with sparse lookups.",
+        "anyOf": [TENSOR, component("Rows", ROWS)],
+    },
+)
 Gradient = Annotated[Any, WithJsonSchema(GRADIENT)]
 Gradients = Annotated[
     dict[str, Any],
-    WithJsonSchema(component("Gradients", {"type": "object", "additionalProperties": GRADIENT})),
+    WithJsonSchema(
+        component(
+            "Gradients", {"type": "object", "description": "Gradients by name.", "additionalProperties": GRADIENT}
+        )
+    ),
     Field(max_length=100_000),
 ]
 """Name -> gradient: a tensor, or the rows of a table with sparse lookups (`service.http.tensor_payloads`)."""

@@ -23,8 +23,8 @@ def _in_future(value: float) -> float:
 Future = Annotated[float, Field(gt=0, lt=MAX_TIME), AfterValidator(_in_future)]
 """Seconds since 1970, after the present time."""
 
-End = Annotated[float | None, Field(description="Seconds since 1970; null for never.")]
-"""The time at which something ends: `expires_at` in every answer."""
+End = Annotated[float | None, Field(description="Time of its end, in seconds since 1970; null for never.")]
+"""`expires_at` in every answer."""
 
 
 def former(name: str) -> Any:
