@@ -105,14 +105,7 @@ async def _withdrawn(request: Request, asked: schemas.CreateJob, session: Sessio
 
 def _mistakes(asked: schemas.CreateJob) -> list[FieldError]:
     """The mistakes that show without a look at the program and the data."""
-    found = []
-    if asked.session_id is not None:
-        for name in asked.of_session:
-            detail = "describes a session to open, but session_id names an open one"
-            found.append(FieldError(f"/{name}", "invalid", detail))
-    elif asked.loss is None and (asked.targets or asked.from_checkpoint is None):
-        detail = "a job needs a loss; a session with targets cannot train by itself" if asked.targets else "is missing"
-        found.append(FieldError("/loss", "missing", detail))
+    found: list[FieldError] = []
     if asked.session_id is None and asked.from_checkpoint is None:
         try:
             optimizer_of(asked.optimizer)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, WithJsonSchema, field_validator, model_validator
-from pydantic_core import PydanticCustomError
 
-from core.backward.query import GradientQuery
 from service.jobs.job import REASONS
-from service.schemas.derived import text_of
 from service.schemas.gradients import Name
 from service.schemas.members import LABELS, NAME, Created, NextPage
 from service.schemas.programs import Strict
@@ -17,10 +14,7 @@ from service.schemas.sessions import CreateSession, given
 
 __all__ = ["CreateJob", "JobEvents", "JobMetrics", "JobPage", "JobView"]
 
-Reason = Annotated[
-    str,
-    WithJsonSchema({"type": "string", "enum": list(REASONS)}),
-]
+Reason = Annotated[str, WithJsonSchema({"type": "string", "enum": list(REASONS)})]
 State = Annotated[
     Literal["queued", "running", "pausing", "paused", "succeeded", "failed", "canceled", "aborted"],
     Field(
@@ -31,7 +25,8 @@ State = Annotated[
 ]
 PRIORITY: Any = Field(description="Queued jobs of a higher priority start first.")
 Metrics = dict[str, float | None]
-SESSION_FIELDS = frozenset(CreateSession.model_fields)
+OF_SESSION = frozenset(CreateSession.model_fields) - {"deadline_s"}
+"""Members that describe a session to open."""
 DAYS_90 = 90 * 86_400.0
 
 
@@ -102,20 +97,25 @@ class SaveEvery(Strict):
         return self
 
 
-class CreateJob(CreateSession):
+class OpenSession(Strict):
+    """The member that a job has before those of a session to open, because their checks depend on it."""
+
+    session_id: str | None = Field(
+        None,
+        max_length=64,
+        description="Id of an open session to train, in place of the members that open one. Other clients must not "
+        "change it until the job ends.",
+    )
+
+
+class CreateJob(CreateSession, OpenSession):
     """A session to open, or an open one, and the data to train it on.
 
     In a safetensors body the tensors are the initial parameters and states of the session.
     """
 
-    session_id: str | None = Field(
-        None,
-        max_length=64,
-        validate_default=True,
-        description="An open session to train, in place of the members that open one. Other clients must not change it "
-        "until the job ends.",
-    )
-    loss: Name | None = Field(None, description=text_of(GradientQuery, "loss"), examples=["loss"])
+    WITHOUT_PROGRAM: ClassVar = ("program_id", "from_checkpoint", "session_id")
+    WITHOUT_LOSS: ClassVar = ("from_checkpoint", "session_id")
     dataset_id: str = Field(max_length=64, description="Id of the dataset to train on.")
     feeds: dict[str, Name | Annotated[list[Name], Field(min_length=1, max_length=4096)]] = Field(
         {},
@@ -160,30 +160,19 @@ class CreateJob(CreateSession):
         LABELS,
     ] = Field({})
 
-    # The inherited checks come before `session_id` is known.
-
-    @field_validator("loss")
+    @field_validator(*OF_SESSION, mode="before")
     @classmethod
-    def _instead_of_targets(cls, loss: str | None, info: ValidationInfo) -> str | None:
-        return loss  # the route looks at it together with session_id
+    def _instead_of_session(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None and given(info, "session_id"):
+            raise ValueError("describes a session to open, but session_id names an open one")
+        return value
 
-    @field_validator("program")
+    @field_validator("targets")
     @classmethod
-    def _one_program(cls, program: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
-        if program is not None and given(info, "program_id"):
-            raise ValueError("give either a program or program_id")
-        return program
-
-    @field_validator("session_id")
-    @classmethod
-    def _one_session(cls, id: str | None, info: ValidationInfo) -> str | None:
-        named = given(info, "program", "program_id", "from_checkpoint")
-        if id is None and named is False:
-            places = "a program, program_id or from_checkpoint"
-            raise PydanticCustomError("missing", f"is missing; give it, or {places} in its place")
-        if id is not None and named:
-            raise ValueError("names an open session: give no program and no checkpoint")
-        return id
+    def _no_targets(cls, targets: list[str]) -> list[str]:
+        if targets:
+            raise ValueError("a job needs a loss; a session with targets cannot train by itself")
+        return targets
 
     @field_validator("steps")
     @classmethod
@@ -192,15 +181,10 @@ class CreateJob(CreateSession):
             raise ValueError("give epochs or steps, not both")
         return steps
 
-    @property
-    def of_session(self) -> list[str]:
-        """The given members that describe a session to open."""
-        return sorted((self.model_fields_set & SESSION_FIELDS) - {"deadline_s"})
-
     def session(self) -> CreateSession:
         """The session to open."""
-        given = {name: getattr(self, name) for name in SESSION_FIELDS - {"deadline_s"}}
-        return CreateSession.model_construct(_fields_set=self.model_fields_set & SESSION_FIELDS, **given)
+        given = {name: getattr(self, name) for name in OF_SESSION}
+        return CreateSession.model_construct(_fields_set=self.model_fields_set & OF_SESSION, **given)
 
 
 class JobError(Strict):

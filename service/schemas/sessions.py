@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
@@ -169,8 +170,17 @@ def given(info: ValidationInfo, *names: str) -> bool | None:
     return False if info.data.keys() >= set(names) else None
 
 
+def missing(others: Sequence[str]) -> PydanticCustomError:
+    """The error of a member that is required without `others`, of which there are at least two."""
+    *some, last = others
+    return PydanticCustomError("missing", f"is missing; give it, or {', '.join(some)} or {last} in its place")  # type: ignore[arg-type]
+
+
 class CreateSession(GradientOptions):
     """A program or a checkpoint to train. In a safetensors body the tensors are the initial parameters and states."""
+
+    WITHOUT_PROGRAM: ClassVar[tuple[str, ...]] = ("program_id", "from_checkpoint")
+    WITHOUT_LOSS: ClassVar[tuple[str, ...]] = ("targets", "from_checkpoint")
 
     from_checkpoint: str | None = Field(
         None,
@@ -251,8 +261,8 @@ class CreateSession(GradientOptions):
     @field_validator("program")
     @classmethod
     def _one_program(cls, program: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
-        if program is None and given(info, "from_checkpoint", "program_id") is False:
-            raise PydanticCustomError("missing", "is missing; give it, or program_id or from_checkpoint in its place")
+        if program is None and given(info, *cls.WITHOUT_PROGRAM) is False:
+            raise missing(cls.WITHOUT_PROGRAM)
         if program is not None and given(info, "program_id"):
             raise ValueError("give either a program or program_id")
         return program
@@ -267,8 +277,8 @@ class CreateSession(GradientOptions):
     @field_validator("loss")
     @classmethod
     def _instead_of_targets(cls, loss: str | None, info: ValidationInfo) -> str | None:
-        if loss is None and given(info, "targets", "from_checkpoint") is False:
-            raise PydanticCustomError("missing", "is missing; give it, or targets in its place")
+        if loss is None and given(info, *cls.WITHOUT_LOSS) is False:
+            raise missing(cls.WITHOUT_LOSS)
         if loss is not None and given(info, "targets"):
             raise ValueError("give either a loss or targets")
         return loss

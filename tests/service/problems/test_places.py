@@ -73,11 +73,12 @@ def test_an_error_points_to_the_invalid_value(client, path, wrong, pointer):
         ("/v1/sessions", {"clip": {"by": "value", "max": 1.0}, "clip_norm": 1.0}, {"/program", "/loss", "/clip_norm"}),
         ("/v1/sessions", {"program_id": 1, "targets": 1}, {"/program_id", "/targets"}),
         ("/v1/sessions", SESSION | {"optimizer": {}}, {"/optimizer/type"}),
-        ("/v1/jobs", {}, {"/session_id", "/dataset_id"}),
+        ("/v1/jobs", {}, {"/program", "/loss", "/dataset_id"}),
+        ("/v1/jobs", {"targets": ["y"]}, {"/program", "/targets", "/loss", "/dataset_id"}),
         (
             "/v1/jobs",
-            {"program_id": "a", "session_id": "b", "steps": 1, "epochs": 1},
-            {"/session_id", "/dataset_id", "/steps"},
+            {"program_id": "a", "session_id": "b", "loss": "c", "steps": 1, "epochs": 1},
+            {"/program_id", "/loss", "/dataset_id", "/steps"},
         ),
     ],
 )

@@ -126,10 +126,10 @@ def test_all_mistakes_of_a_submission_are_told_at_once(client, dataset):
     assert {(each["pointer"], each["code"]) for each in answer.json()["errors"]} == {
         ("/feeds/x", "feed-dtype"), ("/feeds/z", "feed-unknown"), ("/metrics/0", "bad-query"),
     }  # fmt: skip
-    body |= {"dataset_id": "dst_x", "loss": None, "early_stop": {"metric": "other"}, "optimizer": {"type": "adamm"}}
+    body |= {"dataset_id": "dst_x", "early_stop": {"metric": "other"}, "optimizer": {"type": "adamm"}}
     answer = client.post("/v1/jobs", json=body).json()
     assert {each["pointer"] for each in answer["errors"]} == {
-        "/dataset_id", "/loss", "/early_stop/metric", "/optimizer/type"
+        "/dataset_id", "/early_stop/metric", "/optimizer/type"
     }  # fmt: skip
     assert client.get("/v1/jobs").json()["jobs"] == []
 
@@ -153,7 +153,7 @@ def test_all_mistakes_of_a_submission_are_told_at_once(client, dataset):
         ({"loss": "nope"}, "/loss"),
         ({"deadline_s": -1}, "/deadline_s"),
         ({"unknown": 1}, "/unknown"),
-        ({"session_id": "ses_" + "a" * 26}, "/session_id"),
+        ({"session_id": "ses_" + "a" * 26}, "/program"),
     ],
 )
 def test_a_mistake_has_its_place(client, dataset, more, pointer):
