@@ -107,9 +107,20 @@ class Checkpoints:
             raise HttpProblem("not-found", "there is no checkpoint with this id")
         return found
 
-    async def remove(self, tenant: str, id: str) -> bool:
-        """Delete a checkpoint with its file. Returns whether there was one. Raises StorageError."""
-        key = await self.store.write(lambda db: rows.remove(db, tenant, id))
+    async def remove(
+        self, tenant: str, id: str, check: Callable[[StoredCheckpoint], None] = lambda found: None
+    ) -> bool:
+        """Delete a checkpoint with its file. Returns whether there was one. Raises StorageError, and what `check`
+        raises for the checkpoint, which then stays."""
+        now = time.time()
+
+        def removing(db: Any) -> str | None:
+            found = rows.get(db, tenant, id, now)
+            if found is not None:
+                check(found)
+            return rows.remove(db, tenant, id)
+
+        key = await self.store.write(removing)
         if key is not None:
             await self.delete_file(key)
         return key is not None

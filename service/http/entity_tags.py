@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers
 
-__all__ = ["VARIES", "has_current", "is_named", "of_file", "tags_in"]
+__all__ = ["VARIES", "Accepts", "any_tag", "has_current", "is_named", "of_file", "tags_in"]
+
+Accepts = Callable[[str], bool]
+"""Whether the client of a call accepts the ETag that a resource has before the call."""
 
 TAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
 ANY = "*"
 FILE = ".safetensors"
 VARIES = {"Vary": "Accept"}
 """The header of every answer whose form depends on Accept: a cache must not give it to a client with another Accept."""
+
+
+def any_tag(tag: str) -> bool:
+    """The condition of a call without If-Match: every version is accepted."""
+    return True
 
 
 def of_file(tag: str) -> str:

@@ -43,7 +43,8 @@ KEY = re.compile(r"[\x21-\x7e]{1,255}")
 PATIENCE_S = 60.0  # for the first of several equal requests
 SWEEP_S = 300.0
 FREE_S = 5.0
-REFUSED = frozenset({406, 408, 409, 425, 429})  # these answers are not stored: the same request may succeed later
+REFUSED = frozenset({406, 408, 409, 412, 425, 428, 429})
+"""Statuses of answers that are not stored, because the same request may succeed later, or with other headers."""
 
 SECRETS = "/v1/keys"
 """Answers below this path contain the text of an API key, which is stored nowhere."""

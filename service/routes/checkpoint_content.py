@@ -14,7 +14,7 @@ from service.problems import HttpProblem, responses
 from service.routes.checkpoints import CheckpointId
 from service.routes.common import checkpoints
 from service.routes.documented import FILE
-from service.routes.in_session import if_match
+from service.routes.preconditions import if_match
 
 __all__ = ["router"]
 
@@ -56,7 +56,7 @@ async def download_checkpoint(request: Request, checkpoint_id: CheckpointId) -> 
     found = await checkpoints(request).get(tenant(), checkpoint_id)
     headers = content_headers(found.sha256)
     etag = headers["ETag"]
-    if "if-match" in request.headers and not if_match(request)(etag):
+    if not if_match(request)(etag):
         raise HttpProblem("precondition-failed", "the file is not the one of If-Match")
     if has_current(request.headers, etag):
         return Response(status_code=304, headers=headers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +24,7 @@ from service.objects.tensor_file import chunks
 from service.problems import HttpProblem, responses
 from service.routes.common import calls, checkpoints, cut_page, json_answer, objects, quotas, settings
 from service.routes.documented import accepts, empty_answer
-from service.routes.in_session import if_match
+from service.routes.preconditions import IF_MATCH, if_match
 from service.schemas import checkpoints as schemas
 from service.schemas.examples import REGRESSION_ID, REGRESSION_PARAMETERS, SAMPLE_CHECKPOINT
 from service.sessions.merge_patch import merged
@@ -208,26 +208,16 @@ async def get_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Respo
         ),
     },
     openapi_extra=accepts(schemas.PatchCheckpoint, binary=False, labels=("A label", {"labels": {"run": "7"}}))
-    | {
-        "parameters": [
-            {
-                "name": "If-Match",
-                "in": "header",
-                "schema": {"type": "string"},
-                "description": "ETag of the version to change, in its double quotes, or a list; by default any.",
-            }
-        ]
-    },
+    | IF_MATCH,
 )  # fmt: skip
 async def update_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Response:
     """Merge the members into the checkpoint (a merge patch of RFC 7396). Its content never changes."""
     body = await read_body(request, settings(request), binary=False)
     asked = body.read_as(schemas.PatchCheckpoint)
-    allowed = if_match(request) if "if-match" in request.headers else lambda etag: True
+    accepted = _accepted(request)
 
     def changed(found: StoredCheckpoint) -> StoredCheckpoint:
-        if not allowed(etag_of(found)):
-            raise HttpProblem("precondition-failed", "the checkpoint has changed since the version in If-Match")
+        accepted(found)
         given = asked.model_fields_set
         if "labels" in given:
             labels = merged(found.about["labels"], asked.labels) or {}
@@ -248,13 +238,28 @@ async def update_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Re
     "/{checkpoint_id}",
     summary="Delete a checkpoint",
     status_code=204,
-    responses=empty_answer("The checkpoint is deleted.", "not-found", "invalid-request", "storage-unavailable"),
+    responses=empty_answer(
+        "The checkpoint is deleted.", "not-found", "precondition-failed", "invalid-request", "storage-unavailable"
+    ),
+    openapi_extra=IF_MATCH,
 )
 async def delete_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Response:
     """Delete the checkpoint and its file. Sessions that were opened from it go on."""
-    if not await checkpoints(request).remove(tenant(), checkpoint_id):
+    if not await checkpoints(request).remove(tenant(), checkpoint_id, _accepted(request)):
         raise HttpProblem("not-found", "there is no checkpoint with this id")
     return Response(status_code=204)
+
+
+def _accepted(request: Request) -> Callable[[StoredCheckpoint], None]:
+    """A check of a checkpoint that a request is about to change. It raises HttpProblem 412 for another ETag than those
+    of If-Match."""
+    accepts = if_match(request)
+
+    def check(found: StoredCheckpoint) -> None:
+        if not accepts(etag_of(found)):
+            raise HttpProblem("precondition-failed", "the checkpoint has changed since the version in If-Match")
+
+    return check
 
 
 def end_of(ttl_s: float | None) -> float | None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Path, Request, Response
 
 from service.caller import tenant
 from service.engine import Reply
-from service.http.entity_tags import VARIES, has_current, is_named, of_file, tags_in
+from service.http.entity_tags import VARIES, has_current, of_file
 from service.http.given_values import told_in_query
 from service.http.request_body import SAFETENSORS, Body, read_body, wanted_form
 from service.http.tensor_payloads import render
-from service.problems import FieldError, HttpProblem
 from service.routes.common import sessions, settings
 from service.routes.documented import HOT_PROBLEMS
+from service.routes.preconditions import if_match
 from service.schemas.examples import SAMPLE_SESSION
 from service.sessions.answer import etag_of as etag
 from service.sessions.answer import shown
@@ -24,18 +23,15 @@ from service.sessions.session import Session
 
 __all__ = [
     "AT",
-    "IF_MATCH",
     "IN_SESSION",
     "SESSION_ID",
     "TIMING",
     "SessionId",
     "etag",
-    "if_match",
     "read_answer",
     "read_named",
     "received",
     "received_for",
-    "require_if_match",
     "shown",
     "tags_of",
 ]
@@ -50,7 +46,7 @@ SessionId = Annotated[
     ),
 ]
 
-IN_SESSION = ("not-found", "gone", "numeric-error", *HOT_PROBLEMS)
+IN_SESSION = ("not-found", "gone", "precondition-failed", "numeric-error", *HOT_PROBLEMS)
 TIMING = {"queue": 0.1, "transfer_in": 0.1, "compute": 0.9, "transfer_out": 0.1, "total": 1.5}
 AT = {"step": 1, "weights_version": "e1.v1", "accumulated": 0, "durable_step": 1}
 
@@ -85,46 +81,13 @@ async def read_named(request: Request, id: str, op: str, names: list[str] | None
     """The reply of `op` for these names (None: all) of a session, or the answer 304 if the client has this form of its
     version."""
     session = await sessions(request).find(tenant(), id, reads=True)
-    tag = of_file(session.etag) if as_file else session.etag
-    if session.is_settled and has_current(request.headers, tag) and await sessions(request).is_current(session):
+    tag, accepts = of_file(session.etag) if as_file else session.etag, if_match(request)
+    is_known = session.is_settled and accepts(session.etag) and has_current(request.headers, tag)
+    if is_known and await sessions(request).is_current(session):
         return Response(status_code=304, headers={"ETag": tag, **VARIES})
     with told_in_query("names", names or ()):
-        return await sessions(request).read(session, op, {"names": names}, {}, settings(request).step_deadline)
-
-
-IF_MATCH: dict[str, Any] = {
-    "parameters": [
-        {
-            "name": "If-Match",
-            "in": "header",
-            "required": True,
-            "schema": {"type": "string"},
-            "description": "ETag of the version to replace in its double quotes, a list of ETags, or * for any.",
-            "example": "*",
-        }
-    ]
-}
-"""The header of routes that replace values of a session, for the OpenAPI document; see `require_if_match`."""
-
-
-def require_if_match(request: Request, session: Session) -> None:
-    """Raises HttpProblem 428 if the request does not say which version it replaces."""
-    if "if-match" not in request.headers:
-        detail = "the header If-Match is missing; send an ETag or *"
-        raise HttpProblem("precondition-required", detail, **session.position)
-
-
-def if_match(request: Request) -> Callable[[str], bool]:
-    """A predicate: whether an ETag is in If-Match, which is * or a list of ETags in quotes.
-
-    Raises HttpProblem 422 if the header, which protects a change, is malformed.
-    """
-    tags = tags_in(request.headers.getlist("If-Match"))
-    if tags is None:
-        detail = 'must be * or a list of ETags in double quotes, such as "e1.v0"'
-        error = FieldError("", "invalid", detail, parameter="header: If-Match")
-        raise HttpProblem("invalid-request", f"the header If-Match {detail}", errors=[error])
-    return lambda etag: is_named(tags, etag)
+        deadline = settings(request).step_deadline
+        return await sessions(request).read(session, op, {"names": names}, {}, deadline, accepts=accepts)
 
 
 def tags_of(reply: Reply, as_file: bool) -> dict[str, str]:

@@ -16,6 +16,7 @@ from service.http.tensor_payloads import timing_of
 from service.problems import responses
 from service.routes.common import json_answer, live, sessions, settings
 from service.routes.in_session import AT, IN_SESSION, TIMING, SessionId, etag, shown
+from service.routes.preconditions import IF_MATCH, if_match
 from service.schemas.members import Dtype, Shape, Timing
 from service.schemas.programs import Strict
 from service.schemas.session_answers import Position
@@ -203,6 +204,7 @@ async def get_session_events(
         },
         **responses(*IN_SESSION),
     },
+    openapi_extra=IF_MATCH,
 )
 async def get_session_histograms(
     request: Request,
@@ -217,5 +219,7 @@ async def get_session_histograms(
     deadline = settings(request).step_deadline
     with told_in_query("names", names or ()):
         args = {"names": names, "bins": bins}
-        reply = await sessions(request).read(session, "session.histogram", args, {}, deadline)
+        reply = await sessions(request).read(
+            session, "session.histogram", args, {}, deadline, accepts=if_match(request)
+        )
     return json_answer({**shown(reply.result), "timing_ms": timing_of(reply)}, headers={"ETag": etag(reply)})

@@ -17,6 +17,7 @@ from service.problems import responses
 from service.routes.common import calls, programs, reading_values, sessions, settings, values_of
 from service.routes.documented import FILE
 from service.routes.in_session import IN_SESSION, SessionId, etag
+from service.routes.preconditions import IF_MATCH, if_match
 from service.schemas.gradients import Question
 from service.store.programs import StoredProgram
 
@@ -105,6 +106,7 @@ def _file(reply: Reply, name: str, headers: Mapping[str, str]) -> Response:
         200: {"description": "The protobuf of the model.", "content": CONTENT},
         **responses("invalid-program", *IN_SESSION),
     },
+    openapi_extra=IF_MATCH,
 )
 async def download_session_model(
     request: Request,
@@ -129,5 +131,7 @@ async def download_session_model(
         "for_test": for_test,
     }
     with told_in_query():
-        reply = await sessions(request).read(session, "session.model", args, {}, settings(request).step_deadline)
+        reply = await sessions(request).read(
+            session, "session.model", args, {}, settings(request).step_deadline, accepts=if_match(request)
+        )
     return _file(reply, session_id, {"ETag": etag(reply)})

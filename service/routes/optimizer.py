@@ -14,18 +14,16 @@ from service.routes.common import sessions, settings
 from service.routes.documented import accepts, answers
 from service.routes.in_session import (
     AT,
-    IF_MATCH,
     IN_SESSION,
     TIMING,
     SessionId,
-    if_match,
     read_answer,
     read_named,
     received,
-    require_if_match,
     shown,
     tags_of,
 )
+from service.routes.preconditions import IF_MATCH, IF_MATCH_NEEDED, if_match, require_if_match
 from service.schemas import checkpoints as schemas
 from service.schemas.session_answers import VersionAnswer
 
@@ -48,6 +46,7 @@ NO_DECAY = {"weight_decay": 0.0, "l1_decay": 0.0}
         *IN_SESSION,
     )
     | {304: {"description": "The session is the one of If-None-Match."}},
+    openapi_extra=IF_MATCH,
 )
 async def get_optimizer(
     request: Request,
@@ -76,13 +75,11 @@ async def get_optimizer(
 @router.put(
     "/{session_id}/optimizer",
     summary="Replace optimizer state",
-    responses=answers(
-        VersionAnswer, {**AT, "timing_ms": TIMING}, "precondition-required", "precondition-failed", *IN_SESSION
-    ),
+    responses=answers(VersionAnswer, {**AT, "timing_ms": TIMING}, "precondition-required", *IN_SESSION),
     openapi_extra=accepts(
         schemas.PutOptimizer, moment=("A slot of Adam, and the step", {"slots": {"w/first": FIRST}, "step": 1})
     )
-    | IF_MATCH,
+    | IF_MATCH_NEEDED,
 )
 async def set_optimizer(request: Request, session_id: SessionId) -> Response:
     """Replace the given optimizer state, all of it or, on an error, none. Parameters stay."""

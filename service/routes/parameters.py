@@ -14,18 +14,16 @@ from service.routes.common import sessions, settings
 from service.routes.documented import accepts, answers
 from service.routes.in_session import (
     AT,
-    IF_MATCH,
     IN_SESSION,
     TIMING,
     SessionId,
-    if_match,
     read_answer,
     read_named,
     received,
-    require_if_match,
     shown,
     tags_of,
 )
+from service.routes.preconditions import IF_MATCH, IF_MATCH_NEEDED, if_match, require_if_match
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_PARAMETERS
 from service.schemas.session_answers import ParametersAnswer, VersionAnswer
@@ -44,6 +42,7 @@ router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
         *IN_SESSION,
     )
     | {304: {"description": "The parameters are those of If-None-Match."}},
+    openapi_extra=IF_MATCH,
 )
 async def get_parameters(
     request: Request,
@@ -75,11 +74,10 @@ async def get_parameters(
         VersionAnswer,
         {**AT, "timing_ms": TIMING},
         "precondition-required",
-        "precondition-failed",
         *IN_SESSION,
     ),
     openapi_extra=accepts(schemas.PutParameters, regression=("Both parameters", {"parameters": REGRESSION_PARAMETERS}))
-    | IF_MATCH,
+    | IF_MATCH_NEEDED,
 )
 async def set_parameters(request: Request, session_id: SessionId) -> Response:
     """Replace the given parameters and states, all of them or, on an error, none. Optimizer state stays."""

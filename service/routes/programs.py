@@ -22,6 +22,7 @@ from service.problems import HttpProblem, responses
 from service.routes import onnx_models
 from service.routes.common import LOSS, ProgramId, UnusedProgramId, calls, program, programs, sessions, settings
 from service.routes.documented import accepts, empty_answer
+from service.routes.preconditions import IF_MATCH, if_match
 from service.routes.registration import (
     BODY_PROBLEMS,
     STORAGE_PROBLEMS,
@@ -189,11 +190,16 @@ async def clone_program(request: Request, program_id: ProgramId) -> Response:
     "/{program_id}",
     summary="Delete a program",
     status_code=204,
-    responses=empty_answer("The program is deleted.", "not-found", "in-use", "invalid-request", *STORAGE_PROBLEMS),
+    responses=empty_answer(
+        "The program is deleted.", "not-found", "in-use", "precondition-failed", "invalid-request", *STORAGE_PROBLEMS
+    ),
+    openapi_extra=IF_MATCH,
 )
 async def delete_program(request: Request, program_id: UnusedProgramId) -> Response:
     """Delete a program. Refused while sessions use it."""
     await program(request, program_id)
+    if not if_match(request)(f'"{program_id}"'):
+        raise HttpProblem("precondition-failed", "If-Match does not name the ETag of the program, which is its id")
     if used := await sessions(request).uses_program(tenant(), program_id):
         raise HttpProblem("in-use", f"{len(used)} sessions use this program; close them first", sessions=used[:20])
     await programs(request).delete(tenant(), program_id)

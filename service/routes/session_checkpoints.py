@@ -19,6 +19,7 @@ from service.routes.common import checkpoints, json_answer, lease_of, quotas, se
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import deadline_of
 from service.routes.in_session import SessionId
+from service.routes.preconditions import IF_MATCH, if_match
 from service.routes.sessions import VIEW, view
 from service.schemas import checkpoints as schemas
 from service.schemas.session_answers import SessionView
@@ -31,11 +32,14 @@ router = APIRouter(prefix="/v1/sessions", tags=["checkpoints"])
 
 
 async def save(request: Request, session: Session, key: str, deadline: float) -> Reply:
-    """Write the session to the file `key`, in its turn. The reply has the optimizer of the saved session."""
+    """Write the session to the file `key`, in its turn. The reply has the optimizer of the saved session.
+
+    Raises HttpProblem 412 if the client does not accept its ETag.
+    """
     optimizer = session.about["optimizer"]
     text = await sessions(request).program_text(session)
     args = {"key": key, "about": {PROGRAM: text.decode()}}
-    reply = await sessions(request).read(session, "session.save", args, {}, deadline)
+    reply = await sessions(request).read(session, "session.save", args, {}, deadline, accepts=if_match(request))
     reply.result.setdefault("optimizer", optimizer)
     return reply
 
@@ -47,14 +51,15 @@ async def save(request: Request, session: Session, key: str, deadline: float) ->
     response_model=schemas.CheckpointView,
     responses={
         201: {"description": "The checkpoint is stored.", "content": {JSON: {"example": of_all.VIEW}}},
-        **responses("not-found", "gone", "quota-exceeded", "storage-full", *HOT_PROBLEMS),
+        **responses("not-found", "gone", "precondition-failed", "quota-exceeded", "storage-full", *HOT_PROBLEMS),
     },
     openapi_extra=accepts(
         schemas.CreateCheckpoint,
         required=False,
         binary=False,
         week=("Keep it for a week", {"name": "after 1000 steps", "labels": {"run": "7"}, "ttl_s": 604800}),
-    ),
+    )
+    | IF_MATCH,
 )
 async def create_checkpoint(request: Request, session_id: SessionId) -> Response:
     """Write all of the session to a file: parameters, states, optimizer state, accumulated gradients and settings.
@@ -108,9 +113,9 @@ async def list_session_checkpoints(
     response_model=SessionView,
     responses={
         201: {"description": "The new session.", "content": {JSON: {"example": VIEW}}},
-        **responses("not-found", "gone", "quota-exceeded", "storage-full", *HOT_PROBLEMS),
+        **responses("not-found", "gone", "precondition-failed", "quota-exceeded", "storage-full", *HOT_PROBLEMS),
     },
-    openapi_extra=accepts(schemas.ForkSession, required=False, binary=False, plain=("A copy", {})),
+    openapi_extra=accepts(schemas.ForkSession, required=False, binary=False, plain=("A copy", {})) | IF_MATCH,
 )
 async def fork_session(request: Request, session_id: SessionId) -> Response:
     """Open a session that is equal to this one to the bit: both go on with the same numbers, each for itself.

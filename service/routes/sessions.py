@@ -14,8 +14,9 @@ from service.problems import responses
 from service.routes.common import cut_page, json_answer, lease_of, named_program, reading_values, sessions, settings
 from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
 from service.routes.gradients import deadline_of
-from service.routes.in_session import SessionId, if_match
+from service.routes.in_session import SessionId
 from service.routes.new_sessions import NewSession, from_checkpoint, optimizer_of, reading_checkpoint
+from service.routes.preconditions import IF_MATCH, if_match
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_ID, SAMPLE_CHECKPOINT, SAMPLE_SETTINGS
 from service.schemas.session_answers import SessionPage, SessionView
@@ -24,12 +25,6 @@ from service.sessions.session import Session
 
 __all__ = ["VIEW", "open_session", "router", "view"]
 
-OF_VERSION = {
-    "name": "If-Match",
-    "in": "header",
-    "schema": {"type": "string"},
-    "description": "ETag of the version to change, in its double quotes, or a list; by default any.",
-}
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
 
 VIEW: dict[str, Any] = {
@@ -184,7 +179,7 @@ async def get_session(request: Request, session_id: SessionId) -> Response:
         binary=False,
         rate=("Another learning rate", {"optimizer": {"learning_rate": 0.003}}),
     )
-    | {"parameters": [OF_VERSION]},
+    | IF_MATCH,
 )
 async def update_session(request: Request, session_id: SessionId) -> Response:
     """Merge the members into the optimizer of the session (a merge patch of RFC 7396).
@@ -199,9 +194,8 @@ async def update_session(request: Request, session_id: SessionId) -> Response:
         whole = merged(session.about["optimizer"], asked.optimizer)
         return {"optimizer": optimizer_of(whole).document, "shown": whole}
 
-    allowed = _allowed(request)
     deadline = settings(request).step_deadline
-    await sessions(request).change(session, "session.configure", args, {}, allowed, deadline)
+    await sessions(request).change(session, "session.configure", args, {}, if_match(request), deadline)
     session = await sessions(request).seen(tenant(), session_id, deadline)
     return json_answer(view(session), headers={"ETag": session.etag})
 
@@ -213,20 +207,15 @@ async def update_session(request: Request, session_id: SessionId) -> Response:
     responses=empty_answer(
         "The session is closed.", "not-found", "precondition-failed", "invalid-request", "no-capacity"
     ),
-    openapi_extra={"parameters": [OF_VERSION]},
+    openapi_extra=IF_MATCH,
 )
 async def delete_session(request: Request, session_id: SessionId) -> Response:
     """Close the session after its running call and release its memory.
 
     Safe to repeat: a closed session is known until the service restarts, which answers 404 after that.
     """
-    await sessions(request).close(tenant(), session_id, allowed=_allowed(request))
+    await sessions(request).close(tenant(), session_id, accepts=if_match(request))
     return Response(status_code=204)
-
-
-def _allowed(request: Request) -> Callable[[str], bool]:
-    """A predicate: whether an ETag is in If-Match; any without that header. Raises HttpProblem 422."""
-    return if_match(request) if "if-match" in request.headers else lambda etag: True
 
 
 def view(session: Session) -> dict[str, Any]:

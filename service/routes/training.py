@@ -28,6 +28,7 @@ from service.routes.in_session import (
     received_for,
     shown,
 )
+from service.routes.preconditions import IF_MATCH, if_match
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_FEEDS
 from service.schemas.session_answers import EvaluationAnswer, SessionGradientsAnswer, StepAnswer, UpdateAnswer
@@ -85,7 +86,8 @@ TWO_BATCHES = {
             "One update with the mean gradient of two batches",
             {**STEP, "feeds": TWO_BATCHES, "accumulate": 2, "reduction": "mean"},
         ),
-    ),
+    )
+    | IF_MATCH,
 )
 async def train_step(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
     """Forward pass, backward pass and update; with `batches` several of them, in one call.
@@ -116,9 +118,9 @@ async def train_step(request: Request, session_id: SessionId, profile: Profiled 
     members: dict[str, Any] = {"loss": None, "fetched": {}, "recorded": {}}
     if form == NDJSON:
         args["stream"] = True
-        write = Write("session.step", args, feeds.tensors, asked.seq, "steps", body)
-        return _streamed(request, session, write, feeds, asked.deadline_s, members)
     write = Write("session.step", args, feeds.tensors, asked.seq, "steps", body)
+    if form == NDJSON:
+        return _streamed(request, session, write, feeds, asked.deadline_s, members)
     every = {**members, "gradients": {}}
     return await _written(request, session, write, feeds, asked.deadline_s, form == SAFETENSORS, every)
 
@@ -136,7 +138,8 @@ async def train_step(request: Request, session_id: SessionId, profile: Profiled 
     openapi_extra=accepts(
         schemas.UpdateRequest,
         regression=("Gradients of both parameters", {"gradients": GRADIENTS}),
-    ),
+    )
+    | IF_MATCH,
 )
 async def apply_gradients(request: Request, session_id: SessionId) -> Response:
     """Update the parameters with gradients that the client computed, or added up over several workers.
@@ -165,7 +168,8 @@ async def apply_gradients(request: Request, session_id: SessionId) -> Response:
         schemas.SessionGradientsRequest,
         regression=("A batch", {"feeds": REGRESSION_FEEDS}),
         accumulate=("Add the gradients up in the session", {"feeds": REGRESSION_FEEDS, "accumulate": True}),
-    ),
+    )
+    | IF_MATCH,
 )
 async def compute_session_gradients(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
     """Forward and backward pass; parameters, states and optimizer state do not change.
@@ -198,11 +202,13 @@ async def compute_session_gradients(request: Request, session_id: SessionId, pro
     if asked.batches is not None:
         _refuse("/batches", "only a call with accumulate takes several batches")
     args |= {"stream": form == NDJSON, "compile": asked.compile}
-    deadline = deadline_of(asked.deadline_s, settings(request))
+    deadline, accepted = deadline_of(asked.deadline_s, settings(request)), if_match(request)
 
     async def call(on_part: PartCallback | None = None) -> Reply:
         with feeds.told():
-            return await sessions(request).read(session, "session.gradients", args, feeds.tensors, deadline, on_part)
+            return await sessions(request).read(
+                session, "session.gradients", args, feeds.tensors, deadline, on_part, accepts=accepted
+            )
 
     if form == NDJSON:
         return GradientStream(call, shown, members)
@@ -220,7 +226,8 @@ async def compute_session_gradients(request: Request, session_id: SessionId, pro
     openapi_extra=accepts(
         schemas.EvaluationRequest,
         regression=("Predictions", {"feeds": {"x": REGRESSION_FEEDS["x"]}, "fetch": ["prediction"]}),
-    ),
+    )
+    | IF_MATCH,
 )
 async def evaluate_session(request: Request, session_id: SessionId, profile: Profiled = False) -> Response:
     """Forward pass at the current parameters. Feeds that the fetched values do not need may be left out."""
@@ -232,7 +239,9 @@ async def evaluate_session(request: Request, session_id: SessionId, profile: Pro
     options = {"for_test": asked.for_test, "compile": asked.compile, "profile": profile}
     args = {"fetch": fetch, **options, **feeds.args}
     with feeds.told():
-        reply = await sessions(request).read(session, "session.evaluate", args, feeds.tensors, deadline)
+        reply = await sessions(request).read(
+            session, "session.evaluate", args, feeds.tensors, deadline, accepts=if_match(request)
+        )
     return await read_answer(reply, as_file, {"fetched": {}})
 
 
@@ -241,12 +250,13 @@ async def evaluate_session(request: Request, session_id: SessionId, profile: Pro
     summary="Discard the accumulated gradients",
     status_code=204,
     responses=empty_answer("No gradients are accumulated.", *IN_SESSION),
+    openapi_extra=IF_MATCH,
 )
 async def discard_gradients(request: Request, session_id: SessionId) -> Response:
     """Forget the gradients that `POST .../gradients` with `accumulate` has added up. Safe to repeat."""
     session = await sessions(request).find(tenant(), session_id)
     deadline = settings(request).step_deadline
-    await sessions(request).change(session, "session.discard", lambda session: {}, {}, lambda etag: True, deadline)
+    await sessions(request).change(session, "session.discard", lambda session: {}, {}, if_match(request), deadline)
     return Response(status_code=204)
 
 
@@ -276,7 +286,7 @@ async def _written(
     members: dict[str, Any],
 ) -> Response:
     deadline = deadline_of(deadline_s, settings(request))
-    write = replace(write, form={"as_file": as_file, "members": members})
+    write = replace(write, form={"as_file": as_file, "members": members}, accepts=if_match(request))
     with values.told():
         found, replayed = await _recorded(request, session, write, deadline)
     return sent(request, found, replayed)
@@ -297,7 +307,8 @@ def _streamed(
 ) -> Response:
     """The answer of a step as a stream."""
     deadline = deadline_of(deadline_s, settings(request))
-    write = replace(write, form={"as_file": False, "members": members, "stream": True})
+    form = {"as_file": False, "members": members, "stream": True}
+    write = replace(write, form=form, accepts=if_match(request))
 
     async def call(on_part: PartCallback) -> tuple[Answer, bool]:
         with values.told():

@@ -19,6 +19,7 @@ import numpy as np
 
 from service.engine import DeadlineExceeded, EngineError, QueueFull, RemoteError, Reply, WorkerLost
 from service.engine.protocol import NO_TENSORS, PartCallback
+from service.http.entity_tags import Accepts, any_tag
 from service.http.idempotency import outcome_unknown
 from service.http.request_body import Body
 from service.http.tensor_payloads import THREAD_BYTES
@@ -59,6 +60,7 @@ class Write:
     form: of the answer, so that it can be written again after a loss; None if `write` gets a function for that.
     steps: number of updates of the parameters; None for the usual one of the call.
     on_part: as in `Engine.call`; a call that is repeated from the journal has no parts.
+    accepts: the ETags that the client accepts of the session before the call.
     mark:  a text that no other call has.
     """
 
@@ -71,6 +73,7 @@ class Write:
     form: Form | None = None
     steps: int | None = None
     on_part: PartCallback | None = None
+    accepts: Accepts = any_tag
     mark: str = field(default_factory=lambda: f"{MARK}{next(_calls)}")
 
     @property

@@ -12,6 +12,7 @@ import numpy as np
 
 from service.engine import EngineError, RemoteError, Reply, WorkerLost
 from service.engine.protocol import PartCallback
+from service.http.entity_tags import Accepts
 from service.http.worker_calls import Calls
 from service.problems import HttpProblem, from_exception
 from service.sessions.epoch import Fenced
@@ -118,6 +119,14 @@ class Copies:
         """Whether no other process of the service has taken the session over."""
         owning = self.asked(session)
         return owning is None or await owning
+
+    async def check_accepted(self, session: Session, accepts: Accepts) -> None:
+        """Raises HttpProblem 412 unless `accepts` holds for the ETag of the session, and Fenced if another process has
+        taken it over."""
+        if not accepts(session.etag):
+            await self.check_current(session)
+            detail = f"the {self._kind.name} has changed since the version in If-Match"
+            raise HttpProblem("precondition-failed", detail, **session.position)
 
     async def check_current(self, session: Session) -> None:
         """Raises Fenced if another process of the service has taken the session over."""

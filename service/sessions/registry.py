@@ -20,6 +20,7 @@ from sqlalchemy.exc import IntegrityError
 from core.ir.lru import LRU
 from service.engine import Engine, EngineError, Reply, WorkerLost
 from service.engine.protocol import NO_TENSORS
+from service.http.entity_tags import Accepts, any_tag
 from service.http.worker_calls import Calls
 from service.ids import REPEATABLE, new_id
 from service.objects import Objects
@@ -370,20 +371,18 @@ class SessionRegistry:
         if all(worker.id != reply.worker for worker in self._calls.engine.workers()):
             self._copies.lose(session, "it ended")  # after its answer: `_worker_lost` did not know the session
 
-    async def close(
-        self, tenant: str, id: str, reason: str = "was deleted", allowed: Callable[[str], bool] = lambda etag: True
-    ) -> None:
+    async def close(self, tenant: str, id: str, reason: str = "was deleted", accepts: Accepts = any_tag) -> None:
         """Close the session; does nothing if it is closed already.
 
-        allowed: whether the ETag of the session, after its running call, is one that the client accepts.
+        accepts: the ETags that the client accepts of the session, after its running call.
         Raises HttpProblem 404 if it never existed, 412 for another ETag.
         """
         if self._gone.get((tenant, id)) is not None:
             return
         session = await self.find(tenant, id)
-        await self._turns.kept_running(self._close(session, reason, allowed))
+        await self._turns.kept_running(self._close(session, reason, accepts))
 
-    async def _close(self, session: Session, reason: str, allowed: Callable[[str], bool] = lambda etag: True) -> None:
+    async def _close(self, session: Session, reason: str, accepts: Accepts = any_tag) -> None:
         if self._sessions.pop(session.key, None) is None:
             return
         gone = Gone(reason, session.program_id)
@@ -394,10 +393,7 @@ class SessionRegistry:
                 session.rebuilding.cancel()
                 await asyncio.wait({session.rebuilding}, timeout=DELETE_S)  # it deletes the copy in its worker
             try:
-                if not allowed(session.etag):
-                    await self._copies.check_current(session)
-                    detail = "the session has changed since the version in If-Match"
-                    raise HttpProblem("precondition-failed", detail, **session.position)
+                await self._copies.check_accepted(session, accepts)
                 if session.is_stored:
                     assert self._stored is not None
                     await self._stored.remove(session)
@@ -409,7 +405,7 @@ class SessionRegistry:
                 if reason == EXPIRED:
                     return
                 again = await self.find(session.tenant, session.id)
-                await self._close(again, reason, allowed)
+                await self._close(again, reason, accepts)
                 return
             except (EngineError, StorageError, HttpProblem):
                 self._gone.pop(session.key)  # it still exists, so it still counts as open

@@ -17,6 +17,7 @@ import numpy as np
 
 from service.engine import DeadlineExceeded, EngineError, QueueFull, Reply, WorkerLost
 from service.engine.protocol import NO_TENSORS, PartCallback
+from service.http.entity_tags import Accepts, any_tag
 from service.http.tensor_payloads import Answer
 from service.problems import HttpProblem, from_exception
 from service.sessions.answer import written
@@ -73,8 +74,12 @@ class Turns:
         tensors: Tensors,
         deadline: float,
         on_part: PartCallback | None = None,
+        accepts: Accepts = any_tag,
     ) -> Reply:
-        """Run a call that does not change the session. on_part: as in `Engine.call`."""
+        """Run a call that does not change the session. on_part: as in `Engine.call`.
+
+        accepts: the ETags that the client accepts of the session. Raises HttpProblem 412 for another one.
+        """
         parts = deaths = 0
 
         def part(result: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
@@ -85,6 +90,7 @@ class Turns:
 
         async def running(session: Session, give_up: float) -> Reply:
             nonlocal deaths
+            await self._copies.check_accepted(session, accepts)
             while True:
                 if on_part is not None:  # parts from values that are out of date cannot be taken back
                     await self._copies.check_current(session)
@@ -115,7 +121,8 @@ class Turns:
         """Run a call that changes the session, once for each seq; (answer, whether it is a replayed one).
 
         render: writes the answer; by default it is written in the form of `write`.
-        Raises HttpProblem 409 for a seq that is neither the next one nor a repetition, and the errors of `read`.
+        Raises HttpProblem 409 for a seq that is neither the next one nor a repetition, and the errors of `read`. A
+        repetition gets its stored answer at any version: the call has taken effect at the one that its client accepted.
         A failed call changes neither the session nor its seq.
         """
 
@@ -135,6 +142,7 @@ class Turns:
                 if taken_at is not None:
                     self._changes.count(session, write.op, min(write.updates, session.step - taken_at))
                 return found, True
+            await self._copies.check_accepted(session, write.accepts)
             before = session.step
             try:
                 reply = await self._changes.apply(session, sent.of(session), seq, give_up)
@@ -153,10 +161,10 @@ class Turns:
         op: str,
         args: Callable[[Session], dict[str, Any]],
         tensors: Tensors,
-        allowed: Callable[[str], bool],
+        accepts: Accepts,
         deadline: float,
     ) -> Reply:
-        """Run a call that changes the session without a number, if `allowed` accepts the present ETag.
+        """Run a call that changes the session without a number, if the client accepts its ETag.
 
         args: makes the arguments from the session as it is when earlier calls have ended.
         Raises HttpProblem 412 if the ETag is not accepted.
@@ -169,10 +177,7 @@ class Turns:
             if await self._has_made(session, n, asked):
                 about = await self._copies.call(session, f"{self._kind.name}.describe", {}, NO_TENSORS, give_up)
                 return session.noted(about)
-            if not allowed(session.etag):
-                await self._copies.check_current(session)
-                detail = "the session has changed since the version in If-Match"
-                raise HttpProblem("precondition-failed", detail, **session.position)
+            await self._copies.check_accepted(session, accepts)
             write = replace(asked, args=args(session))
             try:
                 return await self._changes.apply(session, write, 0, give_up)

@@ -290,7 +290,8 @@ ENDS = ["its worker ends", "it is stopped between steps", "the queue is full", "
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("numbered", [False, True])
 async def test_a_call_counts_once_though_another_process_repeats_it_meanwhile(pair, monkeypatch, end, numbered):
-    """The journal has the entry when the other process takes the session over, and so repeats the call."""
+    """The journal has the entry when the other process takes the session over, and so repeats the call. The version
+    that its client accepts is that of before it."""
     first, second = pair
     id = await opened(first)
     await step(first, id)
@@ -314,7 +315,8 @@ async def test_a_call_counts_once_though_another_process_repeats_it_meanwhile(pa
         return reply
 
     monkeypatch.setattr(first.pool, "call", slow)
-    write = Write("session.step", {"batches": 4}, {}, 2 if numbered else None, "four", None, STEPPED)
+    seq, known = 2 if numbered else None, '"e1.v1"'
+    write = Write("session.step", {"batches": 4}, {}, seq, "four", None, STEPPED, accepts=lambda etag: etag == known)
 
     answer, _ = await first.registry.write(await first.registry.find("local", id), write, 5.0)
 
@@ -690,3 +692,25 @@ async def test_files_of_sessions_that_exist_are_named(pair):
     mine, others = {f"journal/{id}/1-1", f"sessions/{id}/1-1"}, {"journal/ses_none/1-1", "sessions/ses_none/1-1"}
 
     assert await first.registry.named(mine | others) == mine
+
+
+@pytest.mark.parametrize("durability", ["journal", "checkpoint"])
+async def test_a_condition_is_compared_with_the_version_of_the_process_that_holds_the_session(pair, durability):
+    """The first process still remembers the version before the step of the second one."""
+    first, second = pair
+    id = await opened(first, durability)
+    stale = await first.registry.find("local", id)
+    known = stale.etag
+    await step(second, id)
+    await second.registry.save(await second.registry.find("local", id), 5.0)
+    registry = first.registry
+
+    def write(etag: str) -> Write:
+        return Write("session.step", {}, {}, None, "", None, STEPPED, accepts=lambda present: present == etag)
+
+    with pytest.raises(HttpProblem, match="has changed since the version in If-Match"):
+        await registry.write(stale, write(known), 5.0)
+    present = await registry.find("local", id)
+    await registry.write(present, write(present.etag), 5.0)
+
+    assert (known, present.step) == ('"e1.v0"', 2)
