@@ -5,7 +5,8 @@ Programs:
 registration, programs     register programs; list, read and delete them
 program_values             their initial values, as a file
 graph, onnx_models         their drawings; programs and trained models as ONNX files
-gradients, insight         gradients of one call; analysis, profile, and the numeric check
+gradients, evaluations     gradients and forward passes of one call
+insight                    analysis, profile, and the numeric check
 ops                        the catalogue of ops
 
 Sessions and tapes:

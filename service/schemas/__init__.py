@@ -4,7 +4,8 @@ Options that the core declares (queries, hooks, clips, budgets, loss scales) are
 (`derived`), so that an option is written once.
 
 derived                                  pydantic models from the core's dataclasses
-programs, gradients, backward, graph     requests and answers about programs
+programs, gradients, evaluations, backward, graph
+                                         requests and answers about programs
 sessions, session_answers, tapes, checkpoints
                                          about values in training
 datasets, jobs, operations               about stored data, and calls that go on

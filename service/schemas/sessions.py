@@ -12,6 +12,7 @@ from core.backward.query import GradientQuery
 from core.optim import clipping, loss_scaling
 from service.schemas.components import component
 from service.schemas.derived import as_core, derived, text_of
+from service.schemas.evaluations import ForTest
 from service.schemas.gradients import (
     Compile,
     Deadline,
@@ -409,11 +410,7 @@ class EvaluationRequest(Strict):
         description="Variables of block 0 to return; by default the loss or the targets of the session.",
         json_schema_extra={"default": []},
     )
-    for_test: bool = Field(
-        False,
-        description="Run each op with its behaviour in evaluation: dropout passes its input, and batch normalization "
-        "uses its running statistics.",
-    )
+    for_test: ForTest = False
     compile: Compile = "auto"
     deadline_s: Deadline = None
 

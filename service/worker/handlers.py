@@ -35,7 +35,7 @@ from service.worker.programs import CachedProgram, blocks_of
 from service.worker.roomy import step_for_call
 from service.worker.running import answer_of, query_from, run, streamed_gradients, times_of
 from service.worker.state import Answer, Handler, WorkerState
-from service.worker.step_kinds import GradientStep
+from service.worker.step_kinds import ForwardStep, GradientStep
 from service.worker.stored_values import check_tensors, viewed
 
 __all__ = ["HANDLERS"]
@@ -128,6 +128,23 @@ def one_shot_gradients(state: WorkerState, args: dict[str, Any], tensors: dict[s
     return result, arrays | {f"state/{name}": value for name, value in out.states.items()}
 
 
+def evaluate(state: WorkerState, args: dict[str, Any], tensors: dict[str, np.ndarray]) -> Answer:
+    """The variables `fetch` at the given values, without gradients. The worker keeps only the compiled program.
+
+    args: program_id, document?, fetch, for_test, seed, step, compile, profile?, flawed?, values?: as of
+          `one_shot_gradients`.
+    """
+    cached, fetch = cached_program(state, args), args["fetch"]
+    check_values(cached.program, tensors, args, lambda: leaves_of(cached.program, fetch))
+    cached = cached.for_test() if args["for_test"] else cached
+    compiled = step_for_call(cached, ForwardStep(tuple(fetch), adapts=False), tensors, args["compile"])
+    times = times_of(args)
+    ready = cached.timed(compiled) if times is not None else compiled
+    values = viewed(state, cached.program, args, tensors)
+    out = run(state, ready.executable, values, args["seed"], args["step"], times=times)
+    return answer_of(state, compiled, out, "none", times=times)
+
+
 def in_json(handler: Handler) -> Handler:
     """`handler`, whose result becomes the JSON text in the tensor `json` if `args` contain `as_json`.
 
@@ -157,6 +174,7 @@ HANDLERS: dict[str, Handler] = {
     "clone": in_json(about_program(cloned)),
     "graph": in_json(about_program(graph)),
     "gradients": one_shot_gradients,
+    "evaluate": evaluate,
     "analysis": in_json(about_program(insight.analysis)),
     "check": insight.check,
     "onnx.program": onnx_models.program_model,

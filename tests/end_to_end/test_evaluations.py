@@ -1,11 +1,12 @@
-"""Evaluations of a session beside its gradients."""
+"""Evaluations of a session beside its gradients, and of a program without a session."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import backpass_client as bp
-from backpass_client import Program, Service
+from backpass_client import BackpassError, Program, Refused, Service
 
 DROPOUT = {
     "blocks": [
@@ -63,3 +64,61 @@ def test_a_derivative_through_dropout_is_that_of_the_test_in_an_evaluation_for_t
 
     np.testing.assert_array_equal(in_test, w)
     np.testing.assert_array_equal(in_training[in_training != 0], 2 * w[in_training != 0])
+
+
+@bp.program
+def line(x=bp.f32["batch", 2], y=bp.f32["batch"]):
+    prediction = x @ bp.parameter("w", [2]) + bp.parameter("b")
+    return {"loss": bp.mse_loss(prediction, y), "prediction": prediction}
+
+
+X, Y, W = np.array([[1, 2], [3, 4]], "f"), np.array([1, 0], "f"), np.array([0.5, -0.25], "f")
+PREDICTION = np.array([0.5, 1.0], "f")  # x w + 0.5
+
+
+def test_a_program_is_evaluated_without_a_session_for_its_outputs(service: Service):
+    found = service.programs.create(line).evaluate({"x": X, "y": Y}, {"w": W, "b": 0.5})
+
+    assert found.keys() == {"loss", "prediction"}
+    np.testing.assert_array_equal(found["prediction"], PREDICTION)
+    np.testing.assert_array_equal(found["loss"], np.mean((PREDICTION - Y) ** 2))
+
+
+def test_an_evaluation_of_a_program_takes_lists_and_only_the_feeds_that_the_fetched_values_need(service: Service):
+    program = service.programs.create(line)
+
+    for how in ({}, {"compile": "always"}, {"compile": "dynamic"}):
+        found = program.evaluate({"x": X.tolist()}, {"w": W.tolist(), "b": 0}, fetch="prediction", **how)
+        assert found.keys() == {"prediction"}
+        np.testing.assert_array_equal(found["prediction"], PREDICTION - 0.5)
+    with pytest.raises(Refused, match="no value is given for 'y'"):
+        program.evaluate({"x": X}, {"w": W}, fetch="loss")
+    with pytest.raises(Refused, match="sum"):
+        program.evaluate({"x": X}, {"w": W}, fetch="sum")
+
+
+def test_a_program_with_dropout_is_evaluated_for_test_and_with_a_seed(service: Service):
+    program, values = Program(service, DROPOUT), ({"x": np.ones(64, "f")}, {"w": np.full(64, 3, "f")})
+
+    in_test = program.evaluate(*values, fetch=["y"], for_test=True)["y"]
+    first, again, other = (program.evaluate(*values, fetch=["y"], seed=seed)["y"] for seed in (0, 0, 1))
+
+    np.testing.assert_array_equal(in_test, values[1]["w"])
+    assert set(first) == {0.0, 6.0}
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_a_program_without_a_floating_point_output_is_evaluated(service: Service):
+    @bp.program
+    def counted(ids=bp.i64["n"]):
+        return {"large": bp.cast(ids > 2, dtype="int64").sum()}
+
+    assert service.programs.create(counted).evaluate({"ids": [1, 2, 3, 4]})["large"] == 2
+
+
+def test_an_evaluation_of_a_document_names_the_variables_to_compute(service: Service):
+    with pytest.raises(BackpassError, match=r"name the variables to compute, fetch=\[\.\.\.\]"):
+        Program(service, DROPOUT).evaluate({"x": np.ones(64, "f")}, {"w": np.ones(64, "f")})
+    with pytest.raises(TypeError, match="values are given as a dictionary"):
+        Program(service, DROPOUT).evaluate({"x": np.ones(64, "f")}, ["y"])  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from service.store.checkpoints import StoredCheckpoint
 from tests.service.store.test_service import Accepting
 from tests.service.wire import problem, tensor
 
-OF_VALUES = {"gradients", "session.create", "check", "onnx.program"}
+OF_VALUES = {"gradients", "evaluate", "session.create", "check", "onnx.program"}
 
 
 class Reading(Accepting):
@@ -91,6 +91,7 @@ def test_a_download_answers_404_if_another_request_deletes_the_checkpoint(client
         ("/v1/gradients", {"program": {**REGRESSION, "values": "<sha256>"}, "loss": "loss"}, ["/program/values"]),
         ("/v1/sessions", {"program_id": "<id>", "loss": "loss"}, ["/program_id"]),
         ("/v1/programs/<id>/gradients", {"loss": "loss"}, []),
+        ("/v1/programs/<id>/evaluations", {"fetch": ["loss"]}, []),
         ("/v1/programs/<id>/check", {"loss": "loss"}, []),
         ("/v1/programs/<id>", None, []),
     ],

@@ -133,6 +133,12 @@ ROUTES = [
         needs=False,
         prefix={"parameters": "parameter/", "constants": "constant/"},
     ),
+    Route(
+        "evaluation of a program",
+        lambda o: f"/v1/programs/{o.program_id}/evaluations",
+        ALL,
+        lambda o: {"fetch": ["loss"]},
+    ),
 ]
 
 

@@ -20,6 +20,7 @@ from tests.service.wire import array, file_of, opened, problem, read_file, regre
 TAKERS = {
     "/v1/gradients",
     "/v1/programs/{program_id}/gradients",
+    "/v1/programs/{program_id}/evaluations",
     "/v1/sessions/{session_id}/evaluations",
 }
 GRADIENTS = "/v1/sessions/{session_id}/gradients"
@@ -80,9 +81,10 @@ def request_of(client: httpx.Client, path: str, sketch: Sketch) -> Iterator[tupl
     leaves = {"parameters": tensors({n: value for n, value in sketch.values.items() if roles[n] == "parameter"})}
     if path == "/v1/gradients":
         yield path, {"program": sketch.document, "loss": "loss", **feeds, **leaves}
-    elif path == "/v1/programs/{program_id}/gradients":
+    elif "{program_id}" in path:
         id = client.post("/v1/programs", json={"program": sketch.document}).json()["id"]
-        yield path.format(program_id=id), {"loss": "loss", **feeds, **leaves}
+        asked = {"fetch": ["loss"]} if path.endswith("/evaluations") else {"loss": "loss"}
+        yield path.format(program_id=id), {**asked, **feeds, **leaves}
     else:
         with opened(client, sketch) as session:
             yield f"{session}/{path.rpartition('/')[2]}", feeds

@@ -1,0 +1,60 @@
+"""Forward passes of registered programs: the service keeps no values."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from service.http.given_values import read_values
+from service.http.request_body import SAFETENSORS, read_body, wanted_form
+from service.http.tensor_payloads import render
+from service.routes.common import Profiled, ProgramId, calls, program, reading_values, settings, values_of
+from service.routes.documented import HOT_PROBLEMS, accepts, answers
+from service.routes.gradients import ANSWER as GRADIENTS_ANSWER
+from service.routes.gradients import deadline_of
+from service.schemas.evaluations import ProgramEvaluationAnswer, ProgramEvaluationRequest
+from service.schemas.examples import REGRESSION_FEEDS, REGRESSION_PARAMETERS
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/programs", tags=["programs"])
+
+VALUES = {"feeds": {"x": REGRESSION_FEEDS["x"]}, "parameters": REGRESSION_PARAMETERS, "fetch": ["prediction"]}
+OF_GRADIENTS = ("loss", "gradients", "recorded", "states", "gradient_norms")
+ANSWER = {name: value for name, value in GRADIENTS_ANSWER.items() if name not in OF_GRADIENTS}
+
+
+@router.post(
+    "/{program_id}/evaluations",
+    summary="Run the forward pass of a registered program",
+    responses=answers(ProgramEvaluationAnswer, ANSWER, "not-found", "invalid-program", *HOT_PROBLEMS),
+    openapi_extra=accepts(ProgramEvaluationRequest, regression=("Predictions", VALUES)),
+)
+async def evaluate_program(request: Request, program_id: ProgramId, profile: Profiled = False) -> Response:
+    """Compute the variables of `fetch`, such as predictions, at the given values. The service keeps nothing.
+
+    Feeds that the fetched values do not need may be left out. Parameters and states that are not in the request have
+    the initial values of the program.
+    """
+    form = wanted_form(request)
+    stored = await program(request, program_id)
+    body = await read_body(request, settings(request))
+    asked = body.read_as(ProgramEvaluationRequest)
+    members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states}
+    values = await read_values(body, settings(request), members)
+    args = {
+        "fetch": asked.fetch,
+        "for_test": asked.for_test,
+        "seed": asked.seed,
+        "step": asked.step,
+        "compile": asked.compile,
+        "profile": profile,
+        **values.args,
+        **values_of(stored.values),
+    }
+    deadline = deadline_of(asked.deadline_s, settings(request))
+    async with reading_values(request, program_id):
+        with values.told():
+            reply = await calls(request).with_program(
+                "evaluate", stored.id, stored.text, args, values.tensors, deadline=deadline
+            )
+    return (await render(reply, reply.result, as_file=form == SAFETENSORS, members={"fetched": {}})).response()
