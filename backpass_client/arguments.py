@@ -10,7 +10,7 @@ import numpy as np
 
 from backpass_client.arithmetic import is_number
 from backpass_client.op_table import op_table
-from backpass_client.recorder import Operand
+from backpass_client.recorder import Operand, Results
 
 __all__ = [
     "NOT_A_CONDITION",
@@ -195,12 +195,11 @@ class Signature:
     def _array(self, slot: str, given: Any) -> np.ndarray:
         """A number or list of numbers as an array. Raises TypeError for any other list."""
         if _has_operand(given):
-            wrong = f"the input {slot!r} of {self.type} is one array, not a {type(given).__name__} of them"
-            if isinstance(given, tuple):
-                raise TypeError(
-                    f"{wrong}: an op with several outputs, such as max_pool2d, returns a tuple; take one of it"
-                )
-            raise TypeError(f"{wrong}; bp.stack makes one")
+            kind = "list" if isinstance(given, list) else "tuple"
+            wrong = f"the input {slot!r} of {self.type} is one array, not a {kind} of them"
+            if isinstance(given, Results):
+                raise TypeError(f"{wrong}: {given.advice}")
+            raise TypeError(f"{wrong}; take one of them, or bp.stack makes one of all")
         try:
             array = np.asarray(given)
         except ValueError:

@@ -23,8 +23,6 @@ class Arithmetic(ABC, Generic[R]):
     op's output has the operators too.
     """
 
-    __array_ufunc__ = None  # makes numpy leave `array * expression` to `__rmul__`
-
     @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]: ...
@@ -78,6 +76,12 @@ class Arithmetic(ABC, Generic[R]):
     def __matmul__(self, other: Any) -> R:
         return self._op("matmul", other)
 
+    def __floordiv__(self, other: Any) -> R:
+        return self._op("floor_div", other)
+
+    def __mod__(self, other: Any) -> R:
+        return self._op("mod", other)
+
     def __radd__(self, other: Any) -> R:
         return self + other if _is_constant(other) else self._apply("add", (other, self), {})
 
@@ -103,6 +107,12 @@ class Arithmetic(ABC, Generic[R]):
     def __rmatmul__(self, other: Any) -> R:
         return self._apply("matmul", (other, self), {})
 
+    def __rfloordiv__(self, other: Any) -> R:
+        return self._apply("floor_div", (other, self), {})
+
+    def __rmod__(self, other: Any) -> R:
+        return self._apply("mod", (other, self), {})
+
     # No __eq__: sets and dictionaries need expressions that compare by identity. The op `equal` compares values.
 
     def __lt__(self, other: Any) -> R:
@@ -116,6 +126,27 @@ class Arithmetic(ABC, Generic[R]):
 
     def __ge__(self, other: Any) -> R:
         return self._op("greater_equal", other)
+
+    def __and__(self, other: Any) -> R:
+        return self._op("logical_and", other)
+
+    def __or__(self, other: Any) -> R:
+        return self._op("logical_or", other)
+
+    def __xor__(self, other: Any) -> R:
+        return self._op("logical_xor", other)
+
+    def __invert__(self) -> R:
+        return self._op("logical_not")
+
+    def __rand__(self, other: Any) -> R:
+        return self._apply("logical_and", (other, self), {})
+
+    def __ror__(self, other: Any) -> R:
+        return self._apply("logical_or", (other, self), {})
+
+    def __rxor__(self, other: Any) -> R:
+        return self._apply("logical_xor", (other, self), {})
 
     # --- parts and shapes ----------------------------------------------------------------------------------------
 

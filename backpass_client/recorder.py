@@ -11,9 +11,28 @@ from backpass_client.arithmetic import Arithmetic
 from backpass_client.errors import BackpassError
 from backpass_client.op_table import hint_for, op_table
 
-__all__ = ["OpRecorder", "Operand", "apply", "current_recorder"]
+__all__ = ["OpRecorder", "Operand", "Results", "apply", "current_recorder"]
 
 R = TypeVar("R")
+
+RIGHT_OPERATORS = {
+    "add": "__radd__",
+    "bitwise_and": "__rand__",
+    "bitwise_or": "__ror__",
+    "bitwise_xor": "__rxor__",
+    "divide": "__rtruediv__",
+    "floor_divide": "__rfloordiv__",
+    "greater": "__lt__",
+    "greater_equal": "__le__",
+    "less": "__gt__",
+    "less_equal": "__ge__",
+    "matmul": "__rmatmul__",
+    "multiply": "__rmul__",
+    "power": "__rpow__",
+    "remainder": "__rmod__",
+    "subtract": "__rsub__",
+}
+"""The function with which numpy computes an operator of an array -> the method of the operand on its right."""
 
 
 class OpRecorder(Protocol):
@@ -48,8 +67,49 @@ class Operand(Arithmetic[R]):
     def _hint_for(self, method: str) -> str:
         return f"write bp.{method}(x)" if method in op_table()["ops"] else hint_for(method)
 
+    def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """The result of an operator between an array or a number of numpy and this operand, such as ``array * x``.
+
+        Raises TypeError, which names the op, for other functions of numpy, such as ``np.exp(x)``.
+        """
+        operator = RIGHT_OPERATORS.get(function.__name__)
+        if operator is None or method != "__call__" or options or inputs[1] is not self:
+            self._no_function_of_numpy(f"np.{function.__name__}")
+        return getattr(self, operator)(inputs[0])
+
+    def _no_function_of_numpy(self, function: str) -> NoReturn:
+        name = function.rpartition(".")[2]
+        is_op = name in op_table()["ops"]
+        hint = f"write x.{name}(...)" if hasattr(Arithmetic, name) else f"write bp.{name}" if is_op else hint_for(name)
+        raise TypeError(f"{function} computes with arrays and records no op{hint and '; '}{hint}")
+
     def _apply(self, type: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
         return apply(type, inputs, attrs)
+
+
+class Results(tuple[Any, ...]):
+    """The results of an op with several: a tuple in the order of the op's output slots."""
+
+    op: str = ""
+    slots: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, op: str, slots: Sequence[str], values: Iterable[Any]) -> Results:
+        """slots: the names of the results; fewer than `values` for an op that has any number of results."""
+        found = cls(values)
+        found.op, found.slots = op, slots
+        return found
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Raises AttributeError, which names the op and its results, for an attribute that a single result has."""
+        advice = "" if name.startswith("_") or not self.op else f": {self.advice}"
+        raise AttributeError(f"a tuple has no attribute {name!r}{advice}")
+
+    @property
+    def advice(self) -> str:
+        """The results, in words, and how to take one of them."""
+        written = f"{', '.join(self.slots)} = bp.{self.op}(...)" if len(self.slots) == len(self) else "take one of them"
+        return f"{self.op} returns {len(self)} results; {written}"
 
 
 def apply(type: str, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:

@@ -22,7 +22,7 @@ from backpass_client.errors import BackpassError, Refused
 from backpass_client.expression import Expression, Playback, Recorder, current_tape
 from backpass_client.idempotent_calls import IdempotentCalls
 from backpass_client.names import Name, Names
-from backpass_client.recorder import OpRecorder, current_recorder
+from backpass_client.recorder import OpRecorder, Results, current_recorder
 from backpass_client.results import Arrays, group
 from backpass_client.variable import Variable
 
@@ -114,7 +114,8 @@ class Tape:
             batch, number, parents = found
             outputs = batch.appended[number]["outputs"]
             names = [self._names.existing(output["name"], parents) for output in outputs]
-            return tuple([Expression(name, batch, number, i) for i, name in enumerate(names)])
+            expressions = [Expression(name, batch, number, i) for i, name in enumerate(names)]
+            return Results.of(type, signature.outputs, expressions)
         return found
 
     def _signature(self, type: str) -> Signature:
@@ -153,7 +154,8 @@ class Tape:
             return Expression(name, batch, number)
         written = [self._names.new(parents) for _ in signature.outputs]
         batch.ops.append((signature.type, slots, attrs, tuple([name.text for name in written])))
-        return tuple([Expression(name, batch, number, i) for i, name in enumerate(written)])
+        expressions = [Expression(name, batch, number, i) for i, name in enumerate(written)]
+        return Results.of(signature.type, signature.outputs, expressions)
 
     def full_like(self, like: Expression, value: int | float) -> Any:
         """An array of `value` with the shape and dtype of `like`."""

@@ -18,7 +18,7 @@ from backpass_client.builder.signatures import OpSignature, check_initializer, s
 from backpass_client.builder.symbol import Symbol
 from backpass_client.builder.types import InvalidOp, Type, check_fits, same_sizes
 from backpass_client.errors import BackpassError
-from backpass_client.recorder import Operand, OpRecorder, current_recorder
+from backpass_client.recorder import Operand, OpRecorder, Results, current_recorder
 
 __all__ = ["Builder", "current_builder"]
 
@@ -81,7 +81,9 @@ class Builder:
         flat = [symbol for each in outputs.values() for symbol in each]
         slots = {slot: each if isinstance(each, list) else [each] for slot, each in expanded.items()}
         self.append(Op(type, slots, outputs, attrs))
-        return tuple(flat) if signature.is_variadic or len(flat) > 1 else flat[0]
+        if signature.is_variadic or len(flat) > 1:
+            return Results.of(type, signature.outputs, flat)
+        return flat[0]
 
     def append(self, op: Op) -> Op:
         op.line = op.line or line_of_caller()

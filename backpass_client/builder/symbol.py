@@ -142,24 +142,6 @@ class Symbol(Operand["Symbol"], Ref):
     def __iter__(self) -> Iterator[Symbol]:
         return (self[i] for i in range(len(self)))
 
-    def __and__(self, other: Any) -> Symbol:
-        return self._op("logical_and", other)
-
-    def __or__(self, other: Any) -> Symbol:
-        return self._op("logical_or", other)
-
-    def __xor__(self, other: Any) -> Symbol:
-        return self._op("logical_xor", other)
-
-    def __invert__(self) -> Symbol:
-        return self._op("logical_not")
-
-    def __floordiv__(self, other: Any) -> Symbol:
-        return self._op("floor_div", other)
-
-    def __mod__(self, other: Any) -> Symbol:
-        return self._op("mod", other)
-
     def __bool__(self) -> NoReturn:
         self._no_value("bp.cond, bp.where and bp.while_loop choose by the value of a symbol")
 
@@ -171,6 +153,13 @@ class Symbol(Operand["Symbol"], Ref):
 
     def __index__(self) -> NoReturn:
         self._no_value()
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        """The shape and the number of axes for np.shape and np.ndim. Raises TypeError for others: it names the op."""
+        name = function.__name__
+        if not isinstance(getattr(Symbol, name, None), property):
+            self._no_function_of_numpy(f"{function.__module__.replace('numpy', 'np')}.{name}")
+        return getattr(self, name)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         self._no_value()

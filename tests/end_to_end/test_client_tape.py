@@ -51,6 +51,10 @@ ARITHMETIC: list[Callable[[Any, Any], Any]] = [
     lambda a, b: B / a,
     lambda a, b: B.T @ a,
     lambda a, b: np.float64(2) * a,
+    lambda a, b: a // 0.3 + a % b,
+    lambda a, b: 5 // a + B % a,
+    lambda a, b: (a < b) ^ ~(a < B),
+    lambda a, b: (A < B) & (a > 1) | (b > 1),
     lambda a, b: a * np.int64(2) + np.float32(0.5),
     lambda a, b: a * np.inf,
     lambda a, b: a - np.inf,
@@ -80,6 +84,22 @@ PARTS: list[Any] = [
 def test_arithmetic_equals_numpy(tape, f):
     a, b = Variable(A), Variable(B)
     np.testing.assert_allclose(f(a, b).value, f(A, B), rtol=1e-14)
+
+
+def test_functions_of_numpy_record_no_op(tape):
+    a = Variable(A)
+    with pytest.raises(TypeError, match=r"np.exp computes with arrays and records no op; write bp.exp$"):
+        np.exp(a)
+    with pytest.raises(TypeError, match=r"np.add .*; write bp.add$"):
+        np.add(bp.tanh(a), A)
+
+
+def test_an_attribute_of_several_results_names_the_op(tape):
+    pooled = bp.max_pool2d(Variable(A.reshape(1, 1, 3, 4)), kernel_size=[2, 2])
+    with pytest.raises(AttributeError, match=r"max_pool2d returns 2 results; out, index = bp.max_pool2d\(...\)$"):
+        pooled.sum()
+    with pytest.raises(AttributeError, match=r"split returns 2 results; take one of them$"):
+        bp.split(Variable(A), num=2, axis=1).backward()
 
 
 @pytest.mark.parametrize("part", PARTS, ids=repr)

@@ -129,17 +129,93 @@ def test_a_list_of_numbers_is_a_constant_of_the_dtype_of_the_operand():
 
 
 def test_other_lists_are_refused():
-    refused(lambda x: bp.mul(x, [x, x]), TypeError, "the input 'y' of mul is one array, not a list of them; bp.stack")
+    refused(lambda x: bp.mul(x, [x, x]), TypeError, "the input 'y' of mul is one array, not a list of them; take one")
     image = np.ones((1, 1, 2, 2))
     refused(
         lambda x: bp.relu(bp.max_pool2d(x, kernel_size=[2, 2])),
         TypeError,
-        "not a tuple of them: an op with several",
+        r"not a tuple of them: max_pool2d returns 2 results; out, index = bp.max_pool2d\(...\)",
         image,
     )
     refused(lambda x: x * [[1], [1, 2]], TypeError, "the input 'y' of mul cannot be .*: it is no array of numbers")
     refused(lambda x: x * ["a"], TypeError, "it is no array of numbers")
     refused(lambda x: bp.gather(x, [0.5]), TypeError, "takes integers")
+
+
+def test_an_attribute_of_several_results_names_the_op_and_its_results():
+    image = np.ones((1, 1, 4, 4))
+    pooled = lambda x: bp.max_pool2d(x, kernel_size=[2, 2])
+    text = r"a tuple has no attribute '{}': max_pool2d returns 2 results; out, index = bp.max_pool2d\(...\)$"
+
+    refused(lambda x: pooled(x).sum(), AttributeError, text.format("sum"), image)
+    refused(lambda x: bp.nn.Linear(2)(pooled(x)), AttributeError, text.format("ndim"), image)
+    refused(lambda x: bp.split(x, num=3).shape, AttributeError, "'shape': split returns 3 results; take one of them$")
+    assert computed(lambda x: pooled(x)[0].sum(), image) == 4
+
+
+# --- arrays and functions of numpy -------------------------------------------------------------------------------
+
+
+OPERATORS: list[Callable[[Any, Any], Any]] = [
+    lambda a, x: a + x,
+    lambda a, x: a - x,
+    lambda a, x: a * x,
+    lambda a, x: a / x,
+    lambda a, x: a // x,
+    lambda a, x: a % x,
+    lambda a, x: abs(a) ** x,
+    lambda a, x: a < x,
+    lambda a, x: a <= x,
+    lambda a, x: a > x,
+    lambda a, x: a >= x,
+]
+
+
+@pytest.mark.parametrize(
+    "left", [np.array([4, 2.5, -5]), np.float64(2.5), 7.5], ids=["array", "numpy number", "Python number"]
+)
+@pytest.mark.parametrize("operator", range(len(OPERATORS)))
+def test_an_operator_with_a_symbol_on_its_right_equals_numpy(operator: int, left: Any):
+    f = OPERATORS[operator]
+
+    np.testing.assert_allclose(computed(lambda x: f(left, x)), f(left, X))
+
+
+def test_products_and_logical_operators_with_a_symbol_on_their_right_equal_numpy():
+    matrix, mask = np.arange(6.0).reshape(2, 3), np.array([True, True, False])
+
+    np.testing.assert_array_equal(computed(lambda x: matrix @ x), matrix @ X)
+    for f in (lambda a, x: a & (x > 1), lambda a, x: a | (x > 1), lambda a, x: a ^ (x > 1)):
+        np.testing.assert_array_equal(computed(lambda x, f=f: f(mask, x)), f(mask, X))
+        np.testing.assert_array_equal(computed(lambda x, f=f: f(np.bool_(True), x)), f(np.bool_(True), X))
+
+
+@pytest.mark.parametrize(
+    ("f", "text"),
+    [
+        (lambda x: np.exp(x), r"np.exp computes with arrays and records no op; write bp.exp$"),
+        (lambda x: np.multiply(x, 2), "np.multiply .*; did you mean mul"),
+        (lambda x: np.add.reduce(x), "np.add .*; write bp.add$"),
+        (lambda x: x == X, "np.equal .*; write bp.equal$"),
+        (lambda x: np.sum(x), r"np.sum .*; write x.sum\(...\)$"),
+        (lambda x: np.mean(x, axis=0), r"np.mean .*; write x.mean\(...\)$"),
+        (lambda x: np.where(x > 0, x, 0), "np.where .*; write bp.where$"),
+        (lambda x: np.concatenate([x, x]), "np.concatenate .*; did you mean concat"),
+        (lambda x: np.linalg.norm(x), "np.linalg.norm .*; write bp.norm$"),
+        (lambda x: np.fft.fft(x), "np.fft.fft .*; write bp.fft$"),
+        (lambda x: np.array([x, x]), "is a symbol of a program and has no value yet"),
+    ],
+)
+def test_a_function_of_numpy_on_a_symbol_is_an_error_that_names_the_op(f: Callable[[Any], Any], text: str):
+    refused(f, TypeError, text)
+
+
+def test_the_shape_and_the_rank_of_a_symbol_are_known_to_numpy():
+    def f(x=bp.f64["n", 3]):
+        assert (np.shape(x), np.ndim(x)) == (("n", 3), 2)
+        return x
+
+    bp.program(f)
 
 
 # --- other Python values -----------------------------------------------------------------------------------------
