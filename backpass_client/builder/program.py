@@ -127,6 +127,12 @@ def _traced(function: Callable[..., Any], fixed: Mapping[str, Any], around: Mapp
 def built(b: Builder, result: Any) -> BuiltProgram:
     """The program that `b` has recorded, with the outputs `result`: a dictionary, a symbol or a tuple of symbols."""
     if isinstance(result, Mapping):
+        replaced = [name for name in result if name in b.updates]
+        if replaced:
+            raise InvalidOp(
+                f"the output {replaced[0]!r} would be the next value of the state of that name: give the output another "
+                "name, for the value before the update or for the one after it"
+            )
         outputs = {str(name): b.rename(_symbol(value, name), str(name)) for name, value in result.items()}
     else:
         values = list(result) if isinstance(result, tuple | list) else [] if result is None else [result]

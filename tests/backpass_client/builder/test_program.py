@@ -261,6 +261,19 @@ def test_states_are_read_before_they_are_updated():
     assert {name: float(value) for name, value in found.states.items()} == {"total": 10.0, "count": 15.0}
 
 
+def test_an_output_has_not_the_name_of_an_updated_state():
+    def f(name: str):
+        count = bp.state("count", dtype="int64")
+        after = bp.update(count, count + 1)
+        return {name: count, "after": after}
+
+    with pytest.raises(bp.InvalidOp, match="the output 'count' would be the next value of the state of that name"):
+        bp.program(f, name="count")
+    step = core.compile_forward(core.read(bp.program(f, name="before").document()), ["before", "after"])
+    assert step.step({"count": np.array(4)}).fetched == {"before": 4, "after": 5}
+    assert bp.program(lambda: {"loss": bp.constant(1.0), "kept": bp.state("kept")}).outputs.keys() == {"loss", "kept"}
+
+
 def test_the_loss_is_the_output_of_that_name_or_the_only_number():
     assert line.loss == "loss"
     assert bp.program(lambda x=bp.f32[2]: x.sum()).loss == "loss"
