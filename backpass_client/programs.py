@@ -237,13 +237,13 @@ class Program:
         """Gradients at these values. The service keeps nothing, so repeating is safe.
 
         loss:     by default that of a built program or of an ONNX model, unless there are targets.
-        feeds, parameters: values, arrays or lists of numbers; parameters and states without one have the initial values
-                           of the program.
+        feeds, parameters: values, arrays or lists of numbers. Parameters and states without one have the initial values
+                           of the program; in a built program, also those that its initializers fix, such as zeros.
         question: more members of the body of POST /v1/programs/{id}/gradients, such as targets and inputs, and
                   compile="always": the first call with these shapes compiles machine code for later ones;
                   "dynamic": it compiles machine code for many sizes of the feeds.
         """
-        given = self._values(feeds, parameters)
+        given = self._with_constants(feeds, parameters)
         path = f"/v1/programs/{self.id}/gradients"
         said, tensors = self.service.exchange("POST", path, self._question(loss, fetch, question), given, repeat=True)
         return gradients_of(said, tensors)
@@ -263,7 +263,7 @@ class Program:
 
         `result` of the stream has the loss and the fetched values.
         """
-        given = self._values(feeds, parameters)
+        given = self._with_constants(feeds, parameters)
         return streamed(self.service, f"/v1/programs/{self.id}/gradients", self._question(loss, fetch, question), given)
 
     def evaluate(
@@ -285,7 +285,7 @@ class Program:
         A session evaluates at the parameters that it trains, see `Session.evaluate`.
         """
         check_members(more)
-        given = self._values(feeds, parameters)
+        given = self._with_constants(feeds, parameters)
         names = name_list(fetch) or (self.outputs if self.built is None else list(self.built.outputs))
         if not names:
             raise BackpassError("name the variables to compute, fetch=[...]: the program does not list its outputs")
@@ -296,6 +296,11 @@ class Program:
     def _values(self, feeds: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
         dtypes = declared_dtypes(self.signature)
         return {**as_declared(feeds, dtypes), **as_declared(parameters, dtypes)}
+
+    def _with_constants(self, feeds: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """The given values, and the first values that the initializers of a built program fix."""
+        given = self._values(feeds, parameters)
+        return given if self.built is None else {**self.built.constant_values(), **given}
 
     def _question(self, loss: str | None, fetch: str | Sequence[str], more: Mapping[str, Any]) -> dict[str, Any]:
         check_members(more)

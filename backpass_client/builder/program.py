@@ -45,6 +45,16 @@ class BuiltProgram:
         numbers = [n for n, t in self.outputs.items() if t.dtype in FLOATS and t.shape == ()]
         self.loss = "loss" if "loss" in self.outputs else numbers[0] if len(numbers) == 1 else None
 
+    def constant_values(self) -> dict[str, np.ndarray]:
+        """The first values that initializers fix: those of the types "zeros", "ones" and "constant"."""
+        found = {}
+        for name, initializer in self.initializers.items():
+            number = {"zeros": 0.0, "ones": 1.0, "constant": initializer.get("value", 0.0)}.get(initializer["type"])
+            type = self._builder.leaves[name].ref.type
+            if number is not None and type.dtype != "bfloat16":  # which numpy lacks
+                found[name] = np.full(type.wire_shape, number, type.dtype)
+        return found
+
     def _types(self, role: str) -> dict[str, Type]:
         return {name: leaf.ref.type for name, leaf in self._builder.leaves.items() if leaf.role == role}
 

@@ -68,7 +68,7 @@ def test_a_derivative_through_dropout_is_that_of_the_test_in_an_evaluation_for_t
 
 @bp.program
 def line(x=bp.f32["batch", 2], y=bp.f32["batch"]):
-    prediction = x @ bp.parameter("w", [2]) + bp.parameter("b")
+    prediction = x @ bp.parameter("w", [2]) + bp.parameter("b", init=0.5)
     return {"loss": bp.mse_loss(prediction, y), "prediction": prediction}
 
 
@@ -77,7 +77,7 @@ PREDICTION = np.array([0.5, 1.0], "f")  # x w + 0.5
 
 
 def test_a_program_is_evaluated_without_a_session_for_its_outputs(service: Service):
-    found = service.programs.create(line).evaluate({"x": X, "y": Y}, {"w": W, "b": 0.5})
+    found = service.programs.create(line).evaluate({"x": X, "y": Y}, {"w": W})
 
     assert found.keys() == {"loss", "prediction"}
     np.testing.assert_array_equal(found["prediction"], PREDICTION)
@@ -122,3 +122,29 @@ def test_an_evaluation_of_a_document_names_the_variables_to_compute(service: Ser
         Program(service, DROPOUT).evaluate({"x": np.ones(64, "f")}, {"w": np.ones(64, "f")})
     with pytest.raises(TypeError, match="values are given as a dictionary"):
         Program(service, DROPOUT).evaluate({"x": np.ones(64, "f")}, ["y"])  # type: ignore[arg-type]
+
+
+def test_calls_without_a_session_take_the_first_values_that_are_numbers(service: Service):
+    @bp.program
+    def normalised(x=bp.f64["batch", 2]):
+        shift = bp.parameter("shift", bp.f64[2], init=-1.5)
+        gain = bp.parameter("gain", bp.f64[2], init="ones")
+        drawn = bp.parameter("drawn", bp.f64[2], init="he_normal")
+        count = bp.state("count", dtype="int64", init=3)
+        half = bp.parameter("half", dtype="bfloat16", init="zeros")
+        bp.update(count, count + 1)
+        return {"loss": (x * gain * drawn + shift).sum(), "before": count, "half": half}
+
+    program, x, drawn = service.programs.create(normalised), X.astype(np.float64), np.array([0.5, 2.0])
+
+    found = program.evaluate({"x": x}, {"drawn": drawn}, fetch=["loss", "before"])
+    changed = program.evaluate({"x": x}, {"drawn": drawn, "gain": [2, 0]}, fetch="loss")
+    gradients = program.gradients(feeds={"x": x}, parameters={"drawn": drawn}).gradients
+    streamed = dict(program.stream_gradients(feeds={"x": x}, parameters={"drawn": drawn}))
+
+    assert (found["loss"], found["before"]) == ((x * drawn - 1.5).sum(), 3)
+    assert changed["loss"] == (x * drawn * [2, 0] - 1.5).sum()
+    np.testing.assert_allclose(gradients["gain"], x.sum(0) * drawn)
+    np.testing.assert_allclose(streamed["drawn"], x.sum(0))
+    with pytest.raises(Refused, match="no value is given for 'drawn'"):
+        program.evaluate({"x": x}, fetch="loss")
