@@ -140,8 +140,8 @@ def built(b: Builder, result: Any) -> BuiltProgram:
         replaced = [name for name in result if name in b.updates]
         if replaced:
             raise InvalidOp(
-                f"the output {replaced[0]!r} would be the next value of the state of that name: give the output another "
-                "name, for the value before the update or for the one after it"
+                f"the output {replaced[0]!r} would be the next value of the state of that name: give the output "
+                "another name, for the value before the update or for the one after it"
             )
         outputs = {str(name): b.rename(_symbol(value, name), str(name)) for name, value in result.items()}
     else:
