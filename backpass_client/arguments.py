@@ -14,6 +14,7 @@ from backpass_client.recorder import Operand, Results
 
 __all__ = [
     "NOT_A_CONDITION",
+    "POSITIONS",
     "Constants",
     "DtypeName",
     "Signature",
@@ -165,8 +166,7 @@ class Signature:
         that operand, as broadcasting would give it. Raises TypeError for other lists, for decimal numbers where
         positions belong, and for a plain bool as a condition.
         """
-        flat = [(slot, x) for slot, each in given.items() for x in (each if slot in self._variadic else [each])]
-        like = next((x for slot, x in flat if isinstance(x, Operand) and slot not in OTHER_DTYPE), None)
+        like = self.first_operand(given)
 
         def operand(slot: str, x: Any) -> Any:
             if isinstance(x, bool) and slot in CONDITIONS:
@@ -191,6 +191,11 @@ class Signature:
             for slot, each in given.items()
             if each is not None
         }
+
+    def first_operand(self, given: Mapping[str, Any]) -> Any:
+        """The operand whose dtype numbers among the arguments have; None if there is none."""
+        flat = [(slot, x) for slot, each in given.items() for x in (each if slot in self._variadic else [each])]
+        return next((x for slot, x in flat if isinstance(x, Operand) and slot not in OTHER_DTYPE), None)
 
     def _array(self, slot: str, given: Any) -> np.ndarray:
         """A number or list of numbers as an array. Raises TypeError for any other list."""

@@ -113,7 +113,15 @@ class Arithmetic(ABC, Generic[R]):
     def __rmod__(self, other: Any) -> R:
         return self._apply("mod", (other, self), {})
 
-    # No __eq__: sets and dictionaries need expressions that compare by identity. The op `equal` compares values.
+    # Sets and dictionaries need expressions that compare by identity.
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same object. Raises TypeError for numbers: the op `equal` compares values."""
+        if is_number(other) or isinstance(other, bool):
+            raise TypeError(f"`==` compares identities: write bp.equal(x, {other!r}), which compares values")
+        return True if self is other else NotImplemented
 
     def __lt__(self, other: Any) -> R:
         return self._op("less_than", other)

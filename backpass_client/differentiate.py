@@ -36,6 +36,7 @@ def grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> Callable[.
     In a program it is a symbol, also inside of loops and branches. The argument may be a tuple, list or dictionary of
     symbols there; the gradient then has the same structure.
     """
+    _check_function(f, "grad")
     both = value_and_grad(f, argnum)
 
     @wraps(f)
@@ -45,11 +46,18 @@ def grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> Callable[.
     return gradient
 
 
+def _check_function(f: Any, name: str) -> None:
+    """Raises TypeError unless `f` is a function."""
+    if not callable(f):
+        raise TypeError(f"{name} differentiates a function, such as bp.{name}(lambda x: (x**2).sum())(x), not {f!r}")
+
+
 def value_and_grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """(value, gradient) of `f` from one pass: see `grad`.
 
     Raises TypeError if `f` has no positional argument `argnum` or does not return a scalar.
     """
+    _check_function(f, "value_and_grad")
     numbers = argnum if isinstance(argnum, tuple) else (argnum,)
 
     @wraps(f)

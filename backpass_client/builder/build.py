@@ -10,10 +10,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from backpass_client.arguments import NOT_A_CONDITION, attributes_as_json
+from backpass_client.arguments import NOT_A_CONDITION, POSITIONS, attributes_as_json
 from backpass_client.arithmetic import is_number
 from backpass_client.builder.blocks import Block, Leaf, Name, Op, line_of_caller
 from backpass_client.builder.inference import output_types
+from backpass_client.builder.open_slices import open_size
 from backpass_client.builder.signatures import OpSignature, check_initializer, signature_of
 from backpass_client.builder.symbol import Symbol
 from backpass_client.builder.types import InvalidOp, Type, check_fits, same_sizes
@@ -99,8 +100,19 @@ class Builder:
         self.append(Op("assign", {"x": [value]}, {"out": [to]}))
 
     def _operands(self, signature: OpSignature, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The operands of an op as symbols. The name of an open size stands for its number."""
+        like = signature.first_operand(given)
+
+        def operand(slot: str, x: Any) -> Symbol:
+            if not isinstance(x, str):
+                return self.operand(x)
+            size = self.call("reshape", (open_size(self, x),), {"shape": []})
+            if like is None or slot in POSITIONS or like.type.dtype in (None, "int64"):
+                return size
+            return self.call("cast", (size,), {"dtype": like.dtype})
+
         return {
-            slot: [self.operand(x) for x in each] if isinstance(each, list) else self.operand(each)
+            slot: [operand(slot, x) for x in each] if isinstance(each, list) else operand(slot, each)
             for slot, each in signature.with_constants(given, self).items()
         }
 
@@ -277,6 +289,8 @@ class Builder:
             raise InvalidOp(f"function {self.title!r} cannot declare the {role} {name!r}: pass it as an operand")
         if type.shape is None or not all(isinstance(size, int) for size in type.shape):
             raise InvalidOp(f"the {role} {name!r} needs sizes that are numbers, not {type}")
+        if not isinstance(name, str):
+            raise InvalidOp(f"a {role} has a name and a shape, such as bp.{role}('w', [3]): {name!r} is no name")
         initializer, value = _initial(self.prefix + name, type, init)
         return self._leaf(name, type, Leaf, role=role, trainable=trainable, initializer=initializer, value=value)
 
@@ -360,6 +374,7 @@ def current_builder(what: str) -> Builder:
 
 
 def check_name(text: str, what: str) -> None:
+    """Raises InvalidOp unless `text` can be the name of a `what`."""
     if NAME.fullmatch(text) is None or text.startswith("grad/"):
         raise InvalidOp(
             f"the name {text!r} of a {what} must have 1 to 128 letters, digits and _ . : / -, start with a letter, a "
@@ -385,6 +400,8 @@ def _initial(name: str, type: Type, init: Any) -> tuple[Mapping[str, Any] | None
     if isinstance(init, Operand):
         raise InvalidOp(f"the first value of {name!r} must be an array or an initializer, not a symbol")
     value = np.asarray(init)
+    if value.dtype.kind not in "biuf" and type.dtype != "bfloat16":
+        raise InvalidOp(f"the first value of {name!r} must be numbers or an initializer, not {init!r}")
     if value.shape != type.shape:
         raise InvalidOp(f"the first value of {name!r} has the shape {list(value.shape)}, not {type}")
     if type.dtype == "bfloat16":

@@ -260,6 +260,9 @@ def _joined_types(types: Sequence[Type], new: Sequence[Symbol], texts: Sequence[
         else:
             shape = joined(type.shape, value.type.shape)
         if wrong_dtype:
-            raise InvalidOp(f"the carried value {text!r} is {type} before a trip and {value.type} after it")
+            raise InvalidOp(
+                f"the carried value {text!r} is {type} before a trip and {value.type} after it: its dtype and rank "
+                "must stay; bp.constant(0.0, bp.f64) is a first value of another dtype"
+            )
         found.append(Type(type.dtype, shape))
     return found

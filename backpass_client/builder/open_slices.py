@@ -1,4 +1,4 @@
-"""Slices whose bounds only the run knows, such as ``table[: x.shape[1]]`` where that size is open."""
+"""Open sizes as numbers, and slices whose bounds only the run knows, such as ``table[: x.shape[1]]``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from backpass_client.builder.types import InvalidOp
 from backpass_client.indexing import LAST
 
 if TYPE_CHECKING:
+    from backpass_client.builder.build import Builder
     from backpass_client.builder.symbol import Symbol
 
-__all__ = ["with_open_slices"]
+__all__ = ["open_size", "with_open_slices"]
 
 
 def with_open_slices(x: Symbol, index: Any) -> tuple[Symbol, Any]:
@@ -34,6 +35,18 @@ def with_open_slices(x: Symbol, index: Any) -> tuple[Symbol, Any]:
     return part, tuple(items)
 
 
+def open_size(b: Builder, name: str) -> Symbol:
+    """The size `name` as an integer, int64 [1]. Raises InvalidOp if no feed has it."""
+    for leaf in b.leaves.values():
+        found: Any = leaf.ref
+        sizes = found.type.shape or ()
+        if name in sizes:
+            at = sizes.index(name)
+            size: Symbol = found._op("shape")._op("slice", axes=[0], starts=[at], ends=[at + 1])
+            return size
+    raise InvalidOp(f"no feed has a size {str(name)!r}; a text among operands is the name of one")
+
+
 def _is_open(item: Any) -> bool:
     return isinstance(item, slice) and any(isinstance(bound, str | Ref) for bound in (item.start, item.stop))
 
@@ -50,13 +63,7 @@ def _sliced(x: Symbol, axis: int, part: slice) -> Symbol:
 def _position(x: Symbol, bound: Any) -> Any:
     """A bound as an operand of dynamic_slice, int64 [1]."""
     if isinstance(bound, str):
-        for leaf in x.builder.leaves.values():
-            found: Any = leaf.ref
-            sizes = found.type.shape or ()
-            if bound in sizes:
-                at = sizes.index(bound)
-                return found._op("shape")._op("slice", axes=[0], starts=[at], ends=[at + 1])
-        raise InvalidOp(f"no feed has a size {bound!r} that a slice could end at")
+        return open_size(x.builder, bound)
     if not isinstance(bound, Ref):
         return [as_int(bound)]
     symbol: Any = bound

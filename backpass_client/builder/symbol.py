@@ -9,13 +9,17 @@ from backpass_client.builder.blocks import Block, Name, Ref, origin_of_unknown
 from backpass_client.builder.inference.rules import has_rule
 from backpass_client.builder.inference.sizes import product
 from backpass_client.builder.open_slices import with_open_slices
-from backpass_client.builder.types import InvalidOp, Size, Type
+from backpass_client.builder.types import InvalidOp, Size, SizeName, Type
 from backpass_client.recorder import Operand, OpRecorder
 
 if TYPE_CHECKING:
     from backpass_client.builder.build import Builder
 
 __all__ = ["Symbol"]
+
+NO_VALUE = "values come from Program.evaluate or a session, gradients from bp.grad or a session"
+OF_VALUES = frozenset({"backward", "data", "grad", "item", "numpy", "requires_grad", "tolist", "value"})
+"""Attributes that arrays with values have."""
 
 
 class Symbol(Operand["Symbol"], Ref):
@@ -42,10 +46,13 @@ class Symbol(Operand["Symbol"], Ref):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The sizes: numbers, names of open sizes, and None for other open ones. Raises InvalidOp if not known."""
+        """The sizes: numbers, names of open sizes, and None for other open ones. Raises InvalidOp if not known.
+
+        A name stands for its number among the operands of an op: ``x.sum() / x.shape[0]``.
+        """
         if self.type.shape is None:
             raise self._unknown("shape")
-        return self.type.shape
+        return tuple([SizeName(size) if isinstance(size, str) else size for size in self.type.shape])
 
     @property
     def dtype(self) -> str:  # type: ignore[override]
@@ -154,6 +161,9 @@ class Symbol(Operand["Symbol"], Ref):
     def __index__(self) -> NoReturn:
         self._no_value()
 
+    def _hint_for(self, method: str) -> str:
+        return NO_VALUE if method in OF_VALUES else super()._hint_for(method)
+
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         """The shape and the number of axes for np.shape and np.ndim. Raises TypeError for others: it names the op."""
         name = function.__name__
@@ -164,7 +174,7 @@ class Symbol(Operand["Symbol"], Ref):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
         self._no_value()
 
-    def _no_value(self, advice: str = "a session or Program.gradients computes values") -> NoReturn:
+    def _no_value(self, advice: str = NO_VALUE) -> NoReturn:
         raise TypeError(f"{self.name.text} is a symbol of a program and has no value yet; {advice}")
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from backpass_client.arguments import DtypeName, dtype_name, misfit
+from backpass_client.arithmetic import Arithmetic
 from backpass_client.errors import BackpassError
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "InvalidOp",
     "NotKnown",
     "Size",
+    "SizeName",
     "Type",
     "as_dtype",
     "check_fits",
@@ -41,6 +43,28 @@ SIZE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 class InvalidOp(BackpassError):
     """An op that the service would refuse: the operands or attributes do not fit. Raised where the op is written."""
+
+
+class SizeName(str):
+    """The name of an open size, as `Symbol.shape` has it: a text that is no number, though it can be an operand."""
+
+    __slots__ = ()
+
+    def _no_arithmetic(self, other: Any) -> Any:
+        if isinstance(other, Arithmetic):
+            return NotImplemented  # the operand's own method takes the name
+        raise InvalidOp(
+            f"{str(self)!r} is the name of an open size, which Python cannot compute with: bp.shape(x)[axis] is its "
+            "number as a symbol"
+        )
+
+    __mul__ = __rmul__ = __sub__ = __rsub__ = __floordiv__ = __rfloordiv__ = __truediv__ = __rtruediv__ = _no_arithmetic
+
+    def __add__(self, other: Any) -> Any:
+        return str(self) + other if isinstance(other, str) else self._no_arithmetic(other)
+
+    def __radd__(self, other: Any) -> Any:
+        return other + str(self) if isinstance(other, str) else self._no_arithmetic(other)
 
 
 class NotKnown(Exception):

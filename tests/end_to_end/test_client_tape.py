@@ -231,7 +231,10 @@ def test_python_values_that_are_no_numbers_are_refused(tape):
     for wrong in (1j, "x", {}, np.complex64(1)):
         with pytest.raises(TypeError, match=r"cannot use a .* as an array"):
             a * wrong
-    for wrong in (a == 1, a != 1):
+    with pytest.raises(TypeError, match=r"write bp.equal\(x, 1\), which compares values"):
+        bp.where(a == 1, a, -a)
+    b = bp.tanh(a)
+    for wrong in (a == b, a != b):
         with pytest.raises(TypeError, match=r"is the Python value .*: `==` and `!=` compare identities"):
             bp.where(wrong, a, -a)
     assert bp.fill_constant(value=True, dtype="bool").value.tolist() is True

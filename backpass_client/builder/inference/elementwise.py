@@ -82,7 +82,7 @@ def scale(x: Type, scale: float, bias: float, **attrs: Any) -> Type:
     if x.dtype == "bool":
         raise InvalidOp("needs numbers; bp.cast(x, dtype=...) converts")
     if x.dtype in INTEGERS and (scale % 1 or bias % 1):
-        raise InvalidOp(f"the factor {scale} and the term {bias} must be whole numbers for {x}")
+        raise InvalidOp(f"the factor {scale} and the term {bias} must be whole numbers for {x}; bp.cast converts x")
     if x.dtype is not None:
         check_fits([scale, bias], x.dtype)
     return x

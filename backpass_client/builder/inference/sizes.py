@@ -57,7 +57,7 @@ def floats(*types: Type) -> None:
     """Raises InvalidOp unless all are floating-point."""
     for each in types:
         if each.dtype is not None and each.dtype not in FLOATS:
-            raise InvalidOp(f"needs floating-point operands, not {each}")
+            raise InvalidOp(f"needs floating-point operands, not {each}; bp.cast(x, dtype=...) converts")
 
 
 def integers(*types: Type) -> None:

@@ -339,7 +339,7 @@ def test_mistakes_in_control_flow_are_refused_where_they_are_written():
     w = bp.f64[2]
     refused(
         lambda w=w: bp.while_loop(lambda h: h.sum() < 9.0, lambda h: bp.cast(h, dtype="float32"), w),
-        r"the carried value 'h' is float64\[2\] before a trip and float32\[2\] after it",
+        r"the carried value 'h' is float64\[2\] before a trip and float32\[2\] after it: its dtype and rank must stay",
     )
     refused(
         lambda w=w: bp.while_loop(lambda h: h < 9.0, lambda h: h, w), "the condition of while_loop must be one bool"

@@ -137,6 +137,8 @@ def test_other_lists_are_refused():
         r"not a tuple of them: max_pool2d returns 2 results; out, index = bp.max_pool2d\(...\)",
         image,
     )
+    refused(lambda x: x == 0, TypeError, r"`==` compares identities: write bp.equal\(x, 0\), which compares values")
+    refused(lambda x: (x != 1.5).sum(), TypeError, r"write bp.equal\(x, 1.5\)")
     refused(lambda x: x * [[1], [1, 2]], TypeError, "the input 'y' of mul cannot be .*: it is no array of numbers")
     refused(lambda x: x * ["a"], TypeError, "it is no array of numbers")
     refused(lambda x: bp.gather(x, [0.5]), TypeError, "takes integers")
@@ -151,6 +153,40 @@ def test_an_attribute_of_several_results_names_the_op_and_its_results():
     refused(lambda x: bp.nn.Linear(2)(pooled(x)), AttributeError, text.format("ndim"), image)
     refused(lambda x: bp.split(x, num=3).shape, AttributeError, "'shape': split returns 3 results; take one of them$")
     assert computed(lambda x: pooled(x)[0].sum(), image) == 4
+
+
+# --- sizes -------------------------------------------------------------------------------------------------------
+
+
+def test_the_name_of_an_open_size_is_an_operand_of_any_dtype():
+    many = np.arange(6.0).reshape(3, 2)
+    rows = bp.f64["n", 2]
+
+    assert computed(lambda x: x.sum() / x.shape[0], many, rows) == 5.0
+    assert computed(lambda x: x.shape[0] * x[0, 1], many, rows) == 3.0
+    np.testing.assert_array_equal(computed(lambda x: x - x.shape[0], many, rows), many - 3)
+    np.testing.assert_array_equal(computed(lambda x: bp.dynamic_range(0, x.shape[0], 1), many, rows), [0, 1, 2])
+    np.testing.assert_array_equal(computed(lambda x: bp.cast(x, dtype="int64") % x.shape[0], many, rows), many % 3)
+
+    def in_a_loop(x):
+        return bp.while_loop(lambda h, i: i < x.shape[0], lambda h, i: (h + x.shape[0], i + 1), (x[0, 0], 0))[0]
+
+    assert computed(in_a_loop, many, rows) == 9.0
+
+
+def test_the_name_of_an_open_size_has_no_arithmetic_of_python():
+    match = r"'n' is the name of an open size, which Python cannot compute with: bp.shape\(x\)\[axis\]"
+    many = np.zeros((3, 2))
+
+    def wrong(f: Callable[[Any], Any]) -> None:
+        with pytest.raises(bp.InvalidOp, match=match):
+            computed(f, many, bp.f64["n", 2])
+
+    for f in (lambda n: n + 1, lambda n: 1 + n, lambda n: n - 1, lambda n: n * 2, lambda n: n // 2, lambda n: 1 / n):
+        wrong(lambda x, f=f: f(x.shape[0]))
+    with pytest.raises(bp.InvalidOp, match="no feed has a size 'm'; a text among operands is the name of one"):
+        computed(lambda x: x * "m", many, bp.f64["n", 2])
+    assert bp.program(lambda x=bp.f32["n"]: {"a" + x.shape[0] + "b": x}).outputs.keys() == {"anb"}
 
 
 # --- arrays and functions of numpy -------------------------------------------------------------------------------
@@ -260,17 +296,17 @@ def test_scalars_of_numpy_count_as_numbers_and_arrays_keep_their_dtype():
     refused(lambda x: x * np.array(2.0, "float32"), bp.InvalidOp, "dtypes differ: float32 and float64")
     refused(lambda x: x * True, bp.InvalidOp, "dtypes differ: bool and float64")
     refused(lambda x: x * 1j, bp.InvalidOp, "cannot use a complex as an array: its elements are complex128")
-    refused(lambda x: x * "a", bp.InvalidOp, "cannot use a str as an array")
+    refused(lambda x: x * "a", bp.InvalidOp, "no feed has a size 'a'")
 
 
 def test_a_plain_bool_is_refused_as_a_condition():
-    """`x == 1` is one: it compares identities."""
+    """`x == x` is one: it compares identities."""
     match = "is the Python value (True|False): `==` and `!=` compare identities, bp.equal"
-    refused(lambda x: bp.where(x == 1, x, -x), TypeError, match)
-    refused(lambda x: bp.masked_fill(x, x != 1, 0.0), TypeError, match)
-    refused(lambda x: bp.cond(x == 1, lambda: x, lambda: -x), bp.InvalidOp, match)
-    refused(lambda x: bp.safe_where(x == 1, lambda: x, lambda: -x), bp.InvalidOp, match)
-    refused(lambda x: bp.while_loop(lambda i: i != 3, lambda i: i + 1, 0), bp.InvalidOp, match)
+    refused(lambda x: bp.where(x == bp.abs(x), x, -x), TypeError, match)
+    refused(lambda x: bp.masked_fill(x, x != bp.abs(x), 0.0), TypeError, match)
+    refused(lambda x: bp.cond(x == bp.abs(x), lambda: x, lambda: -x), bp.InvalidOp, match)
+    refused(lambda x: bp.safe_where(x == bp.abs(x), lambda: x, lambda: -x), bp.InvalidOp, match)
+    refused(lambda x: bp.while_loop(lambda i: i != bp.abs(i), lambda i: i + 1, 0), bp.InvalidOp, match)
     np.testing.assert_array_equal(computed(lambda x: bp.where(bp.equal(x, 2), x, -x)), [-1, 2, -3])
 
 

@@ -327,7 +327,7 @@ def test_mistakes_are_refused_where_they_are_written():
     refused(lambda x=x: bp.function("tahn")(x), "there is no op 'tahn'; did you mean tan")
     refused(lambda x=x: bp.softmax(x, axis=2), "axis 2 is out of range for rank 2")
     refused(lambda x=x: bp.softmax(x, axis="last"), "attribute 'axis' of softmax must be a whole number, not 'last'")
-    refused(lambda x=bp.i64[3]: x / 2, "needs floating-point operands")
+    refused(lambda x=bp.i64[3]: x / 2, r"needs floating-point operands, .*; bp.cast\(x")
     refused(lambda x=bp.i64[3]: x * 0.5, "must be whole numbers")
     refused(lambda x=x: bp.fill_constant(shape=["n", 2]), "a size with a name comes from a symbol: see full_like")
     with pytest.raises(IndexError, match="position 5 is out of range for axis 1 of size 3"):
@@ -345,6 +345,8 @@ def test_mistakes_are_refused_where_they_are_written():
     refused(lambda x=x: bp.parameter("a b", [2]), "the name 'a b' of a parameter must have")
     refused(lambda x=x: bp.parameter("w", [2], init="he_norml"), "the initializer 'he_norml' of 'w' does not exist")
     refused(lambda x=x: bp.parameter("w", [2], init={"type": "normal", "sd": 1}), "has no attribute 'sd'; it has mean")
+    refused(lambda x=x: bp.parameter([2]), r"a parameter has a name and a shape, .*: \[2\] is no name")
+    refused(lambda x=x: bp.parameter("w", [2], init=np.zeros), "must be numbers or an initializer, not <built-in")
     refused(lambda x=x: bp.parameter("w", [2], init=[1, 2, 3]), r"has the shape \[3\], not float32\[2\]")
     refused(lambda x=x: bp.parameter("w", [2, "batch"]), "needs sizes that are numbers")
     refused(lambda x=x: {"x": x * 2}, "the name 'x' of this variable is taken by the feed at .*test_program.py")
@@ -361,6 +363,14 @@ def test_a_symbol_has_no_value_and_says_so():
     for convert in (float, int, np.asarray):
         with pytest.raises(TypeError, match="has no value yet"):
             bp.program(lambda x=bp.f32[()], convert=convert: convert(x))
+    for name in ("item", "numpy", "grad", "backward"):
+        with pytest.raises(
+            AttributeError, match=f"'{name}'; values come from Program.evaluate or a session, gradients"
+        ):
+            bp.program(lambda x=bp.f32[()], name=name: getattr(x, name))
+    for differentiate in (bp.grad, bp.value_and_grad):
+        with pytest.raises(TypeError, match=r"grad differentiates a function, .*, not <x: float32\[\]>"):
+            bp.program(lambda x=bp.f32[()], differentiate=differentiate: differentiate(x))
 
 
 def test_a_symbol_of_another_program_is_refused():
