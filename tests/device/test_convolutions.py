@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +24,8 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import interpreter_of
 from core.runtime.run import Run
 from tests.core.codegen.test_windows import Case, convolutions, three_forms, values_for
-from tests.device.emulator import Emulated, EmulatedBackend, EmulatorFault, compiler
+from tests.device.barriers import races_without
+from tests.device.emulator import EmulatedBackend, compiler
 from tests.device.test_emulated import SCOPES, agree
 from tests.device.test_products import APART, EPSILONS
 
@@ -172,17 +172,10 @@ def test_tf32_rounds_the_operands_to_11_bits():
 def test_a_barrier_of_a_convolution_that_is_taken_out_is_a_race():
     of = case((1, 8, 6, 6), (8, 8, 3, 3), pad=1)
     block = replace(three_forms(of), results=three_forms(of).results[:1])
-    values = values_for(block)
-    code = write_device_step(plan_block(block, DEVICE_TARGET), 2, 64, APART)
-    barriers = [m.span() for m in re.finditer(r"  call void @dev_block_barrier\(i32 \d+\)", code.text)]
-    assert barriers
 
-    native = native_interpreter(block, backend := EmulatedBackend(2, 64, rules=APART))
-    (region,) = backend.compiled
-    for start, end in barriers:
-        region.emulated = Emulated(replace(code, text=code.text[:start] + code.text[end:]), watches=True)
-        with pytest.raises(EmulatorFault, match="a race"):
-            native(Run(), *values)
+    races = races_without("block_barrier", block, values_for(block), EmulatedBackend(2, 64, rules=APART))
+
+    assert races and all(races)
 
 
 BENCH = {

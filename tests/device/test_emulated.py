@@ -30,6 +30,7 @@ from core.runtime.native import native_interpreter
 from core.runtime.reference import execute, interpreter_of
 from core.runtime.run import Run, RunLimits
 from core.wire import read
+from tests.device.barriers import races_without
 from tests.device.emulator import Emulated, EmulatedBackend, EmulatorFault, compiler
 from tests.laws.test_native import WIDTHS, cotangent, in_dtype, like, same, values_like
 from tests.laws.test_ops import CASES, OPS, arrays, block_for, floats
@@ -168,22 +169,10 @@ def test_a_barrier_that_is_taken_out_is_a_race():
     """Not every one: a kernel that meets inside orders some of its accesses before those of the next one. Barriers
     inside of products have a test in `test_products`."""
     step, values = training_step()
-    code = write_device_step(plan_block(step, DEVICE_TARGET), 1, 64)
-    barriers = [m.span() for m in re.finditer(r"  call void @dev_(?:block_)?barrier\(i32 \d+\)", code.text)]
-    assert len(barriers) > 4
 
-    backend = EmulatedBackend(blocks=1)
-    native = native_interpreter(step, backend)
-    (region,) = backend.compiled
-    reported = 0
-    for start, end in barriers:
-        region.emulated = Emulated(replace(code, text=code.text[:start] + code.text[end:]), watches=True)
-        try:
-            native(Run(), *values)
-        except EmulatorFault as fault:
-            assert "a race" in str(fault)
-            reported += 1
-    assert reported >= 0.6 * len(barriers)
+    races = races_without("(?:block_)?barrier", step, values, EmulatedBackend(blocks=1))
+
+    assert len(races) > 4 and sum(races) >= 0.6 * len(races)
 
 
 def recurrent(trips: int) -> tuple[Block, list[np.ndarray]]:

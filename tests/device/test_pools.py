@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,7 +22,8 @@ from core.runtime.native import native_interpreter
 from core.runtime.run import Run
 from tests.core.codegen import test_windows
 from tests.core.codegen.test_windows import pooled, pools, scattering, values_for, with_gradient
-from tests.device.emulator import Emulated, EmulatedBackend, EmulatorFault, compiler
+from tests.device.barriers import races_without
+from tests.device.emulator import EmulatedBackend, compiler
 from tests.device.test_convolutions import LAUNCHES
 from tests.device.test_emulated import SCOPES, agree
 from tests.device.test_products import APART
@@ -127,15 +126,8 @@ def test_the_barrier_of_an_unpooling_that_is_taken_out_is_a_race():
     block = scattering("unpool_like", (9, 10), (50,))
     values = [np.ones(block.types[p].shape, "float32") for p in block.params]
     values[1] = np.random.default_rng(0).integers(0, 90, values[1].shape)
-    code = write_device_step(plan_block(block, DEVICE_TARGET), 1, 64, APART)
-    (span,) = [m.span() for m in re.finditer(r"  call void @dev_(?:block_)?barrier\(i32 \d+\)", code.text)]
 
-    native = native_interpreter(block, backend := EmulatedBackend(1, 64, rules=APART))
-    (region,) = backend.compiled
-    region.emulated = Emulated(replace(code, text=code.text[: span[0]] + code.text[span[1] :]), watches=True)
-
-    with pytest.raises(EmulatorFault, match="a race"):
-        native(Run(), *values)
+    assert races_without("(?:block_)?barrier", block, values, EmulatedBackend(1, 64, rules=APART)) == [True]
 
 
 @pytest.mark.skipif(not has_linker(), reason="no nvJitLink")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,8 @@ from core.ir.builder import BlockBuilder
 from core.plan import plan_block
 from core.runtime.native import native_interpreter
 from core.runtime.run import Run
-from tests.device.emulator import Emulated, EmulatedBackend, EmulatorFault, compiler
+from tests.device.barriers import races_without
+from tests.device.emulator import EmulatedBackend, compiler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler for the emulator of a GPU")
 
@@ -229,13 +229,7 @@ def test_a_barrier_of_a_product_that_is_taken_out_is_a_race(dtype):
     rng = np.random.default_rng(4)
     values = [numbers(rng, (70, 150), dtype), numbers(rng, (150, 80), dtype)]
     step = product((70, 150), (150, 80), dtype, (False, False))
-    code = write_device_step(plan_block(step, DEVICE_TARGET), 1, 64, APART)
-    barriers = [m.span() for m in re.finditer(r"  call void @dev_block_barrier\(i32 \d+\)", code.text)]
-    assert barriers
 
-    native = native_interpreter(step, backend := EmulatedBackend(1, 64, rules=APART))
-    (region,) = backend.compiled
-    for start, end in barriers:
-        region.emulated = Emulated(replace(code, text=code.text[:start] + code.text[end:]), watches=True)
-        with pytest.raises(EmulatorFault, match="a race"):
-            native(Run(), *values)
+    races = races_without("block_barrier", step, values, EmulatedBackend(1, 64, rules=APART))
+
+    assert races and all(races)
