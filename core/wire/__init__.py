@@ -30,7 +30,8 @@ it.
 * `site.py`: the place of the op that is being read, and the exception for an op whose problem is already reported.
 * `versions.py`: a builder that makes a new variable for each definition of a name.
 * `written.py`: the ops of a block under construction, by the variables that they write.
-* `reader.py`: the reader of blocks and ops.
+* `op_reader.py`: the attributes and slots of one op.
+* `reader.py`: the reader of blocks.
 * `control_flow.py`: the constructs `while`, `if_else`, `conditional_block`, `switch_case`, `case` and `net`.
 * `recurrence.py`: the constructs `scan` and `recurrent`.
 * `row_branches.py`: the construct `if_else_rows`, which sends each row of a batch through one of two blocks.
