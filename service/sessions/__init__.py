@@ -1,6 +1,7 @@
 """Sessions and tapes in the API process: which worker holds each one, the answers it has given, and its journal.
 
-registry  finds, opens and closes sessions; leases
+registry  opens and closes sessions; leases
+held      the sessions of this process, and those that it takes over from the store
 creation  the creation of a session in a worker and in the store
 places    the quotas of sessions, which requests at the same time share
 turns     the calls of a session, one at a time

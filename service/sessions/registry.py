@@ -11,13 +11,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from sqlalchemy.exc import IntegrityError
 
-from core.ir.lru import LRU
 from service.engine import Engine, EngineError, Reply, WorkerLost
 from service.engine.protocol import NO_TENSORS
 from service.http.entity_tags import Accepts, any_tag
@@ -30,9 +28,10 @@ from service.sessions.changes import Changes, Write
 from service.sessions.copies import DELETE_S, Copies
 from service.sessions.creation import Creation, Creator
 from service.sessions.epoch import Fenced
+from service.sessions.held import Gone, HeldSessions
 from service.sessions.places import Place, Places, Quota
 from service.sessions.recovery import Rebuilder
-from service.sessions.replay import MAX_BYTES_OF_ALL, History, stored_answers
+from service.sessions.replay import History
 from service.sessions.saving import Saver
 from service.sessions.session import SESSIONS, Durability, Kind, Session
 from service.sessions.stored import StoredSessions
@@ -45,21 +44,11 @@ __all__ = ["SessionRegistry", "Write"]
 
 log = logging.getLogger("backpass.sessions")
 
-REMEMBERED = 1000  # closed sessions to remember: error 410 gives the reason of closing
 SWEEP_S = 5.0
 MANY = 1000  # expired sessions that one sweep deletes
 
 Tensors = Mapping[str, np.ndarray]
 Key = tuple[str, str]
-
-
-@dataclass(slots=True)
-class Gone:
-    """A session that was closed. reason: completes "the session ...". is_complete: it has ended, and stays closed."""
-
-    reason: str
-    program_id: str
-    is_complete: bool = False
 
 
 class SessionRegistry:
@@ -83,10 +72,6 @@ class SessionRegistry:
         """
         self._kind, self._settings, self._metrics = kind, settings, metrics
         self._calls = Calls(engine, metrics)
-        self._sessions: dict[Key, Session] = {}
-        self._loading: dict[Key, asyncio.Task[Session | None]] = {}
-        self._gone: LRU[Gone] = LRU(REMEMBERED)
-        self._answers = stored_answers(MAX_BYTES_OF_ALL)
         self._started = time.monotonic()
         self.quota: Callable[[str], Quota] = lambda tenant: settings
         """The limits of a tenant."""
@@ -94,11 +79,13 @@ class SessionRegistry:
         """Called when a session has been closed."""
         self.stepped: Callable[[str, int], None] = lambda tenant, steps: None
         """Called with the tenant and the steps of each call that has taken effect, once for each call."""
-        self._elsewhere = elsewhere
         self._stored: StoredSessions | None = None
         rebuilder = None
         if store is not None and objects is not None:
             self._stored = StoredSessions(store, objects, owner or new_id("api_"))
+        self._held = held = HeldSessions(kind, self._stored, elsewhere, self._taken_over)
+        self.held, self.find, self.page, self.program_text = held.held, held.find, held.page, held.program_text
+        self.why_closed, self.is_open, self.uses_program = held.why_closed, held.is_open, held.uses_program
         self._copies = Copies(kind, self._calls, self._stored)
         if self._stored is not None:
             rebuilder = Rebuilder(self._calls, self._copies, self._stored, settings, self._make_room)
@@ -112,15 +99,15 @@ class SessionRegistry:
             self._changed,
             lambda tenant, steps: self.stepped(tenant, steps),
         )
-        self._turns = Turns(kind, settings, self._sessions, self.find, self._copies, changes, self._stored, rebuilder)
+        self._turns = Turns(kind, settings, self._held.open, self.find, self._copies, changes, self._stored, rebuilder)
         self._places = Places(
             kind,
             getattr(settings, kind.plural),
             lambda tenant: self.quota(tenant),
-            self._sessions.values,
+            self._held.open.values,
             self._stored,
         )
-        self._saver = Saver(settings, self._calls, self._copies, self._stored, self._sessions, self._turns)
+        self._saver = Saver(settings, self._calls, self._copies, self._stored, self._held.open, self._turns)
         self._creator = Creator(self._calls, self._copies, self._places, self._saver, self._stored, self._make_room)
         self.read, self.write, self.change, self.alone = (
             self._turns.read,
@@ -133,6 +120,10 @@ class SessionRegistry:
     def _changed(self, session: Session) -> None:
         self._saver.changed(session)
 
+    def _taken_over(self) -> None:
+        self._count()
+        self._saver.make_room_soon()
+
     async def save(self, session: Session, deadline: float) -> None:
         """Save the session between its calls: it can then be rebuilt without the calls before, and without their data.
 
@@ -140,78 +131,19 @@ class SessionRegistry:
         """
         await self._saver.save_between(session, deadline)
 
-    # Finding
-
-    def held(self, tenant: str, id: str) -> Session | None:
-        """The session if this process holds it, be it in a worker or lost."""
-        return self._sessions.get((tenant, id))
-
-    async def find(self, tenant: str, id: str, reads: bool = False) -> Session:
-        """The session, taken over from the store if need be. Raises HttpProblem 404, or 410 for one that was closed.
-
-        reads: for a call that changes nothing. Raises HttpProblem 503 if that would undo steps: the session has some
-        after its checkpoint, no journal, and is in another process that lives.
-        """
-        session = self._sessions.get((tenant, id))
-        if session is not None:
-            return session
-        if self._stored is not None and self._gone.get((tenant, id)) is None:
-            row = await self._stored.peek(tenant, id) if reads and self._stored.is_shared else None
-            if row is not None and row.is_held and row.session.dirty:
-                detail = "another process of the service has the session, and its steps after the last checkpoint"
-                advice = "send the request to that one, or again when the session is saved"
-                raise HttpProblem("no-capacity", f"{detail} would be lost here; {advice}")
-            session = await self._load((tenant, id))
-            if session is not None:
-                return session
-        raise await self._missing(tenant, id)
-
-    async def _missing(self, tenant: str, id: str) -> HttpProblem:
-        """The problem for a session that does not exist (any more): it names the places to go on from."""
-        gone = self._gone.get((tenant, id))
-        last = None if self._stored is None else await self._stored.last_checkpoint(tenant, id)
-        if gone is None and last is None:
-            text = f"there is no {self._kind.name} with this id"
-            return HttpProblem("not-found", f"{text} {self._elsewhere}" if self._elsewhere else text)
-        more: dict[str, Any] = {"program_id": gone.program_id} if gone is not None and gone.program_id else {}
-        if last is not None:
-            more |= {"checkpoint": last.id, "checkpoint_step": last.step, "program_id": last.program_id}
-        return HttpProblem("gone", f"the {self._kind.name} {'was closed' if gone is None else gone.reason}", **more)
-
-    async def _load(self, key: Key) -> Session | None:
-        """Take the session over from the store; several requests at a time share one try."""
-        task = self._loading.get(key)
-        if task is None:
-            task = self._loading[key] = asyncio.create_task(self._taken(key))
-            task.add_done_callback(lambda _: self._loading.pop(key, None))
-        return await asyncio.shield(task)
-
-    async def _taken(self, key: Key) -> Session | None:
-        assert self._stored is not None
-        row = await self._stored.take(*key)
-        if row is None:
-            return None
-        session = row.session
-        session.history = History(self._answers)
-        await self._stored.answers_of(session, session.history)
-        self._sessions[key] = session
-        self._count()
-        self._saver.make_room_soon()
-        return session
-
     async def seen(self, tenant: str, id: str, deadline: float) -> Session:
         """The session, to look at. Raises as `find` does.
 
         Its position is exact, unless another process holds it or it is being rebuilt: then it is that of the journal,
         which may contain a call that is not answered yet.
         """
-        session = self._sessions.get((tenant, id))
+        session = self._held.open.get((tenant, id))
         if session is not None and not await self._copies.is_current(session):
             await self._turns.forget(session)
             if self._stored is None or await self._stored.peek(tenant, id) is None:
-                raise await self._missing(tenant, id)
+                raise await self._held.missing(tenant, id)
             session = None
-        if session is None and self._stored is not None and self._gone.get((tenant, id)) is None:
+        if session is None and self._stored is not None and self._held.gone.get((tenant, id)) is None:
             row = await self._stored.seen(tenant, id)
             if row is not None and (row.is_held or await self._stored.journal.is_saved(row.session)):
                 return row.session
@@ -222,7 +154,7 @@ class SessionRegistry:
             assert self._stored is not None
             row = await self._stored.seen(tenant, id)
             if row is None:
-                raise await self._missing(tenant, id)
+                raise await self._held.missing(tenant, id)
             return row.session
 
         async def nothing(session: Session, give_up: float) -> Session:
@@ -234,47 +166,6 @@ class SessionRegistry:
         """Whether no other process of the service has taken over the session, which this one has found. Raises
         StorageError."""
         return await self._copies.is_current(session)
-
-    def why_closed(self, key: Key) -> str | None:
-        """How the session ended, if this process has closed it completely: completes "the session ..."."""
-        gone = self._gone.get(key)
-        return gone.reason if gone is not None and gone.is_complete else None
-
-    def is_open(self, tenant: str, id: str) -> bool:
-        """Whether this process holds a session with this id that is not lost."""
-        session = self._sessions.get((tenant, id))
-        return session is not None and session.lost is None
-
-    async def page(self, tenant: str, after: str, size: int) -> list[Session]:
-        """Up to `size` sessions of the tenant with ids greater than `after`, in the order of ids.
-
-        The position of one that this process does not hold is that of its last use, or of some seconds before it.
-        """
-        held = {s.id: s for s in self._sessions.values() if s.tenant == tenant and s.id > after and s.job is None}
-        found = {id: session for id, session in held.items() if not session.is_stored}
-        if self._stored is not None:
-            rows = [row.session for row in await self._stored.page(tenant, after, size)]
-            current = {s.id: held[s.id] for s in rows if s.id in held and held[s.id].epoch == s.epoch}
-            found |= current | {session.id: session for session in rows if session.id not in current}
-        return [found[id] for id in sorted(found)][:size]
-
-    async def uses_program(self, tenant: str, program_id: str) -> list[str]:
-        """The ids of sessions of a program, without lost ones."""
-        held = (s for s in self._sessions.values() if s.tenant == tenant and s.lost is None)
-        found = {s.id for s in held if s.program_id == program_id}
-        if self._stored is not None:
-            found.update(await self._stored.of_program(tenant, program_id))
-        return sorted(found)
-
-    async def program_text(self, session: Session) -> bytes:
-        """The program of the session as JSON. Raises HttpProblem 410 if the session was closed, StorageError."""
-        if not session.is_stored:
-            return session.document
-        assert self._stored is not None
-        row = await self._stored.peek(session.tenant, session.id)
-        if row is None:
-            raise await self._missing(session.tenant, session.id)
-        return row.document
 
     async def named(self, keys: set[str]) -> set[str]:
         """Those of `keys`, files of stored sessions, whose sessions exist. Raises StorageError."""
@@ -361,13 +252,13 @@ class SessionRegistry:
         if "version" in reply.result:
             session.adopt(reply.result)
         session.saved_step = session.step
-        session.history = History(self._answers)
+        session.history = History(self._held.answers)
         if session.is_stored:
             await self._creator.store(session, creation)
         elif creation.program is not None:
             session.document = creation.program[1]
-        self._sessions[session.key] = session
-        self._gone.pop(session.key)
+        self._held.open[session.key] = session
+        self._held.gone.pop(session.key)
         if all(worker.id != reply.worker for worker in self._calls.engine.workers()):
             self._copies.lose(session, "it ended")  # after its answer: `_worker_lost` did not know the session
 
@@ -377,16 +268,16 @@ class SessionRegistry:
         accepts: the ETags that the client accepts of the session, after its running call.
         Raises HttpProblem 404 if it never existed, 412 for another ETag.
         """
-        if self._gone.get((tenant, id)) is not None:
+        if self._held.gone.get((tenant, id)) is not None:
             return
         session = await self.find(tenant, id)
         await self._turns.kept_running(self._close(session, reason, accepts))
 
     async def _close(self, session: Session, reason: str, accepts: Accepts = any_tag) -> None:
-        if self._sessions.pop(session.key, None) is None:
+        if self._held.open.pop(session.key, None) is None:
             return
         gone = Gone(reason, session.program_id)
-        self._gone.put(session.key, gone)
+        self._held.gone.put(session.key, gone)
         self._count()
         async with session.turn:  # waits for the running step
             if session.rebuilding is not None:
@@ -400,7 +291,7 @@ class SessionRegistry:
                 if session.lost is None and session.worker:
                     await self._delete_in_worker(session)
             except Fenced:  # another process holds it now
-                self._gone.pop(session.key)
+                self._held.gone.pop(session.key)
                 await self._copies.drop(session)
                 if reason == EXPIRED:
                     return
@@ -408,8 +299,8 @@ class SessionRegistry:
                 await self._close(again, reason, accepts)
                 return
             except (EngineError, StorageError, HttpProblem):
-                self._gone.pop(session.key)  # it still exists, so it still counts as open
-                self._sessions[session.key] = session
+                self._held.gone.pop(session.key)  # it still exists, so it still counts as open
+                self._held.open[session.key] = session
                 raise
             session.history.clear()
         gone.is_complete = True
@@ -446,7 +337,7 @@ class SessionRegistry:
             self._count(await self._stored.count())
 
     async def _close_expired(self) -> None:
-        for session in list(self._sessions.values()):
+        for session in list(self._held.open.values()):
             if session.lease_left < 0 and not session.turn.locked() and not session.waiting:
                 try:
                     await self._close(session, EXPIRED)
@@ -463,7 +354,7 @@ class SessionRegistry:
         assert self._stored is not None
         uptime = time.monotonic() - self._started
         for tenant, id, lease_s in await self._stored.unused_since(time.time(), MANY):
-            if lease_s > uptime or (tenant, id) in self._sessions:
+            if lease_s > uptime or (tenant, id) in self._held.open:
                 continue
             try:
                 session = await self.find(tenant, id)
@@ -483,7 +374,7 @@ class SessionRegistry:
             await self._saver.stop()
 
     def _worker_lost(self, worker: str, reason: str) -> None:
-        for session in self._sessions.values():
+        for session in self._held.open.values():
             if session.worker == worker:
                 self._copies.lose(session, reason)
         self._count()
@@ -491,12 +382,12 @@ class SessionRegistry:
     def _count(self, stored: int | None = None) -> None:
         if self._metrics is None:
             return
-        lost = sum(1 for session in self._sessions.values() if session.lost is not None)
+        lost = sum(1 for session in self._held.open.values() if session.lost is not None)
         gauge = getattr(self._metrics, self._kind.plural)
-        gauge.labels("open").set(len(self._sessions) - lost)
+        gauge.labels("open").set(len(self._held.open) - lost)
         gauge.labels("lost").set(lost)
         if stored is not None:
-            held = sum(1 for session in self._sessions.values() if session.is_stored)
+            held = sum(1 for session in self._held.open.values() if session.is_stored)
             gauge.labels("parked").set(max(0, stored - held))
 
 
