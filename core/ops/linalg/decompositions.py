@@ -11,6 +11,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.elimination import all_finite, factored, places
 from core.ops.common.matrices import (
     NO_CONVERGENCE,
     SINGULAR,
@@ -43,7 +44,14 @@ ROUNDING = 4
 @op
 def cholesky_factor(xp, x):
     """Lower triangular L with ``L @ L.T = x`` for a symmetric x. The op reads only the lower triangle of x."""
-    return attempt(xp, SINGULAR, "the matrix is not positive definite", xp.linalg.cholesky, x)
+    finite, problem = all_finite(xp, xp.tril(x)), "the matrix is not positive definite"
+    if bool(finite.all()):
+        return attempt(xp, SINGULAR, problem, xp.linalg.cholesky, x)
+    identity = xp.eye(x.shape[-1], dtype=x.dtype)
+    out = attempt(xp, SINGULAR, problem, xp.linalg.cholesky, xp.where(finite[..., None, None], x, identity))
+    for at in places(xp, ~finite):
+        out[at] = factored(xp, x[at], SINGULAR, problem)
+    return out
 
 
 @cholesky_factor.vjp
@@ -101,6 +109,8 @@ def qr_factor(xp, x):
     columns.
     """
     q, r = attempt(xp, NO_CONVERGENCE, "the QR decomposition did not converge", xp.linalg.qr, x)
+    finite = all_finite(xp, x)[..., None, None]  # LAPACK finds finite columns that depend on a NaN
+    q, r = xp.where(finite, q, x.dtype.type(np.nan)), xp.where(finite, r, x.dtype.type(np.nan))
     sign = xp.where(xp.diagonal(r, axis1=-2, axis2=-1) < 0, x.dtype.type(-1), x.dtype.type(1))
     return q * sign[..., None, :], r * sign[..., :, None]
 

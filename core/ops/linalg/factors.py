@@ -12,6 +12,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.elimination import all_finite, eliminated
 from core.ops.common.matrices import matrices, multiplied, square, transposed
 from core.ops.common.on_cuda import scipy_function
 from core.ops.common.ranges import NotNegative
@@ -44,8 +45,11 @@ def lu(xp, x):
     factors = scipy_function(xp, "linalg", "lu")
     lower, upper, rows = xp.zeros_like(x), xp.zeros_like(x), xp.zeros(x.shape[:-1], "int64")
     for at in np.ndindex(*x.shape[:-2]):
-        p, lower[at], upper[at] = factors(x[at], check_finite=False)
-        rows[at] = xp.argmax(p, axis=0)
+        if bool(all_finite(xp, x[at])):
+            p, lower[at], upper[at] = factors(x[at], check_finite=False)
+            rows[at] = xp.argmax(p, axis=0)
+        else:
+            lower[at], upper[at], rows[at], _ = eliminated(xp, x[at])
     return lower, upper, rows
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.elimination import all_finite, eliminated, places, solved
 from core.ops.common.matrices import (
     SINGULAR,
     attempt,
@@ -42,7 +43,27 @@ POINT = np.zeros((0, 0))
 @op
 def inverse(xp, x):
     """Inverse of each square matrix: ``out @ x = 1``. A singular matrix is an error of the run (singular_matrix)."""
-    return attempt(xp, SINGULAR, "the matrix is singular and has no inverse", xp.linalg.inv, x)
+    identity = xp.eye(x.shape[-1], dtype=x.dtype)
+    return _solved(xp, x, identity, "the matrix is singular and has no inverse", lambda x, _: xp.linalg.inv(x))
+
+
+def _solved(xp, x, y, problem, lapack):
+    """``lapack(x, y)`` for the finite matrices of a batch, and the solution by elimination for the others.
+
+    y: matrices with the batch of x, or of another one that broadcasts. Raises ExecutionError (singular_matrix) with
+    `problem`.
+    """
+    finite = all_finite(xp, x)
+    if bool(finite.all()):
+        return attempt(xp, SINGULAR, problem, lapack, x, y)
+    identity = xp.eye(x.shape[-1], dtype=x.dtype)
+    out = attempt(xp, SINGULAR, problem, lapack, xp.where(finite[..., None, None], x, identity), y)
+    batch = out.shape[:-2]
+    finite = xp.broadcast_to(finite, batch)
+    x, y = (xp.broadcast_to(v, (*batch, *v.shape[-2:])) for v in (x, y))
+    for at in places(xp, ~finite):
+        out[at] = solved(xp, x[at], y[at], SINGULAR, problem)
+    return out
 
 
 inverse.infer(lambda x: square(x, "inverse"))
@@ -61,7 +82,7 @@ def solve(xp, x, y):
     if xp is not np:  # cupy's solve does not broadcast
         batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])
         x, y = (xp.broadcast_to(v, (*batch, *v.shape[-2:])) for v in (x, y))
-    out = attempt(xp, SINGULAR, "the matrix of the linear system is singular", xp.linalg.solve, x, y)
+    out = _solved(xp, x, y, "the matrix of the linear system is singular", xp.linalg.solve)
     return out[..., 0] if vector else out
 
 
@@ -180,13 +201,11 @@ def det(xp, x):
     the gradient is right up to rounding, but a derivative of it is not. Its relative error is about the machine epsilon
     times the condition number of x, so at a matrix that is singular up to rounding no digit of it is right.
     """
-    out = xp.linalg.det(x).astype(x.dtype)
-    return xp.where(_stopped(xp, x, out), x.dtype.type(np.nan), out)
-
-
-def _stopped(xp, x, det):
-    """Where a determinant (or its sign) is 0 because LAPACK takes a pivot that is not finite for 0."""
-    return (det == 0) & ~xp.isfinite(x).all(axis=(-2, -1))
+    out = xp.asarray(xp.linalg.det(x).astype(x.dtype))
+    for at in places(xp, ~all_finite(xp, x)):
+        _, upper, _, sign = eliminated(xp, x[at])
+        out[at] = sign * xp.diagonal(upper).prod()
+    return out
 
 
 def _scalars(x: TensorType) -> TensorType:
@@ -224,9 +243,13 @@ def slogdet(xp, x):
     The sign has no gradient. The gradient of the logarithm is the transposed inverse; at a singular matrix it is an
     error of the run (singular_matrix).
     """
-    sign, logabs = xp.linalg.slogdet(x)
-    lost = _stopped(xp, x, sign) | xp.isnan(logabs)
-    return tuple(xp.where(lost, x.dtype.type(np.nan), v.astype(x.dtype)) for v in (sign, logabs))
+    found = [xp.asarray(each.astype(x.dtype)) for each in xp.linalg.slogdet(x)]
+    for at in places(xp, ~all_finite(xp, x)):
+        _, upper, _, sign = eliminated(xp, x[at])
+        pivots = xp.diagonal(upper)
+        found[0][at], found[1][at] = sign * xp.sign(pivots).prod(), xp.log(xp.abs(pivots)).sum()
+    lost = xp.isnan(found[0]) | xp.isnan(found[1])
+    return tuple(xp.where(lost, x.dtype.type(np.nan), each) for each in found)
 
 
 slogdet.infer(lambda x: (_scalars(square(x, "slogdet")),) * 2)

@@ -274,3 +274,75 @@ def test_a_decomposition_refuses_a_matrix_with_an_element_that_is_not_finite(typ
             lost[at] = bad
             assert refused(lambda: run(type, np.stack([x, lost]))) == "ExecutionError no_convergence"  # noqa: B023
             assert refused(lambda: run_native(type, np.stack([x, lost]))) == "ExecutionError no_convergence"  # noqa: B023
+
+
+def depends_on(call: Any, x: np.ndarray, unknown: np.ndarray) -> list[np.ndarray]:
+    """Which elements of the results change with the elements of x at `unknown`."""
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(3):
+        number = rng.uniform(-1.0, 1.0, x.shape)
+        found.append(call(np.where(unknown, number + number.T + rng.uniform(20, 60) * np.eye(len(x)), x)))
+    return [np.ptp(np.stack(each), axis=0) > 1e-9 for each in zip(*found, strict=True)]
+
+
+@pytest.mark.parametrize("type", ["solve", "inverse", "det", "slogdet", "cholesky", "qr", "lu_solve"])
+def test_what_depends_on_a_nan_is_nan(type):
+    """LAPACK leaves out the division by a pivot that is NaN, and had finite numbers below it."""
+    rng, n = np.random.default_rng(1), 4
+    right = [rng.normal(size=(n, 2))] if type.endswith("solve") else []
+
+    def results(x: np.ndarray) -> list[np.ndarray]:
+        if type == "lu_solve":
+            found = run("lu_solve", *run("lu", x), *right)
+        else:
+            found = run(type, x, *right)
+        return [np.asarray(v) for v in (found if isinstance(found, tuple) else [found])]
+
+    seen = 0
+    for _ in range(40):
+        x = rng.normal(size=(n, n))
+        x = x + x.T + 20 * np.eye(n)
+        unknown = rng.random((n, n)) < 0.1
+        unknown |= unknown.T
+        for value, lost in zip(results(np.where(unknown, np.nan, x)), depends_on(results, x, unknown), strict=True):
+            assert np.isnan(value[lost]).all()
+            seen += int(lost.sum())
+    assert seen >= 20
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("type", ["solve", "inverse", "det", "slogdet", "lu", "cholesky"])
+def test_machine_code_and_the_reference_executor_agree_on_infinities_and_nan(type, dtype):
+    rng, n = np.random.default_rng(2), 5
+    x = rng.normal(size=(60, n, n))
+    x = x @ x.swapaxes(1, 2) + np.eye(n)
+    for value in (np.nan, np.inf, -np.inf):
+        x[rng.random(x.shape) < 0.03] = value
+    diagonal = np.arange(n)
+    x[:, diagonal, diagonal] = np.abs(x[:, diagonal, diagonal])
+    x = np.where(np.tri(n, dtype=bool), x, x.swapaxes(1, 2)).astype(dtype)
+    right = [rng.normal(size=(n, 2)).astype(dtype)] if type == "solve" else []
+    block = optimize(block_of(type, x[0], *right))
+    native, refusals = native_interpreter(block, ROUNDING), 0
+
+    for each in x:
+        try:
+            wanted = execute(block, [each, *right])
+        except ExecutionError as error:
+            refusals += 1
+            assert refused(lambda: native(Run(), each, *right)) == f"ExecutionError {error.code}"  # noqa: B023
+            continue
+        for found, value in zip(native(Run(), each, *right), wanted, strict=True):
+            np.testing.assert_allclose(found, value, 1e-4 if dtype == "float32" else 1e-12, atol=1e-5)
+    assert refusals < 30
+
+
+def test_the_quotient_of_two_infinities_in_a_system_is_nan():
+    inf = np.inf
+    x = np.array([[inf, 1.0], [inf, 2.0]])
+
+    assert np.isnan(run("solve", x, np.ones((2, 1)))).all()
+    assert np.isnan(run("det", x))
+    assert np.isnan(run("cholesky", np.full((2, 2), inf))[1]).all()
+    np.testing.assert_array_equal(run("solve", np.array([[inf, 1.0], [1.0, 2.0]]), np.ones(2)), [0, 0.5])
