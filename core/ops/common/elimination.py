@@ -7,11 +7,12 @@ column, as in machine code.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from core.ir.errors import ExecutionError
 
-__all__ = ["all_finite", "eliminated", "factored", "places", "solved"]
+__all__ = ["all_finite", "eliminated", "factored", "replaced", "solved"]
 
 
 def all_finite(xp: Any, x: Any) -> Any:
@@ -19,55 +20,66 @@ def all_finite(xp: Any, x: Any) -> Any:
     return xp.isfinite(x).all(axis=(-2, -1))
 
 
-def places(xp: Any, flags: Any) -> list[tuple[int, ...]]:
-    """The positions of a batch where `flags` is set."""
-    return [tuple(at) for at in xp.argwhere(flags).tolist()]
+def replaced(xp: Any, where: Any, out: Any, f: Callable[..., Any], *operands: Any) -> Any:
+    """`out` with ``f(*operands)`` in those places of a batch where a bool is set.
+
+    f takes arrays with one batch axis. operands: arrays whose batch is the shape of `where`, with two axes more.
+    """
+    at = xp.flatnonzero(where)
+    flat = out.reshape(-1, *out.shape[where.ndim :])
+    flat[at] = f(*(each.reshape(-1, *each.shape[-2:])[at] for each in operands))
+    return flat.reshape(out.shape)
 
 
-def eliminated(xp: Any, x: Any) -> tuple[Any, Any, Any, int]:
-    """The factors of one matrix, ``x[rows] = lower @ upper``: lower, upper, rows, and the sign of their order."""
-    n, sign = len(x), 1
-    lower, upper, rows = xp.eye(n, dtype=x.dtype), x.copy(), xp.arange(n)
+def eliminated(xp: Any, x: Any) -> tuple[Any, Any, Any, Any]:
+    """The factors of matrices [batch, n, n], ``x[rows] = lower @ upper``: lower, upper, rows, and the sign of the order
+    of the rows.
+    """
+    batch, n = x.shape[:2]
+    lower, upper = xp.zeros_like(x) + xp.eye(n, dtype=x.dtype), x.copy()
+    rows, sign, each = xp.zeros((batch, n), "int64") + xp.arange(n), xp.ones(batch, x.dtype), xp.arange(batch)
     for k in range(n):
-        best = k + int(xp.abs(upper[k:, k]).argmax())
-        if best != k:
-            sign = -sign
-            for each in (upper, rows, lower[:, :k]):
-                each[[k, best]] = each[[best, k]]
-        if upper[k, k] != 0:
-            lower[k + 1 :, k] = upper[k + 1 :, k] / upper[k, k]
-        upper[k + 1 :, k + 1 :] -= lower[k + 1 :, k : k + 1] * upper[k : k + 1, k + 1 :]
-        upper[k + 1 :, k] = 0
+        best = k + xp.abs(upper[:, k:, k]).argmax(axis=1)
+        for array in (upper, rows, lower[:, :, :k]):
+            first = array[:, k].copy()
+            array[:, k] = array[each, best]
+            array[each, best] = first
+        sign = xp.where(best == k, sign, -sign)
+        pivot = upper[:, k, k, None]
+        lower[:, k + 1 :, k] = upper[:, k + 1 :, k] / xp.where(pivot == 0, x.dtype.type(1), pivot)
+        upper[:, k + 1 :, k + 1 :] -= lower[:, k + 1 :, k, None] * upper[:, k, None, k + 1 :]
+        upper[:, k + 1 :, k] = 0
     return lower, upper, rows, sign
 
 
 def solved(xp: Any, x: Any, y: Any, code: str, problem: str) -> Any:
-    """The solution z of ``x @ z = y`` for one matrix x.
+    """The solutions z of ``x @ z = y`` for matrices [batch, n, n] and [batch, n, k].
 
     Raises ExecutionError with `code` and `problem` for a pivot 0.
     """
     lower, upper, rows, _ = eliminated(xp, x)
-    if bool((xp.diagonal(upper) == 0).any()):
+    if bool((xp.diagonal(upper, axis1=1, axis2=2) == 0).any()):
         raise ExecutionError(problem, code)
-    z = y[rows]
-    for k in range(len(x)):
-        z[k + 1 :] -= lower[k + 1 :, k : k + 1] * z[k : k + 1]
-    for k in reversed(range(len(x))):
-        z[k] /= upper[k, k]
-        z[:k] -= upper[:k, k : k + 1] * z[k : k + 1]
+    z = xp.take_along_axis(y, rows[..., None], 1)
+    for k in range(x.shape[1]):
+        z[:, k + 1 :] -= lower[:, k + 1 :, k, None] * z[:, k, None]
+    for k in reversed(range(x.shape[1])):
+        z[:, k] /= upper[:, k, k, None]
+        z[:, :k] -= upper[:, :k, k, None] * z[:, k, None]
     return z
 
 
 def factored(xp: Any, x: Any, code: str, problem: str) -> Any:
-    """The lower triangular L with ``L @ L.T = x`` for one matrix x. Raises ExecutionError with `code` and `problem` for
-    a pivot that is not positive.
+    """The lower triangular L with ``L @ L.T = x`` for matrices [batch, n, n].
+
+    Raises ExecutionError with `code` and `problem` for a pivot that is not positive.
     """
     out = xp.zeros_like(x)
-    for k in range(len(x)):
-        column = x[k:, k] - (out[k:, :k] * out[k, :k]).sum(-1)
-        if bool(column[0] <= 0):
+    for k in range(x.shape[1]):
+        column = x[:, k:, k] - (out[:, k:, :k] * out[:, k, None, :k]).sum(-1)
+        if bool((column[:, 0] <= 0).any()):
             raise ExecutionError(problem, code)
-        column[0] = xp.sqrt(column[0])
-        column[1:] /= column[0]
-        out[k:, k] = column
+        column[:, 0] = xp.sqrt(column[:, 0])
+        column[:, 1:] /= column[:, 0, None]
+        out[:, k:, k] = column
     return out

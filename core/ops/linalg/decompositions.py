@@ -11,7 +11,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
-from core.ops.common.elimination import all_finite, factored, places
+from core.ops.common.elimination import all_finite, factored, replaced
 from core.ops.common.matrices import (
     NO_CONVERGENCE,
     SINGULAR,
@@ -49,9 +49,7 @@ def cholesky_factor(xp, x):
         return attempt(xp, SINGULAR, problem, xp.linalg.cholesky, x)
     identity = xp.eye(x.shape[-1], dtype=x.dtype)
     out = attempt(xp, SINGULAR, problem, xp.linalg.cholesky, xp.where(finite[..., None, None], x, identity))
-    for at in places(xp, ~finite):
-        out[at] = factored(xp, x[at], SINGULAR, problem)
-    return out
+    return replaced(xp, ~finite, out, lambda x: factored(xp, x, SINGULAR, problem), x)
 
 
 @cholesky_factor.vjp

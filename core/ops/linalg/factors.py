@@ -49,7 +49,7 @@ def lu(xp, x):
             p, lower[at], upper[at] = factors(x[at], check_finite=False)
             rows[at] = xp.argmax(p, axis=0)
         else:
-            lower[at], upper[at], rows[at], _ = eliminated(xp, x[at])
+            lower[at], upper[at], rows[at] = (each[0] for each in eliminated(xp, x[at][None])[:3])
     return lower, upper, rows
 
 

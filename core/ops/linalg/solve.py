@@ -15,7 +15,7 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
-from core.ops.common.elimination import all_finite, eliminated, places, solved
+from core.ops.common.elimination import all_finite, eliminated, replaced, solved
 from core.ops.common.matrices import (
     SINGULAR,
     attempt,
@@ -61,9 +61,7 @@ def _solved(xp, x, y, problem, lapack):
     batch = out.shape[:-2]
     finite = xp.broadcast_to(finite, batch)
     x, y = (xp.broadcast_to(v, (*batch, *v.shape[-2:])) for v in (x, y))
-    for at in places(xp, ~finite):
-        out[at] = solved(xp, x[at], y[at], SINGULAR, problem)
-    return out
+    return replaced(xp, ~finite, out, lambda x, y: solved(xp, x, y, SINGULAR, problem), x, y)
 
 
 inverse.infer(lambda x: square(x, "inverse"))
@@ -201,11 +199,15 @@ def det(xp, x):
     the gradient is right up to rounding, but a derivative of it is not. Its relative error is about the machine epsilon
     times the condition number of x, so at a matrix that is singular up to rounding no digit of it is right.
     """
-    out = xp.asarray(xp.linalg.det(x).astype(x.dtype))
-    for at in places(xp, ~all_finite(xp, x)):
-        _, upper, _, sign = eliminated(xp, x[at])
-        out[at] = sign * xp.diagonal(upper).prod()
-    return out
+    out, finite = xp.asarray(xp.linalg.det(x).astype(x.dtype)), all_finite(xp, x)
+    if bool(finite.all()):
+        return out
+
+    def product(x):
+        _, upper, _, sign = eliminated(xp, x)
+        return sign * xp.diagonal(upper, axis1=1, axis2=2).prod(-1)
+
+    return replaced(xp, ~finite, out, product, x)
 
 
 def _scalars(x: TensorType) -> TensorType:
@@ -243,13 +245,18 @@ def slogdet(xp, x):
     The sign has no gradient. The gradient of the logarithm is the transposed inverse; at a singular matrix it is an
     error of the run (singular_matrix).
     """
-    found = [xp.asarray(each.astype(x.dtype)) for each in xp.linalg.slogdet(x)]
-    for at in places(xp, ~all_finite(xp, x)):
-        _, upper, _, sign = eliminated(xp, x[at])
-        pivots = xp.diagonal(upper)
-        found[0][at], found[1][at] = sign * xp.sign(pivots).prod(), xp.log(xp.abs(pivots)).sum()
+    found, finite = [xp.asarray(each.astype(x.dtype)) for each in xp.linalg.slogdet(x)], all_finite(xp, x)
+    if not bool(finite.all()):
+        found = [replaced(xp, ~finite, each, partial(_of_pivots, xp, i), x) for i, each in enumerate(found)]
     lost = xp.isnan(found[0]) | xp.isnan(found[1])
     return tuple(xp.where(lost, x.dtype.type(np.nan), each) for each in found)
+
+
+def _of_pivots(xp, i, x):
+    """The sign of the determinants (i = 0), or the logarithms of their sizes, by elimination."""
+    _, upper, _, sign = eliminated(xp, x)
+    pivots = xp.diagonal(upper, axis1=1, axis2=2)
+    return xp.log(xp.abs(pivots)).sum(-1) if i else sign * xp.sign(pivots).prod(-1)
 
 
 slogdet.infer(lambda x: (_scalars(square(x, "slogdet")),) * 2)
