@@ -30,6 +30,15 @@ def model(reader: str = "", lookup: str = "embedding", **attrs: Any) -> Sketch:
     return s
 
 
+def of_columns() -> Sketch:
+    """A loss over columns of a table with many rows for each id."""
+    s = Sketch()
+    s.param("E", np.linspace(-1, 1, 160).reshape(40, 4), "float32")
+    s.feed("ids", STEPS[0], dtype="int64")
+    s.total(s.op("tanh", s.op("gather", "E", "ids", axis=1)))
+    return s
+
+
 def compiled(s: Sketch, gives_gradients: bool, optimizer: str = "sgd", **how: Any) -> Executable:
     chosen = Optimizer(optimizer, {"learning_rate": 0.1})
     query = how.pop("query", GradientQuery(loss="loss"))
@@ -43,8 +52,14 @@ def updates_rows(executable: Executable) -> bool:
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
 @pytest.mark.parametrize(
     "attrs",
-    [{}, {"padding_idx": 1}, *({"lookup": "embedding_bag", "mode": mode} for mode in ("sum", "mean", "max"))],
-    ids=["plain", "padding", "sums", "means", "maxima"],
+    [
+        {},
+        {"padding_idx": 1},
+        *({"lookup": "embedding_bag", "mode": mode} for mode in ("sum", "mean", "max")),
+        {"lookup": "gather"},
+        {"lookup": "gather", "axis": -2},
+    ],
+    ids=["plain", "padding", "sums", "means", "maxima", "gathers", "gathers_from_the_end"],
 )
 @pytest.mark.parametrize("native", [False, True])
 def test_an_update_by_rows_has_the_bits_of_the_whole_update(optimizer, attrs, native):
@@ -71,6 +86,7 @@ WHOLE = {
     "gradients are returned": lambda: compiled(model(), True),
     "adam": lambda: compiled(model(), False, "adam"),
     "another reader": lambda: compiled(model("square"), False),
+    "a gather of columns": lambda: compiled(of_columns(), False),
     "a fetched gradient": lambda: compiled(model(), False, fetch=["E@GRAD"]),
     "a clip that changes zeros": lambda: compiled(
         model(), False, clip=Clip.read({"by": "value", "min": 0.1, "max": 1.0})
@@ -100,3 +116,18 @@ def test_a_small_table_is_updated_as_a_whole():
     executable = compiled(s, False)
 
     assert {each.name for each in executable.layout if each.table is not None} == {"E"}
+
+
+def test_all_lookups_of_a_table_are_one_update_of_its_rows():
+    s = model(lookup="gather")
+    s.feed("others", [39, 2, 4], dtype="int64")
+    s.op("reduce_sum", s.op("square", s.op("index_select", "E", "others")), out="part")
+    s.op("add", "loss", "part", out="loss")
+    whole, rows = (Trainer(compiled(s, gives), {name: s.values[name] for name in "Ew"}) for gives in (True, False))
+
+    for ids in STEPS:
+        for trainer in (whole, rows):
+            trainer.step({"ids": np.array(ids), "others": np.array([39, 2, 4])})
+
+    np.testing.assert_array_equal(rows.values()["E"], whole.values()["E"])
+    assert updates_rows(compiled(s, False))
