@@ -386,6 +386,8 @@ __all__ = [
     "rank_loss",
     "rank_table",
     "read_rows",
+    "real_dft",
+    "real_from_dft",
     "reciprocal",
     "reduce_all",
     "reduce_any",
@@ -1663,6 +1665,12 @@ def rank_table(lengths: R | Array) -> R:
 
 def read_rows(values: R | Array, rows: R | Array, ids: R | Array, like: R | Array) -> R:
     """Look up `ids` in a table like `like` whose rows number `rows` are `values`, and whose other rows are zero."""
+
+def real_dft(x: R | Array, *, axis: int = -1, norm: Literal['backward', 'ortho', 'forward'] = 'backward', inner: float = 1.0) -> R:
+    """Discrete Fourier transform along `axis` of real numbers, without a change of length: see `rfft`."""
+
+def real_from_dft(x: R | Array, *, n: int, axis: int = -2, norm: Literal['backward', 'ortho', 'forward'] = 'backward', inner: float = 1.0) -> R:
+    """`n` real numbers from all of their n / 2 + 1 frequencies x [..., n / 2 + 1, ..., 2]: see `irfft`."""
 
 def reciprocal(x: R | Array) -> R:
     """Reciprocal: ``out = 1 / x``. At 0 the result is inf and the gradient -inf."""

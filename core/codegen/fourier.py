@@ -1,7 +1,10 @@
-"""Discrete Fourier transforms of complex numbers (see `core.plan.fourier.Fourier`): one line in each lane of a vector.
+"""Discrete Fourier transforms (see `core.plan.fourier.Fourier`): one line in each lane of a vector.
 
 Sources: the self-sorting transform of T. G. Stockham (1966) in passes of radix 4, 2 and small odd primes; L. I.
 Bluestein, "A linear filtering approach to the computation of discrete Fourier transform" (1970), for other lengths.
+
+A real line of an even number of elements is transformed as half as many complex numbers: the even elements are their
+real parts, the odd ones their imaginary parts. Then the transforms of both are parted, and joined to that of the line.
 
 A complex number is two vectors here: the real parts of the lines, then the imaginary parts. Lines whose elements have
 neighbours on a later axis are read and written in place. Lines that follow each other in memory are first transposed to
@@ -81,48 +84,84 @@ def fourier(module: Module, f: Function, spec: Fourier) -> None:
 def _neighbouring_lines(lines: Lines, slab: IRValue, group: IRValue, count: int) -> None:
     """Transform `count` lines whose elements are neighbours in memory."""
     f, spec, width = lines.f, lines.spec, lines.width
-    start = ((slab, 2 * spec.n * spec.inner), (group, 2 * width))
 
-    def address(name: str, j: IRValue) -> IRValue:
-        return move(f, f.param(name), spec.dtype, *start, (j, 2 * spec.inner))
+    def address(name: str, j: IRValue, elements: int, parts: int) -> IRValue:
+        steps = ((slab, parts * elements * spec.inner), (group, parts * width), (j, parts * spec.inner))
+        return move(f, f.param(name), spec.dtype, *steps)
 
     def read(j: IRValue) -> Number:
-        re, im = load_phases(f, address("x", j), spec.dtype, 2, width, count, wanted=2)
+        re, im = load_phases(f, address("x", j, spec.frequencies, 2), spec.dtype, 2, width, count, wanted=2)
         return re, im
 
     def write(j: IRValue, number: Number) -> None:
-        f.store(interleaved(f, list(number)), address("out", j), mask(2 * count, 2 * width))
+        f.store(interleaved(f, list(number)), address("out", j, spec.frequencies, 2), mask(2 * count, 2 * width))
 
-    lines.transform(read, write)
+    def read_real(j: IRValue) -> IRValue:
+        return f.load(address("x", j, spec.n, 1), spec.dtype, width, mask(count, width))
+
+    def write_real(j: IRValue, value: IRValue) -> None:
+        f.store(value, address("out", j, spec.n, 1), mask(count, width))
+
+    if not spec.real:
+        lines.transform(read, write)
+    elif spec.inverse:
+        lines.signal(read, lines.unpaired(write_real))
+    else:
+        lines.spectrum(lines.paired(read_real), write)
 
 
 def _adjacent_lines(lines: Lines, unit: IRValue) -> None:
     """Transform lines that follow each other in memory. A line after the last one is read as the last one."""
     f, spec, width = lines.f, lines.spec, lines.width
-    length, first = 2 * spec.n, f.op(f"mul nsw {unit}, {width}", "int64")
+    first = f.op(f"mul nsw {unit}, {width}", "int64")
     numbers = [f.binary("add", first, I64(i)) for i in range(width)]
-    given, result = lines.buffer(1), lines.buffer(lines.last)
 
-    def gather(column: IRValue, count: int) -> None:
-        square = []
-        for number in numbers:
-            line = f.intrinsic("smin", number, I64(spec.outer - 1))
-            address = move(f, f.param("x"), spec.dtype, (line, length), (column, 1))
-            square.append(f.load(address, spec.dtype, width, mask(count, width)))
-        for i, vector in enumerate(transposed_square(f, square)[:count]):
-            f.store(vector, move(f, given, spec.dtype, (column, width), by=i * width))
+    def gather(into: int, length: int) -> None:
+        """Write the elements of each line to a buffer, where those of all lines are neighbours."""
+        given = lines.buffer(into)
 
-    def scatter(column: IRValue, count: int) -> None:
-        addresses = [move(f, result, spec.dtype, (column, width), by=i * width) for i in range(width)]
-        square = [f.load(address, spec.dtype, width) for address in addresses]
-        for number, vector in zip(numbers, transposed_square(f, square), strict=True):
-            with f.when(f.compare("icmp slt", number, I64(spec.outer))):
-                address = move(f, f.param("out"), spec.dtype, (number, length), (column, 1))
-                f.store(vector, address, mask(count, width))
+        def square_of(column: IRValue, count: int) -> None:
+            square = []
+            for number in numbers:
+                line = f.intrinsic("smin", number, I64(spec.outer - 1))
+                address = move(f, f.param("x"), spec.dtype, (line, length), (column, 1))
+                square.append(f.load(address, spec.dtype, width, mask(count, width)))
+            for i, vector in enumerate(transposed_square(f, square)[:count]):
+                f.store(vector, move(f, given, spec.dtype, (column, width), by=i * width))
 
-    for_each_slice(f, length, width, gather, unrolled=1)
-    lines.transform(lines.reader(1), lines.writer(lines.last))
-    for_each_slice(f, length, width, scatter, unrolled=1)
+        for_each_slice(f, length, width, square_of, unrolled=1)
+
+    def scatter(source: int, length: int) -> None:
+        """Write the lines of a buffer."""
+        result = lines.buffer(source)
+
+        def square_of(column: IRValue, count: int) -> None:
+            addresses = [move(f, result, spec.dtype, (column, width), by=i * width) for i in range(width)]
+            square = [f.load(address, spec.dtype, width) for address in addresses]
+            for number, vector in zip(numbers, transposed_square(f, square), strict=True):
+                with f.when(f.compare("icmp slt", number, I64(spec.outer))):
+                    address = move(f, f.param("out"), spec.dtype, (number, length), (column, 1))
+                    f.store(vector, address, mask(count, width))
+
+        for_each_slice(f, length, width, square_of, unrolled=1)
+
+    last, pairs = lines.last, 2 * spec.frequencies
+    if not spec.real:
+        gather(1, pairs)
+        lines.transform(lines.reader(1), lines.writer(last))
+        scatter(last, pairs)
+    elif spec.inverse:
+        gather(0, pairs)
+        lines.signal(lines.reader(0), lines.writer(last))
+        if not spec.packed:
+            lines.copy(lines.reader(last), lines.unpaired(lines.real_writer(1 - last)))
+        scatter(last if spec.packed else 1 - last, spec.n)
+    else:
+        gather(1 if spec.packed else 0, spec.n)
+        if not spec.packed:
+            lines.copy(lines.paired(lines.real_reader(0)), lines.writer(1))
+        lines.spectrum(lines.reader(1), lines.writer(1 - last))
+        scatter(1 - last, pairs)
 
 
 @contextmanager
@@ -164,11 +203,22 @@ class Lines:
     def writer(self, which: int) -> Write:
         return lambda j, number: self._store(self.buffer(which), j, number)
 
+    def real_reader(self, which: int) -> Callable[[IRValue], IRValue]:
+        """Reads elements of real lines from a buffer."""
+        buffer, dtype = self.buffer(which), self.spec.dtype
+        return lambda j: self.f.load(move(self.f, buffer, dtype, (j, self.width)), dtype, self.width)
+
+    def real_writer(self, which: int) -> Callable[[IRValue, IRValue], None]:
+        buffer, dtype = self.buffer(which), self.spec.dtype
+        return lambda j, value: self.f.store(value, move(self.f, buffer, dtype, (j, self.width)))
+
     def transform(self, read: Read, write: Write) -> None:
         """Write the transform of the numbers that `read` gives."""
         spec = self.spec
         scaled = self._scaled(write)
-        if spec.is_direct:
+        if spec.count == 1:
+            self.copy(read, scaled)
+        elif spec.is_direct:
             self._passes(spec.inverse, read, scaled, 1)
         else:
             self._by_convolution(read, scaled)
@@ -184,6 +234,102 @@ class Lines:
             write(j, (re, im))
 
         return scaled
+
+    # --- real lines ---------------------------------------------------------------------------------------------------
+
+    def paired(self, read: Callable[[IRValue], IRValue]) -> Read:
+        """Complex numbers from the elements of real lines: two neighbours each if lines are packed."""
+        f, spec = self.f, self.spec
+
+        def pair(j: IRValue) -> Number:
+            if not spec.packed:
+                return read(j), self._zero()
+            even = f.binary("mul", j, I64(2))
+            return read(even), read(f.binary("add", even, I64(1)))
+
+        return pair
+
+    def unpaired(self, write: Callable[[IRValue, IRValue], None]) -> Write:
+        """The inverse of `paired`."""
+        f, spec = self.f, self.spec
+
+        def parts(j: IRValue, number: Number) -> None:
+            if not spec.packed:
+                write(j, number[0])
+                return
+            even = f.binary("mul", j, I64(2))
+            write(even, number[0])
+            write(f.binary("add", even, I64(1)), number[1])
+
+        return parts
+
+    def copy(self, read: Read, write: Write) -> None:
+        with self._each(0, self.spec.count) as j:
+            write(j, read(j))
+
+    def spectrum(self, read: Read, write: Write) -> None:
+        """Write the frequencies of real lines whose complex numbers `read` gives. `write` may use a buffer other than
+        `last`.
+        """
+        f, spec = self.f, self.spec
+        self.transform(read, self.writer(self.last))
+        found = self.reader(self.last)
+        with self._each(0, 1) as zero:
+            re, im = found(zero)
+            if spec.packed:
+                write(I64(spec.count), (f.binary("fsub", re, im), self._zero()))
+                re = f.binary("fadd", re, im)
+            write(zero, (re, self._zero()))
+        if spec.packed:
+            self._parted(found, write, spec.folded / 2)
+            return
+        with self._each(1, spec.frequencies) as k:
+            write(k, self._folded(found(k), spec.folded))
+
+    def signal(self, read: Read, write: Write) -> None:
+        """Write the complex numbers of real lines whose frequencies `read` gives.
+
+        `read` may use buffer 0, and `write` buffer `last`.
+        """
+        f, spec, put = self.f, self.spec, self.writer(1)
+        with self._each(0, 1) as zero:
+            re, im = read(zero)[0], self._zero()
+            if spec.packed:
+                other = read(I64(spec.count))[0]
+                re, im = f.binary("fadd", re, other), f.binary("fsub", re, other)
+            put(zero, (re, im))
+        if spec.packed:
+            self._parted(read, put, spec.folded)
+        else:
+            with self._each(1, spec.frequencies) as k:
+                number = self._folded(read(k), spec.folded)
+                put(k, number)
+                put(f.binary("sub", I64(spec.n), k), self._conjugate(number))
+        self.transform(self.reader(1), write)
+
+    def _parted(self, read: Read, write: Write, factor: float) -> None:
+        """From the transform of packed lines to that of their elements, or back: numbers k and count - k at a time."""
+        f, spec = self.f, self.spec
+        turns = self._table(spec.turns * factor)
+        with self._each(1, spec.count // 2 + 1) as k:
+            other = f.binary("sub", I64(spec.count), k)
+            a, b = read(k), self._conjugate(read(other))
+            even = self._folded(self._sum(a, b), factor)
+            odd = self._times(self._difference(a, b), self._number(turns, k))
+            write(k, self._sum(even, odd))
+            write(other, self._conjugate(self._difference(even, odd)))
+
+    def _folded(self, number: Number, factor: float) -> Number:
+        if factor == 1:
+            return number
+        each = literal(factor, self.spec.dtype)
+        return self.f.binary("fmul", number[0], each), self.f.binary("fmul", number[1], each)
+
+    def _conjugate(self, number: Number) -> Number:
+        return number[0], self.f.op(f"fneg {number[1]}", number[1].dtype, number[1].lanes)
+
+    def _zero(self) -> IRValue:
+        return self.f.splat(literal(0, self.spec.dtype), self.width)
 
     # --- passes ---------------------------------------------------------------------------------------------------
 
@@ -286,12 +432,12 @@ class Lines:
 
         `read` and `write` may use buffer 1, not buffer 0.
         """
-        f, spec = self.f, self.spec
+        spec = self.spec
         chirp, kernel, middle = self._table(spec.chirp), self._table(spec.kernel), self._after(1)
-        with self._each(0, spec.n) as j:
+        with self._each(0, spec.count) as j:
             self._store(self.buffer(1), j, self._times(read(j), self._number(chirp, j)))
-        zero = f.splat(literal(0, spec.dtype), self.width)
-        with self._each(spec.n, spec.length) as j:
+        zero = self._zero()
+        with self._each(spec.count, spec.length) as j:
             self._store(self.buffer(1), j, (zero, zero))
 
         def weighted(j: IRValue, number: Number) -> None:
@@ -299,7 +445,7 @@ class Lines:
 
         self._passes(False, self.reader(1), weighted, 1)
         self._passes(True, self.reader(middle), self.writer(1), middle)
-        with self._each(0, spec.n) as k:
+        with self._each(0, spec.count) as k:
             write(k, self._times(self._load(self.buffer(1), k), self._number(chirp, k)))
 
     def _after(self, source: int) -> int:

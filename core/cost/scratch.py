@@ -63,6 +63,8 @@ BYTES: Mapping[str, tuple[float, float]] = {
     "lu": (3.0, 2.0),
     "matrix_exp": (12.0, 3.0),
     "dft": (5.0, 5.0),
+    "real_dft": (5.0, 5.0),
+    "real_from_dft": (5.0, 5.0),
     "triangular_solve": (3.0, 4.0),
     "correlate": (3.0, 3.0),
     "correlate_filter_adjoint": (3.0, 3.0),

@@ -65,7 +65,7 @@ def fourier_units(spec: Fourier, launch: Threads) -> int:
 
 def fourier_waits(spec: Fourier) -> int:
     """Barriers of a block for one unit."""
-    return len(spec.radices) if spec.is_direct else 2 * len(spec.radices) + 3
+    return (len(spec.radices) if spec.is_direct else 2 * len(spec.radices) + 3) + (2 if spec.real else 0)
 
 
 def _is_shared(spec: Fourier) -> bool:
@@ -99,23 +99,38 @@ class _Block(Lines):
         """Transform the lines. A line after the last one is read as the last one."""
         f, spec = self.f, self.spec
 
-        def at(name: str, j: IRValue, line: IRValue) -> IRValue:
+        def at(name: str, j: IRValue, line: IRValue, elements: int, parts: int) -> IRValue:
+            """The address of number j of a line: of so many numbers, of one part or two."""
             if spec.inner == 1:
-                return move(f, f.param(name), spec.dtype, (line, 2 * spec.n), (j, 2))
-            return move(
-                f, f.param(name), spec.dtype, (self.slab, 2 * spec.n * spec.inner), (j, 2 * spec.inner), (line, 2)
-            )
+                return move(f, f.param(name), spec.dtype, (line, parts * elements), (j, parts))
+            steps = ((self.slab, parts * elements * spec.inner), (j, parts * spec.inner), (line, parts))
+            return move(f, f.param(name), spec.dtype, *steps)
+
+        def given() -> IRValue:
+            return f.intrinsic("smin", f.binary("add", self.first, self.line), I64(self.side - 1))
 
         def read(j: IRValue) -> Number:
-            line = f.intrinsic("smin", f.binary("add", self.first, self.line), I64(self.side - 1))
-            return self._pair(at("x", j, line))
+            return self._pair(at("x", j, given(), spec.frequencies, 2))
+
+        def read_real(j: IRValue) -> IRValue:
+            return f.load(at("x", j, given(), spec.n, 1), spec.dtype)
 
         def write(j: IRValue, number: Number) -> None:
             line = f.binary("add", self.first, self.line)
             with f.when(f.compare("icmp slt", line, I64(self.side))):
-                self._put(at("out", j, line), number)
+                self._put(at("out", j, line, spec.frequencies, 2), number)
 
-        self.transform(read, write)
+        def write_real(j: IRValue, value: IRValue) -> None:
+            line = f.binary("add", self.first, self.line)
+            with f.when(f.compare("icmp slt", line, I64(self.side))):
+                f.store(value, at("out", j, line, spec.n, 1))
+
+        if not spec.real:
+            self.transform(read, write)
+        elif spec.inverse:
+            self.signal(read, self.unpaired(write_real))
+        else:
+            self.spectrum(self.paired(read_real), write)
 
     def buffer(self, which: int) -> IRValue:
         return move(self.f, self.room, self.spec.dtype, by=which * self.count * self.spec.length * 2)

@@ -1,4 +1,4 @@
-"""Discrete Fourier transforms along an axis of complex numbers."""
+"""Discrete Fourier transforms along an axis of complex or real numbers."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ class Fourier:
 
     inverse: whether the exponent is positive.
     scale:   factor of every result.
+    real:    whether the operand, or the result of the inverse, is real, [outer, n, inner]. The other array has only the
+             first n / 2 + 1 numbers: the rest are their conjugates.
+    folded:  of a real transform, factor of the numbers whose conjugates are left out.
     """
 
     dtype: str
@@ -37,16 +40,33 @@ class Fourier:
     inner: int
     inverse: bool
     scale: float
+    real: bool = False
+    folded: float = 1.0
+
+    @property
+    def packed(self) -> bool:
+        """Whether two neighbours of a real line are one complex number: its transform has half the length."""
+        return self.real and self.n % 2 == 0
+
+    @property
+    def count(self) -> int:
+        """Complex numbers of a line that is transformed."""
+        return self.n // 2 if self.packed else self.n
+
+    @property
+    def frequencies(self) -> int:
+        """Numbers of a transformed line that are kept."""
+        return self.n // 2 + 1 if self.real else self.n
 
     @property
     def is_direct(self) -> bool:
-        """Whether passes compute the transform itself, because n has no large prime factor; else a convolution."""
-        return bool(_radices(self.n))
+        """Whether passes compute the transform itself, because it has no large prime factor; else a convolution."""
+        return self.count == 1 or bool(_radices(self.count))
 
     @property
     def length(self) -> int:
         """The length of the transforms that the passes compute."""
-        return self.n if self.is_direct else _length_for(self.n)
+        return self.count if self.is_direct else _length_for(self.count)
 
     @property
     def radices(self) -> list[int]:
@@ -59,17 +79,25 @@ class Fourier:
 
     @property
     def chirp(self) -> np.ndarray:
-        """``exp(-pi i j j / n)`` for each j; of the inverse transform ``exp(pi i j j / n)``."""
-        j = np.arange(self.n)
-        return _roots(j * j % (2 * self.n), 2 * self.n, self.inverse)
+        """``exp(-pi i j j / count)`` for each j; of the inverse transform ``exp(pi i j j / count)``."""
+        j = np.arange(self.count)
+        return _roots(j * j % (2 * self.count), 2 * self.count, self.inverse)
 
     @property
     def kernel(self) -> np.ndarray:
-        """The transform of the conjugate chirp at -n + 1 to n - 1, counted around `length`, and divided by it."""
-        around = np.zeros(self.length, complex)
-        around[: self.n] = self.chirp.conj()
-        around[len(around) - self.n + 1 :] = around[self.n - 1 : 0 : -1]
+        """The transform of the conjugate chirp at -count + 1 to count - 1, around `length`, divided by it."""
+        around, n = np.zeros(self.length, complex), self.count
+        around[:n] = self.chirp.conj()
+        around[len(around) - n + 1 :] = around[n - 1 : 0 : -1]
         return np.fft.fft(around) / self.length
+
+    @property
+    def turns(self) -> np.ndarray:
+        """``-i exp(-2 pi i k / n)`` for each k up to n / 4, or its conjugate for the inverse.
+
+        They part the transforms of the even and the odd elements of a packed line.
+        """
+        return _roots(np.arange(self.count // 2 + 1), self.n, self.inverse) * (1j if self.inverse else -1j)
 
     @property
     def work(self) -> int:
@@ -108,12 +136,38 @@ def lower_dft(low: Lowering, op: Op) -> None:
     if n == 1:
         low.define(op.outputs[0], low.entry(op.inputs[0]))
         return
-    if n > LONGEST:
-        raise Unsupported(f"a transform of {n} numbers is longer than {LONGEST}")
-    x, out = low.dense(low.entry(op.inputs[0])), low.destination(op.outputs[0])
     outer, _, inner = as_slabs(type.shape[:-1], axis)
-    divided = {"backward": attrs["inverse"], "forward": not attrs["inverse"]}.get(attrs["norm"])
-    scale = n**-0.5 if divided is None else 1 / n if divided else 1.0
-    spec = Fourier(x.dtype, outer, n, inner, attrs["inverse"], scale)
+    _transform(
+        low, op, Fourier(type.dtype, outer, n, inner, attrs["inverse"], _scale(n, attrs["inverse"], attrs["norm"]))
+    )
+
+
+@lowers("real_dft")
+def lower_real_dft(low: Lowering, op: Op) -> None:
+    type, attrs = low.type(op.inputs[0]), op.attrs
+    outer, n, inner = as_slabs(type.shape, attrs["axis"] % len(type.shape))
+    scale = _scale(n, False, attrs["norm"])
+    _transform(low, op, Fourier(type.dtype, outer, n, inner, False, scale, True, attrs["inner"]))
+
+
+@lowers("real_from_dft")
+def lower_real_from_dft(low: Lowering, op: Op) -> None:
+    type, attrs = low.type(op.inputs[0]), op.attrs
+    outer, _, inner = as_slabs(type.shape[:-1], attrs["axis"] % len(type.shape))
+    n = attrs["n"]
+    _transform(
+        low, op, Fourier(type.dtype, outer, n, inner, True, _scale(n, True, attrs["norm"]), True, attrs["inner"])
+    )
+
+
+def _scale(n: int, inverse: bool, norm: str) -> float:
+    divided = {"backward": inverse, "forward": not inverse}.get(norm)
+    return n**-0.5 if divided is None else 1 / n if divided else 1.0
+
+
+def _transform(low: Lowering, op: Op, spec: Fourier) -> None:
+    if spec.count > LONGEST:
+        raise Unsupported(f"a transform of {spec.count} numbers is longer than {LONGEST}")
+    x, out = low.dense(low.entry(op.inputs[0])), low.destination(op.outputs[0])
     low.add(Kernel("fourier", spec, (x, out), location=op.location))
     low.define(op.outputs[0], out)

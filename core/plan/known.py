@@ -31,6 +31,8 @@ WIDE = frozenset(
         "max_pool",
         "mode_position",
         "pick",
+        "real_dft",
+        "real_from_dft",
         "running_argmax",
         "segment_max",
         "segment_prod",

@@ -34,6 +34,8 @@ REFUSED = {
     ("pixel_shuffle", "example97ed"): EMPTY,
     ("pixel_unshuffle", "example0a78"): EMPTY,
     ("quantile", "example8a76"): EMPTY,
+    ("real_dft", "example005b"): EMPTY,
+    ("real_from_dft", "examplea41f"): EMPTY,
     ("rfft", "example005b"): EMPTY,
 }
 """Samples at which PyTorch raises an error."""

@@ -59,11 +59,29 @@ def istft(x: Any, window: Any, frame_length: int, hop_length: int, center: bool,
     return torch.nn.functional.pad(out, (0, max((length or 0) - out.shape[-1], 0)))
 
 
+def _inner(n, factor, axis, rank):
+    found = torch.tensor([factor if 0 < 2 * k < n else 1.0 for k in range(n // 2 + 1)], dtype=torch.float64)
+    return found.reshape([-1 if i == axis else 1 for i in range(rank)])
+
+
+def real_dft(x, axis, norm, inner):
+    at = axis % x.ndim
+    return pairs(torch.fft.rfft(x, dim=at, norm=norm) * _inner(x.shape[at], inner, at, x.ndim).to(x.dtype))
+
+
+def real_from_dft(x, n, axis, norm, inner):
+    at = axis % x.ndim
+    given = complex_of(x) * _inner(n, inner, at, x.ndim - 1).to(x.dtype)
+    return torch.fft.irfft(given, n, at, norm)
+
+
 OPS: dict[str, Callable[..., Any]] = {
     "dft": fft,
     "fft": fft,
     "irfft": lambda x, n, axis, norm: torch.fft.irfft(complex_of(x), n, front(axis, x), norm),
     "istft": istft,
+    "real_dft": real_dft,
+    "real_from_dft": real_from_dft,
     "rfft": lambda x, n, axis, norm: pairs(torch.fft.rfft(x, n, axis, norm)),
     "stft": stft,
 }
@@ -75,6 +93,8 @@ MORE: dict[str, list[Inputs]] = {
     "fft": [case((2, 5, 2), axis=1, n=k, inverse=i) for k in (3, 5, 8) for i in (False, True)],
     "irfft": [case((2, 4, 2), n=k, norm=n) for k in (None, 5, 6, 9, 2, 1) for n in NORMS],
     "istft": [case((2, 4, 5, 2), (8,), frame_length=8, hop_length=3, span=(0.2, 1.5))],
+    "real_dft": [case((2, k, 3), axis=1, inner=i) for k in (1, 2, 6, 9) for i in (1.0, 0.5)],
+    "real_from_dft": [case((2, k // 2 + 1, 3, 2), n=k, axis=1, inner=i) for k in (1, 2, 6, 9) for i in (1.0, 2.0)],
     "rfft": [case((2, 6), n=k, norm=n) for k in (None, 5, 9, 1) for n in NORMS] + [case((4, 3, 2), axis=0)],
     "stft": [
         case((2, 20), (8,), frame_length=8, hop_length=3, onesided=o, center=c)

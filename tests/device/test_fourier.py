@@ -41,6 +41,18 @@ def test_long_transforms_have_the_bits_of_those_on_the_cpu(before, n, after):
     check(pairs(*before, n, *after), {"axis": len(before), "inverse": False, "norm": "backward"}, blocks=2)
 
 
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("n", [1, *LENGTHS])
+def test_transforms_of_real_lines_have_the_bits_of_those_on_the_cpu(n):
+    for number, (x, attrs) in enumerate(cases(n, LINES)):
+        how = {"axis": attrs["axis"], "norm": attrs["norm"], "inner": 0.5}
+        half = np.ascontiguousarray(np.take(x, range(n // 2 + 1), axis=how["axis"]))
+        for op, given, more in (("real_dft", np.ascontiguousarray(x[..., 0]), {}), ("real_from_dft", half, {"n": n})):
+            backend = EmulatedBackend(1 + number % 3, 64, seed=1, rules=WIDE)
+            found = native_interpreter(block_of(op, given, **how, **more), backend)(Run(), given)[0]
+            assert np.asarray(found).tobytes() == compiled(op, given, **how, **more).tobytes()
+
+
 def check(x: np.ndarray, attrs: dict[str, object], blocks: int) -> None:
     found = [
         native_interpreter(block_of("dft", x, **attrs), EmulatedBackend(blocks, 64, seed=seed, rules=WIDE))(Run(), x)[0]

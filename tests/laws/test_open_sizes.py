@@ -185,6 +185,7 @@ REASONS: dict[str, tuple[str, dict[str, set[int]]]] = {
     "istft": (SPECTRUM, {"x": {0, 1, 2, 3}}),
     "matrix_exp": ("the gradient is a corner of a matrix of twice the size", {"x": {1, 2}}),
     "resize": (IMAGE, {"x": {0, 1, 2, 3}}),
+    "real_dft": (SPECTRUM, {"x": {0, 1}}),
     "rfft": (SPECTRUM, {"x": {0, 1}}),
     "roi_align": (IMAGE, {"boxes": {1}, "x": {2, 3}}),
     "roi_pool": (IMAGE, {"boxes": {1}, "x": {2, 3}}),

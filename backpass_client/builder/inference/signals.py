@@ -56,6 +56,19 @@ def irfft(x: Type, n: int | None, axis: int, **a: Any) -> Type:
     return Type(x.kind, _with_size(x, at, 2 * (_known(x.dims[at]) - 1) if n is None else n)[:-1])
 
 
+@rule("real_dft")
+def real_dft(x: Type, axis: int, **a: Any) -> Type:
+    return rfft(x, None, axis)
+
+
+@rule("real_from_dft")
+def real_from_dft(x: Type, n: int, axis: int, **a: Any) -> Type:
+    at = _pairs(x, axis)
+    if isinstance(x.dims[at], int) and x.dims[at] != n // 2 + 1:
+        raise InvalidOp(f"{n} numbers have {n // 2 + 1} frequencies, not {x.dims[at]} as {x}")
+    return Type(x.kind, _with_size(x, at, n)[:-1])
+
+
 @rule("stft")
 def stft(
     x: Type, window: Type | None, frame_length: int, hop_length: int, onesided: bool, center: bool,

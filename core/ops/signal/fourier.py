@@ -13,13 +13,9 @@ from core.ops.common.ranges import Span
 from core.ops.common.types import axis_of, floating, working_dtype
 from core.ops.indexing.gather import slice_
 from core.ops.shape.agreeing import shaped
-from core.ops.shape.arrange import flip
-from core.ops.shape.concat_split import concat, stack
-from core.ops.shape.creation import fill_zeros_like
 from core.ops.shape.pad import pad_constant
-from core.ops.shape.reshape import squeeze
 
-__all__ = ["fft", "irfft", "rfft"]
+__all__ = ["fft", "frequency_weights", "irfft", "rfft"]
 
 Norm = Literal["backward", "ortho", "forward"]
 TURNED: dict[str, Norm] = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
@@ -64,6 +60,79 @@ def dft_infer(x, *, axis, inverse, norm):
 dft.vjp(lambda ct, out, x, *, axis, inverse, norm: dft(ct, axis=axis, inverse=not inverse, norm=TURNED[norm]))
 
 
+def frequency_weights(n: int, inner: float, at: int, rank: int) -> np.ndarray:
+    """Factors [..., n / 2 + 1, ..., 2] of the parts of the frequencies of n real numbers: `inner` if a frequency stands
+    for its conjugate, too; else 1 and 0, because it is real.
+    """
+    found = np.full((n // 2 + 1, 2), inner)
+    found[0] = found[(n + 1) // 2 :] = (1, 0)
+    return found.reshape(*(n // 2 + 1 if i == at else 1 for i in range(rank)), 2)
+
+
+@op
+def real_dft(xp, x, *, axis: int = -1, norm: Norm = "backward", inner: float = 1.0):
+    """Discrete Fourier transform along `axis` of real numbers, without a change of length: see `rfft`.
+
+    `inner` is a factor of all frequencies but 0 and, for an even n, n / 2.
+    """
+    at = axis % x.ndim
+    wide = x.astype(working_dtype(x), copy=False)
+    found = xp.fft.rfft(wide, axis=at, norm=norm)
+    pairs = xp.stack([found.real, found.imag], axis=-1)
+    return (pairs * xp.asarray(frequency_weights(x.shape[at], inner, at, x.ndim), dtype=pairs.dtype)).astype(
+        x.dtype, copy=False
+    )
+
+
+def _signal_axis(x: TensorType, axis: int) -> int:
+    floating(x)
+    at = axis_of(axis, x.rank)
+    if x.shape[at] < 1:
+        raise ProgramError(f"axis {axis} of {x} must have a known size above 0", "shape_mismatch")
+    return at
+
+
+@real_dft.infer
+def real_dft_infer(x, *, axis, norm, inner):
+    at = _signal_axis(x, axis)
+    return TensorType((*x.shape[:at], x.shape[at] // 2 + 1, *x.shape[at + 1 :], 2), x.dtype)
+
+
+@real_dft.vjp
+def real_dft_vjp(ct, out, x, *, axis, norm, inner):
+    at = axis % x.rank
+    return real_from_dft(ct, n=x.shape[at], axis=at, norm=TURNED[norm], inner=inner / 2)
+
+
+@op
+def real_from_dft(xp, x, *, n: Span, axis: int = -2, norm: Norm = "backward", inner: float = 1.0):
+    """`n` real numbers from all of their n / 2 + 1 frequencies x [..., n / 2 + 1, ..., 2]: see `irfft`.
+
+    `inner` is a factor of all frequencies but 0 and, for an even n, n / 2.
+    """
+    at = axis % x.ndim
+    if x.shape[at] != n // 2 + 1:
+        raise ExecutionError(f"{n} numbers have {n // 2 + 1} frequencies, not {x.shape[at]}", "shape_mismatch")
+    wide = x.astype(working_dtype(x), copy=False)
+    factors = xp.asarray(frequency_weights(n, inner, at, x.ndim - 1), dtype=wide.dtype)
+    sines = xp.where(factors[..., 1] == 0, 0, wide[..., 1]) * factors[..., 1]  # not even a NaN there has an effect
+    z = wide[..., 0] * factors[..., 0] + 1j * sines
+    return xp.fft.irfft(z, n, axis=at, norm=norm).astype(x.dtype, copy=False)
+
+
+@real_from_dft.infer
+def real_from_dft_infer(x, *, n, axis, norm, inner):
+    at = _transformed_axis(x, axis)
+    if x.shape[at] not in (-1, n // 2 + 1):
+        raise ProgramError(f"{n} numbers have {n // 2 + 1} frequencies, not {x.shape[at]} as {x}", "shape_mismatch")
+    return TensorType((*x.shape[:at], n, *x.shape[at + 1 : -1]), x.dtype)
+
+
+@real_from_dft.vjp
+def real_from_dft_vjp(ct, out, x, *, n, axis, norm, inner):
+    return real_dft(ct, axis=axis % x.rank, norm=TURNED[norm], inner=2 * inner)
+
+
 def _resized(x, n: int | None, at: int):
     """x with `n` elements along an axis: cut off, or followed by zeros."""
     if n is None or x.shape[at] == n:
@@ -101,8 +170,7 @@ def rfft(x, *, n: Span | None = None, axis: int = -1, norm: Norm = "backward"):
     x = _resized(x, n, at)
     if x.shape[at] < 1:
         raise ProgramError(f"axis {axis} of {x.type} must have a known size above 0", "shape_mismatch")
-    found = dft(stack(x, fill_zeros_like(x), axis=x.rank), axis=at, norm=norm)
-    return slice_(found, axes=(at,), starts=(0,), ends=(x.shape[at] // 2 + 1,))
+    return real_dft(x, axis=at, norm=norm)
 
 
 @composite
@@ -120,14 +188,7 @@ def irfft(x, *, n: Span | None = None, axis: int = -2, norm: Norm = "backward"):
     if n < 1:
         raise ProgramError(f"the length of the result of {x.type} must be given and above 0", "bad_attr")
     x = shaped(x, (*(-1,) * (x.rank - 1), 2))
-    half = _resized(x, n // 2 + 1, at)
-    real, imaginary = (slice_(half, axes=(x.rank - 1,), starts=(i,), ends=(i + 1,)) for i in (0, 1))
-    mirrored = [
-        flip(slice_(part, axes=(at,), starts=(1,), ends=((n - 1) // 2 + 1,)), axes=(at,)) for part in (real, imaginary)
-    ]
-    pairs = concat(concat(real, mirrored[0], axis=at), concat(imaginary, -mirrored[1], axis=at), axis=x.rank - 1)
-    found = dft(pairs, axis=at, inverse=True, norm=norm)
-    return squeeze(slice_(found, axes=(x.rank - 1,), starts=(0,), ends=(1,)), axes=(x.rank - 1,))
+    return real_from_dft(_resized(x, n // 2 + 1, at), n=n, axis=at, norm=norm)
 
 
 def _sum(x, axis, sign=-1, divisor=1.0):
@@ -188,5 +249,34 @@ irfft.example(
         Example((X[0],), (_real(X[0], 3),), {"n": 3}),
         Example((X,), (_real(X, 8, 0) * 8**0.5,), {"n": 8, "axis": 0, "norm": "ortho"}),
         Example((X[:0],), (np.zeros((0, 6)),)),
+    ]
+)
+
+
+def _halved(z, n, axis, inner):
+    """The frequencies that `real_dft` keeps of all of them, with their factor."""
+    kept = np.moveaxis(z, axis, 0)[: n // 2 + 1]
+    whole = np.array([inner if 0 < 2 * k < n else 1.0 for k in range(n // 2 + 1)])
+    return np.moveaxis(kept * whole.reshape(-1, *(1 for _ in kept.shape[1:])), 0, axis)
+
+
+real_dft.example(
+    lambda: [
+        Example((LINE,), (_halved(_sum(_pairs(LINE + 0j), 1), 5, 1, 1.0),)),
+        Example((LINE[:, :4],), (_halved(_sum(_pairs(LINE[:, :4] + 0j), 1), 4, 1, 0.5),), {"inner": 0.5}),
+        Example((LINE,), (_sum(_pairs(LINE + 0j), 0, -1, 2**0.5),), {"axis": 0, "norm": "ortho"}),
+        Example((X[:, :1],), (_halved(_sum(_pairs(X[:, :1] + 0j), 0, -1, 3), 3, 0, 3.0),),
+                {"axis": -3, "norm": "forward", "inner": 3.0}),
+        Example((LINE[:, :1],), (_pairs(LINE[:, :1] + 0j),)),
+        Example((LINE[:0],), (np.zeros((0, 3, 2)),)),
+    ]
+)  # fmt: skip
+real_from_dft.example(
+    lambda: [
+        Example((X,), (_real(X, 6, 1),), {"n": 6}),
+        Example((X,), (_real(X * [[[1], [0.5], [0.5], [0.5]]], 7, 1),), {"n": 7, "inner": 0.5}),
+        Example((X[:, :3],), (_real(X[:, :3], 4, 0) * 2,), {"n": 4, "axis": 0, "norm": "ortho"}),
+        Example((X[0, :1],), (X[0, :1, 0],), {"n": 1}),
+        Example((X[:0],), (np.zeros((0, 6)),), {"n": 6}),
     ]
 )

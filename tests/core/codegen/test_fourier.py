@@ -91,3 +91,65 @@ def test_a_long_transform_stays_with_the_reference_executor(monkeypatch):
 def test_lines_are_split_into_units_for_threads(outer, inner, most):
     spec = fourier.Fourier("float32", outer, 8, inner, False, 1.0)
     assert 1 <= units(Kernel("fourier", spec, ())) <= most
+
+
+def real_by_definition(x: np.ndarray, axis: int, norm: str, inner: float) -> np.ndarray:
+    """The first frequencies of real lines."""
+    n = x.shape[axis]
+    found = by_definition(np.stack([x, 0 * x], -1), axis, False, norm)
+    kept = np.moveaxis(found, axis, -2)[..., : n // 2 + 1, :]
+    factors = [inner if 0 < 2 * k < n else 1.0 for k in range(n // 2 + 1)]
+    return np.moveaxis(kept * np.array(factors)[:, None], -2, axis)
+
+
+def lines_by_definition(x: np.ndarray, n: int, axis: int, norm: str, inner: float) -> np.ndarray:
+    """Real lines from their first frequencies: the sums of these and of their conjugates."""
+    z = np.moveaxis(x[..., 0].astype("float64") + 1j * x[..., 1], axis, -1)
+    factors = [2 * inner if 0 < 2 * k < n else 1.0 for k in range(n // 2 + 1)]
+    powers = np.outer(np.arange(n // 2 + 1), np.arange(n)) % n
+    divisor = {"ortho": n**0.5, "backward": n, "forward": 1}[norm]
+    return np.moveaxis(((z * factors) @ np.exp(2j * np.pi * powers / n)).real / divisor, -1, axis)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("n", [1, *LENGTHS])
+def test_transforms_of_real_lines_of_every_length_equal_their_definition(n):
+    for x, attrs in cases(n, LINES):
+        how = {"axis": attrs["axis"], "norm": attrs["norm"], "inner": 0.5 if attrs["inverse"] else 1.0}
+        whole = np.ascontiguousarray(x[..., 0])
+        agree(compiled("real_dft", whole, **how), real_by_definition(whole, **how), str(x.dtype))
+        half = np.ascontiguousarray(np.moveaxis(np.moveaxis(x, how["axis"], 0)[: n // 2 + 1], 0, how["axis"]))
+        agree(compiled("real_from_dft", half, n=n, **how), lines_by_definition(half, n, **how), str(x.dtype))
+
+
+@pytest.mark.parametrize("n", [1024, 1000, 2018, 1009])
+def test_long_transforms_of_real_lines_equal_their_definition(n):
+    x = pairs(3, n, dtype="float32")[..., 0]
+    agree(compiled("real_dft", x, axis=1), real_by_definition(x, 1, "backward", 1.0), "float32")
+
+
+@pytest.mark.parametrize("n", [6, 7])
+def test_nan_stays_in_its_real_line(n):
+    x = pairs(19, n)[..., 0]
+    x[4, 2] = np.nan
+    found = compiled("real_dft", x, axis=1)
+
+    assert np.isnan(found[4]).any()
+    assert np.isfinite(np.delete(found, 4, 0)).all()
+
+
+@pytest.mark.parametrize("n", [6, 7])
+def test_imaginary_parts_of_real_frequencies_have_no_effect(n):
+    x = pairs(3, n // 2 + 1)
+    other = x.copy()
+    other[:, 0, 1] = np.nan
+    if n % 2 == 0:
+        other[:, -1, 1] = np.inf
+
+    np.testing.assert_array_equal(*(compiled("real_from_dft", each, n=n, axis=1) for each in (x, other)))
+
+
+def test_real_lines_of_an_even_length_are_transformed_as_half_as_many_numbers():
+    even, odd = (fourier.Fourier("float32", 5, n, 1, False, 1.0, real=True) for n in (12, 15))
+
+    assert (even.length, odd.length) == (6, 15)
