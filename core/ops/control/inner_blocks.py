@@ -49,7 +49,8 @@ class Side:
         ops = [_without_reading(a, each) for each in live(a.ops(), names)]
         read = [n for n in reads(ops, names, a.b.types) if a.is_primal(n)]
         if memory == "store":
-            free = {n for each in a.primal if not each.inputs or each.type in VIEWS for n in each.outputs}
+            made = (_without_reading(a, each) for each in a.primal)
+            free = {n for each in made if not each.inputs or each.type in VIEWS for n in each.outputs}
             again, read = _again(a, read, lambda n: n in free)
             forward = a.part(a.primal, a.block.params, a.block.results)
         else:
@@ -69,6 +70,7 @@ def _again(a: Adjoint, read: Sequence[str], lost: Callable[[str], bool]) -> tupl
     for op in reversed(a.primal):
         if needed.isdisjoint(op.outputs):
             continue
+        op = _without_reading(a, op)
         # an output that is stored exists already: its recomputed copy gets a name that no op reads
         outputs = tuple(n if lost(n) else a.b.fresh(op.type) for n in op.outputs)
         a.b.types.update((new, a.b.types[old]) for new, old in zip(outputs, op.outputs, strict=True))
@@ -87,10 +89,12 @@ def silent(op: Op) -> Op:
 
 
 def _without_reading(a: Adjoint, op: Op) -> Op:
-    """`op`, or a constant in its place if it makes zeros of a known shape: then the value it reads is no residual."""
-    if op.type == "fill_zeros_like" and isinstance(t := a.b.types[op.inputs[0]], TensorType) and t.is_static:
-        attrs = {"shape": t.shape, "value": 0.0, "dtype": t.dtype}
-        return replace(op, type="fill_constant", inputs=(), attrs=fill_constant.complete(attrs))
+    """`op`, or a constant in its place if it fills an array of a known shape: the value it reads is no residual."""
+    if op.type in ("fill_zeros_like", "full_like"):
+        type = a.b.types[op.inputs[0]]
+        if isinstance(type, TensorType) and type.is_static:
+            attrs = {"shape": type.shape, "value": op.attrs.get("value", 0.0), "dtype": type.dtype}
+            return replace(op, type="fill_constant", inputs=(), attrs=fill_constant.complete(attrs))
     return op
 
 

@@ -85,6 +85,23 @@ def test_73_the_peak_falls_as_promised():
     assert peaks["binomial"] < peaks["sqrt"]
 
 
+def test_a_loop_does_not_record_constants_of_a_known_shape():
+    s = Sketch()
+    s.param("w", [0.5, 0.7])
+    s.param("x", [1.0, 2.0])
+    s.op("assign", "x", out="h")
+    with s.repeat(3):
+        s.op("mul", s.op("tanh", s.op("div", "h", s.op("full_like", "h", value=2.0))), "w", out="h")
+    s.total("h")
+    check(s)
+
+    block = compile_gradient(read(s.document), GradientQuery(loss="loss")).interpreter.block
+    body = next(op for op in block.ops if op.type == "loop").attrs["sub_block"]
+    filled = {name for op in body.ops if op.type in ("full_like", "fill_constant") for name in op.outputs}
+
+    assert filled and filled.isdisjoint(body.results)
+
+
 @pytest.mark.parametrize(("trips", "most"), [(1_000, 3e6), pytest.param(10_000, 10e6, marks=pytest.mark.slow)])
 def test_73_many_trips_fit_a_small_budget(trips, most):
     assert traced_peak(tanh_loop(trips, 1000), loop_memory="sqrt") < most
