@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from core.backward.append_backward import Options, append_backward
+from core.compiler.compile import GradientQuery, compile_gradient
 from core.ir.errors import ProgramError
 from core.ops.control.inner_blocks import LoopMemory
 from core.wire import read, write
