@@ -7,6 +7,7 @@ numbers do not depend on how the pass is split.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ import numpy as np
 from core.ir import HOLE, Op, TensorType
 from core.ops.common.types import as_dtype
 from core.plan.compose import Maker
+from core.plan.data import contiguous
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.fusion import Member
 from core.plan.lowering import Lowering, lowers
+from core.plan.sizes import Size
 
 __all__ = ["drawn"]
 
@@ -39,7 +42,7 @@ def lower_uniform(low: Lowering, op: Op) -> None:
 def lower_gaussian(low: Lowering, op: Op) -> None:
     type, of = low.type(op.outputs[0]), Maker(low)
     first = drawn(low, op, type.shape, "float64")
-    second = drawn(low, op, type.shape, "float64", math.prod(type.shape))
+    second = drawn(low, op, type.shape, "float64", again=1)
     radius = of("sqrt", of.mul(of.number(-2.0), of("log1p", of("neg", first))))
     scaled = of.mul(of.mul(of.number(op.attrs["std"]), radius), of("cos", of.mul(of.number(2.0 * math.pi), second)))
     low.define(op.outputs[0], of.cast(of.add(of.number(op.attrs["mean"]), scaled), type.dtype))
@@ -93,17 +96,40 @@ def lower_next_key(low: Lowering, op: Op) -> None:
     low.define(op.outputs[0], Member(fusion, number, "int64", type.shape, axes))
 
 
-def drawn(low: Lowering, op: Op, shape: tuple[int, ...], dtype: str, first: int = 0) -> Entry:
-    """Numbers in [0, 1) at the positions from `first` on, in row-major order. The key is the op's last input."""
+def drawn(low: Lowering, op: Op, shape: tuple[int, ...], dtype: str, again: int = 0) -> Entry:
+    """Numbers in [0, 1) at all positions, in row-major order. The key is the op's last input.
+
+    again: how many arrays of this shape the op has drawn before.
+    """
     key: Any = Uniform(0, "int64", ())
     if op.inputs and op.inputs[-1] != HOLE and low.types[op.inputs[-1]] == TensorType((), "int64"):
         key = low.entry(op.inputs[-1]) if _has_key(op) else key
-    at = positions(shape, first=first)
+    at = _places(low, shape, low.sizes.get(op.outputs[0], {}), again)
     fusion, axes = low.join(shape, [at, key])
     args = [low.argument(fusion, each, shape, axes) for each in (at, key)]
     attrs = [("dtype", dtype), ("seed", op.attrs["seed"]), ("stream", op.attrs["stream"])]
     fusion.ops.append(op.type)
     return Member(fusion, fusion.apply("draw", attrs, args, dtype), dtype, shape, axes)
+
+
+def _places(low: Lowering, shape: tuple[int, ...], sizes: Mapping[int, Size], again: int) -> Entry:
+    """The position of each element in row-major order, after those of `again` arrays.
+
+    shape, sizes: with the largest sizes of open axes, and their sizes in the run.
+    """
+    opened = max(sizes, default=0)
+    if not opened and not (again and sizes):
+        return positions(shape, first=again * math.prod(shape))
+    of, rank = Maker(low), len(shape)
+    inner = tuple(n if i >= opened else 0 for i, n in enumerate(contiguous(shape)))
+    at: Entry = positions(shape, inner)
+    step: Entry = of.number(math.prod(shape[opened + 1 :]), "int64")
+    for axis in reversed(range(opened + 1)):
+        if axis < opened:
+            along = tuple(n if i == axis else 1 for i, n in enumerate(shape))
+            at = of.add(at, of.mul(positions(along, tuple(int(i == axis) for i in range(rank))), step))
+        step = of.mul(step, sizes[axis].length if axis in sizes else of.number(shape[axis], "int64"))
+    return of.add(at, of.mul(step, of.number(again, "int64"))) if again else at
 
 
 def _has_key(op: Op) -> bool:

@@ -37,6 +37,10 @@ __all__ = ["along_known", "parts_of_known", "sliced_known"]
     "full_like",
     "uniform_random_like",
     "gaussian_random_like",
+    "truncated_gaussian_like",
+    "exponential_like",
+    "randint_like",
+    "bernoulli",
     "triangle_mask_like",
     "diagonal_mask_like",
     "eye_like",
@@ -44,8 +48,6 @@ __all__ = ["along_known", "parts_of_known", "sliced_known"]
 def _alike(low: Lowering, op: Op) -> None:
     """Results like the operand in the same place, or like the first one."""
     each = op.inputs if op.type == "barrier" else op.inputs[:1]
-    if op.type.endswith("random_like") and set(sizes_of(low, op.inputs[0])) - {0}:
-        raise Unsupported("random numbers are counted along known sizes")
     set_sizes(low, op, [dict(sizes_of(low, n)) for n in each])
     run(low, op)
 

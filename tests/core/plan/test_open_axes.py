@@ -181,6 +181,17 @@ def chosen(s: Sketch) -> list[str]:
     ]
 
 
+def draws(s: Sketch) -> list[str]:
+    """Numbers are counted along the sizes of the run."""
+    x, y, z = x_of(s, BATCH, TIME, 4), x_of(s, 2, BATCH, 4, TIME, name="y"), x_of(s, BATCH, 4, name="z")
+    share = s.op("sigmoid", y)
+    kinds = ("uniform_random_like", "gaussian_random_like", "truncated_gaussian_like", "exponential_like")
+    made = [s.op(kind, each, seed=seed) for seed, kind in enumerate(kinds) for each in (x, y, z)]
+    steps = [s.op("randint_like", each, low=0, high=9, dtype="int64") for each in (x, y)]
+    counts = [s.op("cast", each, dtype="float64") for each in steps]
+    return [*made, *counts, s.op("bernoulli", share), s.op("dropout", x, p=0.4, seed=1), s.op("dropout", z, p=0.4)]
+
+
 def masks(s: Sketch) -> list[str]:
     x = x_of(s, BATCH, TIME, 6)
     scores = s.op("einsum", [x, x], equation="btd,bsd->bts")
@@ -251,6 +262,7 @@ CASES = (
     windows("float32"),
     windows("bfloat16"),
     chosen,
+    draws,
     masks,
 )
 TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "float16": 1e-2, "bfloat16": 1e-1}
