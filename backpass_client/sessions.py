@@ -15,7 +15,7 @@ from backpass_client.connection import NO_TENSORS, Service, new_key, quoted
 from backpass_client.errors import BackpassError
 from backpass_client.idempotent_calls import IdempotentCalls
 from backpass_client.jobs import Jobs
-from backpass_client.lists import as_declared, check_members, name_list
+from backpass_client.lists import as_declared, check_members, declared_dtypes, name_list
 from backpass_client.onnx_file import ACCEPT, model_query, saved
 from backpass_client.results import Arrays, Gradients, gradients_of, group, streamed
 from backpass_client.rows import from_tensors, to_tensors
@@ -67,16 +67,17 @@ class Session:
     connection or a retryable problem; the service executes it once and repeats its answer.
     """
 
-    def __init__(self, service: Service, view: Mapping[str, Any], dtypes: Mapping[str, str] = NO_TENSORS) -> None:
-        """view: the response to POST or GET of a session.
+    def __init__(self, service: Service, view: Mapping[str, Any] | str, dtypes: Mapping[str, str] = NO_TENSORS) -> None:
+        """view: the id of an open session, such as one of an earlier process; or the response to POST or GET of one.
 
         dtypes: name -> dtype of the feeds, where they are known: Python's numbers and lists are sent with this dtype.
         """
+        about = service.call("GET", f"/v1/sessions/{quoted(view)}") if isinstance(view, str) else view
         self.service = service
-        self.id: str = view["id"]
+        self.id: str = about["id"]
         self.path = f"/v1/sessions/{self.id}"
-        self._dtypes = dtypes
-        self._calls = IdempotentCalls(service, self.path, view["next_seq"])
+        self._dtypes = _dtypes_of(service, about) if isinstance(view, str) and not dtypes else dtypes
+        self._calls = IdempotentCalls(service, self.path, about["next_seq"])
 
     @classmethod
     def from_checkpoint(
@@ -92,7 +93,8 @@ class Session:
         Raises Refused with every tensor that does not fit.
         """
         id = checkpoint if isinstance(checkpoint, str) else checkpoint.id
-        return cls(service, service.upload("/v1/sessions", {"from_checkpoint": id, **settings}, parameters))
+        view = service.upload("/v1/sessions", {"from_checkpoint": id, **settings}, parameters)
+        return cls(service, view, _dtypes_of(service, view))
 
     def __enter__(self) -> Self:
         return self
@@ -342,6 +344,11 @@ class Session:
 
     def __repr__(self) -> str:
         return f"Session({self.service.url!r}, {self.id!r})"
+
+
+def _dtypes_of(service: Service, view: Mapping[str, Any]) -> dict[str, str]:
+    """Name -> dtype of the feeds, parameters and states of a session."""
+    return declared_dtypes(service.call("GET", f"/v1/programs/{view['program_id']}")["signature"])
 
 
 def _step(said: dict[str, Any], tensors: dict[str, np.ndarray]) -> Step:

@@ -274,6 +274,23 @@ def test_after_an_outage_another_step_takes_the_next_sequence_number(url):
             assert session.next_seq == steps + 1
 
 
+def test_a_session_continues_from_its_id_and_takes_lists_of_the_declared_dtypes(service):
+    @bp.program
+    def short(x=bp.f32["batch", 2]):
+        return {"loss": (x @ bp.parameter("w", [2], init=[1, 2])).sum()}
+
+    with service.create_session(short, optimizer={"type": "sgd", "learning_rate": 1.0}) as first:
+        first.step({"x": [[1, 0]]})
+        again = bp.Session(service, first.id)
+        assert (again.next_seq, again.step({"x": [[1, 0]]}).loss) == (2, 0)
+        checkpoint = again.checkpoint()
+    with bp.Session.from_checkpoint(service, checkpoint) as copied:
+        assert copied.evaluate({"x": [[1, 1]]})["loss"] == 1  # w = [1, 2] - 2 [1, 0]
+    checkpoint.delete()
+    with pytest.raises(bp.Refused, match="not-found"):
+        bp.Session(service, "ses_" + "a" * 26)
+
+
 def test_a_sequence_number_used_by_another_client_is_a_conflict(url, service):
     with Program(service, line()).session("loss", {"w": W}) as session:
         stale = bp.Session(service, session.view())
