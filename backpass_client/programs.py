@@ -58,8 +58,10 @@ class Program:
             except Refused as error:
                 explain(error, document)
                 raise
-        else:
+        elif isinstance(document, Mapping):
             made = self._registered(document, values)
+        else:
+            raise TypeError(f"a program is a function under @bp.program, a document or an id, not {document!r}")
         self.id, self.signature = made["id"], made["signature"]
 
     def _registered(self, document: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

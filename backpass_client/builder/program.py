@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin, overload
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from backpass_client.builder.types import FLOATS, Dtype, InvalidOp, Type
 from backpass_client.errors import Refused
 
 __all__ = ["BuiltProgram", "built", "explain", "program"]
+
+
+TO_COMPUTE = "register it, service.programs.create(program), and call evaluate, gradients or session of the result"
 
 
 class BuiltProgram:
@@ -57,6 +60,17 @@ class BuiltProgram:
 
     def _types(self, role: str) -> dict[str, Type]:
         return {name: leaf.ref.type for name, leaf in self._builder.leaves.items() if leaf.role == role}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raises TypeError, which tells how to compute the program."""
+        raise TypeError(f"the program {self.name!r} is no function any more: {TO_COMPUTE}")
+
+    if not TYPE_CHECKING:  # a type checker knows the attributes that exist
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raises AttributeError, which tells how to compute the program."""
+            hint = f"; {TO_COMPUTE}" if name in ("evaluate", "gradients", "session", "stream_gradients") else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def document(self) -> dict[str, Any]:
         """The program document, as POST /v1/programs takes it."""

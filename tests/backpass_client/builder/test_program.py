@@ -373,6 +373,19 @@ def test_a_symbol_has_no_value_and_says_so():
             bp.program(lambda x=bp.f32[()], differentiate=differentiate: differentiate(x))
 
 
+def test_a_built_program_computes_in_a_service_and_says_so():
+    with pytest.raises(TypeError, match=r"'line' is no function any more: register it, service.programs.create"):
+        line(X, [1.0, 0.0])
+    with pytest.raises(AttributeError, match=r"no attribute 'evaluate'; register it, .* and call evaluate"):
+        line.evaluate({"x": X})
+    with pytest.raises(AttributeError, match=r"no attribute 'shape'$"):
+        line.shape  # noqa: B018
+    with pytest.raises(
+        TypeError, match=r"a program is a function under @bp.program, a document or an id, not <function"
+    ):
+        bp.Program(bp.Service("http://127.0.0.1:1"), lambda x: x)
+
+
 def test_a_symbol_of_another_program_is_refused():
     leaked = []
     bp.program(lambda x=bp.f32[2]: leaked.append(x) or x)
