@@ -45,19 +45,12 @@ def test_every_link_between_pages_has_a_target() -> None:
             assert (page.parent / target).exists(), f"{page.name} -> {target}"
 
 
-BY_PATH = {"core/ops", "service/routes"}
-"""Rooms whose files are found by the families of ops and by the paths of routes."""
-
-
 def test_the_page_of_each_room_names_its_files() -> None:
     missing = []
     for page in sorted(ROOT.glob("core/*/__init__.py")) + sorted(ROOT.glob("service/*/__init__.py")):
         room, readme = page.parent, page.parent / "README.md"
         text = (ast.get_docstring(ast.parse(page.read_text())) or "") + (readme.read_text() if readme.exists() else "")
-        if str(room.relative_to(ROOT)) not in BY_PATH:
-            named = set(re.findall(r"\w+", text))
-            missing += [
-                str(file.relative_to(ROOT)) for file in room.glob("*.py") if file.stem not in {*named, "__init__"}
-            ]
+        named = {*re.findall(r"\w+", text), "__init__"}
+        missing += [str(file.relative_to(ROOT)) for file in room.glob("*.py") if file.stem not in named]
 
     assert missing == [], "name these files in the page of their room: its __init__.py or README.md"
