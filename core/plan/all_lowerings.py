@@ -33,6 +33,7 @@ from core.plan import (  # noqa: F401
     sized_indexing,
     sized_lattices,
     sized_products,
+    sized_ragged,
     sized_reshape,
     sized_shapes,
     sized_sums,

@@ -19,20 +19,29 @@ from core.plan.shapes import expanded, reshaped
 from core.plan.slabs import flat
 from core.plan.unsupported import Unsupported
 
-__all__ = ["before_the_end", "check_lengths", "ends_of_all", "rows_of_padded", "running_total", "spread", "taken"]
+__all__ = [
+    "before_the_end",
+    "check_lengths",
+    "ends_of_all",
+    "row_count",
+    "rows_of_padded",
+    "running_total",
+    "spread",
+    "taken",
+]
 
 
 @lowers("sequence_ids")
 def lower_sequence_ids(low: Lowering, op: Op) -> None:
     lengths, rows = _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
-    ends_of_all(low, op, lengths, rows)
+    ends_of_all(low, op, lengths, op.inputs[1])
     low.define(op.outputs[0], spread(low, op, positions(lengths.shape), lengths, rows, 0, op.outputs[0]))
 
 
 @lowers("sequence_rows")
 def lower_sequence_rows(low: Lowering, op: Op) -> None:
     of, lengths, rows = Maker(low), _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
-    ends = ends_of_all(low, op, lengths, rows)
+    ends = ends_of_all(low, op, lengths, op.inputs[1])
     last = of("sub", ends, of.number(1, "int64"))
     if op.attrs["order"] == "reverse":
         low.define(op.outputs[0], spread(low, op, last, lengths, rows, -1, op.outputs[0]))
@@ -45,7 +54,7 @@ def lower_sequence_rows(low: Lowering, op: Op) -> None:
 @lowers("sequence_slots")
 def lower_sequence_slots(low: Lowering, op: Op) -> None:
     of, lengths, rows = Maker(low), _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
-    ends_of_all(low, op, lengths, rows)
+    ends_of_all(low, op, lengths, op.inputs[1])
     width: Entry = of.number(op.attrs["width"], "int64")
     if op.attrs["width"] == -1:
         width = of.reduce("max", lengths, frozenset({0}))
@@ -65,8 +74,8 @@ def lower_interleaved(low: Lowering, op: Op) -> None:
     if more[1].shape[0] != count:
         raise Unsupported("the two batches have different numbers of sequences")
     starts, lengths = (low.allocate((count, 2), "int64") for _ in range(2))
-    for i, (each, rows, before) in enumerate(((more[0], x, 0), (more[1], y, x))):
-        ends = ends_of_all(low, op, each, rows)
+    for i, (each, before) in enumerate(((more[0], 0), (more[1], x))):
+        ends = ends_of_all(low, op, each, op.inputs[2 + i])
         first = of.add(of("sub", ends, each), of.number(before, "int64"))
         for whole, part in ((starts, first), (lengths, each)):
             low.write(part, replace(whole, shape=(count,), strides=(2,), offset=i))
@@ -77,17 +86,17 @@ def lower_interleaved(low: Lowering, op: Op) -> None:
 @lowers("context_rows")
 def lower_context(low: Lowering, op: Op) -> None:
     of, lengths, rows = Maker(low), _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
-    ends = ends_of_all(low, op, lengths, rows)
+    ends = ends_of_all(low, op, lengths, op.inputs[1])
     edges = (spread(low, op, each, lengths, rows, 0) for each in (of("sub", ends, lengths), ends))
     first, after = (reshaped(low, each, (rows, 1)) for each in edges)
     at = positions((rows, op.attrs["length"]), (1, 1), op.attrs["start"])
     inside = of("logical_and", of("greater_equal", at, first), of("less_than", at, after))
-    low.define(op.outputs[0], of.where(inside, at, of.number(rows, "int64")))
+    low.define(op.outputs[0], of.where(inside, at, row_count(low, op.inputs[1])))
 
 
 @lowers("sequence_reset_lengths")
 def lower_reset_lengths(low: Lowering, op: Op) -> None:
-    ends_of_all(low, op, _lengths(low, op.inputs[1]), low.type(op.inputs[0]).shape[0])
+    ends_of_all(low, op, _lengths(low, op.inputs[1]), op.inputs[0])
     for out, name in zip(op.outputs, op.inputs, strict=True):
         low.define(out, low.entry(name))
 
@@ -102,10 +111,10 @@ def lower_padded_rows(low: Lowering, op: Op) -> None:
 
 def rows_of_padded(low: Lowering, op: Op, width: int) -> Entry:
     """For each row of padded sequences, [n, width], its position in x, or the number of rows of x if it is padding."""
-    of, lengths, rows = Maker(low), _lengths(low, op.inputs[0]), low.type(op.inputs[1]).shape[0]
-    starts = of("sub", ends_of_all(low, op, lengths, rows), lengths)
+    of, lengths = Maker(low), _lengths(low, op.inputs[0])
+    starts = of("sub", ends_of_all(low, op, lengths, op.inputs[1]), lengths)
     at = of.add(reshaped(low, starts, (lengths.shape[0], 1)), positions((lengths.shape[0], width), (0, 1)))
-    return of.where(before_the_end(low, lengths, width), at, of.number(rows, "int64"))
+    return of.where(before_the_end(low, lengths, width), at, row_count(low, op.inputs[1]))
 
 
 @lowers("padded_like")
@@ -139,15 +148,23 @@ def _lengths(low: Lowering, name: str) -> Entry:
     return low.entry(name)
 
 
-def ends_of_all(low: Lowering, op: Op, lengths: Entry, rows: int) -> View:
-    """For each sequence the position after its last row; the lengths are checked."""
-    of, count = Maker(low), lengths.shape[0]
-    check_lengths(low, op, lengths, rows, f"lengths must be from 0 to {rows}, the number of rows")
+def ends_of_all(low: Lowering, op: Op, lengths: Entry, x: str) -> View:
+    """For each sequence of rows of `x` the position after its last row; the lengths are checked."""
+    of, most, rows = Maker(low), low.type(x).shape[0], row_count(low, x)
+    known = isinstance(rows, Uniform)
+    limit = f"{most}, the number of rows" if known else "the number of rows"
+    check_lengths(low, op, lengths, most, f"lengths must be from 0 to {limit}")
     ends = running_total(low, op, lengths)
-    last = replace(ends, shape=(), strides=(), offset=count - 1)
-    complete = of("equal", last, of.number(rows, "int64"))
-    of.check(complete, "shape_mismatch", f"the lengths do not add up to {rows} rows", op.location)
+    last = replace(ends, shape=(), strides=(), offset=lengths.shape[0] - 1)
+    message = f"the lengths do not add up to {most if known else 'the number of'} rows"
+    of.check(of("equal", last, rows), "shape_mismatch", message, op.location)
     return ends
+
+
+def row_count(low: Lowering, x: str) -> Entry:
+    """The number of the rows of a variable, an int64 scalar."""
+    size = low.sizes.get(x, {}).get(0)
+    return Maker(low).number(low.type(x).shape[0], "int64") if size is None else size.length
 
 
 def check_lengths(low: Lowering, op: Op, lengths: Entry, most: int, message: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from core.ir import Op, TensorType
 from core.plan.added_rows import added_rows
 from core.plan.compose import Maker
@@ -9,7 +11,8 @@ from core.plan.data import ScatterAdd, View
 from core.plan.entries import Entry, Uniform
 from core.plan.indexing import check_range
 from core.plan.lowering import Lowering, lowers
-from core.plan.shapes import reshaped
+from core.plan.shapes import expanded, reshaped
+from core.plan.sized import masked
 from core.plan.slabs import flat, slabs
 
 __all__: list[str] = []
@@ -32,9 +35,11 @@ def lower_segment_max(low: Lowering, op: Op) -> None:
     """The maximum, and 0 for segments without rows."""
     of, type, count = Maker(low), low.type(op.outputs[0]), _checked(low, op)
     most = low.allocate(type.shape, type.dtype)
-    _reduce(low, op, "max", low.entry(op.inputs[0]), count, most)
+    x = op.inputs[0]
+    _reduce(low, op, "max", masked(low, low.entry(x), low.sizes.get(x, {}), -math.inf), count, most)
     rows = low.allocate((count,), "int32")
-    _reduce(low, op, "sum", Uniform(1, "int32", low.type(op.inputs[1]).shape), count, rows)
+    ones = expanded(Uniform(1, "int32", ()), low.type(op.inputs[1]).shape)
+    _reduce(low, op, "sum", masked(low, ones, low.sizes.get(op.inputs[1], {}), 0), count, rows)
     column = reshaped(low, rows, (count, *(1 for _ in type.shape[1:])))
     some = of("greater_than", column, of.number(0, "int32"))
     low.define(op.outputs[0], of.where(some, most, of.number(0.0, type.dtype)))

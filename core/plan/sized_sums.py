@@ -14,7 +14,6 @@ from core.plan.halves import narrowed, wide, widened
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import (
     sizes_of,
-    with_equal,
 )
 from core.plan.reduce import KINDS, reduced
 from core.plan.shapes import reshaped
@@ -102,18 +101,6 @@ def _inverse_count(low: Lowering, op: Op) -> None:
     some = of("greater_than", count, of.number(0, "int64"))
     inverse = of("div", of.number(1.0), of.cast(count, "float64"))
     low.define(op.outputs[0], of.cast(of.where(some, inverse, of.number(np.inf)), dtype))
-
-
-@rule("segment_sum")
-def _segments(low: Lowering, op: Op) -> None:
-    op = with_equal(low, op, (0, 0), (1, 0))
-    x, ids = op.inputs[:2]
-    if len(op.inputs) > 2 and any(sizes_of(low, n) for n in op.inputs[2:]):
-        raise Unsupported("segments whose number only the run tells")
-    if sizes_of(low, x) != sizes_of(low, ids):
-        raise Unsupported("sizes that only the run can compare")
-    set_sizes(low, op, [{}])
-    run(low, under(low, op, {x: whole(low, x)}))
 
 
 @rule("check_finite")

@@ -14,7 +14,7 @@ from core.plan.compose import Maker
 from core.plan.data import View
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.lowering import Lowering, lowers
-from core.plan.meeting_sizes import Axes
+from core.plan.meeting_sizes import Axes, sizes_of
 from core.plan.ordered import order_of
 from core.plan.plan import OUTGROWN
 from core.plan.ragged import before_the_end, ends_of_all, rows_of_padded, spread, taken
@@ -94,7 +94,7 @@ def _expanded_rows(low: Lowering, op: Op) -> None:
     times, lengths = (low.entry(n) for n in op.inputs[:2])
     if times.shape != lengths.shape:
         raise Unsupported("another number of counts than of sequences")
-    ends = ends_of_all(low, op, lengths, low.type(op.inputs[2]).shape[0])
+    ends = ends_of_all(low, op, lengths, op.inputs[2])
     times = _checked(low, op, times, "repeat counts")
     most = of.number(FAR // max(1, times.shape[0]), "int64")
     all_rows = of("minimum", of.mul(of("minimum", times, of.number(MANY, "int64")), lengths), most)
@@ -240,10 +240,10 @@ def _dynamic_reshape(low: Lowering, op: Op) -> None:
 @rule("padded_like", "padded_rows", "sequence_mask")
 def _padded(low: Lowering, op: Op) -> None:
     """As wide as the longest sequence."""
-    of_known_sizes(low, op, op.inputs)
+    number = sizes_of(low, op.inputs[0])
     of, lengths = Maker(low), low.entry(op.inputs[0])
     longest = reshaped(low, of.reduce("max", of.cast(lengths, "int64"), frozenset({0})), ())
-    set_sizes(low, op, [expect(low, op, 0, {1: longest})])
+    set_sizes(low, op, [number | expect(low, op, 0, {1: longest})])
     type = low.type(op.outputs[0])
     if op.type == "padded_rows":
         low.define(op.outputs[0], rows_of_padded(low, op, type.shape[1]))
@@ -267,7 +267,7 @@ def _sequence_slice_rows(low: Lowering, op: Op) -> None:
     lengths, offsets, counts = (low.entry(n) for n in op.inputs[:3])
     if not lengths.shape == offsets.shape == counts.shape:
         raise Unsupported("offsets and counts of another number than the lengths")
-    ends = ends_of_all(low, op, lengths, low.type(op.inputs[3]).shape[0])
+    ends = ends_of_all(low, op, lengths, op.inputs[3])
     inside = of("less_equal", counts, of("sub", lengths, offsets))
     for fine in (of("greater_equal", offsets, zero), of("greater_equal", counts, zero), inside):
         message = "a slice ends after its sequence, or starts before it"
@@ -294,7 +294,7 @@ def _step_rows(low: Lowering, op: Op) -> None:
     of_known_sizes(low, op, op.inputs)
     of, zero = Maker(low), Maker(low).number(0, "int64")
     lengths, rows = low.entry(op.inputs[0]), low.type(op.inputs[1]).shape[0]
-    ends = ends_of_all(low, op, lengths, rows)
+    ends = ends_of_all(low, op, lengths, op.inputs[1])
     bound = in_blocks(rows)
     longest = reshaped(low, of.reduce("max", lengths, frozenset({0})), ())
     longest = of("minimum", of("maximum", longest, zero), of.number(bound, "int64"))
