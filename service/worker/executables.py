@@ -47,6 +47,10 @@ class OwnExecutables:
     def put(self, key: Hashable, executable: Executable) -> None:
         self.shared.put((self._owner, key), executable)
 
+    def pop(self, key: Hashable) -> Executable | None:
+        """Remove the executable and return it, or None."""
+        return self.shared.pop((self._owner, key))
+
 
 def nbytes_of(executable: Executable) -> int:
     """Bytes that an executable keeps between runs, without large arenas, results and stacks."""

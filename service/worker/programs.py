@@ -120,7 +120,7 @@ class CachedProgram:
 
         It ends when no session trains the program any more.
         """
-        self._begin(key, lambda: self._whole(compile, True))
+        self._begin(key, lambda: self._whole(lambda: self._planned(compile), True))
 
     def _begin(self, key: Hashable, make: Callable[[], Executable]) -> None:
         if self.compilations is not None and self._executables.get(key) is None:
@@ -133,12 +133,16 @@ class CachedProgram:
 
     def _interpreted(self, of: Hashable, compile: Callable[[], Executable]) -> Prepared:
         """The cached executable, or the result of `compile`, without machine code. of: its key with machine code."""
-        found = self._executables.get(of)
-        if found is not None and found.machine is None:
-            return Prepared(found, fresh=False)
+        whole = self._executables.get(of)
+        if whole is not None and whole.machine is None:
+            return Prepared(whole, fresh=False)
         key = ("interpreted", of)
         found = self._executables.get(key)
         if found is not None:
+            return Prepared(found, fresh=False)
+        if whole is not None:  # it shares its plan with its machine code, which cannot report a gradient early
+            found = replace(whole, machine=None)
+            self._executables.put(key, found)
             return Prepared(found, fresh=False)
         if self.compilations is None or self.is_short:
             found = self._noted(_timed(lambda: self._planned(compile)))
@@ -204,13 +208,19 @@ class CachedProgram:
         found = self._executables.get(key)
         if found is not None:
             return Prepared(found, fresh=False)
+        without = self._executables.get(("interpreted", key))
+        if without is not None and not self._becomes_code(without, repeated):
+            self._executables.pop(("interpreted", key))
+            self._executables.put(key, without)
+            return Prepared(without, fresh=False)
+        plan = (lambda: self._planned(compile)) if without is None else lambda: without
         certain = self.machine == "always" or (self.machine == "auto" and repeated)
         if self.compilations is None or (self.is_short and not certain):
-            executable = interpreted = self._noted(_timed(lambda: self._planned(compile)))
+            executable = interpreted = self._noted(_timed(plan))
             if self._becomes_code(executable, repeated):
                 executable = self._in_thread(key, lambda: self._as_code(interpreted))
         else:
-            executable = self._in_thread(key, lambda: self._whole(compile, repeated))
+            executable = self._in_thread(key, lambda: self._whole(plan, repeated))
         self._executables.put(key, executable)
         return Prepared(executable, fresh=True)
 
@@ -239,8 +249,8 @@ class CachedProgram:
         self.note(seconds)
         return executable
 
-    def _whole(self, compile: Callable[[], Executable], repeated: bool) -> Executable:
-        executable = self._planned(compile)
+    def _whole(self, plan: Callable[[], Executable], repeated: bool) -> Executable:
+        executable = plan()
         return self._as_code(executable) if self._becomes_code(executable, repeated) else executable
 
     def _as_code(self, executable: Executable) -> Executable:

@@ -62,6 +62,27 @@ def test_an_executable_is_compiled_once_for_each_query(state):
     assert fresh == [True, True, False, True, True, False]
 
 
+@pytest.mark.parametrize("repeated", [True, False], ids=["machine code", "interpreted"])
+@pytest.mark.parametrize("order", [(True, False), (False, True)], ids=["streamed first", "called first"])
+def test_a_program_that_is_called_and_streamed_is_planned_once(state, repeated, order):
+    sketch = regression()
+    known = cached_program(state, {"program_id": "a", "document": sketch.document})
+    query, feeds = GradientQuery(loss="loss"), {name: sketch.values[name] for name in "xy"}
+
+    def asked(streamed: bool) -> Any:
+        return known.gradient(query, (), feeds, repeated=repeated, streamed=streamed)
+
+    first, second = (asked(streamed) for streamed in order)
+    made = dict(zip(order, (first.executable, second.executable), strict=True))
+
+    assert made[True].interpreter is made[False].interpreter
+    assert made[True].machine is None
+    assert (made[False].machine is not None) == repeated
+    assert (first.fresh, second.fresh) == (True, repeated and order[0])
+    assert len(state.executables) == (2 if repeated else 1)
+    assert [asked(streamed).fresh for streamed in order] == [False, False]
+
+
 def test_a_full_cache_drops_the_least_recently_used_program(state):
     document = regression().document  # two ops
     state.programs.limit = 4
