@@ -16,7 +16,7 @@ from core.ir.generated import GENERATED, PREFIX, generated_length
 from core.ir.stop import poll
 from core.ir.suggest import near
 from core.wire.problems import Problems
-from core.wire.records import RawBlock, RawFunction, RawOp, RawProgram, RawVar
+from core.wire.records import Alone, RawBlock, RawFunction, RawOp, RawProgram, RawVar
 
 __all__ = ["LONGEST_ALIAS", "Limits", "is_reserved", "parse"]
 
@@ -321,11 +321,14 @@ class _Reader:
         if not isinstance(raw, dict):
             self.problems.add("bad_slot", "slots must be an object of names", pointer, location)
             return {}
-        found = {}
+        found: dict[str, tuple[str, ...]] = {}
         for slot, value in raw.items():
             at = f"{pointer}/{escaped(slot)}"
-            if isinstance(value, str | list):
-                found[slot] = self.names([value] if isinstance(value, str) else value, at)
+            if isinstance(value, str):
+                name = value if self.is_name(value) else self.name(value, at)
+                found[slot] = Alone(() if name is None else (name,))
+            elif isinstance(value, list):
+                found[slot] = self.names(value, at)
             else:
                 self.problems.add("bad_program", "must be a name or a list of names", at, location)
                 found[slot] = ()

@@ -11,6 +11,7 @@ from core.ir.errors import ProgramError, escaped
 from core.ir.registry import OpSpec
 from core.ir.suggest import near
 from core.wire.problems import Problems
+from core.wire.records import place_of
 from core.wire.site import KEY, AlreadyReported, Site
 
 __all__ = ["OpReader"]
@@ -69,7 +70,7 @@ class OpReader:
                     wrong = True
                 values.append(None)
             for i, name in enumerate(names):
-                value = self.resolve(at, name, f"inputs/{slot.name}/{i}", slot.name)
+                value = self.resolve(at, name, place_of(f"inputs/{slot.name}", names, i), slot.name)
                 wrong |= value is None
                 values.append(value)
         return None if wrong else values
@@ -86,7 +87,8 @@ class OpReader:
 
     def operands(self, at: Site, slot: str) -> list[Value]:
         """The values in `slot` of a construct."""
-        found = [self.resolve(at, n, f"inputs/{slot}/{i}", slot) for i, n in enumerate(at.raw.inputs.get(slot, ()))]
+        names = at.raw.inputs.get(slot, ())
+        found = [self.resolve(at, n, place_of(f"inputs/{slot}", names, i), slot) for i, n in enumerate(names)]
         if None in found:
             raise AlreadyReported
         return [v for v in found if v is not None]

@@ -8,7 +8,7 @@ from typing import Any
 
 from core.ir.errors import Location
 
-__all__ = ["RawBlock", "RawFunction", "RawOp", "RawProgram", "RawVar"]
+__all__ = ["Alone", "RawBlock", "RawFunction", "RawOp", "RawProgram", "RawVar", "place_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,17 @@ class RawVar:
     stop_gradient: bool
     stack_depth: int
     pointer: str
+
+
+class Alone(tuple[str, ...]):
+    """The name in a slot that the document gives as a text, and not in a list."""
+
+    __slots__ = ()
+
+
+def place_of(slot: str, names: tuple[str, ...], i: int) -> str:
+    """The end of the JSON pointer to name `i` of a slot. slot: that of the slot, such as ``inputs/x``."""
+    return slot if isinstance(names, Alone) else f"{slot}/{i}"
 
 
 @dataclass(frozen=True, slots=True)

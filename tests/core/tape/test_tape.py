@@ -353,7 +353,7 @@ def test_all_errors_of_an_append_are_located_and_nothing_is_appended():
     reported = [(p.code, p.pointer, p.op) for p in caught.value.problems]
     assert reported == [
         ("shape_mismatch", "/ops/1", 2),
-        ("unknown_variable", "/ops/2/inputs/x/0", 3),
+        ("unknown_variable", "/ops/2/inputs/x", 3),
         ("unknown_op", "/ops/3", 4),
         ("duplicate_variable", "/ops/4/outputs", 5),
         (reported[4][0], "/ops/5", 6),

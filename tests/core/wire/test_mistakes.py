@@ -49,6 +49,17 @@ def test_every_unknown_operand_of_every_op_is_told_with_its_wrong_attributes():
         assert {f"/inputs/{slot.name}/0" for slot in spec.inputs} | {"/attrs/zz"} <= found.keys(), name
 
 
+@pytest.mark.parametrize("name", ["absent", "no name"])
+def test_the_pointer_to_a_name_has_a_position_only_in_a_list(name):
+    op = {"type": "tanh", "outputs": {"out": "y"}}
+
+    alone, listed = (told({**op, "inputs": {"x": value}}) for value in (name, [name]))
+
+    assert "/inputs/x" in alone
+    assert "/inputs/x/0" in listed
+    assert [pointer for pointer in alone if pointer.startswith("/inputs/x/")] == []
+
+
 def test_the_first_problem_is_an_unknown_attribute_or_the_first_wrong_one():
     found = told({
         "type": "dropout", "inputs": {"x": ["w"]}, "outputs": {"out": ["y"]},

@@ -234,7 +234,7 @@ def test_every_mistake_is_reported_with_its_place_on_the_tape_and_in_the_body(cl
 
     errors = [(e["code"], e["pointer"], e["location"]["op"]) for e in refusal["errors"]]
     assert errors == [
-        ("unknown-variable", "/ops/1/inputs/y/0", 4),
+        ("unknown-variable", "/ops/1/inputs/y", 4),
         (errors[1][0], "/ops/2", 5),
         ("unknown-op", "/ops/3", 6),
     ]
