@@ -257,16 +257,22 @@ async def reading_values(
     """The block reads the initial values of a program.
 
     id: of the registered program; None for one in the request, which is `given`. in_body: whether the body has the id.
-    Raises HttpProblem 404 if the program is deleted meanwhile, 422 if the values that `given` names are.
+    Raises HttpProblem 404 if the program is deleted meanwhile, 422 if the values that `given` names are. If the file
+    was missing and is there now, because they were deleted and stored again, the problem is retryable.
     """
     try:
         yield
     except (HttpProblem, EngineError) as error:
-        if from_exception(error).code == "values-damaged":
+        problem, values = from_exception(error), None
+        if problem.code == "values-damaged":
             if id is not None:
-                await (_named(request, id) if in_body else program(request, id))
+                values = (await (_named(request, id) if in_body else program(request, id))).values
             elif given is not None and given.values is not None:
-                await stored_values(request, given.values)
+                values = await stored_values(request, given.values)
+        missing = problem.extensions.get("reason") == "values-missing"
+        if missing and values is not None and await asyncio.to_thread(objects(request).exists, values.key):
+            again = "the values of the program were deleted and stored again during the call; send it again"
+            raise HttpProblem(problem.code, again, retryable=True, **problem.extensions) from error
         raise
 
 

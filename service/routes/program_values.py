@@ -40,6 +40,7 @@ async def get_program_values(request: Request, program_id: FittedProgramId) -> R
                 request, objects(request), values.key, values.size, values.sha256, headers, SAFETENSORS
             )
         except FileNotFoundError as error:
-            raise HttpProblem("values-damaged", "the file of the program's values is missing") from error
+            detail = "the file of the program's values is missing"
+            raise HttpProblem("values-damaged", detail, reason="values-missing") from error
         except OSError as error:
             raise HttpProblem("storage-unavailable", "the file of the program's values cannot be read now") from error

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load
 
+from service.engine import RemoteError
+from service.objects import Objects
+from service.problems import from_exception
+from service.routes import common
 from tests.programs import Sketch
 from tests.service.wire import array, file_of, problem, read_file, tensor, tensors
 
@@ -327,3 +332,27 @@ def test_a_file_of_values_in_the_request_goes_with_stored_ones(client, stored):
     _, arrays = read_file(client.post(f"/v1/programs/{stored['id']}/gradients", **sent))
 
     np.testing.assert_allclose(arrays["grad/w"], loss_of(X, W, 3.0)[1])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_back", [True, False])
+async def test_values_that_were_deleted_and_stored_again_during_a_call_can_be_asked_for_again(
+    monkeypatch, tmp_path, is_back
+):
+    files = Objects(str(tmp_path))
+    if is_back:
+        files.write("values/a", [b"values"])
+
+    async def found(request: Any, id: str) -> Any:
+        return SimpleNamespace(values=SimpleNamespace(key="values/a"))
+
+    monkeypatch.setattr(common, "program", found)
+    monkeypatch.setattr(common, "objects", lambda request: files)
+    missing = RemoteError("execution", "values_missing", "the file is missing", {})
+
+    with pytest.raises(Exception, match="stored again" if is_back else "is missing") as caught:
+        async with common.reading_values(None, "prg_a"):  # type: ignore[arg-type]
+            raise missing
+
+    told = from_exception(caught.value)
+    assert (told.code, told.retryable) == ("values-damaged", is_back)
