@@ -89,13 +89,17 @@ class GradientQuery(Options):
 
     def __post_init__(self) -> None:
         if (self.loss is None) == (not self.targets):
-            raise ProgramError("give either a loss or targets and inputs", "bad_query")
+            raise ProgramError("give either a loss or targets and inputs", "bad_query", pointer="/loss")
         if self.loss is not None and (self.inputs or self.target_gradients):
             raise ProgramError(
-                "inputs and target_gradients go with targets, not with a loss: name the loss as a target", "bad_query"
+                "inputs and target_gradients go with targets, not with a loss: name the loss as a target",
+                "bad_query",
+                pointer="/inputs" if self.inputs else "/target_gradients",
             )
         if self.targets and self.parameter_list is not None:
-            raise ProgramError("parameter_list goes with a loss, not with targets", "bad_query")
+            raise ProgramError(
+                "parameter_list goes with a loss, not with targets", "bad_query", pointer="/parameter_list"
+            )
 
     @classmethod
     def read(cls, raw: Any, target_gradients: Sequence[bool] = ()) -> GradientQuery:

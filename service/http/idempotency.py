@@ -350,7 +350,9 @@ def _key(given: bytes) -> str:
         text = text[1:-1]
     if KEY.fullmatch(text) is None:
         detail = f"the {HEADER} must be 1 to 255 visible ASCII characters"
-        raise HttpProblem("invalid-request", detail, errors=[FieldError("", "invalid", detail, parameter=HEADER)])
+        raise HttpProblem(
+            "invalid-request", detail, errors=[FieldError("", "invalid", detail, parameter=f"header: {HEADER}")]
+        )
     return text
 
 
@@ -359,7 +361,9 @@ def _with_secret() -> HttpProblem:
         f"requests below {SECRETS} take no {HEADER}, because their answers contain the text of a key, which is stored "
         "nowhere; send the request without it, and after a lost answer list the keys and revoke the one that you lack"
     )
-    return HttpProblem("invalid-request", detail, errors=[FieldError("", "invalid", detail, parameter=HEADER)])
+    return HttpProblem(
+        "invalid-request", detail, errors=[FieldError("", "invalid", detail, parameter=f"header: {HEADER}")]
+    )
 
 
 def _in_flight() -> HttpProblem:

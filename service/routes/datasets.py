@@ -184,7 +184,7 @@ async def _of_json(request: Request, query: Mapping[str, Any]) -> Response:
     body = await read_body(request, settings(request), binary=False)
     asked = body.read_as(schemas.CreateDataset)
     if (asked.columns is None) == (asked.upload is None):
-        raise _refused("", "give exactly one of columns and upload")
+        raise _refused("/upload", "give exactly one of columns and upload")
     owner = tenant()
     async with ingest(request).folder() as folder:
         if asked.columns is not None:

@@ -18,7 +18,7 @@ from service.routes.common import ProgramId, program
 from service.routes.programs import CACHED, asked_of, backward_of, tag_of, unchanged
 from service.routes.registration import WORKER_PROBLEMS
 from service.schemas.components import model as reference
-from service.schemas.gradients import Question
+from service.schemas.gradients import Name, Question
 from service.schemas.graph import ProgramGraph
 
 __all__ = ["router"]
@@ -56,7 +56,9 @@ POLICY = (
 async def get_program_graph(
     request: Request,
     program_id: ProgramId,
-    loss: Annotated[str | None, Query(description="Include the backward pass of this loss.", examples=["loss"])] = None,
+    loss: Annotated[
+        Name | None, Query(description="Include the backward pass of this loss.", examples=["loss"])
+    ] = None,
 ) -> Response:
     """The graph of ops and variables, in the closed form of the program. Each edge has the type of its variable.
 

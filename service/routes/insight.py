@@ -117,7 +117,7 @@ class Analysis(Strict):
 async def get_program_analysis(
     request: Request,
     program_id: ProgramId,
-    loss: Annotated[str, Query(description=text_of(GradientQuery, "loss"), openapi_examples=LOSS)],
+    loss: Annotated[Name, Query(description=text_of(GradientQuery, "loss"), openapi_examples=LOSS)],
     parameter_list: Annotated[Names, Query(description=text_of(GradientQuery, "parameter_list"))] = None,
     no_grad_set: Annotated[Names, Query(description=text_of(GradientQuery, "no_grad_set"))] = None,
     checkpoints: Annotated[Names, Query(description=text_of(GradientQuery, "checkpoints"))] = None,
@@ -126,7 +126,8 @@ async def get_program_analysis(
     checkpoint_bytes: Annotated[CheckpointBytes, Query()] = None,
     trips: Annotated[Trips, Query()] = 100,
     shape: Annotated[
-        Names, Query(description="Shape of a feed with unknown sizes, as `x:32,64`.", examples=[["x:3,2"]])
+        list[str] | None,
+        Query(max_length=1000, description="Shape of a feed with unknown sizes, as `x:32,64`.", examples=[["x:3,2"]]),
     ] = None,
 ) -> Response:
     """Types, work, peak memory, residuals, reasons of missing gradients, and the parts that are compiled."""

@@ -36,7 +36,16 @@ from service.routes.registration import (
 )
 from service.schemas.backward import BackwardProgram
 from service.schemas.derived import text_of
-from service.schemas.gradients import CheckpointBytes, LoopBytes, LoopMemory, ProgramDocument, Question, Trips, budgeted
+from service.schemas.gradients import (
+    CheckpointBytes,
+    LoopBytes,
+    LoopMemory,
+    Name,
+    ProgramDocument,
+    Question,
+    Trips,
+    budgeted,
+)
 from service.schemas.members import Dtype, NextPage, Shape
 from service.schemas.programs import Strict
 from service.store.program_text import ProgramText
@@ -206,7 +215,7 @@ async def delete_program(request: Request, program_id: UnusedProgramId) -> Respo
     return Response(status_code=204)
 
 
-Names = Annotated[list[str] | None, Query(max_length=1000)]
+Names = Annotated[list[Name] | None, Query(max_length=1000)]
 
 
 async def backward_of(request: Request, stored: StoredProgram, question: Question) -> np.ndarray:
@@ -243,7 +252,7 @@ CACHED = {"Cache-Control": "private, no-cache", **VARIES}
 async def get_backward(
     request: Request,
     program_id: ProgramId,
-    loss: Annotated[str | None, Query(description=text_of(GradientQuery, "loss"), openapi_examples=LOSS)] = None,
+    loss: Annotated[Name | None, Query(description=text_of(GradientQuery, "loss"), openapi_examples=LOSS)] = None,
     parameter_list: Annotated[Names, Query(description=text_of(GradientQuery, "parameter_list"))] = None,
     targets: Annotated[Names, Query(description=text_of(GradientQuery, "targets"))] = None,
     inputs: Annotated[Names, Query(description=text_of(GradientQuery, "inputs"))] = None,

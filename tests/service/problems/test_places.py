@@ -73,6 +73,14 @@ def test_an_error_points_to_the_invalid_value(client, path, wrong, pointer):
         ("/v1/sessions", {"clip": {"by": "value", "max": 1.0}, "clip_norm": 1.0}, {"/program", "/loss", "/clip_norm"}),
         ("/v1/sessions", {"program_id": 1, "targets": 1}, {"/program_id", "/targets"}),
         ("/v1/sessions", SESSION | {"optimizer": {}}, {"/optimizer/type"}),
+        ("/v1/gradients", {"program_id": REGRESSION_ID, "feeds": REGRESSION_FEEDS}, {"/loss"}),
+        ("/v1/gradients", GRADIENTS | {"inputs": ["x"]}, {"/inputs"}),
+        (
+            "/v1/gradients",
+            GRADIENTS | {"loss": None, "targets": ["loss"], "parameter_list": ["w"]},
+            {"/parameter_list"},
+        ),
+        ("/v1/datasets", {}, {"/upload"}),
         ("/v1/jobs", {}, {"/program", "/loss", "/dataset_id"}),
         ("/v1/jobs", {"targets": ["y"]}, {"/program", "/targets", "/loss", "/dataset_id"}),
         (
@@ -87,6 +95,28 @@ def test_all_missing_and_contradictory_members_are_named_at_once(client, path, b
 
     assert answer.status_code == 422
     assert {error["pointer"] for error in answer.json()["errors"]} == pointers
+
+
+@pytest.mark.parametrize(
+    ("route", "query", "parameter"),
+    [
+        ("backward", "loss=", "query: loss"),
+        ("backward", "loss=loss&parameter_list=w&parameter_list=", "query: parameter_list/1"),
+        ("backward", f"loss=loss&no_grad_set={'x' * 300}", "query: no_grad_set/0"),
+        ("backward", "loss=loss&checkpoints=", "query: checkpoints/0"),
+        ("backward", "loss=loss&targets=loss", "query: loss"),
+        ("backward", "loss=loss&inputs=x", "query: inputs"),
+        ("backward", "loss=loss&checkpoint_bytes=0", "query: checkpoint_bytes"),
+        ("analysis", "loss=", "query: loss"),
+        ("analysis", "loss=loss&checkpoints=", "query: checkpoints/0"),
+        ("graph", "loss=", "query: loss"),
+    ],
+)
+def test_a_wrong_query_parameter_is_named_as_a_parameter(client, route, query, parameter):
+    answer = client.get(f"/v1/programs/{REGRESSION_ID}/{route}?{query}")
+
+    assert answer.status_code == 422
+    assert [(each["pointer"], each.get("parameter")) for each in answer.json()["errors"]] == [("", parameter)]
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_a_malformed_key_is_refused(client, bad):
     answer = client.post("/v1/sessions", json=SESSION, headers={"Idempotency-Key": bad})
 
     assert answer.status_code == 422
-    assert answer.json()["errors"][0]["parameter"] == "Idempotency-Key"
+    assert answer.json()["errors"][0]["parameter"] == "header: Idempotency-Key"
 
 
 STEP = {"feeds": REGRESSION_FEEDS}

@@ -156,7 +156,7 @@ def test_a_request_for_a_key_with_an_idempotency_key_is_refused_and_makes_none(k
         for path in ("/v1/keys", f"/v1/keys/{keyed.ids['one']}/rotate"):
             answer = admin.post(path, json={"tenant": "acme"}, headers={"Idempotency-Key": "a"})
             refusal = problem(answer, 422, "invalid-request")
-            assert refusal["errors"][0]["parameter"] == "Idempotency-Key"
+            assert refusal["errors"][0]["parameter"] == "header: Idempotency-Key"
             assert "take no Idempotency-Key" in refusal["detail"]
         assert [key["id"] for key in admin.get("/v1/keys").json()["keys"]] == [key["id"] for key in before]
 
