@@ -46,7 +46,8 @@ def if_match(request: Request) -> Accepts:
 
     Raises HttpProblem 422 if the header, which protects a change, is malformed.
     """
-    lines = request.headers.getlist("If-Match")
+    # not `request.headers.getlist`, which decodes every header of every step
+    lines = [value.decode("latin-1") for name, value in request.scope["headers"] if name == b"if-match"]
     if not lines:
         return any_tag
     tags = tags_in(lines)
