@@ -15,8 +15,9 @@ from core.ops.common.scatter_rows import scatter_rows
 from core.ops.common.types import matches, same_dtype, same_size
 from core.ops.elementwise.logic import where
 from core.ops.indexing.gather import check_index, gather, in_range, scatter_add_like
+from core.ops.indexing.scatter_gather import wrapped_index
 from core.ops.shape.creation import fill_zeros_like
-from core.ops.shape.reshape import squeeze, unsqueeze
+from core.ops.shape.reshape import reshape, squeeze, unsqueeze
 
 __all__: list[str] = []
 
@@ -100,9 +101,12 @@ def _without_padding(rows, weight, ids, padding_idx: int | None):
 
 @embedding.vjp
 def embedding_vjp(ct, out, weight, ids, *, padding_idx, is_sparse):
-    if is_sparse:
-        return SparseRows(*merge_rows(ct, ids, weight, padding_idx=padding_idx)), None
-    return scatter_add_like(_without_padding(ct, weight, ids, padding_idx), ids, weight, axis=0), None
+    if not is_sparse:
+        return scatter_add_like(_without_padding(ct, weight, ids, padding_idx), ids, weight, axis=0), None
+    if padding_idx is None and math.prod(ids.shape) == 1 and -1 not in ids.shape:  # a single row needs no merge
+        row = reshape(wrapped_index(ids, weight), shape=(1,))
+        return SparseRows(row, reshape(ct, shape=(1, weight.shape[1]))), None
+    return SparseRows(*merge_rows(ct, ids, weight, padding_idx=padding_idx)), None
 
 
 PADDED = np.array([[0, 1], [2, -4]])
@@ -113,6 +117,7 @@ embedding.example(
         Example((TABLE, PADDED), (LOOKED_UP,), {"padding_idx": 0}),
         Example((TABLE, PADDED), (LOOKED_UP,), {"padding_idx": -4, "is_sparse": True}),
         Example((TABLE, NONE), (TABLE[:0],), {"is_sparse": True}),
+        Example((TABLE, np.array([[-1]])), (TABLE[[[3]]],), {"is_sparse": True}),
     ]
 )
 
