@@ -13,11 +13,11 @@ from core.compiler.compile import Budget, Executable, GradientQuery, Optimizer, 
 from core.cost import count_work, predict_memory
 from core.ir.errors import ProgramError
 from core.wire import read
-from tests.core.analysis.test_report import measured, wide_chain
+from tests.core.analysis.test_report import wide_chain
 from tests.core.passes.test_memory_policies import POLICIES, tanh_loop
 from tests.core.wire.test_constructs import elman
 from tests.laws.test_random_programs import ALL, leaves
-from tests.programs import Sketch, close, grads
+from tests.programs import Sketch, close, grads, traced_peak
 from tests.strategies import programs
 
 TRIPS = 200
@@ -77,7 +77,7 @@ def test_a_chosen_plan_stays_within_its_budget_and_changes_no_gradient(name, sha
     assert exe.choice.peak <= limit
     assert exe.choice.peak == predict_memory(exe.interpreter.block, TRIPS).peak
     if name != "scan":  # of three trips, where Python's own objects weigh more than the arrays
-        assert measured(s, loop_memory=Budget(limit, TRIPS)) < TOLERANCE * limit
+        assert traced_peak(s, loop_memory=Budget(limit, TRIPS)) < TOLERANCE * limit
     wanted = grads(s)
     for found, value in exe.step(s.values).gradients.items():
         close(value, wanted[found], 1e-13)
@@ -139,7 +139,7 @@ def test_a_budget_for_checkpoints_cuts_only_the_necessary_part_of_the_program(sh
     exe = choice(s, limit, checkpoints=True)
 
     assert exe.choice.peak <= limit
-    assert measured(s, checkpoints=Budget(limit, TRIPS)) < TOLERANCE * limit
+    assert traced_peak(s, checkpoints=Budget(limit, TRIPS)) < TOLERANCE * limit
     assert bool(exe.choice.checkpoints) == (share < 1)
     for name, value in exe.step(s.values).gradients.items():
         assert value.tobytes() == grads(s)[name].tobytes()

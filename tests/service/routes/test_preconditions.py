@@ -17,7 +17,7 @@ TAGGED = {
     "/v1/programs/{program_id}": {},
 }
 """Resources with an ETag, and the ids of their samples."""
-PURE = ("/check", "/clone", "/gradients", "/backward")
+PURE = ("/check", "/clone", "/gradients", "/backward", "/evaluations")
 """Endings of the paths of a program whose POST depends on nothing that changes."""
 CONDITIONAL = [
     (root, path, method)

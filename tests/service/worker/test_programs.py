@@ -70,7 +70,7 @@ def test_a_program_that_is_called_and_streamed_is_planned_once(state, repeated, 
     query, feeds = GradientQuery(loss="loss"), {name: sketch.values[name] for name in "xy"}
 
     def asked(streamed: bool) -> Any:
-        return known.gradient(query, (), feeds, repeated=repeated, streamed=streamed)
+        return known.step(GradientStep(query, ()), feeds, repeated=repeated, streamed=streamed)
 
     first, second = (asked(streamed) for streamed in order)
     made = dict(zip(order, (first.executable, second.executable), strict=True))
