@@ -11,12 +11,13 @@ from core.ir.attr_values import Extended
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
 from core.ops.common.types import axes_of, axis_of, floating, product, working_dtype
-from core.ops.elementwise.arithmetic import abs_, cast, pow_
-from core.ops.elementwise.logic import not_equal, where
+from core.ops.elementwise.arithmetic import abs_, cast, pow_, stop_gradient
+from core.ops.elementwise.logic import greater_than, logical_and, not_equal, where
 from core.ops.elementwise.math import exp, flat_root, square
 from core.ops.elementwise.rounding import isfinite
 from core.ops.reduction.sums import inverse_count, reduce_max, reduce_mean, reduce_min, reduce_sum, restored
 from core.ops.shape.creation import fill_zeros_like, full_like
+from core.ops.shape.reshape import squeeze
 
 __all__: list[str] = []
 
@@ -174,7 +175,8 @@ def norm(x, *, p: Extended = 2.0, axes: tuple[int, ...] | None = None, keepdims:
     """p-norm over `axes`: ``sum(|x| ** p) ** (1 / p)``.
 
     p = inf gives the largest ``|x|`` and p = -inf the smallest. p = 0 counts the nonzero elements and has no gradient.
-    For p < 0 the result is 0 as soon as one element is 0.
+    For p < 0 the result is 0 as soon as one element is 0. Squares of p = 2 may overflow or underflow; for other p no
+    power does.
     Where the norm is 0 its gradient is 0. For p = 1 the gradient is the sign of x. For p = inf and -inf, tied elements
     share the gradient evenly.
     """
@@ -193,14 +195,31 @@ def norm(x, *, p: Extended = 2.0, axes: tuple[int, ...] | None = None, keepdims:
     nonzero = not_equal(size, fill_zeros_like(size))
     if p == 0:
         return reduce_sum(cast(nonzero, dtype=x.dtype), **back)
-    power = full_like(x, value=p)
-    safe = where(nonzero, size, full_like(x, value=1.0))
-    total = reduce_sum(where(nonzero, pow_(safe, power), fill_zeros_like(x)), **back)
+    unit = _largest_term(size, nonzero, p, axes)
+    terms = pow_(where(nonzero, size, unit) / unit, full_like(x, value=p))
+    total = reduce_sum(where(nonzero, terms, fill_zeros_like(x)), axes=axes, keepdims=True)
     positive = not_equal(total, fill_zeros_like(total))
-    if p < 0:
-        positive = reduce_all(nonzero, **back)  # for p < 0 a zero element is an infinite term, and the norm is 0
+    if p < 0:  # a zero element is an infinite term, and the norm is 0
+        positive = reduce_all(nonzero, axes=axes, keepdims=True)
     one = full_like(total, value=1.0)
-    return where(positive, pow_(where(positive, total, one), one * (1.0 / p)), fill_zeros_like(total))
+    found = where(positive, unit * pow_(where(positive, total, one), one * (1.0 / p)), fill_zeros_like(total))
+    return found if keepdims else squeeze(found, axes=axes_of(axes, x.rank))
+
+
+def _largest_term(size, nonzero, p: float, axes):
+    """The one of the nonzero sizes with the largest power, without a gradient; 1 if it is not finite, or there is none.
+
+    A norm is homogeneous: divided by this number its powers neither overflow nor all underflow, and all of its
+    derivatives are the same.
+    """
+    if p > 0:
+        found = reduce_max(size, axes=axes, keepdims=True, empty="identity")
+    else:
+        least = where(nonzero, size, full_like(size, value=math.inf))
+        found = reduce_min(least, axes=axes, keepdims=True, empty="identity")
+    one = full_like(found, value=1.0)
+    usable = logical_and(isfinite(found), greater_than(found, fill_zeros_like(found)))
+    return stop_gradient(where(usable, found, one))
 
 
 norm.example(
