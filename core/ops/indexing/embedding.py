@@ -117,7 +117,6 @@ embedding.example(
         Example((TABLE, PADDED), (LOOKED_UP,), {"padding_idx": 0}),
         Example((TABLE, PADDED), (LOOKED_UP,), {"padding_idx": -4, "is_sparse": True}),
         Example((TABLE, NONE), (TABLE[:0],), {"is_sparse": True}),
-        Example((TABLE, np.array([[-1]])), (TABLE[[[3]]],), {"is_sparse": True}),
     ]
 )
 

@@ -70,6 +70,13 @@ def twice(sparse: bool) -> Lookups:
     return s.loss(s.look(), s.look("others", padding_idx=5), s.look())
 
 
+def one_by_one(sparse: bool) -> Lookups:
+    """Lookups of one id each, twice of the same row, once from the end; each gives its row as it is."""
+    s = Lookups(sparse)
+    ids = (("first", [4]), ("again", [[4]]), ("last", [-1]), ("single", 2))
+    return s.loss(*(s.op("reshape", s.look(s.feed(n, v, "int64")), shape=[1, 3]) for n, v in ids))
+
+
 def each_id(s: Lookups, trips: int = 6) -> None:
     """h := tanh(h w) + E[ids[t]] for each t; ids are flat."""
     s.const(1.0, [1, 3], out="h")
@@ -235,6 +242,7 @@ CASES = {
     "padding that no id is": Case(lambda sparse: padded(sparse, 0)),
     "column": Case(column),
     "twice": Case(twice),
+    "one by one": Case(one_by_one),
     "loop": Case(in_a_loop),
     "no trip": Case(lambda sparse: in_a_loop(sparse, 0)),
     "loop, before and behind": Case(in_a_loop_and_before_and_behind_it),
