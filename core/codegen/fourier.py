@@ -34,6 +34,8 @@ Number = tuple[IRValue, IRValue]
 
 Read = Callable[[IRValue], Number]
 Write = Callable[[IRValue, Number], None]
+ReadReal = Callable[[IRValue], IRValue]
+WriteReal = Callable[[IRValue, IRValue], None]
 
 
 def fourier_units(spec: Fourier) -> int:
@@ -102,12 +104,7 @@ def _neighbouring_lines(lines: Lines, slab: IRValue, group: IRValue, count: int)
     def write_real(j: IRValue, value: IRValue) -> None:
         f.store(value, address("out", j, spec.n, 1), mask(count, width))
 
-    if not spec.real:
-        lines.transform(read, write)
-    elif spec.inverse:
-        lines.signal(read, lines.unpaired(write_real))
-    else:
-        lines.spectrum(lines.paired(read_real), write)
+    lines.transform_lines(read, write, read_real, write_real)
 
 
 def _adjacent_lines(lines: Lines, unit: IRValue) -> None:
@@ -203,12 +200,12 @@ class Lines:
     def writer(self, which: int) -> Write:
         return lambda j, number: self._store(self.buffer(which), j, number)
 
-    def real_reader(self, which: int) -> Callable[[IRValue], IRValue]:
+    def real_reader(self, which: int) -> ReadReal:
         """Reads elements of real lines from a buffer."""
         buffer, dtype = self.buffer(which), self.spec.dtype
         return lambda j: self.f.load(move(self.f, buffer, dtype, (j, self.width)), dtype, self.width)
 
-    def real_writer(self, which: int) -> Callable[[IRValue, IRValue], None]:
+    def real_writer(self, which: int) -> WriteReal:
         buffer, dtype = self.buffer(which), self.spec.dtype
         return lambda j, value: self.f.store(value, move(self.f, buffer, dtype, (j, self.width)))
 
@@ -237,7 +234,19 @@ class Lines:
 
     # --- real lines ---------------------------------------------------------------------------------------------------
 
-    def paired(self, read: Callable[[IRValue], IRValue]) -> Read:
+    def transform_lines(self, read: Read, write: Write, read_real: ReadReal, write_real: WriteReal) -> None:
+        """Write the transform of complex or real lines.
+
+        read, write: a complex number, or a frequency, of the lines. read_real, write_real: an element of real lines.
+        """
+        if not self.spec.real:
+            self.transform(read, write)
+        elif self.spec.inverse:
+            self.signal(read, self.unpaired(write_real))
+        else:
+            self.spectrum(self.paired(read_real), write)
+
+    def paired(self, read: ReadReal) -> Read:
         """Complex numbers from the elements of real lines: two neighbours each if lines are packed."""
         f, spec = self.f, self.spec
 
@@ -249,7 +258,7 @@ class Lines:
 
         return pair
 
-    def unpaired(self, write: Callable[[IRValue, IRValue], None]) -> Write:
+    def unpaired(self, write: WriteReal) -> Write:
         """The inverse of `paired`."""
         f, spec = self.f, self.spec
 

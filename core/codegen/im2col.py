@@ -113,14 +113,16 @@ def filter_adjoint_im2col(module: Module, f: Function, spec: Correlation) -> Non
     """``(ct, x[, images], out)``; a unit is the filters of one group for one share of the image's channels."""
     spec, in_place = filter_form(spec)
     dtype, given, channels = spec.dtype, spec.operands, spec.channels // spec.shares
-    share, count = channels * spec.size, image_count(f, spec)
+    share, count, counted = channels * spec.size, image_count(f, spec), f.has_param("images")
     with f.loop(f.param("first"), f.param("end"), polls=True) as unit:
         group, which = unravel(f, unit, (spec.groups, spec.shares))
         target = move(f, f.param("out"), dtype, (group, spec.out * spec.depth), (which, share))
         with f.loop(I64(0), I64(spec.out)) as o:
             fill_zeros(f, move(f, target, dtype, (o, spec.depth)), share, dtype)
         with f.loop(I64(0), count, spec.together, polls=True) as images:
-            present = f.intrinsic("smin", f.binary("sub", count, images), I64(spec.together))
+            present = None
+            if counted and spec.together > 1:
+                present = f.intrinsic("smin", f.binary("sub", count, images), I64(spec.together))
             image = move(f, _image(f, spec, f.param("x"), images, group, given), given, (which, channels * spec.plane))
 
             def product(part: WindowPart) -> None:
@@ -129,7 +131,7 @@ def filter_adjoint_im2col(module: Module, f: Function, spec: Correlation) -> Non
                     columns, b = part.first_window(f, image), part.image_matrix(given)
                 else:
                     b = part.columns(given)
-                    if spec.together > 1 and f.has_param("images"):
+                    if present is not None:
                         _clear_absent(f, part, present, columns, rows, given)
                     _meet(module, f, part, image, columns, given, partial(_copy_row, f, given), present)
                 if spec.together > 1:

@@ -8,7 +8,7 @@ the range. Ranges that run at the same time each need scratch memory of their ow
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from core.codegen import (
@@ -40,6 +40,7 @@ from core.codegen.llvm import Function
 from core.codegen.module import Module
 from core.codegen.polling import polls_by_control
 from core.plan.data import Kernel
+from core.plan.lowering import OVER_IMAGES
 
 __all__ = ["kernel_function", "scratch_bytes", "units", "work"]
 
@@ -75,28 +76,16 @@ GENERATORS = {
     "filter_adjoint_columns": Generator(
         ("ct", "x", "out"), im2col.filter_adjoint_im2col, im2col.filter_units, window_parts.filter_bytes
     ),
-    "counted_filter_adjoint": Generator(
-        ("ct", "x", "images", "out"), convolution.filter_adjoint, convolution.filter_units
-    ),
-    "counted_filter_adjoint_columns": Generator(
-        ("ct", "x", "images", "out"), im2col.filter_adjoint_im2col, im2col.filter_units, window_parts.filter_bytes
-    ),
     "correlate_lanes": Generator(("x", "filter", "out"), channel_lanes.correlate_lanes, channel_lanes.lane_units),
     "filter_panels": Generator(("filter", "out"), channel_lanes.filter_panels, channel_lanes.panel_units),
     "winograd": Generator(("x", "filters", "out"), winograd.winograd, winograd.winograd_units, winograd.scratch_bytes),
     "winograd_sums": Generator(
         ("ct", "x", "sums"), winograd_sums.winograd_sums, winograd_sums.sum_units, winograd_sums.scratch_bytes
     ),
-    "counted_winograd_sums": Generator(
-        ("ct", "x", "images", "sums"), winograd_sums.winograd_sums, winograd_sums.sum_units, winograd_sums.scratch_bytes
-    ),
     "winograd_total": Generator(("sums", "out"), winograd_sums.winograd_total, winograd_sums.total_units),
     "winograd_filters": Generator(("filter", "out"), winograd.winograd_filters, winograd.filter_units),
     "filter_sums": Generator(
         ("ct", "x", "sums"), filter_sums.filter_sums, filter_sums.sum_units, filter_sums.scratch_bytes
-    ),
-    "counted_filter_sums": Generator(
-        ("ct", "x", "images", "sums"), filter_sums.filter_sums, filter_sums.sum_units, filter_sums.scratch_bytes
     ),
     "filter_total": Generator(
         ("sums", "out"), filter_sums.filter_total, filter_sums.total_units, filter_sums.total_scratch
@@ -152,6 +141,10 @@ GENERATORS = {
     ),
     "merge_rows": Generator(("x", "order", "starts", "out"), merging.merge_rows),
 }
+
+for _kind, _counted in OVER_IMAGES.items():
+    *_given, _out = GENERATORS[_kind].arrays
+    GENERATORS[_counted] = replace(GENERATORS[_kind], arrays=(*_given, "images", _out))
 
 
 def kernel_function(module: Module, name: str, each: Kernel) -> Function:

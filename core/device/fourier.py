@@ -125,12 +125,7 @@ class _Block(Lines):
             with f.when(f.compare("icmp slt", line, I64(self.side))):
                 f.store(value, at("out", j, line, spec.n, 1))
 
-        if not spec.real:
-            self.transform(read, write)
-        elif spec.inverse:
-            self.signal(read, self.unpaired(write_real))
-        else:
-            self.spectrum(self.paired(read_real), write)
+        self.transform_lines(read, write, read_real, write_real)
 
     def buffer(self, which: int) -> IRValue:
         return move(self.f, self.room, self.spec.dtype, by=which * self.count * self.spec.length * 2)

@@ -275,7 +275,7 @@ def _concat(low: Lowering, op: Op) -> None:
         low.write(low.entry(name), _part(room, axis, offset, shape[axis]))
         own = of("sub", of.add(place, of.number(offset, "int64")), before)
         at = own if not offset else of.where(of("less_than", place, before), at, own)
-        before = of.add(before, _length(low, name, axis))
+        before = of.add(before, low.length(name, axis))
         offset += shape[axis]
     size = Size(bound, low.dense(before))
     places = low.dense(masked(low, at, {0: size}, 0))
@@ -314,8 +314,8 @@ def _split_like(low: Lowering, op: Op) -> None:
     for name, like in zip(op.outputs, likes, strict=True):
         at = of("minimum", of.add(positions((low.type(like).shape[axis],)), before), last)
         low.define(name, _taken(low, op, view, axis, low.dense(at)))
-        before = of.add(before, _length(low, like, axis))
-    fits = of("equal", before, _length(low, x, axis))
+        before = of.add(before, low.length(like, axis))
+    fits = of("equal", before, low.length(x, axis))
     of.check(fits, "shape_mismatch", "the pieces do not add up to the array", op.location)
     clear_integers(low, op)
 
@@ -328,11 +328,6 @@ def _other_sizes(low: Lowering, names: Sequence[str], axis: int) -> dict[int, Si
         if each.keys() - {axis} != found.keys() or not all(same_size(low, each[i], found[i]) for i in found):
             raise Unsupported("sizes that only the run can compare")
     return found
-
-
-def _length(low: Lowering, name: str, axis: int) -> Entry:
-    size = low.sizes.get(name, {}).get(axis)
-    return size.length if size is not None else Maker(low).number(low.type(name).shape[axis], "int64")
 
 
 def _resized(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:

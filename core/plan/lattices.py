@@ -74,7 +74,7 @@ def lower_crf_moves(low: Lowering, op: Op) -> None:
     if len(op.inputs) > 2 and op.inputs[2] != HOLE:
         counts = counts_within(low, op, op.inputs[2], op.inputs[1], 1)
     else:
-        counts = _steps(low, op.inputs[1])
+        counts = low.length(op.inputs[1], 1)
     live = of("less_than", positions((batch, time), (0, 1)), counts)
     given = of.cast(label, "int64")
     message = f"labels must be from 0 to {labels - 1}"
@@ -104,7 +104,7 @@ def lower_crf_decoding(low: Lowering, op: Op) -> None:
     if len(op.inputs) > 2 and op.inputs[2] != HOLE:
         counts = reshaped(low, counts_within(low, op, op.inputs[2], op.inputs[0], 1), (batch,))
     else:
-        counts = expanded(_steps(low, op.inputs[0]), (batch,))
+        counts = expanded(low.length(op.inputs[0], 1), (batch,))
     out, spec = low.destination(op.outputs[0]), BestPath(emission.dtype, batch, time, labels)
     low.add(Kernel("best_path", spec, (emission, transition, low.dense(counts), out), location=op.location))
     low.define(op.outputs[0], out)
@@ -127,12 +127,6 @@ def lower_tree_path(low: Lowering, op: Op) -> None:
     table, branch = op.outputs
     low.define(table, of.where(on_path, of("sub", node, one), of.number(-1, "int64")))
     low.define(branch, of.where(on_path, of("bitwise_and", shifted, one), of.number(0, "int64")))
-
-
-def _steps(low: Lowering, emission: str) -> Entry:
-    """The number of steps of sequences [n, time, ...], an int64 scalar."""
-    size = low.sizes.get(emission, {}).get(1)
-    return Maker(low).number(low.type(emission).shape[1], "int64") if size is None else size.length
 
 
 def _from_zero(of: Maker, x: Entry, below: int) -> Entry:

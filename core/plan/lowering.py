@@ -28,7 +28,7 @@ from core.plan.target import Target
 from core.plan.unsupported import Unsupported
 from core.plan.uses import Uses
 
-__all__ = ["LOWERINGS", "Division", "Lowering", "Shared", "lowers"]
+__all__ = ["LOWERINGS", "OVER_IMAGES", "Division", "Lowering", "Shared", "lowers"]
 
 LOWERINGS: dict[str, Callable[[Lowering, Op], None]] = {}
 """Type of an op -> the function that lowers it."""
@@ -181,6 +181,11 @@ class Lowering(Storage):
         if type.dtype not in self.target.dtypes:
             raise Unsupported(f"no machine code for {type.dtype}")
         return type
+
+    def length(self, name: str, axis: int) -> Entry:
+        """The size of a variable along an axis, an int64 scalar."""
+        size = self.sizes.get(name, {}).get(axis)
+        return Uniform(self.type(name).shape[axis], "int64", ()) if size is None else size.length
 
     def largest(self, op: Op) -> tuple[TensorType, ...] | None:
         """The types of the results of `op` with their largest sizes, or with those that are expected; else None."""

@@ -23,7 +23,6 @@ __all__ = [
     "before_the_end",
     "check_lengths",
     "ends_of_all",
-    "row_count",
     "rows_of_padded",
     "running_total",
     "spread",
@@ -91,7 +90,7 @@ def lower_context(low: Lowering, op: Op) -> None:
     first, after = (reshaped(low, each, (rows, 1)) for each in edges)
     at = positions((rows, op.attrs["length"]), (1, 1), op.attrs["start"])
     inside = of("logical_and", of("greater_equal", at, first), of("less_than", at, after))
-    low.define(op.outputs[0], of.where(inside, at, row_count(low, op.inputs[1])))
+    low.define(op.outputs[0], of.where(inside, at, low.length(op.inputs[1], 0)))
 
 
 @lowers("sequence_reset_lengths")
@@ -114,7 +113,7 @@ def rows_of_padded(low: Lowering, op: Op, width: int) -> Entry:
     of, lengths = Maker(low), _lengths(low, op.inputs[0])
     starts = of("sub", ends_of_all(low, op, lengths, op.inputs[1]), lengths)
     at = of.add(reshaped(low, starts, (lengths.shape[0], 1)), positions((lengths.shape[0], width), (0, 1)))
-    return of.where(before_the_end(low, lengths, width), at, row_count(low, op.inputs[1]))
+    return of.where(before_the_end(low, lengths, width), at, low.length(op.inputs[1], 0))
 
 
 @lowers("padded_like")
@@ -150,7 +149,7 @@ def _lengths(low: Lowering, name: str) -> Entry:
 
 def ends_of_all(low: Lowering, op: Op, lengths: Entry, x: str) -> View:
     """For each sequence of rows of `x` the position after its last row; the lengths are checked."""
-    of, most, rows = Maker(low), low.type(x).shape[0], row_count(low, x)
+    of, most, rows = Maker(low), low.type(x).shape[0], low.length(x, 0)
     known = isinstance(rows, Uniform)
     limit = f"{most}, the number of rows" if known else "the number of rows"
     check_lengths(low, op, lengths, most, f"lengths must be from 0 to {limit}")
@@ -159,12 +158,6 @@ def ends_of_all(low: Lowering, op: Op, lengths: Entry, x: str) -> View:
     message = f"the lengths do not add up to {most if known else 'the number of'} rows"
     of.check(of("equal", last, rows), "shape_mismatch", message, op.location)
     return ends
-
-
-def row_count(low: Lowering, x: str) -> Entry:
-    """The number of the rows of a variable, an int64 scalar."""
-    size = low.sizes.get(x, {}).get(0)
-    return Maker(low).number(low.type(x).shape[0], "int64") if size is None else size.length
 
 
 def check_lengths(low: Lowering, op: Op, lengths: Entry, most: int, message: str) -> None:

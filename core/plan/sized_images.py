@@ -32,7 +32,7 @@ def _of_each(low: Lowering, op: Op) -> None:
     x = op.inputs[0]
     own = sizes_of(low, x)
     if op.type == "max_pool" and _spatial(own):
-        _only_own_positions(low, op.outputs[1], own)
+        _check_readers(low, op.outputs[1])
     _lower_each(low, op, _counted(low, op, x), x, -math.inf if op.type == "max_pool" else 0)
 
 
@@ -87,7 +87,7 @@ def _to_filter(low: Lowering, op: Op) -> None:
 def _lower_each(low: Lowering, op: Op, own: Axes, read: str | None, fill: float = 0) -> None:
     """Lower an op whose results have these sizes, one part for each image. Nothing is computed beyond their number.
 
-    read: the operand that the results see `fill` of beyond its heights and widths.
+    read: the operand whose elements beyond its heights and widths are replaced by `fill`; None for no operand.
     """
     _known_channels(low, op)
     set_sizes(low, op, [own] * len(op.outputs))
@@ -106,11 +106,13 @@ def _images(low: Lowering, number: Size | None) -> Iterator[None]:
 
 
 def _known_channels(low: Lowering, op: Op) -> None:
-    """Raises Unsupported if a size of a filter or a number of channels is open, or a target leaves sizes to others."""
+    """Raises Unsupported if an operand has an open number of channels, a filter has an open size, or the target has no
+    code for images of open heights or widths.
+    """
     opened = [sizes_of(low, name) for name in op.inputs]
     filters = {"correlate": 1, "correlate_input_adjoint": 1, "correlate_filter_adjoint": 2}.get(op.type)
     if any(CHANNELS in own for own in opened) or (filters is not None and opened[filters]):
-        raise Unsupported(f"{op.type} of channels or filters as many as only the run tells")
+        raise Unsupported(f"{op.type} with channels or filters whose number only the run tells")
     if any(map(_spatial, opened)) and not low.target.expects:
         raise Unsupported(f"{op.type} of images whose size only the run tells")
 
@@ -182,11 +184,12 @@ def _windows_along(low: Lowering, op: Op, x: str, axis: int, size: Size) -> Size
     return low.windows[key]
 
 
-def _only_own_positions(low: Lowering, index: str, own: Axes) -> None:
-    """Raises Unsupported if something else than images of these sizes takes the positions of a maximum: positions in
-    arrays with room for larger images differ from those that clients know.
+def _check_readers(low: Lowering, index: str) -> None:
+    """Raises Unsupported unless `unpool_like` and `pick` alone read the positions of maxima, as their second operand.
+
+    The code counts positions in the memory for the largest images, clients and other ops count them in the images.
     """
     for each in low.uses.readers(index):
         takes = each is not None and each.type in ("unpool_like", "pick") and each.inputs[1] == index
-        if each is None or not takes or index in (each.inputs[0], each.inputs[-1 if each.type == "unpool_like" else 0]):
+        if each is None or not takes or each.inputs.count(index) > 1:
             raise Unsupported("positions in images whose size only the run tells")

@@ -262,10 +262,8 @@ def _merge_by_mask(low: Lowering, op: Op) -> None:
     for name, part in ((yes, flags), (no, of("logical_not", flags))):
         ones = of.cast(masked(low, part, own, False), "int64")
         count = reshaped(low, of.reduce("sum", ones, frozenset({0})), ())
-        size = sizes_of(low, name).get(0)
-        length: Entry = size.length if size is not None else of.number(low.type(name).shape[0], "int64")
         message = "the rows are not as many as the mask asks for"
-        of.check(of("equal", count, length), "shape_mismatch", message, op.location)
+        of.check(of("equal", count, low.length(name, 0)), "shape_mismatch", message, op.location)
         before = of("maximum", of("sub", running_total(low, op, ones), of.number(1, "int64")), of.number(0, "int64"))
         at = of("minimum", before, of.number(low.type(name).shape[0] - 1, "int64"))
         rows = low.allocate(out.shape, out.dtype)

@@ -46,7 +46,7 @@ def _of_sequences(low: Lowering, op: Op) -> None:
         if size is not None:
             sizes[c] = size
     if any(axis >= len(own) for i, own in _given(op, axes) for axis in sizes_of(low, op.inputs[i])):
-        raise Unsupported("sequences of numbers as many as only the run tells")
+        raise Unsupported("sequences with classes whose number only the run tells")
     for c, (of, factor) in FOLLOWING.items():
         if of in sizes and any(c in own for own in RESULTS[op.type]):
             sizes[c] = _one_more(low, sizes[of], factor)

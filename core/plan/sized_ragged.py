@@ -10,7 +10,6 @@ from core.plan.compose import Maker
 from core.plan.entries import positions
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import Axes, sizes_of, with_equal
-from core.plan.ragged import row_count
 from core.plan.sized import rule, run, set_sizes, under, whole
 from core.plan.unsupported import Unsupported
 
@@ -43,7 +42,7 @@ def _segments(low: Lowering, op: Op) -> None:
     if own:
         of, count = Maker(low), low.type(ids).shape[0]
         within = of("less_than", of.cast(low.entry(ids), "int64"), own[0].length)
-        absent = of("greater_equal", positions((count,)), row_count(low, ids))
+        absent = of("greater_equal", positions((count,)), low.length(ids, 0))
         fine = of("logical_or", within, absent)
         of.check(fine, "index_out_of_range", "a segment id is not below the number of segments", op.location)
     if sizes_of(low, x) and op.type in NEUTRAL:

@@ -67,8 +67,7 @@ def _rolled(low: Lowering, op: Op) -> None:
     if abs(shift) >= 2**62:
         raise Unsupported("a shift beyond the range of positions")
     set_sizes(low, op, [{} if size is None else {0: size}])
-    length = of.number(type.shape[axis], "int64") if size is None else size.length
-    some = of("maximum", length, of.number(1, "int64"))
+    some = of("maximum", low.length(op.inputs[0], axis), of.number(1, "int64"))
     at = of("sub", positions((type.shape[axis],)), of.number(shift, "int64"))
     at = of("sub", at, of.mul(of("floor_div", at, some), some))
     low.define(op.outputs[0], at if size is None else masked(low, at, {0: size}, 0))

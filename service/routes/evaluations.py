@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from service.http.given_values import read_values
 from service.http.request_body import SAFETENSORS, read_body, wanted_form
 from service.http.tensor_payloads import render
-from service.routes.common import Profiled, ProgramId, calls, program, reading_values, settings, values_of
+from service.routes.common import Profiled, ProgramId, program, settings
 from service.routes.documented import HOT_PROBLEMS, accepts, answers
 from service.routes.gradients import ANSWER as GRADIENTS_ANSWER
-from service.routes.gradients import deadline_of
+from service.routes.gradients import reply_at_values
 from service.schemas.evaluations import ProgramEvaluationAnswer, ProgramEvaluationRequest
 from service.schemas.examples import REGRESSION_FEEDS, REGRESSION_PARAMETERS
 
@@ -39,8 +38,6 @@ async def evaluate_program(request: Request, program_id: ProgramId, profile: Pro
     stored = await program(request, program_id)
     body = await read_body(request, settings(request))
     asked = body.read_as(ProgramEvaluationRequest)
-    members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states}
-    values = await read_values(body, settings(request), members)
     args = {
         "fetch": asked.fetch,
         "for_test": asked.for_test,
@@ -48,13 +45,6 @@ async def evaluate_program(request: Request, program_id: ProgramId, profile: Pro
         "step": asked.step,
         "compile": asked.compile,
         "profile": profile,
-        **values.args,
-        **values_of(stored.values),
     }
-    deadline = deadline_of(asked.deadline_s, settings(request))
-    async with reading_values(request, program_id):
-        with values.told():
-            reply = await calls(request).with_program(
-                "evaluate", stored.id, stored.text, args, values.tensors, deadline=deadline
-            )
+    reply = await reply_at_values(request, stored, "evaluate", body, asked, args)
     return (await render(reply, reply.result, as_file=form == SAFETENSORS, members={"fetched": {}})).response()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import APIRouter, Request, Response
 
@@ -27,10 +27,12 @@ from service.routes.common import (
 from service.routes.documented import HOT_PROBLEMS, accepts, answers, lines
 from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
 from service.schemas.gradients import GradientsAnswer, GradientsRequest, InlineGradientsRequest
+from service.schemas.tensors import Tensors
 from service.settings import Settings
 from service.store.program_text import ProgramText
+from service.store.programs import StoredProgram
 
-__all__ = ["COTANGENTS", "deadline_of", "router"]
+__all__ = ["COTANGENTS", "deadline_of", "reply_at_values", "router"]
 
 router = APIRouter(prefix="/v1", tags=["gradients"])
 
@@ -157,6 +159,38 @@ def _given_cotangents(asked: GradientsRequest, targets: list[str], given: Collec
         raise HttpProblem("invalid-request", detail, errors=[FieldError("/target_gradients", "too_long", detail)])
     cotangents = [f"target_gradients/{i}" in given for i in range(len(targets))]
     return cotangents if any(cotangents) else []
+
+
+class AtValues(Protocol):
+    """A request with values of feeds, parameters and states."""
+
+    feeds: Tensors
+    parameters: Tensors
+    states: Tensors
+    deadline_s: float | None
+
+
+async def reply_at_values(
+    request: Request,
+    stored: StoredProgram,
+    op: str,
+    body: Body,
+    asked: AtValues,
+    args: dict[str, Any],
+) -> Reply:
+    """The reply of a worker to a call of a registered program at the values in the request.
+
+    args: those of `op`, without the values.
+    """
+    members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states}
+    values = await read_values(body, settings(request), members)
+    args = {**args, **values.args, **values_of(stored.values)}
+    deadline = deadline_of(asked.deadline_s, settings(request))
+    async with reading_values(request, stored.id):
+        with values.told():
+            return await calls(request).with_program(
+                op, stored.id, stored.text, args, values.tensors, deadline=deadline
+            )
 
 
 def deadline_of(asked: float | None, settings: Settings) -> float:

@@ -9,12 +9,12 @@ from pydantic import Field
 
 from core.backward.query import GradientQuery
 from service.formats import json_tensors as tensors
-from service.http.given_values import read_values, told_in_query
+from service.http.given_values import told_in_query
 from service.http.request_body import JSON, read_body
 from service.problems import FieldError, HttpProblem, responses
-from service.routes.common import LOSS, ProgramId, calls, program, reading_values, settings, values_of
+from service.routes.common import LOSS, ProgramId, program, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
-from service.routes.gradients import deadline_of
+from service.routes.gradients import reply_at_values
 from service.routes.programs import CACHED, Names, asked_of, pieced, tag_of, unchanged
 from service.routes.registration import WORKER_PROBLEMS
 from service.schemas.derived import text_of
@@ -225,21 +225,12 @@ async def check_program(request: Request, program_id: ProgramId) -> Response:
     stored = await program(request, program_id)
     body = await read_body(request, settings(request))
     asked = body.read_as(CheckRequest)
-    members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states}
-    values = await read_values(body, settings(request), members)
     args = {
         "query": {"loss": asked.loss, "parameter_list": asked.parameter_list},
         "samples": asked.samples,
         "tolerance": asked.tolerance,
         "seed": asked.seed,
-        **values.args,
-        **values_of(stored.values),
     }
-    deadline = deadline_of(asked.deadline_s, settings(request))
-    async with reading_values(request, program_id):
-        with values.told():
-            reply = await calls(request).with_program(
-                "check", stored.id, stored.text, args, values.tensors, deadline=deadline
-            )
+    reply = await reply_at_values(request, stored, "check", body, asked, args)
     timing = {phase: round(ms, 3) for phase, ms in reply.timing_ms.items()}
     return Response(tensors.dumps(reply.result | {"timing_ms": timing}), media_type=JSON)

@@ -1,4 +1,4 @@
-"""Evaluations of a session beside its gradients, and of a program without a session."""
+"""Evaluations of a session, compared with its gradients, and evaluations of a program without a session."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_an_evaluation_of_a_document_names_the_variables_to_compute(service: Ser
         Program(service, DROPOUT).evaluate({"x": np.ones(64, "f")}, ["y"])  # type: ignore[arg-type]
 
 
-def test_calls_without_a_session_take_the_first_values_that_are_numbers(service: Service):
+def test_calls_without_a_session_send_the_constant_initial_values_of_a_built_program(service: Service):
     @bp.program
     def normalised(x=bp.f64["batch", 2]):
         shift = bp.parameter("shift", bp.f64[2], init=-1.5)

@@ -47,7 +47,7 @@ def test_norms_and_their_derivatives_follow_a_factor_of_all_numbers(p, dtype, ma
             np.testing.assert_allclose(found.astype("float64"), wanted.astype("float64"), tolerance, tolerance * scale)
 
 
-def test_numbers_that_are_not_finite_keep_their_place():
+def test_the_norm_of_a_row_with_an_infinity_is_infinite_and_with_a_nan_is_nan():
     x = np.array([[np.inf, 1.0], [np.nan, 1.0], [0.0, 0.0], [3.0, 4.0]])
     s = Sketch()
     s.feed("x", x)

@@ -265,7 +265,7 @@ def test_a_determinant_of_nan_has_no_sign_and_no_logarithm(dtype):
 
 
 @pytest.mark.parametrize("type", ["svd", "pinv", "eigh", "eigvalsh"])
-def test_a_decomposition_refuses_a_matrix_with_an_element_that_is_not_finite(type):
+def test_a_decomposition_refuses_a_matrix_with_an_infinity_or_a_nan(type):
     """LAPACK never ends for this matrix with an infinity, and finds finite eigenvalues for some with a NaN."""
     x = np.cos(np.arange(25.0)).reshape(5, 5)
     for bad in (np.inf, -np.inf, np.nan):
@@ -287,7 +287,7 @@ def depends_on(call: Any, x: np.ndarray, unknown: np.ndarray) -> list[np.ndarray
 
 
 @pytest.mark.parametrize("type", ["solve", "inverse", "det", "slogdet", "cholesky", "qr", "lu_solve"])
-def test_what_depends_on_a_nan_is_nan(type):
+def test_elements_of_a_result_that_depend_on_a_nan_are_nan(type):
     """LAPACK leaves out the division by a pivot that is NaN, and had finite numbers below it."""
     rng, n = np.random.default_rng(1), 4
     right = [rng.normal(size=(n, 2))] if type.endswith("solve") else []

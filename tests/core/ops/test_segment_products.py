@@ -93,7 +93,7 @@ def test_a_segment_without_a_finite_product_leaves_the_gradients_of_the_others_f
 
 
 @pytest.mark.parametrize("dtype", HUGE)
-def test_an_element_that_is_scaled_by_infinity_leaves_the_gradients_of_the_others_finite(dtype):
+def test_a_factor_of_infinity_for_one_element_leaves_the_gradients_of_the_others_finite(dtype):
     b = BlockBuilder()
     x, values = (b.param(TensorType((n,), dtype), name) for n, name in ((3, "x"), (5, "values")))
     index = b.param(TensorType((5,), "int64"))

@@ -64,7 +64,7 @@ def test_an_executable_is_compiled_once_for_each_query(state):
 
 @pytest.mark.parametrize("repeated", [True, False], ids=["machine code", "interpreted"])
 @pytest.mark.parametrize("order", [(True, False), (False, True)], ids=["streamed first", "called first"])
-def test_a_program_that_is_called_and_streamed_is_planned_once(state, repeated, order):
+def test_a_call_and_a_stream_of_one_program_share_a_plan(state, repeated, order):
     sketch = regression()
     known = cached_program(state, {"program_id": "a", "document": sketch.document})
     query, feeds = GradientQuery(loss="loss"), {name: sketch.values[name] for name in "xy"}
