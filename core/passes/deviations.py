@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from core.ir import Block, Op, StackType, TensorType, with_inner
 from core.ir.builder import BlockBuilder
+from core.ir.registry import lookup
 from core.ir.stop import poll
 
 __all__ = ["factor_deviations"]
@@ -53,7 +54,7 @@ def _multiple(block: Block, made: Mapping[str, Op], op: Op) -> list[Op] | None:
     if op.type not in ("sum_to", "reduce_sum"):
         return None
     type, out = block.types[op.inputs[0]], block.types[op.outputs[0]]
-    if isinstance(type, StackType) or isinstance(out, StackType) or type.rank != out.rank or not type.is_static:
+    if isinstance(type, StackType) or isinstance(out, StackType) or type.rank != out.rank or not out.is_static:
         return None
     if type.dtype == "float16":
         return None
@@ -66,7 +67,8 @@ def _multiple(block: Block, made: Mapping[str, Op], op: Op) -> list[Op] | None:
             factors = [each for each in chain if each.type == "mul"]
             fits = mean is not None and mean.type == "reduce_mean" and mean.inputs[0] == at.inputs[0]
             whole = fits and block.types[at.inputs[0]] == type and block.types[at.inputs[1]] == out
-            return chain if whole and factors and _covers(block, at.inputs[1], type.shape) else None
+            covers = whole and _covers(block, at.inputs[1], type.shape)
+            return chain if covers and factors and all(_keeps_sizes(block, made, f, at) for f in factors) else None
         if at.type == "mul":
             factor = _constant_factor(block, made, at, out.shape)
             if factor is None:
@@ -81,7 +83,23 @@ def _multiple(block: Block, made: Mapping[str, Op], op: Op) -> list[Op] | None:
 
 def _covers(block: Block, mean: str, shape: tuple[int, ...]) -> bool:
     """Whether the mean is one over all axes that it has not: its shape has 1 for each of them."""
-    return any(m == 1 < n for m, n in zip(_shape(block, mean), shape, strict=True))
+    return any(m == 1 != n for m, n in zip(_shape(block, mean), shape, strict=True))
+
+
+def _keeps_sizes(block: Block, made: Mapping[str, Op], product: Op, deviation: Op) -> bool:
+    """Whether a product has the sizes of the deviations: a factor that only the run sizes is expanded to theirs."""
+    expansions = (made.get(name) for name in product.inputs)
+    likes = (op.inputs[1] for op in expansions if op is not None and op.type == "expand_as")
+    return all(_origin(made, like) == deviation.outputs[0] for like in likes)
+
+
+def _origin(made: Mapping[str, Op], name: str) -> str:
+    """The variable from which elementwise ops of one operand compute `name`; it has the same sizes."""
+    op = made.get(name)
+    while op is not None and lookup(op.type).elementwise and len({*op.inputs}) == 1:
+        name = op.inputs[0]
+        op = made.get(name)
+    return name
 
 
 def _constant_factor(block: Block, made: Mapping[str, Op], op: Op, shape: tuple[int, ...]) -> str | None:
@@ -98,7 +116,7 @@ def _constant_factor(block: Block, made: Mapping[str, Op], op: Op, shape: tuple[
 
 def _base(made: Mapping[str, Op], name: str) -> str:
     op = made.get(name)
-    return op.inputs[0] if op is not None and op.type == "expand" else name
+    return op.inputs[0] if op is not None and op.type in ("expand", "expand_as") else name
 
 
 def _shape(block: Block, name: str) -> tuple[int, ...]:

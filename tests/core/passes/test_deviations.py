@@ -38,6 +38,32 @@ def test_a_factor_leaves_a_sum_of_deviations():
     np.testing.assert_allclose(execute(found, [x, k]), execute(block, [x, k]), atol=1e-8)
 
 
+def open_deviations(like: str) -> Block:
+    """x, k -> the sum of ``(x - mean(x)) k`` over an open number of rows. like: what k is expanded to."""
+    b = BlockBuilder()
+    x, k = b.param(TensorType((-1, 3), "float64")), b.param(TensorType((1, 3), "float64"))
+    other = b.param(TensorType((-1, 3), "float64"))
+    part = b.emit("sub", x, b.emit("reduce_mean", x, axes=(0,), keepdims=True))
+    expanded = b.emit("expand_as", k, {"the deviations": b.emit("square", part), "another array": other}[like])
+    return b.build([b.emit("sum_to", b.emit("mul", expanded, part), shape=(1, 3))])
+
+
+def test_a_factor_leaves_a_sum_over_an_open_size():
+    block = open_deviations("the deviations")
+
+    found = factor_deviations(block)
+
+    assert ops(found)[-2:] == ["sum_to", "mul"]
+    for rows in (1, 5):
+        x, k = np.random.default_rng(0).standard_normal((rows, 3)), np.array([[2.0, -1.0, 1e6]])
+        np.testing.assert_allclose(execute(found, [x, k, x]), execute(block, [x, k, x]), atol=1e-8)
+
+
+def test_a_factor_that_is_expanded_to_the_sizes_of_another_array_stays_in_the_sum():
+    """The deviations of a single row would count once, and their multiples as often as the other array has rows."""
+    assert ops(factor_deviations(open_deviations("another array")))[-2:] == ["mul", "sum_to"]
+
+
 def test_sums_of_one_deviation_are_computed_once():
     w = Writer(x=(5, 3), k=(1, 3))
     w.op("m", "reduce_mean", "x", axes=(0,), keepdims=True)
