@@ -17,7 +17,6 @@ from core.codegen.reductions import identity
 from core.codegen.rows import row_function, rows_poll
 from core.codegen.step_writer import StepWriter
 from core.plan.data import (
-    PRODUCT_BLOCK,
     Gather,
     Gemm,
     Instruction,
@@ -144,16 +143,22 @@ class KernelCalls(StepWriter):
         views = (whole.a, whole.b, whole.c)
         axes = (0, None, 0) if by_rows else (1, 0, None)
         bases = [self.address(v) for v in views]
-        steps = [0 if axis is None else v.strides[axis] * PRODUCT_BLOCK for v, axis in zip(views, axes, strict=True)]
+        rows = each.block
+        steps = [0 if axis is None else v.strides[axis] * rows for v, axis in zip(views, axes, strict=True)]
         a, b, c = (
-            replace(v, shape=tuple(PRODUCT_BLOCK if i == axis else n for i, n in enumerate(v.shape)))
+            replace(v, shape=tuple(rows if i == axis else n for i, n in enumerate(v.shape)))
             for v, axis in zip(views, axes, strict=True)
         )
         block = Gemm(a, b, c, accumulate=whole.accumulate or not by_rows, location=whole.location)
-        count = f.op(f"udiv {f.binary('add', length, I64(PRODUCT_BLOCK - 1))}, {PRODUCT_BLOCK}", "int64")
+        count = f.op(f"udiv {f.binary('add', length, I64(rows - 1))}, {rows}", "int64")
+        ends = [None if v is None else self.address(v) for v in (*each.last, None)]
         with f.loop(I64(0), count) as i:
-            moved = zip(views, bases, steps, strict=True)
-            self.gemm(block, [f.at(at, f.binary("mul", i, I64(n)), v.dtype) if n else at for v, at, n in moved])
+            parted = f.compare("icmp eq", i, f.op(f"udiv {length}, {rows}", "int64"))
+            addresses = []
+            for view, base, step, end in zip(views, bases, steps, ends, strict=True):
+                at = f.at(base, f.binary("mul", i, I64(step)), view.dtype) if step else base
+                addresses.append(at if end is None else f.select(parted, end, at))
+            self.gemm(block, addresses)
 
     def gemm(self, each: Gemm, addresses: list[IRValue] | None = None) -> None:
         """Write a product. addresses: of its matrices, if they are not those of its views."""

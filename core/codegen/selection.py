@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from core.codegen.llvm import I64, Function, literal
+from core.codegen.llvm import I64, Function, IRValue, literal
 from core.codegen.module import Module
 from core.codegen.vector_slices import unravel
 from core.plan.geometry import Selection, Tail
 
-__all__ = ["clear_tail", "selection"]
+__all__ = ["clear_tail", "copy_tail", "selection", "tail_units"]
 
 
 def selection(_: Module, f: Function, spec: Selection) -> None:
@@ -36,12 +36,39 @@ def selection(_: Module, f: Function, spec: Selection) -> None:
                 f.store(I64(0), f.at(out, i, "int64"))
 
 
+def tail_units(spec: Tail) -> int:
+    return spec.block
+
+
 def clear_tail(_: Module, f: Function, spec: Tail) -> None:
-    """``(length, x)``; there is one unit."""
-    with f.when(f.compare("icmp sgt", f.param("end"), f.param("first"))):
-        length = f.load(f.param("length"), "int64")
-        blocks = f.op(f"udiv {f.binary('add', length, I64(spec.block - 1))}, {spec.block}", "int64")
-        end = f.intrinsic("smin", f.op(f"mul nsw {blocks}, {spec.block}", "int64"), I64(spec.size))
-        with f.loop(length, end) as i, f.loop(I64(0), I64(spec.width)) as j:
-            at = f.binary("add", f.binary("mul", i, I64(spec.step)), f.binary("mul", j, I64(spec.along)))
-            f.store(literal(0, spec.dtype), f.at(f.param("x"), at, spec.dtype))
+    """``(length, x)``. A unit is a row of the last block."""
+    length, first = _last_block(f, spec)
+    end = f.select(f.compare("icmp eq", first, length), length, f.binary("add", first, I64(spec.block)))
+    start = f.intrinsic("smax", f.binary("add", first, f.param("first")), length)
+    end = f.intrinsic("smin", f.binary("add", first, f.param("end")), end)
+    with f.loop(start, end) as i, f.loop(I64(0), I64(spec.width)) as j:
+        f.store(literal(0, spec.dtype), f.at(f.param("x"), _place(f, spec, i, j), spec.dtype))
+
+
+def copy_tail(_: Module, f: Function, spec: Tail) -> None:
+    """``(length, x, out)``: the last block of x, with zeros behind the length. A unit is a row of it."""
+    length, first = _last_block(f, spec)
+    rows = f.select(f.compare("icmp eq", first, length), I64(0), f.param("end"))
+    with f.loop(f.param("first"), rows) as i:
+        row = f.binary("add", first, i)
+        inside = f.compare("icmp slt", row, length)
+        given = f.select(inside, row, first)  # which is below the length, too
+        with f.loop(I64(0), I64(spec.width)) as j:
+            value = f.load(f.at(f.param("x"), _place(f, spec, given, j), spec.dtype), spec.dtype)
+            kept = f.select(inside, value, literal(0, spec.dtype))
+            f.store(kept, f.at(f.param("out"), _place(f, spec, i, j), spec.dtype))
+
+
+def _last_block(f: Function, spec: Tail) -> tuple[IRValue, IRValue]:
+    """The length, and its whole blocks in rows."""
+    length = f.load(f.param("length"), "int64")
+    return length, f.op(f"mul nsw {f.op(f'udiv {length}, {spec.block}', 'int64')}, {spec.block}", "int64")
+
+
+def _place(f: Function, spec: Tail, i: IRValue, j: IRValue) -> IRValue:
+    return f.binary("add", f.binary("mul", i, I64(spec.step)), f.binary("mul", j, I64(spec.along)))

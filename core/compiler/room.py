@@ -84,15 +84,12 @@ class Room:
 
     def packed(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """`values` of a run with the larger arrays and the counts, in place of the feeds that have room."""
-        packed = {name: value for name, value in values.items() if name not in self.shapes}
+        packed, sizes = dict(values), dict[int, int]()
         for name, room in self.shapes.items():
-            value = values[name]
-            larger = np.empty(room, value.dtype)
-            larger[tuple(slice(n) for n in value.shape)] = value
-            packed[name + WHOLE] = larger
-            for number, size in zip(self.counts[name], value.shape, strict=True):
-                if number is not None:
-                    packed[f"{number}{COUNT}"] = np.array([size])
+            value = packed.pop(name)
+            packed[name + WHOLE] = value if value.shape == room else _larger(value, room)
+            sizes.update((n, size) for n, size in zip(self.counts[name], value.shape, strict=True) if n is not None)
+        packed.update((f"{number}{COUNT}", np.array([size])) for number, size in sizes.items())
         return packed
 
     @property
@@ -137,6 +134,12 @@ def room_for(program: Program, shapes: Mapping[str, Sequence[int]]) -> Room:
             max(LEAST, 1 << max(0, n - 1).bit_length()) if free else n for n, free in zip(given, is_open, strict=True)
         )
     return Room(room, counts)
+
+
+def _larger(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    larger = np.zeros(shape, value.dtype)  # arithmetic with what memory contains, denormal numbers for one, is slow
+    larger[tuple(map(slice, value.shape))] = value
+    return larger
 
 
 def larger_bytes(inputs: Iterable[Variable]) -> int:

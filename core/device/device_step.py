@@ -41,7 +41,6 @@ from core.ir.errors import InternalError
 from core.ir.stop import poll
 from core.plan.arena import ArenaMap
 from core.plan.data import (
-    PRODUCT_BLOCK,
     Gather,
     Gemm,
     Instruction,
@@ -310,7 +309,7 @@ class DeviceStep(DeviceWriter):
         elif each.along == "rows":
             self.gemm(inner)  # rows of a result do not depend on each other
         else:
-            self._blocks_of_terms(inner, length)
+            self._blocks_of_terms(each, inner, length)
 
     def _some_rows(self, each: Rows, elements: IRValue) -> None:
         """The rows of a row kernel with its first `elements` elements. Sums that no row adds to are empty."""
@@ -322,21 +321,24 @@ class DeviceStep(DeviceWriter):
         name = self.function(key, "rows", lambda name: row_kernel(name, each, self.launch, part=True))
         self._call(name, each.views, [self.scratch(sums_room(each, self.launch, part=True)), I64(0), end])
 
-    def _blocks_of_terms(self, whole: Gemm, length: IRValue) -> None:
+    def _blocks_of_terms(self, each: Limited, whole: Gemm, length: IRValue) -> None:
         """A product with as many blocks of the terms of its sums as the length asks for."""
-        f = self.f
+        f, terms = self.f, each.block
         if not whole.accumulate:
             self.fill(whole.c, literal(0, whole.c.dtype))
-        shapes = ((*whole.a.shape[:-1], PRODUCT_BLOCK), (PRODUCT_BLOCK, whole.b.shape[-1]))
+        shapes = ((*whole.a.shape[:-1], terms), (terms, whole.b.shape[-1]))
         a, b = (replace(v, shape=shape) for v, shape in zip((whole.a, whole.b), shapes, strict=True))
         block = Gemm(a, b, whole.c, accumulate=True, location=whole.location)
         starts = [self.address(v) for v in (whole.a, whole.b, whole.c)]
         steps = (whole.a.strides[-1], whole.b.strides[-2])
-        count = f.op(f"udiv {f.binary('add', length, I64(PRODUCT_BLOCK - 1))}, {PRODUCT_BLOCK}", "int64")
+        count = f.op(f"udiv {f.binary('add', length, I64(terms - 1))}, {terms}", "int64")
         with f.loop(I64(0), count) as i:
             self.launch.barrier(f)  # the sums of the block before, and scratch memory
-            parts = zip(starts, steps, (a, b), strict=False)
-            moved = [f.at(at, f.op(f"mul nsw {i}, {n * PRODUCT_BLOCK}", "int64"), v.dtype) for at, n, v in parts]
+            parted = f.compare("icmp eq", i, f.op(f"udiv {length}, {terms}", "int64"))
+            moved = []
+            for at, step, view, last in zip(starts, steps, (a, b), each.last, strict=False):
+                at = f.at(at, f.op(f"mul nsw {i}, {step * terms}", "int64"), view.dtype)
+                moved.append(at if last is None else f.select(parted, self.address(last), at))
             self.gemm(block, [*moved, starts[2]])
 
     def gather(self, each: Gather, end: IRValue | None = None) -> None:

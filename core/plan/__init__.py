@@ -48,6 +48,7 @@ From ops to instructions:
                   ops on them by kind
     unbounded     lowerings of ops whose results have sizes without a largest value
     meeting_sizes open sizes that meet in one op
+    size_multiples  products and multiples of open sizes
     along_open    lowerings of ops along an axis whose size only the run tells: running results, sorts, slices, joins
     nested_sizes, element_sizes, scan_lengths
                   largest sizes of arrays that loops and branches carry, record and return, of elements of tensor
@@ -76,6 +77,7 @@ Fusion:
     made_rows         rows that such a row kernel computes itself, too
     sole_readers      instructions whose work their only reader does: the part that these two rewrites share
     instruction_list  the instructions so far, and the fusion that an op joins
+    tails             zeros behind the rows of results that only the run counts
     epilogue          elementwise work on the result of a product, or of a batch of them, moves into the product
     hoist             one product for several trips of a loop
     panels            weights that the products of a loop read in panels

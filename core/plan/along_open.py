@@ -108,7 +108,8 @@ def _slice(low: Lowering, op: Op) -> None:
     for axis, part in parts:
         if axis in own:
             at, own[axis] = _places(low, part, own[axis])
-            view = _taken(low, op, low.dense(view), axis, at)
+            if (part.start, part.step) != (0, 1) or own[axis].bound != view.shape[axis]:  # else only the size is new
+                view = _taken(low, op, low.dense(view), axis, at)
     set_sizes(low, op, [own])
     low.define(op.outputs[0], view)
     clear_integers(low, op)
@@ -126,18 +127,19 @@ def _cut_known(view: View, parts: Sequence[tuple[int, slice]]) -> View:
     return View(view.root, view.dtype, tuple(shape), tuple(strides), offset)
 
 
-def _taken(low: Lowering, op: Op, view: View, axis: int, at: View) -> View:
+def _taken(low: Lowering, op: Op, view: View, axis: int, at: Entry) -> View:
     """The slabs of a dense array at these positions along an axis."""
     shape = (*view.shape[:axis], at.shape[0], *view.shape[axis + 1 :])
     out = low.allocate(shape, view.dtype)
     check = low.shared.check("index_out_of_range", "a position is out of range", op.location)
-    low.add(Gather(slabs(view, view.shape, axis), flat(at), slabs(out, shape, axis), check, location=op.location))
+    places = flat(low.dense(at))
+    low.add(Gather(slabs(view, view.shape, axis), places, slabs(out, shape, axis), check, location=op.location))
     return out
 
 
-def _places(low: Lowering, part: slice, size: Size) -> tuple[View, Size]:
+def _places(low: Lowering, part: slice, size: Size) -> tuple[Entry, Size]:
     """The positions of a slice of an axis of this size, and their number; beyond it they are 0."""
-    known: dict[Any, tuple[View, Size | None]] = low.slices
+    known: dict[Any, tuple[Entry, Size | None]] = low.slices
     key = (part.start, part.stop, part.step, size)
     if key not in known:
         known[key] = _new_places(low, part, size)
@@ -146,7 +148,7 @@ def _places(low: Lowering, part: slice, size: Size) -> tuple[View, Size]:
     return at, count
 
 
-def _new_places(low: Lowering, part: slice, size: Size) -> tuple[View, Size]:
+def _new_places(low: Lowering, part: slice, size: Size) -> tuple[Entry, Size]:
     of = Maker(low)
     number = lambda n: of.number(n, "int64")
     ahead = part.step > 0
@@ -161,7 +163,7 @@ def _new_places(low: Lowering, part: slice, size: Size) -> tuple[View, Size]:
     count = of("maximum", of("neg", of("floor_div", of("sub", start, stop), number(part.step))), number(0))
     found = Size(_most(part, size.bound), low.dense(count))
     places = of.add(start, of.mul(positions((found.bound,)), number(part.step)))
-    return low.dense(masked(low, places, {0: found}, 0)), found
+    return masked(low, places, {0: found}, 0), found
 
 
 @bounds("slice_into", "split_like")
@@ -201,7 +203,7 @@ def _slice_into(low: Lowering, op: Op) -> None:
         at, _ = _places(low, part, own[axis])
         shape = target.shape
         check = low.shared.check("index_out_of_range", "a position is out of range", op.location)
-        slices = slabs(view, view.shape, axis), flat(at), slabs(target, shape, axis)
+        slices = slabs(view, view.shape, axis), flat(low.dense(at)), slabs(target, shape, axis)
         low.add(ScatterAdd(*slices, check, location=op.location))
         view = target
     low.define(op.outputs[0], narrowed(low, view, made) if half else view)

@@ -38,6 +38,7 @@ __all__ = [
     "bytes_of",
     "contiguous",
     "is_matrix",
+    "product_block",
 ]
 
 
@@ -51,8 +52,10 @@ class Sequence:
 # --- memory ------------------------------------------------------------------------------------------------------
 
 
-PRODUCT_BLOCK = 128
-"""Rows, or terms, that a product takes at a time if only the run tells their number."""
+PRODUCT_BLOCK, PRODUCT_PARTS = 128, 8
+"""Of the rows, or terms, of a product whose number only the run tells: they are multiples of the first, and it takes
+them in about as many parts as the second.
+"""
 
 Place = Literal["arena", "given", "carried", "element", "constant", "none"]
 
@@ -415,6 +418,13 @@ class Interpreted(Instruction):
         yield from (v.root for own in self.lengths[part] for _, v in own)
 
 
+def product_block(bound: int) -> int:
+    """Rows, or terms, that a product of at most `bound`, a multiple of `PRODUCT_BLOCK`, takes at a time."""
+    blocks = bound // PRODUCT_BLOCK
+    most = max(1, blocks // PRODUCT_PARTS)
+    return PRODUCT_BLOCK * next(n for n in range(most, 0, -1) if blocks % n == 0)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Limited(Instruction):
     """A part of an instruction on arrays whose first size only the run tells: the work of their length.
@@ -423,16 +433,25 @@ class Limited(Instruction):
                  each other as the elements along the first axis do.
     bound, length: the largest size, and the scalar with the length.
     along: of a product: "rows" if the length is that of its rows, "terms" if it is that of its sums. The operands are
-           zero from the length to the next multiple of `PRODUCT_BLOCK` then.
+           zero from the length to the next multiple of `block` then.
+    last: for the operands of such a product: an array to read in place of the last block, if the length is no multiple
+          of one, with the strides of the operand; None for an operand that is zero there itself.
     """
 
     instruction: Rows | Gemm | Gather | Kernel
     bound: int
     length: View
     along: Literal["rows", "terms"] = "rows"
+    last: tuple[View | None, View | None] = (None, None)
+
+    @property
+    def block(self) -> int:
+        """Rows, or terms, of a product that are computed together."""
+        return product_block(self.bound)
 
     def reads(self) -> Iterator[Root]:
         yield self.length.root
+        yield from (each.root for each in self.last if each is not None)
         yield from self.instruction.reads()
 
     def writes(self) -> Iterator[Root]:

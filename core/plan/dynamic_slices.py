@@ -7,7 +7,7 @@ from dataclasses import replace
 from core.ir import Op, TensorType
 from core.ir.precision import is_half
 from core.plan.compose import Maker
-from core.plan.data import Gather, ScatterAdd, View
+from core.plan.data import Gather, ScatterAdd
 from core.plan.entries import Entry, Uniform, positions
 from core.plan.halves import narrowed, widened_array
 from core.plan.lowering import Lowering, lowers
@@ -22,7 +22,7 @@ __all__: list[str] = []
 @lowers("dynamic_slice")
 @rule("dynamic_slice")
 def lower_dynamic_slice(low: Lowering, op: Op) -> None:
-    """One axis after the other."""
+    """One axis after the other. What begins where its axis does is no copy."""
     of_known_sizes(low, op, op.inputs)
     x, declared = low.type(op.inputs[0]), low.types[op.outputs[0]]
     assert isinstance(declared, TensorType)
@@ -32,9 +32,15 @@ def lower_dynamic_slice(low: Lowering, op: Op) -> None:
         at, size, check = _places(low, op, op.inputs[1:], i, x.shape[axis], declared.shape[axis])
         if size is not None:
             sizes[axis] = size
+            if size.bound == x.shape[axis] and _is_beginning(low, op):
+                continue
         smaller = (*shape[:axis], at.shape[0], *shape[axis + 1 :])
         target = low.allocate(smaller, x.dtype)
-        low.add(Gather(slabs(view, shape, axis), flat(at), slabs(target, smaller, axis), check, location=op.location))
+        low.add(
+            Gather(
+                slabs(view, shape, axis), flat(low.dense(at)), slabs(target, smaller, axis), check, location=op.location
+            )
+        )
         view, shape = target, smaller
     if is_sized(low, op):
         set_sizes(low, op, [sizes])
@@ -68,7 +74,9 @@ def lower_dynamic_slice_into(low: Lowering, op: Op) -> None:
         given_slabs, made = slabs(view, shape, axis), slabs(target, larger, axis)
         count = min(at.shape[0], shape[axis])  # the largest sizes of x and of the slice can differ, their sizes cannot
         given_slabs = replace(given_slabs, shape=(given_slabs.shape[0], count, given_slabs.shape[2]))
-        low.add(ScatterAdd(given_slabs, replace(flat(at), shape=(count,)), made, check, location=op.location))
+        low.add(
+            ScatterAdd(given_slabs, replace(flat(low.dense(at)), shape=(count,)), made, check, location=op.location)
+        )
         view, shape = target, larger
     if is_sized(low, op):
         set_sizes(low, op, [{}])
@@ -77,7 +85,7 @@ def lower_dynamic_slice_into(low: Lowering, op: Op) -> None:
 
 def _places(
     low: Lowering, op: Op, names: tuple[str, ...], i: int, size: int, length: int
-) -> tuple[View, Size | None, int]:
+) -> tuple[Entry, Size | None, int]:
     """(the positions of a slice along an axis, their number if only the run tells it, the check of their range).
 
     names: starts, ends and steps. i: of the axis among those that are sliced. size: of the axis. length: of the slice,
@@ -92,7 +100,7 @@ def _places(
 
 def _new_places(
     low: Lowering, op: Op, names: tuple[str, ...], i: int, size: int, length: int
-) -> tuple[View, Size | None]:
+) -> tuple[Entry, Size | None]:
     of = Maker(low)
     number = lambda n: of.number(n, "int64")
     start, end, step = (_element(low, low.entry(n), i) for n in names)
@@ -105,10 +113,16 @@ def _new_places(
     if length != -1:
         message = f"a slice has another size than {length}"
         of.check(of("equal", count, number(length)), "shape_mismatch", message, op.location)
-        return low.dense(of.add(start, of.mul(positions((length,)), step))), None
+        return of.add(start, of.mul(positions((length,)), step)), None
     open_size = Size(in_blocks(size), low.dense(count))
     places = of.add(start, of.mul(positions((open_size.bound,)), step))
-    return low.dense(masked(low, places, {0: open_size}, 0)), open_size
+    return masked(low, places, {0: open_size}, 0), open_size
+
+
+def _is_beginning(low: Lowering, op: Op) -> bool:
+    """Whether a slice takes each element from the first one on, up to ends that only the run may tell."""
+    start, step = (low.entry(op.inputs[n]) for n in (1, 3))
+    return isinstance(start, Uniform) and isinstance(step, Uniform) and start.number == 0 and step.number == 1
 
 
 def _element(low: Lowering, entry: Entry, i: int) -> Entry:

@@ -202,7 +202,9 @@ def _renamed(each: Instruction, names: Mapping[Root, Root]) -> Instruction:
     if isinstance(each, Limited):
         inner = _renamed(each.instruction, names)
         assert isinstance(inner, Rows | Gemm | Gather | Kernel)
-        return replace(each, instruction=inner, length=next(iter(_views([each.length], names))))
+        first, second = (None if v is None else next(iter(_views([v], names))) for v in each.last)
+        (length,) = _views([each.length], names)
+        return replace(each, instruction=inner, length=length, last=(first, second))
     if isinstance(each, Gather | ScatterAdd):
         x, index, out = _views((each.x, each.index, each.out), names)
         return replace(each, x=x, index=index, out=out)

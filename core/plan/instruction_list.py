@@ -37,7 +37,7 @@ class InstructionList:
         """Append an instruction."""
         for root in instruction.writes():
             self.written(root, len(self._all))
-            if isinstance(instruction, Gemm | Limited):
+            if isinstance(instruction, Gemm):
                 self._products.add(root)
         self._all.append(instruction)
 

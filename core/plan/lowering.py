@@ -141,7 +141,7 @@ class Lowering(Storage):
         self.multiples: dict[Size, tuple[Size, int]] = {}
         self.products: dict[Size, tuple[Size, ...]] = {}
         self.selections: dict[tuple[str, bool], tuple[View, Size]] = {}
-        self.slices: dict[tuple[tuple[str, ...], int, int, int], tuple[View, Size | None]] = {}
+        self.slices: dict[Any, tuple[Entry, Size | None]] = {}
         self.windows: dict[tuple[Size, int, int], Size] = {}
         self.row_orders: dict[Any, tuple[View, View, View, View]] = {}
         self.ahead: dict[str, Entry] = {}

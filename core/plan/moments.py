@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from core.ir import Op
+from core.ir import Op, TensorType
 from core.ir.precision import is_half
 from core.plan.compose import Maker
 from core.plan.data import View
@@ -27,8 +27,10 @@ from core.plan.halves import WIDE, narrowed
 from core.plan.lowering import Lowering, lowers
 from core.plan.reduce import lower_reduce
 from core.plan.shapes import reshaped, reshaped_view
+from core.plan.sized import limited, masked
+from core.plan.sizes import Size
 
-__all__: list[str] = []
+__all__ = ["lower_moments"]
 
 SHORTEST, LONGEST = 16, 4096
 """Elements of a row: shorter ones leave too many numbers to add, longer ones leave the nearest cache."""
@@ -36,21 +38,34 @@ SHORTEST, LONGEST = 16, 4096
 
 @lowers("reduce_mean")
 def lower_mean(low: Lowering, op: Op) -> None:
-    found = None if low.sizes.get(op.inputs[0]) else _variance(low, op)
-    rows = _in_rows(low, op) if found else None
-    if found is None or rows is None:
+    if low.sizes.get(op.inputs[0]) or not lower_moments(low, op):
         lower_reduce(low, op)
-        return
+
+
+def lower_moments(low: Lowering, op: Op, size: Size | None = None) -> bool:
+    """Lower a mean together with the variance that follows it; False if there is none, or no pass for both.
+
+    size: of the first axis of the operand, which is reduced, if only the run tells it.
+    """
+    found = _variance(low, op)
+    if found is None:
+        return False
+    with limited(low, size):
+        rows = _in_rows(low, op)
+        numbers = _numbers(low, op, *rows) if rows else None
+    if numbers is None:
+        return False
     centred, square, variance = found
     type = low.type(op.outputs[0])
-    mean, of_squares, total = _moments(low, op, *rows)
+    mean, of_squares, total = _moments(low, op, numbers, size)
     low.define(op.outputs[0], mean)
     low.ahead[variance.outputs[0]] = reshaped(low, of_squares, low.type(variance.outputs[0]).shape)
     if len(low.uses.readers(square.outputs[0])) == 1:
         low.unneeded.add(square.outputs[0])
     for each in low.uses.readers(centred.outputs[0]):
-        if each is not None and each.type in ("sum_to", "reduce_sum") and low.type(each.outputs[0]) == type:
+        if each is not None and each.type in ("sum_to", "reduce_sum") and low.types[each.outputs[0]] == type:
             low.ahead[each.outputs[0]] = total
+    return True
 
 
 def _variance(low: Lowering, op: Op) -> tuple[Op, Op, Op] | None:
@@ -69,7 +84,9 @@ def _variance(low: Lowering, op: Op) -> tuple[Op, Op, Op] | None:
 
 
 def _axes(low: Lowering, op: Op) -> frozenset[int]:
-    rank, axes = low.type(op.inputs[0]).rank, op.attrs["axes"]
+    type, axes = low.types[op.inputs[0]], op.attrs["axes"]
+    assert isinstance(type, TensorType)
+    rank = type.rank
     return frozenset(range(rank) if axes is None else (a % rank for a in axes))
 
 
@@ -109,11 +126,24 @@ def _steps(view: View, axes: frozenset[int]) -> set[int]:
     return {view.strides[i] for i in axes if view.shape[i] > 1}
 
 
-def _moments(low: Lowering, op: Op, x: Entry, rows: frozenset[int], left: Sequence[int]) -> tuple[Entry, Entry, Entry]:
-    """The mean over the axes of `op`, the mean of the squared distances from it, and the sum of the distances.
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """Two numbers of each row, in arrays whose last axes are those that are left to reduce.
 
-    rows: the axes of a row. left: the axes before these that are reduced too.
+    mean, spread: the mean of a row, and the mean of the squared distances from it.
+    images: the axis that the first axis of the operand has become; None if it is not reduced.
+    left: the number of axes to reduce. row: elements of a row.
     """
+
+    mean: Entry
+    spread: Entry
+    images: int | None
+    left: int
+    row: int
+
+
+def _numbers(low: Lowering, op: Op, x: Entry, rows: frozenset[int], left: Sequence[int]) -> _Numbers:
+    """rows: the axes of a row. left: the axes before these that are reduced too."""
     of, type = Maker(low), low.type(op.outputs[0])
     exact = WIDE if is_half(type) else type.dtype
     length = math.prod(x.shape[i] for i in rows)
@@ -122,15 +152,29 @@ def _moments(low: Lowering, op: Op, x: Entry, rows: frozenset[int], left: Sequen
     spread = of("div", of.reduce("sum", of("square", of("sub", x, mean)), rows), of.number(length, exact))
     order = [*(i for i in range(min(rows)) if i not in left), *left]
     mean, spread = (_by_channel(low, each, order) for each in (mean, spread))
-    over = frozenset(range(len(order) - len(left), len(order)))
-    count = of.number(math.prod(mean.shape[i] for i in over), exact)
-    whole = result = of("div", of.reduce("sum", mean, over), count)
+    return _Numbers(mean, spread, order.index(0) if 0 in left else None, len(left), length)
+
+
+def _moments(low: Lowering, op: Op, rows: _Numbers, size: Size | None) -> tuple[Entry, Entry, Entry]:
+    """The mean over the axes of `op`, the mean of the squared distances from it, and the sum of the distances."""
+    of, type = Maker(low), low.type(op.outputs[0])
+    exact, shape = rows.mean.dtype, rows.mean.shape
+    open_axes = {} if size is None or rows.images is None else {rows.images: size}
+    over = frozenset(range(len(shape) - rows.left, len(shape)))
+    count: Entry = of.number(math.prod(shape[i] for i in over - open_axes.keys()), exact)
+    if size is not None:
+        count = of.mul(count, of.cast(of("maximum", size.length, of.number(1, "int64")), exact))
+
+    def mean_of(each: Entry) -> Entry:
+        return of("div", of.reduce("sum", masked(low, each, open_axes, 0), over), count)
+
+    whole = result = mean_of(rows.mean)
     if exact != type.dtype:
         result = narrowed(low, whole, replace(type, shape=whole.shape))
         whole = of.cast(result, exact)
-    apart = of("sub", mean, whole)
-    variance = of("div", of.reduce("sum", of.add(spread, of("square", apart)), over), count)
-    total = of.mul(of.reduce("sum", apart, over), of.number(length, exact))
+    apart = of("sub", rows.mean, whole)
+    variance = mean_of(of.add(rows.spread, of("square", apart)))
+    total = of.mul(of.reduce("sum", masked(low, apart, open_axes, 0), over), of.number(rows.row, exact))
     found = []
     for each in (result, variance, total):
         if each.dtype != type.dtype:

@@ -87,17 +87,18 @@ def reduced(
     """
     if type.dtype == "bool" and kind == "sum":
         kind = "or"
-    home = entry.fusion if isinstance(entry, Member) and entry.fusion.size is not None and 0 in over else None
+    home = entry.fusion.size if isinstance(entry, Member) and 0 in over else None
     if is_half(type) and kind in ("sum", "prod"):
         return narrowed(low, reduced(low, kind, widened(low, entry), over, wide(type)), type)
     if 0 in entry.shape:
         raise Unsupported("a reduction of nothing inside another op")
     fusion, axes = low.join(entry.shape, [entry])
-    if home is not None and fusion is not home:
+    limited = fusion.size is not None and 0 in over
+    if home is not None and fusion.size is not home:
         raise Unsupported("a sum of rows whose number only the run tells")
     kept = tuple(a for i, a in enumerate(axes) if i not in over)
     gone = frozenset(a for i, a in enumerate(axes) if i in over and a is not None)
-    if home is not None and (not gone or fusion.can_reduce(gone)):  # without rows, nothing would compute it
+    if limited and (not gone or fusion.can_reduce(gone)):  # without rows, nothing would compute it
         raise Unsupported("a sum of rows whose number only the run tells")
     inner = _spread(entry.shape, over, kept, type.shape)
     arg = low.argument(fusion, entry, entry.shape, axes)
@@ -108,7 +109,7 @@ def reduced(
         return Member(fusion, fusion.reduce(kind, arg, gone, type.dtype), type.dtype, type.shape, inner)
     view = low.destination(name) if name else low.allocate(type.shape, type.dtype)
     if not fusion.can_load(fusion.strides(view, inner)) or not fusion.covers(gone, kept):
-        if home is not None:
+        if limited:
             raise Unsupported("a sum of rows whose number only the run tells")
         stored = low.stored(Member(fusion, arg, type.dtype, entry.shape, axes))
         fusion = low.new_fusion(entry.shape)

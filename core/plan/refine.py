@@ -18,6 +18,7 @@ from core.plan.made_rows import make_in_merges
 from core.plan.merged_operands import merge_in_readers
 from core.plan.scattered import scatter_gathered
 from core.plan.stripes import in_stripes
+from core.plan.tails import clear_tails
 from core.plan.target import Target
 from core.plan.unread import without_unread
 
@@ -34,7 +35,8 @@ def refined(
     found: Sequence[Instruction] = [_inside(each, target) for each in instructions]
     found = without_unread(scatter_gathered(found, kept), kept)
     found = fuse_epilogues(in_stripes(found, target.stripes, kept), target.products, kept)
-    return make_in_merges(merge_in_readers(found, kept), kept) if target.rows.merges else found
+    found = make_in_merges(merge_in_readers(found, kept), kept) if target.rows.merges else found
+    return clear_tails(found)
 
 
 def _inside(each: Instruction, target: Target) -> Instruction:

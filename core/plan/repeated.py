@@ -102,7 +102,7 @@ def repeated_of(
     if not isinstance(entry, Member):
         return None
     source = entry.fusion
-    if source.size is not None or fusion.size is not None:  # rows beyond a length that the run tells are unspecified
+    if source.size is not fusion.size:  # rows beyond a length that the run tells are unspecified
         return None
     numbers, arrays = _Walk(entry, held).computing(entry.number)
     if not arrays or entry.number in arrays:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from core.ir import Op
 from core.ir.precision import is_half
 from core.ops.linalg.einsum import terms_of
-from core.plan.data import PRODUCT_BLOCK, Gemm, Kernel, Limited, View
+from core.plan.data import PRODUCT_BLOCK, Gemm, Kernel, Limited, View, product_block
 from core.plan.geometry import Tail
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import sizes_of, with_equal
+from core.plan.size_multiples import scaled
 from core.plan.sized import rule, run, set_sizes, under, whole
 from core.plan.sizes import Size
 from core.plan.unsupported import Unsupported
@@ -40,38 +42,65 @@ def _matmul(low: Lowering, op: Op) -> None:
     if column in sizes_of(low, y):
         own[a.rank - 1] = sizes_of(low, y)[column]
     set_sizes(low, op, [own])
-    matrices = a.rank == 2 and not is_half(a)
     if summed is not None:
-        if matrices and _in_blocks(low, op, summed):
+        if a.rank == 2 and _by_parts(low, op, summed):
             return
         op = _cleared(low, op, (frozenset({terms}), frozenset({others})))
-    elif matrices and 0 in own:
-        low.product_limit = own[0]
+    elif 0 in own:
+        rows = math.prod(a.shape[1:-1])  # of which some lie beyond their length, if that is open, too
+        if not is_half(a) and not own[0].bound * rows % PRODUCT_BLOCK:
+            low.product_limit = scaled(low, own[0], rows, 1)
     try:
         run(low, op)
     finally:
         low.product_limit = None
 
 
-def _in_blocks(low: Lowering, op: Op, size: Size) -> bool:
-    """Lower a product of matrices with a sum over an open size in blocks. False if that cannot be."""
-    if size.bound % PRODUCT_BLOCK or size.bound == PRODUCT_BLOCK or op.outputs[0] in low.destinations.sums:
+def _by_parts(low: Lowering, op: Op, size: Size) -> bool:
+    """Lower a product of two matrices with a sum over an open size in parts. False if that cannot be."""
+    if not _takes_parts(low, op, size):
         return False
     x, y = (low.dense(low.entry(n)) for n in op.inputs)
-    if x.root.place != "arena" or y.root.place != "arena" or not low.type(op.inputs[0]).is_float:
-        return False
-    type = low.type(op.outputs[0])
     a = _turned(x) if op.attrs["transpose_x"] else x
-    b = _turned(y) if op.attrs["transpose_y"] else y
-    for view, axis in ((a, 1), (b, 0)):
-        other = 1 - axis
-        spec = Tail(view.dtype, size.bound, view.strides[axis], view.shape[other], view.strides[other], PRODUCT_BLOCK)
-        low.add(Kernel("clear_tail", spec, (size.length, view), location=op.location))
-    out = low.allocate(type.shape, type.dtype, op.outputs[0])
-    made = Gemm(a, b, out, location=op.location)
-    low.add(Limited(made, size.bound, size.length, "terms", location=op.location))
-    low.define(op.outputs[0], out)
+    return _sum_in_parts(low, op, a, _turned(y) if op.attrs["transpose_y"] else y, size)
+
+
+def _takes_parts(low: Lowering, op: Op, size: Size) -> bool:
+    type = low.type(op.inputs[0])
+    several = not size.bound % PRODUCT_BLOCK and size.bound > PRODUCT_BLOCK
+    return several and type.is_float and not is_half(type) and op.outputs[0] not in low.destinations.sums
+
+
+def _sum_in_parts(low: Lowering, op: Op, a: View, b: View, size: Size) -> bool:
+    """Lower a product of `a` [m, k] and `b` [k, n], of which only the run tells k. False if that cannot be."""
+    kept = all(v.root.place == "arena" or v.strides[axis] == v.shape[1 - axis] for v, axis in ((a, 1), (b, 0)))
+    if not kept:
+        return False
+    turns = low.target.products.turns(a.shape[0], b.shape[1], product_block(size.bound))
+    turns = turns and a.strides[0] == 1 and b.strides[1] == 1
+    if turns:  # see `linear`
+        a, b = _turned(b), _turned(a)
+    last = _zero_behind(low, op, size, a, 1), _zero_behind(low, op, size, b, 0)
+    c = low.allocate((a.shape[0], b.shape[1]), a.dtype, op.outputs[0])
+    low.add(Limited(Gemm(a, b, c, location=op.location), size.bound, size.length, "terms", last, location=op.location))
+    low.define(op.outputs[0], _turned(c) if turns else c)
     return True
+
+
+def _zero_behind(low: Lowering, op: Op, size: Size, view: View, axis: int) -> View | None:
+    """Make an operand zero from its length along `axis` to the end of its last block.
+
+    An array that belongs to others stays as it is: the result is a copy of its last block, with zeros.
+    """
+    other, block = 1 - axis, product_block(size.bound)
+    spec = Tail(view.dtype, size.bound, view.strides[axis], view.shape[other], view.strides[other], block)
+    if view.root.place == "arena":
+        low.add(Kernel("clear_tail", spec, (size.length, view), location=op.location))
+        return None
+    shape = tuple(block if i == axis else n for i, n in enumerate(view.shape))
+    last = replace(low.allocate(shape, view.dtype), strides=view.strides)
+    low.add(Kernel("copy_tail", spec, (size.length, view, last), location=op.location))
+    return last
 
 
 def _turned(view: View) -> View:
@@ -106,8 +135,32 @@ def _by_letters(low: Lowering, op: Op, terms: Sequence[str], result: str, broadc
         if size is not None:
             sizes[c] = size
     set_sizes(low, op, [{i: sizes[c] for i, c in enumerate(result) if c in sizes}])
+    if len(terms) == 2 and _merged(low, op, (terms[0], terms[1]), result, sizes):
+        return
     summed = sizes.keys() - set(result)
     run(low, _cleared(low, op, [frozenset(i for i, c in enumerate(term) if c in summed) for term in terms]))
+
+
+def _merged(low: Lowering, op: Op, terms: tuple[str, str], result: str, sizes: Mapping[str, Size]) -> bool:
+    """Lower a sum over all axes of two arrays but their last ones, of which only the first is open, as one of matrices.
+
+    Such is the gradient of a weight that each row of a batch is multiplied by. False if the product is another one.
+    """
+    shared, one, other = terms[0][:-1], terms[0][-1:], terms[1][-1:]
+    fits = shared and sizes.keys() == {shared[0]} and result in (one + other, other + one)
+    if not fits or terms[1][:-1] != shared:
+        return False
+    shapes = [low.type(n).shape for n in op.inputs]
+    if shapes[0][:-1] != shapes[1][:-1]:
+        return False
+    size = scaled(low, sizes[shared[0]], math.prod(shapes[0][1:-1]), 1)
+    if not _takes_parts(low, op, size):
+        return False
+    x, y = (
+        replace(v, shape=(math.prod(v.shape[:-1]), v.shape[-1])) for v in (low.dense(low.entry(n)) for n in op.inputs)
+    )
+    x, y = (replace(v, strides=(v.shape[-1], 1)) for v in (x, y))
+    return _sum_in_parts(low, op, *((_turned(x), y) if result == one + other else (_turned(y), x)), size)
 
 
 def _cleared(low: Lowering, op: Op, axes: Sequence[frozenset[int]]) -> Op:

@@ -18,6 +18,7 @@ from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import Axes, first_of, same_size, sizes_of
 from core.plan.plan import NOT_COVERED
 from core.plan.shapes import reshaped
+from core.plan.size_multiples import factors, scaled, total
 from core.plan.sized import clear_integers, masked, rule, set_sizes
 from core.plan.sizes import Size
 from core.plan.slabs import flat
@@ -74,7 +75,7 @@ def _wanted(low: Lowering, op: Op, declared: TensorType) -> Axes:
         start, end = op.attrs["start"], op.attrs["end"]
         kept = {i if i < start else i - (end - start) + 1: size for i, size in own.items() if not start <= i < end}
         inside = {i - start: own[i] for i in own if start <= i < end}
-        return kept | ({start: _total(low, inside, shape[start:end])} if inside else {})
+        return kept | ({start: total(low, inside, shape[start:end])} if inside else {})
     if op.type == "unflatten":
         axis, more = op.attrs["axis"] % len(shape), len(op.attrs["sizes"]) - 1
         kept = {i if i < axis else i + more: size for i, size in own.items() if i != axis}
@@ -82,19 +83,19 @@ def _wanted(low: Lowering, op: Op, declared: TensorType) -> Axes:
             raise Unsupported("an axis of a size that only the run tells, in parts of known sizes")
         at = axis + op.attrs["sizes"].index(-1)
         parts = math.prod(n for n in op.attrs["sizes"] if n != -1)
-        return kept | {at: _scaled(low, own[axis], 1, parts)}
+        return kept | {at: scaled(low, own[axis], 1, parts)}
     if len(opened) != 1:
         raise Unsupported("several sizes that are known only when it runs")
     known = math.prod(n for n in declared.shape if n != -1)
-    return {opened[0]: _total(low, own, shape, known)}
+    return {opened[0]: total(low, own, shape, known)}
 
 
 def _fitting(low: Lowering, op: Op, wanted: Axes) -> Axes:
     """The open sizes of the second operand. The code covers runs in which the first has as many elements."""
     own = [sizes_of(low, name) for name in op.inputs]
     shapes = [low.type(name).shape for name in op.inputs]
-    factors = [_factors(low, *each) for each in zip(own, shapes, strict=True)]
-    (one, known), (other, also) = factors
+    found = [factors(low, *each) for each in zip(own, shapes, strict=True)]
+    (one, known), (other, also) = found
     if known == also and sorted(map(id, one)) == sorted(map(id, other)):
         return wanted
     if not low.target.expects:
@@ -105,7 +106,7 @@ def _fitting(low: Lowering, op: Op, wanted: Axes) -> Axes:
             return wanted
     of = Maker(low)
     counts: list[Entry] = []
-    for sizes, number in factors:
+    for sizes, number in found:
         count: Entry = of.number(number, "int64")
         for size in sizes:
             count = of.mul(count, size.length)
@@ -150,69 +151,18 @@ def _between(shape: Sequence[int], opened: Sequence[int] | Axes) -> list[int]:
     return found
 
 
-def _factors(low: Lowering, own: Axes, shape: Sequence[int]) -> tuple[tuple[Size, ...], int]:
-    """The open and the known factors of the number of elements of an array."""
-    known = math.prod(n for i, n in enumerate(shape) if i not in own)
-    sizes: list[Size] = []
-    for size in _in_order(own):
-        base, times = low.multiples.get(size, (size, 1))
-        known *= times
-        sizes += low.products.get(base, (base,))
-    return tuple(sizes), known
-
-
-def _total(low: Lowering, own: Axes, shape: Sequence[int], rest: int = 1) -> Size:
-    """The number of elements of an array, in rows of `rest`."""
-    sizes, known = _factors(low, own, shape)
-    return _scaled(low, _product(low, sizes), known, rest)
-
-
-def _product(low: Lowering, sizes: tuple[Size, ...]) -> Size:
-    """The product of several sizes."""
-    if len(sizes) == 1:
-        return sizes[0]
-    found = next((each for each, factors in low.products.items() if factors == sizes), None)
-    if found is None:
-        of = Maker(low)
-        length: Entry = sizes[0].length
-        for each in sizes[1:]:
-            length = of.mul(length, each.length)
-        found = Size(math.prod(each.bound for each in sizes), low.dense(length))
-        low.products[found] = sizes
-    return found
-
-
-def _scaled(low: Lowering, size: Size, row: int, rest: int) -> Size:
-    """The length of `size` rows of `row` elements as rows of `rest` elements."""
-    if row == rest:
-        return size
-    base, factor = low.multiples.get(size, (size, 1))
-    if (factor * row) % rest:
-        raise Unsupported("a length that only the run can divide")
-    times = factor * row // rest
-    if times == 1:
-        return base
-    found = next((s for s, pair in low.multiples.items() if pair == (base, times)), None)
-    if found is None:
-        of = Maker(low)
-        length = low.dense(of.mul(base.length, of.number(times, "int64")))
-        found = Size(base.bound * times, length)
-        low.multiples[found] = (base, times)
-    return found
-
-
 # --- elements that move -----------------------------------------------------------------------------------------
 
 
 def _move(low: Lowering, op: Op, own: Axes, wanted: Axes) -> None:
     """Copy rows of adjacent elements to where they belong."""
     view, type = low.dense(low.entry(op.inputs[0])), low.type(op.outputs[0])
-    given, made = _between(view.shape, own), _between(type.shape, wanted)
+    given, given_sizes = _in_rows(low, _between(view.shape, own), _in_order(own))
+    made, sizes = _in_rows(low, _between(type.shape, wanted), _in_order(wanted))
     row = math.gcd(given[-1], made[-1])
-    sizes = _in_order(wanted)
     bounds = [n for known, size in zip(made, sizes, strict=False) for n in (known, size.bound)]
     shape = (*bounds, made[-1] // row)
-    at = _place(low, _numbers(low, shape, sizes), given, _in_order(own), row)
+    at = _place(low, _numbers(low, shape, sizes), given, given_sizes, row)
     last = Maker(low).number(math.prod(view.shape) // row - 1, "int64")  # for runs that the code does not cover
     at = Maker(low)("minimum", at, last)
     places = low.dense(masked(low, at, {2 * i + 1: size for i, size in enumerate(sizes)}, 0))
@@ -221,6 +171,12 @@ def _move(low: Lowering, op: Op, own: Axes, wanted: Axes) -> None:
     low.add(Gather(_by_rows(view, row), flat(places), _by_rows(out, row), check, location=op.location))
     low.define(op.outputs[0], out)
     clear_integers(low, op)
+
+
+def _in_rows(low: Lowering, between: Sequence[int], sizes: Sequence[Size]) -> tuple[list[int], list[Size]]:
+    """`between` and `sizes`, with the known factor of the last size among the elements behind that axis."""
+    base, times = low.multiples.get(sizes[-1], (sizes[-1], 1))
+    return [*between[:-1], between[-1] * times], [*sizes[:-1], base]
 
 
 def _numbers(low: Lowering, shape: Sequence[int], sizes: Sequence[Size]) -> Entry:

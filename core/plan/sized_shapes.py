@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from core.ir import Op, TensorType, Type
+from core.ir.precision import is_half
 from core.ops.indexing.gather import cut
 from core.plan.compose import Maker
 from core.plan.entries import positions
+from core.plan.halves import narrowed
 from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import (
     Axes,
@@ -22,7 +24,7 @@ from core.plan.meeting_sizes import (
 )
 from core.plan.shapes import expanded, reshaped
 from core.plan.sized import masked, rule, run, set_sizes, under, whole
-from core.plan.sized_sums import count_elements
+from core.plan.sized_sums import count_elements, summed
 from core.plan.sizes import Given, Size, bounds, tensor
 from core.plan.unsupported import Unsupported
 
@@ -49,6 +51,8 @@ def _alike(low: Lowering, op: Op) -> None:
     """Results like the operand in the same place, or like the first one."""
     each = op.inputs if op.type == "barrier" else op.inputs[:1]
     set_sizes(low, op, [dict(sizes_of(low, n)) for n in each])
+    if op.type == "bernoulli":  # it checks all probabilities
+        op = under(low, op, {op.inputs[0]: whole(low, op.inputs[0])})
     run(low, op)
 
 
@@ -118,7 +122,16 @@ def _sum_to(low: Lowering, op: Op) -> None:
             number = low.type(x).shape[axis + extra]
             kept[axis] = known_size(low, number)
     set_sizes(low, op, [kept])
-    run(low, under(low, op, {x: whole(low, x, 0, frozenset(gone))}) if own.keys() & gone else op)
+    type = low.type(op.outputs[0])
+    over = gone | {a for a, n in enumerate(low.type(x).shape[extra:], extra) if n != 1 and type.shape[a - extra] == 1}
+    if not over:
+        low.define(op.outputs[0], low.entry(x))
+        return
+    if not own.keys() & gone:
+        run(low, op)
+        return
+    total = summed(low, "sum", x, frozenset(over), type)
+    low.define(op.outputs[0], narrowed(low, total, type) if is_half(type) else total)
 
 
 def _as_known(low: Lowering, op: Op, size: Size, shape: tuple[int, ...]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import numpy as np
 
-from core.ir import Op
+from core.ir import Op, TensorType
 from core.ir.precision import is_half
 from core.plan.compose import Maker
 from core.plan.entries import Entry
@@ -15,12 +16,13 @@ from core.plan.lowering import Lowering
 from core.plan.meeting_sizes import (
     sizes_of,
 )
+from core.plan.moments import lower_moments
 from core.plan.reduce import KINDS, reduced
 from core.plan.shapes import reshaped
 from core.plan.sized import limited, rule, run, set_sizes, under, whole
 from core.plan.unsupported import Unsupported
 
-__all__ = ["count_elements"]
+__all__ = ["count_elements", "summed"]
 
 NEUTRAL = {"sum": 0, "prod": 1, "and": True, "or": False}
 """Reduction -> the element that does not change its result."""
@@ -55,20 +57,16 @@ def _reduce(low: Lowering, op: Op) -> None:
         return
     if op.type == "reduce_mean" and not type.is_float:
         raise Unsupported(f"reduce_mean of {type.dtype}")
-    exact = wide(out)
-    total: Entry
-    try:
-        with limited(low, own[0] if open_axes == {0} and not is_half(type) else None):
-            entry = whole(low, x, NEUTRAL[kind], open_axes)
-            total = reduced(low, kind, widened(low, entry) if is_half(type) else entry, over, exact)
-    except Unsupported:  # rows up to the length do not suffice
-        entry = whole(low, x, NEUTRAL[kind], open_axes)
-        total = reduced(low, kind, widened(low, entry) if is_half(type) else entry, over, exact)
+    if op.type == "reduce_mean" and open_axes == {0} == own.keys():
+        with suppress(Unsupported):
+            if lower_moments(low, op, own[0]):
+                return
+    total = summed(low, kind, x, over, out)
     if op.type != "reduce_mean":
         low.define(op.outputs[0], total)
         return
     count = of("maximum", count_elements(low, x, over), of.number(1, "int64"))
-    mean = of("div", total, of.cast(count, exact.dtype))
+    mean = of("div", total, of.cast(count, total.dtype))
     low.define(op.outputs[0], narrowed(low, mean, out) if is_half(type) else mean)
 
 
@@ -80,6 +78,23 @@ def _logsumexp(low: Lowering, op: Op) -> None:
     left = [i for i in range(rank) if keep or i not in over]
     set_sizes(low, op, [{left.index(i): s for i, s in own.items() if i not in over}])
     run(low, under(low, op, {x: whole(low, x, -math.inf, over)}) if over & own.keys() else op)
+
+
+def summed(low: Lowering, kind: str, x: str, over: frozenset[int], type: TensorType) -> Entry:
+    """The sum or the product of a variable over some axes, one of them of an open size at least.
+
+    type: of the result. One of a 16-bit dtype is computed, and returned, in float32.
+    """
+    half, own = is_half(type), sizes_of(low, x)
+    open_axes = over & own.keys()
+    if open_axes == {0} and not half:
+        with (
+            suppress(Unsupported),
+            limited(low, own[0]),
+        ):  # the last row may end beyond the length
+            return reduced(low, kind, whole(low, x, NEUTRAL[kind], open_axes), over, type)
+    entry = whole(low, x, NEUTRAL[kind], open_axes)
+    return reduced(low, kind, widened(low, entry) if half else entry, over, wide(type))
 
 
 def count_elements(low: Lowering, x: str, over: frozenset[int]) -> Entry:

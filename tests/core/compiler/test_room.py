@@ -114,6 +114,16 @@ def test_the_results_of_a_scan_have_room_for_all_that_it_scans(workload):
     assert {shape[0] for shape in region.plan.expected.values()} <= {128}
 
 
+def test_feeds_that_fill_their_room_are_not_copied():
+    workload = workloads.mlp("mlp", 16, (7, 70, 3))
+    program = opened(workload, 16, (0,))
+    room = room_for(program, {name: value.shape for name, value in workload.feeds.items()})
+
+    packed = room.packed(workload.feeds)
+
+    assert all(np.shares_memory(packed[f"{name}@ROOM"], value) for name, value in workload.feeds.items())
+
+
 def sentences(batch: int, time: int) -> Workload:
     """The mean of embedded words, with a net between."""
     rng = np.random.default_rng(1)

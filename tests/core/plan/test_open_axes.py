@@ -13,6 +13,7 @@ from core.compiler.room import room_for
 from core.ir import Program
 from core.ir.errors import ExecutionError
 from core.ops.common.types import as_dtype
+from core.plan.data import Gemm, Kernel, Limited, Rows
 from core.plan.partition import plan_parts
 from core.wire import read
 from tests.core.compiler.test_room_programs import poisoned
@@ -89,6 +90,56 @@ def products(s: Sketch) -> list[str]:
         s.op("einsum", [x, w], equation="...d,de->...e"),
         s.op("einsum", [x], equation="btd->db"),
     ]
+
+
+def heads(s: Sketch) -> list[str]:
+    """Attention of two heads, with as many sentences as the run has."""
+    x, w = x_of(s, BATCH, 8, 16), w_of(s, 16, 16)
+    one, other = (s.op("matmul", s.op(each, x), w) for each in ("sin", "tanh"))
+    query, key = (
+        s.op("transpose", s.op("unflatten", each, axis=2, sizes=[2, 8]), axes=[0, 2, 1, 3]) for each in (one, other)
+    )
+    return [s.op("matmul", s.op("softmax", s.op("matmul", query, key, transpose_y=True), axis=3), key)]
+
+
+def long_products(dtype: str) -> Case:
+    def case(s: Sketch) -> list[str]:
+        """Room for 4,096 rows or terms, which products take in parts. The runs fill no whole number of them."""
+        batch, w = x_of(s, BATCH, 256, 40, dtype=dtype), w_of(s, 40, 24, dtype=dtype)
+        x = s.op("reshape", batch, shape=[-1, 40])
+        few = s.op("reshape", x_of(s, BATCH, 256, 2, name="few", dtype=dtype), shape=[-1, 2])
+        near = s.op("tanh", s.op("matmul", x, w))
+        deep = s.op("tanh", s.op("matmul", batch, w))
+        sums = [
+            s.op("matmul", x, x, transpose_x=True),
+            s.op("matmul", x, near, transpose_x=True),
+            s.op("matmul", near, few, transpose_x=True),
+            s.op("matmul", x, few, transpose_x=True),
+            s.op("matmul", s.op("transpose", few, axes=[1, 0]), near),
+            s.op("einsum", [deep, batch], equation="btd,bte->ed"),
+        ]
+        return [near, *(s.op("scale", each, scale=1e-3) for each in sums)]  # the sine of large numbers is not exact
+
+    case.__name__ = f"long products {dtype}"
+    return case
+
+
+def normalised(dtype: str) -> Case:
+    def case(s: Sketch) -> list[str]:
+        """Means and variances of channels over an open number of images."""
+        x, small = x_of(s, BATCH, 4, 80, 64, dtype=dtype), x_of(s, BATCH, 2, 5, 4, name="small", dtype=dtype)
+        line, rows = x_of(s, BATCH, 4, TIME, name="line", dtype=dtype), x_of(s, BATCH, 6, name="row", dtype=dtype)
+        made = []
+        for i, (each, channels) in enumerate(((x, 4), (small, 2), (line, 4), (rows, 6))):
+            named = (
+                s.param(f"{name}{i}", np.random.default_rng(i).uniform(0.5, 2, channels), dtype)
+                for name in ("scale", "shift", "mean", "variance")
+            )
+            made.append(s.op("batch_norm", each, *named))
+        return [*made, s.op("mul", made[1], made[1]), s.op("relu", made[0])]
+
+    case.__name__ = f"normalised {dtype}"
+    return case
 
 
 def images(dtype: str) -> Case:
@@ -272,6 +323,13 @@ CASES = (
     lattices(TIME, TIME),
     shapes,
     products,
+    heads,
+    long_products("float64"),
+    long_products("float32"),
+    long_products("bfloat16"),
+    normalised("float64"),
+    normalised("float32"),
+    normalised("bfloat16"),
     images("float64"),
     images("float32"),
     images("float16"),
@@ -342,6 +400,26 @@ def test_values_and_gradients_are_machine_code_and_agree_with_the_reference_exec
                 )
 
 
+def test_products_read_zeros_behind_the_rows_that_a_run_fills():
+    s, program, found = program_of(heads)
+    feeds = feeds_of(s, program, *SIZES[0])
+    room = room_for(program, {name: value.shape for name, value in feeds.items()})
+    code = compile_gradient(program, GradientQuery(loss="loss"), found, room=room)
+    (plan,) = plan_parts(code.interpreter.block, CPU_TARGET).regions
+    ended, cleared = set(), 0
+
+    for each in plan.body.instructions:
+        if isinstance(each, Gemm):
+            assert not ended & {each.a.root, each.b.root}
+        elif isinstance(each, Kernel) and each.kind == "clear_tail":
+            ended.discard(each.views[1].root)
+            cleared += 1
+        elif isinstance(each, Limited) and isinstance(each.instruction, Gemm | Rows):
+            ended |= {root for root in each.writes() if root.nbytes >= 16 * 8 * 16}  # not those of small sums
+
+    assert cleared >= 2
+
+
 @pytest.mark.parametrize("axis", ["steps", "labels", "field_steps"])
 def test_lengths_of_sequences_above_the_sizes_of_the_run_are_errors(axis):
     """The code has room for 16 steps and labels, the run has 5 of them."""
@@ -363,3 +441,21 @@ def test_lengths_of_sequences_above_the_sizes_of_the_run_are_errors(axis):
         code.step(poisoned(room, dict(code.packs({**feeds, "w": np.zeros((6, 4))})), feeds))
 
     assert error.value.code == "shape_mismatch"
+
+
+def test_a_batch_normalisation_passes_over_open_images_as_often_as_over_known_ones():
+    s = Sketch()
+    x, w = x_of(s, BATCH, 8, 32, 32, dtype="float32"), s.param("w", np.ones((8, 8, 3, 3)), "float32")
+    named = (s.param(name, np.ones(8), "float32") for name in ("scale", "shift", "mean", "variance"))
+    seen = s.op("relu", s.op("batch_norm", s.op("conv2d", x, w, paddings=[1, 1]), *named))
+    s.op("reduce_mean", s.op("conv2d", seen, w, paddings=[1, 1]), out="loss")
+    program, images = read(s.document), {"x": (16, 8, 32, 32)}
+
+    def passes(**how: object) -> int:
+        code = compile_gradient(program, GradientQuery(loss="loss"), (), **how)
+        (plan,) = plan_parts(code.interpreter.block, CPU_TARGET).regions
+        rows = [each.instruction if isinstance(each, Limited) else each for each in plan.body.instructions]
+        found = [each for each in rows if isinstance(each, Rows) and each.ops]
+        return sum(each.kernel.rows * each.kernel.inner == 16 * 8 * 32 * 32 for each in found)
+
+    assert passes(room=room_for(program, images)) == passes(shapes=images) == 5

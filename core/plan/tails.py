@@ -1,0 +1,62 @@
+"""Products read zeros, and not what memory contains, where the rows of an array end before its memory does.
+
+Instructions that do the work of a length leave the rest of their result as it is. A product of all rows computes with
+that rest, too: its result there is not read, but denormal numbers, as which small integers may be read, take a hundred
+times as long as others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from core.ir.stop import poll
+from core.ops.common.types import as_dtype
+from core.plan.data import Gemm, Instruction, Kernel, Limited, Root, Rows, View, contiguous
+from core.plan.geometry import Tail
+
+__all__ = ["clear_tails"]
+
+
+def clear_tails(instructions: Sequence[Instruction]) -> tuple[Instruction, ...]:
+    """`instructions` with zeros written behind the rows of results before a product of all rows reads them."""
+    return tuple(_cleared(instructions))
+
+
+def _cleared(instructions: Sequence[Instruction]) -> Iterator[Instruction]:
+    ended: dict[Root, tuple[Limited, str]] = {}
+    for each in instructions:
+        poll()
+        for view in (each.a, each.b) if isinstance(each, Gemm) else ():
+            if view.root in ended:
+                yield _clear(view.root, *ended.pop(view.root))
+        yield each
+        for root in each.writes():
+            ended.pop(root, None)
+        if isinstance(each, Limited) and each.along == "rows":
+            ended.update((root, (each, dtype)) for root, dtype in _results(each))
+
+
+def _results(each: Limited) -> Iterator[tuple[Root, str]]:
+    """The arrays of floats, with their dtypes, of which an instruction writes the first rows."""
+    inner = each.instruction
+    if isinstance(inner, Gemm):
+        views = [inner.c]
+    elif isinstance(inner, Rows):
+        shape = (*inner.kernel.outer, inner.kernel.inner)
+        stored = {i.operand for i in inner.kernel.code if i.kind == "store"}
+        operands = [(inner.kernel.operands[n], inner.views[n]) for n in stored]
+        views = [v for o, v in operands if (*o.outer, o.inner) == contiguous(shape)]
+    else:
+        views = []
+    for view in views:
+        count = view.root.nbytes // as_dtype(view.dtype).itemsize
+        if view.root.place == "arena" and not count % each.bound and as_dtype(view.dtype).kind not in "biu":
+            yield view.root, view.dtype
+
+
+def _clear(root: Root, limited: Limited, dtype: str) -> Kernel:
+    rows = limited.bound
+    width = root.nbytes // as_dtype(dtype).itemsize // rows
+    spec = Tail(dtype, rows, width, width, 1, rows)
+    view = View(root, dtype, (rows, width), (width, 1), 0)
+    return Kernel("clear_tail", spec, (limited.length, view), location=limited.location)
