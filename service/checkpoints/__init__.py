@@ -4,7 +4,6 @@ A row of the store describes each file; the file is in the object store below `c
 
 checkpoints  the rows and files of all checkpoints, and their sweep
 upload       a file from a client: its header and digests are checked before it is stored
-content      the download of a file, whole or in ranges
 
 A worker writes and reads the files: `service.worker.snapshot` and `service.worker.derive`.
 """

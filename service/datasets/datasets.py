@@ -118,12 +118,14 @@ class Datasets:
 
         return await self._store.write(work)
 
-    async def delete(self, tenant: str, id: str) -> bool:
-        """Delete a dataset; whether there was one. Raises HttpProblem 409 while a job uses it, StorageError."""
+    async def delete(self, tenant: str, id: str, check: Callable[[Dataset], None] = lambda found: None) -> bool:
+        """Delete a dataset; whether there was one. Raises HttpProblem 409 while a job uses it, StorageError, and what
+        `check` raises for the dataset, which then stays."""
 
         def work(connection: Connection) -> Dataset | None:
             found = _found(connection, tenant, id)
             if found is not None:
+                check(found)
                 if used := _jobs(connection, tenant, id):
                     detail = f"{len(used)} jobs use this dataset; cancel them, or wait for their end"
                     raise HttpProblem("in-use", detail, jobs=used[:20])

@@ -57,6 +57,10 @@ class Upload:
     expires: float
 
 
+Check = Callable[[Upload], None]
+"""Refuses a call that would change the upload."""
+
+
 class Uploads:
     """All uploads. Every method takes the tenant, and sees the uploads of that tenant alone."""
 
@@ -111,10 +115,12 @@ class Uploads:
             lambda connection: [_of_row(dict(row)) for row in connection.execute(wanted).mappings()]
         )
 
-    async def append(self, tenant: str, id: str, offset: int, file: Path, size: int) -> Upload | None:
+    async def append(
+        self, tenant: str, id: str, offset: int, file: Path, size: int, check: Check = lambda found: None
+    ) -> Upload | None:
         """Add the `size` bytes in `file` at `offset`; the upload after that, None if there is none.
 
-        Raises HttpProblem 409 if the upload has another offset, StorageError, OSError.
+        Raises HttpProblem 409 if the upload has another offset, StorageError, OSError, and what `check` raises.
         """
         if not size:
             return await self.get(tenant, id)
@@ -125,6 +131,7 @@ class Uploads:
             found = _found(connection, tenant, id)
             if found is None:
                 return None
+            check(found)
             self.check(found, offset, size)
             now = time.time()
             about = _about(found) | {"keys": [*found.keys, key]}
@@ -170,11 +177,14 @@ class Uploads:
         await self._store.write(lambda connection: connection.execute(wanted.values(about=about, size=0)).rowcount)
         await self._delete_parts(upload.keys)
 
-    async def delete(self, tenant: str, id: str) -> bool:
-        """Delete an upload; whether there was one. Raises StorageError."""
+    async def delete(self, tenant: str, id: str, check: Check = lambda found: None) -> bool:
+        """Delete an upload; whether there was one. Raises StorageError, and what `check` raises for the upload, which
+        then stays."""
 
         def work(connection: Connection) -> Upload | None:
             found = _found(connection, tenant, id)
+            if found is not None:
+                check(found)
             connection.execute(delete(table).where(table.c.tenant == tenant, table.c.id == id))
             return found
 

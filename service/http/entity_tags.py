@@ -1,13 +1,36 @@
-"""Entity tags in If-Match and If-None-Match (RFC 9110, section 8.8.3), and the tags of the forms of one answer."""
+"""Entity tags in If-Match and If-None-Match (RFC 9110, section 8.8.3), and the tags of the forms of one answer.
+
+Every call of a resource with an ETag obeys If-Match, so that two clients cannot overwrite each other's changes
+unnoticed, and every GET of one obeys If-None-Match, so that a client that polls gets only what has changed.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
 
-__all__ = ["VARIES", "Accepts", "any_tag", "has_current", "is_named", "of_file", "tags_in"]
+from service.formats import json_tensors as wire
+from service.problems import FieldError, HttpProblem
+
+__all__ = [
+    "VARIES",
+    "Accepts",
+    "any_tag",
+    "check_if_match",
+    "has_current",
+    "if_match",
+    "is_named",
+    "of_file",
+    "of_view",
+    "tags_in",
+    "unchanged",
+]
 
 Accepts = Callable[[str], bool]
 """Whether the client of a call accepts the ETag that a resource has before the call."""
@@ -27,6 +50,46 @@ def any_tag(tag: str) -> bool:
 def of_file(tag: str) -> str:
     """The tag of the safetensors file with the values whose JSON form has `tag`. Each form has a tag of its own."""
     return f'{tag[:-1]}{FILE}"'
+
+
+def of_view(view: Mapping[str, Any]) -> str:
+    """The tag of a resource that clients see as `view`."""
+    return f'"{hashlib.sha256(wire.dumps(view)).hexdigest()[:32]}"'
+
+
+def if_match(request: Request) -> Accepts:
+    """The ETags that the client accepts: those of If-Match, which is * or a list of ETags in quotes; any without it.
+
+    Raises HttpProblem 422 if the header, which protects a change, is malformed.
+    """
+    # not `request.headers.getlist`, which decodes every header of every step
+    lines = [value.decode("latin-1") for name, value in request.scope["headers"] if name == b"if-match"]
+    if not lines:
+        return any_tag
+    tags = tags_in(lines)
+    if tags is None:
+        detail = 'must be * or a list of ETags in double quotes, such as "e1.v0"'
+        error = FieldError("", "invalid", detail, parameter="header: If-Match")
+        raise HttpProblem("invalid-request", f"the header If-Match {detail}", errors=[error])
+    return lambda etag: is_named(tags, etag)
+
+
+def check_if_match(accepts: Accepts, tag: str, thing: str) -> None:
+    """Raises HttpProblem 412 unless the client accepts `tag`, which the `thing` of its call has."""
+    if not accepts(tag):
+        raise HttpProblem("precondition-failed", f"the {thing} has changed since the version in If-Match")
+
+
+def unchanged(request: Request, tag: str, thing: str, headers: Mapping[str, str] | None = None) -> Response | None:
+    """The answer 304 to a GET whose client has the representation with `tag`; None if it needs the representation.
+
+    headers: those that the representation has besides its ETag. Raises HttpProblem 412 for another ETag than those of
+    If-Match, 422 for a malformed one.
+    """
+    check_if_match(if_match(request), tag, thing)
+    if has_current(request.headers, tag):
+        return Response(status_code=304, headers={"ETag": tag, **(headers or {})})
+    return None
 
 
 def has_current(headers: Headers, tag: str) -> bool:

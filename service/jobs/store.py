@@ -30,6 +30,8 @@ LEASE_S = 30.0
 jobs, events, metrics, sessions = tables.jobs, tables.job_events, tables.job_metrics, tables.sessions
 Said = Sequence[tuple[str, Mapping[str, Any]]]
 """Events to add: (kind, data)."""
+Check = Callable[[Job, Mapping[str, int]], None]
+"""Refuses a call that would change the job, from the job and its position in the queue, as of `JobStore.positions`."""
 
 
 class Fenced(Exception):
@@ -117,18 +119,12 @@ class JobStore:
     async def positions(self, found: Iterable[Job]) -> dict[str, int]:
         """The number of queued jobs before each of those in `found` that are queued, by priority and age."""
         queued = [job for job in found if job.state == "queued"]
-        if not queued:
-            return {}
-        least = min(job.priority for job in queued)
-        query = select(jobs.c.priority, jobs.c.queued).where(jobs.c.state == "queued", jobs.c.priority >= least)
-        rows = await self._store.read(lambda connection: connection.execute(query).all())
-        line = sorted((-priority, at) for priority, at in rows)
-        return {job.id: bisect_left(line, (-job.priority, job.queued)) for job in queued}
+        return await self._store.read(lambda connection: _positions(connection, queued)) if queued else {}
 
-    async def ask(self, tenant: str, id: str, action: Action) -> Job:
+    async def ask(self, tenant: str, id: str, action: Action, check: Check | None = None) -> Job:
         """Cancel, pause or resume the job; does nothing if that has been asked before. Returns the job afterwards.
 
-        Raises HttpProblem 404, or 409 with the states that allow the action.
+        Raises HttpProblem 404, or 409 with the states that allow the action, and what `check` raises.
         """
 
         def work(connection: Connection) -> Job:
@@ -136,6 +132,7 @@ class JobStore:
             row = connection.execute(query.with_for_update()).first()
             if row is None:
                 raise HttpProblem("not-found", "there is no job with this id")
+            _check(connection, row, check)
             if row.state not in ALLOWED[action]:
                 detail = f"the job is {row.state}; only a job that is {_words(ALLOWED[action])} takes {action!r}"
                 raise HttpProblem("invalid-state", detail, state=row.state, allowed_states=list(ALLOWED[action]))
@@ -153,14 +150,18 @@ class JobStore:
 
         return await self._store.write(work)
 
-    async def remove(self, tenant: str, id: str) -> Job:
-        """Delete an ended job with its events and metrics. Raises HttpProblem 404, or 409 for another state."""
+    async def remove(self, tenant: str, id: str, check: Check | None = None) -> Job:
+        """Delete an ended job with its events and metrics.
+
+        Raises HttpProblem 404, or 409 for another state, and what `check` raises.
+        """
 
         def work(connection: Connection) -> Job:
             query = select(jobs).where(jobs.c.tenant == tenant, jobs.c.id == id)
             row = connection.execute(query.with_for_update()).first()
             if row is None:
                 raise HttpProblem("not-found", "there is no job with this id")
+            _check(connection, row, check)
             if row.state not in ENDED:
                 detail = f"the job is {row.state}; cancel it first"
                 raise HttpProblem("invalid-state", detail, state=row.state, allowed_states=list(ENDED))
@@ -335,6 +336,22 @@ def _answer_to(action: Action, row: Any) -> dict[str, Any]:
         case "resume", "pausing" if row.asked == "pause":
             return {"state": "running", "asked": None}
     return {}
+
+
+def _check(connection: Connection, row: Any, check: Check | None) -> None:
+    if check is not None:
+        job = Job.of_row(row)
+        check(job, _positions(connection, [job] if job.state == "queued" else []))
+
+
+def _positions(connection: Connection, queued: Sequence[Job]) -> dict[str, int]:
+    """The number of queued jobs before each of those in `queued`, by priority and age."""
+    if not queued:
+        return {}
+    least = min(job.priority for job in queued)
+    query = select(jobs.c.priority, jobs.c.queued).where(jobs.c.state == "queued", jobs.c.priority >= least)
+    line = sorted((-priority, at) for priority, at in connection.execute(query))
+    return {job.id: bisect_left(line, (-job.priority, job.queued)) for job in queued}
 
 
 def _next(connection: Connection, barred: Collection[str]) -> Any:

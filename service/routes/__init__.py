@@ -19,7 +19,7 @@ session_checkpoints        checkpoints of one session, and copies of it
 checkpoints, checkpoint_content  all checkpoints; the content of one, as a file
 tapes, on_tape             tapes, and the operations on them
 in_session                 helpers of the routes of one session
-preconditions              the header If-Match
+preconditions              resources with an ETag: If-Match and If-None-Match
 
 Stored data, and calls that go on:
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -16,6 +15,7 @@ from fastapi import Path as PathParameter
 from service.caller import tenant
 from service.checkpoints.checkpoints import new_key
 from service.checkpoints.upload import checked_header, digest_in, store
+from service.http.entity_tags import check_if_match, of_view
 from service.http.given_values import read_values
 from service.http.request_body import JSON, body_chunks, media_type, read_body
 from service.ids import new_id
@@ -24,7 +24,7 @@ from service.objects.tensor_file import chunks
 from service.problems import HttpProblem, responses
 from service.routes.common import calls, checkpoints, cut_page, json_answer, objects, quotas, settings
 from service.routes.documented import accepts, empty_answer
-from service.routes.preconditions import IF_MATCH, if_match
+from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
 from service.schemas import checkpoints as schemas
 from service.schemas.examples import REGRESSION_ID, REGRESSION_PARAMETERS, SAMPLE_CHECKPOINT
 from service.sessions.merge_patch import merged
@@ -187,13 +187,14 @@ async def _stored(request: Request, writing: Awaitable[Written]) -> Written:
     response_model=schemas.CheckpointView,
     responses={
         200: {"description": "The checkpoint.", "content": {JSON: {"example": VIEW}}},
+        **TAGGED,
         **responses("not-found", "invalid-request"),
     },
 )
 async def get_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Response:
     """The origin, size and digest of the checkpoint, and its labels."""
     found = await checkpoints(request).get(tenant(), checkpoint_id)
-    return json_answer(view(found), headers={"ETag": etag_of(found)})
+    return tagged(request, view(found), etag_of(found), "checkpoint")
 
 
 @router.patch(
@@ -251,15 +252,9 @@ async def delete_checkpoint(request: Request, checkpoint_id: CheckpointId) -> Re
 
 
 def _accepted(request: Request) -> Callable[[StoredCheckpoint], None]:
-    """A check of a checkpoint that a request is about to change. It raises HttpProblem 412 for another ETag than those
-    of If-Match."""
+    """A check of a checkpoint that a request is about to change. It raises HttpProblem 412."""
     accepts = if_match(request)
-
-    def check(found: StoredCheckpoint) -> None:
-        if not accepts(etag_of(found)):
-            raise HttpProblem("precondition-failed", "the checkpoint has changed since the version in If-Match")
-
-    return check
+    return lambda found: check_if_match(accepts, etag_of(found), "checkpoint")
 
 
 def end_of(ttl_s: float | None) -> float | None:
@@ -269,8 +264,7 @@ def end_of(ttl_s: float | None) -> float | None:
 
 def etag_of(checkpoint: StoredCheckpoint) -> str:
     """The ETag of the description of a checkpoint; its content has another."""
-    parts = [checkpoint.name, sorted(checkpoint.about["labels"].items()), checkpoint.expires]
-    return f'"{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"'
+    return of_view(view(checkpoint))
 
 
 def view(checkpoint: StoredCheckpoint) -> dict[str, Any]:

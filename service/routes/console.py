@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
 from pydantic import Field
 
-from service.http.entity_tags import has_current
+from service.http.entity_tags import unchanged
 from service.observability.statistics import statistics
 from service.problems import HttpProblem, responses
 from service.routes.common import engine, json_answer, metrics
@@ -120,10 +120,10 @@ async def _file(request: Request, name: str) -> Response:
     except OSError:
         raise HttpProblem("not-found", "no file has this name") from None
     # revalidated at each use: the files of a page must be of one version
-    headers = {"ETag": tag, "Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
-    if has_current(request.headers, tag):
-        return Response(status_code=304, headers=headers)
-    return Response(content, media_type=MEDIA[Path(name).suffix], headers=headers)
+    headers = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
+    if (known := unchanged(request, tag, "file", headers)) is not None:
+        return known
+    return Response(content, media_type=MEDIA[Path(name).suffix], headers={"ETag": tag, **headers})
 
 
 @cache

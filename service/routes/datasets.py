@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,13 +19,15 @@ from service.datasets.dataset import DATASET_ID, Column, Dataset
 from service.datasets.ingest import Named
 from service.datasets.options import Format, Options
 from service.formats.json_tensors import decode_all
-from service.http.file_answer import file_answer
-from service.http.request_body import JSON, SAFETENSORS, Body, read_body
+from service.http.entity_tags import check_if_match, of_view
+from service.http.file_answer import FILE_HEADERS, file_answer
+from service.http.request_body import JSON, SAFETENSORS, read_body
 from service.http.spooled_body import spooled
 from service.objects.tensor_file import DamagedFile
 from service.problems import FieldError, HttpProblem, from_validation, responses
 from service.routes.common import cut_page, json_answer, objects, settings
 from service.routes.documented import accepts, empty_answer
+from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
 from service.routes.sample_data import restore_upload
 from service.routes.uploads import ingest, upload_of
 from service.schemas import datasets as schemas
@@ -260,7 +263,7 @@ def _named(asked: schemas.CreateDataset) -> Named:
 
 
 def _created(dataset: Dataset, is_new: bool) -> Response:
-    headers = {"Location": f"/v1/datasets/{dataset.id}"}
+    headers = {"Location": f"/v1/datasets/{dataset.id}", "ETag": _tag(dataset)}
     return json_answer(view(dataset), 201 if is_new else 200, headers)
 
 
@@ -287,11 +290,12 @@ async def list_datasets(
     "/{dataset_id}",
     summary="Read about a dataset",
     response_model=schemas.DatasetView,
-    responses=responses("not-found", "invalid-request", "storage-unavailable"),
+    responses=TAGGED | responses("not-found", "invalid-request", "storage-unavailable"),
 )
 async def get_dataset(request: Request, dataset_id: DatasetId) -> Response:
     """The columns with their types, vocabularies and statistics."""
-    return json_answer(view(await dataset_of(request, dataset_id)))
+    found = await dataset_of(request, dataset_id)
+    return tagged(request, view(found), _tag(found), "dataset")
 
 
 @router.get(
@@ -359,15 +363,14 @@ def _lost(dataset: Dataset, error: OSError) -> HttpProblem:
         304: {"description": "The file is that of If-None-Match."},
         **responses("not-found", "invalid-request", "range-not-satisfiable", "storage-unavailable"),
     },
+    openapi_extra=FILE_HEADERS,
 )
 async def download_dataset(request: Request, dataset_id: DatasetId) -> Response:
     """The stored file. Its ETag is its SHA-256 digest, which `Repr-Digest` has in base64 (RFC 9530)."""
     dataset = await dataset_of(request, dataset_id)
-    headers = {"Content-Disposition": f'attachment; filename="{dataset.id}.safetensors"'}
+    open = partial(objects(request).open, dataset.key)
     try:
-        return await file_answer(
-            request, objects(request), dataset.key, dataset.size, dataset.sha256, headers, SAFETENSORS
-        )
+        return await file_answer(request, open, dataset.size, dataset.sha256, f"{dataset.id}.safetensors", SAFETENSORS)
     except OSError as error:
         raise _lost(dataset, error) from error
 
@@ -377,21 +380,40 @@ async def download_dataset(request: Request, dataset_id: DatasetId) -> Response:
     summary="Change name, labels or expiry",
     response_model=schemas.DatasetView,
     responses=responses(
-        "not-found", "invalid-json", "invalid-request", "unsupported-media-type", "body-too-large", *STORAGE
+        "not-found",
+        "invalid-json",
+        "invalid-request",
+        "unsupported-media-type",
+        "body-too-large",
+        "precondition-failed",
+        *STORAGE,
     ),
-    openapi_extra=accepts(schemas.ChangeDataset, binary=False, name=("A label", {"labels": {"team": "research"}})),
+    openapi_extra=accepts(schemas.ChangeDataset, binary=False, name=("A label", {"labels": {"team": "research"}}))
+    | IF_MATCH,
 )
 async def update_dataset(request: Request, dataset_id: DatasetId) -> Response:
     """Merge members into the dataset (a merge patch of RFC 7396). The content never changes."""
     body = await read_body(request, settings(request), binary=False)
     asked = body.read_as(schemas.ChangeDataset)
-    found = await datasets(request).change(tenant(), dataset_id, lambda dataset: _merged(dataset, asked, body))
+    check = _accepted(request)
+
+    def changed(dataset: Dataset) -> Dataset:
+        check(dataset)
+        return _merged(dataset, asked)
+
+    found = await datasets(request).change(tenant(), dataset_id, changed)
     if found is None:
         raise HttpProblem("not-found", "no dataset has this id")
-    return json_answer(view(found))
+    return json_answer(view(found), headers={"ETag": _tag(found)})
 
 
-def _merged(dataset: Dataset, asked: schemas.ChangeDataset, body: Body) -> Dataset:
+def _accepted(request: Request) -> Callable[[Dataset], None]:
+    """A check of a dataset that a request is about to change. It raises HttpProblem 412."""
+    accepts = if_match(request)
+    return lambda found: check_if_match(accepts, _tag(found), "dataset")
+
+
+def _merged(dataset: Dataset, asked: schemas.ChangeDataset) -> Dataset:
     given = asked.model_fields_set
     labels = dict(dataset.labels) if asked.labels is not None or "labels" not in given else {}
     for name, value in (asked.labels or {}).items():
@@ -409,13 +431,21 @@ def _merged(dataset: Dataset, asked: schemas.ChangeDataset, body: Body) -> Datas
     "/{dataset_id}",
     summary="Delete a dataset",
     status_code=204,
-    responses=empty_answer("The dataset is deleted.", "not-found", "in-use", "invalid-request", *STORAGE),
+    responses=empty_answer(
+        "The dataset is deleted.", "not-found", "in-use", "precondition-failed", "invalid-request", *STORAGE
+    ),
+    openapi_extra=IF_MATCH,
 )
 async def delete_dataset(request: Request, dataset_id: DatasetId) -> Response:
     """Delete a dataset. Refused while a job uses it."""
-    if not await datasets(request).delete(tenant(), dataset_id):
+    if not await datasets(request).delete(tenant(), dataset_id, _accepted(request)):
         raise HttpProblem("not-found", "no dataset has this id")
     return Response(status_code=204)
+
+
+def _tag(dataset: Dataset) -> str:
+    """The ETag of the description of a dataset; its content has another."""
+    return of_view(_summary(dataset))
 
 
 def _summary(dataset: Dataset) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from fastapi import APIRouter, Query, Request, Response
 
 from service.formats.graph import drawn
 from service.http.codec import CODEC
-from service.http.entity_tags import VARIES
+from service.http.entity_tags import VARIES, unchanged
 from service.http.given_values import told_in_query
 from service.http.pieces import Part, PiecedResponse
 from service.http.request_body import INLINE_BYTES, JSON
 from service.problems import HttpProblem, responses
 from service.routes.common import ProgramId, program
-from service.routes.programs import CACHED, asked_of, backward_of, tag_of, unchanged
+from service.routes.programs import CACHED, asked_of, backward_of, tag_of
 from service.routes.registration import WORKER_PROBLEMS
 from service.schemas.components import model as reference
 from service.schemas.gradients import Name, Question
@@ -74,7 +74,7 @@ async def get_program_graph(
     stored = await program(request, program_id)
     tag = tag_of(request, form)
     headers = {"ETag": tag, **CACHED}
-    if (known := unchanged(request, tag)) is not None:
+    if (known := unchanged(request, tag, "program", CACHED)) is not None:
         return known
     if loss is None:
         answer = await asked_of(request, "graph", stored.program, {})

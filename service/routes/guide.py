@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Request, Response
 from pydantic import StringConstraints
 
-from service.http.entity_tags import has_current
+from service.http.entity_tags import unchanged
 from service.problems import HttpProblem
 
 __all__ = ["GUIDE", "POLICY", "router"]
@@ -69,10 +69,10 @@ async def guide_page(request: Request, path: str, q: Words = None, h: Words = No
         return await asyncio.to_thread(_missing, request)
     tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     # revalidated at each use: the files of a page must be of one build
-    headers = {"ETag": tag, "Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
-    if has_current(request.headers, tag):
-        return Response(status_code=304, headers=headers)
-    return Response(content, headers={**headers, "Content-Type": MEDIA.get(Path(name).suffix, TEXT)})
+    headers = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
+    if (known := unchanged(request, tag, "file", headers)) is not None:
+        return known
+    return Response(content, headers={"ETag": tag, **headers, "Content-Type": MEDIA.get(Path(name).suffix, TEXT)})
 
 
 def _to_folder(request: Request, name: str) -> Response:

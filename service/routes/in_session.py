@@ -28,6 +28,7 @@ __all__ = [
     "TIMING",
     "SessionId",
     "etag",
+    "known",
     "read_answer",
     "read_named",
     "received",
@@ -81,13 +82,23 @@ async def read_named(request: Request, id: str, op: str, names: list[str] | None
     """The reply of `op` for these names (None: all) of a session, or the answer 304 if the client has this form of its
     version."""
     session = await sessions(request).find(tenant(), id, reads=True)
-    tag, accepts = of_file(session.etag) if as_file else session.etag, if_match(request)
-    is_known = session.is_settled and accepts(session.etag) and has_current(request.headers, tag)
-    if is_known and await sessions(request).is_current(session):
-        return Response(status_code=304, headers={"ETag": tag, **VARIES})
+    if (answer := await known(request, sessions(request), session, as_file)) is not None:
+        return answer
     with told_in_query("names", names or ()):
         deadline = settings(request).step_deadline
-        return await sessions(request).read(session, op, {"names": names}, {}, deadline, accepts=accepts)
+        return await sessions(request).read(session, op, {"names": names}, {}, deadline, accepts=if_match(request))
+
+
+async def known(request: Request, registry: SessionRegistry, session: Session, as_file: bool | None) -> Response | None:
+    """The answer 304 if the client has this form of the version that the session (or tape) has.
+
+    as_file: whether the form is a file; None for an answer that has one form.
+    """
+    tag, accepts = of_file(session.etag) if as_file else session.etag, if_match(request)
+    is_known = session.is_settled and accepts(session.etag) and has_current(request.headers, tag)
+    if is_known and await registry.is_current(session):
+        return Response(status_code=304, headers={"ETag": tag} | ({} if as_file is None else VARIES))
+    return None
 
 
 def tags_of(reply: Reply, as_file: bool) -> dict[str, str]:

@@ -9,13 +9,14 @@ from pydantic import Field
 
 from core.backward.query import GradientQuery
 from service.formats import json_tensors as tensors
+from service.http.entity_tags import unchanged
 from service.http.given_values import told_in_query
 from service.http.request_body import JSON, read_body
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import LOSS, ProgramId, program, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
 from service.routes.gradients import reply_at_values
-from service.routes.programs import CACHED, Names, asked_of, pieced, tag_of, unchanged
+from service.routes.programs import CACHED, Names, asked_of, pieced, tag_of
 from service.routes.registration import WORKER_PROBLEMS
 from service.schemas.derived import text_of
 from service.schemas.examples import REGRESSION_FEEDS, REGRESSION_PARAMETERS
@@ -140,7 +141,7 @@ async def get_program_analysis(
     }
     query = Question.model_validate(asked).query()
     tag = tag_of(request)
-    if (known := unchanged(request, tag)) is not None:
+    if (known := unchanged(request, tag, "program", CACHED)) is not None:
         return known
     shapes = _shapes(shape or [])
     with told_in_query("shape", shapes):

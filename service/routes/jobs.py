@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from service.caller import tenant
-from service.http.entity_tags import VARIES
+from service.http.entity_tags import VARIES, any_tag, check_if_match, of_view
 from service.http.request_body import JSON, read_body
 from service.http.sse import EVENT_STREAM, EventStream, Streams, last_event_id
 from service.jobs import JOB_ID, Job, JobStore, Runner, checkpoint_id
@@ -20,6 +20,7 @@ from service.routes.checkpoints import PageSize, PageToken, page_of
 from service.routes.common import cut_page, json_answer, quotas, settings
 from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
 from service.routes.job_submission import submitted
+from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
 from service.routes.sample_job import stored_id
 from service.schemas import jobs as schemas
 from service.schemas.checkpoints import CheckpointPage
@@ -118,7 +119,7 @@ async def create_job(request: Request) -> Response:
     asked = body.read_as(schemas.CreateJob)
     async with quotas(request).room_for(tenant(), "jobs", 1) as check:
         job = await submitted(request, body, asked, check=check)
-    return json_answer(await _viewed(request, job), 201, {"Location": f"/v1/jobs/{job.id}"})
+    return await _answered(request, job, 201, {"Location": f"/v1/jobs/{job.id}"})
 
 
 @router.get("", summary="List jobs", response_model=schemas.JobPage, responses=responses("invalid-request"))
@@ -144,27 +145,46 @@ async def list_jobs(
     response_model=schemas.JobView,
     responses={
         200: {"description": "The job.", "content": {JSON: {"example": VIEW}}},
+        **TAGGED,
         **responses("not-found", "invalid-request"),
     },
 )
 async def get_job(request: Request, job_id: JobId) -> Response:
-    """State, position and last metrics of the job."""
-    return json_answer(await _viewed(request, await job_store(request).get(tenant(), stored_id(job_id))))
+    """State, position and last metrics of the job. The ETag is another one when any of them has changed."""
+    job = await job_store(request).get(tenant(), stored_id(job_id))
+    view = _view(job, await job_store(request).positions([job]))
+    return tagged(request, view, of_view(view), "job")
 
 
 async def _asked(request: Request, id: str, action: Action) -> Response:
-    job = await job_store(request).ask(tenant(), stored_id(id), action)
+    job = await job_store(request).ask(tenant(), stored_id(id), action, _accepted(request))
     runner(request).wake(job)
-    return json_answer(await _viewed(request, job))
+    return await _answered(request, job)
+
+
+def _accepted(request: Request) -> Callable[[Job, Mapping[str, int]], None] | None:
+    """A check of a job that a request is about to change, from its position in the queue. It raises HttpProblem 412."""
+    accepts = if_match(request)
+    return (
+        None
+        if accepts is any_tag
+        else lambda job, positions: check_if_match(accepts, of_view(_view(job, positions)), "job")
+    )
 
 
 CHANGED: dict[int | str, dict[str, Any]] = {
     200: {"description": "The job after the request.", "content": {JSON: {"example": VIEW}}},
-    **responses("not-found", "invalid-state", "invalid-request"),
+    **responses("not-found", "invalid-state", "precondition-failed", "invalid-request"),
 }
 
 
-@router.post("/{job_id}/cancel", summary="Cancel a job", response_model=schemas.JobView, responses=CHANGED)
+@router.post(
+    "/{job_id}/cancel",
+    summary="Cancel a job",
+    response_model=schemas.JobView,
+    responses=CHANGED,
+    openapi_extra=IF_MATCH,
+)
 async def cancel_job(request: Request, job_id: JobId) -> Response:
     """End the job after its running call, which takes part of a second. Its session keeps the steps that were done.
 
@@ -173,13 +193,25 @@ async def cancel_job(request: Request, job_id: JobId) -> Response:
     return await _asked(request, job_id, "cancel")
 
 
-@router.post("/{job_id}/pause", summary="Pause a job", response_model=schemas.JobView, responses=CHANGED)
+@router.post(
+    "/{job_id}/pause",
+    summary="Pause a job",
+    response_model=schemas.JobView,
+    responses=CHANGED,
+    openapi_extra=IF_MATCH,
+)
 async def pause_job(request: Request, job_id: JobId) -> Response:
     """Let the job wait after its running call, until it is resumed. A pause changes no number. Safe to repeat."""
     return await _asked(request, job_id, "pause")
 
 
-@router.post("/{job_id}/resume", summary="Resume a job", response_model=schemas.JobView, responses=CHANGED)
+@router.post(
+    "/{job_id}/resume",
+    summary="Resume a job",
+    response_model=schemas.JobView,
+    responses=CHANGED,
+    openapi_extra=IF_MATCH,
+)
 async def resume_job(request: Request, job_id: JobId) -> Response:
     """Let a paused job join the queue again. Safe to repeat."""
     return await _asked(request, job_id, "resume")
@@ -239,6 +271,7 @@ async def get_job_events(
     response_model=schemas.JobMetrics,
     responses={
         200: {"description": "The curves.", "content": {JSON: {"example": METRICS}}},
+        **TAGGED,
         **responses("not-found", "invalid-request"),
     },
 )
@@ -255,9 +288,8 @@ async def get_job_metrics(
     inside = (steps >= first) & (steps <= (last or 2**53))
     steps, columns = thinned(steps[inside], {name: values[inside] for name, values in columns.items()}, points)
     at, validation = joined(await job_store(request).curves(job.id, "validation", first, last))
-    return json_answer(
-        {"step": steps, "columns": columns, "validation": {"step": at, **validation} if validation else {}}
-    )
+    view = {"step": steps, "columns": columns, "validation": {"step": at, **validation} if validation else {}}
+    return tagged(request, view, of_view(view), "curves")
 
 
 @router.get(
@@ -278,17 +310,24 @@ async def list_job_checkpoints(
     "/{job_id}",
     summary="Delete a job",
     status_code=204,
-    responses=empty_answer("The job is deleted.", "not-found", "invalid-state", "invalid-request"),
+    responses=empty_answer(
+        "The job is deleted.", "not-found", "invalid-state", "precondition-failed", "invalid-request"
+    ),
+    openapi_extra=IF_MATCH,
 )
 async def delete_job(request: Request, job_id: JobId) -> Response:
     """Delete an ended job with its events and metrics. Its session and its checkpoints stay."""
-    job = await job_store(request).remove(tenant(), stored_id(job_id))
+    job = await job_store(request).remove(tenant(), stored_id(job_id), _accepted(request))
     runner(request).wake(job)
     return Response(status_code=204)
 
 
-async def _viewed(request: Request, job: Job) -> dict[str, Any]:
-    return _view(job, await job_store(request).positions([job]))
+async def _answered(
+    request: Request, job: Job, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """The job as the answer to a call that changed it."""
+    view = _view(job, await job_store(request).positions([job]))
+    return json_answer(view, status, {"ETag": of_view(view), **(headers or {})})
 
 
 def _view(job: Job, positions: Mapping[str, int]) -> dict[str, Any]:

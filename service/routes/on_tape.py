@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, NoReturn
 
@@ -12,7 +13,6 @@ from core.ir.errors import escaped
 from service.caller import tenant
 from service.engine import RemoteError, Reply
 from service.engine.protocol import NO_TENSORS
-from service.http.entity_tags import VARIES
 from service.http.given_values import Values, read_values
 from service.http.pieces import PiecedResponse
 from service.http.request_body import JSON, Body, wants_tensorfile
@@ -21,7 +21,8 @@ from service.problems import FieldError, HttpProblem, from_remote, responses
 from service.routes.common import LOSS, settings, tapes
 from service.routes.documented import HOT_PROBLEMS, accepts, answers, empty_answer
 from service.routes.gradients import deadline_of
-from service.routes.in_session import TIMING, received
+from service.routes.in_session import TIMING, etag, known, received, tags_of
+from service.routes.preconditions import IF_MATCH, TAGGED, if_match
 from service.schemas import tapes as schemas
 from service.schemas.examples import SAMPLE_LINE, SAMPLE_TAPE
 from service.sessions.registry import Write
@@ -40,7 +41,7 @@ TapeId = Annotated[
         openapi_examples={"sample": {"summary": "The sample tape", "value": SAMPLE_TAPE}},
     ),
 ]
-ON_TAPE = ("not-found", "gone", "invalid-program", *HOT_PROBLEMS)
+ON_TAPE = ("not-found", "gone", "invalid-program", "precondition-failed", *HOT_PROBLEMS)
 NUMBERED = ("sequence-conflict", "sequence-gap", *ON_TAPE)
 
 W = {"dtype": "float32", "shape": [2], "data": [0.5, -1]}
@@ -79,7 +80,7 @@ HIDDEN = ("version", "step")  # members of a worker's result that clients of a t
         },
         *NUMBERED,
     ),
-    openapi_extra=accepts(schemas.AppendOps, line=("A parameter, a constant and two ops", SAMPLE_LINE)),
+    openapi_extra=accepts(schemas.AppendOps, line=("A parameter, a constant and two ops", SAMPLE_LINE)) | IF_MATCH,
 )
 async def append_ops(request: Request, tape_id: TapeId) -> Response:
     """Append leaves and ops, all of them or, on an error, none. An immediate tape computes their values.
@@ -117,6 +118,7 @@ async def append(request: Request, tape: Session, body: Body, asked: schemas.App
     summary="Clear the tape",
     status_code=204,
     responses=empty_answer("Only the parameters are left.", *ON_TAPE),
+    openapi_extra=IF_MATCH,
 )
 async def clear_tape(request: Request, tape_id: TapeId) -> Response:
     """Delete all ops, constants and values. Parameters and compiled code stay."""
@@ -129,7 +131,7 @@ async def clear_tape(request: Request, tape_id: TapeId) -> Response:
 @router.get(
     "/{tape_id}/values/{name:path}",
     summary="Read a value",
-    responses=answers(schemas.ValueAnswer, {"value": SUM, "ran": [0, 1], **NOW}, *ON_TAPE),
+    responses=answers(schemas.ValueAnswer, {"value": SUM, "ran": [0, 1], **NOW}, *ON_TAPE) | TAGGED,
 )
 async def get_tape_value(
     request: Request,
@@ -139,13 +141,16 @@ async def get_tape_value(
     """The value of a variable. A lazy tape runs the ops that it needs and that have not run yet."""
     as_file = wants_tensorfile(request)
     tape = await tapes(request).find(tenant(), tape_id)
+    if (answer := await known(request, tapes(request), tape, as_file)) is not None:
+        return answer
+    deadline = settings(request).step_deadline
     try:
-        reply = await tapes(request).read(tape, "tape.values", {"name": name}, {}, settings(request).step_deadline)
+        reply = await tapes(request).read(tape, "tape.values", {"name": name}, {}, deadline, accepts=if_match(request))
     except RemoteError as error:
         if error.code == "unknown_variable":
             raise HttpProblem("not-found", error.message) from error
         raise _on_tape(error) from error
-    return (await render(reply, _shown(reply.result), as_file=as_file, headers=VARIES)).response()
+    return (await render(reply, _shown(reply.result), as_file=as_file, headers=tags_of(reply, as_file))).response()
 
 
 @router.post(
@@ -156,7 +161,8 @@ async def get_tape_value(
         schemas.BackwardRequest,
         gradients=("Gradients of all parameters", {"target": "loss"}),
         record=("Gradients as new ops on the tape", {"target": "loss", "wrt": ["w"], "record": True}),
-    ),
+    )
+    | IF_MATCH,
 )
 async def play_back(request: Request, tape_id: TapeId) -> Response:
     """Gradients of the target. Plays back the ops that it depends on, in reverse order."""
@@ -176,8 +182,11 @@ async def play_back(request: Request, tape_id: TapeId) -> Response:
         _refuse("/seq", "seq is allowed only with record, which changes the tape")
     deadline = deadline_of(asked.deadline_s, settings(request))
     with seed.told(_on_tape):
-        reply = await tapes(request).read(tape, "tape.gradients", args | seed.args, seed.tensors, deadline)
-    answer = await render(reply, _shown(reply.result), as_file=as_file, members={"gradients": {}})
+        reply = await tapes(request).read(
+            tape, "tape.gradients", args | seed.args, seed.tensors, deadline, accepts=if_match(request)
+        )
+    tag = {"ETag": etag(reply)}
+    answer = await render(reply, _shown(reply.result), as_file=as_file, headers=tag, members={"gradients": {}})
     return answer.response()
 
 
@@ -187,15 +196,19 @@ async def play_back(request: Request, tape_id: TapeId) -> Response:
     response_model=schemas.TapeProgram,
     responses={
         200: {"description": "A body for POST /v1/programs.", "content": {JSON: {}}},
+        **TAGGED,
         **responses(*ON_TAPE),
     },
 )
 async def get_tape_program(request: Request, tape_id: TapeId) -> Response:
     """The tape as a program: its parameters become parameters, its constants feeds."""
     tape = await tapes(request).find(tenant(), tape_id)
-    reply = await tapes(request).read(tape, "tape.program", {}, {}, settings(request).step_deadline)
+    if (answer := await known(request, tapes(request), tape, as_file=None)) is not None:
+        return answer
+    deadline = settings(request).step_deadline
+    reply = await tapes(request).read(tape, "tape.program", {}, {}, deadline, accepts=if_match(request))
     text = reply.tensors["program"].data
-    return PiecedResponse(joined({"program": text}), media_type=JSON)
+    return PiecedResponse(joined({"program": text}), 200, {"ETag": etag(reply)}, JSON)
 
 
 DIRECT = [route for route in router.routes if getattr(route, "name", None) in ("append_ops", "play_back")]
@@ -238,9 +251,11 @@ async def _written(
     stacked: Stacked = NOT_STACKED,
 ) -> Response:
     async def answer(reply: Reply) -> Answer:
-        return await render(reply, _shown(reply.result), as_file=as_file, members=members)
+        tag = {"ETag": etag(reply)}
+        return await render(reply, _shown(reply.result), as_file=as_file, headers=tag, members=members)
 
     deadline = deadline_of(deadline_s, settings(request))
+    write = replace(write, accepts=if_match(request))
     with (values or Values()).told(partial(_on_tape, stacked=stacked)):
         found, replayed = await tapes(request).write(tape, write, deadline, answer)
     return sent(request, found, replayed)

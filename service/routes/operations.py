@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from service.caller import tenant
 from service.http.deferred import Operations, preferences
+from service.http.entity_tags import check_if_match, if_match, of_view, unchanged
 from service.http.recorded import delete_stored, load
 from service.http.request_body import JSON
 from service.problems import HttpProblem, responses
 from service.routes.common import cut_page, json_answer, objects, store
 from service.routes.documented import empty_answer
+from service.routes.preconditions import IF_MATCH, TAGGED
 from service.schemas import operations as schemas
 from service.schemas.examples import SAMPLE_OPERATION
 from service.store import operations as rows
@@ -66,6 +69,7 @@ async def list_operations(
     response_model=schemas.OperationView,
     responses={
         200: {"description": "The operation.", "content": {JSON: {"example": VIEW}}},
+        **TAGGED,
         **responses("not-found", "invalid-request"),
     },
     openapi_extra={
@@ -87,7 +91,9 @@ async def get_operation(request: Request, operation_id: OperationId) -> Response
         await _operations(request).wait(operation_id, min(LONGEST_WAIT_S, float(wait)))
         found = await _found(request, operation_id)
     headers = {"Retry-After": "1"} if found.state == rows.RUNNING else {}
-    return json_answer(_view(found), headers=headers)
+    view = _view(found)
+    tag = of_view(view)
+    return unchanged(request, tag, "operation", headers) or json_answer(view, headers={"ETag": tag, **headers})
 
 
 @router.get(
@@ -117,9 +123,9 @@ async def get_operation_result(request: Request, operation_id: OperationId) -> R
     response_model=schemas.OperationView,
     responses={
         200: {"description": "The operation after the request.", "content": {JSON: {"example": VIEW}}},
-        **responses("not-found", "invalid-request"),
+        **responses("not-found", "precondition-failed", "invalid-request"),
     },
-    openapi_extra={"requestBody": {"required": False, "content": {JSON: {"schema": {}, "examples": {}}}}},
+    openapi_extra={"requestBody": {"required": False, "content": {JSON: {"schema": {}, "examples": {}}}}} | IF_MATCH,
 )
 async def cancel_operation(request: Request, operation_id: OperationId) -> Response:
     """Stop the call of the operation. Safe to repeat; an ended operation stays as it is.
@@ -128,28 +134,43 @@ async def cancel_operation(request: Request, operation_id: OperationId) -> Respo
     the code `canceled`. Any other call that may change something goes on: its operation stays `running` until the call
     ends, and its result tells the effect.
     """
+    check = _accepted(request)
     found = await _found(request, operation_id)
+    check(found)
     await _operations(request).cancel(operation_id, found.kind)
-    return json_answer(_view(await _found(request, operation_id)))
+    view = _view(await _found(request, operation_id))
+    return json_answer(view, headers={"ETag": of_view(view)})
 
 
 @router.delete(
     "/{operation_id}",
     summary="Delete an operation",
     status_code=204,
-    responses=empty_answer("The operation is deleted.", "not-found", "invalid-request"),
+    responses=empty_answer("The operation is deleted.", "not-found", "precondition-failed", "invalid-request"),
+    openapi_extra=IF_MATCH,
 )
 async def delete_operation(request: Request, operation_id: OperationId) -> Response:
     """Delete the operation with its answer, and stop its call as `POST .../cancel` does.
 
     If the call may change something, its effect cannot be read afterwards.
     """
-    owner, found = tenant(), await _found(request, operation_id)
+    owner, check = tenant(), _accepted(request)
+    found = await _found(request, operation_id)
+    check(found)
     await _operations(request).cancel(operation_id, found.kind)
     answer = await store(request).write(lambda db: rows.remove(db, owner, operation_id))
     if answer is not None:
         await delete_stored(answer, objects(request))
     return Response(status_code=204)
+
+
+def _accepted(request: Request) -> Callable[[StoredOperation], None]:
+    """A check of an operation that a request is about to stop. It raises HttpProblem 412.
+
+    An operation has one other version, its end: then nothing is left to stop.
+    """
+    accepts = if_match(request)
+    return lambda found: check_if_match(accepts, of_view(_view(found)), "operation")
 
 
 def _operations(request: Request) -> Operations:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import types
 import typing
 from collections import Counter
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field
 
 import core.ops
@@ -22,8 +23,10 @@ from core.ops.elementwise.axis_aligned import ALIGNED
 from core.ops.other_names import suggestion, suggestions
 from core.wire.samples import SAMPLES, Sample
 from service.formats import json_tensors as tensors
-from service.http.request_body import JSON
+from service.http.entity_tags import of_view, unchanged
 from service.problems import FieldError, HttpProblem, responses
+from service.routes.common import json_answer
+from service.routes.preconditions import TAGGED
 from service.schemas.members import NextPage
 from service.schemas.programs import Strict
 
@@ -87,8 +90,9 @@ class OpDetail(OpSummary):
     examples: list[dict[str, Any]] = Field(description="Inputs, outputs and attributes, or a whole request.")
 
 
-@router.get("", summary="List ops", response_model=OpPage, responses=responses("invalid-request"))
+@router.get("", summary="List ops", response_model=OpPage, responses=TAGGED | responses("invalid-request"))
 async def list_ops(
+    request: Request,
     family: Annotated[
         str | None, Query(max_length=64, description="Only ops of this family.", examples=["reduction"])
     ] = None,
@@ -131,13 +135,17 @@ async def list_ops(
         "total": len(found),
         "next_page_token": f"{TOKEN}{page[-1].name}" if len(rest) > page_size else None,
     }
-    return Response(tensors.dumps(content), media_type=JSON, headers=CACHE)
+    return _answer(request, content)
 
 
 @router.get(
-    "/{type}", summary="Read about one op", response_model=OpDetail, responses=responses("not-found", "invalid-request")
+    "/{type}",
+    summary="Read about one op",
+    response_model=OpDetail,
+    responses=TAGGED | responses("not-found", "invalid-request"),
 )
 async def get_op(
+    request: Request,
     type: Annotated[
         str, Path(max_length=64, description="Name of the op.", openapi_examples={"matmul": {"value": "matmul"}})
     ],
@@ -148,7 +156,13 @@ async def get_op(
         detail = "no op has this name; GET /v1/ops lists all"
         place = FieldError("", "unknown_op", "unknown op", suggestion=suggestion(type), parameter="path: type")
         raise HttpProblem("not-found", detail, errors=[place])
-    return Response(tensors.dumps(_detail(spec)), media_type=JSON, headers=CACHE)
+    return _answer(request, _detail(spec))
+
+
+def _answer(request: Request, view: Mapping[str, Any]) -> Response:
+    """A part of the catalogue, which changes with the version of the service."""
+    tag = of_view(view)
+    return unchanged(request, tag, "catalogue", CACHE) or json_answer(view, headers={"ETag": tag, **CACHE})
 
 
 def _summary(spec: OpSpec) -> dict[str, Any]:

@@ -1,37 +1,30 @@
-"""If-Match: a call that takes effect only at the version that its client knows (RFC 9110, section 13.1.1).
+"""Resources with an ETag: their answers, the headers of calls that depend on it, and the calls that demand one.
 
-Every call of a resource with an ETag obeys the header, so that two clients cannot overwrite each other's changes
-unnoticed. Calls that replace values of a session demand it.
+A call with If-Match takes effect only at the version that its client knows (RFC 9110, section 13.1.1). Calls that
+replace values of a session demand the header.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from fastapi import Request
+from fastapi import Request, Response
 
-from service.http.entity_tags import Accepts, any_tag, is_named, tags_in
-from service.problems import FieldError, HttpProblem
+from service.http.entity_tags import if_match, unchanged
+from service.problems import HttpProblem
+from service.routes.common import json_answer
+from service.schemas.headers import IF_MATCH as HEADER
 from service.sessions.session import Session
 
-__all__ = ["IF_MATCH", "IF_MATCH_NEEDED", "if_match", "require_if_match"]
+__all__ = ["IF_MATCH", "IF_MATCH_NEEDED", "TAGGED", "if_match", "require_if_match", "tagged"]
 
-IF_MATCH: dict[str, Any] = {
-    "parameters": [
-        {
-            "name": "If-Match",
-            "in": "header",
-            "schema": {"type": "string"},
-            "description": "ETag of the version that the call is for in its double quotes, a list of ETags, or * for "
-            "any, as without the header. At another version the call changes nothing and is answered with 412.",
-        }
-    ]
-}
+IF_MATCH: dict[str, Any] = {"parameters": [HEADER]}
 """The header of routes that obey it, for the OpenAPI document."""
 IF_MATCH_NEEDED: dict[str, Any] = {
     "parameters": [
         {
-            **IF_MATCH["parameters"][0],
+            **HEADER,
             "required": True,
             "description": "ETag of the version to replace in its double quotes, a list of ETags, or * for any.",
             "example": "*",
@@ -39,23 +32,16 @@ IF_MATCH_NEEDED: dict[str, Any] = {
     ]
 }
 """The header of routes that demand it, for the OpenAPI document; see `require_if_match`."""
+TAGGED: dict[int | str, dict[str, Any]] = {304: {"description": "The ETag is that of If-None-Match."}}
+"""The entry of `responses` that a GET of a resource with an ETag has; its headers and 412 follow from it."""
 
 
-def if_match(request: Request) -> Accepts:
-    """The ETags that the client accepts: those of If-Match, which is * or a list of ETags in quotes; any without it.
+def tagged(request: Request, view: Mapping[str, Any], tag: str, thing: str) -> Response:
+    """The answer to a GET of a `thing` that clients see as `view`, which has the ETag `tag`; or 304 without it.
 
-    Raises HttpProblem 422 if the header, which protects a change, is malformed.
+    Raises HttpProblem 412.
     """
-    # not `request.headers.getlist`, which decodes every header of every step
-    lines = [value.decode("latin-1") for name, value in request.scope["headers"] if name == b"if-match"]
-    if not lines:
-        return any_tag
-    tags = tags_in(lines)
-    if tags is None:
-        detail = 'must be * or a list of ETags in double quotes, such as "e1.v0"'
-        error = FieldError("", "invalid", detail, parameter="header: If-Match")
-        raise HttpProblem("invalid-request", f"the header If-Match {detail}", errors=[error])
-    return lambda etag: is_named(tags, etag)
+    return unchanged(request, tag, thing) or json_answer(view, headers={"ETag": tag})
 
 
 def require_if_match(request: Request, session: Session) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastapi import APIRouter, Request, Response
 
-from service.http.file_answer import file_answer
+from service.http.file_answer import FILE_HEADERS, file_answer
 from service.http.request_body import SAFETENSORS
 from service.problems import HttpProblem, responses
 from service.routes.common import FittedProgramId, objects, program, reading_values
@@ -26,6 +28,7 @@ CONTENT = {SAFETENSORS: FILE}
         304: {"description": "The file is that of If-None-Match."},
         **responses("not-found", "invalid-request", "range-not-satisfiable", "values-damaged", "storage-unavailable"),
     },
+    openapi_extra=FILE_HEADERS,
 )
 async def get_program_values(request: Request, program_id: FittedProgramId) -> Response:
     """The initial values of parameters and states by name. A program without some is answered with 404."""
@@ -33,12 +36,10 @@ async def get_program_values(request: Request, program_id: FittedProgramId) -> R
     values = stored.values
     if values is None:
         raise HttpProblem("not-found", "the program has no initial values")
-    headers = {"Content-Disposition": f'attachment; filename="{stored.id}.safetensors"'}
+    open = partial(objects(request).open, values.key)
     async with reading_values(request, program_id):
         try:
-            return await file_answer(
-                request, objects(request), values.key, values.size, values.sha256, headers, SAFETENSORS
-            )
+            return await file_answer(request, open, values.size, values.sha256, f"{stored.id}.safetensors", SAFETENSORS)
         except FileNotFoundError as error:
             detail = "the file of the program's values is missing"
             raise HttpProblem("values-damaged", detail, reason="values-missing") from error

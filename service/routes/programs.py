@@ -14,7 +14,7 @@ from core.backward.query import GradientQuery, Unconnected
 from service import __version__
 from service.caller import tenant
 from service.formats.packed import as_text
-from service.http.entity_tags import VARIES, has_current
+from service.http.entity_tags import VARIES, check_if_match, unchanged
 from service.http.given_values import told_in_query
 from service.http.pieces import Part, PiecedResponse
 from service.http.request_body import JSON, ONNX, decoded, prefers_onnx, read_body
@@ -153,20 +153,16 @@ async def get_program(
     stored = await program(request, program_id)
     if as_onnx:
         tag = tag_of(request, ONNX)
-        if (known := unchanged(request, tag)) is not None:
+        if (known := unchanged(request, tag, "program", CACHED)) is not None:
             return known
         return await onnx_models.program_file(request, stored, outputs, opset, for_test, {"ETag": tag, **CACHED})
-    headers = {
-        "ETag": f'"{stored.id}"',
-        "Cache-Control": "private, max-age=31536000, immutable",
-        **VARIES,
-    }
-    if has_current(request.headers, headers["ETag"]):
-        return Response(status_code=304, headers=headers)
+    tag, headers = f'"{stored.id}"', {"Cache-Control": "private, max-age=31536000, immutable", **VARIES}
+    if (known := unchanged(request, tag, "program", headers)) is not None:
+        return known
     found = summary(stored) | {"program": memoryview(stored.text)}
     if stored.values is not None:
         found["values"] |= {"tensors": memoryview(stored.values.tensors)}
-    return json_of(found, headers=headers)
+    return json_of(found, headers={"ETag": tag, **headers})
 
 
 @router.post(
@@ -207,8 +203,7 @@ async def clone_program(request: Request, program_id: ProgramId) -> Response:
 async def delete_program(request: Request, program_id: UnusedProgramId) -> Response:
     """Delete a program. Refused while sessions use it."""
     await program(request, program_id)
-    if not if_match(request)(f'"{program_id}"'):
-        raise HttpProblem("precondition-failed", "If-Match does not name the ETag of the program, which is its id")
+    check_if_match(if_match(request), f'"{program_id}"', "program")
     if used := await sessions(request).uses_program(tenant(), program_id):
         raise HttpProblem("in-use", f"{len(used)} sessions use this program; close them first", sessions=used[:20])
     await programs(request).delete(tenant(), program_id)
@@ -221,13 +216,6 @@ Names = Annotated[list[Name] | None, Query(max_length=1000)]
 async def backward_of(request: Request, stored: StoredProgram, question: Question) -> np.ndarray:
     """The program with its backward pass, as JSON text."""
     return await asked_of(request, "backward", stored.program, question.query())
-
-
-def unchanged(request: Request, tag: str) -> Response | None:
-    """The answer 304 if the client has the answer with this ETag."""
-    if has_current(request.headers, tag):
-        return Response(status_code=304, headers={"ETag": tag, **CACHED})
-    return None
 
 
 def tag_of(request: Request, form: str = "") -> str:
@@ -279,7 +267,7 @@ async def get_backward(
     as_onnx = prefers_onnx(request)
     stored = await program(request, program_id)
     tag = tag_of(request, ONNX if as_onnx else "")
-    if (known := unchanged(request, tag)) is not None:
+    if (known := unchanged(request, tag, "program", CACHED)) is not None:
         return known
     asked = {
         "loss": loss,

@@ -16,7 +16,7 @@ from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
 from service.routes.gradients import deadline_of
 from service.routes.in_session import SessionId
 from service.routes.new_sessions import NewSession, from_checkpoint, optimizer_of, reading_checkpoint
-from service.routes.preconditions import IF_MATCH, if_match
+from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
 from service.schemas import sessions as schemas
 from service.schemas.examples import REGRESSION_ID, SAMPLE_CHECKPOINT, SAMPLE_SETTINGS
 from service.schemas.session_answers import SessionPage, SessionView
@@ -157,13 +157,20 @@ async def list_sessions(
     response_model=SessionView,
     responses={
         200: {"description": "The session.", "content": {JSON: {"example": VIEW}}},
+        **TAGGED,
         **responses("not-found", "gone", "invalid-request"),
     },
 )
 async def get_session(request: Request, session_id: SessionId) -> Response:
-    """State of the session, its next `seq` and the version of its parameters. Does not renew the lease."""
+    """State of the session, its next `seq` and the version of its parameters. Does not renew the lease.
+
+    The ETag covers parameters, states, optimizer, settings and accumulated gradients, but not `state`, `worker`,
+    `durable_step` and `lease_left_s`. A lost session is never answered with 304.
+    """
     session = await sessions(request).seen(tenant(), session_id, settings(request).step_deadline)
-    return json_answer(view(session), headers={"ETag": session.etag})
+    if session.lost is not None:
+        return json_answer(view(session))
+    return tagged(request, view(session), session.etag, "session")
 
 
 @router.patch(

@@ -18,7 +18,7 @@ from pydantic import Field
 from service import __version__
 from service.caller import tenant
 from service.formats import json_tensors as tensors
-from service.http.entity_tags import has_current
+from service.http.entity_tags import unchanged
 from service.http.pieces import PiecedResponse
 from service.http.request_body import JSON, NDJSON, ONNX, SAFETENSORS
 from service.problems import HttpProblem, responses
@@ -202,10 +202,10 @@ async def get_metrics(request: Request) -> Response:
 async def openapi(request: Request) -> Response:
     """The OpenAPI document. The first request makes it, in a thread."""
     text, tag = await asyncio.to_thread(_openapi_text, request.app)
-    headers = {"ETag": tag, "Cache-Control": "public, no-cache"}
-    if has_current(request.headers, tag):
-        return Response(status_code=304, headers=headers)
-    return PiecedResponse([text], 200, headers, JSON)
+    headers = {"Cache-Control": "public, no-cache"}
+    if (known := unchanged(request, tag, "document", headers)) is not None:
+        return known
+    return PiecedResponse([text], 200, {"ETag": tag, **headers}, JSON)
 
 
 OPENAPI_LOCK = threading.Lock()

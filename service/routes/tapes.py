@@ -13,6 +13,7 @@ from service.routes.common import cut_page, json_answer, lease_of, settings, tap
 from service.routes.documented import accepts, empty_answer
 from service.routes.gradients import deadline_of
 from service.routes.on_tape import TapeId
+from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
 from service.schemas import tapes as schemas
 from service.sessions.session import Session
 from service.sessions.tape import OpenTape
@@ -69,7 +70,7 @@ async def create_tape(request: Request) -> Response:
     """Create an empty tape in a worker, where it stays until it is closed."""
     body = await read_body(request, settings(request), binary=False)
     tape = await open_tape(request, body.read_as(schemas.CreateTape))
-    return json_answer(_view(tape), 201, {"Location": f"/v1/tapes/{tape.id}"})
+    return json_answer(_view(tape), 201, {"Location": f"/v1/tapes/{tape.id}", "ETag": tape.etag})
 
 
 async def open_tape(request: Request, asked: schemas.CreateTape, id: str | None = None) -> Session:
@@ -107,23 +108,32 @@ async def list_tapes(
     response_model=schemas.TapeView,
     responses={
         200: {"description": "The tape.", "content": {JSON: {"example": VIEW}}},
+        **TAGGED,
         **responses("not-found", "gone", "invalid-request"),
     },
 )
 async def get_tape(request: Request, tape_id: TapeId) -> Response:
-    """State and size of the tape, and its next `seq`. Does not renew the lease."""
-    return json_answer(_view(await tapes(request).find(tenant(), tape_id)))
+    """State and size of the tape, and its next `seq`. Does not renew the lease.
+
+    The ETag covers ops and values of leaves, but not `state`, `lease_left_s`, and `bytes`, which grow when values are
+    read. A lost tape is never answered with 304.
+    """
+    tape = await tapes(request).find(tenant(), tape_id)
+    if tape.lost is not None:
+        return json_answer(_view(tape))
+    return tagged(request, _view(tape), tape.etag, "tape")
 
 
 @router.delete(
     "/{tape_id}",
     summary="Close a tape",
     status_code=204,
-    responses=empty_answer("The tape is closed.", "not-found", "invalid-request", "no-capacity"),
+    responses=empty_answer("The tape is closed.", "not-found", "precondition-failed", "invalid-request", "no-capacity"),
+    openapi_extra=IF_MATCH,
 )
 async def delete_tape(request: Request, tape_id: TapeId) -> Response:
     """Close the tape after its running call and release its memory. Safe to repeat."""
-    await tapes(request).close(tenant(), tape_id)
+    await tapes(request).close(tenant(), tape_id, accepts=if_match(request))
     return Response(status_code=204)
 
 

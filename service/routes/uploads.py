@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
@@ -11,11 +11,13 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from service.caller import tenant
 from service.datasets.ingest import Ingest
 from service.datasets.uploads import UPLOAD_ID, Upload, Uploads
+from service.http.entity_tags import check_if_match, if_match, of_view, unchanged
 from service.http.request_body import read_body
 from service.http.spooled_body import spooled
 from service.problems import FieldError, HttpProblem, responses
 from service.routes.common import cut_page, json_answer, settings
 from service.routes.documented import accepts, empty_answer
+from service.routes.preconditions import IF_MATCH, TAGGED
 from service.schemas import datasets as schemas
 from service.schemas.examples import SAMPLE_CSV, SAMPLE_UPLOAD
 
@@ -111,6 +113,7 @@ async def list_uploads(
     response_class=Response,
     responses={
         200: {"description": "The state is in the headers.", "headers": STATE},
+        **TAGGED,
         **responses("not-found", "invalid-request", "storage-unavailable"),
     },
 )  # every path with GET has HEAD; this one is documented, as clients need it after an interruption
@@ -118,12 +121,13 @@ async def list_uploads(
     "/{upload_id}",
     summary="Read the state of an upload",
     response_model=schemas.UploadView,
-    responses={200: {"headers": STATE}, **responses("not-found", "invalid-request", "storage-unavailable")},
+    responses={200: {"headers": STATE}, **TAGGED, **responses("not-found", "invalid-request", "storage-unavailable")},
 )
 async def get_upload(request: Request, upload_id: UploadId) -> Response:
     """How many bytes of the upload are stored."""
     found = await upload_of(request, upload_id)
-    return json_answer(view(found), headers=_headers(found))
+    headers = _headers(found)
+    return unchanged(request, headers["ETag"], "upload") or json_answer(view(found), headers=headers)
 
 
 @router.patch(
@@ -136,6 +140,7 @@ async def get_upload(request: Request, upload_id: UploadId) -> Response:
             "not-found",
             "invalid-request",
             "invalid-state",
+            "precondition-failed",
             "limit-exceeded",
             "unsupported-media-type",
             "body-timeout",
@@ -148,7 +153,8 @@ async def get_upload(request: Request, upload_id: UploadId) -> Response:
             "required": True,
             "content": {each: {"schema": {"type": "string", "format": "binary"}} for each in BODY_TYPES},
         }
-    },
+    }
+    | IF_MATCH,
 )
 async def append_to_upload(
     request: Request,
@@ -171,7 +177,9 @@ async def append_to_upload(
     if media_type not in BODY_TYPES:
         detail = f"the Content-Type must be {BODY_TYPES[0]}"
         raise HttpProblem("unsupported-media-type", detail, headers={"Accept": ", ".join(BODY_TYPES)})
+    check = _accepted(request)
     found = await upload_of(request, upload_id)
+    check(found)
     uploads(request).check(found, upload_offset)
     owner, left = tenant(), found.length - upload_offset
     async with ingest(request).folder() as folder:
@@ -185,7 +193,7 @@ async def append_to_upload(
         except asyncio.CancelledError:  # the client left; the bytes that arrived stay
             await _finished(_keep(uploads(request), owner, upload_id, upload_offset, path))
             raise
-        after = await _finished(uploads(request).append(owner, upload_id, upload_offset, path, size))
+        after = await _finished(uploads(request).append(owner, upload_id, upload_offset, path, size, check))
     if after is None:
         raise HttpProblem("not-found", "no upload has this id")
     return Response(status_code=204, headers=_headers(after))
@@ -212,13 +220,20 @@ async def _keep(store: Uploads, owner: str, id: str, offset: int, path: Any) -> 
     "/{upload_id}",
     summary="Delete an upload",
     status_code=204,
-    responses=empty_answer("The upload is deleted.", "not-found", "invalid-request", *STORAGE),
+    responses=empty_answer("The upload is deleted.", "not-found", "precondition-failed", "invalid-request", *STORAGE),
+    openapi_extra=IF_MATCH,
 )
 async def delete_upload(request: Request, upload_id: UploadId) -> Response:
     """Delete an upload and its bytes. A dataset that it has become stays."""
-    if not await uploads(request).delete(tenant(), upload_id):
+    if not await uploads(request).delete(tenant(), upload_id, _accepted(request)):
         raise HttpProblem("not-found", "no upload has this id")
     return Response(status_code=204)
+
+
+def _accepted(request: Request) -> Callable[[Upload], None]:
+    """A check of an upload that a request is about to change. It raises HttpProblem 412."""
+    accepts = if_match(request)
+    return lambda found: check_if_match(accepts, of_view(view(found)), "upload")
 
 
 def view(upload: Upload) -> dict[str, Any]:
@@ -235,4 +250,5 @@ def view(upload: Upload) -> dict[str, Any]:
 
 
 def _headers(upload: Upload) -> dict[str, str]:
-    return {"Upload-Offset": str(upload.offset), "Upload-Length": str(upload.length)}
+    sizes = {"Upload-Offset": str(upload.offset), "Upload-Length": str(upload.length)}
+    return {**sizes, "ETag": of_view(view(upload))}

@@ -1,4 +1,4 @@
-"""Request headers that the middleware reads, for the OpenAPI document."""
+"""Headers that the middleware reads, and those of resources with an ETag, for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from service.problems import responses
 from service.schemas.components import model
 from service.schemas.operations import Accepted
 
-__all__ = ["add_headers"]
+__all__ = ["IF_MATCH", "add_headers"]
 
 KEY = (
     "A name for this request, such as a UUID. If the request is sent again with the same key within 24 hours, it gets "
@@ -21,6 +21,24 @@ PREFER = (
 )
 HEADERS = {"Idempotency-Key": (("post",), KEY), "Prefer": (("post", "put"), PREFER)}
 """Header -> the methods that take it, and its description."""
+
+IF_MATCH: dict[str, Any] = {
+    "name": "If-Match",
+    "in": "header",
+    "schema": {"type": "string"},
+    "description": "ETag of the version that the call is for in its double quotes, a list of ETags, or * for "
+    "any, as without the header. At another version the call changes nothing and is answered with 412.",
+}
+IF_NONE_MATCH: dict[str, Any] = {
+    "name": "If-None-Match",
+    "in": "header",
+    "schema": {"type": "string"},
+    "description": "ETag of the answer that the client has, or a list of ETags. If it has one of them, the answer is "
+    "304 without content.",
+}
+ETAG = {"schema": {"type": "string"}, "description": "Version of the resource, in double quotes: for If-Match."}
+HAVE_ETAG = ("200", "201", "206", "304")
+"""Statuses of answers with an ETag, of calls that obey If-Match."""
 
 CODES = ("idempotency-in-flight", "outcome-unknown", "idempotency-conflict")
 
@@ -35,6 +53,9 @@ def add_headers(document: dict[str, Any]) -> None:
         "description": "The call goes on as an operation (`Prefer: respond-async`). Location has its path.",
         "content": {"application/json": {"schema": STARTED}},
     }
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            _add_etags(operation)
     for path, methods in document["paths"].items():
         if not path.startswith("/v1/") or path.startswith(("/v1/operations", SECRETS)):
             continue
@@ -49,3 +70,15 @@ def add_headers(document: dict[str, Any]) -> None:
                 for status, answer in responses(*CODES).items():
                     present = answers.get(str(status), {"description": ""})["description"]
                     answers[str(status)] = {**answer, "description": f"{present} {answer['description']}".strip()}
+
+
+def _add_etags(operation: dict[str, Any]) -> None:
+    """Add the headers of a resource with an ETag to an operation that obeys If-Match, or a GET that answers 304."""
+    parameters, answers = operation.setdefault("parameters", []), operation["responses"]
+    if "304" in answers:
+        named = {each["name"] for each in parameters}
+        parameters += [each for each in (IF_MATCH, IF_NONE_MATCH) if each["name"] not in named]
+        answers.setdefault("412", responses("precondition-failed")[412])
+    if any(each["name"] == IF_MATCH["name"] for each in parameters):
+        for status in answers.keys() & set(HAVE_ETAG):
+            answers[status].setdefault("headers", {})["ETag"] = ETAG

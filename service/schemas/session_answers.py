@@ -56,7 +56,8 @@ UsedRate = Annotated[
 ]
 Accumulated = Annotated[int, Field(description="Number of gradients that wait for an update with their sum.")]
 Version = Annotated[
-    str, Field(description="Version of the parameters, states and settings, as in the ETag.", examples=["e1.v1"])
+    str,
+    Field(description="Version of the parameters, states and settings. The ETag begins with it.", examples=["e1.v1"]),
 ]
 NextSeq = Annotated[int, Field(description="`seq` of the next call that changes the session.")]
 DurableStep = Annotated[

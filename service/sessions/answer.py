@@ -10,7 +10,7 @@ from service.http.ndjson_stream import whole_stream
 from service.http.tensor_payloads import Answer, render
 from service.problems import stopped_document
 from service.sessions.entry import Form
-from service.sessions.session import version_text
+from service.sessions.session import etag_text, version_text
 
 __all__ = ["etag_of", "shown", "written"]
 
@@ -24,8 +24,9 @@ def shown(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def etag_of(reply: Reply) -> str:
-    """The ETag of the parameters after the call."""
-    return f'"{version_text(reply.result["version"])}"'
+    """The ETag of the session, or tape, after the call."""
+    result = reply.result
+    return etag_text(result["version"], result.get("accumulated", 0), result["seq"])
 
 
 async def written(reply: Reply, form: Form) -> Answer:

@@ -12,7 +12,7 @@ from service.engine import Reply
 from service.sessions.entry import Entry
 from service.sessions.replay import History
 
-__all__ = ["SESSIONS", "Durability", "Kind", "Session", "Unsure", "version_text"]
+__all__ = ["SESSIONS", "Durability", "Kind", "Session", "Unsure", "etag_text", "version_text"]
 
 EPOCH = 1
 Durability = Literal["journal", "checkpoint", "none"]
@@ -138,7 +138,7 @@ class Session:
 
     @property
     def etag(self) -> str:
-        return f'"{self.weights_version}"'
+        return etag_text(self.version, self.accumulated, self.seq)
 
     @property
     def lease_left(self) -> float:
@@ -195,3 +195,12 @@ SESSIONS = Kind("session", "ses_", "sessions", Session)
 def version_text(version: int) -> str:
     """The text of a version of the parameters, as clients see it."""
     return f"e{EPOCH}.v{version}"
+
+
+def etag_text(version: int, accumulated: int, seq: int) -> str:
+    """The ETag of a session: its version, and the number of the call that was the last to add to its sum of gradients.
+
+    While a session has a sum, each call that uses a number changes the sum or the version.
+    """
+    sum = f".g{seq}" if accumulated else ""
+    return f'"{version_text(version)}{sum}"'

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from service.checkpoints import Checkpoints
 from service.checkpoints.checkpoints import new_key
-from service.checkpoints.content import range_of
+from service.http.file_answer import range_of
 from service.ids import REPEATABLE, Repeatable, new_id
 from service.objects import Objects
 from service.problems import HttpProblem

@@ -1,4 +1,4 @@
-"""If-Match: calls of a resource with an ETag take effect only at a version that their client accepts."""
+"""Resources with an ETag: calls take effect only at a version that their client accepts, and GET answers 304."""
 
 from __future__ import annotations
 
@@ -7,14 +7,29 @@ from typing import Any
 import httpx
 import pytest
 
-from service.schemas.examples import REGRESSION, SAMPLE_CHECKPOINT, SAMPLE_SESSION
-from tests.service.openapi import BY_PATH, filled
+from service.schemas.examples import (
+    FITTED_ID,
+    REGRESSION,
+    SAMPLE_CHECKPOINT,
+    SAMPLE_JOB,
+    SAMPLE_LINE,
+    SAMPLE_OPERATION,
+    SAMPLE_SESSION,
+    SAMPLE_TAPE,
+    SAMPLE_UPLOAD,
+)
+from tests.service.openapi import BY_PATH, OPERATIONS, filled
 from tests.service.wire import opened, problem, regression, tensors
 
 TAGGED = {
     "/v1/sessions/{session_id}": {"session_id": SAMPLE_SESSION},
     "/v1/checkpoints/{checkpoint_id}": {"checkpoint_id": SAMPLE_CHECKPOINT},
     "/v1/programs/{program_id}": {},
+    "/v1/datasets/{dataset_id}": {},
+    "/v1/uploads/{upload_id}": {"upload_id": SAMPLE_UPLOAD},
+    "/v1/jobs/{job_id}": {"job_id": SAMPLE_JOB},
+    "/v1/operations/{operation_id}": {"operation_id": SAMPLE_OPERATION},
+    "/v1/tapes/{tape_id}": {"tape_id": SAMPLE_TAPE},
 }
 """Resources with an ETag, and the ids of their samples."""
 PURE = ("/check", "/clone", "/gradients", "/backward", "/evaluations")
@@ -23,7 +38,9 @@ CONDITIONAL = [
     (root, path, method)
     for root in TAGGED
     for path, method in BY_PATH
-    if path.startswith(root) and method != "get" and not (root.endswith("{program_id}") and path.endswith(PURE))
+    if path.startswith(root)
+    and method not in ("get", "head")
+    and not (root.endswith("{program_id}") and path.endswith(PURE))
 ]
 SKETCH = regression()
 FEEDS = {name: SKETCH.values[name] for name in "xy"}
@@ -57,11 +74,21 @@ def test_every_call_of_a_resource_with_an_etag_obeys_if_match(client, root, path
     if root.endswith("{program_id}"):
         with_name = REGRESSION | {"aliases": {"x": "input of the test"}}
         ids["program_id"] = client.post("/v1/programs", json={"program": with_name}).json()["id"]
+    if root.endswith("{dataset_id}"):
+        columns = {"n": {"dtype": "int64", "shape": [3], "data": [3, 1, len(method)]}}
+        ids["dataset_id"] = client.post("/v1/datasets", json={"columns": columns}).json()["id"]
     request = filled(path, method, **ids)
     content = BY_PATH[path, method].get("requestBody", {}).get("content", {})
-    if content:
-        request["json"] = next(iter(content["application/json"]["examples"].values()))["value"]
+    if "application/json" in content and (examples := content["application/json"]["examples"]):
+        request["json"] = next(iter(examples.values()))["value"]
+    elif content:
+        request["content"] = b""
+        request["headers"] |= {"content-type": next(iter(content))}
     resource = root.format(**ids)
+    if path.endswith("/backward"):
+        client.post(f"{resource}/ops", json=SAMPLE_LINE)
+    if "job_id" in ids:
+        client.post(f"{resource}/{'cancel' if method == 'delete' else 'pause'}")
     before, tag = shown(client, resource), client.get(resource).headers["etag"]
 
     refused = client.request(method, **request | {"headers": request["headers"] | {"If-Match": '"another"'}})
@@ -129,3 +156,69 @@ def test_if_match_is_compared_before_if_none_match(client, path, part):
 
     problem(client.get(f"{path}/{part}", headers=both), 412, "precondition-failed")
     assert client.get(f"{path}/{part}", headers=both | {"If-Match": '"e1.v1"'}).status_code == 304
+
+
+def test_a_sum_of_gradients_gives_a_session_another_etag(client, path):
+    """It changes the next update, although it changes neither parameters nor settings."""
+    accumulating = {**STEP, "accumulate": True}
+    tags = [client.get(path).headers["etag"]]
+    for seq in (1, 2):
+        added = client.post(f"{path}/gradients", json={"seq": seq, **accumulating}, headers={"If-Match": tags[-1]})
+        assert added.json()["weights_version"] == "e1.v0"
+        tags.append(added.headers["etag"])
+        assert {client.get(f"{path}{part}").headers["etag"] for part in ("", "/parameters", "/optimizer")} == {tags[-1]}
+        assert client.get(f"{path}/parameters", headers={"If-None-Match": tags[-2]}).json()["accumulated"] == seq
+    for stale in tags[:2]:
+        problem(client.post(f"{path}/updates", json={}, headers={"If-Match": stale}), 412, "precondition-failed")
+    assert client.delete(f"{path}/gradients", headers={"If-Match": tags[2]}).status_code == 204
+    assert client.get(path).headers["etag"] == tags[0], "without a sum the session is as it was"
+    again = client.post(f"{path}/gradients", json={"seq": 3, **accumulating})
+
+    assert len({*tags, again.headers["etag"]}) == 4, "another sum, although of as many gradients"
+    update = client.post(f"{path}/updates", json={}, headers={"If-Match": again.headers["etag"]})
+    assert (update.status_code, update.headers["etag"]) == (200, '"e1.v1"')
+
+
+WITHOUT = {
+    "/v1/keys/{key_id}": "the time of its last use changes with each use",
+    "/v1/tenants/{tenant}": "the use of its limits changes with each call",
+    "/problems/{code}": "a page for people",
+}
+"""Resources without an ETag, and the reason."""
+READ = [(path, operation) for path, method, operation in OPERATIONS if method == "get"]
+CACHED = [path for path, operation in READ if "304" in operation["responses"]]
+
+
+def test_every_resource_has_an_etag_or_a_reason_to_have_none():
+    assert {path for path, _ in READ if path.endswith("}") and path not in CACHED} == WITHOUT.keys()
+
+
+@pytest.mark.parametrize("path", CACHED)
+def test_every_get_of_a_resource_with_an_etag_obeys_its_conditions(client, path):
+    request = filled(path, "get", program_id=FITTED_ID)
+    headers = request.pop("headers")
+    first = client.get(**request, headers=headers)
+    tag = first.headers["etag"]
+
+    def answer(**conditions: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in conditions.items()}
+        return client.get(**request, headers=headers | named)
+
+    known = answer(if_none_match=f'"other", W/{tag}')
+    assert (known.status_code, known.content, known.headers["etag"]) == (304, b"", tag)
+    assert known.headers.get("vary") == first.headers.get("vary")
+    assert answer(if_none_match="*", if_match=tag).status_code == 304
+    assert answer(if_none_match='"other"').status_code == answer(if_match=f'"other", {tag}').status_code == 200
+    problem(answer(if_match='"other"', if_none_match=tag), 412, "precondition-failed")
+    assert problem(answer(if_match="x"), 422, "invalid-request")["errors"][0]["parameter"] == "header: If-Match"
+    head = client.head(**request, headers=headers | {"if-none-match": tag})
+    assert (head.status_code, head.headers["etag"]) == (304, tag)
+
+
+def test_every_answer_with_an_etag_is_documented(client):
+    for path, operation in READ:
+        answer = client.get(**filled(path, "get", program_id=FITTED_ID))
+        headers = operation["responses"].get(str(answer.status_code), {}).get("headers", {})
+        assert ("etag" in answer.headers) == ("ETag" in headers), path
+        names = {each["name"] for each in operation["parameters"]}
+        assert ("304" in operation["responses"]) <= ({"If-Match", "If-None-Match"} <= names), path
