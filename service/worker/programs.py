@@ -134,15 +134,11 @@ class CachedProgram:
     def _interpreted(self, of: Hashable, compile: Callable[[], Executable]) -> Prepared:
         """The cached executable, or the result of `compile`, without machine code. of: its key with machine code."""
         whole = self._executables.get(of)
-        if whole is not None and whole.machine is None:
-            return Prepared(whole, fresh=False)
+        if whole is not None:  # machine code, which cannot report a gradient early, shares its plan
+            return Prepared(whole if whole.machine is None else whole.without_code(), fresh=False)
         key = ("interpreted", of)
         found = self._executables.get(key)
         if found is not None:
-            return Prepared(found, fresh=False)
-        if whole is not None:  # it shares its plan with its machine code, which cannot report a gradient early
-            found = replace(whole, machine=None)
-            self._executables.put(key, found)
             return Prepared(found, fresh=False)
         if self.compilations is None or self.is_short:
             found = self._noted(_timed(lambda: self._planned(compile)))
@@ -221,6 +217,7 @@ class CachedProgram:
                 executable = self._in_thread(key, lambda: self._as_code(interpreted))
         else:
             executable = self._in_thread(key, lambda: self._whole(plan, repeated))
+        self._executables.pop(("interpreted", key))
         self._executables.put(key, executable)
         return Prepared(executable, fresh=True)
 
