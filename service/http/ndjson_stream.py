@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from starlette.requests import Request
@@ -36,25 +36,20 @@ PLAIN_NUMBERS = 1000
 Arrived = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
-class GradientStream(Response):
-    """The answer of a call that streams its gradients.
+T = TypeVar("T")
 
-    An error before the first gradient is answered with a problem document, as without streaming. A client that
-    disconnects cancels the call.
+
+class _Stream(Response, Generic[T]):
+    """The answer of a call that streams its gradients: a line for each as soon as it is final, then the rest.
+
+    An error before the first gradient is answered with a problem document, as without streaming.
     """
 
-    media_type = NDJSON
-
-    def __init__(
-        self,
-        call: Callable[[PartCallback], Awaitable[Reply]],
-        document: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-        members: Mapping[str, Any],
-    ) -> None:
-        """call: starts the call. document: members of the last line, from its result. members: defaults of these."""
-        super().__init__(headers={"X-Accel-Buffering": "no"})  # a proxy must not buffer the lines
+    def __init__(self, call: Callable[[PartCallback], Awaitable[T]]) -> None:
+        """call: starts the call, which is cancelled when the client disconnects."""
+        super().__init__(headers={"X-Accel-Buffering": "no"}, media_type=NDJSON)  # a proxy must not buffer the lines
         del self.headers["content-length"]
-        self._call, self._document, self._members = call, document, members
+        self._call = call
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts: asyncio.Queue[Arrived | None] = asyncio.Queue()
@@ -62,29 +57,68 @@ class GradientStream(Response):
         running.add_done_callback(lambda _: parts.put_nowait(None))
         try:
             part = await parts.get()
-            if part is None:
-                running.result()  # raises while it can still become a problem document
+            if part is None and (whole := self._whole(running.result(), scope)) is not None:
+                await whole(scope, receive, send)
+                return
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            lines = 0
             while part is not None:
-                for piece in pieces(await _gradient(*part)):
-                    await _send(send, piece, more=True)
+                await _send(send, await _gradient(*part))
+                lines += 1
                 part = await parts.get()
-            for piece in await self._end(running, scope):
-                await _send(send, piece, more=True)
-            await _send(send, b"", more=False)
+            try:
+                rest = await self._rest(running.result(), lines)
+            except Exception as error:
+                rest = [_error_line(error, scope)]
+            await _send(send, rest)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await running
 
-    async def _end(self, running: asyncio.Future[Reply], scope: Scope) -> Iterable[Part]:
-        """The last line."""
-        try:
-            reply = running.result()
-        except Exception as error:
-            return [_error_line(error, scope)]
-        members = {"event": "done", **self._members, **self._document(reply.result), "timing_ms": timing_of(reply)}
-        return pieces(await _last_line(members, reply.tensors))
+    def _whole(self, result: T, scope: Scope) -> Response | None:
+        """The answer of a call that ended before its first gradient, if it has another one than `_rest`."""
+        return None
+
+    async def _rest(self, result: T, lines: int) -> Iterable[Part]:
+        """The stream after its first `lines` lines."""
+        raise NotImplementedError
+
+
+class GradientStream(_Stream[Reply]):
+    """The stream of a call that changes nothing: its gradients, and a line with the rest of its answer."""
+
+    def __init__(
+        self,
+        call: Callable[[PartCallback], Awaitable[Reply]],
+        document: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        members: Mapping[str, Any],
+    ) -> None:
+        """document: members of the last line, from the result of the call. members: defaults of these."""
+        super().__init__(call)
+        self._document, self._members = document, members
+
+    async def _rest(self, result: Reply, lines: int) -> Iterable[Part]:
+        members = {"event": "done", **self._members, **self._document(result.result), "timing_ms": timing_of(result)}
+        return await _last_line(members, result.tensors)
+
+
+class StepStream(_Stream[tuple[Answer, bool]]):
+    """The stream of a step: its gradients, and its answer when it has taken effect. The step goes on when its client
+    leaves.
+
+    The result of the call is its whole stream, and whether it is a repeated one, which is answered with all of it.
+    """
+
+    def _whole(self, result: tuple[Answer, bool], scope: Scope) -> Response:
+        return sent(Request(scope), *result)
+
+    async def _rest(self, result: tuple[Answer, bool], lines: int) -> Iterable[Part]:
+        rest = iter(result[0].parts)
+        while lines and (part := next(rest, None)) is not None:
+            lines -= bytes(memoryview(part)[-1:]) == b"\n"
+        return rest
 
 
 async def whole_stream(
@@ -104,56 +138,6 @@ async def whole_stream(
     last = {"event": "done", **members, **rest, "timing_ms": timing_of(reply)}
     parts += await _last_line(last, arrays)
     return Answer(parts, NDJSON, headers)
-
-
-class StepStream(Response):
-    """The answer of a step that streams its gradients: each as soon as it is final, and the answer of the step when it
-    has taken effect. A repeated step is answered with all of the stored answer.
-
-    An error before the first gradient is answered with a problem document. The step goes on when its client leaves.
-    """
-
-    def __init__(self, call: Callable[[PartCallback], Awaitable[tuple[Answer, bool]]]) -> None:
-        """call: starts the step; the result is its whole stream, and whether it is a repeated one."""
-        super().__init__(headers={"X-Accel-Buffering": "no"}, media_type=NDJSON)
-        del self.headers["content-length"]
-        self._call = call
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        parts: asyncio.Queue[Arrived | None] = asyncio.Queue()
-        running = asyncio.ensure_future(self._call(lambda *part: parts.put_nowait(part)))
-        running.add_done_callback(lambda _: parts.put_nowait(None))
-        try:
-            part = await parts.get()
-            if part is None:
-                answer, replayed = running.result()
-                await sent(Request(scope), answer, replayed)(scope, receive, send)
-                return
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            lines = 0
-            while part is not None:
-                for piece in pieces(await _gradient(*part)):
-                    await _send(send, piece, more=True)
-                lines += 1
-                part = await parts.get()
-            for piece in self._rest(running, lines, scope):
-                await _send(send, piece, more=True)
-            await _send(send, b"", more=False)
-        finally:
-            running.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await running
-
-    def _rest(self, running: asyncio.Future[tuple[Answer, bool]], lines: int, scope: Scope) -> Iterable[Part]:
-        """The stream after its first `lines` lines, or the line of an error."""
-        try:
-            answer, _ = running.result()
-        except Exception as error:
-            return [_error_line(error, scope)]
-        rest = iter(answer.parts)
-        while lines and (part := next(rest, None)) is not None:
-            lines -= bytes(memoryview(part)[-1:]) == b"\n"
-        return pieces(rest)
 
 
 def _error_line(error: Exception, scope: Scope) -> bytes:
@@ -196,5 +180,6 @@ def _line(document: Mapping[str, Any]) -> bytes:
     return tensors.dumps(document) + b"\n"
 
 
-async def _send(send: Send, line: Part, more: bool) -> None:
-    await send({"type": "http.response.body", "body": line, "more_body": more})
+async def _send(send: Send, parts: Iterable[Part]) -> None:
+    for piece in pieces(parts):
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
