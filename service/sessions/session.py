@@ -12,9 +12,9 @@ from service.engine import Reply
 from service.sessions.entry import Entry
 from service.sessions.replay import History
 
-__all__ = ["SESSIONS", "Durability", "Kind", "Session", "Unsure", "etag_text", "version_text"]
+__all__ = ["FIRST_LINE", "SESSIONS", "Durability", "Kind", "Session", "Unsure", "etag_text", "version_text"]
 
-EPOCH = 1
+FIRST_LINE = 1
 Durability = Literal["journal", "checkpoint", "none"]
 
 
@@ -50,7 +50,8 @@ class Session:
     document: the program as JSON; empty if the store has it.
 
     Of a session that outlives its worker:
-    epoch:        goes up whenever a process of the service takes the session over; writes of others are refused.
+    epoch:        goes up whenever a process of the service takes the session over, and when a rollback is told to a
+                  client; writes of others are refused.
     entry:        number of the last call that is known to have changed it, which is that of its journal entry.
     saved_entry:  number of the last entry that the checkpoint contains. saved_step: step of the checkpoint.
     checkpoint:   key of the file of the checkpoint; None if the session is rebuilt from its creation. sha256: of it.
@@ -133,12 +134,18 @@ class Session:
         return self.step if self.durability == "journal" else self.saved_step
 
     @property
+    def line(self) -> int:
+        """The line of versions that the session is on: without a journal, a version may come again with other values
+        after each loss of this process or its worker."""
+        return self.epoch if self.durability == "checkpoint" else FIRST_LINE
+
+    @property
     def weights_version(self) -> str:
-        return version_text(self.version)
+        return version_text(self.version, self.line)
 
     @property
     def etag(self) -> str:
-        return etag_text(self.version, self.accumulated, self.seq)
+        return etag_text(self.version, self.accumulated, self.seq, self.line)
 
     @property
     def lease_left(self) -> float:
@@ -167,9 +174,11 @@ class Session:
             self.about["optimizer"] = result["optimizer"]
 
     def noted(self, reply: Reply) -> Reply:
-        """The reply with the durable step."""
+        """The reply with the durable step, and the line of its version if it is not the first one."""
         if self.program_id:
             reply.result["durable_step"] = self.durable_step
+        if self.line != FIRST_LINE:
+            reply.result["line"] = self.line
         return reply
 
 
@@ -192,15 +201,15 @@ class Kind:
 SESSIONS = Kind("session", "ses_", "sessions", Session)
 
 
-def version_text(version: int) -> str:
-    """The text of a version of the parameters, as clients see it."""
-    return f"e{EPOCH}.v{version}"
+def version_text(version: int, line: int = FIRST_LINE) -> str:
+    """The text of a version of the parameters, as clients see it. line: as of `Session`."""
+    return f"e{line}.v{version}"
 
 
-def etag_text(version: int, accumulated: int, seq: int) -> str:
+def etag_text(version: int, accumulated: int, seq: int, line: int = FIRST_LINE) -> str:
     """The ETag of a session: its version, and the number of the call that was the last to add to its sum of gradients.
 
     While a session has a sum, each call that uses a number changes the sum or the version.
     """
     sum = f".g{seq}" if accumulated else ""
-    return f'"{version_text(version)}{sum}"'
+    return f'"{version_text(version, line)}{sum}"'

@@ -300,6 +300,12 @@ class StoredSessions:
         await self._change(session, {"dirty": int(dirty)})
         session.dirty = dirty
 
+    async def told(self, session: Session) -> None:
+        """A client knows that the session has gone back to its checkpoint: its next versions are of another line.
+        Raises Fenced."""
+        await self._change(session, {"dirty": 0, "epoch": session.epoch + 1})
+        session.dirty, session.epoch = False, session.epoch + 1
+
     async def _change(self, session: Session, values: dict[str, Any]) -> None:
         mine = update(sessions).where(at_epoch(session.id, session.epoch)).values(values)
 

@@ -297,7 +297,10 @@ class Turns:
         if session.rolled_back and tells:
             assert self._stored is not None
             with contextlib.suppress(StorageFull):  # another process that loads the session then tells it again
-                await self._stored.set_dirty(session, False)
+                try:
+                    await self._stored.told(session)
+                except Fenced:  # or an earlier try took effect, which this process does not know: say it once too often
+                    await self._forget(session)
             session.rolled_back = False
             raise HttpProblem(
                 "rolled-back",

@@ -40,9 +40,9 @@ def step(client: httpx.Client, path: str, seq: int) -> httpx.Response:
 
 
 def values(answer: httpx.Response) -> dict[str, Any]:
-    """The answer without times and the member that tells sessions of other durability apart."""
+    """The answer without times and the members that tell sessions of other durability apart."""
     assert answer.status_code == 200, answer.text
-    left_out = ("timing_ms", "durable_step", "compiled", "memory")
+    left_out = ("timing_ms", "durable_step", "weights_version", "compiled", "memory")
     return {name: value for name, value in answer.json().items() if name not in left_out}
 
 
@@ -122,3 +122,27 @@ def test_parked_sessions_and_sessions_with_checkpoints_alone(tmp_path: Path):
         assert (told["step"], told["durable_step"], told["expected_seq"]) == (saved, saved, saved + 1)
         for seq in range(saved + 1, 9):
             assert values(step(client, sparse, seq)) == expected[seq - 1]
+
+
+def test_no_two_states_have_one_etag_before_and_after_a_rollback(tmp_path: Path):
+    """A client that has not heard of the rollback would otherwise change values that it has never seen."""
+    with serve(tmp_path) as served:
+        client = served.client
+        path = opened(client, durability="checkpoint", checkpoint_every=100)
+        before = [step(client, path, seq).headers["etag"] for seq in (1, 2)]
+        lost = client.get(f"{path}/parameters")
+        kill_worker_of(served, path)
+        told = step(client, path, 3)
+        while told.status_code == 503:
+            told = step(client, path, 3)
+        assert problem(told, 409, "rolled-back")["step"] == 0
+        after = [client.post(f"{path}/steps", json={"feeds": feeds(i)}).headers["etag"] for i in (7, 8)]
+        there = client.get(f"{path}/parameters", headers={"If-None-Match": lost.headers["etag"]})
+        stale = client.post(f"{path}/steps", json={"feeds": feeds(9)}, headers={"If-Match": before[-1]})
+
+        assert not {*before} & {*after}
+        assert there.status_code == 200
+        assert there.json()["parameters"] != lost.json()["parameters"]
+        assert there.json()["weights_version"] != lost.json()["weights_version"]
+        assert there.headers["etag"] == after[-1] == client.get(path).headers["etag"]
+        problem(stale, 412, "precondition-failed")
