@@ -6,6 +6,7 @@ registration, programs     register programs; list, read and delete them
 program_values             their initial values, as a file
 graph, onnx_models         their drawings; programs and trained models as ONNX files
 gradients, evaluations     gradients and forward passes of one call
+at_values                  calls of a program at the values in a request
 insight                    analysis, profile, and the numeric check
 ops                        the catalogue of ops
 

@@ -46,6 +46,7 @@ __all__ = [
     "checkpoints",
     "cut_page",
     "datasets",
+    "deadline_of",
     "engine",
     "importer",
     "json_answer",
@@ -205,6 +206,16 @@ def lease_of(asked: float | None, default: float, most: float) -> float:
         detail = f"lease_s exceeds the maximum of {most:.15g} s"
         raise HttpProblem("limit-exceeded", detail, errors=[FieldError("/lease_s", "too_long", detail)])
     return default if asked is None else asked
+
+
+def deadline_of(asked: float | None, settings: Settings) -> float:
+    """The deadline in seconds: the requested one, or the default. Raises HttpProblem 422 above the maximum."""
+    if asked is None:
+        return settings.step_deadline
+    if asked > settings.max_step_deadline:
+        detail = f"deadline_s exceeds the maximum of {settings.max_step_deadline:.15g} s"
+        raise HttpProblem("limit-exceeded", detail, errors=[FieldError("/deadline_s", "too_long", detail)])
+    return asked
 
 
 async def register_sample(app: FastAPI, id: str) -> StoredProgram:

@@ -6,10 +6,10 @@ from fastapi import APIRouter, Request, Response
 
 from service.http.request_body import SAFETENSORS, read_body, wanted_form
 from service.http.tensor_payloads import render
+from service.routes.at_values import call_at_values, registered
 from service.routes.common import Profiled, ProgramId, program, settings
 from service.routes.documented import HOT_PROBLEMS, accepts, answers
 from service.routes.gradients import ANSWER as GRADIENTS_ANSWER
-from service.routes.gradients import reply_at_values
 from service.schemas.evaluations import ProgramEvaluationAnswer, ProgramEvaluationRequest
 from service.schemas.examples import REGRESSION_FEEDS, REGRESSION_PARAMETERS
 
@@ -46,5 +46,6 @@ async def evaluate_program(request: Request, program_id: ProgramId, profile: Pro
         "compile": asked.compile,
         "profile": profile,
     }
-    reply = await reply_at_values(request, stored, "evaluate", body, asked, args)
+    call = await call_at_values(request, registered(stored), "evaluate", body, asked, lambda names: args)
+    reply = await call.reply()
     return (await render(reply, reply.result, as_file=form == SAFETENSORS, members={"fetched": {}})).response()

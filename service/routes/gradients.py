@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from service.engine import Reply
-from service.engine.protocol import PartCallback
-from service.http.given_values import read_values
 from service.http.ndjson_stream import GradientStream
 from service.http.request_body import NDJSON, SAFETENSORS, Body, read_body, wanted_form
 from service.http.tensor_payloads import render
 from service.problems import FieldError, HttpProblem, responses
+from service.routes.at_values import Called, call_at_values, registered
 from service.routes.common import (
     Profiled,
     ProgramId,
-    calls,
     named_program,
     program,
-    reading_values,
     settings,
-    values_of,
 )
 from service.routes.documented import HOT_PROBLEMS, accepts, answers, lines
 from service.schemas.examples import REGRESSION, REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
 from service.schemas.gradients import GradientsAnswer, GradientsRequest, InlineGradientsRequest
-from service.schemas.tensors import Tensors
-from service.settings import Settings
-from service.store.program_text import ProgramText
-from service.store.programs import StoredProgram
 
-__all__ = ["COTANGENTS", "deadline_of", "reply_at_values", "router"]
+__all__ = ["router"]
 
 router = APIRouter(prefix="/v1", tags=["gradients"])
 
@@ -57,7 +48,6 @@ ANSWER = {
     "compiled": True,
     "timing_ms": {"queue": 0.1, "transfer_in": 0.1, "compute": 2.4, "transfer_out": 0.1, "total": 3.0},
 }
-COTANGENTS = "/target_gradients"
 MEMBERS: dict[str, Any] = {"loss": None, "fetched": {}, "recorded": {}, "states": {}}
 LINES = lines(ANSWER, b=12, w=13)
 
@@ -86,7 +76,8 @@ async def compute_gradients(request: Request, profile: Profiled = False) -> Resp
     body = await read_body(request, settings(request))
     asked = body.read_as(InlineGradientsRequest)
     given, stored = await named_program(request, asked.program, asked.program_id)
-    return await _gradients(request, body, asked, given, stored, form, profile, asked.program_id, in_body=True)
+    called = Called(given, stored, asked.program_id, in_body=True)
+    return await _gradients(request, body, asked, called, form, profile)
 
 
 @router.post(
@@ -104,50 +95,31 @@ async def compute_program_gradients(request: Request, program_id: ProgramId, pro
     stored = await program(request, program_id)
     body = await read_body(request, settings(request))
     asked = body.read_as(GradientsRequest)
-    stored_at = values_of(stored.values)
-    return await _gradients(request, body, asked, stored.program, stored_at, form, profile, program_id)
+    return await _gradients(request, body, asked, registered(stored), form, profile)
 
 
 async def _gradients(
-    request: Request,
-    body: Body,
-    asked: GradientsRequest,
-    given: ProgramText,
-    stored: dict[str, Any],
-    form: str,
-    profile: bool,
-    id: str | None,
-    in_body: bool = False,
+    request: Request, body: Body, asked: GradientsRequest, called: Called, form: str, profile: bool
 ) -> Response:
-    """stored: as of `values_of`. id, in_body: as of `reading_values`."""
-    cotangents = {str(i): value for i, value in enumerate(asked.target_gradients) if value is not None}
-    members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states, COTANGENTS: cotangents}
-    values = await read_values(body, settings(request), members, {COTANGENTS: "target_gradients/"})
     query = asked.query()
-    args = {
-        "query": query | {"target_gradients": _given_cotangents(asked, query["targets"], values.names)},
-        "fetch": asked.fetch,
-        "seed": asked.seed,
-        "step": asked.step,
-        "compile": asked.compile,
-        "returned": asked.return_gradients,
-        "stream": form == NDJSON,
-        "profile": profile,
-        **values.args,
-        **stored,
-    }
-    deadline = deadline_of(asked.deadline_s, settings(request))
 
-    async def call(on_part: PartCallback | None = None) -> Reply:
-        async with reading_values(request, id, given, in_body):
-            with values.told():
-                return await calls(request).with_program(
-                    "gradients", given.id, given.text, args, values.tensors, deadline=deadline, on_part=on_part
-                )
+    def args(names: Collection[str]) -> dict[str, Any]:
+        return {
+            "query": query | {"target_gradients": _given_cotangents(asked, query["targets"], names)},
+            "fetch": asked.fetch,
+            "seed": asked.seed,
+            "step": asked.step,
+            "compile": asked.compile,
+            "returned": asked.return_gradients,
+            "stream": form == NDJSON,
+            "profile": profile,
+        }
 
+    cotangents = {str(i): value for i, value in enumerate(asked.target_gradients) if value is not None}
+    call = await call_at_values(request, called, "gradients", body, asked, args, cotangents)
     if form == NDJSON:
-        return GradientStream(lambda on_part: call(on_part=on_part), dict, MEMBERS)
-    reply = await call()
+        return GradientStream(call.reply, dict, MEMBERS)
+    reply = await call.reply()
     answer = await render(reply, reply.result, as_file=form == SAFETENSORS, members={**MEMBERS, "gradients": {}})
     return answer.response()
 
@@ -159,45 +131,3 @@ def _given_cotangents(asked: GradientsRequest, targets: list[str], given: Collec
         raise HttpProblem("invalid-request", detail, errors=[FieldError("/target_gradients", "too_long", detail)])
     cotangents = [f"target_gradients/{i}" in given for i in range(len(targets))]
     return cotangents if any(cotangents) else []
-
-
-class AtValues(Protocol):
-    """A request with values of feeds, parameters and states."""
-
-    feeds: Tensors
-    parameters: Tensors
-    states: Tensors
-    deadline_s: float | None
-
-
-async def reply_at_values(
-    request: Request,
-    stored: StoredProgram,
-    op: str,
-    body: Body,
-    asked: AtValues,
-    args: dict[str, Any],
-) -> Reply:
-    """The reply of a worker to a call of a registered program at the values in the request.
-
-    args: those of `op`, without the values.
-    """
-    members = {"/feeds": asked.feeds, "/parameters": asked.parameters, "/states": asked.states}
-    values = await read_values(body, settings(request), members)
-    args = {**args, **values.args, **values_of(stored.values)}
-    deadline = deadline_of(asked.deadline_s, settings(request))
-    async with reading_values(request, stored.id):
-        with values.told():
-            return await calls(request).with_program(
-                op, stored.id, stored.text, args, values.tensors, deadline=deadline
-            )
-
-
-def deadline_of(asked: float | None, settings: Settings) -> float:
-    """The deadline in seconds: the requested one, or the default. Raises HttpProblem 422 above the maximum."""
-    if asked is None:
-        return settings.step_deadline
-    if asked > settings.max_step_deadline:
-        detail = f"deadline_s exceeds the maximum of {settings.max_step_deadline:.15g} s"
-        raise HttpProblem("limit-exceeded", detail, errors=[FieldError("/deadline_s", "too_long", detail)])
-    return asked

@@ -13,9 +13,9 @@ from service.http.entity_tags import unchanged
 from service.http.given_values import told_in_query
 from service.http.request_body import JSON, read_body
 from service.problems import FieldError, HttpProblem, responses
+from service.routes.at_values import call_at_values, registered
 from service.routes.common import LOSS, ProgramId, program, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
-from service.routes.gradients import reply_at_values
 from service.routes.programs import CACHED, Names, asked_of, pieced, tag_of
 from service.routes.registration import WORKER_PROBLEMS
 from service.schemas.derived import text_of
@@ -112,7 +112,9 @@ class Analysis(Strict):
     response_model=Analysis,
     responses={
         304: {"description": "The analysis is that of If-None-Match."},
-        **responses("not-found", "invalid-program", "no-gradient", "invalid-request", *WORKER_PROBLEMS),
+        **responses(
+            "not-found", "invalid-program", "no-gradient", "invalid-request", *WORKER_PROBLEMS
+        ),
     },
 )
 async def get_program_analysis(
@@ -232,6 +234,7 @@ async def check_program(request: Request, program_id: ProgramId) -> Response:
         "tolerance": asked.tolerance,
         "seed": asked.seed,
     }
-    reply = await reply_at_values(request, stored, "check", body, asked, args)
+    call = await call_at_values(request, registered(stored), "check", body, asked, lambda names: args)
+    reply = await call.reply()
     timing = {phase: round(ms, 3) for phase, ms in reply.timing_ms.items()}
     return Response(tensors.dumps(reply.result | {"timing_ms": timing}), media_type=JSON)

@@ -18,9 +18,8 @@ from service.http.pieces import PiecedResponse
 from service.http.request_body import JSON, Body, wants_tensorfile
 from service.http.tensor_payloads import Answer, joined, render, sent
 from service.problems import FieldError, HttpProblem, from_remote, responses
-from service.routes.common import LOSS, settings, tapes
+from service.routes.common import LOSS, deadline_of, settings, tapes
 from service.routes.documented import HOT_PROBLEMS, accepts, answers, empty_answer
-from service.routes.gradients import deadline_of
 from service.routes.in_session import TIMING, etag, known, received, tags_of
 from service.routes.preconditions import IF_MATCH, TAGGED, if_match
 from service.schemas import tapes as schemas

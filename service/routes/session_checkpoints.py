@@ -15,9 +15,8 @@ from service.ids import new_id
 from service.problems import responses
 from service.routes import checkpoints as of_all
 from service.routes.checkpoints import PageSize, PageToken, end_of, etag_of, page_of
-from service.routes.common import checkpoints, json_answer, lease_of, quotas, sessions, settings
+from service.routes.common import checkpoints, deadline_of, json_answer, lease_of, quotas, sessions, settings
 from service.routes.documented import HOT_PROBLEMS, accepts
-from service.routes.gradients import deadline_of
 from service.routes.in_session import SessionId
 from service.routes.preconditions import IF_MATCH, if_match
 from service.routes.sessions import VIEW, view

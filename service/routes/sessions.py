@@ -11,9 +11,17 @@ from service.caller import tenant
 from service.http.given_values import read_values
 from service.http.request_body import JSON, Body, read_body
 from service.problems import responses
-from service.routes.common import cut_page, json_answer, lease_of, named_program, reading_values, sessions, settings
+from service.routes.common import (
+    cut_page,
+    deadline_of,
+    json_answer,
+    lease_of,
+    named_program,
+    reading_values,
+    sessions,
+    settings,
+)
 from service.routes.documented import HOT_PROBLEMS, accepts, empty_answer
-from service.routes.gradients import deadline_of
 from service.routes.in_session import SessionId
 from service.routes.new_sessions import NewSession, from_checkpoint, optimizer_of, reading_checkpoint
 from service.routes.preconditions import IF_MATCH, TAGGED, if_match, tagged
@@ -57,7 +65,12 @@ VIEW: dict[str, Any] = {
     responses={
         201: {"description": "The session is open.", "content": {JSON: {"example": VIEW}}},
         **responses(
-            "not-found", "invalid-program", "no-gradient", "quota-exceeded", "checkpoint-damaged", *HOT_PROBLEMS
+            "not-found",
+            "invalid-program",
+            "no-gradient",
+            "quota-exceeded",
+            "checkpoint-damaged",
+            *HOT_PROBLEMS,
         ),
     },
     openapi_extra=accepts(

@@ -15,9 +15,9 @@ from service.http.ndjson_stream import GradientStream, StepStream
 from service.http.request_body import NDJSON, SAFETENSORS, Body
 from service.http.tensor_payloads import Answer, sent
 from service.problems import FieldError, HttpProblem
-from service.routes.common import Profiled, live, sessions, settings
+from service.routes.at_values import COTANGENTS
+from service.routes.common import Profiled, deadline_of, live, sessions, settings
 from service.routes.documented import accepts, answers, empty_answer, lines
-from service.routes.gradients import COTANGENTS, deadline_of
 from service.routes.in_session import (
     AT,
     IN_SESSION,
