@@ -45,7 +45,8 @@ SWEEP_S = 15.0
 AGAIN_S = 2.0  # between two tries to store the end of an operation
 POLL_S = 0.5  # between two looks at an operation of another process
 STOP_S = 5.0  # for another process to stop one, and for a call that may change something
-UNDEFERRED = ("DELETE", "HEAD")
+DEFERRED = ("POST", "PUT")
+"""Methods whose calls may go on as operations."""
 STREAMS = (b"text/event-stream", b"application/x-ndjson")
 
 
@@ -225,7 +226,7 @@ class Deferred:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         wanted = None
-        if scope["type"] == "http" and scope["method"] not in UNDEFERRED and scope["path"].startswith("/v1/"):
+        if scope["type"] == "http" and scope["method"] in DEFERRED and scope["path"].startswith("/v1/"):
             wanted = preferences(scope).get("respond-async")
         if wanted is None or scope["path"].startswith(("/v1/operations", SECRETS)) or _streams(scope):
             await self.app(scope, receive, send)

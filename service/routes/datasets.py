@@ -96,6 +96,8 @@ async def dataset_of(request: Request, id: str) -> Dataset:
             "invalid-dataset",
             "invalid-json",
             "invalid-tensor-file",
+            "shape-mismatch",
+            "dtype-mismatch",
             "invalid-request",
             "invalid-state",
             "limit-exceeded",

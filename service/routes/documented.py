@@ -39,6 +39,7 @@ HOT_PROBLEMS = (
     "dtype-mismatch",
     "iteration-limit",
     "execution-failed",
+    "numeric-error",
     "queue-full",
     "no-capacity",
     "worker-lost",

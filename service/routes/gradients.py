@@ -27,7 +27,7 @@ __all__ = ["router"]
 
 router = APIRouter(prefix="/v1", tags=["gradients"])
 
-PROBLEMS = ("invalid-program", "no-gradient", *HOT_PROBLEMS)
+PROBLEMS = ("invalid-program", "no-gradient", "values-damaged", *HOT_PROBLEMS)
 VALUES = {"loss": "loss", "feeds": REGRESSION_FEEDS, "parameters": REGRESSION_PARAMETERS, "fetch": ["prediction"]}
 ANSWER = {
     "loss": {"dtype": "float32", "shape": [], "data": [1.61]},

@@ -47,7 +47,7 @@ SessionId = Annotated[
     ),
 ]
 
-IN_SESSION = ("not-found", "gone", "precondition-failed", "numeric-error", *HOT_PROBLEMS)
+IN_SESSION = ("not-found", "precondition-failed", "invalid-program", "storage-full", *HOT_PROBLEMS)
 TIMING = {"queue": 0.1, "transfer_in": 0.1, "compute": 0.9, "transfer_out": 0.1, "total": 1.5}
 AT = {"step": 1, "weights_version": "e1.v1", "accumulated": 0, "durable_step": 1}
 

@@ -113,7 +113,7 @@ class Analysis(Strict):
     responses={
         304: {"description": "The analysis is that of If-None-Match."},
         **responses(
-            "not-found", "invalid-program", "no-gradient", "invalid-request", *WORKER_PROBLEMS
+            "not-found", "invalid-program", "no-gradient", "shape-mismatch", "invalid-request", *WORKER_PROBLEMS
         ),
     },
 )

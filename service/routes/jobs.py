@@ -104,7 +104,20 @@ def streams(request: Request) -> Streams:
     response_model=schemas.JobView,
     responses={
         201: {"description": "The job is queued.", "content": {JSON: {"example": VIEW}}},
-        **responses("not-found", "invalid-program", "no-gradient", "quota-exceeded", "gone", "in-use", *HOT_PROBLEMS),
+        **responses(
+            "not-found",
+            "invalid-program",
+            "no-gradient",
+            "quota-exceeded",
+            "gone",
+            "in-use",
+            "rolled-back",
+            "recovering",
+            "checkpoint-damaged",
+            "values-damaged",
+            "storage-full",
+            *HOT_PROBLEMS,
+        ),
     },
     openapi_extra=accepts(
         schemas.CreateJob, regression=("Linear regression on the sample dataset", SAMPLE_JOB_SETTINGS)

@@ -70,6 +70,8 @@ VIEW: dict[str, Any] = {
             "no-gradient",
             "quota-exceeded",
             "checkpoint-damaged",
+            "values-damaged",
+            "storage-full",
             *HOT_PROBLEMS,
         ),
     },
@@ -182,7 +184,7 @@ async def get_session(request: Request, session_id: SessionId) -> Response:
     """
     session = await sessions(request).seen(tenant(), session_id, settings(request).step_deadline)
     if session.lost is not None:
-        return json_answer(view(session))
+        return json_answer(view(session), headers={"ETag": session.etag})
     return tagged(request, view(session), session.etag, "session")
 
 

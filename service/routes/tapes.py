@@ -119,7 +119,7 @@ async def get_tape(request: Request, tape_id: TapeId) -> Response:
     """
     tape = await tapes(request).find(tenant(), tape_id)
     if tape.lost is not None:
-        return json_answer(_view(tape))
+        return json_answer(_view(tape), headers={"ETag": tape.etag})
     return tagged(request, _view(tape), tape.etag, "tape")
 
 

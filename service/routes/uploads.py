@@ -20,6 +20,7 @@ from service.routes.documented import accepts, empty_answer
 from service.routes.preconditions import IF_MATCH, TAGGED
 from service.schemas import datasets as schemas
 from service.schemas.examples import SAMPLE_CSV, SAMPLE_UPLOAD
+from service.schemas.headers import ETAG
 
 __all__ = ["UploadId", "router", "upload_of", "uploads"]
 
@@ -135,7 +136,7 @@ async def get_upload(request: Request, upload_id: UploadId) -> Response:
     summary="Send the next bytes of an upload",
     status_code=204,
     responses={
-        204: {"description": "The bytes are stored.", "headers": OFFSET},
+        204: {"description": "The bytes are stored.", "headers": OFFSET | {"ETag": ETAG}},
         **responses(
             "not-found",
             "invalid-request",

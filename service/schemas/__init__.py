@@ -12,6 +12,7 @@ datasets, jobs, operations               about stored data, and calls that go on
 access, tenants                          about keys, tenants, usage and the audit log
 profile, stream, tensors, times, headers parts of requests and answers
 examples, onnx_example                   the programs and the ONNX model in the examples of the documentation
+common_answers                           problems that many operations have
 members                                  members that several schemas have
 components                               schemas that the OpenAPI document names once
 openapi                                  the OpenAPI document

@@ -9,7 +9,7 @@ from service.problems import responses
 from service.schemas.components import model
 from service.schemas.operations import Accepted
 
-__all__ = ["IF_MATCH", "add_headers"]
+__all__ = ["ETAG", "IF_MATCH", "add_headers"]
 
 KEY = (
     "A name for this request, such as a UUID. If the request is sent again with the same key within 24 hours, it gets "
@@ -36,13 +36,13 @@ IF_NONE_MATCH: dict[str, Any] = {
     "description": "ETag of the answer that the client has, or a list of ETags. If it has one of them, the answer is "
     "304 without content.",
 }
-ETAG = {"schema": {"type": "string"}, "description": "Version of the resource, in double quotes: for If-Match."}
+VERSION = {"schema": {"type": "string"}, "description": "Version of the resource, in double quotes: for If-Match."}
+ETAG = {"$ref": "#/components/headers/ETag"}
+"""The header of answers about a resource with an ETag."""
 HAVE_ETAG = ("200", "201", "206", "304")
 """Statuses of answers with an ETag, of calls that obey If-Match."""
 
-CODES = ("idempotency-in-flight", "outcome-unknown", "idempotency-conflict")
-
-
+OPERATIONS = "/v1/operations"
 STARTED = model(Accepted)
 ACCEPTED = {"$ref": "#/components/responses/Accepted"}
 
@@ -53,32 +53,35 @@ def add_headers(document: dict[str, Any]) -> None:
         "description": "The call goes on as an operation (`Prefer: respond-async`). Location has its path.",
         "content": {"application/json": {"schema": STARTED}},
     }
-    for methods in document["paths"].values():
-        for operation in methods.values():
-            _add_etags(operation)
+    document["components"].setdefault("headers", {})["ETag"] = VERSION
     for path, methods in document["paths"].items():
-        if not path.startswith("/v1/") or path.startswith(("/v1/operations", SECRETS)):
+        for operation in methods.values():
+            _add_etags(operation, not path.startswith(SECRETS))
+    for path, methods in document["paths"].items():
+        if not path.startswith("/v1/") or path.startswith(SECRETS):
             continue
         for name, (takers, description) in HEADERS.items():
+            if name == "Prefer" and path.startswith(OPERATIONS):
+                continue
             for method in methods.keys() & takers:
                 header = {"name": name, "in": "header", "schema": {"type": "string"}, "description": description}
                 methods[method].setdefault("parameters", []).append(header)
-        for method in methods.keys() & {"post", "put"}:
-            answers = methods[method]["responses"]
-            answers.setdefault("202", ACCEPTED)
-            if method == "post":
-                for status, answer in responses(*CODES).items():
-                    present = answers.get(str(status), {"description": ""})["description"]
-                    answers[str(status)] = {**answer, "description": f"{present} {answer['description']}".strip()}
+                if name == "Prefer":
+                    methods[method]["responses"].setdefault("202", ACCEPTED)
 
 
-def _add_etags(operation: dict[str, Any]) -> None:
-    """Add the headers of a resource with an ETag to an operation that obeys If-Match, or a GET that answers 304."""
+def _add_etags(operation: dict[str, Any], creates_tagged: bool) -> None:
+    """Add the headers of a resource with an ETag to an operation that creates one or obeys If-Match, or a GET that
+    answers 304.
+
+    creates_tagged: whether everything that the operation creates has an ETag.
+    """
     parameters, answers = operation.setdefault("parameters", []), operation["responses"]
     if "304" in answers:
         named = {each["name"] for each in parameters}
         parameters += [each for each in (IF_MATCH, IF_NONE_MATCH) if each["name"] not in named]
         answers.setdefault("412", responses("precondition-failed")[412])
-    if any(each["name"] == IF_MATCH["name"] for each in parameters):
+    is_tagged = any(each["name"] == IF_MATCH["name"] for each in parameters)
+    if is_tagged or ("201" in answers and creates_tagged):
         for status in answers.keys() & set(HAVE_ETAG):
             answers[status].setdefault("headers", {})["ETag"] = ETAG

@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute, iter_route_contexts
 
 from service.problems import components
 from service.schemas.access import add_access
+from service.schemas.common_answers import add_common_answers
 from service.schemas.components import SCHEMAS, definitions, resolved
 from service.schemas.headers import add_headers
 
@@ -36,6 +37,7 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
     for kind, parts in components().items():
         document["components"].setdefault(kind, {}).update(parts)
     add_headers(document)
+    add_common_answers(document)
     add_access(document)
     document = resolved(document)
     for schema in _schemas(document):

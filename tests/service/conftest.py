@@ -21,6 +21,7 @@ import pytest
 from tests.paths import ROOT
 from tests.ports import free_port
 from tests.postgres import Postgres, postgres
+from tests.service.documented import check_documented
 
 __all__ = ["Served", "serve"]
 
@@ -32,7 +33,9 @@ class Served:
         self.process = process
         self.url = url
         self.data_dir = data_dir
-        self.client = httpx.Client(base_url=url, timeout=120.0, verify=False)
+        self.client = httpx.Client(
+            base_url=url, timeout=120.0, verify=False, event_hooks={"response": [check_documented]}
+        )
 
     def wait_until_ready(self, seconds: float = 120.0) -> None:
         end = time.monotonic() + seconds

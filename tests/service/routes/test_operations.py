@@ -7,6 +7,7 @@ import time
 import httpx
 import pytest
 
+from service.http.sse import EVENT_STREAM
 from service.schemas.examples import (
     REGRESSION_FEEDS,
     REGRESSION_ID,
@@ -15,6 +16,7 @@ from service.schemas.examples import (
     WHILE_ID,
 )
 from tests.service.conftest import serve
+from tests.service.openapi import OPERATIONS, filled
 
 ASYNC = {"Prefer": "respond-async"}
 SHORT = {"program_id": REGRESSION_ID, "loss": "loss", "feeds": REGRESSION_FEEDS, "parameters": REGRESSION_PARAMETERS}
@@ -207,3 +209,12 @@ def test_a_request_without_a_body_is_answered_at_once_with_respond_async(client)
             answer = client.get(ended(client, answer.headers["location"])["result"])
         assert answer.status_code == 400
     client.delete(path)
+
+
+def test_only_methods_that_document_202_become_operations(client):
+    for path, method, operation in OPERATIONS:
+        if method in ("get", "patch") and EVENT_STREAM not in str(operation["responses"].get("200")):
+            request = filled(path, method)
+            answer = client.request(method, **request | {"headers": request["headers"] | ASYNC})
+            assert "202" not in operation["responses"]
+            assert answer.status_code != 202, path

@@ -41,7 +41,7 @@ def undescribed(kind: str, document: dict[str, Any]) -> list[str]:
     return [
         place
         for found, place, part in parts(document)
-        if found == kind and not says_something(part.get("description", ""))
+        if found == kind and "$ref" not in part and not says_something(part.get("description", ""))
     ]
 
 
