@@ -39,7 +39,11 @@ async def cancel_job(request: Request) -> None:
 async def _end(request: Request, job: Job) -> None:
     runner: Runner = request.app.state.runner
     if job.state not in ENDED:
-        runner.wake(await runner.jobs.ask(job.tenant, job.id, "cancel"))
+        try:
+            runner.wake(await runner.jobs.ask(job.tenant, job.id, "cancel"))
+        except HttpProblem as problem:
+            if problem.code != "invalid-state":  # it has just ended by itself
+                raise
         await runner.ended(job.id)
 
 
