@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import orjson
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.formats import json_tensors as wire
 from service.problems import FieldError, HttpProblem
 
 __all__ = [
@@ -53,8 +53,9 @@ def of_file(tag: str) -> str:
 
 
 def of_view(view: Mapping[str, Any]) -> str:
-    """The tag of a resource that clients see as `view`."""
-    return f'"{hashlib.sha256(wire.dumps(view)).hexdigest()[:32]}"'
+    """The tag of a resource that clients see as `view`, with its members in any order."""
+    content = orjson.dumps(view, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_SORT_KEYS)
+    return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
 
 def if_match(request: Request) -> Accepts:
