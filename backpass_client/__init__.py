@@ -34,6 +34,7 @@ idempotent_calls  calls with sequence numbers, which the service executes once
 indexing          ``x[...]`` as a list of ops
 arithmetic        Python's operators as ops
 op_table          the ops that the client knows, and hints for other names
+op_results        the results of an op that has several
 recorder          who records an op: a tape or a program under construction
 arguments         Python's arguments as the slots and attributes of an op
 builder           programs written in Python
@@ -100,6 +101,7 @@ from backpass_client.expression import Expression, Playback
 from backpass_client.functions import function
 from backpass_client.jacobians import hessian, hvp, jacobian, jvp, vjp
 from backpass_client.jobs import Job, JobFailed
+from backpass_client.op_results import Results
 from backpass_client.op_table import hint_for, op_table
 from backpass_client.optimizers import SGD
 from backpass_client.programs import Program
@@ -133,6 +135,7 @@ __all__ = [
     "Playback",
     "Program",
     "Refused",
+    "Results",
     "Rows",
     "Service",
     "Session",

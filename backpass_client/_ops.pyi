@@ -553,6 +553,169 @@ __all__ = [
     "zeros_like",
 ]
 
+class _FirstInverseCounts(tuple[R, R, R]):
+    first: R
+    inverse: R
+    counts: R
+
+class _FractionCounted(tuple[R, R]):
+    fraction: R
+    counted: R
+
+class _HOutCOut(tuple[R, R]):
+    h_out: R
+    c_out: R
+
+class _IndexCounted(tuple[R, R]):
+    index: R  # type: ignore[assignment]
+    counted: R
+
+class _IndexWeight(tuple[R, R]):
+    index: R  # type: ignore[assignment]
+    weight: R
+
+class _IndexWeightInside(tuple[R, R, R]):
+    index: R  # type: ignore[assignment]
+    weight: R
+    inside: R
+
+class _LowerUpperRows(tuple[R, R, R]):
+    lower: R
+    upper: R
+    rows: R
+
+class _OutHOut(tuple[R, R]):
+    out: R
+    h_out: R
+
+class _OutHOutCOut(tuple[R, R, R]):
+    out: R
+    h_out: R
+    c_out: R
+
+class _OutIndex(tuple[R, R]):
+    out: R
+    index: R  # type: ignore[assignment]
+
+class _OutInverseCountsFirst(tuple[R, R, R, R]):
+    out: R
+    inverse: R
+    counts: R
+    first: R
+
+class _OutLengthsOut(tuple[R, R]):
+    out: R
+    lengths_out: R
+
+class _OutMeanOutVarianceOut(tuple[R, R, R]):
+    out: R
+    mean_out: R
+    variance_out: R
+
+class _OutUOutVOut(tuple[R, R, R]):
+    out: R
+    u_out: R
+    v_out: R
+
+class _ParameterOutFirstOutLargestOutStepOut(tuple[R, R, R, R]):
+    parameter_out: R
+    first_out: R
+    largest_out: R
+    step_out: R
+
+class _ParameterOutFirstOutSecondOutStepOut(tuple[R, R, R, R]):
+    parameter_out: R
+    first_out: R
+    second_out: R
+    step_out: R
+
+class _ParameterOutGradientsOutMovesOut(tuple[R, R, R]):
+    parameter_out: R
+    gradients_out: R
+    moves_out: R
+
+class _ParameterOutMeanSquareOutMeanOutVelocityOut(tuple[R, R, R, R]):
+    parameter_out: R
+    mean_square_out: R
+    mean_out: R
+    velocity_out: R
+
+class _ParameterOutMomentOut(tuple[R, R]):
+    parameter_out: R
+    moment_out: R
+
+class _ParameterOutSquaresOutLinearOut(tuple[R, R, R]):
+    parameter_out: R
+    squares_out: R
+    linear_out: R
+
+class _ParameterOutVelocityOut(tuple[R, R]):
+    parameter_out: R
+    velocity_out: R
+
+class _PathMovesTaken(tuple[R, R, R]):
+    path: R
+    moves: R
+    taken: R
+
+class _QR(tuple[R, R]):
+    q: R
+    r: R
+
+class _RowsCounts(tuple[R, R]):
+    rows: R
+    counts: R
+
+class _RowsLengths(tuple[R, R]):
+    rows: R
+    lengths: R
+
+class _RowsValues(tuple[R, R]):
+    rows: R
+    values: R
+
+class _RowsValuesCount(tuple[R, R, R]):
+    rows: R
+    values: R
+    count: R  # type: ignore[assignment]
+
+class _ScorePath(tuple[R, R]):
+    score: R
+    path: R
+
+class _SignLogabs(tuple[R, R]):
+    sign: R
+    logabs: R
+
+class _StatesOriginOpenLiveFinalStart(tuple[R, R, R, R, R, R]):
+    states: R
+    origin: R
+    open: R
+    live: R
+    final: R
+    start: R
+
+class _TableCode(tuple[R, R]):
+    table: R
+    code: R
+
+class _TrueFalse(tuple[R, R]):
+    true: R
+    false: R
+
+class _USV(tuple[R, R, R]):
+    u: R
+    s: R
+    v: R
+
+class _ValuesVectors(tuple[R, R]):
+    values: R
+    vectors: R
+
+class _WeightInside(tuple[R, R]):
+    weight: R
+    inside: R
+
 def abs(x: R | Array) -> R:
     """Absolute value: ``out = |x|``. The gradient at 0 is 0."""
 
@@ -568,19 +731,19 @@ def acosh(x: R | Array) -> R:
 def active_rows(lengths: R | Array, step: R | Array) -> R:
     """``0, 1, ..., n - 1``, where n sequences are longer than `step`, one integer."""
 
-def adadelta(parameter: R | Array, gradient: R | Array, gradients: R | Array, moves: R | Array, *, learning_rate: float = 1.0, rho: float = 0.95, epsilon: float = 1e-06, weight_decay: float = 0.0, l1_decay: float = 0.0) -> tuple[R, R, R]:
+def adadelta(parameter: R | Array, gradient: R | Array, gradients: R | Array, moves: R | Array, *, learning_rate: float = 1.0, rho: float = 0.95, epsilon: float = 1e-06, weight_decay: float = 0.0, l1_decay: float = 0.0) -> _ParameterOutGradientsOutMovesOut[R]:
     """``parameter - learning_rate * sqrt(moves + epsilon) / sqrt(gradients + epsilon) * gradient`` (Zeiler 2012)."""
 
-def adagrad(parameter: R | Array, gradient: R | Array, moment: R | Array, *, learning_rate: float = 0.01, epsilon: float = 1e-06, weight_decay: float = 0.0, l1_decay: float = 0.0) -> tuple[R, R]:
+def adagrad(parameter: R | Array, gradient: R | Array, moment: R | Array, *, learning_rate: float = 0.01, epsilon: float = 1e-06, weight_decay: float = 0.0, l1_decay: float = 0.0) -> _ParameterOutMomentOut[R]:
     """``moment += gradient ** 2``; the parameter moves by ``-learning_rate * gradient / (sqrt(moment) + epsilon)``."""
 
-def adam(parameter: R | Array, gradient: R | Array, first: R | Array, second: R | Array, step: R | Array, *, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.0, l1_decay: float = 0.0) -> tuple[R, R, R, R]:
+def adam(parameter: R | Array, gradient: R | Array, first: R | Array, second: R | Array, step: R | Array, *, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.0, l1_decay: float = 0.0) -> _ParameterOutFirstOutSecondOutStepOut[R]:
     """``parameter - learning_rate * mean / (sqrt(mean_square) + epsilon)`` (Kingma and Ba 2015)."""
 
-def adamax(parameter: R | Array, gradient: R | Array, first: R | Array, largest: R | Array, step: R | Array, *, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.0, l1_decay: float = 0.0) -> tuple[R, R, R, R]:
+def adamax(parameter: R | Array, gradient: R | Array, first: R | Array, largest: R | Array, step: R | Array, *, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.0, l1_decay: float = 0.0) -> _ParameterOutFirstOutLargestOutStepOut[R]:
     """`adam` with ``largest = max(beta2 * largest + epsilon, |gradient|)`` instead of the root of the mean square."""
 
-def adamw(parameter: R | Array, gradient: R | Array, first: R | Array, second: R | Array, step: R | Array, *, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.01) -> tuple[R, R, R, R]:
+def adamw(parameter: R | Array, gradient: R | Array, first: R | Array, second: R | Array, step: R | Array, *, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.01) -> _ParameterOutFirstOutSecondOutStepOut[R]:
     """`adam` with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
 def adaptive_avg_pool1d(x: R | Array, *, output_size: Sequence[int]) -> R:
@@ -592,13 +755,13 @@ def adaptive_avg_pool2d(x: R | Array, *, output_size: Sequence[int]) -> R:
 def adaptive_avg_pool3d(x: R | Array, *, output_size: Sequence[int]) -> R:
     """Mean over adaptive windows of three spatial axes: see `adaptive_avg_pool2d`."""
 
-def adaptive_max_pool1d(x: R | Array, *, output_size: Sequence[int]) -> tuple[R, R]:
+def adaptive_max_pool1d(x: R | Array, *, output_size: Sequence[int]) -> _OutIndex[R]:
     """Maximum over adaptive windows of one spatial axis: see `adaptive_max_pool2d`."""
 
-def adaptive_max_pool2d(x: R | Array, *, output_size: Sequence[int]) -> tuple[R, R]:
+def adaptive_max_pool2d(x: R | Array, *, output_size: Sequence[int]) -> _OutIndex[R]:
     """Maximum over adaptive windows and its position: ``out[i] = max(window i)``, with windows as in `adaptive_avg_pool2d`."""
 
-def adaptive_max_pool3d(x: R | Array, *, output_size: Sequence[int]) -> tuple[R, R]:
+def adaptive_max_pool3d(x: R | Array, *, output_size: Sequence[int]) -> _OutIndex[R]:
     """Maximum over adaptive windows of three spatial axes: see `adaptive_max_pool2d`."""
 
 def adaptive_positions(*, sizes: Sequence[int], counts: Sequence[int]) -> Any:
@@ -721,7 +884,7 @@ def baddbmm(x: R | Array, a: R | Array, b: R | Array, *, alpha: float = 1.0, bet
 def barrier(*x: R | Array | Sequence[R | Array], number: int = 0) -> tuple[R, ...]:
     """The values x, unchanged. No pass merges a computation on them with an equal computation before the barrier."""
 
-def batch_norm(x: R | Array, scale: R | Array, bias: R | Array, mean: R | Array, variance: R | Array, *, momentum: float = 0.9, epsilon: float = 1e-05, is_test: bool = False, use_global_stats: bool = False, data_layout: Literal['NCHW', 'NHWC'] = 'NCHW') -> tuple[R, R, R]:
+def batch_norm(x: R | Array, scale: R | Array, bias: R | Array, mean: R | Array, variance: R | Array, *, momentum: float = 0.9, epsilon: float = 1e-05, is_test: bool = False, use_global_stats: bool = False, data_layout: Literal['NCHW', 'NHWC'] = 'NCHW') -> _OutMeanOutVarianceOut[R]:
     """Batch normalization: each channel is normalized over all other axes: ``(x - m) / sqrt(v + epsilon) * scale + bias``."""
 
 def bce_loss(p: R | Array, label: R | Array, weight: R | Array | None = None, *, reduction: Literal['none', 'mean', 'sum'] = 'mean') -> R:
@@ -802,7 +965,7 @@ def cholesky(x: R | Array, *, upper: bool = False) -> R:
 def cholesky_factor(x: R | Array) -> R:
     """Lower triangular L with ``L @ L.T = x`` for a symmetric x. The op reads only the lower triangle of x."""
 
-def class_index(label: R | Array, x: R | Array, *, axis: int = -1, ignore_index: int = -100) -> tuple[R, R]:
+def class_index(label: R | Array, x: R | Array, *, axis: int = -1, ignore_index: int = -100) -> _IndexCounted[R]:
     """Labels as positions along `axis` of x, ready for `take_along_axis`, and a bool mask of the labels that count."""
 
 def clip(x: R | Array, *, min: Number = '-inf', max: Number = 'inf') -> R:
@@ -871,7 +1034,7 @@ def create_array(*, shape: Sequence[int], dtype: Dtype = 'float32') -> Any:
 def crf_decoding(emission: R | Array, transition: R | Array, lengths: R | Array | None = None) -> R:
     """The labels [n, time] with the highest `crf_score`: int64, 0 after the end of a sequence (Viterbi 1967)."""
 
-def crf_moves(label: R | Array, emission: R | Array, lengths: R | Array | None = None) -> tuple[R, R, R]:
+def crf_moves(label: R | Array, emission: R | Array, lengths: R | Array | None = None) -> _PathMovesTaken[R]:
     """The positions of the scores that a sequence of labels adds up."""
 
 def crf_partition(emission: R | Array, transition: R | Array, lengths: R | Array | None = None) -> R:
@@ -889,16 +1052,16 @@ def cross(x: R | Array, y: R | Array, *, axis: int = -1) -> R:
 def cross_entropy(p: R | Array, label: R | Array, weight: R | Array | None = None, *, soft_label: bool = False, ignore_index: int = -100, axis: int = -1, reduction: Literal['none', 'mean', 'sum'] = 'none') -> R:
     """Cross-entropy of probabilities p: ``-log(p[label])`` for each row, or ``-sum(label * log(p))`` for soft labels."""
 
-def ctc_lattice(label: R | Array, input_lengths: R | Array, label_lengths: R | Array, log_probs: R | Array, *, blank: int = 0) -> tuple[R, R, R, R, R, R]:
+def ctc_lattice(label: R | Array, input_lengths: R | Array, label_lengths: R | Array, log_probs: R | Array, *, blank: int = 0) -> _StatesOriginOpenLiveFinalStart[R]:
     """The lattice of `ctc_loss`: blank, label 0, blank, label 1, ..., blank are states s = 0 to 2 L of a sequence."""
 
 def ctc_loss(log_probs: R | Array, label: R | Array, input_lengths: R | Array, label_lengths: R | Array, *, blank: int = 0, zero_infinity: bool = False, reduction: Literal['none', 'mean', 'sum'] = 'mean') -> R:
     """``-log P(label)``: the loss of labels whose times are unknown."""
 
-def cummax(x: R | Array, *, axis: int = -1) -> tuple[R, R]:
+def cummax(x: R | Array, *, axis: int = -1) -> _OutIndex[R]:
     """Cumulative maximum along `axis`: ``out[i] = max(x[0], ..., x[i])``, and its position."""
 
-def cummin(x: R | Array, *, axis: int = -1) -> tuple[R, R]:
+def cummin(x: R | Array, *, axis: int = -1) -> _OutIndex[R]:
     """Cumulative minimum along `axis`: ``out[i] = min(x[0], ..., x[i])``, and its position."""
 
 def cumprod(x: R | Array, *, axis: int = -1, exclusive: bool = False, reverse: bool = False) -> R:
@@ -907,7 +1070,7 @@ def cumprod(x: R | Array, *, axis: int = -1, exclusive: bool = False, reverse: b
 def cumsum(x: R | Array, *, axis: int = -1, exclusive: bool = False, reverse: bool = False) -> R:
     """Cumulative sum along `axis`: ``out[i] = x[0] + ... + x[i]``."""
 
-def decayed_adagrad(parameter: R | Array, gradient: R | Array, moment: R | Array, *, learning_rate: float = 0.01, decay: float = 0.95, epsilon: float = 1e-06, weight_decay: float = 0.0, l1_decay: float = 0.0) -> tuple[R, R]:
+def decayed_adagrad(parameter: R | Array, gradient: R | Array, moment: R | Array, *, learning_rate: float = 0.01, decay: float = 0.95, epsilon: float = 1e-06, weight_decay: float = 0.0, l1_decay: float = 0.0) -> _ParameterOutMomentOut[R]:
     """`adagrad` with a running mean: ``moment = decay * moment + (1 - decay) * gradient ** 2``."""
 
 def deformable_conv2d(x: R | Array, offset: R | Array, filter: R | Array, mask: R | Array | None = None, bias: R | Array | None = None, *, strides: Sequence[int] = [1, 1], paddings: Sequence[int] = [0, 0], dilations: Sequence[int] = [1, 1], groups: int = 1, deformable_groups: int = 1) -> R:
@@ -976,10 +1139,10 @@ def dynamic_slice(x: R | Array, starts: R | Array, ends: R | Array, steps: R | A
 def dynamic_slice_into(x: R | Array, like: R | Array, starts: R | Array, ends: R | Array, steps: R | Array, *, axes: Sequence[int]) -> R:
     """Zeros shaped like `like`, with x at the positions that `dynamic_slice` reads: ``dynamic_slice(out) = x``."""
 
-def eigh(x: R | Array) -> tuple[R, R]:
+def eigh(x: R | Array) -> _ValuesVectors[R]:
     """Ascending eigenvalues w and orthonormal eigenvectors V (columns): ``V @ diag(w) @ V.T = (x + x.T) / 2``."""
 
-def eigh_factor(x: R | Array) -> tuple[R, R]:
+def eigh_factor(x: R | Array) -> _ValuesVectors[R]:
     """Ascending eigenvalues w and orthonormal eigenvectors V (columns) of a symmetric x: ``V @ diag(w) @ V.T = x``."""
 
 def eigvalsh(x: R | Array) -> R:
@@ -1111,7 +1274,7 @@ def fold(x: R | Array, *, output_size: Sequence[int], kernel: Sequence[int], str
 def frobenius_norm(x: R | Array, *, axes: Sequence[int] = [-2, -1], keepdims: bool = False) -> R:
     """Frobenius norm: ``sqrt(sum(x ** 2))`` over `axes`, by default the last two."""
 
-def ftrl(parameter: R | Array, gradient: R | Array, squares: R | Array, linear: R | Array, *, learning_rate: float = 0.01, l1: float = 0.0, l2: float = 0.0) -> tuple[R, R, R]:
+def ftrl(parameter: R | Array, gradient: R | Array, squares: R | Array, linear: R | Array, *, learning_rate: float = 0.01, l1: float = 0.0, l2: float = 0.0) -> _ParameterOutSquaresOutLinearOut[R]:
     """Follow the regularised leader (McMahan et al. 2013): a parameter becomes 0 where ``|linear| <= l1``."""
 
 def full_like(x: R | Array, *, value: Number) -> R:
@@ -1165,7 +1328,7 @@ def grid_sample(x: R | Array, grid: R | Array, *, mode: Literal['bilinear', 'nea
 def group_norm(x: R | Array, scale: R | Array | None = None, bias: R | Array | None = None, *, groups: int, epsilon: float = 1e-05) -> R:
     """Group normalization (Wu and He 2018): `instance_norm` over `groups` equal groups of channels."""
 
-def gru(x: R | Array, h: R | Array, weight_x: R | Array, weight_h: R | Array, bias_x: R | Array | None = None, bias_h: R | Array | None = None, *, reverse: bool = False) -> tuple[R, R]:
+def gru(x: R | Array, h: R | Array, weight_x: R | Array, weight_h: R | Array, bias_x: R | Array | None = None, bias_h: R | Array | None = None, *, reverse: bool = False) -> _OutHOut[R]:
     """`gru_cell` over x [time, batch, input]: h of each time [time, batch, hidden], and the last h."""
 
 def gru_cell(x: R | Array, h: R | Array, weight_x: R | Array, weight_h: R | Array, bias_x: R | Array | None = None, bias_h: R | Array | None = None) -> R:
@@ -1267,7 +1430,7 @@ def kldiv_loss(x: R | Array, target: R | Array, *, reduction: Literal['none', 'm
 def kron(x: R | Array, y: R | Array) -> R:
     """Kronecker product of two arrays of the same rank: ``out[i * p + k, j * q + l] = x[i, j] * y[k, l]``."""
 
-def kthvalue(x: R | Array, *, k: int, axis: int = -1, keepdims: bool = False) -> tuple[R, R]:
+def kthvalue(x: R | Array, *, k: int, axis: int = -1, keepdims: bool = False) -> _OutIndex[R]:
     """``sort(x)[k - 1]``: the `k`-th smallest element along `axis`, and its position in x."""
 
 def l1_loss(x: R | Array, label: R | Array, *, reduction: Literal['none', 'mean', 'sum'] = 'mean') -> R:
@@ -1285,10 +1448,10 @@ def label_rows(label: R | Array, weight: R | Array) -> R:
 def label_smooth(label: R | Array, prior: R | Array | None = None, *, epsilon: float = 0.1) -> R:
     """Smoothed labels: ``(1 - epsilon) * label + epsilon * prior``."""
 
-def lamb(parameter: R | Array, gradient: R | Array, first: R | Array, second: R | Array, step: R | Array, *, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-06, weight_decay: float = 0.01) -> tuple[R, R, R, R]:
+def lamb(parameter: R | Array, gradient: R | Array, first: R | Array, second: R | Array, step: R | Array, *, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-06, weight_decay: float = 0.01) -> _ParameterOutFirstOutSecondOutStepOut[R]:
     """``parameter - learning_rate * norm(parameter) / norm(move) * move`` (You et al. 2020)."""
 
-def lars(parameter: R | Array, gradient: R | Array, velocity: R | Array, *, learning_rate: float = 0.01, momentum: float = 0.9, coefficient: float = 0.001, weight_decay: float = 0.0005, l1_decay: float = 0.0, epsilon: float = 0.0) -> tuple[R, R]:
+def lars(parameter: R | Array, gradient: R | Array, velocity: R | Array, *, learning_rate: float = 0.01, momentum: float = 0.9, coefficient: float = 0.001, weight_decay: float = 0.0005, l1_decay: float = 0.0, epsilon: float = 0.0) -> _ParameterOutVelocityOut[R]:
     """`momentum` whose gradient is multiplied by a rate for each parameter (You et al. 2017)."""
 
 def layer_norm(x: R | Array, scale: R | Array | None = None, bias: R | Array | None = None, *, begin_norm_axis: int = 1, epsilon: float = 1e-05) -> R:
@@ -1378,16 +1541,16 @@ def lp_pool(x: R | Array, *, p: float = 2.0, kernel_size: Sequence[int], strides
 def lrn(x: R | Array, *, n: int = 5, k: float = 1.0, alpha: float = 0.0001, beta: float = 0.75) -> R:
     """Local response normalization (Krizhevsky et al. 2012) of x [n, c, *spatial]."""
 
-def lstm(x: R | Array, h: R | Array, c: R | Array, weight_x: R | Array, weight_h: R | Array, bias_x: R | Array | None = None, bias_h: R | Array | None = None, *, reverse: bool = False) -> tuple[R, R, R]:
+def lstm(x: R | Array, h: R | Array, c: R | Array, weight_x: R | Array, weight_h: R | Array, bias_x: R | Array | None = None, bias_h: R | Array | None = None, *, reverse: bool = False) -> _OutHOutCOut[R]:
     """`lstm_cell` over x [time, batch, input]: h of each time [time, batch, hidden], and the last h and c."""
 
-def lstm_cell(x: R | Array, h: R | Array, c: R | Array, weight_x: R | Array, weight_h: R | Array, bias_x: R | Array | None = None, bias_h: R | Array | None = None) -> tuple[R, R]:
+def lstm_cell(x: R | Array, h: R | Array, c: R | Array, weight_x: R | Array, weight_h: R | Array, bias_x: R | Array | None = None, bias_h: R | Array | None = None) -> _HOutCOut[R]:
     """One step of a long short-term memory: the new h and c, both [n, hidden]."""
 
 def lstsq(x: R | Array, y: R | Array, *, rcond: float | None = None) -> R:
     """Least-squares solution z of ``x @ z = y``: of all z with the smallest ``norm(x @ z - y)`` the one of the smallest norm. x is [..., m, n] and y [..., m, k], or a vector [m]."""
 
-def lu(x: R | Array) -> tuple[R, R, R]:
+def lu(x: R | Array) -> _LowerUpperRows[R]:
     """LU decomposition with partial pivoting of square matrices: ``x[rows] = lower @ upper``."""
 
 def lu_solve(lower: R | Array, upper: R | Array, rows: R | Array, y: R | Array) -> R:
@@ -1417,16 +1580,16 @@ def matrix_exp(x: R | Array) -> R:
 def matrix_power(x: R | Array, *, n: int) -> R:
     """Power of a square matrix: ``x @ x @ ... @ x``, `n` times."""
 
-def max_pool(x: R | Array, *, kernel_size: Sequence[int], strides: Sequence[int] | None = None, paddings: Sequence[int] = [0], dilations: Sequence[int] = [1], ceil_mode: bool = False) -> tuple[R, R]:
+def max_pool(x: R | Array, *, kernel_size: Sequence[int], strides: Sequence[int] | None = None, paddings: Sequence[int] = [0], dilations: Sequence[int] = [1], ceil_mode: bool = False) -> _OutIndex[R]:
     """Maximum over windows of all spatial axes of x, and its position: see `max_pool2d`."""
 
-def max_pool1d(x: R | Array, *, kernel_size: Sequence[int], strides: Sequence[int] | None = None, paddings: Sequence[int] = [0], dilations: Sequence[int] = [1], ceil_mode: bool = False) -> tuple[R, R]:
+def max_pool1d(x: R | Array, *, kernel_size: Sequence[int], strides: Sequence[int] | None = None, paddings: Sequence[int] = [0], dilations: Sequence[int] = [1], ceil_mode: bool = False) -> _OutIndex[R]:
     """Maximum over windows of one spatial axis, x [n, c, length]: see `max_pool2d`."""
 
-def max_pool2d(x: R | Array, *, kernel_size: Sequence[int], strides: Sequence[int] | None = None, paddings: Sequence[int] = [0, 0], dilations: Sequence[int] = [1], ceil_mode: bool = False) -> tuple[R, R]:
+def max_pool2d(x: R | Array, *, kernel_size: Sequence[int], strides: Sequence[int] | None = None, paddings: Sequence[int] = [0, 0], dilations: Sequence[int] = [1], ceil_mode: bool = False) -> _OutIndex[R]:
     """Maximum over each window of x [n, c, h, w]: ``out[..., i, j] = max(x[..., i s : i s + k, j s : j s + k])``."""
 
-def max_pool3d(x: R | Array, *, kernel_size: Sequence[int], strides: Sequence[int] | None = None, paddings: Sequence[int] = [0], dilations: Sequence[int] = [1], ceil_mode: bool = False) -> tuple[R, R]:
+def max_pool3d(x: R | Array, *, kernel_size: Sequence[int], strides: Sequence[int] | None = None, paddings: Sequence[int] = [0], dilations: Sequence[int] = [1], ceil_mode: bool = False) -> _OutIndex[R]:
     """Maximum over windows of three spatial axes, x [n, c, depth, h, w]: see `max_pool2d`."""
 
 def max_sequence_len(lengths: R | Array) -> R:
@@ -1456,10 +1619,10 @@ def merge_axes(x: R | Array, *, start: int, end: int) -> R:
 def merge_by_mask(mask: R | Array, true: R | Array, false: R | Array) -> R:
     """The inverse of `split_by_mask`: rows of `true`, in order, where `mask` [n] is true, and rows of `false` elsewhere."""
 
-def merge_rows(x: R | Array, ids: R | Array, like: R | Array, *, padding_idx: int | None = None) -> tuple[R, R]:
+def merge_rows(x: R | Array, ids: R | Array, like: R | Array, *, padding_idx: int | None = None) -> _RowsValues[R]:
     """The rows of a table like `like` that `ids` names, each once and ascending, and for each the sum of its x."""
 
-def merge_rows_padded(x: R | Array, ids: R | Array, like: R | Array, kept: R | Array | None = None, *, padding_idx: int | None = None) -> tuple[R, R, R]:
+def merge_rows_padded(x: R | Array, ids: R | Array, like: R | Array, kept: R | Array | None = None, *, padding_idx: int | None = None) -> _RowsValuesCount[R]:
     """`merge_rows` with results of known size: as many rows as there may be, and `count`, how many there are."""
 
 def meshgrid(*x: R | Array | Sequence[R | Array]) -> tuple[R, ...]:
@@ -1477,13 +1640,13 @@ def mm(x: R | Array, y: R | Array) -> R:
 def mod(x: R | Array, y: R | Array, *, axis: int | None = None) -> R:
     """Remainder with the sign of y: ``out = x - floor(x / y) * y``."""
 
-def mode(x: R | Array, *, axis: int = -1, keepdims: bool = False) -> tuple[R, R]:
+def mode(x: R | Array, *, axis: int = -1, keepdims: bool = False) -> _OutIndex[R]:
     """The most frequent element along `axis`, ``count(out) >= count(x[i])``, and its first position in x."""
 
 def mode_position(x: R | Array, *, axis: int = -1) -> R:
     """The position of the most frequent element along `axis`: int64, and `axis` becomes 1."""
 
-def momentum(parameter: R | Array, gradient: R | Array, velocity: R | Array, *, learning_rate: float = 0.01, momentum: float = 0.9, nesterov: bool = False, weight_decay: float = 0.0, l1_decay: float = 0.0) -> tuple[R, R]:
+def momentum(parameter: R | Array, gradient: R | Array, velocity: R | Array, *, learning_rate: float = 0.01, momentum: float = 0.9, nesterov: bool = False, weight_decay: float = 0.0, l1_decay: float = 0.0) -> _ParameterOutVelocityOut[R]:
     """``velocity = momentum * velocity + gradient``; the parameter moves by ``-learning_rate * velocity``."""
 
 def moving_average(average: R | Array, x: R | Array, *, decay: float = 0.999) -> R:
@@ -1516,7 +1679,7 @@ def multinomial(p: R | Array, key: R | Array | None = None, *, num_samples: int 
 def mv(x: R | Array, y: R | Array) -> R:
     """Product of a matrix [m, n] and a vector [n]: ``out[i] = sum over j of x[i, j] * y[j]``."""
 
-def nadam(parameter: R | Array, gradient: R | Array, first: R | Array, second: R | Array, step: R | Array, *, learning_rate: float = 0.002, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.0, l1_decay: float = 0.0) -> tuple[R, R, R, R]:
+def nadam(parameter: R | Array, gradient: R | Array, first: R | Array, second: R | Array, step: R | Array, *, learning_rate: float = 0.002, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.0, l1_decay: float = 0.0) -> _ParameterOutFirstOutSecondOutStepOut[R]:
     """`adam` with Nesterov momentum (Dozat 2016, with a constant beta1)."""
 
 def nanquantile(x: R | Array, *, q: Sequence[float] = [0.5], axis: int | None = None, keepdims: bool = False, interpolation: Literal['linear', 'lower', 'higher', 'midpoint', 'nearest'] = 'linear') -> R:
@@ -1630,16 +1793,16 @@ def product_of_others(x: R | Array, *, axes: Sequence[int] | None = None) -> R:
 def put_along_axis(x: R | Array, index: R | Array, values: R | Array, *, axis: int = -1, reduce: Literal['assign', 'add', 'mul', 'max', 'min'] = 'assign') -> R:
     """x with ``values[..., i, ...]`` written at ``x[..., index[..., i, ...], ...]``, or combined with the old one."""
 
-def qr(x: R | Array) -> tuple[R, R]:
+def qr(x: R | Array) -> _QR[R]:
     """QR decomposition ``Q @ R = x``: orthonormal columns Q [..., m, k] and upper triangular R [..., k, n] of x [..., m, n]."""
 
-def qr_factor(x: R | Array) -> tuple[R, R]:
+def qr_factor(x: R | Array) -> _QR[R]:
     """Orthonormal columns Q and upper triangular R with ``Q @ R = x``, for matrices with at least as many rows as columns."""
 
 def quantile(x: R | Array, *, q: Sequence[float] = [0.5], axis: int | None = None, keepdims: bool = False, interpolation: Literal['linear', 'lower', 'higher', 'midpoint', 'nearest'] = 'linear') -> R:
     """Quantiles along `axis` (by default of all elements): ``sort(x)[q * (n - 1)]``, one for each q, stacked along a new first axis."""
 
-def radam(parameter: R | Array, gradient: R | Array, first: R | Array, second: R | Array, step: R | Array, *, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.0, l1_decay: float = 0.0) -> tuple[R, R, R, R]:
+def radam(parameter: R | Array, gradient: R | Array, first: R | Array, second: R | Array, step: R | Array, *, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, weight_decay: float = 0.0, l1_decay: float = 0.0) -> _ParameterOutFirstOutSecondOutStepOut[R]:
     """`adam` that moves by the mean alone in the first steps, in which the variance of the mean square is large."""
 
 def randint(key: R | Array | None = None, *, shape: Sequence[int], low: int = 0, high: int, dtype: Literal['int32', 'int64'] = 'int64', seed: int = 0, stream: int = 0) -> R:
@@ -1711,10 +1874,10 @@ def repeat(x: R | Array, counts: R | Array | None = None, *, repeats: int = 1, a
 def repeat_positions(counts: R | Array, x: R | Array | None = None, *, axis: int = 0) -> R:
     """The integers 0, 1, 2, ..., where i occurs `counts[i]` times in a row, as int64."""
 
-def resample_taps(*, size: int, out: int, scale: float, start: float = 0.0, end: float = 1.0, mode: Literal['nearest', 'linear', 'cubic'] = 'nearest', coordinates: Literal['half_pixel', 'half_pixel_symmetric', 'pytorch_half_pixel', 'align_corners', 'asymmetric', 'tf_half_pixel_for_nn', 'tf_crop_and_resize'] = 'half_pixel', nearest_mode: Literal['round_prefer_floor', 'round_prefer_ceil', 'floor', 'ceil'] = 'round_prefer_floor', cubic_coefficient: float = -0.75, exclude_outside: bool = False, antialias: bool = False, dtype: Dtype = 'float32') -> tuple[Any, Any, Any]:
+def resample_taps(*, size: int, out: int, scale: float, start: float = 0.0, end: float = 1.0, mode: Literal['nearest', 'linear', 'cubic'] = 'nearest', coordinates: Literal['half_pixel', 'half_pixel_symmetric', 'pytorch_half_pixel', 'align_corners', 'asymmetric', 'tf_half_pixel_for_nn', 'tf_crop_and_resize'] = 'half_pixel', nearest_mode: Literal['round_prefer_floor', 'round_prefer_ceil', 'floor', 'ceil'] = 'round_prefer_floor', cubic_coefficient: float = -0.75, exclude_outside: bool = False, antialias: bool = False, dtype: Dtype = 'float32') -> _IndexWeightInside[Any]:
     """Positions and weights [taps, out] of the elements that `resize` reads along one axis of `size` elements."""
 
-def resample_weights(*, size: int, out: int, scale: float, start: float = 0.0, end: float = 1.0, mode: Literal['nearest', 'linear', 'cubic'] = 'nearest', coordinates: Literal['half_pixel', 'half_pixel_symmetric', 'pytorch_half_pixel', 'align_corners', 'asymmetric', 'tf_half_pixel_for_nn', 'tf_crop_and_resize'] = 'half_pixel', nearest_mode: Literal['round_prefer_floor', 'round_prefer_ceil', 'floor', 'ceil'] = 'round_prefer_floor', cubic_coefficient: float = -0.75, exclude_outside: bool = False, antialias: bool = False, dtype: Dtype = 'float32') -> tuple[Any, Any]:
+def resample_weights(*, size: int, out: int, scale: float, start: float = 0.0, end: float = 1.0, mode: Literal['nearest', 'linear', 'cubic'] = 'nearest', coordinates: Literal['half_pixel', 'half_pixel_symmetric', 'pytorch_half_pixel', 'align_corners', 'asymmetric', 'tf_half_pixel_for_nn', 'tf_crop_and_resize'] = 'half_pixel', nearest_mode: Literal['round_prefer_floor', 'round_prefer_ceil', 'floor', 'ceil'] = 'round_prefer_floor', cubic_coefficient: float = -0.75, exclude_outside: bool = False, antialias: bool = False, dtype: Dtype = 'float32') -> _WeightInside[Any]:
     """Matrix [size, out] that resizes an axis of `size` elements to `out` elements, and `inside` as in `resample_taps`."""
 
 def reshape(x: R | Array, *, shape: Sequence[int]) -> R:
@@ -1726,7 +1889,7 @@ def reshape_as(x: R | Array, like: R | Array) -> R:
 def resize(x: R | Array, *, sizes: Sequence[int] | None = None, scales: Sequence[float] | None = None, axes: Sequence[int] | None = None, mode: Literal['nearest', 'linear', 'cubic'] = 'nearest', coordinates: Literal['half_pixel', 'half_pixel_symmetric', 'pytorch_half_pixel', 'align_corners', 'asymmetric', 'tf_half_pixel_for_nn', 'tf_crop_and_resize'] = 'half_pixel', nearest_mode: Literal['round_prefer_floor', 'round_prefer_ceil', 'floor', 'ceil'] = 'round_prefer_floor', cubic_coefficient: float = -0.75, exclude_outside: bool = False, antialias: bool = False, roi: Sequence[float] | None = None, extrapolation_value: float = 0.0, keep_aspect_ratio: Literal['stretch', 'not_larger', 'not_smaller'] = 'stretch') -> R:
     """x with `axes` (by default all) resized to `sizes`, or by `scales`: ONNX's Resize."""
 
-def resize_tap(*, size: int, out: int, tap: int, mode: Literal['nearest', 'linear', 'cubic'], align_corners: bool = False, align_mode: int = 0, dtype: Dtype = 'float32') -> tuple[Any, Any]:
+def resize_tap(*, size: int, out: int, tap: int, mode: Literal['nearest', 'linear', 'cubic'], align_corners: bool = False, align_mode: int = 0, dtype: Dtype = 'float32') -> _IndexWeight[Any]:
     """Position and weight of tap number `tap` of each of `out` output elements: see `interpolate`."""
 
 def resize_weights(*, size: int, out: int, mode: Literal['nearest', 'linear', 'cubic'], align_corners: bool = False, align_mode: int = 0, dtype: Dtype = 'float32') -> Any:
@@ -1741,10 +1904,10 @@ def rfft(x: R | Array, *, n: int | None = None, axis: int = -1, norm: Literal['b
 def rms_norm(x: R | Array, scale: R | Array | None = None, *, begin_axis: int = -1, epsilon: float = 1e-06) -> R:
     """Root mean square normalization (Zhang and Sennrich 2019): ``x / sqrt(mean(x ** 2) + epsilon) * scale``."""
 
-def rmsprop(parameter: R | Array, gradient: R | Array, mean_square: R | Array, mean: R | Array, velocity: R | Array, *, learning_rate: float = 0.01, rho: float = 0.95, epsilon: float = 1e-06, momentum: float = 0.0, centered: bool = False, weight_decay: float = 0.0, l1_decay: float = 0.0) -> tuple[R, R, R, R]:
+def rmsprop(parameter: R | Array, gradient: R | Array, mean_square: R | Array, mean: R | Array, velocity: R | Array, *, learning_rate: float = 0.01, rho: float = 0.95, epsilon: float = 1e-06, momentum: float = 0.0, centered: bool = False, weight_decay: float = 0.0, l1_decay: float = 0.0) -> _ParameterOutMeanSquareOutMeanOutVelocityOut[R]:
     """``velocity = momentum * velocity + learning_rate * gradient / sqrt(mean_square + epsilon)`` (Hinton 2012)."""
 
-def rnn(x: R | Array, h: R | Array, weight_x: R | Array, weight_h: R | Array, bias_x: R | Array | None = None, bias_h: R | Array | None = None, *, reverse: bool = False) -> tuple[R, R]:
+def rnn(x: R | Array, h: R | Array, weight_x: R | Array, weight_h: R | Array, bias_x: R | Array | None = None, bias_h: R | Array | None = None, *, reverse: bool = False) -> _OutHOut[R]:
     """`rnn_cell` over x [time, batch, input]: h of each time [time, batch, hidden], and the last h."""
 
 def rnn_cell(x: R | Array, h: R | Array, weight_x: R | Array, weight_h: R | Array, bias_x: R | Array | None = None, bias_h: R | Array | None = None) -> R:
@@ -1753,7 +1916,7 @@ def rnn_cell(x: R | Array, h: R | Array, weight_x: R | Array, weight_h: R | Arra
 def roi_align(x: R | Array, boxes: R | Array, image: R | Array, *, output_size: Sequence[int], spatial_scale: float = 1.0, sampling_ratio: int = 2, aligned: bool = True, mode: Literal['avg', 'max'] = 'avg') -> R:
     """Region pooling with bilinear sampling (He et al. 2017): each box is divided into bins, and each bin is a mean of samples."""
 
-def roi_fractions(extent: R | Array, *, count: int) -> tuple[R, R]:
+def roi_fractions(extent: R | Array, *, count: int) -> _FractionCounted[R]:
     """For `roi_align`: the places of the points of `count` bins in an extent of 1, [r, count, points]."""
 
 def roi_pool(x: R | Array, boxes: R | Array, image: R | Array, *, output_size: Sequence[int], spatial_scale: float = 1.0) -> R:
@@ -1831,7 +1994,7 @@ def select_output(index: R | Array, x: R | Array, *like: R | Array | Sequence[R 
 def selu(x: R | Array) -> R:
     """Scaled exponential linear unit: ``out = scale * elu(x, alpha)`` with the constants of Klambauer et al. 2017."""
 
-def sequence_concat(x: R | Array, lengths: R | Array, y: R | Array, more: R | Array) -> tuple[R, R]:
+def sequence_concat(x: R | Array, lengths: R | Array, y: R | Array, more: R | Array) -> _OutLengthsOut[R]:
     """Each sequence of x followed by the same sequence of y, and the new lengths, ``lengths + more``."""
 
 def sequence_conv(x: R | Array, lengths: R | Array, filter: R | Array, *, context_length: int = 3, context_start: int | None = None) -> R:
@@ -1852,7 +2015,7 @@ def sequence_pad(x: R | Array, lengths: R | Array, value: R | Array | None = Non
 def sequence_pool(x: R | Array, lengths: R | Array, *, pool_type: Literal['sum', 'mean', 'sqrt', 'max', 'first', 'last'] = 'sum', pad_value: Number = 0.0) -> R:
     """One row for each sequence: the sum, mean, ``sum / sqrt(length)``, maximum, first or last of its rows."""
 
-def sequence_reset_lengths(x: R | Array, lengths: R | Array) -> tuple[R, R]:
+def sequence_reset_lengths(x: R | Array, lengths: R | Array) -> _OutLengthsOut[R]:
     """``out = x`` and the new `lengths`, after a check that they add up to the rows of x."""
 
 def sequence_reverse(x: R | Array, lengths: R | Array) -> R:
@@ -1861,10 +2024,10 @@ def sequence_reverse(x: R | Array, lengths: R | Array) -> R:
 def sequence_rows(lengths: R | Array, x: R | Array, *, order: Literal['first', 'last', 'reverse']) -> R:
     """The positions of the first or last row of each sequence (0 for an empty one), or of all rows, in reverse."""
 
-def sequence_slice(x: R | Array, lengths: R | Array, offsets: R | Array, counts: R | Array) -> tuple[R, R]:
+def sequence_slice(x: R | Array, lengths: R | Array, offsets: R | Array, counts: R | Array) -> _OutLengthsOut[R]:
     """``counts[i]`` rows of each sequence, starting at ``offsets[i]``, and the new lengths, which equal `counts`."""
 
-def sequence_slice_rows(lengths: R | Array, offsets: R | Array, counts: R | Array, x: R | Array) -> tuple[R, R]:
+def sequence_slice_rows(lengths: R | Array, offsets: R | Array, counts: R | Array, x: R | Array) -> _RowsLengths[R]:
     """The positions of rows ``offsets[i]`` to ``offsets[i] + counts[i] - 1`` of each sequence, and the new lengths."""
 
 def sequence_slots(lengths: R | Array, x: R | Array, *, width: int = -1) -> R:
@@ -1927,7 +2090,7 @@ def slice(x: R | Array, *, axes: Sequence[int], starts: Sequence[int], ends: Seq
 def slice_into(x: R | Array, like: R | Array, *, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], steps: Sequence[int] | None = None) -> R:
     """Zeros shaped like `like`, with x at the positions that `slice` reads: ``slice(out) = x``."""
 
-def slogdet(x: R | Array) -> tuple[R, R]:
+def slogdet(x: R | Array) -> _SignLogabs[R]:
     """Sign of each determinant, and ``log(|det(x)|)``. A singular matrix gives 0 and -inf. Where the determinant is NaN, both are NaN."""
 
 def smooth_l1_loss(x: R | Array, label: R | Array, *, delta: float = 1.0, sigma: float | None = None, reduction: Literal['none', 'mean', 'sum'] = 'mean') -> R:
@@ -1957,19 +2120,19 @@ def softsign(x: R | Array) -> R:
 def solve(x: R | Array, y: R | Array) -> R:
     """Solution z of the linear system ``x @ z = y``, for square x [..., n, n] and y [..., n, k] or a vector [n]."""
 
-def sort(x: R | Array, *, axis: int = -1, descending: bool = False) -> tuple[R, R]:
+def sort(x: R | Array, *, axis: int = -1, descending: bool = False) -> _OutIndex[R]:
     """``out[0] <= out[1] <= ...``: x in order along `axis`, and the position of each element in x (`argsort`)."""
 
 def space_to_depth(x: R | Array, *, block_size: int) -> R:
     """[n, c, h b, w b] rearranged to [n, b b c, h, w], where b is `block_size`."""
 
-def spectral_norm(weight: R | Array, u: R | Array, v: R | Array, *, axis: int = 0, power_iterations: int = 1, epsilon: float = 1e-12) -> tuple[R, R, R]:
+def spectral_norm(weight: R | Array, u: R | Array, v: R | Array, *, axis: int = 0, power_iterations: int = 1, epsilon: float = 1e-12) -> _OutUOutVOut[R]:
     """Spectral normalization (Miyato et al. 2018): ``weight / (u @ weight @ v)``, the largest singular value by power iteration."""
 
 def split(x: R | Array, *, num: int = 0, sections: Sequence[int] | None = None, axis: int = 0) -> tuple[R, ...]:
     """x split along `axis` into `num` equal parts, or into parts of the sizes in `sections`."""
 
-def split_by_mask(x: R | Array, mask: R | Array) -> tuple[R, R]:
+def split_by_mask(x: R | Array, mask: R | Array) -> _TrueFalse[R]:
     """``x[mask]`` and ``x[~mask]``: the rows of x [n, ...] where `mask` [n] is true, and the other rows, in their order."""
 
 def split_like(x: R | Array, *like: R | Array | Sequence[R | Array], axis: int = 0) -> tuple[R, ...]:
@@ -1996,7 +2159,7 @@ def stack(*x: R | Array | Sequence[R | Array], axis: int = 0) -> R:
 def std(x: R | Array, *, axes: Sequence[int] | None = None, ddof: int = 1, keepdims: bool = False) -> R:
     """Standard deviation over `axes`: ``sqrt(var(x))``, with `ddof` as in `var`."""
 
-def step_rows(lengths: R | Array, x: R | Array) -> tuple[R, R]:
+def step_rows(lengths: R | Array, x: R | Array) -> _RowsCounts[R]:
     """The positions of the rows of step 0 of all sequences, then of step 1, ..., and the number of rows of each step."""
 
 def steps_within(x: R | Array, lengths: R | Array | None = None) -> R:
@@ -2026,7 +2189,7 @@ def sum_to(x: R | Array, *, shape: Sequence[int]) -> R:
 def sum_to_like(x: R | Array, like: R | Array) -> R:
     """x summed to the shape of `like`: the transpose of `expand_as`. `like` gives only its shape."""
 
-def svd(x: R | Array) -> tuple[R, R, R]:
+def svd(x: R | Array) -> _USV[R]:
     """Singular value decomposition ``U @ diag(s) @ V.T = x`` with orthonormal columns U and V and descending s."""
 
 def swish(x: R | Array, *, beta: float = 1.0) -> R:
@@ -2053,7 +2216,7 @@ def thresholded_relu(x: R | Array, *, threshold: float = 1.0) -> R:
 def tile(x: R | Array, *, repeats: Sequence[int]) -> R:
     """x repeated `repeats[i]` times along axis i."""
 
-def topk(x: R | Array, *, k: int, axis: int = -1, largest: bool = True, sorted: bool = True) -> tuple[R, R]:
+def topk(x: R | Array, *, k: int, axis: int = -1, largest: bool = True, sorted: bool = True) -> _OutIndex[R]:
     """``out[0] >= out[1] >= ...``: the `k` largest (or smallest) elements along `axis`, and their positions in x."""
 
 def trace(x: R | Array, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> R:
@@ -2062,7 +2225,7 @@ def trace(x: R | Array, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> R
 def transpose(x: R | Array, *, axes: Sequence[int] | None = None) -> R:
     """x with its axes permuted: axis i of the result is axis ``axes[i]`` of x. With null, the axes are reversed."""
 
-def tree_path(label: R | Array, *, num_classes: int) -> tuple[R, R]:
+def tree_path(label: R | Array, *, num_classes: int) -> _TableCode[R]:
     """Path from the root of a complete binary tree to each class: inner nodes (-1 beyond the leaf) and branch bits."""
 
 def triangle_mask_like(x: R | Array, *, diagonal: int = 0) -> R:
@@ -2101,13 +2264,13 @@ def uniform_random(key: R | Array | None = None, *, shape: Sequence[int], min: f
 def uniform_random_like(x: R | Array, key: R | Array | None = None, *, min: float = 0.0, max: float = 1.0, dtype: Dtype | None = None, seed: int = 0, stream: int = 0) -> R:
     """Numbers from the uniform distribution over [min, max): density ``1 / (max - min)``. The shape is that of x, and so is the dtype unless `dtype` is given."""
 
-def unique(x: R | Array, *, axis: int | None = None, sorted: bool = True) -> tuple[R, R, R, R]:
+def unique(x: R | Array, *, axis: int | None = None, sorted: bool = True) -> _OutInverseCountsFirst[R]:
     """The distinct elements of x in ascending order, or with `axis` its distinct slices in lexicographic order."""
 
-def unique_positions(x: R | Array) -> tuple[R, R, R]:
+def unique_positions(x: R | Array) -> _FirstInverseCounts[R]:
     """`first` and `counts`: the first position and the number of occurrences of each distinct element of x, ascending."""
 
-def unique_slices(x: R | Array, *, axis: int = 0) -> tuple[R, R, R]:
+def unique_slices(x: R | Array, *, axis: int = 0) -> _FirstInverseCounts[R]:
     """As `unique_positions`, for the distinct slices of x along `axis`, in lexicographic order."""
 
 def unpadded_positions(lengths: R | Array, x: R | Array) -> R:
@@ -2128,7 +2291,7 @@ def unstack(x: R | Array, *, axis: int = 0) -> tuple[R, ...]:
 def var(x: R | Array, *, axes: Sequence[int] | None = None, ddof: int = 1, keepdims: bool = False) -> R:
     """Variance over `axes`: ``sum((x - mean(x)) ** 2) / (n - ddof)``."""
 
-def viterbi_decode(emission: R | Array, transition: R | Array, lengths: R | Array | None = None) -> tuple[R, R]:
+def viterbi_decode(emission: R | Array, transition: R | Array, lengths: R | Array | None = None) -> _ScorePath[R]:
     """The highest `crf_score` of each sequence, and its labels (`crf_decoding`)."""
 
 def warmup_cosine_decay(step: R | Array, *, learning_rate: float, warmup_steps: int, decay_steps: int, end_learning_rate: float = 0.0) -> R:

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from backpass_client.arithmetic import is_number
+from backpass_client.op_results import Results
 from backpass_client.op_table import op_table
-from backpass_client.recorder import Operand, Results
+from backpass_client.recorder import Operand
 
 __all__ = [
     "NOT_A_CONDITION",

@@ -11,7 +11,7 @@ from backpass_client.arithmetic import Arithmetic
 from backpass_client.errors import BackpassError
 from backpass_client.op_table import hint_for, op_table
 
-__all__ = ["OpRecorder", "Operand", "Results", "apply", "current_recorder"]
+__all__ = ["OpRecorder", "Operand", "apply", "current_recorder"]
 
 R = TypeVar("R")
 
@@ -85,31 +85,6 @@ class Operand(Arithmetic[R]):
 
     def _apply(self, type: str, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
         return apply(type, inputs, attrs)
-
-
-class Results(tuple[Any, ...]):
-    """The results of an op with several: a tuple in the order of the op's output slots."""
-
-    op: str = ""
-    slots: Sequence[str] = ()
-
-    @classmethod
-    def of(cls, op: str, slots: Sequence[str], values: Iterable[Any]) -> Results:
-        """slots: the names of the results; fewer than `values` for an op that has any number of results."""
-        found = cls(values)
-        found.op, found.slots = op, slots
-        return found
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Raises AttributeError, which names the op and its results, for an attribute that a single result has."""
-        advice = "" if name.startswith("_") or not self.op else f": {self.advice}"
-        raise AttributeError(f"a tuple has no attribute {name!r}{advice}")
-
-    @property
-    def advice(self) -> str:
-        """The results, in words, and how to take one of them."""
-        written = f"{', '.join(self.slots)} = bp.{self.op}(...)" if len(self.slots) == len(self) else "take one of them"
-        return f"{self.op} returns {len(self)} results; {written}"
 
 
 def apply(type: str, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:

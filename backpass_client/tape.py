@@ -22,7 +22,8 @@ from backpass_client.errors import BackpassError, Refused
 from backpass_client.expression import Expression, Playback, Recorder, current_tape
 from backpass_client.idempotent_calls import IdempotentCalls
 from backpass_client.names import Name, Names
-from backpass_client.recorder import OpRecorder, Results, current_recorder
+from backpass_client.op_results import Results
+from backpass_client.recorder import OpRecorder, current_recorder
 from backpass_client.results import Arrays, group
 from backpass_client.variable import Variable
 

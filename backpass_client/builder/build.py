@@ -19,7 +19,8 @@ from backpass_client.builder.signatures import OpSignature, check_initializer, s
 from backpass_client.builder.symbol import Symbol
 from backpass_client.builder.types import InvalidOp, Type, check_fits, same_sizes
 from backpass_client.errors import BackpassError
-from backpass_client.recorder import Operand, OpRecorder, Results, current_recorder
+from backpass_client.op_results import Results
+from backpass_client.recorder import Operand, OpRecorder, current_recorder
 
 __all__ = ["Builder", "current_builder"]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from backpass_client.op_results import Results
+
 __all__ = ["flattened", "labels", "like"]
 
 
@@ -43,6 +45,8 @@ def _rebuilt(tree: Any, rest: Iterator[Any]) -> Any:
         return {key: _rebuilt(each, rest) for key, each in tree.items()}
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(_rebuilt(each, rest) for each in tree))
+    if isinstance(tree, Results):
+        return tree.like(_rebuilt(each, rest) for each in tree)
     if isinstance(tree, tuple | list):
         return type(tree)(_rebuilt(each, rest) for each in tree)
     return next(rest)

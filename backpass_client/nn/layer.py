@@ -9,6 +9,7 @@ from typing import Any
 from backpass_client.builder.build import current_builder
 from backpass_client.builder.symbol import Symbol
 from backpass_client.builder.types import Dtype, InvalidOp
+from backpass_client.op_results import Results
 
 __all__ = ["Layer", "size_of"]
 
@@ -27,7 +28,8 @@ class Layer:
         if (self, "prefix") not in b.shared:
             b.shared[self, "prefix"] = b.new_prefix(self.name)
         with b.at(b.shared[self, "prefix"]):
-            return self.forward(*inputs, **options)
+            found = self.forward(*inputs, **options)
+        return Results.of(type(self).__name__, (), found) if type(found) is tuple else found
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         raise NotImplementedError

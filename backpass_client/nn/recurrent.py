@@ -10,6 +10,7 @@ from backpass_client.builder.symbol import Symbol
 from backpass_client.functions import op_function
 from backpass_client.nn.layer import Layer, size_of
 from backpass_client.nn.linear import Dropout
+from backpass_client.op_results import Results
 
 __all__ = ["GRU", "LSTM", "RNN"]
 
@@ -41,8 +42,8 @@ class _Recurrent(Layer):
         self.time_first = time_first
         self.dropout = Dropout(dropout, train=train)
 
-    def forward(self, x: Symbol, lengths: Symbol | None = None, initial: Any = None) -> Any:
-        """(outputs [batch, time, directions * hidden], last states [layers * directions, batch, hidden]).
+    def forward(self, x: Symbol, lengths: Symbol | None = None, initial: Any = None) -> Results:
+        """out [batch, time, directions * hidden], and states, the last ones [layers * directions, batch, hidden].
 
         lengths: the number of steps of each sequence, [batch]; outputs after its end are 0, and its last state is that
                  of its last step.
@@ -70,7 +71,9 @@ class _Recurrent(Layer):
                 x = self.dropout(x)
         stacked = [op_function("stack")(each) for each in last]
         out = x if self.time_first else op_function("transpose")(x, axes=[1, 0, 2])
-        return out, stacked[0] if len(stacked) == 1 else tuple(stacked)
+        kind = type(self).__name__
+        last_ones = stacked[0] if len(stacked) == 1 else Results.of(kind, ("h", "c"), stacked, "states")
+        return Results.of(kind, ("out", "states"), [out, last_ones], "layer(...)")
 
     if TYPE_CHECKING:
         __call__ = forward

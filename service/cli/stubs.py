@@ -35,11 +35,30 @@ def stub() -> str:
     """The text of backpass_client/_ops.pyi. It leaves out ops with inner blocks, which are functions of functions."""
     ops = {name: spec for name, spec in sorted(CATALOGUE.items()) if not keyword.iskeyword(name) and not _blocks(spec)}
     names = "".join(f'    "{name}",\n' for name in ops)
-    return f"{HEAD}\n__all__ = [\n{names}]\n\n" + "\n".join(map(_function, ops.values()))
+    several = sorted({spec.outputs for spec in ops.values() if _is_several(spec)})
+    parts = [*map(_results, several), *map(_function, ops.values())]
+    return f"{HEAD}\n__all__ = [\n{names}]\n\n" + "\n".join(parts)
 
 
 def _blocks(spec: OpSpec) -> bool:
     return bool([*block_attrs(spec, BlockIndex), *block_attrs(spec)])
+
+
+def _is_several(spec: OpSpec) -> bool:
+    """Whether the op has several results, each with a name."""
+    return len(spec.outputs) > 1 and not spec.variadic_outputs
+
+
+def _class_of(outputs: tuple[str, ...]) -> str:
+    """The name of the class of these results."""
+    return "_" + "".join(name.title().replace("_", "") for name in outputs)
+
+
+def _results(outputs: tuple[str, ...]) -> str:
+    """The class of results with these names. `index` and `count` are methods of other tuples."""
+    override = "  # type: ignore[assignment]"
+    members = [f"    {name}: R{override if hasattr(tuple, name) else ''}\n" for name in outputs]
+    return f"class {_class_of(outputs)}(tuple[{', '.join('R' for _ in outputs)}]):\n{''.join(members)}"
 
 
 def _function(spec: OpSpec) -> str:
@@ -60,8 +79,9 @@ def _function(spec: OpSpec) -> str:
         default = "" if attr.required else f" = {schema.get('default')!r}"
         arguments.append(f"{attr.name}: {_type(schema)}{default}")
     one = "R" if spec.inputs else "Any"
-    each = ", ".join([one] * len(spec.outputs))
-    result = f"tuple[{one}, ...]" if spec.variadic_outputs else f"tuple[{each}]" if len(spec.outputs) > 1 else one
+    result = f"tuple[{one}, ...]" if spec.variadic_outputs else one
+    if _is_several(spec):
+        result = f"{_class_of(spec.outputs)}[{one}]"
     summary = spec.doc.split("\n\n")[0].replace("\n", " ").replace("\\", "\\\\")
     return f'def {spec.name}({", ".join(arguments)}) -> {result}:\n    """{summary}"""\n'
 

@@ -24,6 +24,9 @@ def classifier(
     top, positions = bp.topk(h, k=1)
     assert_type(bp.split(h, num=2, axis=1), tuple[bp.Symbol, ...])
     assert_type((top, positions), tuple[bp.Symbol, bp.Symbol])
+    assert_type(bp.topk(h, k=1).index, bp.Symbol)
+    steps = h[:, None]
+    assert_type(bp.nn.LSTM(4)(steps), bp.Results)
     assert_type(bp.where(h > 0, 1.0, 0.0), bp.Symbol)
     loss = bp.softmax_with_cross_entropy(h @ bp.parameter("w", [6, 3]), label, reduction="mean")
     return {"loss": loss, "top": top[:, 0]}
