@@ -96,7 +96,7 @@ from backpass_client.builder import (
 from backpass_client.checkpoints import Checkpoint
 from backpass_client.datasets import Dataset
 from backpass_client.differentiate import grad, value_and_grad
-from backpass_client.errors import BackpassError, Refused, Unreachable
+from backpass_client.errors import BackpassError, PreconditionFailed, Refused, Unreachable
 from backpass_client.expression import Expression, Playback
 from backpass_client.functions import function
 from backpass_client.jacobians import hessian, hvp, jacobian, jvp, vjp
@@ -133,6 +133,7 @@ __all__ = [
     "JobFailed",
     "OptimizerState",
     "Playback",
+    "PreconditionFailed",
     "Program",
     "Refused",
     "Results",

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from backpass_client.errors import BackpassError, Refused
+from backpass_client.errors import BackpassError, Refused, refusal
 
 __all__ = ["LONGEST_WAIT_S", "checked", "json_of", "of_type", "pause", "refused"]
 
@@ -57,7 +57,7 @@ def refused(answer: httpx.Response, request: str) -> Refused:
         problem = None
     if not (isinstance(problem, dict) and problem.get("status") == answer.status_code and "code" in problem):
         problem = _problem(answer)
-    return Refused(problem, request, _retry_after(answer))
+    return refusal(problem, request, _retry_after(answer))
 
 
 def _problem(answer: httpx.Response) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from backpass_client.answers import LONGEST_WAIT_S, checked, json_of, of_type, p
 from backpass_client.errors import BackpassError, Refused, Unreachable
 from backpass_client.tensorfile import MEDIA_TYPE, pack, unpack
 
-__all__ = ["NO_TENSORS", "Service", "new_key", "quoted"]
+__all__ = ["NO_HEADERS", "NO_TENSORS", "Service", "condition", "new_key", "quoted"]
 
 NO_TENSORS: Mapping[str, Any] = {}
 NO_HEADERS: Mapping[str, str] = {}
@@ -276,6 +276,15 @@ def _in_pieces(request: Mapping[str, Any]) -> dict[str, Any]:
 def new_key() -> dict[str, str]:
     """The header that makes a request that creates something safe to repeat."""
     return {"idempotency-key": str(uuid4())}
+
+
+def condition(if_match: str | None) -> dict[str, str]:
+    """The header If-Match for a version, with or without its quotes, a list of ETags, or "*"; none for None."""
+    if if_match is None:
+        return {}
+    if not isinstance(if_match, str):
+        raise TypeError(f"if_match is a version, such as session.etag, not {if_match!r}")
+    return {"if-match": if_match if if_match == "*" or '"' in if_match else f'"{if_match}"'}
 
 
 def quoted(name: str) -> str:

@@ -2,6 +2,7 @@
 
 * BackpassError
   + Refused       the service returned a problem document
+    - PreconditionFailed   the session has changed since the version that the call is for
   + Unreachable   the service did not answer
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BackpassError", "Refused", "Unreachable"]
+__all__ = ["BackpassError", "PreconditionFailed", "Refused", "Unreachable", "refusal"]
 
 
 class BackpassError(RuntimeError):
@@ -57,6 +58,24 @@ class Refused(BackpassError):
         if "location" in self.problem:
             return self.problem["location"]
         return next((e["location"] for e in self.errors if e.get("location")), None)
+
+
+class PreconditionFailed(Refused):
+    """The session has changed since the version in `if_match`. The call changed nothing.
+
+    etag: the present version, as `Session.etag`; None where the resource has no version, such as a file.
+    """
+
+    @property
+    def etag(self) -> str | None:
+        version = self.problem.get("weights_version")
+        return None if version is None else f'"{version}"'
+
+
+def refusal(problem: dict[str, Any], request: str, retry_after: float | None = None) -> Refused:
+    """The exception for a problem document. Its arguments are those of `Refused`."""
+    kind = PreconditionFailed if problem.get("code") == "precondition-failed" else Refused
+    return kind(problem, request, retry_after)
 
 
 HINTS = {

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from backpass_client.connection import Service
-from backpass_client.errors import Refused
+from backpass_client.connection import Service, condition
+from backpass_client.errors import PreconditionFailed, Refused
 from backpass_client.streams import MEDIA_TYPE, GradientStream
 from backpass_client.tensorfile import MEDIA_TYPE as TENSORS
 from backpass_client.tensorfile import pack
@@ -26,38 +26,46 @@ class IdempotentCalls:
     if it did not execute the first one. When the caller sends another body, that body takes the failed call's number;
     if the service did execute the failed call, the new body takes the number after it.
 
+    A call for a version that another client has written asks for the number to take: that client has used some.
+
     Threads take turns: two calls with one number would be one call to the service.
     """
 
-    def __init__(self, service: Service, path: str, next: int) -> None:
+    def __init__(self, service: Service, path: str, next: int, version: str | None = None) -> None:
+        """version: of the session, when `next` was its next number; None for a tape."""
         self._service = service
         self._path = path
         self.next = next
+        self._version = version
         self._unsure = False  # whether the last call failed, so that the service may be one number ahead
         self._turn = threading.Lock()
 
     def send(
-        self, call: str, asked: Mapping[str, Any], tensors: Mapping[str, Any]
+        self, call: str, asked: Mapping[str, Any], tensors: Mapping[str, Any], if_match: str | None = None
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """POST `asked` and `tensors` to <path>/`call`; (JSON members, tensors) of the response.
 
-        Raises Refused, Unreachable.
+        if_match: the version that the call is for. Raises Refused, Unreachable.
         """
+        headers = condition(if_match)
         with self._turn:
+            self._catch_up(headers)
             try:
-                said, found = self._send(call, asked, tensors)
+                said, found = self._send(call, asked, tensors, headers)
+            except PreconditionFailed as error:
+                self.next, self._unsure = error.problem["expected_seq"], False
+                raise
             except Refused as error:
-                was_executed = self._unsure and error.code == "sequence-conflict"
+                is_used = error.code == "sequence-conflict" and (self._unsure or if_match is not None)
                 self._unsure = True
-                if not was_executed:
+                if not is_used:  # by the failed call, or by another client: the version tells whether that matters
                     raise
                 self.next = error.problem["expected_seq"]
-                said, found = self._send(call, asked, tensors)
+                said, found = self._send(call, asked, tensors, headers)
             except BaseException:
                 self._unsure = True
                 raise
-            self._unsure = False
-            self.next = said["next_seq"]
+            self._took_effect(said)
             return said, found
 
     def stream(
@@ -66,24 +74,36 @@ class IdempotentCalls:
         asked: Mapping[str, Any],
         tensors: Mapping[str, Any],
         done: Callable[[dict[str, Any], dict[str, np.ndarray]], T],
+        if_match: str | None = None,
     ) -> GradientStream[T]:
         """POST `asked` and `tensors` to <path>/`call` for a stream of gradients. done: as of `GradientStream`.
 
         The number is used up when the last line arrives. A broken connection sends the request again.
         """
+        headers = {"content-type": TENSORS, "accept": MEDIA_TYPE, **condition(if_match)}
+        self._catch_up(headers)
         content = pack(tensors, {"seq": self.next, **asked})
-        headers = {"content-type": TENSORS, "accept": MEDIA_TYPE}
         self._unsure = True
 
         def ended(said: dict[str, Any], found: dict[str, np.ndarray]) -> T:
-            self.next, self._unsure = said["next_seq"], False
+            self._took_effect(said)
             return done(said, found)
 
         opened = lambda: self._service.stream("POST", f"{self._path}/{call}", content=content, headers=headers)
         return GradientStream(opened, ended, attempts=self._service.attempts)
 
+    def _took_effect(self, said: Mapping[str, Any]) -> None:
+        self.next, self._version, self._unsure = said["next_seq"], said.get("weights_version"), False
+
+    def _catch_up(self, headers: Mapping[str, str]) -> None:
+        """Ask for the next number, if the call is for a version that another client has written."""
+        wanted = headers.get("if-match")
+        if wanted not in (None, "*", f'"{self._version}"') and not self._unsure:
+            view = self._service.call("GET", self._path)
+            self.next, self._version = view["next_seq"], view["weights_version"]
+
     def _send(
-        self, call: str, asked: Mapping[str, Any], tensors: Mapping[str, Any]
+        self, call: str, asked: Mapping[str, Any], tensors: Mapping[str, Any], headers: Mapping[str, str]
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         request = {"seq": self.next, **asked}
-        return self._service.exchange("POST", f"{self._path}/{call}", request, tensors, repeat=True)
+        return self._service.exchange("POST", f"{self._path}/{call}", request, tensors, headers=headers, repeat=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from backpass_client.connection import Service
+from backpass_client.connection import NO_HEADERS, Service
 from backpass_client.rows import from_tensors
 from backpass_client.streams import MEDIA_TYPE, GradientStream
 from backpass_client.tensorfile import MEDIA_TYPE as TENSORS
@@ -48,10 +48,14 @@ def gradients_of(said: dict[str, Any], tensors: dict[str, np.ndarray]) -> Gradie
 
 
 def streamed(
-    service: Service, path: str, asked: Mapping[str, Any], tensors: Mapping[str, Any]
+    service: Service,
+    path: str,
+    asked: Mapping[str, Any],
+    tensors: Mapping[str, Any],
+    headers: Mapping[str, str] = NO_HEADERS,
 ) -> GradientStream[Gradients]:
     """The stream of the gradients that POST `path` answers with. The request changes nothing, so repeating is safe."""
-    content, headers = pack(tensors, asked), {"content-type": TENSORS, "accept": MEDIA_TYPE}
+    content, headers = pack(tensors, asked), {"content-type": TENSORS, "accept": MEDIA_TYPE, **headers}
     opened = lambda: service.stream("POST", path, content=content, headers=headers)
     return GradientStream(opened, gradients_of, attempts=service.attempts)
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from backpass_client.checkpoints import Checkpoint
-from backpass_client.connection import NO_TENSORS, Service, new_key, quoted
+from backpass_client.connection import NO_TENSORS, Service, condition, new_key, quoted
 from backpass_client.errors import BackpassError
 from backpass_client.idempotent_calls import IdempotentCalls
 from backpass_client.jobs import Jobs
@@ -65,6 +65,12 @@ class Session:
 
     Each step and update carries a sequence number. The client sends it again, with the same number, after a broken
     connection or a retryable problem; the service executes it once and repeats its answer.
+
+    if_match: an argument of the calls, for sessions with several clients: the version that the call is for, such as
+    `etag`. At another version the call changes nothing and raises PreconditionFailed.
+
+        parameters = session.parameters()
+        session.put_parameters(averaged(parameters), if_match=session.etag)
     """
 
     def __init__(self, service: Service, view: Mapping[str, Any] | str, dtypes: Mapping[str, str] = NO_TENSORS) -> None:
@@ -77,7 +83,8 @@ class Session:
         self.id: str = about["id"]
         self.path = f"/v1/sessions/{self.id}"
         self._dtypes = _dtypes_of(service, about) if isinstance(view, str) and not dtypes else dtypes
-        self._calls = IdempotentCalls(service, self.path, about["next_seq"])
+        self._calls = IdempotentCalls(service, self.path, about["next_seq"], about["weights_version"])
+        self._version: str = about["weights_version"]
 
     @classmethod
     def from_checkpoint(
@@ -106,18 +113,26 @@ class Session:
             if kind is None:  # otherwise it would hide the error raised in the block
                 raise
 
-    def close(self) -> None:
+    def close(self, *, if_match: str | None = None) -> None:
         """End the session: the service deletes it. Its checkpoints stay."""
-        self.service.call("DELETE", self.path)
+        self.service.call("DELETE", self.path, headers=condition(if_match))
 
     @property
     def next_seq(self) -> int:
         """The sequence number of the next step, update or accumulating call."""
         return self._calls.next
 
+    @property
+    def etag(self) -> str:
+        """The version of the session in the last answer to this object, to be given as `if_match`.
+
+        It covers parameters, states, optimizer state and settings, but not added-up gradients.
+        """
+        return f'"{self._version}"'
+
     def view(self) -> dict[str, Any]:
         """The state of the session: step, version of the weights, lease."""
-        return self.service.call("GET", self.path)
+        return self._seen(self.service.call("GET", self.path))
 
     def step(
         self,
@@ -126,6 +141,7 @@ class Session:
         return_gradients: str | Sequence[str] = "none",
         *,
         target_gradients: Sequence[Any] = (),
+        if_match: str | None = None,
         **more: Any,
     ) -> Step:
         """Run forward, backward and update.
@@ -142,8 +158,8 @@ class Session:
         returned = return_gradients if isinstance(return_gradients, str) else name_list(return_gradients)
         check_members(more)
         asked = {"fetch": name_list(fetch), "return_gradients": returned, **more}
-        said, tensors = self._calls.send("steps", asked, self._tensors(feeds, target_gradients))
-        found = _step(said, tensors)
+        found = self._step(*self._calls.send("steps", asked, self._tensors(feeds, target_gradients), if_match))
+        said = found.said
         for each in said.get("warnings", ()):
             warnings.warn(f"{each['detail']} ({', '.join(each['parameters'])})", stacklevel=2)
         if said.get("stopped") is not None:
@@ -157,6 +173,7 @@ class Session:
         return_gradients: str | Sequence[str] = "all",
         *,
         target_gradients: Sequence[Any] = (),
+        if_match: str | None = None,
         **more: Any,
     ) -> GradientStream[Step]:
         """One step whose gradients arrive during its backward pass; otherwise as `step`.
@@ -170,7 +187,7 @@ class Session:
         returned = return_gradients if isinstance(return_gradients, str) else name_list(return_gradients)
         check_members(more)
         asked = {"fetch": name_list(fetch), "return_gradients": returned, **more}
-        return self._calls.stream("steps", asked, self._tensors(feeds, target_gradients), _step)
+        return self._calls.stream("steps", asked, self._tensors(feeds, target_gradients), self._step, if_match)
 
     def stream_gradients(
         self,
@@ -178,6 +195,7 @@ class Session:
         fetch: str | Sequence[str] = (),
         *,
         target_gradients: Sequence[Any] = (),
+        if_match: str | None = None,
         **more: Any,
     ) -> GradientStream[Gradients]:
         """Gradients at the present parameters, each as soon as it is final; changes nothing.
@@ -187,17 +205,19 @@ class Session:
         `result` of the stream has the loss and the fetched values.
         """
         check_members(more)
-        tensors = self._tensors(feeds, target_gradients)
-        return streamed(self.service, f"{self.path}/gradients", {"fetch": name_list(fetch), **more}, tensors)
+        asked, tensors = {"fetch": name_list(fetch), **more}, self._tensors(feeds, target_gradients)
+        return streamed(self.service, f"{self.path}/gradients", asked, tensors, condition(if_match))
 
-    def update(self, gradients: Mapping[str, Any] = NO_TENSORS, **more: Any) -> dict[str, Any]:
+    def update(
+        self, gradients: Mapping[str, Any] = NO_TENSORS, *, if_match: str | None = None, **more: Any
+    ) -> dict[str, Any]:
         """Apply gradients: those given, or without any those that `gradients` with accumulate=True has added up.
 
         gradients: parameter -> array, or `Rows` of a table.
         more:      more members of the body of POST .../updates, such as learning_rate and reduction="mean".
         """
-        said, _ = self._calls.send("updates", more, to_tensors(gradients))
-        return said
+        said, _ = self._calls.send("updates", more, to_tensors(gradients), if_match)
+        return self._seen(said)
 
     def gradients(
         self,
@@ -206,6 +226,7 @@ class Session:
         *,
         target_gradients: Sequence[Any] = (),
         accumulate: bool = False,
+        if_match: str | None = None,
         **more: Any,
     ) -> Gradients:
         """Gradients at the present parameters; changes nothing.
@@ -217,21 +238,32 @@ class Session:
         check_members(more)
         asked, tensors = {"fetch": name_list(fetch), **more}, self._tensors(feeds, target_gradients)
         if accumulate:
-            return gradients_of(*self._calls.send("gradients", {**asked, "accumulate": True}, tensors))
-        return gradients_of(*self.service.exchange("POST", f"{self.path}/gradients", asked, tensors, repeat=True))
+            said, found = self._calls.send("gradients", {**asked, "accumulate": True}, tensors, if_match)
+        else:
+            said, found = self._exchange("POST", "gradients", asked, tensors, if_match)
+        return gradients_of(self._seen(said), found)
 
-    def discard_gradients(self) -> None:
+    def discard_gradients(self, *, if_match: str | None = None) -> None:
         """Forget the gradients that `gradients` with accumulate=True has added up."""
-        self.service.call("DELETE", f"{self.path}/gradients")
+        self.service.call("DELETE", f"{self.path}/gradients", headers=condition(if_match))
 
-    def change_optimizer(self, **members: Any) -> dict[str, Any]:
+    def change_optimizer(self, *, if_match: str | None = None, **members: Any) -> dict[str, Any]:
         """Change members of the optimizer; None removes one. Returns the view of the session.
 
         ``session.change_optimizer(learning_rate=0.01)`` compiles nothing.
         """
-        return self.service.call("PATCH", self.path, {"optimizer": members})
+        headers, repeat = condition(if_match), _is_repeatable(if_match)
+        asked = {"optimizer": members}
+        return self._seen(self.service.call("PATCH", self.path, asked, headers=headers, repeat=repeat))
 
-    def evaluate(self, feeds: Mapping[str, Any] = NO_TENSORS, fetch: str | Sequence[str] = (), **more: Any) -> Arrays:
+    def evaluate(
+        self,
+        feeds: Mapping[str, Any] = NO_TENSORS,
+        fetch: str | Sequence[str] = (),
+        *,
+        if_match: str | None = None,
+        **more: Any,
+    ) -> Arrays:
         """Run forward only: the fetched values, or the loss if `fetch` is empty.
 
         more: more members of the body of POST .../evaluations: for_test=True for ops with their behaviour in
@@ -240,7 +272,7 @@ class Session:
         """
         check_members(more)
         asked = {"fetch": name_list(fetch), **more}
-        _, tensors = self.service.exchange("POST", f"{self.path}/evaluations", asked, self._tensors(feeds), repeat=True)
+        _, tensors = self._exchange("POST", "evaluations", asked, self._tensors(feeds), if_match)
         return group(tensors, "fetch")
 
     def fit(
@@ -267,15 +299,13 @@ class Session:
             self._calls.next = self.view()["next_seq"]
         return job.metrics()
 
-    def parameters(self) -> Arrays:
+    def parameters(self, *, if_match: str | None = None) -> Arrays:
         """Parameters and states by name, as `put_parameters` takes them, in this session or another."""
-        return NamedArrays(self.service.exchange("GET", f"{self.path}/parameters")[1])
+        return NamedArrays(self._exchange("GET", "parameters", if_match=if_match)[1])
 
-    def put_parameters(self, values: Mapping[str, Any]) -> None:
+    def put_parameters(self, values: Mapping[str, Any], *, if_match: str = "*") -> None:
         """Replace the named parameters and states. The others, and the optimizer's state, stay."""
-        self.service.exchange(
-            "PUT", f"{self.path}/parameters", {}, as_declared(values, self._dtypes), headers={"if-match": "*"}
-        )
+        self._exchange("PUT", "parameters", {}, as_declared(values, self._dtypes), if_match)
 
     def load_into(self, module: Any) -> None:
         """Copy the parameters and states into a module of PyTorch that has them under the same names.
@@ -291,6 +321,7 @@ class Session:
         outputs: Sequence[str] | None = None,
         for_test: bool = True,
         opset: int | None = None,
+        if_match: str | None = None,
     ) -> bytes:
         """The trained model as an ONNX model with its weights; written to the file `path` too if that is given.
 
@@ -302,40 +333,68 @@ class Session:
         Raises Refused with every op that ONNX cannot say.
         """
         query = model_query(outputs, opset) | {"for_test": for_test}
-        return saved(self.service.send("GET", f"{self.path}/model", params=query, headers=ACCEPT).content, path)
+        headers = {**ACCEPT, **condition(if_match)}
+        return saved(self.service.send("GET", f"{self.path}/model", params=query, headers=headers).content, path)
 
     def checkpoint(
-        self, name: str = "", *, labels: Mapping[str, str] | None = None, ttl: float | None = None
+        self,
+        name: str = "",
+        *,
+        labels: Mapping[str, str] | None = None,
+        ttl: float | None = None,
+        if_match: str | None = None,
     ) -> Checkpoint:
         """Save all of the session: a session `from_checkpoint` goes on with the same numbers.
 
         ttl: seconds after which the service deletes the checkpoint; by default never.
         """
         asked = {"name": name, "labels": dict(labels or {}), "ttl_s": ttl}
-        headers = new_key()
+        headers = {**new_key(), **condition(if_match)}
         return Checkpoint(self.service, self.service.call("POST", f"{self.path}/checkpoints", asked, headers=headers))
 
     def checkpoints(self) -> Iterator[Checkpoint]:
         """The checkpoints of the session."""
         return Checkpoint.all(self.service, self.id)
 
-    def fork(self, **settings: Any) -> Self:
+    def fork(self, *, if_match: str | None = None, **settings: Any) -> Self:
         """A new session that is equal to this one to the bit. settings: members of the body, such as lease_s."""
-        headers = new_key()
+        headers = {**new_key(), **condition(if_match)}
         return type(self)(
             self.service, self.service.call("POST", f"{self.path}/fork", settings, headers=headers), self._dtypes
         )
 
-    def optimizer_state(self, names: Sequence[str] = ()) -> OptimizerState:
+    def optimizer_state(self, names: Sequence[str] = (), *, if_match: str | None = None) -> OptimizerState:
         """The state of the optimizer. names: of parameters or slots; by default all."""
         query = "&".join(f"names={quoted(name)}" for name in names)
-        said, slots = self.service.exchange("GET", f"{self.path}/optimizer{'?' if query else ''}{query}")
+        said, slots = self._exchange("GET", f"optimizer{'?' if query else ''}{query}", if_match=if_match)
         return OptimizerState(said["step"], NamedArrays(slots))
 
-    def load_optimizer_state(self, state: OptimizerState) -> None:
+    def load_optimizer_state(self, state: OptimizerState, *, if_match: str = "*") -> None:
         """Replace the given slots and the step. Other slots, and the parameters, stay."""
-        headers = {"if-match": "*"}
-        self.service.exchange("PUT", f"{self.path}/optimizer", {"step": state.step}, state.slots, headers=headers)
+        self._exchange("PUT", "optimizer", {"step": state.step}, state.slots, if_match)
+
+    def _exchange(
+        self,
+        method: str,
+        call: str,
+        asked: Mapping[str, Any] | None = None,
+        tensors: Mapping[str, Any] = NO_TENSORS,
+        if_match: str | None = None,
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The (members, tensors) of the answer to a call without a number."""
+        path, headers = f"{self.path}/{call}", condition(if_match)
+        repeat = method != "PUT" or _is_repeatable(if_match)
+        said, found = self.service.exchange(method, path, asked, tensors, headers=headers, repeat=repeat)
+        return self._seen(said), found
+
+    def _seen(self, said: dict[str, Any]) -> dict[str, Any]:
+        """The members of an answer, whose version is `etag` from now on."""
+        self._version = said.get("weights_version", self._version)
+        return said
+
+    def _step(self, said: dict[str, Any], tensors: dict[str, np.ndarray]) -> Step:
+        said = self._seen(said)
+        return Step(tensors.get("loss"), group(tensors, "fetch"), from_tensors(said, tensors), said)
 
     def _tensors(self, feeds: Mapping[str, Any], cotangents: Sequence[Any] = ()) -> dict[str, Any]:
         """The tensors of a request: the feeds, and the cotangents of targets under their names."""
@@ -346,10 +405,11 @@ class Session:
         return f"Session({self.service.url!r}, {self.id!r})"
 
 
+def _is_repeatable(if_match: str | None) -> bool:
+    """Whether a change without a number may be sent twice: its own effect moves the version on."""
+    return if_match in (None, "*")
+
+
 def _dtypes_of(service: Service, view: Mapping[str, Any]) -> dict[str, str]:
     """Name -> dtype of the feeds, parameters and states of a session."""
     return declared_dtypes(service.call("GET", f"/v1/programs/{view['program_id']}")["signature"])
-
-
-def _step(said: dict[str, Any], tensors: dict[str, np.ndarray]) -> Step:
-    return Step(tensors.get("loss"), group(tensors, "fetch"), from_tensors(said, tensors), said)

@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 
 from backpass_client.answers import LONGEST_WAIT_S, pause
-from backpass_client.errors import Refused, Unreachable
+from backpass_client.errors import Refused, Unreachable, refusal
 from backpass_client.rows import Rows
 
 __all__ = ["MEDIA_TYPE", "GradientStream"]
@@ -76,7 +76,7 @@ class GradientStream(Generic[T]):
                                 seen.add(event["name"])
                                 yield event["name"], _gradient(event["gradient"])
                         elif event["event"] == "error":
-                            raise Refused(event["problem"], "stream")
+                            raise refusal(event["problem"], "stream")
                         else:
                             self._result = self._done(*_members(event))
                             return

@@ -69,7 +69,7 @@ def test_the_error_of_a_service_that_does_not_answer_has_its_address_without_the
 
 def test_the_error_of_a_stream_from_a_service_that_does_not_answer_has_its_address(closed):
     with Service(f"http://me:secret@{closed}", attempts=1) as service:
-        stream = bp.Session(service, {"id": "ses_1", "next_seq": 1}).stream_step({})
+        stream = bp.Session(service, {"id": "ses_1", "next_seq": 1, "weights_version": "e1.v0"}).stream_step({})
 
         with pytest.raises(Unreachable) as raised:
             list(stream)
@@ -80,7 +80,7 @@ def test_the_error_of_a_stream_from_a_service_that_does_not_answer_has_its_addre
 
 def test_columns_in_place_of_a_stored_dataset_are_a_type_error_with_the_cure():
     with Service("http://service") as service:
-        session = bp.Session(service, {"id": "ses_1", "next_seq": 1})
+        session = bp.Session(service, {"id": "ses_1", "next_seq": 1, "weights_version": "e1.v0"})
 
         with pytest.raises(TypeError, match=r"stored dataset, or its id, not a dict: .*datasets\.upload"):
             session.fit({"x": [1.0]})
