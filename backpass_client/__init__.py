@@ -105,7 +105,7 @@ from backpass_client.op_results import Results
 from backpass_client.op_table import hint_for, op_table
 from backpass_client.optimizers import SGD
 from backpass_client.programs import Program
-from backpass_client.results import Gradients
+from backpass_client.results import Evaluation, Gradients
 from backpass_client.rows import Rows
 from backpass_client.service import Service
 from backpass_client.sessions import OptimizerState, Session, Step, Stopped
@@ -125,6 +125,7 @@ __all__ = [
     "BuiltProgram",
     "Checkpoint",
     "Dataset",
+    "Evaluation",
     "Expression",
     "GradientStream",
     "Gradients",

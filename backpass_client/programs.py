@@ -15,7 +15,7 @@ from backpass_client.connection import NO_TENSORS, Service, quoted
 from backpass_client.errors import BackpassError, Refused
 from backpass_client.lists import as_declared, check_members, declared_dtypes, name_list
 from backpass_client.onnx_file import ACCEPT, content_of, model_query, saved
-from backpass_client.results import Arrays, Gradients, gradients_of, group, streamed
+from backpass_client.results import Evaluation, Gradients, gradients_of, group, streamed
 from backpass_client.sessions import Session
 from backpass_client.streams import GradientStream
 from backpass_client.tensorfile import unpack
@@ -274,12 +274,19 @@ class Program:
         parameters: Mapping[str, Any] = NO_TENSORS,
         *,
         fetch: str | Sequence[str] = (),
+        return_states: bool = False,
         **more: Any,
-    ) -> Arrays:
+    ) -> Evaluation:
         """Run forward only at these values: the fetched ones by name. The service keeps nothing.
 
         feeds, parameters: as of `gradients`; what the fetched values do not depend on may be left out.
         fetch: by default the outputs of a built program or of an ONNX model.
+        return_states: also compute all states as they are after the pass, such as the running statistics of batch
+               normalization, as `states` of the result. The next call takes them among its parameters:
+
+                found = program.evaluate(feeds, parameters, return_states=True)
+                found = program.evaluate(feeds, {**parameters, **found.states}, return_states=True)
+
         more:  more members of the body of POST /v1/programs/{id}/evaluations: for_test=True for ops with their
                behaviour in evaluation, such as dropout that passes its input; seed and step for random ops;
                compile="always" or "dynamic", as of `gradients`; deadline_s.
@@ -291,9 +298,12 @@ class Program:
         names = name_list(fetch) or (self.outputs if self.built is None else list(self.built.outputs))
         if not names:
             raise BackpassError("name the variables to compute, fetch=[...]: the program does not list its outputs")
-        path, asked = f"/v1/programs/{self.id}/evaluations", {"fetch": names, **more}
+        states = [each["name"] for each in self.signature["states"]] if return_states else []
+        path = f"/v1/programs/{self.id}/evaluations"
+        asked = {"fetch": [*names, *(name for name in states if name not in names)], **more}
         _, tensors = self.service.exchange("POST", path, asked, given, repeat=True)
-        return group(tensors, "fetch")
+        found = group(tensors, "fetch")
+        return Evaluation({name: found[name] for name in names}, {name: found[name] for name in states})
 
     def _values(self, feeds: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, Any]:
         dtypes = declared_dtypes(self.signature)

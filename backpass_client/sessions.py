@@ -28,16 +28,21 @@ __all__ = ["OptimizerState", "Session", "Step", "Stopped"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Step:
-    """The values of one step, computed before its update. said: JSON members, such as step and next_seq."""
+    """The values of one step, computed before its update.
+
+    said:     JSON members, such as step and next_seq.
+    recorded: the gradients that hooks recorded, by name.
+    """
 
     loss: np.ndarray | None
     fetched: Arrays
     gradients: dict[str, Any]
     said: dict[str, Any] = field(default_factory=dict)
+    recorded: Arrays = field(default_factory=dict)
 
     def __repr__(self) -> str:
         number = f"Step {self.said['step']}" if "step" in self.said else "Step"
-        return fields(self, "loss", "fetched", "gradients").replace("Step", number, 1)
+        return fields(self, "loss", "fetched", "gradients", "recorded").replace("Step", number, 1)
 
 
 class Stopped(BackpassError):
@@ -394,7 +399,8 @@ class Session:
 
     def _step(self, said: dict[str, Any], tensors: dict[str, np.ndarray]) -> Step:
         said = self._seen(said)
-        return Step(tensors.get("loss"), group(tensors, "fetch"), from_tensors(said, tensors), said)
+        fetched, recorded = group(tensors, "fetch"), group(tensors, "recorded")
+        return Step(tensors.get("loss"), fetched, from_tensors(said, tensors), said, recorded)
 
     def _tensors(self, feeds: Mapping[str, Any], cotangents: Sequence[Any] = ()) -> dict[str, Any]:
         """The tensors of a request: the feeds, and the cotangents of targets under their names."""

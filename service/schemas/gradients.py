@@ -51,7 +51,13 @@ __all__ = [
 ]
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
-Fetch = Annotated[list[Name], Field(max_length=10_000, description="Variables of block 0 to return in addition.")]
+Fetch = Annotated[
+    list[Name],
+    Field(
+        max_length=10_000,
+        description="Variables of block 0 to return in addition. A state has its value after the pass.",
+    ),
+]
 Returned = Annotated[
     Literal["none", "norms", "all"] | list[Name],
     Field(description="Gradients to return: none, only their norms, all, or those of the named variables."),

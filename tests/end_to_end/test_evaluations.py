@@ -148,3 +148,108 @@ def test_calls_without_a_session_send_the_constant_initial_values_of_a_built_pro
     np.testing.assert_allclose(streamed["drawn"], x.sum(0))
     with pytest.raises(Refused, match="no value is given for 'drawn'"):
         program.evaluate({"x": x}, fetch="loss")
+
+
+# --- states ------------------------------------------------------------------------------------------------------
+
+
+@bp.program
+def with_states(x=bp.f64["batch", 3], y=bp.f64["batch", 3]):
+    calls = bp.state("calls", init=0.0)
+    bp.update(calls, calls + 1.0)
+    out = bp.nn.BatchNorm(momentum=0.8, name="norm")(x * bp.parameter("w", bp.f64[3], init="ones"))
+    return {"loss": bp.mse_loss(out, y), "out": out}
+
+
+BATCHES = np.random.default_rng(3).normal(2.0, 3.0, size=(3, 16, 3))
+
+
+def test_evaluations_carry_the_running_statistics_on_as_steps_of_a_session_do(service: Service):
+    program = Program(service, with_states)
+    states: dict[str, np.ndarray] = {}
+    mean, variance = np.zeros(3), np.ones(3)
+    with program.session(optimizer={"type": "sgd", "learning_rate": 0.0}) as session:
+        for i, x in enumerate(BATCHES):
+            found = program.evaluate({"x": x, "y": x}, states, return_states=True)
+            session.step({"x": x, "y": x})
+            states = found.states
+            mean, variance = 0.8 * mean + 0.2 * x.mean(0), 0.8 * variance + 0.2 * x.var(0)
+
+            assert set(found) == {"loss", "out"} and states["calls"] == i + 1
+            np.testing.assert_allclose(states["norm.mean"], mean, rtol=1e-12)
+            np.testing.assert_allclose(states["norm.variance"], variance, rtol=1e-12)
+            kept = session.parameters()
+            assert all(np.allclose(states[name], kept[name], rtol=1e-12) for name in states)
+
+
+def test_an_evaluation_without_return_states_has_none_and_computes_none(service: Service):
+    program = Program(service, with_states)
+
+    found = program.evaluate({"x": BATCHES[0]}, fetch=["out"])
+
+    assert found.states == {} and set(found) == {"out"}
+    with pytest.raises(Refused, match="'y'"):
+        program.evaluate({"x": BATCHES[0]}, fetch=["loss"])
+
+
+def test_an_evaluation_for_test_leaves_the_running_statistics(service: Service):
+    program = Program(service, with_states)
+    given = {"norm.mean": np.full(3, 0.5), "norm.variance": np.full(3, 2.0)}
+
+    states = program.evaluate({"x": BATCHES[0]}, given, fetch=["out"], for_test=True, return_states=True).states
+
+    assert all((states[name] == given[name]).all() for name in given)
+
+
+def test_gradients_have_the_states_after_the_pass_and_the_recorded_gradients(service: Service):
+    program = Program(service, with_states)
+    feeds = {"x": BATCHES[0], "y": BATCHES[1]}
+    record = [{"match": {"variable": "out"}, "do": "record"}]
+
+    found = program.gradients(feeds=feeds, hooks=record, fetch=["out"])
+    streamed = program.stream_gradients(feeds=feeds, hooks=record, fetch=["out"]).result
+
+    expected = 2 * (found.fetched["out"] - BATCHES[1]) / BATCHES[1].size
+    for each in (found, streamed):
+        np.testing.assert_allclose(each.states["norm.mean"], 0.2 * BATCHES[0].mean(0), rtol=1e-12)
+        (recorded,) = each.recorded.values()
+        np.testing.assert_allclose(recorded, expected, rtol=1e-9)
+    with program.session(optimizer={"type": "sgd"}, hooks=record) as session:
+        np.testing.assert_allclose(*session.step(feeds).recorded.values(), expected, rtol=1e-9)
+
+
+def test_the_client_drops_no_tensor_of_an_answer(service: Service, monkeypatch: pytest.MonkeyPatch):
+    """Each tensor that the service sends is in the result of the call."""
+    program = Program(service, with_states)
+    sent: list[np.ndarray] = []
+    exchange = Service.exchange
+
+    def seen(self, *args, **options):
+        said, tensors = exchange(self, *args, **options)
+        sent.extend(tensors.values())
+        return said, tensors
+
+    monkeypatch.setattr("backpass_client.connection.Service.exchange", seen)
+    feeds = {"x": BATCHES[0], "y": BATCHES[1]}
+    record = [{"match": {"variable": "out"}, "do": "record"}]
+    with program.session(optimizer={"type": "sgd"}, hooks=record) as session:
+        calls = [
+            lambda: program.gradients(feeds=feeds, hooks=record, fetch=["out"]),
+            lambda: program.evaluate(feeds, return_states=True),
+            lambda: session.gradients(feeds, fetch=["out"]),
+            lambda: session.step(feeds, fetch=["out"], return_gradients="all"),
+            lambda: session.evaluate(feeds, fetch=["out"]),
+        ]
+        for call in calls:
+            sent.clear()
+            found = call()
+            assert sent and all(any(each is mine for mine in arrays_of(found)) for each in sent)
+
+
+def arrays_of(result) -> list[np.ndarray]:
+    if isinstance(result, np.ndarray):
+        return [result]
+    if isinstance(result, dict):
+        return [x for each in result.values() for x in arrays_of(each)] + arrays_of(getattr(result, "states", None))
+    fields = getattr(type(result), "__slots__", ())
+    return [x for name in fields for x in arrays_of(getattr(result, name))]
