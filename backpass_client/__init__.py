@@ -49,6 +49,7 @@ optimizers        gradient descent on variables
 checkpoints       sessions as files
 jobs              training on stored datasets by the service
 sessions          sessions: training in the service
+open_sessions     the sessions and tapes of a service
 datasets          stored tables, and their upload
 programs          registered programs
 torch_models      modules of PyTorch as programs

@@ -17,7 +17,7 @@ from backpass_client.connection import Service
 from backpass_client.errors import Refused
 from backpass_client.tensorfile import MEDIA_TYPE, pack, unpack
 
-__all__ = ["Checkpoint"]
+__all__ = ["Checkpoint", "Checkpoints"]
 
 
 class Checkpoint:
@@ -36,13 +36,9 @@ class Checkpoint:
 
     @classmethod
     def all(cls, service: Service, session: str | None = None) -> Iterator[Self]:
-        """All checkpoints of the service, or of the session with this id."""
+        """All checkpoints of the service, or of the session with this id, page by page."""
         path = "/v1/checkpoints" if session is None else f"/v1/sessions/{session}/checkpoints"
-        token: str | None = ""
-        while token is not None:
-            page = service.call("GET", path, query={"page_size": 200, "page_token": token})
-            yield from (cls(service, each) for each in page["checkpoints"])
-            token = page["next_page_token"]
+        return (cls(service, each) for each in service.entries(path, "checkpoints"))
 
     @classmethod
     def upload(
@@ -103,3 +99,24 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.service.url!r}, {self.id!r}, step {self.said['step']})"
+
+
+class Checkpoints:
+    """The checkpoints of a service; `service.checkpoints`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def upload(
+        self, source: str | os.PathLike[str] | Mapping[str, Any], *, name: str = "", ttl: float | None = None
+    ) -> Checkpoint:
+        """A new checkpoint from a file, or from parameters and states by name: see `Checkpoint.upload`."""
+        return Checkpoint.upload(self._service, source, name=name, ttl=ttl)
+
+    def get(self, id: str) -> Checkpoint:
+        """The checkpoint with this id. Raises Refused (not-found)."""
+        return Checkpoint.get(self._service, id)
+
+    def list(self, session: str | None = None) -> Iterator[Checkpoint]:
+        """All checkpoints, or those of the session with this id, page by page."""
+        return Checkpoint.all(self._service, session)

@@ -26,6 +26,7 @@ __all__ = ["NO_HEADERS", "NO_TENSORS", "Service", "condition", "new_key", "quote
 NO_TENSORS: Mapping[str, Any] = {}
 NO_HEADERS: Mapping[str, str] = {}
 PIECE = 2**20  # bytes that are sent at once
+PAGE = 200  # entries of a listing in one answer, the most that a service gives
 
 
 class _Pieces:
@@ -80,13 +81,7 @@ class Service:
 
     def ops(self) -> list[str]:
         """The names of all ops of the service."""
-        names: list[str] = []
-        token: str | None = ""
-        while token is not None:
-            page = self.call("GET", f"/v1/ops?page_size=200&page_token={token}")
-            names += [op["type"] for op in page["ops"]]
-            token = page["next_page_token"]
-        return names
+        return [op["type"] for op in self.entries("/v1/ops", "ops")]
 
     def op(self, type: str) -> dict[str, Any]:
         """Slots, attributes and documentation of one op. Raises Refused (not-found), which suggests names."""
@@ -116,6 +111,18 @@ class Service:
         repeat = True if repeat is None and "idempotency-key" in headers else repeat
         answer = self._send(method, path, repeat, params=query, headers=headers, **more)
         return json_of(answer, f"{method} {path}") if answer.content and not answer.is_error else None
+
+    def entries(self, path: str, member: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """The entries of a listing, page by page: the next page is asked for when the last one has been read.
+
+        member: of each page, with its entries. query: more query parameters; None is left out.
+        """
+        given = {name: value for name, value in query.items() if value is not None}
+        token: str | None = ""
+        while token is not None:
+            page = self.call("GET", path, query={"page_size": PAGE, "page_token": token, **given})
+            yield from page[member]
+            token = page["next_page_token"]
 
     def exchange(
         self,

@@ -35,17 +35,21 @@ SUFFIXES = {".ndjson": "jsonl", **{f".{name}": name for name in TYPES}}
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A stored dataset. columns: name, dtype, shape, vocabulary and statistics of each; said: the whole answer."""
+    """A stored dataset.
+
+    columns: name, dtype, shape, vocabulary and statistics of each; None in a listing.
+    said:    the whole answer.
+    """
 
     id: str
     name: str
     rows: int
-    columns: list[dict[str, Any]]
+    columns: list[dict[str, Any]] | None
     said: dict[str, Any] = field(repr=False)
 
     def __repr__(self) -> str:
-        types = ", ".join(f"{each['name']}: {each['dtype']}{each['shape']}" for each in self.columns[:8])
-        return f"Dataset({self.id!r}, {self.name!r}, {self.rows} rows, {types})"
+        types = [f", {each['name']}: {each['dtype']}{each['shape']}" for each in (self.columns or ())[:8]]
+        return f"Dataset({self.id!r}, {self.name!r}, {self.rows} rows{''.join(types)})"
 
 
 class Datasets:
@@ -139,15 +143,14 @@ class Datasets:
     def _offset(self, path: str) -> int:
         return int(self._service.send("HEAD", path).headers["upload-offset"])
 
-    def list(self) -> Found:
-        """All datasets, without their columns."""
-        found: Found = []
-        token: str | None = ""
-        while token is not None:
-            page = self._service.call("GET", "/v1/datasets", query={"page_size": 200, "page_token": token})
-            found += page["datasets"]
-            token = page["next_page_token"]
-        return found
+    def list(self) -> Iterator[Dataset]:
+        """All datasets, page by page. `columns` is None: `get` has them."""
+        return (_dataset(each) for each in self._service.entries("/v1/datasets", "datasets"))
+
+    def uploads(self) -> Iterator[dict[str, Any]]:
+        """The uploads that have not ended, page by page: id, size, offset and expires_at of each. `upload` goes on with
+        one by ``resume=id``."""
+        return self._service.entries("/v1/uploads", "uploads")
 
     def get(self, id: str) -> Dataset:
         """The dataset with its columns. Raises Refused (not-found)."""
@@ -165,6 +168,10 @@ class Datasets:
         """
         self._service.download(f"{_path(dataset)}/content", Path(path))
 
+    def change(self, dataset: Dataset | str, **members: Any) -> Dataset:
+        """Change name, labels or expires_at; None removes one. Returns the changed dataset."""
+        return _dataset(self._service.call("PATCH", _path(dataset), members))
+
     def delete(self, dataset: Dataset | str) -> None:
         """Delete the dataset. Raises Refused (in-use) while a job uses it."""
         self._service.call("DELETE", _path(dataset))
@@ -175,7 +182,7 @@ def _path(dataset: Dataset | str) -> str:
 
 
 def _dataset(said: dict[str, Any]) -> Dataset:
-    return Dataset(said["id"], said["name"], said["rows"], said["columns"], said)
+    return Dataset(said["id"], said["name"], said["rows"], said.get("columns"), said)
 
 
 def _query(asked: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 
+from backpass_client.checkpoints import Checkpoint
 from backpass_client.connection import NO_TENSORS, Service, quoted
 from backpass_client.errors import BackpassError, Refused
 
@@ -35,11 +36,12 @@ class JobFailed(BackpassError):
 
 
 class Job:
-    """One job of a service."""
+    """One job of a service. said: its view when this object was made; `view` asks again."""
 
     def __init__(self, service: Service, view: Mapping[str, Any]) -> None:
         """view: the response to POST or GET of a job."""
         self.service = service
+        self.said: dict[str, Any] = dict(view)
         self.id: str = view["id"]
         self.session_id: str = view["session_id"]
         self.path = f"/v1/jobs/{quoted(self.id)}"
@@ -77,16 +79,12 @@ class Job:
         columns |= {f"validation/{name}": values for name, values in found["validation"].items()}
         return {name: np.array(values, "int64" if name.endswith("step") else float) for name, values in columns.items()}
 
-    def checkpoints(self) -> list[dict[str, Any]]:
+    def checkpoints(self) -> list[Checkpoint]:
         """The checkpoints of its session, oldest first."""
-        found: list[dict[str, Any]] = []
-        token: str | None = ""
-        while token is not None:
-            query = {"page_size": 200, "page_token": token}
-            page = self.service.call("GET", f"{self.path}/checkpoints", query=query)
-            found += page["checkpoints"]
-            token = page["next_page_token"]
-        return sorted(found, key=lambda each: each["created"])
+        found = sorted(
+            self.service.entries(f"{self.path}/checkpoints", "checkpoints"), key=lambda each: each["created"]
+        )
+        return [Checkpoint(self.service, each) for each in found]
 
     def events(self, after: int = 0) -> Iterator[Event]:
         """(kind, data) of each event, as it happens, until the job has ended. After a broken connection the stream goes
@@ -184,16 +182,9 @@ class Jobs:
         """The job with this id. Raises Refused (not-found)."""
         return Job(self._service, self._service.call("GET", f"/v1/jobs/{quoted(id)}"))
 
-    def list(self, state: str | None = None) -> Sequence[dict[str, Any]]:
-        """The views of all jobs, or of those in one state."""
-        found: list[dict[str, Any]] = []
-        token: str | None = ""
-        while token is not None:
-            query = {"page_size": 200, "page_token": token, **({} if state is None else {"state": state})}
-            page = self._service.call("GET", "/v1/jobs", query=query)
-            found += page["jobs"]
-            token = page["next_page_token"]
-        return found
+    def list(self, state: str | None = None) -> Iterator[Job]:
+        """All jobs, or those in one state such as "running", page by page."""
+        return (Job(self._service, each) for each in self._service.entries("/v1/jobs", "jobs", state=state))
 
 
 def id_of(dataset: Any) -> str:

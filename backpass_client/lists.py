@@ -10,7 +10,7 @@ import numpy as np
 from backpass_client.arguments import misfit
 from backpass_client.torch_tensors import to_array
 
-__all__ = ["as_declared", "check_members", "declared_dtypes", "name_list"]
+__all__ = ["as_declared", "check_members", "declared_dtypes", "name_list", "needs_dtypes"]
 
 
 def declared_dtypes(signature: Mapping[str, Any]) -> dict[str, str]:
@@ -28,6 +28,11 @@ def as_declared(values: Mapping[str, Any], dtypes: Mapping[str, str]) -> dict[st
     if not isinstance(values, Mapping):
         raise TypeError(f"values are given as a dictionary of names and arrays, not as {_a(values)}")
     return {name: _value(value, dtypes.get(name)) for name, value in values.items()}
+
+
+def needs_dtypes(values: Mapping[str, Any]) -> bool:
+    """Whether some of `values` are Python's numbers or lists, whose dtype is that of their variable."""
+    return isinstance(values, Mapping) and any(map(_is_python, values.values()))
 
 
 def name_list(names: str | Sequence[str]) -> list[str]:

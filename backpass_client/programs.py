@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Self
 
@@ -107,9 +107,15 @@ class Program:
             if owns:
                 connection.close()
             raise
-        made = json_of(sent, "POST /v1/programs")
+        found = cls._of(connection, json_of(sent, "POST /v1/programs"))
+        found._owns_service = owns
+        return found
+
+    @classmethod
+    def _of(cls, service: Service, made: Mapping[str, Any]) -> Self:
+        """A registered program. made: its description."""
         found = cls.__new__(cls)
-        found._owns_service, found.service, found.built = owns, connection, None
+        found._owns_service, found.service, found.built = False, service, None
         found.id, found.signature = made["id"], made["signature"]
         return found
 
@@ -142,6 +148,18 @@ class Program:
     def document(self) -> dict[str, Any]:
         """The registered document."""
         return self.service.call("GET", f"/v1/programs/{self.id}")["program"]
+
+    def clone(self, *, for_test: bool = False) -> Program:
+        """The same program; with `for_test` each op has its behaviour in evaluation, such as dropout that passes its
+        input, and its attributes say so."""
+        made = self.service.call("POST", f"/v1/programs/{self.id}/clone", {"for_test": for_test}, repeat=True)
+        found = self._of(self.service, made)
+        found.built = self.built  # for its loss, its outputs and its first values
+        return found
+
+    def delete(self) -> None:
+        """Delete the program and its stored values. Raises Refused (in-use) while sessions use it."""
+        self.service.call("DELETE", f"/v1/programs/{self.id}")
 
     def _loss(self, loss: str | None) -> str | None:
         """`loss`, or that of the built program or of the ONNX model."""
@@ -354,7 +372,7 @@ def _covered(name: str, patterns: Mapping[str, Any]) -> bool:
 
 
 class Programs:
-    """The programs of a service."""
+    """The programs of a service; `service.programs`."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -370,3 +388,7 @@ class Programs:
     def get(self, id: str) -> Program:
         """A registered program."""
         return Program(self._service, id)
+
+    def list(self) -> Iterator[Program]:
+        """The registered programs, page by page."""
+        return (Program._of(self._service, each) for each in self._service.entries("/v1/programs", "programs"))

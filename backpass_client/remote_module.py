@@ -94,9 +94,7 @@ class RemoteModule(nn.Module):
             return self.session
         present = self._updates, self._added  # backward passes write running statistics
         if self._evaluating is None:
-            body = {"for_test": True}
-            made = self.program.service.call("POST", f"/v1/programs/{self.program.id}/clone", body, repeat=True)
-            clone = Program(self.program.service, made["id"])
+            clone = self.program.clone(for_test=True)
             self._evaluating = present, clone.session(parameters=self.session.parameters(), **self._settings)
         elif self._evaluating[0] != present:
             self._evaluating[1].put_parameters(self.session.parameters())

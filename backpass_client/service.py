@@ -8,8 +8,10 @@ from typing import Any
 
 from backpass_client import connection
 from backpass_client.builder import BuiltProgram
+from backpass_client.checkpoints import Checkpoints
 from backpass_client.datasets import Datasets
 from backpass_client.jobs import Jobs
+from backpass_client.open_sessions import Sessions, Tapes
 from backpass_client.programs import Program, Programs
 from backpass_client.sessions import Session
 
@@ -50,10 +52,25 @@ class Service(connection.Service):
 
     @cached_property
     def datasets(self) -> Datasets:
-        """The stored tables: upload, list, preview and delete them."""
+        """The stored tables: upload, list, preview, change and delete them."""
         return Datasets(self)
 
     @cached_property
     def jobs(self) -> Jobs:
         """The jobs: submit, list, watch, pause and cancel them."""
         return Jobs(self)
+
+    @cached_property
+    def sessions(self) -> Sessions:
+        """The sessions: find and list them."""
+        return Sessions(self)
+
+    @cached_property
+    def checkpoints(self) -> Checkpoints:
+        """The saved sessions: upload, find and list them."""
+        return Checkpoints(self)
+
+    @cached_property
+    def tapes(self) -> Tapes:
+        """The open tapes: list and delete them."""
+        return Tapes(self)

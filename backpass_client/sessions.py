@@ -15,7 +15,7 @@ from backpass_client.connection import NO_TENSORS, Service, condition, new_key, 
 from backpass_client.errors import BackpassError
 from backpass_client.idempotent_calls import IdempotentCalls
 from backpass_client.jobs import Jobs
-from backpass_client.lists import as_declared, check_members, declared_dtypes, name_list
+from backpass_client.lists import as_declared, check_members, declared_dtypes, name_list, needs_dtypes
 from backpass_client.onnx_file import ACCEPT, model_query, saved
 from backpass_client.results import Arrays, Gradients, gradients_of, group, streamed
 from backpass_client.rows import from_tensors, to_tensors
@@ -71,6 +71,7 @@ class Session:
     Each step and update carries a sequence number. The client sends it again, with the same number, after a broken
     connection or a retryable problem; the service executes it once and repeats its answer.
 
+    said:     the view of the session when this object was made; `view` asks again.
     if_match: an argument of the calls, for sessions with several clients: the version that the call is for, such as
     `etag`. At another version the call changes nothing and raises PreconditionFailed.
 
@@ -78,16 +79,20 @@ class Session:
         session.put_parameters(averaged(parameters), if_match=session.etag)
     """
 
-    def __init__(self, service: Service, view: Mapping[str, Any] | str, dtypes: Mapping[str, str] = NO_TENSORS) -> None:
+    def __init__(
+        self, service: Service, view: Mapping[str, Any] | str, dtypes: Mapping[str, str] | None = None
+    ) -> None:
         """view: the id of an open session, such as one of an earlier process; or the response to POST or GET of one.
 
-        dtypes: name -> dtype of the feeds, where they are known: Python's numbers and lists are sent with this dtype.
+        dtypes: name -> dtype of the variables of the program: Python's numbers and lists are sent with this dtype. By
+                default it is looked up where it is needed.
         """
         about = service.call("GET", f"/v1/sessions/{quoted(view)}") if isinstance(view, str) else view
         self.service = service
+        self.said: dict[str, Any] = dict(about)
         self.id: str = about["id"]
         self.path = f"/v1/sessions/{self.id}"
-        self._dtypes = _dtypes_of(service, about) if isinstance(view, str) and not dtypes else dtypes
+        self._dtypes = dtypes
         self._calls = IdempotentCalls(service, self.path, about["next_seq"], about["weights_version"])
         self._version: str = about["weights_version"]
 
@@ -106,7 +111,7 @@ class Session:
         """
         id = checkpoint if isinstance(checkpoint, str) else checkpoint.id
         view = service.upload("/v1/sessions", {"from_checkpoint": id, **settings}, parameters)
-        return cls(service, view, _dtypes_of(service, view))
+        return cls(service, view)
 
     def __enter__(self) -> Self:
         return self
@@ -310,7 +315,7 @@ class Session:
 
     def put_parameters(self, values: Mapping[str, Any], *, if_match: str = "*") -> None:
         """Replace the named parameters and states. The others, and the optimizer's state, stay."""
-        self._exchange("PUT", "parameters", {}, as_declared(values, self._dtypes), if_match)
+        self._exchange("PUT", "parameters", {}, self._declared(values), if_match)
 
     def load_into(self, module: Any) -> None:
         """Copy the parameters and states into a module of PyTorch that has them under the same names.
@@ -405,7 +410,14 @@ class Session:
     def _tensors(self, feeds: Mapping[str, Any], cotangents: Sequence[Any] = ()) -> dict[str, Any]:
         """The tensors of a request: the feeds, and the cotangents of targets under their names."""
         given = {f"target_gradients/{i}": each for i, each in enumerate(cotangents) if each is not None}
-        return {**as_declared(feeds, self._dtypes), **given}
+        return {**self._declared(feeds), **given}
+
+    def _declared(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """`values` as arrays of the dtypes that the program declares."""
+        if self._dtypes is None and needs_dtypes(values):
+            program = self.service.call("GET", f"/v1/programs/{self.said['program_id']}")
+            self._dtypes = declared_dtypes(program["signature"])
+        return as_declared(values, self._dtypes or {})
 
     def __repr__(self) -> str:
         return f"Session({self.service.url!r}, {self.id!r})"
@@ -414,8 +426,3 @@ class Session:
 def _is_repeatable(if_match: str | None) -> bool:
     """Whether a change without a number may be sent twice: its own effect moves the version on."""
     return if_match in (None, "*")
-
-
-def _dtypes_of(service: Service, view: Mapping[str, Any]) -> dict[str, str]:
-    """Name -> dtype of the feeds, parameters and states of a session."""
-    return declared_dtypes(service.call("GET", f"/v1/programs/{view['program_id']}")["signature"])

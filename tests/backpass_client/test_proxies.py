@@ -142,7 +142,7 @@ CALLS: dict[str, Callable[[Service], object]] = {
     "call": lambda service: service.call("GET", "/v1"),
     "exchange": lambda service: service.exchange("POST", "/v1/gradients", {}, repeat=True),
     "upload": lambda service: service.upload("/v1/programs", {}, {}),
-    "datasets": lambda service: service.datasets.list(),
+    "datasets": lambda service: list(service.datasets.list()),
     "stream": lambda service: list(steps_of(service)),
 }
 

@@ -24,7 +24,7 @@ def test_arrays_are_uploaded_previewed_listed_downloaded_and_deleted(service, tm
 
     assert (made.name, made.rows) == ("five rows", 5)
     assert service.datasets.upload({"x": x, "n": np.arange(5)}).id == made.id
-    assert "five rows" in [each["name"] for each in service.datasets.list()]
+    assert "five rows" in [each.name for each in service.datasets.list()]
     assert service.datasets.preview(made, rows=2, columns=["n"]) == [{"n": 0}, {"n": 1}]
     assert service.datasets.get(made.id) == made
     service.datasets.download(made, tmp_path / "copy.safetensors")

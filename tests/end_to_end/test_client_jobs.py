@@ -61,7 +61,7 @@ def test_a_failed_job_raises_with_its_reason(url, dataset):
         with pytest.raises(JobFailed, match="numeric-error") as caught:
             job.wait(progress=False)
         assert caught.value.view["error"]["code"] == "numeric-error"
-        assert job.id in [each["id"] for each in service.jobs.list("failed")]
+        assert job.id in [each.id for each in service.jobs.list("failed")]
         job.delete()
 
 
@@ -130,8 +130,8 @@ def test_a_job_is_paused_and_resumed_and_saves_checkpoints(url, dataset):
         view = job.view()
         assert (view["state"], view["step"]) == ("succeeded", 2000)
         made = job.checkpoints()
-        assert [each["step"] for each in made] == [500, 1000, 1500, 2000]
-        again = service.jobs.submit(dataset, from_checkpoint=made[0]["id"], epochs=1)
+        assert [each.said["step"] for each in made] == [500, 1000, 1500, 2000]
+        again = service.jobs.submit(dataset, from_checkpoint=made[0].id, epochs=1)
         assert again.wait(progress=False)["state"] == "succeeded"
         assert service.call("GET", f"/v1/sessions/{again.session_id}")["step"] == 510
         assert isinstance(service.jobs.get(job.id), Job)
