@@ -33,6 +33,8 @@ results           the gradients and values of a response
 idempotent_calls  calls with sequence numbers, which the service executes once
 indexing          ``x[...]`` as a list of ops
 arithmetic        Python's operators as ops
+hints             errors for attributes that an object lacks
+foreign_names     names of other libraries
 op_table          the ops that the client knows, and hints for other names
 op_results        the results of an op that has several
 recorder          who records an op: a tape or a program under construction
@@ -201,7 +203,9 @@ if not TYPE_CHECKING:  # a type checker reads the ops from _ops.pyi
             return RemoteModule
         if name in op_table()["ops"]:
             return function(name)
-        hint = "" if name.startswith("_") else hint_for(name, [*__all__, "RemoteModule"])
+        layer = nn.layer_of(name)
+        of_package = f"did you mean nn.{layer}?" if layer else hint_for(name, [*__all__, "RemoteModule"])
+        hint = "" if name.startswith("_") else of_package
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint and '; '}{hint}")
 
 

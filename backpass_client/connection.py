@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, ClassVar, Self
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ import numpy as np
 from backpass_client.address import advice, authorization, checked_url, trusted, will_fail_again
 from backpass_client.answers import LONGEST_WAIT_S, checked, json_of, of_type, pause, refused
 from backpass_client.errors import BackpassError, Refused, Unreachable
+from backpass_client.hints import Hinted
 from backpass_client.tensorfile import MEDIA_TYPE, pack, unpack
 
 __all__ = ["NO_HEADERS", "NO_TENSORS", "Service", "condition", "new_key", "quoted"]
@@ -40,11 +41,21 @@ class _Pieces:
             yield self._content[begin : begin + PIECE]
 
 
-class Service:
+class Service(Hinted):
     """The connection to one service: requests, answers and retries.
 
     Its arguments are those of `backpass_client.Service`.
     """
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        "program create_program register compile": "write programs.create(program)",
+        "session open_session train": "write create_session(program, optimizer=...)",
+        "dataset create_dataset upload_dataset": "write datasets.upload(source)",
+        "job submit create_job": "write jobs.submit(dataset, ...), or fit(dataset) of a session",
+        "checkpoint": "see checkpoints, and checkpoint() of a session",
+        "gradients evaluate backward": "write programs.create(program).gradients(...) or .evaluate(...)",
+        "tape": "write bp.Tape(service)",
+    }
 
     def __init__(
         self,

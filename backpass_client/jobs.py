@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from backpass_client.checkpoints import Checkpoint
 from backpass_client.connection import NO_TENSORS, Service, quoted
 from backpass_client.errors import BackpassError, Refused
+from backpass_client.hints import Hinted
 
 __all__ = ["Job", "JobFailed", "Jobs"]
 
@@ -35,8 +36,17 @@ class JobFailed(BackpassError):
         super().__init__(f"job {view['id']} {view['state']} at step {view['step']} ({view['reason']}){detail}")
 
 
-class Job:
+class Job(Hinted):
     """One job of a service. said: its view when this object was made; `view` asks again."""
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        "status state info progress": "write view()",
+        "result join": "write wait()",
+        "stop kill abort": "write cancel()",
+        "session": "write service.sessions.get(job.session_id)",
+        "logs history curves": "see events() and metrics()",
+        "best": 'see view()["best"]',
+    }
 
     def __init__(self, service: Service, view: Mapping[str, Any]) -> None:
         """view: the response to POST or GET of a job."""

@@ -9,30 +9,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from backpass_client.foreign_names import FOREIGN_NAMES
+
 __all__ = ["hint_for", "op_table"]
 
-IN_PYTHON = {
-    "array": "did you mean constant?",
-    "asarray": "did you mean constant?",
-    "bfloat16": "did you mean bf16?",
-    "float": "did you mean f32?",
-    "float16": "did you mean f16?",
-    "float32": "did you mean f32?",
-    "float64": "did you mean f64?",
-    "foriloop": "did you mean while_loop or scan?",
-    "int16": "did you mean i16?",
-    "int32": "did you mean i32?",
-    "int64": "did you mean i64?",
-    "int8": "did you mean i8?",
-    "jit": "did you mean program?",
-    "linalg": "its functions are ops of this package: solve, inverse, svd, norm, ...",
-    "module": "did you mean nn.Layer?",
-    "tensor": "did you mean constant?",
-    "uint8": "did you mean u8?",
-    "while": "did you mean while_loop?",
-    "whileloop": "did you mean while_loop?",
-}
-"""Names of other libraries, without case and separators -> the name in this package, where that is not an op."""
+LIKENESS = 0.75
+"""Least similarity of a name that is suggested: "lax" does not mean reduce_max."""
 
 
 @cache
@@ -44,13 +26,13 @@ def op_table() -> dict[str, Any]:
 
 def hint_for(name: str, others: Iterable[str] = ()) -> str:
     """The meaning of `name`, of another library, or else the ops and `others` of a similar name; may be empty."""
-    if _plain(name) in IN_PYTHON:
-        return IN_PYTHON[_plain(name)]
+    if _plain(name) in FOREIGN_NAMES:
+        return FOREIGN_NAMES[_plain(name)]
     foreign = op_table()["other_names"]
     forms = {_plain(each): each for each in (*op_table()["ops"], *others)}
     if _plain(name) in forms:
         return f"did you mean {forms[_plain(name)]}?"
-    found = difflib.get_close_matches(_plain(name), [*foreign, *forms], 3)
+    found = difflib.get_close_matches(_plain(name), [*foreign, *forms], 3, LIKENESS)
     if found and found[0] in foreign:
         return str(foreign[found[0]]).removeprefix("there is no such op: ")
     near = [forms[each] for each in found if each in forms]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from backpass_client.answers import json_of
 from backpass_client.builder import BuiltProgram, explain
 from backpass_client.connection import NO_TENSORS, Service, quoted
 from backpass_client.errors import BackpassError, Refused
+from backpass_client.hints import Hinted
 from backpass_client.lists import as_declared, check_members, declared_dtypes, name_list
 from backpass_client.onnx_file import ACCEPT, content_of, model_query, saved
 from backpass_client.results import Evaluation, Gradients, gradients_of, group, streamed
@@ -23,7 +24,7 @@ from backpass_client.tensorfile import unpack
 __all__ = ["Program", "Programs"]
 
 
-class Program:
+class Program(Hinted):
     """A registered program. The same document always has the same id.
 
     A program that `program` has built brings its loss and first values along: calls need not repeat them.
@@ -31,6 +32,17 @@ class Program:
 
     id: str
     signature: dict[str, Any]
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        "fit train step": "a session trains: program.session(optimizer=...) has step and fit",
+        "create_session": "write session(optimizer=...)",
+        "run forward predict call apply eval": "write evaluate(feeds, parameters)",
+        "grad gradient value_and_grad": "write gradients(feeds=..., parameters=...)",
+        "parameters": 'signature["parameters"] has their names and shapes, values() those that the service keeps',
+        "feeds states": 'see signature["feeds"] and signature["states"]',
+        "compile jit": 'calls take compile="always"',
+        "save export onnx": "write to_onnx(path); document() is the program as JSON",
+        "delete_program": "write delete()",
+    }
 
     def __init__(
         self,

@@ -6,13 +6,14 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from backpass_client.checkpoints import Checkpoint
 from backpass_client.connection import NO_TENSORS, Service, condition, new_key, quoted
 from backpass_client.errors import BackpassError
+from backpass_client.hints import Hinted
 from backpass_client.idempotent_calls import IdempotentCalls
 from backpass_client.jobs import Jobs
 from backpass_client.lists import as_declared, check_members, declared_dtypes, name_list, needs_dtypes
@@ -65,7 +66,7 @@ class OptimizerState:
     slots: Arrays
 
 
-class Session:
+class Session(Hinted):
     """One model in training; ``with program.session(...) as session`` closes it.
 
     Each step and update carries a sequence number. The client sends it again, with the same number, after a broken
@@ -78,6 +79,24 @@ class Session:
         parameters = session.parameters()
         session.put_parameters(averaged(parameters), if_match=session.etag)
     """
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        "state_dict weights get_weights named_parameters": "parameters() has the parameters and states by name",
+        "load_state_dict set_weights set_parameters": "write put_parameters(values)",
+        "backward": "step(feeds) runs forward, backward and update; gradients(feeds) has the gradients alone",
+        "zero_grad": "a step has gradients of its own; discard_gradients() drops those that `accumulate` added up",
+        "train train_step train_on_batch": "write step(feeds), or fit(dataset)",
+        "eval forward predict run loss": "write evaluate(feeds, fetch=[...], for_test=True)",
+        "save save_checkpoint": "write checkpoint().download(path)",
+        "load load_checkpoint restore": "write bp.Session.from_checkpoint(service, checkpoint)",
+        "learning_rate lr set_lr set_learning_rate optimizer": "write change_optimizer(learning_rate=...)",
+        "apply_gradients": "write update(gradients)",
+        "clip_grad_norm_": "clip_norm=1.0 is a setting of the session",
+        "delete": "write close()",
+        "status state info": "write view()",
+        "export onnx": "write to_onnx(path)",
+        "version": "see etag",
+    }
 
     def __init__(
         self, service: Service, view: Mapping[str, Any] | str, dtypes: Mapping[str, str] | None = None

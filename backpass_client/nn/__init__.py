@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NoReturn
 
+from backpass_client.foreign_names import FOREIGN_NAMES
 from backpass_client.nn.attention import MultiHeadAttention, TransformerBlock
 from backpass_client.nn.convolution import Conv, ConvTranspose
 from backpass_client.nn.layer import Layer
@@ -46,8 +47,16 @@ __all__ = [
 OTHER_NAMES = {
     "Module": "did you mean Layer?",
     "ModuleList": "a Python list holds layers",
+    "ParameterList": "a Python list holds parameters",
     "Sequential": "call one layer after the other",
     "Parameter": "did you mean backpass_client.parameter?",
+    "Dense": "did you mean Linear?",
+    "Transformer": "did you mean TransformerBlock?",
+    "TransformerEncoder": "did you mean TransformerBlock, several times?",
+    "TransformerEncoderLayer": "did you mean TransformerBlock?",
+    "functional": FOREIGN_NAMES["functional"],
+    "init": FOREIGN_NAMES["init"],
+    "utils": "clipping is a setting of a session: clip_norm=1.0",
 }
 """Names of other libraries that are no ops."""
 
@@ -59,9 +68,14 @@ if not TYPE_CHECKING:  # a type checker knows the names that exist
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint and '; '}{hint}")
 
 
+def layer_of(name: str) -> str:
+    """The layer that `name`, such as Conv2d, means in other libraries; empty for none."""
+    layer = re.sub(r"[123][dD]$", "", name)
+    return layer if layer in __all__ and layer != "Layer" else ""
+
+
 def _hint(name: str) -> str:
-    layer = re.sub(r"[123]d$", "", name)
-    if layer in __all__:
+    if layer := layer_of(name):
         return f"did you mean {layer}? It takes the sizes of its input from its input"
     op = hint_for(name)
     return OTHER_NAMES.get(name) or (op and f"layers without parameters are ops: {op}")
