@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, Never, NoReturn, TypeVar
 
 import numpy as np
 
@@ -170,6 +170,11 @@ class Arithmetic(ABC, Generic[R]):
             part = part._op(type, *others, **attrs)
         return part
 
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise TypeError(
+            "a value does not change in place: x = bp.where(mask, value, x), bp.index_put and bp.scatter make new ones"
+        )
+
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("a scalar has no length")
@@ -191,20 +196,24 @@ class Arithmetic(ABC, Generic[R]):
         """With the axes in reverse order."""
         return self.transpose()
 
-    def sum(self, axis: Any = None, keepdims: bool = False) -> R:
+    def sum(self, axis: Any = None, keepdims: bool = False, **others: Never) -> R:
         """The sum over `axis`, a number or a tuple of them; by default over all axes."""
+        _check_none("sum", others)
         return self._op("reduce_sum", **_over(axis, keepdims))
 
-    def mean(self, axis: Any = None, keepdims: bool = False) -> R:
+    def mean(self, axis: Any = None, keepdims: bool = False, **others: Never) -> R:
         """The mean over `axis`, as in `sum`."""
+        _check_none("mean", others)
         return self._op("reduce_mean", **_over(axis, keepdims))
 
-    def max(self, axis: Any = None, keepdims: bool = False) -> R:
+    def max(self, axis: Any = None, keepdims: bool = False, **others: Never) -> R:
         """The largest element along `axis`, as in `sum`; equal ones share the gradient."""
+        _check_none("max", others)
         return self._op("reduce_max", **_over(axis, keepdims))
 
-    def min(self, axis: Any = None, keepdims: bool = False) -> R:
+    def min(self, axis: Any = None, keepdims: bool = False, **others: Never) -> R:
         """The smallest element along `axis`, as in `sum`; equal ones share the gradient."""
+        _check_none("min", others)
         return self._op("reduce_min", **_over(axis, keepdims))
 
 
@@ -221,6 +230,12 @@ def _is_constant(value: Any) -> bool:
 def _python_number(value: Any) -> int | float:
     """`value` as a Python number. An integer stays an integer: the service refuses one too large to be exact."""
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _check_none(method: str, others: Mapping[str, Any]) -> None:
+    """Raises TypeError for an argument that reductions have in other libraries, such as dim."""
+    for name in others:
+        raise TypeError(f"{method} has no argument {name!r}: it takes axis and keepdims, as in NumPy")
 
 
 def _ints(given: tuple[Any, ...]) -> list[int]:

@@ -81,6 +81,7 @@ def refusal(problem: dict[str, Any], request: str, retry_after: float | None = N
 HINTS = {
     "unauthenticated": "pass the key of the service as api_key=..., or set BACKPASS_API_KEY",
     "forbidden": "GET /v1/me lists the scopes of the key; an administrator can make another one",
+    "dtype-mismatch": "an array keeps its dtype: convert it, x.astype('float32'), or declare the variable as its dtype",
     "quota-exceeded": "GET /v1/me lists the quotas and their use",
 }
 """Problem code -> advice to users of this client."""

@@ -71,7 +71,10 @@ def _is_python(value: Any) -> bool:
 
 
 def _converted(value: Any, dtype: str) -> Any:
-    found = np.asarray(value)
+    try:
+        found = np.asarray(value)
+    except ValueError:  # rows of different lengths, which `pack` refuses by the name of their variable
+        return value
     try:
         wanted = np.dtype(dtype)
     except TypeError:  # bfloat16 without ml_dtypes

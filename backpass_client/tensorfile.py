@@ -34,19 +34,28 @@ CODES = {
     "float64": "F64",
 }
 NAMES = {code: name for name, code in CODES.items()}
+TEXTS = ": texts are no numbers; number them, such as np.unique(labels, return_inverse=True)[1]"
+REASONS = {
+    "c": ": complex numbers are not supported",
+    "U": TEXTS,
+    "S": TEXTS,
+    "M": ": times are no numbers; subtract one and divide, (t - t[0]) / np.timedelta64(1, 's')",
+    "O": ": its elements are Python objects",
+}
+"""Kind of a dtype that cannot be sent -> why, and what to do."""
 
 
 def pack(tensors: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
     """A file of `tensors` with `request` in its metadata. Raises BackpassError for an unsupported dtype."""
     header: dict[str, Any] = {"__metadata__": {"request": json.dumps(request, default=_as_json)}}
-    arrays = {name: np.asarray(value) for name, value in tensors.items()}
+    arrays = {name: _array(name, value) for name, value in tensors.items()}
     parts: list[memoryview] = []
     end = 0
     # the widest items first, so that every tensor starts at a multiple of its item size
     for name, array in sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize):
         code = _code(array.dtype)
         if code is None:
-            why = ": complex numbers are not supported" if array.dtype.kind == "c" else ""
+            why = REASONS.get(array.dtype.kind, "")
             raise BackpassError(f"cannot send {name!r} of dtype {array.dtype}, only {', '.join(CODES)}{why}")
         stored = array if array.dtype.isnative == LITTLE else array.astype(array.dtype.newbyteorder("<"))
         header[name] = {"dtype": code, "shape": array.shape, "data_offsets": [end, end + array.nbytes]}
@@ -55,6 +64,16 @@ def pack(tensors: Mapping[str, Any], request: Mapping[str, Any]) -> bytes:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return b"".join([LENGTH.pack(len(text)), text, *parts])
+
+
+def _array(name: str, value: Any) -> np.ndarray:
+    """Raises BackpassError for a value that is no array, such as rows of different lengths."""
+    if value is None:
+        raise BackpassError(f"the value of {name!r} is None: leave out a variable that has no value")
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise BackpassError(f"the value of {name!r} is no array: {str(error).split('.')[0]}") from None
 
 
 def unpack(content: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -13,11 +13,11 @@ import numpy as np
 from backpass_client.arguments import NOT_A_CONDITION, POSITIONS, attributes_as_json
 from backpass_client.arithmetic import is_number
 from backpass_client.builder.blocks import Block, Leaf, Name, Op, line_of_caller
-from backpass_client.builder.inference import output_types
+from backpass_client.builder.inference import output_types, warn_of_stretched
 from backpass_client.builder.open_slices import open_size
 from backpass_client.builder.signatures import OpSignature, check_initializer, signature_of
 from backpass_client.builder.symbol import Symbol
-from backpass_client.builder.types import InvalidOp, Type, check_fits, same_sizes
+from backpass_client.builder.types import DtypesDiffer, InvalidOp, Type, check_fits, same_sizes
 from backpass_client.errors import BackpassError
 from backpass_client.op_results import Results
 from backpass_client.recorder import Operand, OpRecorder, current_recorder
@@ -75,7 +75,12 @@ class Builder:
         expanded = self._operands(signature, given)
         attrs = attributes_as_json(type, attributes)
         signature.check(expanded, attrs)
-        types, count = output_types(signature, _types(expanded), attrs)
+        operands = _types(expanded)
+        try:
+            types, count = output_types(signature, operands, attrs)
+        except DtypesDiffer as error:
+            raise DtypesDiffer(f"{error}{self._dtype_advice(given, expanded)}") from None
+        warn_of_stretched(signature, operands)
         outputs: dict[str, list[Symbol]] = {}
         for slot in signature.outputs:
             own = [types.pop(0) for _ in range(count if signature.is_variadic else 1)]
@@ -86,6 +91,25 @@ class Builder:
         if signature.is_variadic or len(flat) > 1:
             return Results.of(type, signature.outputs, flat)
         return flat[0]
+
+    def _dtype_advice(self, given: Mapping[str, Any], operands: Mapping[str, Any]) -> str:
+        """How the first array or parameter with another dtype than the other operands gets theirs."""
+        symbols = {slot: each for slot, each in operands.items() if isinstance(each, Symbol)}
+        fixed = {slot for slot, each in symbols.items() if isinstance(given[slot], np.ndarray) or self._is_leaf(each)}
+        wanted = next((each.type.dtype for slot, each in symbols.items() if slot not in fixed), None)
+        for slot in sorted(fixed):
+            symbol = symbols[slot]
+            if wanted is None or symbol.type.dtype in (None, wanted):
+                continue
+            if isinstance(given[slot], np.ndarray):
+                return f"; or give the array as {slot}.astype({wanted!r})"
+            name, role = symbol.name.text, self.leaves[symbol.name.text].role
+            return f"; or declare the {role} {name!r} with dtype={wanted!r}"
+        return ""
+
+    def _is_leaf(self, symbol: Symbol) -> bool:
+        leaf = self.leaves.get(symbol.name.text)
+        return leaf is not None and leaf.role in ("parameter", "state") and leaf.ref is symbol
 
     def append(self, op: Op) -> Op:
         op.line = op.line or line_of_caller()

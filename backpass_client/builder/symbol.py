@@ -172,7 +172,12 @@ class Symbol(Operand["Symbol"], Ref):
         return getattr(self, name)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
-        self._no_value()
+        self._no_value(f"bp.stack and bp.concat join symbols, and {NO_VALUE}")
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            self._no_value()
+        return str(self)
 
     def _no_value(self, advice: str = NO_VALUE) -> NoReturn:
         raise TypeError(f"{self.name.text} is a symbol of a program and has no value yet; {advice}")

@@ -45,6 +45,10 @@ class InvalidOp(BackpassError):
     """An op that the service would refuse: the operands or attributes do not fit. Raised where the op is written."""
 
 
+class DtypesDiffer(InvalidOp):
+    """The operands of an op have different dtypes."""
+
+
 class SizeName(str):
     """The name of an open size, as `Symbol.shape` has it: a text that is no number, though it can be an operand."""
 
@@ -59,6 +63,12 @@ class SizeName(str):
         )
 
     __mul__ = __rmul__ = __sub__ = __rsub__ = __floordiv__ = __rfloordiv__ = __truediv__ = __rtruediv__ = _no_arithmetic
+
+    def __index__(self) -> int:
+        raise InvalidOp(
+            f"{str(self)!r} is the name of an open size, which has a number in each step only: bp.dynamic_range(0, "
+            "x.shape[axis], 1) has the positions, bp.scan runs over an axis, bp.zeros_like(x) has the shape of x"
+        )
 
     def __add__(self, other: Any) -> Any:
         return str(self) + other if isinstance(other, str) else self._no_arithmetic(other)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from backpass_client.builder.build import current_builder
 from backpass_client.builder.symbol import Symbol
@@ -19,6 +20,14 @@ class Layer:
 
     name: the scope; by default the name of the class. A number follows if another layer has it.
     """
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        try:
+            inspect.signature(cls).bind(*args, **options)
+        except TypeError as error:
+            hint = "a layer takes the sizes of its input from its input"
+            raise TypeError(f"{cls.__name__}{inspect.signature(cls)}: {error}; {hint}") from None
+        return super().__new__(cls)
 
     def __init__(self, name: str | None = None) -> None:
         self.name = name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()

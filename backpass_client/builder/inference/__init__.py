@@ -5,7 +5,8 @@ values, and no size that is not a number or the name of one open size. Ops witho
 A law in the tests compares every rule with that of the service.
 
 Files: rules (the table and its helpers), sizes (arithmetic with open sizes), and the rules of each family:
-elementwise, reductions, shapes, indexing, linalg, nn, vision, sequences, signals.
+elementwise, reductions, shapes, indexing, linalg, nn, vision, sequences, signals. pairs warns of losses that compare
+every element with every other one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from backpass_client.builder.inference import (  # noqa: F401  (they declare the
     signals,
     vision,
 )
+from backpass_client.builder.inference.pairs import warn_of_stretched
 from backpass_client.builder.inference.rules import output_types
 
-__all__ = ["output_types"]
+__all__ = ["output_types", "warn_of_stretched"]

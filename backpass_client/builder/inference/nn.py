@@ -15,7 +15,7 @@ from backpass_client.builder.inference.sizes import (
     same_size,
     without,
 )
-from backpass_client.builder.types import InvalidOp, Size, Type
+from backpass_client.builder.types import FLOATS, InvalidOp, Size, Type
 
 __all__: list[str] = []
 
@@ -31,6 +31,8 @@ def cross_entropy(
             raise InvalidOp(f"soft labels must be {logits.dtype}, not {label.dtype}")
         each = without(broadcast_sizes(logits.dims, label.dims), (at,), True)
     else:
+        if label.dtype in FLOATS and label.rank == logits.rank > 1:
+            raise InvalidOp(f"labels must be integers, not {label}: soft_label=True takes probabilities of classes")
         integers(label)
         rows = without(logits.dims, (at,))
         with_axis = without(logits.dims, (at,), True)

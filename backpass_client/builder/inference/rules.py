@@ -49,7 +49,7 @@ def output_types(signature: OpSignature, given: Mapping[str, Any], attrs: Mappin
         except (NotKnown, IndexError, ValueError):  # the last two: a rank that the rule does not expect
             pass
         except InvalidOp as error:
-            raise InvalidOp(f"{signature.type}({_shown(given)}): {error}") from None
+            raise type(error)(f"{signature.type}({_shown(given)}): {error}") from None
     if signature.is_variadic:
         raise InvalidOp(
             f"{signature.type}({_shown(given)}): the number of outputs is not known; declare the operands with bp.typed"

@@ -179,7 +179,7 @@ def squeeze(x: Type, axes: list[int] | None, **attrs: Any) -> Type:
 def transpose(x: Type, axes: list[int] | None, **attrs: Any) -> Type:
     order = list(range(x.rank))[::-1] if axes is None else [as_axis(axis, x.rank) for axis in axes]
     if sorted(order) != list(range(x.rank)):
-        raise InvalidOp(f"axes {axes} are no order of the {x.rank} axes of x")
+        raise InvalidOp(f"axes {axes} are no order of the {x.rank} axes of x: name each axis once")
     return Type(x.kind, tuple(x.dims[i] for i in order))
 
 

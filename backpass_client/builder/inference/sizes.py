@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from backpass_client.builder.types import FLOATS, INTEGERS, InvalidOp, Size, Type, same_sizes
+from backpass_client.builder.types import FLOATS, INTEGERS, DtypesDiffer, InvalidOp, Size, Type, same_sizes
 
 __all__ = [
     "as_axes",
@@ -39,7 +39,7 @@ def same_dtype(*types: Type) -> str:
     """The dtype of all `types`. Raises InvalidOp if they differ, NotKnown if one is unknown."""
     known = {each.dtype for each in types} - {None}
     if len(known) > 1:
-        raise InvalidOp(f"dtypes differ: {' and '.join(sorted(map(str, known)))}; bp.cast(x, dtype=...) converts")
+        raise DtypesDiffer(f"dtypes differ: {' and '.join(sorted(map(str, known)))}; bp.cast(x, dtype=...) converts")
     return next((each.kind for each in types if each.dtype is not None), None) or types[0].kind
 
 
@@ -64,7 +64,7 @@ def integers(*types: Type) -> None:
     """Raises InvalidOp unless all are integers."""
     for each in types:
         if each.dtype is not None and each.dtype not in INTEGERS:
-            raise InvalidOp(f"needs integers, not {each}")
+            raise InvalidOp(f"needs integers, not {each}; bp.cast(x, dtype='int64') converts")
 
 
 def as_axis(axis: int, rank: int) -> int:
