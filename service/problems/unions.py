@@ -26,6 +26,8 @@ Path = tuple[str | int, ...]
 OBJECTS = ("dict_type", "model_type", "model_attributes_type")
 """Mistakes of a value that must be an object."""
 
+MOST_LISTED = 16
+
 QUOTED = re.compile(r"'([^']*)'")
 
 
@@ -95,20 +97,27 @@ def _is_other_tag(mistake: Mistake, path: Path) -> bool:
 
 
 def suggested(mistake: Mistake, document: Any, model: type[BaseModel] | None) -> str | None:
-    """A suggestion for a misspelt member or choice, and for a value in place of an object, if its field has an example
-    or is a member of one.
+    """A suggestion for an unknown member, a misspelt choice, and a value in place of an object: the name that is meant,
+    an example of the field, or the members that there are.
 
     The `loc` of the mistake leads into `document`.
     """
     path = tuple(mistake["loc"])
     if mistake["type"] in OBJECTS and model is not None and path:
-        return _example(model, path)
+        return _example(model, path) or _listed(_members(model, path))
     if mistake["type"] == "extra_forbidden" and model is not None:
-        return near(str(path[-1]), _members(model, path[:-1]))
+        members = _members(model, path[:-1])
+        return near(str(path[-1]), members) or _listed(members)
     if "expected" in mistake.get("ctx", {}):
         value = _value(document, path)
         return near(value, QUOTED.findall(mistake["ctx"]["expected"])) if isinstance(value, str) else None
     return None
+
+
+def _listed(members: Sequence[str]) -> str | None:
+    """The members that an object has, unless these are none or too many to read."""
+    names = [name for name in dict.fromkeys(members) if not name.startswith("_")]
+    return f"the members are {', '.join(names)}" if 0 < len(names) <= MOST_LISTED else None
 
 
 def _example(model: type[BaseModel], path: Path) -> str | None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field, TypeAdapter, ValidationError
 
+import service.schemas
 from service.problems import from_validation
 from service.schemas.examples import REGRESSION_FEEDS, REGRESSION_ID, REGRESSION_PARAMETERS
 from service.schemas.gradients import GradientsRequest
@@ -161,3 +166,38 @@ def test_a_value_under_a_name_of_the_client_gets_the_example_of_another_name():
     assert (error["pointer"], error["detail"]) == ("/init/initializers/w", "must be an object")
     example = json.loads(error["suggestion"].removeprefix("for example "))
     CreateSession.model_validate(SESSION | {"init": {"initializers": {"w": example}}})
+
+
+def import_modules(package: ModuleType) -> Iterator[ModuleType]:
+    for each in iter_modules(package.__path__):
+        yield import_module(f"{package.__name__}.{each.name}")
+
+
+MODELS = sorted(
+    {
+        model
+        for module in import_modules(service.schemas)
+        for model in vars(module).values()
+        if isinstance(model, type) and issubclass(model, Strict) and 0 < len(model.model_fields) <= 16
+    },
+    key=lambda model: model.__name__,
+)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_a_member_that_resembles_none_gets_the_list_of_the_members(model: type[Strict]):
+    found = {each["pointer"]: each for each in errors(model, {"Qqqqqq": 1})}
+
+    assert found["/Qqqqqq"]["detail"] == "unknown member"
+    listed = found["/Qqqqqq"]["suggestion"].removeprefix("the members are ").split(", ")
+    assert listed == list(model.model_fields)
+
+
+def test_a_value_in_place_of_an_object_without_an_example_gets_its_members(client):
+    answer = client.post("/v1/jobs", json={"dataset_id": "dst_" + "a" * 26, "validation": 0.2})
+
+    (error,) = [each for each in answer.json()["errors"] if each["pointer"] == "/validation"]
+    assert (error["detail"], error["suggestion"]) == (
+        "must be an object",
+        "the members are fraction, dataset_id, every",
+    )
