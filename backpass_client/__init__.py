@@ -51,6 +51,7 @@ optimizers        gradient descent on variables
 checkpoints       sessions as files
 jobs              training on stored datasets by the service
 sessions          sessions: training in the service
+job_queue         the jobs of a service
 open_sessions     the sessions and tapes of a service
 datasets          stored tables, and their upload
 programs          registered programs

@@ -17,7 +17,7 @@ from backpass_client.connection import Service
 from backpass_client.errors import Refused
 from backpass_client.tensorfile import MEDIA_TYPE, pack, unpack
 
-__all__ = ["Checkpoint", "Checkpoints"]
+__all__ = ["Checkpoint", "Checkpoints", "with_id"]
 
 
 class Checkpoint:
@@ -99,6 +99,22 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.service.url!r}, {self.id!r}, step {self.said['step']})"
+
+
+def with_id(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings` with the id of the checkpoint in place of a `Checkpoint` as `from_checkpoint`.
+
+    Raises TypeError for the path of a file, which the service does not have.
+    """
+    given = settings.get("from_checkpoint")
+    if isinstance(given, Checkpoint):
+        return {**settings, "from_checkpoint": given.id}
+    if isinstance(given, Path) or (isinstance(given, str) and Path(given).is_file()):
+        raise TypeError(
+            f"from_checkpoint is a Checkpoint of the service, or its id, not the file {str(given)!r}: store the file "
+            "first, with service.checkpoints.upload(path)"
+        )
+    return dict(settings)
 
 
 class Checkpoints:

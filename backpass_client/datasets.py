@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 from backpass_client.answers import json_of
 from backpass_client.connection import Service, new_key, quoted
 from backpass_client.errors import BackpassError, Refused, Unreachable
+from backpass_client.hints import Hinted
 from backpass_client.tensorfile import MEDIA_TYPE, pack
 
 __all__ = ["Dataset", "Datasets"]
@@ -30,16 +31,24 @@ TYPES = {
     "jsonl": "application/x-ndjson",
 }
 Found = list[dict[str, Any]]
-SUFFIXES = {".ndjson": "jsonl", **{f".{name}": name for name in TYPES}}
+SUFFIXES = {".ndjson": "jsonl", ".tsv": "csv", **{f".{name}": name for name in TYPES}}
 
 
 @dataclass(frozen=True, slots=True)
-class Dataset:
+class Dataset(Hinted):
     """A stored dataset.
 
     columns: name, dtype, shape, vocabulary and statistics of each; None in a listing.
     said:    the whole answer.
     """
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {
+        "delete remove": "write service.datasets.delete(dataset)",
+        "download save": "write service.datasets.download(dataset, path)",
+        "preview head": "write service.datasets.preview(dataset)",
+        "change rename": "write service.datasets.change(dataset, name=...)",
+        "shape": "see rows and columns",
+    }
 
     id: str
     name: str
@@ -80,6 +89,11 @@ class Datasets:
                     labels, expires_at.
         Raises Refused with all mistakes of the file, with row and column; Unreachable.
         """
+        if not isinstance(source, Mapping | str | os.PathLike):
+            raise TypeError(
+                f"a dataset comes from a file, or from arrays by name, not from a {type(source).__name__}: upload a "
+                'dictionary such as {"x": x, "y": y}, or write a table to a file first (to_parquet, to_csv)'
+            )
         path = None if isinstance(source, Mapping) else Path(source)
         if isinstance(source, Mapping):
             format, file = "safetensors", io.BytesIO(pack(source, {}))
@@ -88,7 +102,10 @@ class Datasets:
             assert path is not None
             format = format or SUFFIXES.get(path.suffix.lower())
             if format not in TYPES:
-                raise BackpassError(f"the format of {path.name!r} is not known: name one of {', '.join(TYPES)}")
+                named = f"name it, format={next(iter(TYPES))!r} or another one of {', '.join(TYPES)}"
+                raise BackpassError(f"the format of {path.name!r} is not known: {named}")
+            if path.suffix.lower() == ".tsv":
+                options.setdefault("delimiter", "\t")
             file, size = path.open("rb"), path.stat().st_size  # type: ignore[assignment]
         asked = {"name": name or (path.name if path is not None else "dataset"), **options}
         with file:

@@ -14,11 +14,11 @@ import httpx
 import numpy as np
 
 from backpass_client.checkpoints import Checkpoint
-from backpass_client.connection import NO_TENSORS, Service, quoted
+from backpass_client.connection import Service, quoted
 from backpass_client.errors import BackpassError, Refused
 from backpass_client.hints import Hinted
 
-__all__ = ["Job", "JobFailed", "Jobs"]
+__all__ = ["Job", "JobFailed", "submitted"]
 
 ENDED = ("succeeded", "failed", "canceled", "aborted")
 LONGEST_PAUSE_S = 5.0
@@ -167,34 +167,13 @@ class Job(Hinted):
         return f"Job({self.service.url!r}, {self.id!r})"
 
 
-class Jobs:
-    """The jobs of a service; `service.jobs`."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    def submit(self, dataset: Any, parameters: Mapping[str, Any] = NO_TENSORS, **settings: Any) -> Job:
-        """Queue a job.
-
-        dataset:    a dataset, or its id.
-        parameters: initial values of the session to open.
-        settings:   more members of the body of POST /v1/jobs: session_id, or the members that open a session; feeds,
-                    epochs or steps, batch_size, validation, metrics, early_stop, ...
-        Raises Refused with all mistakes.
-        """
-        asked = {"dataset_id": id_of(dataset), **settings}
-        if isinstance(asked.get("validation"), Mapping) and "dataset" in asked["validation"]:
-            validation = dict(asked["validation"])
-            asked["validation"] = {"dataset_id": id_of(validation.pop("dataset")), **validation}
-        return Job(self._service, self._service.upload("/v1/jobs", asked, parameters))
-
-    def get(self, id: str) -> Job:
-        """The job with this id. Raises Refused (not-found)."""
-        return Job(self._service, self._service.call("GET", f"/v1/jobs/{quoted(id)}"))
-
-    def list(self, state: str | None = None) -> Iterator[Job]:
-        """All jobs, or those in one state such as "running", page by page."""
-        return (Job(self._service, each) for each in self._service.entries("/v1/jobs", "jobs", state=state))
+def submitted(service: Service, dataset: Any, parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> Job:
+    """The new job. dataset: a dataset, or its id. parameters, settings: as of `Jobs.submit`."""
+    asked = {"dataset_id": id_of(dataset), **settings}
+    if isinstance(asked.get("validation"), Mapping) and "dataset" in asked["validation"]:
+        validation = dict(asked["validation"])
+        asked["validation"] = {"dataset_id": id_of(validation.pop("dataset")), **validation}
+    return Job(service, service.upload("/v1/jobs", asked, parameters))
 
 
 def id_of(dataset: Any) -> str:

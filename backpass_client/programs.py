@@ -11,6 +11,7 @@ import numpy as np
 
 from backpass_client.answers import json_of
 from backpass_client.builder import BuiltProgram, explain
+from backpass_client.checkpoints import with_id
 from backpass_client.connection import NO_TENSORS, Service, quoted
 from backpass_client.errors import BackpassError, Refused
 from backpass_client.hints import Hinted
@@ -357,6 +358,15 @@ class Program(Hinted):
         settings:   more members of the body of POST /v1/sessions, such as optimizer, init, clip_norm, lease_s; targets
                     in place of a loss; from_checkpoint, missing and extra to start from a checkpoint.
         """
+        asked, values = self.opening(loss, parameters, settings)
+        view = self.service.upload("/v1/sessions", asked, values)
+        return Session(self.service, view, declared_dtypes(self.signature))
+
+    def opening(
+        self, loss: str | None, parameters: Mapping[str, Any], settings: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(members, values) of the request that opens a session. Its arguments are those of `session`."""
+        settings = with_id(settings)
         chosen = loss if "targets" in settings else self._loss(loss)
         named = {} if chosen is None else {"loss": chosen}
         as_json = (settings.get("init") or {}).get("parameters") or {}
@@ -370,9 +380,7 @@ class Program(Hinted):
             if own or given:
                 init["initializers"] = {**{n: spec for n, spec in own.items() if not _covered(n, given)}, **given}
                 asked["init"] = init
-        dtypes = declared_dtypes(self.signature)
-        view = self.service.upload("/v1/sessions", asked, as_declared(parameters, dtypes))
-        return Session(self.service, view, dtypes)
+        return asked, as_declared(parameters, declared_dtypes(self.signature))
 
     def __repr__(self) -> str:
         return f"Program({self.service.url!r}, {self.id!r})"

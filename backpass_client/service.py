@@ -10,7 +10,7 @@ from backpass_client import connection
 from backpass_client.builder import BuiltProgram
 from backpass_client.checkpoints import Checkpoints
 from backpass_client.datasets import Datasets
-from backpass_client.jobs import Jobs
+from backpass_client.job_queue import Jobs
 from backpass_client.open_sessions import Sessions, Tapes
 from backpass_client.programs import Program, Programs
 from backpass_client.sessions import Session

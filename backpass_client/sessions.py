@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from backpass_client.checkpoints import Checkpoint
+from backpass_client.checkpoints import Checkpoint, with_id
 from backpass_client.connection import NO_TENSORS, Service, condition, new_key, quoted
 from backpass_client.errors import BackpassError
 from backpass_client.hints import Hinted
 from backpass_client.idempotent_calls import IdempotentCalls
-from backpass_client.jobs import Jobs
+from backpass_client.jobs import submitted
 from backpass_client.lists import as_declared, check_members, declared_dtypes, name_list, needs_dtypes
 from backpass_client.onnx_file import ACCEPT, model_query, saved
 from backpass_client.results import Arrays, Gradients, gradients_of, group, streamed
@@ -128,8 +128,8 @@ class Session(Hinted):
                     another optimizer.
         Raises Refused with every tensor that does not fit.
         """
-        id = checkpoint if isinstance(checkpoint, str) else checkpoint.id
-        view = service.upload("/v1/sessions", {"from_checkpoint": id, **settings}, parameters)
+        asked = with_id({"from_checkpoint": checkpoint, **settings})
+        view = service.upload("/v1/sessions", asked, parameters)
         return cls(service, view)
 
     def __enter__(self) -> Self:
@@ -321,7 +321,7 @@ class Session(Hinted):
         progress, on_event, on_interrupt: as of `Job.wait`.
         Raises Refused with all mistakes, JobFailed.
         """
-        job = Jobs(self.service).submit(dataset, session_id=self.id, **settings)
+        job = submitted(self.service, dataset, NO_TENSORS, {"session_id": self.id, **settings})
         try:
             job.wait(progress=progress, on_event=on_event, on_interrupt=on_interrupt)
         finally:

@@ -168,3 +168,30 @@ def test_a_broken_stream_of_a_step_is_read_again_and_the_step_is_done_once(url):
         assert [name for name, _ in stream] == ["b", "w"]
         assert stream.result.said["step"] == session.view()["step"] == 1
         assert transport.streams == 2
+
+
+def test_a_table_with_tabs_is_read_by_its_suffix(url, tmp_path):
+    path = tmp_path / "table.tsv"
+    path.write_text("a\tkind\n1.5\tu\n2\tv\n")
+    with bp.Service(url) as service:
+        made = service.datasets.upload(path)
+        assert service.datasets.preview(made) == [{"a": 1.5, "kind": "u"}, {"a": 2, "kind": "v"}]
+
+
+@pytest.mark.parametrize("source", [[[1, 2]], np.ones(3), [{"a": 1}], None])
+def test_a_source_that_is_neither_a_file_nor_arrays_by_name_is_refused_with_the_cure(source):
+    with pytest.raises(TypeError, match=r"a dataset comes from a file, or from arrays by name, not from a \w+: upload"):
+        bp.Service("http://service").datasets.upload(source)
+
+
+def test_a_file_of_an_unknown_format_names_the_formats(tmp_path):
+    path = tmp_path / "table.xlsx"
+    path.write_bytes(b"PK")
+    with pytest.raises(bp.BackpassError, match=r"'table.xlsx' is not known: name it, format='safetensors' or another"):
+        bp.Service("http://service").datasets.upload(path)
+
+
+def test_a_dataset_names_the_calls_about_it():
+    made = bp.Dataset("dst_1", "d", 1, None, {})
+    with pytest.raises(AttributeError, match=r"write service.datasets.delete\(dataset\)"):
+        made.delete  # noqa: B018

@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
+import backpass_client as bp
 from backpass_client import Job, JobFailed, Program, Refused, Service
 from backpass_client.jobs import _events
 from examples.digits import load
@@ -141,3 +142,59 @@ def test_half_an_event_at_the_end_of_a_stream_is_left_out():
     lines = ["retry: 1000", "", ": still here", "", "id: 1", "event: a", 'data: {"x":1}', "", "event: reset",
              'data: {"oldest":5}', "", "id: 2", "event: a"]  # fmt: skip
     assert list(_events(iter(lines))) == [(1, "a", {"x": 1}), (None, "reset", {"oldest": 5})]
+
+
+# --- programs and sessions of the client -------------------------------------------------------------------------
+
+
+@bp.program
+def slope(x=bp.f64["batch"], y=bp.f64["batch"]):
+    return {"loss": bp.mse_loss(x * bp.parameter("w", bp.f64, init=1.0), y)}
+
+
+SLOPE = {"x": np.array([1.0, 2.0, 3.0, 4.0]), "y": np.array([3.0, 6.0, 9.0, 12.0])}
+SGD = {"type": "sgd", "learning_rate": 0.01}
+
+
+def by_hand(w: float, steps: int) -> float:
+    for _ in range(steps):
+        w -= 0.01 * float(2 * ((w * SLOPE["x"] - SLOPE["y"]) * SLOPE["x"]).mean())
+    return w
+
+
+def test_a_job_trains_any_form_of_a_program_or_session(url):
+    with Service(url) as service:
+        data = service.datasets.upload(SLOPE, name="slope")
+        registered = service.programs.create(slope)
+        forms = [
+            {"program": slope, "optimizer": SGD},
+            {"program": registered, "optimizer": SGD},
+            {"program": slope.document(), "loss": "loss", "optimizer": SGD, "parameters": {"w": 1.0}},
+            {"session": service.create_session(slope, optimizer=SGD)},
+            {"session": service.create_session(slope, optimizer=SGD).id},
+        ]
+        for form in forms:
+            job = service.jobs.submit(data, steps=3, batch_size=4, **form)
+            job.wait(progress=False)
+            trained = service.sessions.get(job.session_id).parameters()["w"]
+            np.testing.assert_allclose(trained, by_hand(1.0, 3), rtol=1e-12)
+
+        saved = service.sessions.get(job.session_id).checkpoint()
+        again = service.jobs.submit(data, from_checkpoint=saved, steps=2, batch_size=4)
+        again.wait(progress=False)
+        other = registered.session(from_checkpoint=saved)
+        assert other.view()["step"] == 3
+        np.testing.assert_allclose(
+            service.sessions.get(again.session_id).parameters()["w"], by_hand(1.0, 5), rtol=1e-12
+        )
+
+
+def test_a_file_in_place_of_a_checkpoint_names_the_way_to_store_it(url, tmp_path):
+    with Service(url) as service:
+        path = service.create_session(slope, optimizer=SGD).checkpoint().download(tmp_path / "slope.safetensors")
+        for given in (path, str(path)):
+            with pytest.raises(TypeError, match=r"store the file first, with service.checkpoints.upload\(path\)"):
+                bp.Session.from_checkpoint(service, given)
+            with pytest.raises(TypeError, match=r"service.checkpoints.upload"):
+                service.create_session(slope, from_checkpoint=given)
+        assert bp.Session.from_checkpoint(service, service.checkpoints.upload(path)).view()["step"] == 0
