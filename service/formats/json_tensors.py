@@ -85,12 +85,16 @@ def decode_all(values: Any, *, pointer: str, limits: TensorLimits = DEFAULT_LIMI
     return arrays
 
 
+EXAMPLE = '{"dtype": "float32", "shape": [2], "data": [1.5, 2.5]}'
+
+
 def decode_one(value: Any, limits: TensorLimits = DEFAULT_LIMITS) -> np.ndarray:
     """The array that `value` describes. Raises TensorError, whose pointer starts at the tensor."""
     if hasattr(value, "extracted"):  # decoded in another process
         return value.extracted()
     if not isinstance(value, dict):
-        raise TensorError("invalid-request", "a tensor must be an object with dtype, shape, and data or b64")
+        detail = f"a tensor must be an object with dtype, shape, and data or b64, such as {EXAMPLE}"
+        raise TensorError("invalid-request", detail)
     if unknown := value.keys() - MEMBERS:
         raise TensorError("invalid-request", f"unknown member {min(unknown)[:MAX_NAME]!r}")
     if ("data" in value) == ("b64" in value):
@@ -156,7 +160,9 @@ def _from_numbers(data: Any, dtype: np.dtype, count: int) -> np.ndarray:
     if not isinstance(data, list):
         raise TensorError("invalid-request", "data must be a list", "/data")
     if len(data) != count:
-        raise TensorError("shape-mismatch", f"the shape has {count} elements, but data has {len(data)}", "/data")
+        nested = "; data is one flat list, row after row" if any(type(item) is list for item in data) else ""
+        detail = f"the shape has {count} elements, but data has {len(data)}{nested}"
+        raise TensorError("shape-mismatch", detail, "/data")
     wanted, words = _wanted_types(dtype)
     if not wanted.issuperset(map(type, data)):
         index = next(index for index, item in enumerate(data) if type(item) not in wanted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -144,6 +145,10 @@ def _parse(raw: bytes | bytearray | memoryview, media_type: str, settings: Setti
     return Body(document, tensors, media_type, raw, flaws)
 
 
+READABLE = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,40}", re.ASCII)
+"""A media type that an error may quote."""
+
+
 def _has_no_body(request: Request) -> bool:
     return "transfer-encoding" not in request.headers and request.headers.get("content-length", "0") == "0"
 
@@ -160,6 +165,9 @@ def media_type(request: Request, binary: bool, *more: str) -> str:
     words = " or ".join([", ".join(types[:-1]), types[-1]] if len(types) > 1 else types)
     is_json = header.partition(";")[0].strip().lower() in JSON_ALIASES
     detail = f"the Content-Type must be {words}{', with no other parameter than charset=utf-8' if is_json else ''}"
+    if not is_json:
+        given = header.partition(";")[0].strip()
+        detail += f", not {given}" if READABLE.fullmatch(given) else "; the request has none" if not given else ""
     raise HttpProblem("unsupported-media-type", detail, headers={"Accept": ", ".join(types)})
 
 

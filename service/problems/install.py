@@ -176,6 +176,11 @@ async def answer(request: Request, error: Exception) -> Response:
             problem.headers = {**problem.headers, "Allow": methods}
             if methods:
                 problem.detail = f"this path has no {request.method}; it has {methods}"
+            if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
+                problem.detail = (
+                    "pages of other origins may not call this service; its setting BACKPASS_CORS_ORIGINS lists those "
+                    "that may"
+                )
         elif error.status_code == 404 and (found := without_slash(request)) is not None:
             path, known = found
             if request.method == "GET" and "GET" in known:

@@ -287,7 +287,8 @@ def _members(document: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     known = ("program", "values")
     errors = [FieldError(f"/{n[:64]}", "unknown-member", "unknown member") for n in document if n not in known]
     if not isinstance(document.get("program"), dict):
-        errors.append(FieldError("/program", "missing", "program must be an object"))
+        bare = 'send the document as a member: {"program": {"blocks": [...]}}' if "blocks" in document else None
+        errors.insert(0, FieldError("/program", "missing", "program must be an object", suggestion=bare))
     if not isinstance(document.get("values", {}), dict):
         errors.append(FieldError("/values", "wrong-type", "values must be an object of tensors"))
     if errors:

@@ -164,8 +164,46 @@ def test_the_refusal_of_a_media_type_lists_the_accepted_ones(client):
     answer = client.post("/v1/gradients", content=b"x", headers={"content-type": "text/plain"})
 
     accepted = "the Content-Type must be application/json or application/x-safetensors"
-    assert answer.json()["detail"] == accepted
+    assert answer.json()["detail"] == f"{accepted}, not text/plain"
+    assert client.post("/v1/gradients", content=b"x").json()["detail"] == f"{accepted}; the request has none"
+    strange = client.post("/v1/gradients", content=b"x", headers={"content-type": "<b>"})
+    assert strange.json()["detail"] == accepted
     assert answer.headers["accept"] == "application/json, application/x-safetensors"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ([[1, 2]], 'such as {"dtype": "float32", "shape": [2], "data": [1.5, 2.5]}'),
+        (
+            {"dtype": "float32", "shape": [2, 2], "data": [[1, 2], [3, 4]]},
+            "data has 2; data is one flat list, row after",
+        ),
+        ({"dtype": "float32", "shape": [3], "data": [1, 2]}, "the shape has 3 elements, but data has 2"),
+    ],
+)
+def test_a_tensor_as_nested_lists_leads_to_the_form_of_tensors(client, value, text):
+    answer = client.post("/v1/gradients", json=GRADIENTS | {"feeds": {**REGRESSION_FEEDS, "x": value}})
+
+    detail = answer.json()["errors"][0]["detail"]
+    assert answer.status_code == 422 and text in detail
+    assert ("flat" in detail) == ("flat" in text)
+
+
+def test_a_document_in_place_of_the_request_leads_to_the_member(client):
+    answer = client.post("/v1/programs", json={"blocks": []})
+
+    error = answer.json()["errors"][0]
+    assert (error["pointer"], error["detail"]) == ("/program", "program must be an object")
+    assert error["suggestion"] == 'send the document as a member: {"program": {"blocks": [...]}}'
+    assert "suggestion" not in client.post("/v1/programs", json={"program": 1}).json()["errors"][0]
+
+
+def test_a_preflight_request_of_another_origin_names_the_setting(client):
+    headers = {"origin": "http://localhost:3000", "access-control-request-method": "POST"}
+
+    assert "BACKPASS_CORS_ORIGINS" in client.options("/v1/gradients", headers=headers).json()["detail"]
+    assert client.options("/v1/gradients").json()["detail"] == "this path has no OPTIONS; it has POST"
 
 
 @pytest.mark.parametrize("wrong", [{"targets": ["loss"]}, {"program": {"blocks": []}}])
