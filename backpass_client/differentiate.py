@@ -27,21 +27,24 @@ __all__ = ["grad", "is_recorded", "leaf", "recording_gradients", "value_and_grad
 _depth: ContextVar[int] = ContextVar("depth", default=0)
 
 
-def grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> Callable[..., Any]:
+def grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
     """The gradient of `f` with respect to positional argument `argnum`; a tuple of gradients for a tuple of numbers.
 
-    f: returns a scalar on the current tape or in the program under construction.
+    f:       returns a scalar on the current tape or in the program under construction.
+    has_aux: `f` returns (scalar, anything else), and its gradient (gradient, anything else).
+
     On a tape the gradient is an expression inside another `grad` or if an argument is an expression; otherwise it is an
     array. The `grad` of variables does not change.
     In a program it is a symbol, also inside of loops and branches. The argument may be a tuple, list or dictionary of
     symbols there; the gradient then has the same structure.
     """
     _check_function(f, "grad")
-    both = value_and_grad(f, argnum)
+    both = value_and_grad(f, argnum, has_aux=has_aux)
 
     @wraps(f)
     def gradient(*args: Any, **kwargs: Any) -> Any:
-        return both(*args, **kwargs)[1]
+        value, found = both(*args, **kwargs)
+        return (found, value[1]) if has_aux else found
 
     return gradient
 
@@ -52,8 +55,10 @@ def _check_function(f: Any, name: str) -> None:
         raise TypeError(f"{name} differentiates a function, such as bp.{name}(lambda x: (x**2).sum())(x), not {f!r}")
 
 
-def value_and_grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """(value, gradient) of `f` from one pass: see `grad`.
+def value_and_grad(
+    f: Callable[..., Any], argnum: int | tuple[int, ...] = 0, *, has_aux: bool = False
+) -> Callable[..., Any]:
+    """(value, gradient) of `f` from one pass: see `grad`. With `has_aux` the value is (scalar, anything else).
 
     Raises TypeError if `f` has no positional argument `argnum` or does not return a scalar.
     """
@@ -62,6 +67,10 @@ def value_and_grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> 
 
     @wraps(f)
     def both(*args: Any, **kwargs: Any) -> Any:
+        if has_aux:
+            alone, rest = _without_aux(f)
+            scalar, slope = value_and_grad(alone, argnum)(*args, **kwargs)
+            return (scalar, rest[0]), slope
         for i in numbers:
             if not 0 <= i < len(args):
                 raise TypeError(f"cannot differentiate argument {i}: f got {len(args)} positional arguments")
@@ -95,6 +104,21 @@ def value_and_grad(f: Callable[..., Any], argnum: int | tuple[int, ...] = 0) -> 
         return value, tuple(found) if isinstance(argnum, tuple) else found[0]
 
     return both
+
+
+def _without_aux(f: Callable[..., Any]) -> tuple[Callable[..., Any], list[Any]]:
+    """`f` with its scalar alone as result, and a list that gets the rest. Raises TypeError for other results."""
+    rest: list[Any] = []
+
+    @wraps(f)
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        result = f(*args, **kwargs)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise TypeError(f"with has_aux=True f returns a tuple of its scalar and anything else, not {result!r}")
+        rest.append(result[1])
+        return result[0]
+
+    return alone, rest
 
 
 def _in_program(

@@ -76,8 +76,26 @@ def test_the_commands_with_curl_work_unchanged(url: str, tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-def test_the_page_about_python_prints_what_it_shows(url: str) -> None:
-    run_page("python.md", url)
+@pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed")
+def test_the_page_about_javascript_prints_what_it_shows(url: str, tmp_path: Path) -> None:
+    found = re.findall(
+        r"^```js\n(.*?)^```$(?:\n\n^```\n(.*?)^```$)?", (START / "javascript.md").read_text(), re.M | re.S
+    )
+    script = tmp_path / "page.mjs"
+    script.write_text('console.log("----");\n'.join(code for code, _ in found).replace("http://127.0.0.1:8080", url))
+
+    done = subprocess.run(["node", script], capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    assert [part.split() for part in done.stdout.split("----")] == [shown.split() for _, shown in found]
+
+
+@pytest.mark.parametrize("page", ["python.md", "training_loop.md"])
+def test_a_page_about_python_prints_what_it_shows(
+    url: str, page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # for the files that it writes
+    run_page(page, url)
 
 
 GIVEN = """

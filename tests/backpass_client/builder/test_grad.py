@@ -30,6 +30,25 @@ def test_derivatives_of_derivatives_follow_the_formulas():
     assert sine.outputs["second"] == bp.f64["n"]
 
 
+def test_a_function_may_return_more_than_its_number():
+    @bp.program
+    def more(x: bp.f64[3]):
+        f = lambda x: ((bp.exp(x) * x).sum(), {"twice": 2 * x})
+        (value, aux), slope = bp.value_and_grad(f, has_aux=True)(x)
+        alone, again = bp.grad(f, has_aux=True)(x)
+        return {"value": value, "twice": aux["twice"], "slope": slope, "alone": alone, "again": again["twice"]}
+
+    found = run(more, x=X)
+
+    np.testing.assert_allclose(found["value"], (np.exp(X) * X).sum())
+    np.testing.assert_allclose(found["slope"], np.exp(X) * (1 + X))
+    np.testing.assert_array_equal(found["alone"], found["slope"])
+    np.testing.assert_array_equal(found["twice"], 2 * X)
+    np.testing.assert_array_equal(found["again"], 2 * X)
+    with pytest.raises(TypeError, match="with has_aux=True f returns a tuple of its scalar and anything else"):
+        bp.program(lambda x=bp.f64[3]: bp.grad(lambda x: x.sum(), has_aux=True)(x))
+
+
 def test_a_gradient_has_the_structure_of_its_argument():
     @bp.program
     def line(x: bp.f64[3]):
