@@ -22,6 +22,7 @@ __all__ = ["Job", "JobFailed", "submitted"]
 
 ENDED = ("succeeded", "failed", "canceled", "aborted")
 LONGEST_PAUSE_S = 5.0
+PATIENCE_S = 120.0
 EVENT_STREAM = "text/event-stream"
 Event = tuple[str, dict[str, Any]]
 
@@ -96,22 +97,25 @@ class Job(Hinted):
         )
         return [Checkpoint(self.service, each) for each in found]
 
-    def events(self, after: int = 0) -> Iterator[Event]:
+    def events(self, after: int = 0, *, patience: float = PATIENCE_S) -> Iterator[Event]:
         """(kind, data) of each event, as it happens, until the job has ended. After a broken connection the stream goes
         on behind the last event.
 
-        after: number of the last event that the caller has; data["id"] is that of an event.
-        Raises Refused, and Unreachable after several failed tries.
+        after:    number of the last event that the caller has; data["id"] is that of an event.
+        patience: seconds that the service may be away, such as for a restart.
+        Raises Refused, and Unreachable when the service was away for longer.
         """
-        last, failures = after, 0
+        last, failures, seen = after, 0, time.monotonic()
         while True:
             before = last
             try:
                 headers = {"accept": EVENT_STREAM, "last-event-id": str(last)}
                 with self.service.stream("GET", f"{self.path}/events", headers=headers) as answer:
+                    seen = time.monotonic()
                     if answer.status_code == 204:
                         return
                     for id, kind, data in _events(answer.iter_lines()):
+                        seen = time.monotonic()
                         if id is not None:
                             last = id
                             yield kind, {"id": id, **data}
@@ -124,11 +128,11 @@ class Job(Hinted):
             except httpx.TransportError:
                 failures += 1
             failures = 0 if last > before else failures
-            if failures >= self.service.attempts:
+            if failures >= self.service.attempts and time.monotonic() - seen >= patience:
                 self.view()  # raises Unreachable, or tells that the service is back
                 failures = 0
             if failures:
-                time.sleep(min(LONGEST_PAUSE_S, 0.1 * 2**failures))
+                time.sleep(min(LONGEST_PAUSE_S, 0.1 * 2 ** min(failures, 10)))
 
     def wait(
         self,
@@ -136,6 +140,7 @@ class Job(Hinted):
         progress: bool | None = None,
         on_event: Callable[[str, dict[str, Any]], Any] | None = None,
         on_interrupt: str = "cancel",
+        patience: float = PATIENCE_S,
     ) -> dict[str, Any]:
         """Wait for the end of the job; returns its view.
 
@@ -143,11 +148,13 @@ class Job(Hinted):
         on_event:     called with each event as it happens.
         on_interrupt: Ctrl-C cancels the job, or with "detach" leaves it running; in both cases it raises
                       KeyboardInterrupt.
-        Raises JobFailed if the job has not succeeded.
+        patience:     seconds that the service may be away, such as for a restart.
+        Raises JobFailed if the job has not succeeded, and Unreachable when the service was away for longer; the job
+        goes on when it is back.
         """
         try:
             with _bar(progress) as show:
-                for kind, data in self.events():
+                for kind, data in self.events(patience=patience):
                     show(kind, data)
                     if on_event is not None:
                         on_event(kind, data)
