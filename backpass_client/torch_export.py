@@ -97,6 +97,7 @@ def exported(
         model = found.model_proto
     except Exception as error:
         raise BackpassError(f"torch.onnx.export cannot convert {type(module).__name__}: {_cause(error)}") from error
+    _move_behind(model, len(targets))
     _name_tied(model, module)
     _bind_buffers(model, buffers)
     names = [name for name, each in module.named_parameters() if each.requires_grad]
@@ -135,6 +136,13 @@ def _with_targets(
     )
     open_sizes = {name: [Dim.AUTO] * each.ndim for name, each in zip(_target_names(len(targets)), targets, strict=True)}
     return [*targets, *args], {**open_sizes, **named}
+
+
+def _move_behind(model: Any, targets: int) -> None:
+    """Let the inputs of the graph be the arguments of the module, then the targets."""
+    inputs = list(model.graph.input)
+    del model.graph.input[:]
+    model.graph.input.extend([*inputs[targets:], *inputs[:targets]])
 
 
 def _target_names(count: int) -> list[str]:

@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from backpass_client.connection import Service
 from backpass_client.programs import Program
 from backpass_client.torch_export import exported
+from backpass_client.torch_tensors import from_array
 
 __all__ = ["from_torch"]
 
@@ -38,21 +41,21 @@ def from_torch(
     module: parameters and buffers those of its state_dict, feeds those of the arguments of ``forward``. A tensor with
     several names has the first.
 
-    example_inputs: a tensor, a tuple of arguments, or a dict of arguments by name.
+    example_inputs: a tensor or array, a tuple of arguments, or a dict of arguments by name.
     dynamic_shapes: as of `torch.export.export`: the axes whose sizes stay open, such as
                     ``{"x": {0: torch.export.Dim("batch")}}``. Without it all sizes are those of the examples.
     loss:           an output or a kind of loss, as of `Program.from_onnx`, with `of`, `label` and `axis`. Or a function
                     of the outputs and the targets, such as ``lambda y, target: F.mse_loss(y, target)``. It becomes
                     part of the program.
     targets:        with a function: a tensor, or a tuple of them, as examples of the targets. They become the feed
-                    ``target``, or ``target_0``, ``target_1``, ....
+                    ``target``, or ``target_0``, ``target_1``, ..., behind those of the module.
 
     Needs torch and onnxscript. Raises BackpassError for a module that cannot be exported, Refused with every operator
     that the service cannot read.
     """
     args, kwargs = _arguments(example_inputs)
     function = loss if callable(loss) else None
-    given = list(targets) if isinstance(targets, tuple | list) else [targets]
+    given = [_tensor(each) for each in (targets if isinstance(targets, tuple | list) else [targets])]
     if given and function is None:
         raise TypeError("targets go with a loss that is a function of the outputs and the targets")
     found = exported(module, args, kwargs, dynamic_shapes=dynamic_shapes, loss=function, targets=given)
@@ -62,5 +65,10 @@ def from_torch(
 
 def _arguments(examples: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
     if isinstance(examples, Mapping):
-        return (), examples
-    return (examples if isinstance(examples, tuple | list) else (examples,)), {}
+        return (), {name: _tensor(each) for name, each in examples.items()}
+    return [_tensor(each) for each in (examples if isinstance(examples, tuple | list) else (examples,))], {}
+
+
+def _tensor(example: Any) -> Any:
+    """An array as a tensor, which torch.export needs; anything else as it is."""
+    return from_array(example) if isinstance(example, np.ndarray) else example

@@ -115,6 +115,29 @@ def test_an_open_batch_takes_batches_of_any_size(service: bp.Service):
             np.testing.assert_allclose(found.gradients[name], p.grad, rtol=1e-3, atol=1e-5, err_msg=name)
 
 
+def test_the_feeds_are_the_arguments_in_order_and_then_the_targets(service: bp.Service):
+    """The order in which people name them: zip(program.inputs, (tokens, mask, following)) gives the module its own."""
+
+    class Weighed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+            return self.layer(first) * second
+
+    module, given = Weighed(), [torch.randn(4, 3), torch.randn(4, 2), torch.randn(4, 2), torch.rand(4, 2)]
+    arrays = [each.numpy() for each in given]
+    loss = lambda y, target, weight: ((y - target) ** 2 * weight).mean()
+
+    for examples, targets in ((given[:2], given[2:]), (arrays[:2], arrays[2:])):
+        program = bp.from_torch(module, tuple(examples), service, loss=loss, targets=tuple(targets))
+        assert program.inputs == ["first", "second", "target_0", "target_1"]
+        found = program.gradients(feeds=dict(zip(program.inputs, arrays, strict=True)))
+        expected = loss(module(*given[:2]), *given[2:])
+        np.testing.assert_allclose(found.loss, expected.item(), rtol=1e-5)
+
+
 def test_arguments_by_name_and_integers_are_feeds(service: bp.Service):
     class Picking(nn.Module):
         def __init__(self) -> None:

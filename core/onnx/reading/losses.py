@@ -49,7 +49,10 @@ def append_loss(draft: Draft, loss: Loss, outputs: dict[str, Tensor]) -> Tensor:
         raise ProgramError(f"the loss {loss.kind!r} is not one of {', '.join(get_args(LossKind))}", "bad_loss")
     name = next(iter(outputs)) if loss.output is None else loss.output
     if name not in outputs:
-        raise ProgramError(f"the model has no output {name!r}; its outputs are {', '.join(outputs)}", "bad_output")
+        kinds = [kind for kind in get_args(LossKind) if kind != "output"]
+        or_append = f", and losses to append are {', '.join(kinds)}" if loss.kind == "output" else ""
+        detail = f"the model has no output {name!r}; its outputs are {', '.join(outputs)}{or_append}"
+        raise ProgramError(detail, "bad_output")
     output = outputs[name]
     if not output.is_float:
         raise ProgramError(f"the output {name!r} is {output.type}: a loss needs floats", "bad_output")

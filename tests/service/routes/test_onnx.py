@@ -127,7 +127,7 @@ def test_bytes_that_are_no_model_are_refused(client, content):
 @pytest.mark.parametrize(
     ("query", "parameter", "detail"),
     [
-        ({"loss": "nowhere"}, "loss", "the model has no output 'nowhere'; its outputs are y"),
+        ({"loss": "nowhere"}, "loss", "its outputs are y, and losses to append are cross_entropy, nll"),
         ({"loss": "y"}, "loss", "a loss has one element"),
         ({"loss": "y", "of": "y"}, "of", "of goes with a loss to append"),
         ({"loss": "mse", "of": "z"}, "of", "the model has no output 'z'; its outputs are y"),
