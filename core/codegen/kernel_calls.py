@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from core.codegen import kernels, parallel, rounded_scatter
+from core.codegen.column_sums import summing_function
 from core.codegen.gather_scatter import gather_function, gather_work, indexed_units, rounds, scatter_function
 from core.codegen.llvm import I64, IRValue, itemsize, literal
 from core.codegen.merged_operands import merged_scratch
 from core.codegen.polling import is_long
 from core.codegen.product import batch_addresses, product_function
 from core.codegen.reductions import identity
-from core.codegen.rows import row_function, rows_poll
+from core.codegen.rows import rows_poll
 from core.codegen.step_writer import StepWriter
 from core.plan.data import (
     Gather,
@@ -23,7 +24,6 @@ from core.plan.data import (
     Interpreted,
     Kernel,
     Limited,
-    RowKernel,
     Rows,
     ScatterAdd,
     View,
@@ -46,7 +46,7 @@ class KernelCalls(StepWriter):
     others_scratch = 0
 
     def rows(self, each: Rows, fresh: bool = True) -> None:
-        name = self.row_function(each.kernel)
+        name = summing_function(self.module, each.kernel)
         addresses = [self.address(v) for v in each.views]
         chunks = parallel.row_chunks(each.kernel, self.threads)
         stop = [self.stop_word()] if rows_poll(each.kernel) else []
@@ -71,9 +71,6 @@ class KernelCalls(StepWriter):
         parallel.run(self.module, self.f, task, [*addresses, *stop, *scratch, *partials], chunks)
         for partial, (operand, op) in zip(partials, own.items(), strict=True):
             parallel.combine_partials(self.module, self.f, each.views[operand], op, addresses[operand], partial, chunks)
-
-    def row_function(self, kernel: RowKernel) -> str:
-        return self.module.function(kernel, "rows", lambda name: row_function(name, kernel))
 
     def fill(self, view: View, number: IRValue) -> None:
         """Set all elements of a dense array to one number."""
@@ -100,7 +97,7 @@ class KernelCalls(StepWriter):
         f, inner = self.f, each.instruction
         length = f.load(self.address(each.length), "int64")
         if isinstance(inner, Rows):
-            kernel, name = inner.kernel, self.row_function(inner.kernel)
+            kernel, name = inner.kernel, summing_function(self.module, inner.kernel)
             elements = kernel.rows * kernel.inner // each.bound
             end = f.binary("add", f.binary("mul", length, I64(elements)), I64(kernel.inner - 1))
             end = f.op(f"udiv {end}, {kernel.inner}", "int64")

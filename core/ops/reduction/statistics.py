@@ -10,7 +10,8 @@ from core.ir import TensorType
 from core.ir.attr_values import Extended
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
-from core.ops.common.types import axes_of, axis_of, floating, product, working_dtype
+from core.ops.common.long_sums import summed
+from core.ops.common.types import axes_of, axis_of, floating, product
 from core.ops.elementwise.arithmetic import abs_, cast, pow_, stop_gradient
 from core.ops.elementwise.logic import greater_than, logical_and, not_equal, where
 from core.ops.elementwise.math import exp, flat_root, square
@@ -88,7 +89,7 @@ def logsumexp(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = Fa
         return xp.log(xp.sum(x, axis=axes, keepdims=keepdims, dtype=x.dtype))
     top = xp.max(x, axis=axes, keepdims=True)
     top = xp.where(xp.isfinite(top), top, x.dtype.type(0))
-    total = xp.sum(xp.exp(x - top), axis=axes, keepdims=True, dtype=working_dtype(x))
+    total = summed(xp, xp.exp(x - top), axes, keepdims=True)
     out = (xp.log(total) + top).astype(x.dtype, copy=False)
     return out if keepdims else xp.squeeze(out, axis=axes_of(axes, x.ndim))
 

@@ -15,6 +15,7 @@ import numpy as np
 from core.ir import StackType, TensorType, Type
 from core.ir.errors import ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.long_sums import summed
 from core.ops.common.types import axes_of, axis_of, broadcast, joined_type, product, working_dtype
 from core.ops.elementwise.arithmetic import cast, maximum, minimum
 from core.ops.elementwise.logic import equal, logical_or, where_or_zero
@@ -57,7 +58,7 @@ def restored(value, x, *, axes, keepdims):
 @op
 def reduce_sum(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
     """Sum over `axes`: ``x[0] + x[1] + ...``. 16-bit floats are accumulated in float32."""
-    return xp.sum(x, axis=axes, keepdims=keepdims, dtype=working_dtype(x)).astype(x.dtype, copy=False)
+    return summed(xp, x, axes, keepdims).astype(x.dtype, copy=False)
 
 
 reduce_sum.infer(reduced_number)
@@ -84,7 +85,7 @@ reduce_sum.example(
 def reduce_mean(xp, x, *, axes: tuple[int, ...] | None = None, keepdims: bool = False):
     """Mean over `axes`: ``sum(x) / n``. An empty set gives 0. 16-bit floats are accumulated in float32."""
     count = product(x.shape[i] for i in axes_of(axes, x.ndim))
-    total = xp.sum(x, axis=axes, keepdims=keepdims, dtype=working_dtype(x))
+    total = summed(xp, x, axes, keepdims)
     return xp.divide(total, total.dtype.type(max(count, 1))).astype(x.dtype, copy=False)
 
 

@@ -9,8 +9,9 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, composite, op
+from core.ops.common.long_sums import summed
 from core.ops.common.ranges import Count, OpenSize, Size
-from core.ops.common.types import axis_of, matches, same_size, working_dtype
+from core.ops.common.types import axis_of, matches, same_size
 from core.ops.elementwise.logic import greater_equal, less_than, logical_and, where
 from core.ops.indexing.gather import gather, slice_
 from core.ops.reduction.sums import reduce_sum
@@ -80,7 +81,7 @@ def sum_tiles_like(xp, x, like, *, repeats: tuple[Size, ...]):
         for pair in zip(_padded_in_front(repeats, rank), _padded_in_front(like.shape, rank), strict=True)
         for n in pair
     ]
-    total = xp.sum(x.reshape(split), axis=tuple(range(0, 2 * rank, 2)), dtype=working_dtype(x))
+    total = summed(xp, x.reshape(split), tuple(range(0, 2 * rank, 2)))
     return total.astype(x.dtype, copy=False).reshape(like.shape)
 
 

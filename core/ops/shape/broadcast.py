@@ -7,8 +7,9 @@ import numpy as np
 from core.ir import TensorType
 from core.ir.errors import ExecutionError, ProgramError
 from core.ir.registry import Example, op
+from core.ops.common.long_sums import summed
 from core.ops.common.ranges import OpenSize, Size
-from core.ops.common.types import fits, working_dtype
+from core.ops.common.types import fits
 
 __all__ = ["expand_to"]
 
@@ -99,7 +100,7 @@ def _sum_to(xp, x, shape):
     extra = x.ndim - len(shape)
     axes = tuple(range(extra)) + tuple(i for i, n in enumerate(shape, start=extra) if n == 1 and x.shape[i] != 1)
     if axes:
-        x = xp.sum(x, axis=axes, keepdims=True, dtype=working_dtype(x)).astype(x.dtype, copy=False)
+        x = summed(xp, x, axes, keepdims=True).astype(x.dtype, copy=False)
     if x.shape[extra:] != tuple(shape):
         raise ExecutionError(f"shape {list(shape)} does not broadcast to shape {list(x.shape)}", "shape_mismatch")
     return x.reshape(shape) if extra else x

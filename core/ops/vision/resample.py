@@ -193,7 +193,7 @@ def interpolate(
     - `align_mode`: without align_corners, 0 makes the outer edges of input and output coincide; 1 (linear only) makes
       the first elements coincide.
     - `antialias`: where an axis gets smaller, stretch the kernel to cover all elements (linear and cubic).
-    - `cubic_coefficient`: the parameter a of Keys' kernel.
+    - `cubic_coefficient`: the parameter a of Keys' kernel. PyTorch takes -0.75, and -0.5 with `antialias`.
     - `exact_scale`: compute positions from `scale_factor` itself and not from the quotient of the sizes.
 
     `resize` has further ways to compute positions.
