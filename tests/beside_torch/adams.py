@@ -42,6 +42,27 @@ def adam_like(decoupled: bool) -> Callable[..., Any]:
 adamw_step, adam_step = adam_like(True), adam_like(False)
 
 
+def amsgrad(
+    parameter: Any,
+    gradient: Any,
+    first: Any,
+    second: Any,
+    largest: Any,
+    step: Any,
+    learning_rate: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    weight_decay: float,
+    l1_decay: float,
+) -> Any:
+    p, m, v, most = copies(parameter, first, second, largest)
+    g = decayed(parameter, gradient, l1_decay)
+    steps = {"beta1": beta1, "beta2": beta2, "lr": learning_rate, "weight_decay": weight_decay, "eps": epsilon}
+    one_step("adam")([p], [g], [m], [v], [most], [step.to(torch.float64)], **options(amsgrad=True), **steps)
+    return p, m, v, most, step + 1
+
+
 def moments(gradient: Any, first: Any, second: Any, beta1: float, beta2: float) -> tuple[Any, Any]:
     return torch.lerp(first, gradient, 1 - beta1), beta2 * second + (1 - beta2) * gradient**2
 
@@ -135,6 +156,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "adam": adam_step,
     "adamax": adamax,
     "adamw": adamw_step,
+    "amsgrad": amsgrad,
     "lamb": lamb,
     "nadam": nadam,
     "radam": radam,
@@ -143,6 +165,11 @@ OPS: dict[str, Callable[..., Any]] = {
 ADAMS = ("adam", "adamax", "nadam", "radam")
 
 MORE: dict[str, list[Inputs]] = {
+    "amsgrad": [
+        case(*[(2, 3)] * 5, np.array(n), span=(0.2, 1.5), beta1=0.7, beta2=0.95, **more)
+        for n in (1, 7, 200)
+        for more in ({}, DECAY)
+    ],
     **{
         name: [
             case((2, 3), (2, 3), (2, 3), (2, 3), np.array(n), span=(0.2, 1.5), beta1=0.7, beta2=0.95, **more)

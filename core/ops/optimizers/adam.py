@@ -103,6 +103,31 @@ def adamw(
 
 
 @optimizer
+def amsgrad(
+    parameter,
+    gradient,
+    first,
+    second,
+    largest,
+    step,
+    *,
+    learning_rate: float = 0.001,
+    moments: Moments,
+    penalties: Penalties,
+):
+    """`adam` with ``largest = max(largest, second)`` instead of the mean square (Reddi, Kale and Kumar 2018).
+
+    The maximum is that of the running means before their correction, as in PyTorch's Adam with `amsgrad`.
+    """
+    gradient = penalties.added(parameter, gradient)
+    first, second, step, count = _means(gradient, first, second, step, moments)
+    largest = maximum(largest, second)
+    mean, mean_square = _corrected(first, moments.beta1, count), _corrected(largest, moments.beta2, count)
+    move = mean / (flat_root(mean_square) + moments.epsilon)
+    return parameter - move * learning_rate, first, second, largest, step
+
+
+@optimizer
 def adamax(
     parameter,
     gradient,
@@ -246,6 +271,21 @@ adamw.example(
     lambda: [
         Example((P, G, Z, Z, np.array(0)), _first_adam_step(P, G, 1 - 1e-5), smooth=False),
         *_fourth_steps(lambda p, g, m, v: _fourth_adam_step(p, g, m, v, 1 - 1e-5)),
+    ]
+)
+
+
+def _amsgrad(p, g, m, v, most):
+    m, v = _moved(g, m, v)
+    most = np.maximum(most, v)
+    return p - 0.001 * (m / (1 - 0.9**4)) / (np.sqrt(most / (1 - 0.999**4)) + 1e-8), m, v, most, np.array(4)
+
+
+amsgrad.example(
+    lambda: [
+        Example((p, g, m, v, factor * v, THREE), _amsgrad(p, g, m, v, factor * v))
+        for p, g, m, _, v in STATES
+        for factor in (0.5, 3.0)
     ]
 )
 

@@ -33,7 +33,7 @@ def quadratic() -> Sketch:
 
 
 def by_hand(kind: str, steps: int) -> np.ndarray:
-    w, m, v = P0.copy(), np.zeros(3), np.zeros(3)
+    w, m, v, most = P0.copy(), np.zeros(3), np.zeros(3), np.zeros(3)
     for t in range(1, steps + 1):
         g = 2 * (w - A)
         if kind == "sgd":
@@ -43,13 +43,14 @@ def by_hand(kind: str, steps: int) -> np.ndarray:
             w = w - 0.1 * m
         else:
             m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+            most = np.maximum(most, v) if kind == "amsgrad" else v
             if kind == "adamw":
                 w = w * (1 - 0.1 * 0.01)
-            w = w - 0.1 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+            w = w - 0.1 * (m / (1 - 0.9**t)) / (np.sqrt(most / (1 - 0.999**t)) + 1e-8)
     return w
 
 
-@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam", "adamw"])
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam", "adamw", "amsgrad"])
 def test_twenty_steps_equal_a_loop_written_by_hand(kind):
     s = quadratic()
     exe = compile_training(read(s.document), GradientQuery(loss="loss"), Optimizer(kind, {"learning_rate": 0.1}))
