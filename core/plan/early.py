@@ -17,7 +17,8 @@ from core.plan.data import bytes_of
 __all__ = ["early_first"]
 
 MOST_BYTES = 1 << 20
-"""Bytes of the largest array that is computed early: it lives longer."""
+"""Bytes of the largest array that is computed early: it lives longer. Arrays of labels may be as large as the logits:
+a second pass over these would store more."""
 
 SUMS = frozenset({"reduce_sum", "squeeze", "unsqueeze", "reshape", "expand"})
 """Ops on arrays of labels besides elementwise ones."""
@@ -69,6 +70,7 @@ def _labels_first(block: Block) -> list[tuple[int, Op]]:
     first: list[tuple[int, Op]] = []
     giving: dict[str, tuple[int, Op]] = {}
     depths: dict[str, int] = {}
+    most = max([MOST_BYTES, *(_bytes(block.types[op.inputs[1]]) for op in block.ops if op.type == "class_index")])
 
     def run(index: int, op: Op) -> None:
         for name in op.inputs:
@@ -79,11 +81,16 @@ def _labels_first(block: Block) -> list[tuple[int, Op]]:
 
     for index, op in enumerate(block.ops):
         available = known | giving.keys()
-        if op.type in GIVING and of_labels.isdisjoint(op.inputs) and _is_small(op, block) and available >= {*op.inputs}:
+        if (
+            op.type in GIVING
+            and of_labels.isdisjoint(op.inputs)
+            and _is_small(op, block, most)
+            and available >= {*op.inputs}
+        ):
             depths[op.outputs[0]] = 1 + max((depths.get(name, 0) for name in op.inputs), default=0)
             if depths[op.outputs[0]] <= DEEPEST:
                 giving[op.outputs[0]] = (index, op)
-        elif _is_of_labels(op, block, available, of_labels):
+        elif _is_of_labels(op, block, available, of_labels, most):
             needed = op.inputs[:1] if op.type == "class_index" else op.inputs
             for name in needed:
                 if name in giving:
@@ -95,17 +102,19 @@ def _labels_first(block: Block) -> list[tuple[int, Op]]:
     return [*first, *((index, op) for index, op in enumerate(block.ops) if index not in moved)]
 
 
-def _is_small(op: Op, block: Block) -> bool:
+def _bytes(type: Type) -> int:
+    """The bytes of an array of known size; 0 of another type."""
+    return bytes_of(type.shape, type.dtype) if isinstance(type, TensorType) and type.is_static else 0
+
+
+def _is_small(op: Op, block: Block, most: int) -> bool:
     types = [block.types[name] for name in op.outputs]
-    return all(
-        not isinstance(type, StackType) and type.is_static and bytes_of(type.shape, type.dtype) <= MOST_BYTES
-        for type in types
-    )
+    return all(isinstance(type, TensorType) and type.is_static and _bytes(type) <= most for type in types)
 
 
-def _is_of_labels(op: Op, block: Block, known: set[str], of_labels: set[str]) -> bool:
-    """Whether an op computes small arrays from labels, parameters and constants."""
-    if not _is_small(op, block):
+def _is_of_labels(op: Op, block: Block, known: set[str], of_labels: set[str], most: int) -> bool:
+    """Whether an op computes arrays of at most `most` bytes from labels, parameters and constants."""
+    if not _is_small(op, block, most):
         return False
     if op.type == "class_index":  # its second operand gives only a shape
         x = block.types[op.inputs[1]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from core.autodiff.adjoint import vjp
 from core.codegen.cpu_target import CPU_TARGET
 from core.compiler.compile import GradientQuery, Optimizer, compile_training, optimize
 from core.ir import TensorType
@@ -50,3 +51,15 @@ def test_a_number_that_depends_on_an_array_and_an_op_that_can_fail_keep_their_pl
     assert order[0] == number.name
     assert order.index(total.name) < order.index(from_array.name) < order.index(part.name)
     both(optimize(block), [np.arange(9.0), np.float64(0.5), np.array([3])])
+
+
+@pytest.mark.parametrize("rows", [3000, 300_000])
+def test_a_loss_over_classes_and_its_gradient_are_one_pass_over_the_logits(rows):
+    """The labels of many rows are counted before the pass, too."""
+    b = BlockBuilder()
+    x, labels = b.param(TensorType((rows, 4), "float32")), b.param(TensorType((rows,), "int64"))
+    loss = b.build([b.emit("softmax_with_cross_entropy", x, labels, reduction="mean")])
+
+    body = plan_block(optimize(vjp(loss, [x.name])), CPU_TARGET).body.instructions
+
+    assert sum(isinstance(each, Rows) and each.kernel.inner * each.kernel.rows == 4 * rows for each in body) == 1
